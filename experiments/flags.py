@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of every app: a frozen `Config`, overridden field by field, and clean errors.
+
+ml_collections' config_flags needs a ConfigDict; the `Config` becomes one here (typed placeholders for optional
+fields) and is made again, and so validated, from what the flags left in it.
+"""
+
+import ast
+import dataclasses
+import importlib.util
+import inspect
+import os
+import pathlib
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from absl import app, flags, logging
+from ml_collections import config_dict, config_flags
+
+from experiments import cache
+from transformer.config import Config
+from transformer.errors import InputError
+from transformer.fields import Group, flat, unknown_field
+from transformer.translator import load_config
+
+_TYPES = {"int": int, "float": float, "str": str, "bool": bool}
+_OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]+)")
+
+
+def run(main: Callable[[Config], int | None], config_from: str) -> None:
+    """Parses the command line, calls `main` with the config, and exits.
+
+    Status 0 on success, 1 with one message for bad input, 130 on Ctrl-C, or what `main` returns.
+
+    Args:
+      main: of an app; its module's docstring is what ``--help`` begins with.
+      config_from: ``config`` when the flag ``--config=FILE.py[:ARGUMENT]`` names it, ``workdir`` when it is
+        the one saved in ``--workdir``.
+    """
+
+    def guarded(arguments: list[str]) -> None:
+        try:
+            if len(arguments) > 1:
+                raise InputError(f"unexpected argument {arguments[1]!r}; every flag begins with --")
+            cache.keep_compiled_programs()
+            status = main(to_config(flags.FLAGS["config"].value))
+        except InputError as error:
+            sys.exit(f"error: {error}")
+        except BrokenPipeError:
+            # The reader of standard output has gone (`| head`): not an error, and nothing to flush to.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            status = 0
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            sys.exit(f"error: {place}{error.strerror or error}")
+        except KeyboardInterrupt:
+            sys.exit(130)
+        sys.exit(status or 0)
+
+    def parse(arguments: list[str]) -> list[str]:
+        try:
+            if set(arguments) & {"--help", "-help", "-h"}:
+                print(help_text(main))
+                sys.exit(0)
+            return _parse(arguments, config_from)
+        except (InputError, flags.Error) as error:
+            sys.exit(f"error: {error}")
+
+    logging.set_verbosity(logging.WARNING)
+    logging.get_absl_handler().setFormatter(_Plain())
+    app.run(guarded, flags_parser=parse)
+
+
+def _parse(arguments: list[str], config_from: str) -> list[str]:
+    if config_from == "config":
+        place, rest = _take(arguments, "config")
+        config = load_config_file(place)
+    else:
+        rest = arguments
+        config = load_config(pathlib.Path(_take(arguments, "workdir")[0]))
+    known = flat(config)
+    for argument in rest:
+        override = _OVERRIDE.match(argument)
+        if override and override.group(1) not in known:
+            raise InputError(unknown_field(override.group(1), list(known)))
+    config_flags.DEFINE_config_dict("config", to_config_dict(config), sys_argv=rest)
+    return flags.FLAGS(rest)
+
+
+def _take(arguments: Sequence[str], name: str) -> tuple[str, list[str]]:
+    """The value of ``--name=value`` or ``--name value``, and the other arguments."""
+    for place, argument in enumerate(arguments):
+        flag, equals, value = argument.partition("=")
+        if flag in (f"--{name}", f"-{name}"):
+            after = place + 1 if equals else place + 2
+            if not equals:
+                value = arguments[place + 1] if place + 1 < len(arguments) else ""
+            if value:
+                return value, [*arguments[:place], *arguments[after:]]
+    wanted = {
+        "config": "--config=FILE.py, for example --config=experiments/configs/pronouns.py",
+        "workdir": "--workdir=DIRECTORY, where train left its results",
+    }
+    raise InputError(f"missing {wanted[name]}")
+
+
+def load_config_file(place: str) -> Config:
+    """What ``get_config()`` of ``FILE.py``, or ``get_config(ARGUMENT)`` of ``FILE.py:ARGUMENT``, returns.
+
+    Raises:
+      InputError: when the file is missing, has no `get_config`, or returns no `Config`.
+    """
+    path, colon, argument = place.partition(":")
+    if not pathlib.Path(path).is_file():
+        raise InputError(f"--config={place}: no file {path}; the configs are in experiments/configs")
+    spec = importlib.util.spec_from_file_location("config_file", path)
+    if spec is None:
+        raise InputError(f"--config={place}: {path} is not a Python file (.py)")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise InputError(f"{path}:{error.lineno}: {error.msg}") from None
+    if not hasattr(module, "get_config"):
+        raise InputError(f"{path} does not define get_config()")
+    takes = inspect.signature(module.get_config).parameters
+    if colon and not takes:
+        raise InputError(f"--config={place}: get_config() of {path} takes no argument after ':'")
+    config = module.get_config(argument) if colon else module.get_config()
+    if not isinstance(config, Config):
+        raise InputError(f"get_config() of {path} returned {type(config).__name__}, not a Config")
+    return config
+
+
+def to_config_dict(group: Group) -> config_dict.ConfigDict:
+    """The same fields as a ConfigDict, typed also where they are None."""
+    values = {}
+    for field in dataclasses.fields(group):
+        value = getattr(group, field.name)
+        if isinstance(value, Group):
+            value = to_config_dict(value)
+        elif value is None:
+            [kind] = [name for name in str(field.type).split(" | ") if name != "None"]
+            value = config_dict.placeholder(_TYPES[kind])
+        values[field.name] = value
+    return config_dict.ConfigDict(values)
+
+
+def to_config(values: config_dict.ConfigDict) -> Config:
+    """The validated `Config` from what the flags made of its fields."""
+    return Config.from_dict(values.to_dict())
+
+
+def help_text(main: Callable[[Config], int | None]) -> str:
+    """What the app does, its flags, and every config field with its default and meaning."""
+    module = sys.modules[main.__module__]
+    lines = [inspect.getdoc(module) or "", "", "Flags:"]
+    for flag in flags.FLAGS.get_flags_for_module(module.__name__) or ():
+        default = "" if flag.default is None else f" (default {flag.default})"
+        lines.append(f"  --{flag.name}: {flag.help}{default}")
+    lines += ["", "Config fields, overridden with --config.FIELD=VALUE (defaults of the paper's base):"]
+    lines += _field_lines(Config())
+    return "\n".join(lines)
+
+
+def _field_lines(group: Group) -> list[str]:
+    meanings = _meanings(type(group))
+    lines = []
+    for field in dataclasses.fields(group):
+        value = getattr(group, field.name)
+        if isinstance(value, Group):
+            lines += ["", f"  {field.name}: {inspect.getdoc(type(value)).splitlines()[0]}"]
+            lines += _field_lines(value)
+            continue
+        kind = field.type if isinstance(field.type, str) else _type_name(field.type)
+        lines.append(f"    {group.path(field.name)}: {kind} = {value!r}")
+        lines += textwrap.wrap(meanings.get(field.name, ""), 92, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return lines
+
+
+def _type_name(kind: Any) -> str:
+    return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+
+
+def _meanings(group: type[Group]) -> dict[str, str]:
+    """The string that follows each field in the source of its class."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(group))).body[0].body
+    return {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in zip(body, body[1:], strict=False)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+    }
+
+
+class _Plain(logging.PythonFormatter):
+    """``warning: message``, without date, process and line."""
+
+    def format(self, record) -> str:
+        return f"{record.levelname.lower()}: {record.getMessage()}"

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The directory of one run: one config, one trainer at a time, files that are whole or not there."""
+
+import contextlib
+import fcntl
+import json
+import logging
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from transformer.config import Config
+from transformer.errors import InputError
+from transformer.fields import difference
+from transformer.translator import load_config
+
+logger = logging.getLogger(__name__)
+
+_NOT_COMPARED = ("parallel.", "logging.")
+"""Fields that change no result."""
+
+
+@contextlib.contextmanager
+def claimed(workdir: pathlib.Path, config: Config) -> Iterator[None]:
+    """Makes the directory if needed, keeps other trainings out, and holds it to one config.
+
+    Raises:
+      InputError: when another training runs in it, or it was begun with another config.
+    """
+    if workdir.exists() and not workdir.is_dir():
+        raise InputError(f"--workdir={workdir} is a file; name a directory")
+    workdir.mkdir(parents=True, exist_ok=True)
+    with open(workdir / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"another training is running in {workdir}; wait for it, or choose another --workdir"
+            ) from None
+        _hold_to(config, workdir)
+        yield
+
+
+def _hold_to(config: Config, workdir: pathlib.Path) -> None:
+    if (workdir / "config.json").exists():
+        changed = {
+            path: values
+            for path, values in difference(load_config(workdir), config).items()
+            if not path.startswith(_NOT_COMPARED)
+        }
+        before, after = changed.get("training.steps", (0, 0))
+        if after > before:
+            del changed["training.steps"]
+            logger.warning("%s goes on from %d to %d steps", workdir, before, after)
+        if changed:
+            lines = [f"  {path}: {old!r} there, {new!r} now" for path, (old, new) in changed.items()]
+            raise InputError(
+                f"{workdir} was begun with another config:\n" + "\n".join(lines) + "\n"
+                "use that config, or choose another --workdir"
+            )
+    elif any((workdir / "checkpoints").glob("*")):
+        raise InputError(
+            f"{workdir} has checkpoints but no config.json; restore it, or choose another --workdir"
+        )
+    write_text(workdir / "config.json", config.to_json())
+
+
+def write_text(path: pathlib.Path, text: str) -> None:
+    """Writes a file whole: a reader sees the old text or the new one."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def write_json(path: pathlib.Path, value: Any) -> None:
+    """Writes a JSON file whole, indented."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")

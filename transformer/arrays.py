@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The letters, array types and special ids that every other file uses.
+
+Letters, in einsum strings, types and comments alike::
+
+    B batch                 D d_model             L layers
+    S source/key position   N heads               K beams
+    T target/query position H head size (d_k, d_v) M longest decoded length
+    F d_ff                  V vocabulary
+
+Einsum strings are upper case (``BTNH,BSNH->BNTS``); attention weights are ``[B,N,T,S]``; a true
+mask entry means "may attend".
+"""
+
+from typing import Any
+
+from jaxtyping import Array, Bool, Float, Int, Key
+
+PAD_ID = 0
+"""Fills a row up to its static length; never a target, never attended to."""
+BOS_ID = 1
+"""The first decoder input: what the shifted target begins with (paper, figure 1)."""
+EOS_ID = 2
+"""Ends every source and every target; a hypothesis is finished when it is produced."""
+UNK_ID = 3
+"""Stands for a character that the vocabulary does not have."""
+NUM_SPECIAL_IDS = 4
+
+Params = Any
+"""A nested dict of parameter arrays."""
+
+__all__ = [
+    "BOS_ID",
+    "EOS_ID",
+    "NUM_SPECIAL_IDS",
+    "PAD_ID",
+    "UNK_ID",
+    "Array",
+    "Bool",
+    "Float",
+    "Int",
+    "Key",
+    "Params",
+]

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scaled dot-product attention (paper 3.2.1): Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V.
+
+Every kernel has one signature, so that a config chooses it by name. ``einsum`` is the formula itself
+and the tested reference; ``fused`` hands the work to `jax.nn.dot_product_attention`, which never
+gives the weights away.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from transformer.arrays import Array, Bool, Float
+from transformer.errors import InputError
+
+
+class Attended(NamedTuple):
+    """What attention gives back: the mixed values, and how they were mixed if that was asked for."""
+
+    z: Float[Array, "B T N H"]
+    """For each query and head, the weighted sum of the values."""
+    weights: Float[Array, "B N T S"] | None = None
+    """After the softmax and before dropout; every row sums to 1."""
+    scores: Float[Array, "B N T S"] | None = None
+    """query . key / sqrt(d_k), before the mask."""
+
+
+class Kernel(Protocol):
+    """The signature that all attention kernels share."""
+
+    def __call__(
+        self,
+        query: Float[Array, "B T N H"],
+        key: Float[Array, "B S N H"],
+        value: Float[Array, "B S N Hv"],
+        mask: Bool[Array, "#B #N #T S"] | None,
+        *,
+        dropout: Callable[[Array], Array] | None = None,
+        with_weights: bool = False,
+    ) -> Attended:
+        """Mix the values by the match of query and key."""
+
+
+def scaled_scores(
+    query: Float[Array, "B T N H"], key: Float[Array, "B S N H"]
+) -> Float[Array, "B N T S"]:
+    """Q K^T / sqrt(d_k), in float32 or wider, whatever the inputs are."""
+    scores = jnp.einsum("BTNH,BSNH->BNTS", query, key, preferred_element_type=_wide(query))
+    return scores / jnp.sqrt(query.shape[-1]).astype(scores.dtype)
+
+
+def masked_softmax(
+    scores: Float[Array, "B N T S"], mask: Bool[Array, "#B #N #T S"] | None
+) -> Float[Array, "B N T S"]:
+    """Softmax over the keys a query may attend to; every other weight is exactly 0.
+
+    A query that may attend to nothing (a row that is padding throughout) gets equal weights, so that
+    nothing becomes NaN; such rows are never read.
+    """
+    if mask is not None:
+        scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
+    return jax.nn.softmax(scores, axis=-1)
+
+
+def einsum_attention(query, key, value, mask, *, dropout=None, with_weights=False) -> Attended:
+    """The formula of paper 3.2.1, step by step. See `Kernel` for the shapes.
+
+    Args:
+      dropout: applied to the weights; the paper has none there.
+      with_weights: also return the weights (before dropout) and the unmasked scores.
+    """
+    scores = scaled_scores(query, key)
+    weights = masked_softmax(scores, mask)
+    mixing = dropout(weights) if dropout else weights
+    z = jnp.einsum("BNTS,BSNH->BTNH", mixing.astype(value.dtype), value)
+    return Attended(z, weights, scores) if with_weights else Attended(z)
+
+
+def fused_attention(query, key, value, mask, *, dropout=None, with_weights=False) -> Attended:
+    """`jax.nn.dot_product_attention`: the same mixed values, the weights never in memory for long.
+
+    Raises:
+      InputError: when weights, dropout on weights, or unequal d_k and d_v are asked for.
+    """
+    if with_weights:
+        raise InputError(
+            "the 'fused' attention kernel does not keep its weights, so it cannot capture them; "
+            "use model.attention_kernel='einsum' to look inside (same parameters, same result)"
+        )
+    if dropout:
+        raise InputError(
+            "the 'fused' attention kernel has no dropout on weights; "
+            "use model.attention_kernel='einsum' or model.attention_dropout=0"
+        )
+    if query.shape[-1] != value.shape[-1]:
+        raise InputError(
+            f"the 'fused' attention kernel needs d_k == d_v, not {query.shape[-1]} and "
+            f"{value.shape[-1]}; use model.attention_kernel='einsum'"
+        )
+    return Attended(jax.nn.dot_product_attention(query, key, value, mask=mask))
+
+
+KERNELS: dict[str, Kernel] = {"einsum": einsum_attention, "fused": fused_attention}
+
+
+def _wide(array: Array):
+    return jnp.promote_types(array.dtype, jnp.float32)

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a forward pass can show and what can be changed in it: pytrees, value in and value out.
+
+`Trace` is what the layers hand out when `capture` asks for it; `Interventions` is what they take in.
+Both survive `jit`, `vmap` and `grad`. With ``capture="none"`` and no interventions the model computes
+exactly what it would without this file.
+"""
+
+from typing import Literal
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from transformer.arrays import Array, Bool, Float
+from transformer.config import TransformerConfig
+
+Capture = Literal["none", "weights", "full"]
+"""A static argument: nothing, attention weights only, or every intermediate value."""
+
+
+@flax.struct.dataclass
+class AttentionTrace:
+    """One attention sub-layer, or a whole stack of them with a leading axis L."""
+
+    weights: Float[Array, "*L B N T S"]
+    """After mask and softmax, before dropout; rows sum to 1."""
+    scores: Float[Array, "*L B N T S"] | None = None
+    """query . key / sqrt(d_k), before the mask."""
+    query: Float[Array, "*L B T N H"] | None = None
+    key: Float[Array, "*L B S N H"] | None = None
+    value: Float[Array, "*L B S N H"] | None = None
+    z: Float[Array, "*L B T N H"] | None = None
+    head_out: Float[Array, "*L B N T D"] | None = None
+    """z W^O head by head; the sum over heads, plus the bias if any, is the sub-layer's output."""
+
+
+@flax.struct.dataclass
+class StackTrace:
+    """The encoder or the decoder, layer by layer; full capture fills all but what it lacks."""
+
+    self_attention: AttentionTrace | None
+    cross_attention: AttentionTrace | None = None
+    embedded: Float[Array, "B T D"] | None = None
+    """Token embeddings times sqrt(d_model), before positions are added."""
+    positions: Float[Array, "T D"] | None = None
+    residual: Float[Array, "L+1 B T D"] | None = None
+    """The residual stream: the stack's input, then the output of every layer."""
+    sublayers: Float[Array, "L U B T D"] | None = None
+    """The residual stream after each of a layer's U sub-layers."""
+
+
+@flax.struct.dataclass
+class Trace:
+    """One forward pass of an encoder-decoder model."""
+
+    encoder: StackTrace
+    decoder: StackTrace
+    logits: Float[Array, "B T V"] | None = None
+
+
+@flax.struct.dataclass
+class StackInterventions:
+    """Changes in one stack; the same for every sentence of the batch."""
+
+    self_heads: Float[Array, "L N"]
+    """Each head's output is multiplied by its gate: 1 leaves it, 0 removes the head."""
+    cross_heads: Float[Array, "L N"] | None
+    patch_mask: Bool[Array, "L+1 T 1"]
+    """Where the residual stream is overwritten: at the stack's input (0) or after layer l (l)."""
+    patch_value: Float[Array, "L+1 T D"]
+
+
+@flax.struct.dataclass
+class Interventions:
+    """Gates on every head and patches of the residual stream; `none` is an exact no-op."""
+
+    encoder: StackInterventions
+    decoder: StackInterventions
+
+    @classmethod
+    def none(
+        cls, config: TransformerConfig, source_length: int, target_length: int
+    ) -> "Interventions":
+        """All gates 1, nothing patched, for one shape of source and target."""
+
+        def stack(side: str, length: int) -> StackInterventions:
+            layers, heads = config.depth(side), config.heads(side)
+            return StackInterventions(
+                self_heads=jnp.ones((layers, heads)),
+                cross_heads=jnp.ones((layers, heads)) if side == "decoder" else None,
+                patch_mask=jnp.zeros((layers + 1, length, 1), bool),
+                patch_value=jnp.zeros((layers + 1, length, config.d_model)),
+            )
+
+        return cls(stack("encoder", source_length), stack("decoder", target_length))
+
+
+def patch(
+    x: Float[Array, "B T D"], interventions: StackInterventions | None, layer: int
+) -> Float[Array, "B T D"]:
+    """The residual stream at `layer`, overwritten where the interventions say so."""
+    if interventions is None:
+        return x
+    mask, value = interventions.patch_mask[layer], interventions.patch_value[layer]
+    return jnp.where(mask, value.astype(x.dtype), x)
+
+
+def gate(
+    z: Float[Array, "B T N H"], gates: Float[Array, " N"] | None
+) -> Float[Array, "B T N H"]:
+    """Each head's mixed values times its gate."""
+    return z if gates is None else z * gates[:, None].astype(z.dtype)
+
+
+def stack_layers(traces: list) -> AttentionTrace | None:
+    """One trace with a leading axis L from one trace a layer; None if nothing was captured."""
+    if traces[0] is None:
+        return None
+    return jax.tree.map(lambda *layers: jnp.stack(layers), *traces)

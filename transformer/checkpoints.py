@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saving and restoring training states; the only file that imports Orbax.
+
+A checkpoint is ``checkpoints/<step>/`` with three items: ``params``, ``progress`` (optimizer moments, step,
+random key) and ``meta`` (plain JSON). Orbax does not notice a flipped byte, so the SHA-256 of every file is
+kept in ``checkpoints/digests/<step>.json``, and a checkpoint that does not match is never used.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import pathlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers
+
+from transformer.arrays import Params
+from transformer.errors import InputError
+from transformer.training import TrainState
+
+logger = logging.getLogger(__name__)
+Restored = TypeVar("Restored")
+
+
+class Checkpoints(contextlib.AbstractContextManager):
+    """The checkpoints of one workdir, written in the background; close it, or use it in a ``with``."""
+
+    def __init__(self, workdir: pathlib.Path, keep_last: int | None = None):
+        """Opens ``workdir/checkpoints``; with `keep_last`, for writing.
+
+        Args:
+          workdir: the run's directory.
+          keep_last: how many of the newest checkpoints survive, beside the best by validation NLL. None
+            opens for reading only.
+        """
+        self.directory = pathlib.Path(workdir).absolute() / "checkpoints"
+        self._writing = keep_last is not None
+        if self._writing:
+            (self.directory / "digests").mkdir(parents=True, exist_ok=True)
+        elif not self.directory.is_dir():
+            raise InputError(f"{workdir} has no checkpoints; train first, or check --workdir")
+        options = ocp.CheckpointManagerOptions(
+            read_only=not self._writing,
+            best_fn=_nll,
+            best_mode="min",
+            preservation_policy=None
+            if keep_last is None
+            else checkpoint_managers.AnyPreservationPolicy(
+                [
+                    checkpoint_managers.LatestN(keep_last),
+                    checkpoint_managers.BestN(
+                        get_metric_fn=_nll, reverse=True, n=1, keep_checkpoints_without_metrics=False
+                    ),
+                ]
+            ),
+        )
+        self._manager = ocp.CheckpointManager(
+            self.directory, options=options, handler_registry=_handlers()
+        )
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Waits for the save under way; without it an unfinished save would be lost."""
+        self.finish()
+        self._manager.close()
+
+    def finish(self) -> None:
+        """Waits for the save under way and takes the digests of what it wrote."""
+        self._manager.wait_until_finished()
+        if not self._writing:
+            return
+        kept = set(self.steps())
+        for step in kept:
+            if not self._digest_file(step).exists():
+                text = json.dumps(_digests(self.directory / str(step)), indent=1)
+                partial = self._digest_file(step).with_suffix(".partial")
+                partial.write_text(text)
+                partial.replace(self._digest_file(step))
+        for path in (self.directory / "digests").glob("*.json"):
+            if int(path.stem) not in kept:
+                path.unlink()
+
+    def steps(self) -> list[int]:
+        """The steps that have a checkpoint, oldest first."""
+        return sorted(self._manager.all_steps())
+
+    def best(self) -> int | None:
+        """The step with the lowest validation NLL; the newest if none was validated."""
+        best = self._manager.best_step()
+        return self._manager.latest_step() if best is None else best
+
+    def save(
+        self, state: TrainState, meta: dict[str, Any], metrics: dict[str, float] | None = None
+    ) -> None:
+        """Starts saving; returns when the arrays are copied, not when they are written.
+
+        Args:
+          state: without logical axes attached.
+          meta: what JSON can hold.
+          metrics: of the validation at this step; ``nll`` decides which checkpoint is the best.
+        """
+        self.finish()
+        step = int(state.step)
+        if step in self.steps():
+            return
+        progress = {"step": state.step, "opt_state": state.opt_state, "rng": state.rng}
+        items = ocp.args.Composite(
+            params=ocp.args.StandardSave(state.params),
+            progress=ocp.args.StandardSave(progress),
+            meta=ocp.args.JsonSave(meta),
+        )
+        if not self._manager.save(step, args=items, metrics=metrics, force=True):
+            raise OSError(f"the checkpoint of step {step} could not be saved in {self.directory}")
+
+    def restore(self, abstract: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
+        """The newest intact state, with its meta; None when nothing was ever saved.
+
+        A damaged checkpoint is named in a warning, set aside as ``damaged-<step>``, and the one before it
+        is used.
+
+        Args:
+          abstract: shapes, dtypes and shardings of the state to restore.
+
+        Raises:
+          InputError: when there are checkpoints but no intact one.
+        """
+        if not self.steps():
+            return None
+
+        def read(step: int) -> tuple[TrainState, dict[str, Any]]:
+            progress = {
+                "step": abstract.step,
+                "opt_state": abstract.opt_state,
+                "rng": abstract.rng,
+            }
+            items = self._manager.restore(
+                step,
+                args=ocp.args.Composite(
+                    params=ocp.args.StandardRestore(abstract.params),
+                    progress=ocp.args.StandardRestore(progress),
+                    meta=ocp.args.JsonRestore(),
+                ),
+            )
+            return TrainState(params=items["params"], **items["progress"]), items["meta"]
+
+        step, restored = self._first_intact(reversed(self.steps()), read)
+        for damaged in [other for other in self.steps() if other > step]:
+            self._set_aside(damaged)
+        return restored
+
+    def restore_params(self, abstract: Params, average: int | None = None) -> Params:
+        """The best parameters by validation, or the mean of the last `average` checkpoints' (paper 6.1).
+
+        Raises:
+          InputError: when there is no intact checkpoint, or fewer than `average`.
+        """
+
+        def read(step: int) -> Params:
+            items = ocp.args.Composite(params=ocp.args.StandardRestore(abstract))
+            return self._manager.restore(step, args=items)["params"]
+
+        steps = self.steps()
+        if average is not None:
+            if not 1 <= average <= len(steps):
+                raise InputError(
+                    f"--average={average}, but {self.directory} holds {len(steps)} checkpoints; "
+                    "average at most that many, or keep more with training.keep_last"
+                )
+            last = [self._first_intact([step], read)[1] for step in steps[-average:]]
+            return average_params(last)
+        best = self.best()
+        order = sorted(steps, key=lambda step: (step != best, -step))
+        return self._first_intact(order, read)[1]
+
+    def _first_intact(self, steps, read: Callable[[int], Restored]) -> tuple[int, Restored]:
+        problems = []
+        for step in steps:
+            problem = self._problem(step)
+            if problem is None:
+                try:
+                    return step, read(step)
+                # Orbax raises many kinds for what is one case here: this checkpoint cannot be read.
+                except Exception as error:  # noqa: BLE001
+                    problem = str(error).strip().splitlines()[0]
+            problems.append(f"step {step}: {problem}")
+            logger.warning("checkpoint of step %d in %s is not used: %s", step, self.directory, problem)
+        raise InputError(
+            f"no intact checkpoint left in {self.directory} ({'; '.join(problems) or 'it is empty'}); "
+            "restore the directory from a copy, or train again in another --workdir"
+        )
+
+    def _problem(self, step: int) -> str | None:
+        """What differs from the digests taken when the checkpoint was written; None if nothing does."""
+        if not self._digest_file(step).exists():
+            return None
+        try:
+            expected = json.loads(self._digest_file(step).read_text())
+        except (OSError, ValueError):
+            return f"{self._digest_file(step).name} cannot be read"
+        found = _digests(self.directory / str(step))
+        for name in sorted(expected | found):
+            if name not in found:
+                return f"file {name} is missing"
+            if expected.get(name) != found[name]:
+                return f"file {name} is not what was written"
+        return None
+
+    def _set_aside(self, step: int) -> None:
+        (self.directory / str(step)).rename(self.directory / f"damaged-{step}")
+        self._digest_file(step).unlink(missing_ok=True)
+        self._manager.reload()
+
+    def _digest_file(self, step: int) -> pathlib.Path:
+        return self.directory / "digests" / f"{step}.json"
+
+
+def average_params(checkpoints: list[Params]) -> Params:
+    """The mean of several checkpoints' parameters, leaf by leaf (paper 6.1)."""
+    return jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *checkpoints)
+
+
+def _nll(metrics: dict[str, float]) -> float:
+    return metrics["nll"]
+
+
+def _digests(directory: pathlib.Path) -> dict[str, str]:
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
+
+
+def _handlers() -> ocp.handlers.DefaultCheckpointHandlerRegistry:
+    """Which handler serves which item; without it Orbax warns about items it has not seen yet."""
+    registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
+    for item in ("params", "progress"):
+        registry.add(item, ocp.args.StandardSave, ocp.StandardCheckpointHandler)
+        registry.add(item, ocp.args.StandardRestore, ocp.StandardCheckpointHandler)
+    for item in ("meta", "metrics"):
+        registry.add(item, ocp.args.JsonSave, ocp.JsonCheckpointHandler)
+        registry.add(item, ocp.args.JsonRestore, ocp.JsonCheckpointHandler)
+    return registry

@@ -1,0 +1,454 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The building blocks of figure 1: attention heads, feed-forward network, residual + norm, embedding.
+
+Paper 3.1 to 3.4. Every formula is a plain function; the modules below declare parameters, with their
+logical axes, and call it.
+"""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import normal, ones, variance_scaling, zeros
+
+from transformer.arrays import Array, Bool, Float, Int, Key
+from transformer.attention import KERNELS
+from transformer.capture import AttentionTrace, Capture, gate
+from transformer.config import TransformerConfig
+from transformer.positions import sinusoids
+
+ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "swish": jax.nn.swish}
+
+
+def project(spec: str, x: Array, kernel: Array, bias: Array | None = None) -> Array:
+    """The one linear map of the model: an einsum of activations and a kernel, plus a bias.
+
+    The kernel, a float32 parameter, is cast to the dtype of the activations, which is the compute dtype.
+    """
+    output = jnp.einsum(spec, x, kernel.astype(x.dtype))
+    return output if bias is None else output + bias.astype(x.dtype)
+
+
+def layer_norm(
+    x: Float[Array, "*B D"],
+    scale: Float[Array, " D"],
+    bias: Float[Array, " D"],
+    epsilon: float,
+) -> Float[Array, "*B D"]:
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last axis, in float32 or wider."""
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    centred = wide - wide.mean(-1, keepdims=True)
+    variance = jnp.square(centred).mean(-1, keepdims=True)
+    return (centred * jax.lax.rsqrt(variance + epsilon) * scale + bias).astype(x.dtype)
+
+
+def dropout(x: Array, rate: float, key: Key[Array, ""]) -> Array:
+    """Zeroes each element with probability `rate` and scales the rest by 1 / (1 - rate)."""
+    kept = jax.random.bernoulli(key, 1.0 - rate, x.shape)
+    return jnp.where(kept, x / (1.0 - rate), jnp.zeros_like(x))
+
+
+def feed_forward(
+    x: Float[Array, "B T D"],
+    kernel_in: Float[Array, "D F"],
+    bias_in: Float[Array, " F"],
+    kernel_out: Float[Array, "F D"],
+    bias_out: Float[Array, " D"],
+    activation: Callable[[Array], Array] = jax.nn.relu,
+    hidden_dropout: Callable[[Array], Array] = lambda hidden: hidden,
+) -> Float[Array, "B T D"]:
+    """FFN(x) = max(0, x W1 + b1) W2 + b2, the same at every position (paper 3.3)."""
+    hidden = activation(project("BTD,DF->BTF", x, kernel_in, bias_in))
+    return project("BTF,FD->BTD", hidden_dropout(hidden), kernel_out, bias_out)
+
+
+def _glorot(in_axis, out_axis):
+    return variance_scaling(1.0, "fan_avg", "uniform", in_axis=in_axis, out_axis=out_axis)
+
+
+class _Parametric(nn.Module):
+    """A module that declares parameters with logical axis names and drops out by rate."""
+
+    def parameter(self, name: str, axes: tuple[str, ...], initializer, shape: tuple[int, ...]):
+        """A float32 parameter whose axes the sharding rules map to the mesh."""
+        return self.param(name, nn.with_logical_partitioning(initializer, axes), shape)
+
+    def dropped(self, x: Array, rate: float, train: bool) -> Array:
+        """`x` after dropout when training, as it is otherwise."""
+        return dropout(x, rate, self.make_rng("dropout")) if train and rate else x
+
+
+class MultiHeadAttention(_Parametric):
+    """Concat(head_1, ..., head_N) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V) (paper 3.2.2).
+
+    Queries, keys, values and the output each have a width of their own; in the Transformer all four
+    are d_model.
+    """
+
+    num_heads: int
+    d_k: int
+    d_v: int
+    query_width: int
+    key_width: int
+    value_width: int
+    output_width: int
+    bias: bool = False
+    kernel: str = "einsum"
+    dropout: float = 0.0
+
+    def setup(self) -> None:
+        """One kernel [width, N, H] each for queries, keys and values, and [N, H, width] for the output."""
+        heads_in, heads_out = _glorot(0, (1, 2)), _glorot((0, 1), 2)
+        axes = ("embed", "heads", "kv")
+        n, d_k, d_v = self.num_heads, self.d_k, self.d_v
+        self.query_kernel = self.parameter("query", axes, heads_in, (self.query_width, n, d_k))
+        self.key_kernel = self.parameter("key", axes, heads_in, (self.key_width, n, d_k))
+        self.value_kernel = self.parameter("value", axes, heads_in, (self.value_width, n, d_v))
+        self.output_kernel = self.parameter(
+            "output", ("heads", "kv", "embed"), heads_out, (n, d_v, self.output_width)
+        )
+
+        def bias(name: str, axes: tuple[str, ...], *shape: int):
+            return self.parameter(name, axes, zeros, shape) if self.bias else None
+
+        self.query_bias = bias("query_bias", axes[1:], n, d_k)
+        self.key_bias = bias("key_bias", axes[1:], n, d_k)
+        self.value_bias = bias("value_bias", axes[1:], n, d_v)
+        self.output_bias = bias("output_bias", ("embed",), self.output_width)
+
+    def queries(self, x: Float[Array, "B T D"]) -> Float[Array, "B T N H"]:
+        """Q W^Q, all heads at once."""
+        return project("BTD,DNH->BTNH", x, self.query_kernel, self.query_bias)
+
+    def keys_values(
+        self, keys_from: Float[Array, "B S Dk"], values_from: Float[Array, "B S Dv"]
+    ) -> tuple[Float[Array, "B S N H"], Float[Array, "B S N Hv"]]:
+        """K W^K and V W^V, all heads at once."""
+        return (
+            project("BSD,DNH->BSNH", keys_from, self.key_kernel, self.key_bias),
+            project("BSD,DNH->BSNH", values_from, self.value_kernel, self.value_bias),
+        )
+
+    def attend(
+        self,
+        query: Float[Array, "B T N H"],
+        key: Float[Array, "B S N H"],
+        value: Float[Array, "B S N Hv"],
+        mask: Bool[Array, "#B #N #T S"] | None,
+        *,
+        train: bool = False,
+        capture: Capture = "none",
+        gates: Float[Array, " N"] | None = None,
+    ) -> tuple[Float[Array, "B T D"], AttentionTrace | None]:
+        """Attention of every head, and the heads together times W^O."""
+        drop = None
+        if train and self.dropout:
+            drop = lambda weights: self.dropped(weights, self.dropout, train)  # noqa: E731
+        attended = KERNELS[self.kernel](
+            query, key, value, mask, dropout=drop, with_weights=capture != "none"
+        )
+        z = gate(attended.z, gates)
+        output = project("BTNH,NHD->BTD", z, self.output_kernel, self.output_bias)
+        if capture == "none":
+            return output, None
+        trace = AttentionTrace(weights=attended.weights)
+        if capture == "full":
+            head_out = project("BTNH,NHD->BNTD", z, self.output_kernel)
+            trace = trace.replace(
+                scores=attended.scores, query=query, key=key, value=value, z=z, head_out=head_out
+            )
+        return output, trace
+
+    def __call__(
+        self,
+        queries_from: Float[Array, "B T Dq"],
+        keys_from: Float[Array, "B S Dk"],
+        values_from: Float[Array, "B S Dv"],
+        mask: Bool[Array, "#B #N #T S"] | None,
+        *,
+        train: bool = False,
+        capture: Capture = "none",
+        gates: Float[Array, " N"] | None = None,
+    ) -> tuple[Float[Array, "B T D"], AttentionTrace | None]:
+        """Self-attention when all three inputs are the same, cross-attention otherwise."""
+        key, value = self.keys_values(keys_from, values_from)
+        query = self.queries(queries_from)
+        return self.attend(query, key, value, mask, train=train, capture=capture, gates=gates)
+
+
+class FeedForward(_Parametric):
+    """The position-wise feed-forward network (paper 3.3)."""
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"], *, train: bool = False) -> Float[Array, "B T D"]:
+        """FFN(x)."""
+        d_model, d_ff = self.config.d_model, self.config.d_ff
+        return feed_forward(
+            x,
+            self.parameter("kernel_in", ("embed", "mlp"), _glorot(0, 1), (d_model, d_ff)),
+            self.parameter("bias_in", ("mlp",), zeros, (d_ff,)),
+            self.parameter("kernel_out", ("mlp", "embed"), _glorot(0, 1), (d_ff, d_model)),
+            self.parameter("bias_out", ("embed",), zeros, (d_model,)),
+            ACTIVATIONS[self.config.activation],
+            lambda hidden: self.dropped(hidden, self.config.activation_dropout, train),
+        )
+
+
+class LayerNorm(_Parametric):
+    """Layer normalisation with learned scale and bias."""
+
+    epsilon: float
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        """The normalised x."""
+        width = x.shape[-1:]
+        scale = self.parameter("scale", ("norm",), ones, width)
+        bias = self.parameter("bias", ("norm",), zeros, width)
+        return layer_norm(x, scale, bias, self.epsilon)
+
+
+class Residual(_Parametric):
+    """The connection around every sub-layer (paper 3.1, 5.4).
+
+    post: LayerNorm(x + Dropout(Sublayer(x))), the paper's. pre: x + Dropout(Sublayer(LayerNorm(x))).
+    """
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        sublayer: Callable[[Array], tuple[Array, AttentionTrace | None]],
+        *,
+        train: bool = False,
+    ) -> tuple[Float[Array, "B T D"], AttentionTrace | None]:
+        """Wraps `sublayer`, which returns its output and what it captured."""
+        norm = LayerNorm(self.config.norm_epsilon, name="norm")
+        pre = self.config.norm == "pre"
+        output, trace = sublayer(norm(x) if pre else x)
+        x = x + self.dropped(output, self.config.dropout, train)
+        return (x if pre else norm(x)), trace
+
+
+def attention_of(
+    config: TransformerConfig, side: str, name: str | None = None
+) -> MultiHeadAttention:
+    """The attention sub-layer that a config describes, for the ``encoder`` or the ``decoder``."""
+    heads = config.heads(side)
+    return MultiHeadAttention(
+        num_heads=heads,
+        d_k=config.d_k or config.d_model // heads,
+        d_v=config.d_v or config.d_model // heads,
+        query_width=config.d_model,
+        key_width=config.d_model,
+        value_width=config.d_model,
+        output_width=config.d_model,
+        bias=config.attention_bias,
+        kernel=config.attention_kernel,
+        dropout=config.attention_dropout,
+        name=name,
+    )
+
+
+@flax.struct.dataclass
+class LayerTrace:
+    """What one layer captured."""
+
+    self_attention: AttentionTrace | None
+    cross_attention: AttentionTrace | None
+    sublayers: tuple[Float[Array, "B T D"], ...]
+    """The residual stream after each sub-layer; empty unless the capture is full."""
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward (figure 1, left)."""
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B S D"],
+        mask: Bool[Array, "#B 1 #S S"],
+        *,
+        train: bool = False,
+        capture: Capture = "none",
+        gates: Float[Array, " N"] | None = None,
+    ) -> tuple[Float[Array, "B S D"], LayerTrace]:
+        """One layer."""
+        attention = attention_of(self.config, "encoder", "self_attention")
+        network = FeedForward(self.config, name="feed_forward")
+
+        attended, trace = Residual(self.config, name="self_attention_residual")(
+            x,
+            lambda y: attention(y, y, y, mask, train=train, capture=capture, gates=gates),
+            train=train,
+        )
+        output, _ = Residual(self.config, name="feed_forward_residual")(
+            attended, lambda y: (network(y, train=train), None), train=train
+        )
+        return output, LayerTrace(trace, None, (attended, output) if capture == "full" else ())
+
+
+@flax.struct.dataclass
+class LayerCache:
+    """What one decoder layer keeps between steps.
+
+    The cross-attention keys and values are computed once from the memory and exist once a sentence,
+    however many beams it has.
+    """
+
+    self_key: Float[Array, "B K M N H"]
+    self_value: Float[Array, "B K M N Hv"]
+    cross_key: Float[Array, "B S N H"]
+    cross_value: Float[Array, "B S N Hv"]
+
+
+class DecoderLayer(nn.Module):
+    """Masked self-attention, attention over the memory, then feed-forward (figure 1, right)."""
+
+    config: TransformerConfig
+
+    def setup(self) -> None:
+        """Three sub-layers and the residual around each."""
+        self.self_attention = attention_of(self.config, "decoder")
+        self.cross_attention = attention_of(self.config, "decoder")
+        self.feed_forward = FeedForward(self.config)
+        self.self_attention_residual = Residual(self.config)
+        self.cross_attention_residual = Residual(self.config)
+        self.feed_forward_residual = Residual(self.config)
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        memory: Float[Array, "B S D"],
+        self_mask: Bool[Array, "#B 1 #T T"],
+        cross_mask: Bool[Array, "#B 1 #T S"],
+        *,
+        train: bool = False,
+        capture: Capture = "none",
+        self_gates: Float[Array, " N"] | None = None,
+        cross_gates: Float[Array, " N"] | None = None,
+    ) -> tuple[Float[Array, "B T D"], LayerTrace]:
+        """One layer over all target positions at once."""
+        options = {"train": train, "capture": capture}
+
+        attended, self_trace = self.self_attention_residual(
+            x,
+            lambda y: self.self_attention(y, y, y, self_mask, gates=self_gates, **options),
+            train=train,
+        )
+        informed, cross_trace = self.cross_attention_residual(
+            attended,
+            lambda y: self.cross_attention(
+                y, memory, memory, cross_mask, gates=cross_gates, **options
+            ),
+            train=train,
+        )
+        output, _ = self.feed_forward_residual(
+            informed, lambda y: (self.feed_forward(y, train=train), None), train=train
+        )
+        sublayers = (attended, informed, output) if capture == "full" else ()
+        return output, LayerTrace(self_trace, cross_trace, sublayers)
+
+    def init_cache(self, memory: Float[Array, "B S D"], beams: int, length: int) -> LayerCache:
+        """Room for `length` steps of `beams` hypotheses, and the memory's keys and values."""
+        attention = self.self_attention
+        cross_key, cross_value = self.cross_attention.keys_values(memory, memory)
+        room = (memory.shape[0], beams, length, attention.num_heads)
+        return LayerCache(
+            self_key=jnp.zeros((*room, attention.d_k), memory.dtype),
+            self_value=jnp.zeros((*room, attention.d_v), memory.dtype),
+            cross_key=cross_key,
+            cross_value=cross_value,
+        )
+
+    def step(
+        self,
+        x: Float[Array, "B K D"],
+        cache: LayerCache,
+        index: Int[Array, ""],
+        cross_mask: Bool[Array, "B 1 1 S"],
+    ) -> tuple[Float[Array, "B K D"], LayerCache]:
+        """One target position of every beam: what `__call__` computes in row `index`.
+
+        In self-attention each beam has keys of its own; in cross-attention the beams of a sentence are
+        queries side by side over one copy of the sentence's keys.
+        """
+        batch, beams, length = cache.self_key.shape[:3]
+        so_far = (jnp.arange(length) <= index)[None, None, None, :]
+
+        def one_query_a_beam(y):
+            query = self.self_attention.queries(y)
+            key, value = self.self_attention.keys_values(y, y)
+            keys = jax.lax.dynamic_update_slice_in_dim(cache.self_key, key[:, :, None], index, 2)
+            values = jax.lax.dynamic_update_slice_in_dim(
+                cache.self_value, value[:, :, None], index, 2
+            )
+            rows = lambda a: a.reshape(batch * beams, -1, *a.shape[-2:])  # noqa: E731
+            output, _ = self.self_attention.attend(rows(query), rows(keys), rows(values), so_far)
+            return output.reshape(y.shape), (keys, values)
+
+        x, (self_key, self_value) = self.self_attention_residual(x, one_query_a_beam)
+        x, _ = self.cross_attention_residual(
+            x,
+            lambda y: self.cross_attention.attend(
+                self.cross_attention.queries(y), cache.cross_key, cache.cross_value, cross_mask
+            ),
+        )
+        x, _ = self.feed_forward_residual(x, lambda y: (self.feed_forward(y), None))
+        return x, cache.replace(self_key=self_key, self_value=self_value)
+
+
+class Embedding(_Parametric):
+    """Tokens to vectors and vectors to logits with one table, and positions (paper 3.4, 3.5)."""
+
+    config: TransformerConfig
+
+    def setup(self) -> None:
+        """The table [V, D]: the source's, the target's, and the one before the softmax."""
+        config = self.config
+        vectors = normal(config.d_model**-0.5)
+        self.table = self.parameter(
+            "table", ("vocab", "embed"), vectors, (config.vocab_size, config.d_model)
+        )
+        if config.positions == "learned":
+            self.learned = self.parameter(
+                "positions", ("position", "embed"), vectors, (config.max_positions, config.d_model)
+            )
+
+    def tokens(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+        """Each token's row of the table times sqrt(d_model)."""
+        vectors = jnp.take(self.table, tokens, axis=0) * jnp.sqrt(self.config.d_model)
+        return vectors.astype(jnp.bfloat16) if self.config.compute_dtype == "bfloat16" else vectors
+
+    def positions(self, length: int) -> Float[Array, "T D"]:
+        """The first `length` rows of the positional table."""
+        config = self.config
+        if config.positions == "learned":
+            if length > config.max_positions:
+                raise ValueError(
+                    f"{length} positions asked for, but the learned table has model.max_positions = "
+                    f"{config.max_positions}; shorten the sentence or train with a longer table"
+                )
+            return self.learned[:length]
+        return jnp.asarray(
+            sinusoids(length, config.d_model, config.sinusoid_layout), self.table.dtype
+        )
+
+    def embed(
+        self, tokens: Int[Array, "B T"], positions: Float[Array, "#T D"], *, train: bool = False
+    ) -> Float[Array, "B T D"]:
+        """Dropout(embedding * sqrt(d_model) + position)."""
+        vectors = self.tokens(tokens)
+        return self.dropped(vectors + positions.astype(vectors.dtype), self.config.dropout, train)
+
+    def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        """The pre-softmax linear map, whose kernel is the embedding table (paper 3.4)."""
+        return project("BTD,VD->BTV", x, self.table)

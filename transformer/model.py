@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The encoder-decoder Transformer (paper 3, figure 1).
+
+The calls that every model family offers, whoever uses them (trainer, beam search, inspection)::
+
+    __call__(source, target_in)       -> logits, trace         training and teacher forcing
+    encode(source)                    -> memory, trace
+    init_cache(memory, source, K, M)  -> cache                 cross-attention keys and values, once
+    step(tokens, cache)               -> logits, cache         one target position of every beam
+    reorder(cache, parents)           -> cache                 the beams that survived
+"""
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from transformer.arrays import Array, Bool, Float, Int
+from transformer.capture import (
+    Capture,
+    Interventions,
+    StackInterventions,
+    StackTrace,
+    Trace,
+    patch,
+    stack_layers,
+)
+from transformer.config import TransformerConfig
+from transformer.layers import (
+    DecoderLayer,
+    Embedding,
+    EncoderLayer,
+    LayerCache,
+    LayerNorm,
+    LayerTrace,
+)
+from transformer.masks import causal_mask, padding_mask
+
+
+@flax.struct.dataclass
+class DecodeCache:
+    """Everything the decoder needs to go on: value in, value out."""
+
+    layers: tuple[LayerCache, ...]
+    source_mask: Bool[Array, "B 1 1 S"]
+    index: Int[Array, ""]
+    """The target position that the next step computes."""
+
+
+class Encoder(nn.Module):
+    """A stack of L identical layers (paper 3.1)."""
+
+    config: TransformerConfig
+
+    def setup(self) -> None:
+        """The layers, and for pre-norm the norm after the last of them."""
+        self.layer = [EncoderLayer(self.config) for _ in range(self.config.depth("encoder"))]
+        if self.config.norm == "pre":
+            self.final_norm = LayerNorm(self.config.norm_epsilon)
+
+    def __call__(
+        self,
+        x: Float[Array, "B S D"],
+        mask: Bool[Array, "#B 1 #S S"],
+        *,
+        train: bool = False,
+        capture: Capture = "none",
+        interventions: StackInterventions | None = None,
+    ) -> tuple[Float[Array, "B S D"], StackTrace | None]:
+        """From embedded source to memory."""
+        x = patch(x, interventions, 0)
+        residual, traces = [x], []
+        for index, layer in enumerate(self.layer):
+            gates = None if interventions is None else interventions.self_heads[index]
+            x, trace = layer(x, mask, train=train, capture=capture, gates=gates)
+            x = patch(x, interventions, index + 1)
+            residual.append(x)
+            traces.append(trace)
+        if self.config.norm == "pre":
+            x = self.final_norm(x)
+        return x, _stack_trace(traces, residual, capture)
+
+
+class Decoder(nn.Module):
+    """A stack of L identical layers that also attend to the memory (paper 3.1)."""
+
+    config: TransformerConfig
+
+    def setup(self) -> None:
+        """The layers, and for pre-norm the norm after the last of them."""
+        self.layer = [DecoderLayer(self.config) for _ in range(self.config.depth("decoder"))]
+        if self.config.norm == "pre":
+            self.final_norm = LayerNorm(self.config.norm_epsilon)
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        memory: Float[Array, "B S D"],
+        self_mask: Bool[Array, "#B 1 #T T"],
+        cross_mask: Bool[Array, "#B 1 #T S"],
+        *,
+        train: bool = False,
+        capture: Capture = "none",
+        interventions: StackInterventions | None = None,
+    ) -> tuple[Float[Array, "B T D"], StackTrace | None]:
+        """From embedded target and memory to what the logits are made of."""
+        x = patch(x, interventions, 0)
+        residual, traces = [x], []
+        for index, layer in enumerate(self.layer):
+            gates = {}
+            if interventions is not None:
+                gates = {
+                    "self_gates": interventions.self_heads[index],
+                    "cross_gates": interventions.cross_heads[index],
+                }
+            x, trace = layer(
+                x, memory, self_mask, cross_mask, train=train, capture=capture, **gates
+            )
+            x = patch(x, interventions, index + 1)
+            residual.append(x)
+            traces.append(trace)
+        if self.config.norm == "pre":
+            x = self.final_norm(x)
+        return x, _stack_trace(traces, residual, capture)
+
+    def init_cache(
+        self, memory: Float[Array, "B S D"], beams: int, length: int
+    ) -> tuple[LayerCache, ...]:
+        """Every layer's cache."""
+        return tuple(layer.init_cache(memory, beams, length) for layer in self.layer)
+
+    def step(
+        self, x: Float[Array, "B K D"], cache: DecodeCache
+    ) -> tuple[Float[Array, "B K D"], tuple[LayerCache, ...]]:
+        """One target position of every beam."""
+        layers = []
+        for layer, layer_cache in zip(self.layer, cache.layers, strict=True):
+            x, layer_cache = layer.step(x, layer_cache, cache.index, cache.source_mask)
+            layers.append(layer_cache)
+        if self.config.norm == "pre":
+            x = self.final_norm(x)
+        return x, tuple(layers)
+
+
+class Transformer(nn.Module):
+    """The whole model; one embedding table serves source, target and logits (paper 3.4)."""
+
+    config: TransformerConfig
+
+    def setup(self) -> None:
+        """The shared embedding and the two stacks."""
+        self.embedding = Embedding(self.config)
+        self.encoder = Encoder(self.config)
+        self.decoder = Decoder(self.config)
+
+    def __call__(
+        self,
+        source: Int[Array, "B S"],
+        target_in: Int[Array, "B T"],
+        *,
+        train: bool = False,
+        capture: Capture = "none",
+        interventions: Interventions | None = None,
+    ) -> tuple[Float[Array, "B T V"], Trace | None]:
+        """Logits for the token that follows each position of `target_in`, all positions at once.
+
+        Args:
+          source: token ids, 0 where padded.
+          target_in: the target moved right by one (`positions.shift_right`).
+          train: with dropout; needs an rng named ``dropout``. Static.
+          capture: what the trace holds. Static.
+          interventions: gates and patches, the same for every row.
+
+        Returns:
+          the logits in the compute dtype, and the trace (None when capture is ``none``).
+        """
+        own = (None, None) if interventions is None else (interventions.encoder, interventions.decoder)
+        memory, encoder_trace = self.encode(
+            source, train=train, capture=capture, interventions=own[0]
+        )
+        positions = self.embedding.positions(target_in.shape[1])
+        x, decoder_trace = self.decoder(
+            self.embedding.embed(target_in, positions, train=train),
+            memory,
+            causal_mask(target_in.shape[1]),
+            padding_mask(source),
+            train=train,
+            capture=capture,
+            interventions=own[1],
+        )
+        logits = self.embedding.logits(x)
+        if capture == "none":
+            return logits, None
+        if capture == "full":
+            decoder_trace = decoder_trace.replace(
+                embedded=self.embedding.tokens(target_in), positions=positions
+            )
+        full_logits = logits if capture == "full" else None
+        return logits, Trace(encoder_trace, decoder_trace, full_logits)
+
+    def encode(
+        self,
+        source: Int[Array, "B S"],
+        *,
+        train: bool = False,
+        capture: Capture = "none",
+        interventions: StackInterventions | None = None,
+    ) -> tuple[Float[Array, "B S D"], StackTrace | None]:
+        """The memory: one vector for every source position."""
+        positions = self.embedding.positions(source.shape[1])
+        memory, trace = self.encoder(
+            self.embedding.embed(source, positions, train=train),
+            padding_mask(source),
+            train=train,
+            capture=capture,
+            interventions=interventions,
+        )
+        if capture == "full":
+            trace = trace.replace(embedded=self.embedding.tokens(source), positions=positions)
+        return memory, trace
+
+    def init_cache(
+        self, memory: Float[Array, "B S D"], source: Int[Array, "B S"], beams: int, length: int
+    ) -> DecodeCache:
+        """Room for `length` target tokens of `beams` hypotheses a sentence."""
+        return DecodeCache(
+            layers=self.decoder.init_cache(memory, beams, length),
+            source_mask=padding_mask(source),
+            index=jnp.zeros((), jnp.int32),
+        )
+
+    def step(
+        self, tokens: Int[Array, "B K"], cache: DecodeCache
+    ) -> tuple[Float[Array, "B K V"], DecodeCache]:
+        """Reads one token a beam, the one at position `cache.index`, and predicts the next."""
+        length = cache.layers[0].self_key.shape[2]
+        position = jax.lax.dynamic_slice_in_dim(self.embedding.positions(length), cache.index, 1)
+        x, layers = self.decoder.step(self.embedding.embed(tokens, position), cache)
+        return self.embedding.logits(x), cache.replace(layers=layers, index=cache.index + 1)
+
+    @staticmethod
+    def reorder(cache: DecodeCache, parents: Int[Array, "B K"]) -> DecodeCache:
+        """Beam k goes on from what beam ``parents[b, k]`` was; the memory is the same for all."""
+
+        def gather(kept: Float[Array, "B K M N H"]) -> Float[Array, "B K M N H"]:
+            return jnp.take_along_axis(kept, parents[:, :, None, None, None], axis=1)
+
+        layers = tuple(
+            layer.replace(
+                self_key=gather(layer.self_key), self_value=gather(layer.self_value)
+            )
+            for layer in cache.layers
+        )
+        return cache.replace(layers=layers)
+
+
+def _stack_trace(
+    traces: list[LayerTrace], residual: list[Array], capture: Capture
+) -> StackTrace | None:
+    """What a stack's layers captured, with a leading axis L."""
+    if capture == "none":
+        return None
+    trace = StackTrace(
+        self_attention=stack_layers([trace.self_attention for trace in traces]),
+        cross_attention=stack_layers([trace.cross_attention for trace in traces]),
+    )
+    if capture == "weights":
+        return trace
+    sublayers = jnp.stack([jnp.stack(trace.sublayers) for trace in traces])
+    return trace.replace(residual=jnp.stack(residual), sublayers=sublayers)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device mesh, and which logical axis of a parameter lies along which of its axes.
+
+Parameters declare logical axes once, where they are made; a preset maps those names to the mesh axes
+``data`` and ``model``. A mesh of one device is a mesh like any other.
+"""
+
+import flax.linen as nn
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from transformer.arrays import Params
+from transformer.config import ParallelConfig
+from transformer.errors import InputError
+
+Rules = tuple[tuple[str, str | None], ...]
+
+_REPLICATED: Rules = tuple(
+    (axis, None) for axis in ("vocab", "position", "embed", "heads", "kv", "mlp", "norm")
+)
+
+PRESETS: dict[str, Rules] = {
+    "replicated": _REPLICATED,
+    "fsdp": (("embed", "data"), *(rule for rule in _REPLICATED if rule[0] != "embed")),
+    "tensor": (
+        *(("vocab", "model"), ("heads", "model"), ("mlp", "model")),
+        *(rule for rule in _REPLICATED if rule[0] not in ("vocab", "heads", "mlp")),
+    ),
+}
+"""replicated: every device holds everything. fsdp: parameters are divided along ``data``. tensor: heads,
+d_ff and vocabulary are divided along ``model``."""
+
+
+def make_mesh(config: ParallelConfig) -> Mesh:
+    """The mesh ``data`` x ``model`` over the first devices there are.
+
+    Raises:
+      InputError: when there are fewer devices.
+    """
+    needed, devices = config.data * config.model, jax.devices()
+    if needed > len(devices):
+        raise InputError(
+            f"parallel.data x parallel.model = {config.data} x {config.model} needs {needed} devices, "
+            f"but there are {len(devices)} ({devices[0].platform}); lower one of the two"
+        )
+    # Linen's partitioning works with Auto axes only; jax.make_mesh makes Explicit ones by default.
+    return jax.make_mesh(
+        (config.data, config.model),
+        ("data", "model"),
+        axis_types=(AxisType.Auto, AxisType.Auto),
+        devices=devices[:needed],
+    )
+
+
+def shardings_of(boxed: Params, mesh: Mesh, preset: str) -> Params:
+    """A sharding for every array of a tree whose parameters still carry their logical axes.
+
+    Args:
+      boxed: the abstract result of `training.init_state` (or of a model's ``init``).
+      mesh: from `make_mesh`.
+      preset: a name in `PRESETS`.
+    """
+    specs = nn.get_partition_spec(boxed)
+    return nn.logical_to_mesh_sharding(specs, mesh, PRESETS[preset])
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Rows of a batch are divided along ``data``."""
+    return NamedSharding(mesh, PartitionSpec("data"))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """Every device holds the whole array."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def describe(params: Params, shardings: Params) -> str:
+    """One line a parameter: name, shape, where it lies, and its bytes on one device."""
+    lines = []
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    for (path, leaf), sharding in zip(leaves, jax.tree.leaves(shardings), strict=True):
+        name = "/".join(str(key.key) for key in path)
+        held = sharding.shard_shape(leaf.shape)
+        size = leaf.dtype.itemsize
+        for width in held:
+            size *= width
+        lines.append(f"{name:60} {str(leaf.shape):20} {str(sharding.spec):30} {size:>12,} B")
+    return "\n".join(lines)
