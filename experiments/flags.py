@@ -20,7 +20,7 @@ from typing import Any
 from absl import app, flags, logging
 from ml_collections import config_dict, config_flags
 
-from experiments import cache
+from experiments import cache, memory
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.fields import Group, flat, unknown_field
@@ -45,6 +45,7 @@ def run(main: Callable[[Config], int | None], config_from: str) -> None:
         try:
             if len(arguments) > 1:
                 raise InputError(f"unexpected argument {arguments[1]!r}; every flag begins with --")
+            memory.keep_pages()
             cache.keep_compiled_programs()
             status = main(to_config(flags.FLAGS["config"].value))
         except InputError as error:
@@ -69,7 +70,8 @@ def run(main: Callable[[Config], int | None], config_from: str) -> None:
         except (InputError, flags.Error) as error:
             sys.exit(f"error: {error}")
 
-    logging.set_verbosity(logging.WARNING)
+    # Warnings of this project go through the standard library; absl's are Orbax's, about its own options.
+    logging.set_verbosity(logging.ERROR)
     logging.get_absl_handler().setFormatter(_Plain())
     app.run(guarded, flags_parser=parse)
 

@@ -49,7 +49,8 @@ def main(config: Config) -> None:
 
 
 def _translated(translator: Translator, sentences: list[str], start: int) -> Iterator[str]:
-    for index, results in enumerate(translator.nbest(sentences, NBEST.value or 1), start):
+    nbest = translator.nbest(sentences, NBEST.value or 1, first_line=start + 1)
+    for index, results in enumerate(nbest, start):
         for result in results:
             if NBEST.value is not None:
                 yield f"{index}\t{result.score:.6f}\t{result.text}"

@@ -42,7 +42,8 @@ def corpus_scores(
     scores: dict[str, Any] = {"bleu": bleu_score.score, "bleu_signature": str(bleu.get_signature())}
     if bootstrap:
         # The mean of the resampled scores and half the width of their 95%; absent where all are 0.
-        interval = json.loads(bleu_score.format(width=6, is_json=True))
+        signature = str(bleu.get_signature())
+        interval = json.loads(bleu_score.format(width=6, signature=signature, is_json=True))
         mean, half = interval.get("confidence_mean", 0.0), interval.get("confidence_var", 0.0)
         scores["bleu_ci"] = [mean - half, mean + half]
     scores["chrf"] = chrf.corpus_score(hypotheses, [references]).score

@@ -83,7 +83,9 @@ class Translator:
         """The best translation of each sentence, in order."""
         return [best[0] for best in self.nbest(sentences, 1)]
 
-    def nbest(self, sentences: Sequence[str], results: int) -> list[list[Translation]]:
+    def nbest(
+        self, sentences: Sequence[str], results: int, first_line: int = 1
+    ) -> list[list[Translation]]:
         """The best `results` translations of each sentence, best first.
 
         A sentence of more than data.max_length tokens is cut to its first data.max_length - 1 and the end
@@ -92,6 +94,7 @@ class Translator:
         Args:
           sentences: raw text, without line ends.
           results: at most decode.beams.
+          first_line: the number that warnings give to the first sentence.
 
         Raises:
           InputError: when more results are asked for than there are beams.
@@ -102,7 +105,7 @@ class Translator:
                 f"{results} translations a sentence asked for, but decode.beams is {config.beams}; "
                 f"set --config.decode.beams={results} or higher"
             )
-        sources = self._cut(self.tokenizer.encode(sentences))
+        sources = self._cut(self.tokenizer.encode(sentences), first_line)
         translations: list[list[Translation]] = [[NOTHING] * results for _ in sentences]
         for rows, source in self._batches(sources, config.batch_size):
             length = source.shape[1]
@@ -150,13 +153,13 @@ class Translator:
                 scores[row] = (float(totals[place]), len(target_ids[row]))
         return scores
 
-    def _cut(self, sources: list[list[int]]) -> list[list[int]]:
+    def _cut(self, sources: list[list[int]], first_line: int) -> list[list[int]]:
         longest = self.config.data.max_length
         cut = [index for index, ids in enumerate(sources) if len(ids) > longest]
         for index in cut:
             logger.warning(
-                "sentence %d has %d tokens; translating its first %d (data.max_length = %d)",
-                *(index + 1, len(sources[index]), longest - 1, longest),
+                "line %d has %d tokens; translating its first %d (data.max_length = %d)",
+                *(index + first_line, len(sources[index]), longest - 1, longest),
             )
             sources[index] = [*sources[index][: longest - 1], EOS_ID]
         return sources

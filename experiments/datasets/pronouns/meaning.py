@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from experiments.datasets.pronouns.lexicon import Adjective, Noun, Verb
+from experiments.datasets.pronouns.adjectives import Adjective
+from experiments.datasets.pronouns.nouns import Noun
+from experiments.datasets.pronouns.verbs import Verb
 
 
 class Tense(StrEnum):

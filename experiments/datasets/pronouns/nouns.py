@@ -1,26 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of the corpus in three languages, as tables.
+"""The nouns: three languages, semantic groups, and what may be said of each.
 
-Every English form has one translation, and no two rows share an English form, so that translation
-is a function of the English sentence. That is why the tables avoid nouns such as "sheep", whose
-English form hides its number, and verbs such as "put", whose English form hides its tense.
+No two rows share an English form, and no English singular equals its plural ("sheep"), so that the
+translation is a function of the English sentence.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-GermanGender = Literal["m", "f", "n"]
-FrenchGender = Literal["m", "f"]
 
-
-# Rows are compared by identity (eq=False): there is one object per word, and hashing it is free.
+# Rows are compared by identity (eq=False): there is one object per noun, and hashing it is cheap.
 @dataclass(frozen=True, slots=True, eq=False)
 class GermanNoun:
     """A German noun: `oblique` is the accusative and dative singular (weak nouns: den Bären)."""
 
     singular: str
-    gender: GermanGender
+    gender: Literal["m", "f", "n"]
     plural: str
     oblique: str
 
@@ -30,7 +27,7 @@ class FrenchNoun:
     """A French noun: `elides` says whether le, la and ce change before its first sound."""
 
     singular: str
-    gender: FrenchGender
+    gender: Literal["m", "f"]
     plural: str
     elides: bool
 
@@ -59,82 +56,6 @@ class Noun:
     def countable(self) -> bool:
         """Whether the noun has a plural and may follow "a"."""
         return bool(self.plural)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Adjective:
-    """An adjective.
-
-    Attributes:
-      english: its only English form, the name of the row.
-      german: predicate form ("müde", "hoch").
-      german_stem: form before an ending ("müd", "hoh").
-      french_masculine, french_feminine: singular forms.
-      french_before_vowel: masculine singular before a vowel sound ("vieil").
-      precedes: whether the French attribute stands before its noun.
-      gradable: whether "too", "so" and "very" may precede it.
-    """
-
-    english: str
-    german: str
-    german_stem: str
-    french_masculine: str
-    french_feminine: str
-    french_before_vowel: str
-    precedes: bool
-    gradable: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EnglishVerb:
-    """English forms: base, third person singular, past, past participle."""
-
-    base: str
-    third: str
-    past: str
-    participle: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GermanVerb:
-    """German forms of the third person; the present plural is the infinitive."""
-
-    infinitive: str
-    present: str
-    past: str
-    past_plural: str
-    participle: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FrenchVerb:
-    """French forms of the third person: (singular, plural) pairs, and the past participle."""
-
-    present: tuple[str, str]
-    imperfect: tuple[str, str]
-    future: tuple[str, str]
-    participle: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Verb:
-    """A verb with one object, direct or after a preposition.
-
-    Attributes:
-      name: English base form with its preposition, the name of the row.
-      preposition: English, German and French preposition, or three empty strings.
-      german_case: case of the German object, "accusative" or "dative".
-      state: whether it is a state ("fits into"): its French past is the imparfait, and it has
-        no English perfect.
-    """
-
-    name: str
-    english: EnglishVerb
-    german: GermanVerb
-    french: FrenchVerb
-    preposition: tuple[str, str, str] = ("", "", "")
-    german_case: str = "accusative"
-    state: bool = False
 
 
 # What all members of a group have in common, on top of what their own rows say.
@@ -180,7 +101,7 @@ def _noun(english: str, german: str, french: str, groups: str, traits: str, look
 # singular of weak nouns.  French: singular gender plural, and "aspirated" where nothing elides.
 # A mass noun has the placeholder "-" for its plurals.
 # fmt: off
-_NOUNS = (
+_ROWS = (
     # Animals.
     _noun("animal animals", "Tier n Tiere", "animal m animaux",
           "animal omnivore", "", "brown"),
@@ -299,9 +220,9 @@ _NOUNS = (
           "drink", "cold sour bitter sweet fresh", "red"),
     # Vehicles and ships.
     _noun("car cars", "Auto n Autos", "voiture f voitures",
-          "vehicle motor carrier_vehicle", "big small full overloaded", "white"),
+          "vehicle motor transporter", "big small full overloaded", "white"),
     _noun("truck trucks", "Lastwagen m Lastwagen", "camion m camions",
-          "vehicle motor carrier_vehicle", "big small full overloaded", "white"),
+          "vehicle motor transporter", "big small full overloaded", "white"),
     _noun("bus buses", "Bus m Busse", "bus m bus",
           "vehicle motor", "big full overloaded", "white"),
     _noun("tractor tractors", "Traktor m Traktoren", "tracteur m tracteurs",
@@ -309,15 +230,15 @@ _NOUNS = (
     _noun("motorbike motorbikes", "Motorrad n Motorräder", "moto f motos",
           "vehicle motor", "slow big", ""),
     _noun("cart carts", "Karren m Karren", "charrette f charrettes",
-          "vehicle drawn carrier_vehicle", "big small full overloaded", "brown"),
+          "vehicle drawn transporter", "big small full overloaded", "brown"),
     _noun("carriage carriages", "Kutsche f Kutschen", "carrosse m carrosses",
           "vehicle drawn", "big full overloaded", "white"),
     _noun("sledge sledges", "Schlitten m Schlitten", "traîneau m traîneaux",
-          "vehicle drawn carrier_vehicle", "small full overloaded", "brown"),
+          "vehicle drawn transporter", "small full overloaded", "brown"),
     _noun("boat boats", "Boot n Boote", "bateau m bateaux",
-          "ship carrier_vehicle", "small full slow overloaded damaged", "red"),
+          "ship transporter", "small full slow overloaded damaged", "red"),
     _noun("ship ships", "Schiff n Schiffe", "navire m navires",
-          "ship carrier_vehicle", "small full slow overloaded damaged", ""),
+          "ship transporter", "small full slow overloaded damaged", ""),
     _noun("yacht yachts", "Jacht f Jachten", "yacht m yachts aspirated",
           "ship", "small slow overloaded damaged", ""),
     # Containers.
@@ -374,131 +295,4 @@ _NOUNS = (
 )
 # fmt: on
 
-
-def _adjective(
-    english: str, german: str, french: str, *, precedes: bool = False, gradable: bool = True
-) -> Adjective:
-    predicate, *stem = german.split()
-    masculine, *others = french.split()
-    feminine = others[0] if others else masculine
-    before_vowel = others[1] if len(others) > 1 else masculine
-    return Adjective(
-        english,
-        predicate,
-        stem[0].rstrip("-") if stem else predicate,
-        masculine,
-        feminine,
-        before_vowel,
-        precedes,
-        gradable,
-    )
-
-
-# German: predicate form, and the stem where endings change it.  French: masculine, feminine where
-# it differs, and the masculine before a vowel.
-_ADJECTIVES = (
-    # Of animals.
-    _adjective("tired", "müde müd-", "fatigué fatiguée"),
-    _adjective("exhausted", "erschöpft", "épuisé épuisée"),
-    _adjective("weak", "schwach", "faible"),
-    _adjective("ill", "krank", "malade"),
-    _adjective("injured", "verletzt", "blessé blessée", gradable=False),
-    _adjective("nervous", "nervös", "nerveux nerveuse"),
-    _adjective("frightened", "verängstigt", "effrayé effrayée"),
-    _adjective("hungry", "hungrig", "affamé affamée"),
-    _adjective("thirsty", "durstig", "assoiffé assoiffée"),
-    _adjective("curious", "neugierig", "curieux curieuse"),
-    _adjective("lazy", "faul", "paresseux paresseuse"),
-    _adjective("cautious", "vorsichtig", "prudent prudente"),
-    _adjective("stubborn", "störrisch", "têtu têtue"),
-    _adjective("slow", "langsam", "lent lente"),
-    _adjective("fast", "schnell", "rapide"),
-    _adjective("agile", "flink", "agile"),
-    # Of ways and heights.
-    _adjective("wide", "breit", "large"),
-    _adjective("narrow", "schmal", "étroit étroite"),
-    _adjective("long", "lang", "long longue", precedes=True),
-    _adjective("steep", "steil", "raide"),
-    _adjective("slippery", "rutschig", "glissant glissante"),
-    _adjective("muddy", "schlammig", "boueux boueuse"),
-    _adjective("deep", "tief", "profond profonde"),
-    _adjective("stormy", "stürmisch", "agité agitée"),
-    _adjective("high", "hoch hoh-", "haut haute", precedes=True),
-    _adjective("smooth", "glatt", "lisse"),
-    _adjective("flooded", "überflutet", "inondé inondée", gradable=False),
-    # Of food and drink.
-    _adjective("hard", "hart", "dur dure"),
-    _adjective("dry", "trocken", "sec sèche"),
-    _adjective("sour", "sauer saur-", "acide"),
-    _adjective("bitter", "bitter", "amer amère"),
-    _adjective("salty", "salzig", "salé salée"),
-    _adjective("sweet", "süß", "sucré sucrée"),
-    _adjective("ripe", "reif", "mûr mûre"),
-    _adjective("fresh", "frisch", "frais fraîche"),
-    _adjective("hot", "heiß", "chaud chaude"),
-    _adjective("cold", "kalt", "froid froide"),
-    # Of vehicles, containers and places.
-    _adjective("heavy", "schwer", "lourd lourde"),
-    _adjective("overloaded", "überladen", "surchargé surchargée", gradable=False),
-    _adjective("damaged", "beschädigt", "endommagé endommagée", gradable=False),
-    _adjective("full", "voll", "plein pleine"),
-    _adjective("empty", "leer", "vide", gradable=False),
-    _adjective("locked", "verschlossen", "verrouillé verrouillée", gradable=False),
-    _adjective("dirty", "schmutzig", "sale"),
-    _adjective("damp", "feucht", "humide"),
-    _adjective("dark", "dunkel dunkl-", "sombre"),
-    _adjective("comfortable", "gemütlich", "confortable"),
-    # Looks.
-    _adjective("big", "groß", "grand grande", precedes=True),
-    _adjective("small", "klein", "petit petite", precedes=True),
-    _adjective("old", "alt", "vieux vieille vieil", precedes=True),
-    _adjective("young", "jung", "jeune", precedes=True),
-    _adjective("new", "neu", "nouveau nouvelle nouvel", precedes=True),
-    _adjective("beautiful", "schön", "beau belle bel", precedes=True),
-    _adjective("white", "weiß", "blanc blanche", gradable=False),
-    _adjective("black", "schwarz", "noir noire", gradable=False),
-    _adjective("brown", "braun", "brun brune", gradable=False),
-    _adjective("red", "rot", "rouge", gradable=False),
-    _adjective("green", "grün", "vert verte", gradable=False),
-)
-
-
-def _verb(
-    english: str,
-    german: str,
-    french: str,
-    *,
-    preposition: str = "",
-    german_case: str = "accusative",
-    state: bool = False,
-) -> Verb:
-    en = EnglishVerb(*english.split())
-    present, presents, imperfect, imperfects, future, futures, participle = french.split()
-    prepositions = tuple(preposition.split()) if preposition else ("", "", "")
-    return Verb(
-        f"{en.base} {prepositions[0]}".strip(),
-        en,
-        GermanVerb(*german.split()),
-        FrenchVerb((present, presents), (imperfect, imperfects), (future, futures), participle),
-        prepositions,
-        german_case,
-        state,
-    )
-
-
-def _er_verb(stem: str, soft: str = "") -> str:
-    """Forms of a regular French verb in -er; `soft` follows the stem before a ("mang-e-ait")."""
-    stem_a = stem + soft
-    return f"{stem}e {stem}ent {stem_a}ait {stem}aient {stem}era {stem}eront {stem}é".replace(
-        f"{stem}aient", f"{stem_a}aient"
-    )
-
-
-# English: base third past participle.  German: infinitive present past past-plural participle.
-# French: present, imparfait and future (each singular plural), participle.  All take haben, avoir.
-_VERBS = (
-    _verb("cross crosses crossed crossed",
-          "überqueren überquert überquerte überquerten überquert", _er_verb("travers")),
-    _verb("use uses used used",
-          "benutzen benutzt benutzte benutzten benutzt", _er_verb("utilis")),
-)
+NOUNS: Mapping[str, Noun] = MappingProxyType({noun.singular: noun for noun in _ROWS})

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The adjectives: three languages, and which of them contradict each other."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+# Rows are compared by identity (eq=False): there is one object per adjective.
+@dataclass(frozen=True, slots=True, eq=False)
+class Adjective:
+    """An adjective.
+
+    Attributes:
+      english: its only English form, the name of the row.
+      german: predicate form ("müde", "hoch").
+      german_stem: form before an ending ("müd", "hoh").
+      french_masculine, french_feminine: singular forms.
+      french_before_vowel: masculine singular before a vowel sound ("vieil").
+      precedes: whether the French attribute stands before its noun.
+      gradable: whether "too", "so" and "very" may precede it.
+    """
+
+    english: str
+    german: str
+    german_stem: str
+    french_masculine: str
+    french_feminine: str
+    french_before_vowel: str
+    precedes: bool
+    gradable: bool
+
+
+def _adjective(
+    english: str, german: str, french: str, *, precedes: bool = False, gradable: bool = True
+) -> Adjective:
+    predicate, *stem = german.split()
+    masculine, *others = french.split()
+    feminine = others[0] if others else masculine
+    before_vowel = others[1] if len(others) > 1 else masculine
+    return Adjective(
+        english,
+        predicate,
+        stem[0].rstrip("-") if stem else predicate,
+        masculine,
+        feminine,
+        before_vowel,
+        precedes,
+        gradable,
+    )
+
+
+# German: predicate form, and the stem where endings change it.  French: masculine, feminine where
+# it differs, and the masculine before a vowel.
+_ROWS = (
+    # Of animals.
+    _adjective("tired", "müde müd-", "fatigué fatiguée"),
+    _adjective("exhausted", "erschöpft", "épuisé épuisée"),
+    _adjective("weak", "schwach", "faible"),
+    _adjective("ill", "krank", "malade"),
+    _adjective("injured", "verletzt", "blessé blessée", gradable=False),
+    _adjective("nervous", "nervös", "nerveux nerveuse"),
+    _adjective("frightened", "verängstigt", "effrayé effrayée"),
+    _adjective("hungry", "hungrig", "affamé affamée"),
+    _adjective("thirsty", "durstig", "assoiffé assoiffée"),
+    _adjective("curious", "neugierig", "curieux curieuse"),
+    _adjective("lazy", "faul", "paresseux paresseuse"),
+    _adjective("cautious", "vorsichtig", "prudent prudente"),
+    _adjective("stubborn", "störrisch", "têtu têtue"),
+    _adjective("slow", "langsam", "lent lente"),
+    _adjective("fast", "schnell", "rapide"),
+    _adjective("agile", "flink", "agile"),
+    # Of ways and heights.
+    _adjective("wide", "breit", "large"),
+    _adjective("narrow", "schmal", "étroit étroite"),
+    _adjective("long", "lang", "long longue", precedes=True),
+    _adjective("steep", "steil", "raide"),
+    _adjective("slippery", "rutschig", "glissant glissante"),
+    _adjective("muddy", "schlammig", "boueux boueuse"),
+    _adjective("deep", "tief", "profond profonde"),
+    _adjective("stormy", "stürmisch", "agité agitée"),
+    _adjective("high", "hoch hoh-", "haut haute", precedes=True),
+    _adjective("smooth", "glatt", "lisse"),
+    _adjective("flooded", "überflutet", "inondé inondée", gradable=False),
+    # Of food and drink.
+    _adjective("hard", "hart", "dur dure"),
+    _adjective("dry", "trocken", "sec sèche"),
+    _adjective("sour", "sauer saur-", "acide"),
+    _adjective("bitter", "bitter", "amer amère"),
+    _adjective("salty", "salzig", "salé salée"),
+    _adjective("sweet", "süß", "sucré sucrée"),
+    _adjective("ripe", "reif", "mûr mûre"),
+    _adjective("fresh", "frisch", "frais fraîche"),
+    _adjective("hot", "heiß", "chaud chaude"),
+    _adjective("cold", "kalt", "froid froide"),
+    # Of vehicles, containers and places.
+    _adjective("heavy", "schwer", "lourd lourde"),
+    _adjective("overloaded", "überladen", "surchargé surchargée", gradable=False),
+    _adjective("damaged", "beschädigt", "endommagé endommagée", gradable=False),
+    _adjective("full", "voll", "plein pleine"),
+    _adjective("empty", "leer", "vide", gradable=False),
+    _adjective("locked", "verschlossen", "verrouillé verrouillée", gradable=False),
+    _adjective("dirty", "schmutzig", "sale"),
+    _adjective("damp", "feucht", "humide"),
+    _adjective("dark", "dunkel dunkl-", "sombre"),
+    _adjective("comfortable", "gemütlich", "confortable"),
+    # Looks.
+    _adjective("big", "groß", "grand grande", precedes=True),
+    _adjective("small", "klein", "petit petite", precedes=True),
+    _adjective("old", "alt", "vieux vieille vieil", precedes=True),
+    _adjective("young", "jung", "jeune", precedes=True),
+    _adjective("new", "neu", "nouveau nouvelle nouvel", precedes=True),
+    _adjective("beautiful", "schön", "beau belle bel", precedes=True),
+    _adjective("white", "weiß", "blanc blanche", gradable=False),
+    _adjective("black", "schwarz", "noir noire", gradable=False),
+    _adjective("brown", "braun", "brun brune", gradable=False),
+    _adjective("red", "rot", "rouge", gradable=False),
+    _adjective("green", "grün", "vert verte", gradable=False),
+)
+
+ADJECTIVES: Mapping[str, Adjective] = MappingProxyType({row.english: row for row in _ROWS})
+
+# Of two different adjectives on one line, at most one is said of a thing in one sentence.
+_CONTRARIES = tuple(
+    frozenset(line.split())
+    for line in (
+        "big small wide narrow long high deep",
+        "old young new fresh",
+        "white black brown red green",
+        "fast slow lazy tired exhausted",
+        "empty full overloaded",
+        "hot cold",
+        "dry fresh",
+        "sour sweet bitter salty",
+        "hard ripe",
+        "flooded dry damp muddy comfortable",
+        "slippery dry",
+        "beautiful dirty damaged",
+    )
+)
+
+
+def compatible(first: str, second: str) -> bool:
+    """Return whether two adjectives, by English name, may be said of one thing together.
+
+    No adjective goes with itself: "the tired dog was tired" says nothing.
+    """
+    if first == second:
+        return False
+    return not any(first in line and second in line for line in _CONTRARIES)
