@@ -97,7 +97,8 @@ def build(config: Config, tokenizer_path: pathlib.Path | None = None) -> Experim
 
     Args:
       config: validated.
-      tokenizer_path: where the vocabulary is kept: read if it is there, learned from the training split and
+      tokenizer_path: where the vocabulary is kept: read if it is there, learned from the training
+        split and
         written if not. None learns it anew.
 
     Raises:

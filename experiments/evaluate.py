@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scores a trained workdir: python -m experiments.evaluate --workdir=runs/pronouns [--split=test]
 
-or, on files of your own: --source=FILE --target=FILE. Translates with beam search and compares with the untouched
-references. The last line on standard output is one JSON object, which is also kept in the workdir's evaluations.
+or, on files of your own: --source=FILE --target=FILE. Translates with beam search and compares with
+the untouched references. The last line on standard output is one JSON object, which is also kept in
+the workdir's evaluations.
 """
 
 import json
@@ -54,8 +55,8 @@ def evaluate(translator: Translator, split: datasets.Split) -> dict[str, Any]:
     """Translates a split and scores the translations; the NLL is that of the references.
 
     Returns:
-      sacreBLEU's scores (`metrics.corpus_scores`), ``nll`` a token in nats, ``perplexity``, ``sentences``, and
-      what the dataset measures of its own.
+      sacreBLEU's scores (`metrics.corpus_scores`), ``nll`` a token in nats, ``perplexity``,
+      ``sentences``, and what the dataset measures of its own.
     """
     hypotheses = [translation.text for translation in translator(split.sources)]
     scored = translator.score(split.sources, split.targets)

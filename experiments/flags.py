@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line of every app: a frozen `Config`, overridden field by field, and clean errors.
 
-ml_collections' config_flags needs a ConfigDict; the `Config` becomes one here (typed placeholders for optional
-fields) and is made again, and so validated, from what the flags left in it.
+ml_collections' config_flags needs a ConfigDict; the `Config` becomes one here (typed placeholders
+for optional fields) and is made again, and so validated, from what the flags left in it.
 """
 
 import ast
@@ -37,7 +37,8 @@ def run(main: Callable[[Config], int | None], config_from: str) -> None:
 
     Args:
       main: of an app; its module's docstring is what ``--help`` begins with.
-      config_from: ``config`` when the flag ``--config=FILE.py[:ARGUMENT]`` names it, ``workdir`` when it is
+      config_from: ``config`` when the flag ``--config=FILE.py[:ARGUMENT]`` names it, ``workdir``
+        when it is
         the one saved in ``--workdir``.
     """
 
@@ -51,7 +52,8 @@ def run(main: Callable[[Config], int | None], config_from: str) -> None:
         except InputError as error:
             sys.exit(f"error: {error}")
         except BrokenPipeError:
-            # The reader of standard output has gone (`| head`): not an error, and nothing to flush to.
+            # The reader of standard output has gone (`| head`): not an error, and nothing to flush
+            # to.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             status = 0
         except OSError as error:
@@ -70,7 +72,8 @@ def run(main: Callable[[Config], int | None], config_from: str) -> None:
         except (InputError, flags.Error) as error:
             sys.exit(f"error: {error}")
 
-    # Warnings of this project go through the standard library; absl's are Orbax's, about its own options.
+    # Warnings of this project go through the standard library; absl's are Orbax's, about its own
+    # options.
     logging.set_verbosity(logging.ERROR)
     logging.get_absl_handler().setFormatter(_Plain())
     app.run(guarded, flags_parser=parse)
@@ -110,14 +113,17 @@ def _take(arguments: Sequence[str], name: str) -> tuple[str, list[str]]:
 
 
 def load_config_file(place: str) -> Config:
-    """What ``get_config()`` of ``FILE.py``, or ``get_config(ARGUMENT)`` of ``FILE.py:ARGUMENT``, returns.
+    """What ``get_config()`` of ``FILE.py``, or ``get_config(ARGUMENT)`` of ``FILE.py:ARGUMENT``,
+    returns.
 
     Raises:
       InputError: when the file is missing, has no `get_config`, or returns no `Config`.
     """
     path, colon, argument = place.partition(":")
     if not pathlib.Path(path).is_file():
-        raise InputError(f"--config={place}: no file {path}; the configs are in experiments/configs")
+        raise InputError(
+            f"--config={place}: no file {path}; the configs are in experiments/configs"
+        )
     spec = importlib.util.spec_from_file_location("config_file", path)
     if spec is None:
         raise InputError(f"--config={place}: {path} is not a Python file (.py)")
@@ -163,7 +169,10 @@ def help_text(main: Callable[[Config], int | None]) -> str:
     for flag in flags.FLAGS.get_flags_for_module(module.__name__) or ():
         default = "" if flag.default is None else f" (default {flag.default})"
         lines.append(f"  --{flag.name}: {flag.help}{default}")
-    lines += ["", "Config fields, overridden with --config.FIELD=VALUE (defaults of the paper's base):"]
+    lines += [
+        "",
+        "Config fields, overridden with --config.FIELD=VALUE (defaults of the paper's base):",
+    ]
     lines += _field_lines(Config())
     return "\n".join(lines)
 
@@ -179,7 +188,9 @@ def _field_lines(group: Group) -> list[str]:
             continue
         kind = field.type if isinstance(field.type, str) else _type_name(field.type)
         lines.append(f"    {group.path(field.name)}: {kind} = {value!r}")
-        lines += textwrap.wrap(meanings.get(field.name, ""), 92, initial_indent=" " * 8, subsequent_indent=" " * 8)
+        lines += textwrap.wrap(
+            meanings.get(field.name, ""), 92, initial_indent=" " * 8, subsequent_indent=" " * 8
+        )
     return lines
 
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run says while it goes: metrics.jsonl, TensorBoard events, a progress bar or plain lines."""
+"""What a run says while it goes: metrics.jsonl, TensorBoard events, a progress bar or plain
+lines.
+"""
 
 import contextlib
 import json
@@ -19,8 +21,9 @@ class MetricsLog(contextlib.AbstractContextManager):
     """``metrics.jsonl``, one JSON object a line, and the same numbers as TensorBoard events."""
 
     def __init__(self, workdir: pathlib.Path, first_step: int, tensorboard: bool):
-        """Opens the log to go on after step `first_step`; lines of later steps, of a run that was killed
-        after its last checkpoint, are dropped, since those steps are made again."""
+        """Opens the log to go on after step `first_step`; lines of later steps, of a run that was
+        killed after its last checkpoint, are dropped, since those steps are made again.
+        """
         path = workdir / "metrics.jsonl"
         kept = [line for line in _lines(path) if _step(line) <= first_step]
         partial = path.with_suffix(".partial")

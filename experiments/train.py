@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a model: python -m experiments.train --config=experiments/configs/pronouns.py --workdir=runs/pronouns
+"""Trains a model: python -m experiments.train --config=experiments/configs/pronouns.py
+--workdir=runs/pronouns
 
-Run it again to go on where it stopped. The last line on standard output is one JSON object with the result, which
-is kept in the workdir as result.json. Ctrl-C and SIGTERM save before they stop.
+Run it again to go on where it stopped. The last line on standard output is one JSON object with the
+result, which is kept in the workdir as result.json. Ctrl-C and SIGTERM save before they stop.
 """
 
 import contextlib
@@ -68,9 +69,9 @@ def train(config: Config, directory: pathlib.Path) -> tuple[dict[str, Any] | Non
         first = int(state.step)
         parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         _say(
-            f"{parameters:,} parameters; {len(batches.corpus.longer):,} pairs, {batches.left_out} left "
-            f"out as longer than {config.data.max_length} tokens; {batches.per_epoch} batches an epoch, "
-            f"padding {batches.padding_share():.0%}"
+            f"{parameters:,} parameters; {len(batches.corpus.longer):,} pairs, {batches.left_out} "
+            f"left out as longer than {config.data.max_length} tokens; {batches.per_epoch} batches "
+            f"an epoch, padding {batches.padding_share():.0%}"
             + (f"; going on from step {first}" if restored else "")
         )
         with (
@@ -114,7 +115,9 @@ def _fresh_meta() -> dict[str, Any]:
 
 
 class _Trainer:
-    """The loop's state: what a batch changes, and what is logged, validated and saved on the way."""
+    """The loop's state: what a batch changes, and what is logged, validated and saved on the
+    way.
+    """
 
     def __init__(self, experiment, state, meta, began, checkpoints, log, progress):
         self.experiment: compose.Experiment = experiment
@@ -181,8 +184,8 @@ class _Trainer:
         means = total.means()
         if not np.isfinite(means["loss"]):
             raise InputError(
-                f"the loss is {means['loss']} at step {self.step}; lower optimizer.learning_rate or raise "
-                "optimizer.warmup_steps. The last checkpoint is intact"
+                f"the loss is {means['loss']} at step {self.step}; lower optimizer.learning_rate "
+                "or raise optimizer.warmup_steps. The last checkpoint is intact"
             )
         self.meta["tokens"] += float(total.tokens)
         self.meta["step_seconds"] += taken

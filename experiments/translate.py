@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translates: python -m experiments.translate --workdir=runs/pronouns < input.txt > output.txt
 
-One line out for each line in, in the same order; an empty line gives an empty line. With --nbest=N, N lines for
-each line in: its index from 0, the score, the text, separated by tabs.
+One line out for each line in, in the same order; an empty line gives an empty line. With --nbest=N,
+N lines for each line in: its index from 0, the score, the text, separated by tabs.
 """
 
 import contextlib
@@ -19,7 +19,9 @@ from transformer.errors import InputError
 from transformer.translator import Translator
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory that train left.")
-INPUT = flags.DEFINE_string("input", None, "Text file, one sentence a line; standard input if absent.")
+INPUT = flags.DEFINE_string(
+    "input", None, "Text file, one sentence a line; standard input if absent."
+)
 OUTPUT = flags.DEFINE_string("output", None, "Where the lines go; standard output if absent.")
 NBEST = flags.DEFINE_integer("nbest", None, "Translations a sentence; at most decode.beams.")
 SCORES = flags.DEFINE_boolean(
@@ -34,8 +36,8 @@ def main(config: Config) -> None:
     """Reads, translates, writes."""
     if NBEST.value is not None and not 1 <= NBEST.value <= config.decode.beams:
         raise InputError(
-            f"--nbest={NBEST.value}, but decode.beams is {config.decode.beams}; ask for 1 to that many, "
-            "or raise --config.decode.beams"
+            f"--nbest={NBEST.value}, but decode.beams is {config.decode.beams}; ask for 1 to that "
+            "many, or raise --config.decode.beams"
         )
     translator = Translator.from_workdir(WORKDIR.value, config, AVERAGE.value)
     lines = _read(INPUT.value)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directory of one run: one config, one trainer at a time, files that are whole or not there."""
+"""The directory of one run: one config, one trainer at a time, files that are whole or not
+there.
+"""
 
 import contextlib
 import fcntl
@@ -35,7 +37,7 @@ def claimed(workdir: pathlib.Path, config: Config) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(
-                f"another training is running in {workdir}; wait for it, or choose another --workdir"
+                f"another training is running in {workdir}; wait for it, or use another --workdir"
             ) from None
         _hold_to(config, workdir)
         yield
@@ -53,7 +55,9 @@ def _hold_to(config: Config, workdir: pathlib.Path) -> None:
             del changed["training.steps"]
             logger.warning("%s goes on from %d to %d steps", workdir, before, after)
         if changed:
-            lines = [f"  {path}: {old!r} there, {new!r} now" for path, (old, new) in changed.items()]
+            lines = [
+                f"  {path}: {old!r} there, {new!r} now" for path, (old, new) in changed.items()
+            ]
             raise InputError(
                 f"{workdir} was begun with another config:\n" + "\n".join(lines) + "\n"
                 "use that config, or choose another --workdir"

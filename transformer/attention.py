@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scaled dot-product attention (paper 3.2.1): Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V.
 
-Every kernel has one signature, so that a config chooses it by name. ``einsum`` is the formula itself
-and the tested reference; ``fused`` hands the work to `jax.nn.dot_product_attention`, which never
-gives the weights away.
+Every kernel has one signature, so that a config chooses it by name. ``einsum`` is the formula
+itself and the tested reference; ``fused`` hands the work to `jax.nn.dot_product_attention`, which
+never gives the weights away.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,11 @@ from transformer.errors import InputError
 
 
 class Attended(NamedTuple):
-    """What attention gives back: the mixed values, and how they were mixed if that was asked for."""
+    """What attention gives back: the mixed values, and how they were mixed if that was asked
+    for.
+    """
 
-    z: Float[Array, "B T N H"]
+    z: Float[Array, "B T N Hv"]
     """For each query and head, the weighted sum of the values."""
     weights: Float[Array, "B N T S"] | None = None
     """After the softmax and before dropout; every row sums to 1."""
@@ -56,8 +58,8 @@ def masked_softmax(
 ) -> Float[Array, "B N T S"]:
     """Softmax over the keys a query may attend to; every other weight is exactly 0.
 
-    A query that may attend to nothing (a row that is padding throughout) gets equal weights, so that
-    nothing becomes NaN; such rows are never read.
+    A query that may attend to nothing (a row that is padding throughout) gets equal weights, so
+    that nothing becomes NaN; such rows are never read.
     """
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a forward pass can show and what can be changed in it: pytrees, value in and value out.
 
-`Trace` is what the layers hand out when `capture` asks for it; `Interventions` is what they take in.
-Both survive `jit`, `vmap` and `grad`. With ``capture="none"`` and no interventions the model computes
-exactly what it would without this file.
+`Trace` is what the layers hand out when `capture` asks for it; `Interventions` is what they take
+in. Both survive `jit`, `vmap` and `grad`. With ``capture="none"`` and no interventions the model
+computes exactly what it would without this file.
 """
 
 from typing import Literal
@@ -29,8 +29,8 @@ class AttentionTrace:
     """query . key / sqrt(d_k), before the mask."""
     query: Float[Array, "*L B T N H"] | None = None
     key: Float[Array, "*L B S N H"] | None = None
-    value: Float[Array, "*L B S N H"] | None = None
-    z: Float[Array, "*L B T N H"] | None = None
+    value: Float[Array, "*L B S N Hv"] | None = None
+    z: Float[Array, "*L B T N Hv"] | None = None
     head_out: Float[Array, "*L B N T D"] | None = None
     """z W^O head by head; the sum over heads, plus the bias if any, is the sub-layer's output."""
 
@@ -106,9 +106,7 @@ def patch(
     return jnp.where(mask, value.astype(x.dtype), x)
 
 
-def gate(
-    z: Float[Array, "B T N H"], gates: Float[Array, " N"] | None
-) -> Float[Array, "B T N H"]:
+def gate(z: Float[Array, "B T N H"], gates: Float[Array, " N"] | None) -> Float[Array, "B T N H"]:
     """Each head's mixed values times its gate."""
     return z if gates is None else z * gates[:, None].astype(z.dtype)
 

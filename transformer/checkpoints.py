@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saving and restoring training states; the only file that imports Orbax.
 
-A checkpoint is ``checkpoints/<step>/`` with three items: ``params``, ``progress`` (optimizer moments, step,
-random key) and ``meta`` (plain JSON). Orbax does not notice a flipped byte, so the SHA-256 of every file is
-kept in ``checkpoints/digests/<step>.json``, and a checkpoint that does not match is never used.
+A checkpoint is ``checkpoints/<step>/`` with three items: ``params``, ``progress`` (optimizer
+moments, step, random key) and ``meta`` (plain JSON). Orbax does not notice a flipped byte, so the
+SHA-256 of every file is kept in ``checkpoints/digests/<step>.json``, and a checkpoint that does not
+match is never used.
 """
 
 import contextlib
@@ -27,14 +28,17 @@ Restored = TypeVar("Restored")
 
 
 class Checkpoints(contextlib.AbstractContextManager):
-    """The checkpoints of one workdir, written in the background; close it, or use it in a ``with``."""
+    """The checkpoints of one workdir, written in the background; close it, or use it in a
+    ``with``.
+    """
 
     def __init__(self, workdir: pathlib.Path, keep_last: int | None = None):
         """Opens ``workdir/checkpoints``; with `keep_last`, for writing.
 
         Args:
           workdir: the run's directory.
-          keep_last: how many of the newest checkpoints survive, beside the best by validation NLL. None
+          keep_last: how many of the newest checkpoints survive, beside the best by validation NLL.
+            None
             opens for reading only.
         """
         self.directory = pathlib.Path(workdir).absolute() / "checkpoints"
@@ -53,7 +57,10 @@ class Checkpoints(contextlib.AbstractContextManager):
                 [
                     checkpoint_managers.LatestN(keep_last),
                     checkpoint_managers.BestN(
-                        get_metric_fn=_nll, reverse=True, n=1, keep_checkpoints_without_metrics=False
+                        get_metric_fn=_nll,
+                        reverse=True,
+                        n=1,
+                        keep_checkpoints_without_metrics=False,
                     ),
                 ]
             ),
@@ -121,8 +128,8 @@ class Checkpoints(contextlib.AbstractContextManager):
     def restore(self, abstract: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
         """The newest intact state, with its meta; None when nothing was ever saved.
 
-        A damaged checkpoint is named in a warning, set aside as ``damaged-<step>``, and the one before it
-        is used.
+        A damaged checkpoint is named in a warning, set aside as ``damaged-<step>``, and the one
+        before it is used.
 
         Args:
           abstract: shapes, dtypes and shardings of the state to restore.
@@ -155,7 +162,8 @@ class Checkpoints(contextlib.AbstractContextManager):
         return restored
 
     def restore_params(self, abstract: Params, average: int | None = None) -> Params:
-        """The best parameters by validation, or the mean of the last `average` checkpoints' (paper 6.1).
+        """The best parameters by validation, or the mean of the last `average` checkpoints' (paper
+        6.1).
 
         Raises:
           InputError: when there is no intact checkpoint, or fewer than `average`.
@@ -189,14 +197,19 @@ class Checkpoints(contextlib.AbstractContextManager):
                 except Exception as error:  # noqa: BLE001
                     problem = str(error).strip().splitlines()[0]
             problems.append(f"step {step}: {problem}")
-            logger.warning("checkpoint of step %d in %s is not used: %s", step, self.directory, problem)
+            logger.warning(
+                "checkpoint of step %d in %s is not used: %s", step, self.directory, problem
+            )
+        tried = "; ".join(problems) or "it is empty"
         raise InputError(
-            f"no intact checkpoint left in {self.directory} ({'; '.join(problems) or 'it is empty'}); "
-            "restore the directory from a copy, or train again in another --workdir"
+            f"no intact checkpoint left in {self.directory} ({tried}); restore the directory from "
+            "a copy, or train again in another --workdir"
         )
 
     def _problem(self, step: int) -> str | None:
-        """What differs from the digests taken when the checkpoint was written; None if nothing does."""
+        """What differs from the digests taken when the checkpoint was written; None if nothing
+        does.
+        """
         if not self._digest_file(step).exists():
             return None
         try:

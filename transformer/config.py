@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an experiment is: frozen dataclasses, validated when made, to and from JSON.
 
-Every default is the paper's base model. Where systems silently disagree the choice has a name, and the
-first name listed is the paper's. No field is a mode: training, decoding and capturing are arguments of
-the calls, not of the config.
+Every default is the paper's base model. Where systems silently disagree the choice has a name, and
+the first name listed is the paper's. No field is a mode: training, decoding and capturing are
+arguments of the calls, not of the config.
 """
 
 import dataclasses
@@ -71,7 +71,9 @@ class TransformerConfig(Group):
                     "change one of them, or give model.d_k and model.d_v"
                 )
         if self.attention_kernel == "fused":
-            self.require(self.attention_dropout == 0, "attention_dropout", "0 with the fused kernel")
+            self.require(
+                self.attention_dropout == 0, "attention_dropout", "0 with the fused kernel"
+            )
             self.require(self.d_k == self.d_v, "d_v", "equal to model.d_k with the fused kernel")
 
     def depth(self, side: str) -> int:
@@ -136,7 +138,9 @@ class DataConfig(Group):
     group: ClassVar[str] = "data"
 
     dataset: str = "pronouns_grammar/de"
-    """An embedded corpus (``pronouns_grammar/de``, ``symbols_grammar/copy``, ...) or ``text_files``."""
+    """An embedded corpus (``pronouns_grammar/de``, ``symbols_grammar/copy``, ...) or
+    ``text_files``.
+    """
     train_source: str | None = None
     """Path of a text file, one sentence a line; with dataset ``text_files`` only."""
     train_target: str | None = None
@@ -147,12 +151,16 @@ class DataConfig(Group):
     tokenizer: Literal["bpe", "unigram", "word"] = "bpe"
     """SentencePiece model, trained on both sides of the training split."""
     max_length: int = 100
-    """Longest source or target in tokens, the end token included. Longer training pairs are left out
-    and counted; longer input to translate is cut to its first max_length - 1 tokens, with a warning."""
+    """Longest source or target in tokens, the end token included. Longer training pairs are left
+    out and counted; longer input to translate is cut to its first max_length - 1 tokens, with a
+    warning.
+    """
     tokens_per_batch: int = 4096
     """Target positions (rows x length) of a training batch; its source has as many."""
     bucket_lengths: tuple[int, ...] = (16, 32, 64, 100)
-    """Batches come in these lengths only, so that few shapes are compiled; the last is max_length."""
+    """Batches come in these lengths only, so that few shapes are compiled; the last is
+    max_length.
+    """
     row_multiple: int = 8
     """The number of rows is a multiple of this, whatever the mesh."""
 
@@ -252,8 +260,8 @@ class Config(Group):
             longest = max(self.data.max_length, self.decode.max_length or longest)
             if self.model.max_positions < longest:
                 raise InputError(
-                    f"model.max_positions is {self.model.max_positions}, but learned positions must "
-                    f"reach {longest} (data.max_length and the longest output)"
+                    f"model.max_positions is {self.model.max_positions}, but learned positions "
+                    f"must reach {longest} (data.max_length and the longest output)"
                 )
 
     def to_json(self) -> str:

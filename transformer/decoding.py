@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Beam search, and greedy search as its case of one beam, over an abstract step function (paper 6.1).
+"""Beam search, and greedy search as its case of one beam, over an abstract step function (paper
+6.1).
 
 This file knows no model: a step maps the last token of every beam and a cache to logits and a new
-cache, and `reorder` makes beam k go on from another beam's cache. The whole search is one compiled loop.
+cache, and `reorder` makes beam k go on from another beam's cache. The whole search is one compiled
+loop.
 
 The search, exactly:
 
 * A hypothesis is a sequence of tokens that ends with the end token, within the sentence's limit; at
   the limit only the end token may follow, so that every score is that of a complete translation.
 * At each step the live hypotheses are extended by every token and the best 2K extensions are
-  looked at, by log-probability. Those among the best K that end are finished; the best K that do not end
-  live on.
+  looked at, by log-probability. Those among the best K that end are finished; the best K that do
+  not end live on.
 * A finished hypothesis is worth log P / penalty(length), the end token counted in the length.
-* A sentence is done when K hypotheses have finished, or as soon as no live hypothesis can still come
-  among the results: its log-probability can only fall, so its worth is at most that log-probability over
-  the penalty at one end of the lengths still open to it.
+* A sentence is done when K hypotheses have finished, or as soon as no live hypothesis can still
+come
+  among the results: its log-probability can only fall, so its worth is at most that log-probability
+  over the penalty at one end of the lengths still open to it.
 """
 
 from collections.abc import Callable
@@ -60,7 +63,8 @@ class _Search:
 
 
 def length_penalty(length: Array, penalty: str, alpha: float) -> Float[Array, "..."]:
-    """What log P is divided by: ``gnmt`` ((5 + length) / 6)^alpha, ``length`` length^alpha, ``none`` 1.
+    """What log P is divided by: ``gnmt`` ((5 + length) / 6)^alpha, ``length`` length^alpha,
+    ``none`` 1.
 
     `length` counts the end token.
 
@@ -77,10 +81,10 @@ def length_penalty(length: Array, penalty: str, alpha: float) -> Float[Array, ".
     raise InputError(f"length penalty {penalty!r} is unknown; choose 'gnmt', 'length' or 'none'")
 
 
-def search_limits(
-    source_lengths: Int[Array, " B"], config: DecodeConfig
-) -> Int[Array, " B"]:
-    """The most tokens each translation may have, the end token included (paper 6.1: source + 50)."""
+def search_limits(source_lengths: Int[Array, " B"], config: DecodeConfig) -> Int[Array, " B"]:
+    """The most tokens each translation may have, the end token included (paper 6.1: source +
+    50).
+    """
     if config.max_length is not None:
         return jnp.full_like(source_lengths, config.max_length)
     return source_lengths + config.extra_length
@@ -108,7 +112,8 @@ def beam_search(
         1 and at most `max_length`. A sentence with limit 0 is not searched at all.
       beams: K; 1 is greedy search: the most probable token at every step.
       max_length: M, static.
-      results: how many of the best must be certain before a sentence may stop early; `beams` if None.
+      results: how many of the best must be certain before a sentence may stop early; `beams` if
+        None.
         The remaining places are then filled with whatever had finished.
       penalty: see `length_penalty`.
       alpha: see `length_penalty`.
@@ -143,9 +148,7 @@ def beam_search(
         ends = (tokens == EOS_ID) & (jnp.arange(candidates) < beams) & possible
         scores = jnp.where(ends, worth(best, search.index + 1), NEVER)
         scores = jnp.where(search.done[:, None], NEVER, scores)
-        finished = _best_of(
-            search.finished, Hypotheses(sequences, scores, best), beams
-        )
+        finished = _best_of(search.finished, Hypotheses(sequences, scores, best), beams)
         newly = (scores > NEVER / 2).sum(-1, dtype=jnp.int32)
         finished_count = search.finished_count + newly
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one exception that means "what you gave cannot be used", as opposed to a fault of the program."""
+"""The one exception that means "what you gave cannot be used", as opposed to a fault of the
+program.
+"""
 
 
 class InputError(ValueError):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Typed groups of fields: what `config` is written in.
 
-A group is a frozen dataclass that checks the type of every field when it is made, names its fields as the
-command line does, and refuses a field that does not exist with the nearest one that does.
+A group is a frozen dataclass that checks the type of every field when it is made, names its fields
+as the command line does, and refuses a field that does not exist with the nearest one that does.
 """
 
 import dataclasses
@@ -15,7 +15,9 @@ from transformer.errors import InputError
 
 
 class Group:
-    """The fields of one subject; `group` is its name on the command line, empty for the outermost."""
+    """The fields of one subject; `group` is its name on the command line, empty for the
+    outermost.
+    """
 
     group: ClassVar[str] = ""
 
@@ -73,7 +75,9 @@ class Group:
             expected = hints[name]
             if isinstance(expected, type) and issubclass(expected, Group):
                 if not isinstance(value, dict):
-                    raise InputError(f"{cls.path(name)} is {value!r}, but must be a group of fields")
+                    raise InputError(
+                        f"{cls.path(name)} is {value!r}, but must be a group of fields"
+                    )
                 value = expected.from_dict(value)
             elif isinstance(value, list):
                 value = tuple(value)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The building blocks of figure 1: attention heads, feed-forward network, residual + norm, embedding.
+"""The building blocks of figure 1: attention heads, feed-forward network, residual + norm,
+embedding.
 
-Paper 3.1 to 3.4. Every formula is a plain function; the modules below declare parameters, with their
-logical axes, and call it.
+Paper 3.1 to 3.4. Every formula is a plain function; the modules below declare parameters, with
+their logical axes, and call it.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,8 @@ ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "swish": jax.nn.swish}
 def project(spec: str, x: Array, kernel: Array, bias: Array | None = None) -> Array:
     """The one linear map of the model: an einsum of activations and a kernel, plus a bias.
 
-    The kernel, a float32 parameter, is cast to the dtype of the activations, which is the compute dtype.
+    The kernel, a float32 parameter, is cast to the dtype of the activations, which is the compute
+    dtype.
     """
     output = jnp.einsum(spec, x, kernel.astype(x.dtype))
     return output if bias is None else output + bias.astype(x.dtype)
@@ -37,7 +39,9 @@ def layer_norm(
     bias: Float[Array, " D"],
     epsilon: float,
 ) -> Float[Array, "*B D"]:
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last axis, in float32 or wider."""
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last axis, in float32 or
+    wider.
+    """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     centred = wide - wide.mean(-1, keepdims=True)
     variance = jnp.square(centred).mean(-1, keepdims=True)
@@ -81,7 +85,8 @@ class _Parametric(nn.Module):
 
 
 class MultiHeadAttention(_Parametric):
-    """Concat(head_1, ..., head_N) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V) (paper 3.2.2).
+    """Concat(head_1, ..., head_N) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V) (paper
+    3.2.2).
 
     Queries, keys, values and the output each have a width of their own; in the Transformer all four
     are d_model.
@@ -99,7 +104,9 @@ class MultiHeadAttention(_Parametric):
     dropout: float = 0.0
 
     def setup(self) -> None:
-        """One kernel [width, N, H] each for queries, keys and values, and [N, H, width] for the output."""
+        """One kernel [width, N, H] each for queries, keys and values, and [N, H, width] for the
+        output.
+        """
         heads_in, heads_out = _glorot(0, (1, 2)), _glorot((0, 1), 2)
         axes = ("embed", "heads", "kv")
         n, d_k, d_v = self.num_heads, self.d_k, self.d_v
@@ -215,7 +222,8 @@ class LayerNorm(_Parametric):
 class Residual(_Parametric):
     """The connection around every sub-layer (paper 3.1, 5.4).
 
-    post: LayerNorm(x + Dropout(Sublayer(x))), the paper's. pre: x + Dropout(Sublayer(LayerNorm(x))).
+    post: LayerNorm(x + Dropout(Sublayer(x))), the paper's. pre: x +
+    Dropout(Sublayer(LayerNorm(x))).
     """
 
     config: TransformerConfig
@@ -224,10 +232,10 @@ class Residual(_Parametric):
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        sublayer: Callable[[Array], tuple[Array, AttentionTrace | None]],
+        sublayer: Callable[[Array], tuple[Array, object]],
         *,
         train: bool = False,
-    ) -> tuple[Float[Array, "B T D"], AttentionTrace | None]:
+    ) -> tuple[Float[Array, "B T D"], object]:
         """Wraps `sublayer`, which returns its output and what it captured."""
         norm = LayerNorm(self.config.norm_epsilon, name="norm")
         pre = self.config.norm == "pre"
@@ -378,8 +386,8 @@ class DecoderLayer(nn.Module):
     ) -> tuple[Float[Array, "B K D"], LayerCache]:
         """One target position of every beam: what `__call__` computes in row `index`.
 
-        In self-attention each beam has keys of its own; in cross-attention the beams of a sentence are
-        queries side by side over one copy of the sentence's keys.
+        In self-attention each beam has keys of its own; in cross-attention the beams of a sentence
+        are queries side by side over one copy of the sentence's keys.
         """
         batch, beams, length = cache.self_key.shape[:3]
         so_far = (jnp.arange(length) <= index)[None, None, None, :]
@@ -434,8 +442,8 @@ class Embedding(_Parametric):
         if config.positions == "learned":
             if length > config.max_positions:
                 raise ValueError(
-                    f"{length} positions asked for, but the learned table has model.max_positions = "
-                    f"{config.max_positions}; shorten the sentence or train with a longer table"
+                    f"{length} positions asked for, but the learned table has model.max_positions "
+                    f"= {config.max_positions}; shorten the sentence or train with a longer table"
                 )
             return self.learned[:length]
         return jnp.asarray(

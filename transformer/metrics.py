@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scores of translations against raw references; the only file that imports sacreBLEU.
 
-BLEU is sacreBLEU's: tokenizer 13a, cased, on untouched references, with its signature and a bootstrap
-confidence interval (95%, 1000 resamples, fixed seed).
+BLEU is sacreBLEU's: tokenizer 13a, cased, on untouched references, with its signature and a
+bootstrap confidence interval (95%, 1000 resamples, fixed seed).
 """
 
 import json
@@ -23,8 +23,8 @@ def corpus_scores(
       bootstrap: resamples for the interval; 0 leaves it out.
 
     Returns:
-      ``bleu`` and ``chrf`` in 0..100, ``exact_match`` in 0..1, ``bleu_signature``, ``chrf_signature``, and
-      ``bleu_ci`` as [low, high] if there is an interval.
+      ``bleu`` and ``chrf`` in 0..100, ``exact_match`` in 0..1, ``bleu_signature``,
+      ``chrf_signature``, and ``bleu_ci`` as [low, high] if there is an interval.
 
     Raises:
       InputError: when the numbers of sentences differ or are 0.

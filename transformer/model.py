@@ -174,7 +174,11 @@ class Transformer(nn.Module):
         Returns:
           the logits in the compute dtype, and the trace (None when capture is ``none``).
         """
-        own = (None, None) if interventions is None else (interventions.encoder, interventions.decoder)
+        own = (
+            (None, None)
+            if interventions is None
+            else (interventions.encoder, interventions.decoder)
+        )
         memory, encoder_trace = self.encode(
             source, train=train, capture=capture, interventions=own[0]
         )
@@ -246,9 +250,7 @@ class Transformer(nn.Module):
             return jnp.take_along_axis(kept, parents[:, :, None, None, None], axis=1)
 
         layers = tuple(
-            layer.replace(
-                self_key=gather(layer.self_key), self_value=gather(layer.self_value)
-            )
+            layer.replace(self_key=gather(layer.self_key), self_value=gather(layer.self_value))
             for layer in cache.layers
         )
         return cache.replace(layers=layers)

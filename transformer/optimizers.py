@@ -14,7 +14,8 @@ Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
 
 
 def noam(d_model: int, warmup_steps: int = 4000, scale: float = 1.0) -> Schedule:
-    """lrate = scale * d_model^-0.5 * min(step^-0.5, step * warmup^-1.5), the first update being step 1.
+    """lrate = scale * d_model^-0.5 * min(step^-0.5, step * warmup^-1.5), the first update being
+    step 1.
 
     With d_model 512 and 4000 steps of warm-up the peak, at step 4000, is 6.99e-4.
     """

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positional encoding, and the shift that makes the decoder predict the next token (paper 3.5, 3.1)."""
+"""Positional encoding, and the shift that makes the decoder predict the next token (paper 3.5,
+3.1).
+"""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The device mesh, and which logical axis of a parameter lies along which of its axes.
 
-Parameters declare logical axes once, where they are made; a preset maps those names to the mesh axes
-``data`` and ``model``. A mesh of one device is a mesh like any other.
+Parameters declare logical axes once, where they are made; a preset maps those names to the mesh
+axes ``data`` and ``model``. A mesh of one device is a mesh like any other.
 """
 
 import flax.linen as nn
@@ -27,8 +27,9 @@ PRESETS: dict[str, Rules] = {
         *(rule for rule in _REPLICATED if rule[0] not in ("vocab", "heads", "mlp")),
     ),
 }
-"""replicated: every device holds everything. fsdp: parameters are divided along ``data``. tensor: heads,
-d_ff and vocabulary are divided along ``model``."""
+"""replicated: every device holds everything. fsdp: parameters are divided along ``data``. tensor:
+heads, d_ff and vocabulary are divided along ``model``.
+"""
 
 
 def make_mesh(config: ParallelConfig) -> Mesh:
@@ -40,8 +41,8 @@ def make_mesh(config: ParallelConfig) -> Mesh:
     needed, devices = config.data * config.model, jax.devices()
     if needed > len(devices):
         raise InputError(
-            f"parallel.data x parallel.model = {config.data} x {config.model} needs {needed} devices, "
-            f"but there are {len(devices)} ({devices[0].platform}); lower one of the two"
+            f"parallel.data x parallel.model = {config.data} x {config.model} needs {needed} "
+            f"devices, but there are {len(devices)} ({devices[0].platform}); lower one of the two"
         )
     # Linen's partitioning works with Auto axes only; jax.make_mesh makes Explicit ones by default.
     return jax.make_mesh(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One training step and one evaluation step, as pure functions of state and batch (paper 5).
 
-The loss is the sum over all target tokens of the batch divided by their number, whatever the devices
-it is spread over.
+The loss is the sum over all target tokens of the batch divided by their number, whatever the
+devices it is spread over.
 """
 
 import flax.linen as nn
@@ -39,7 +39,9 @@ class TrainState:
 def init_state(
     model: nn.Module, optimizer: optax.GradientTransformation, key: Key[Array, ""]
 ) -> TrainState:
-    """Fresh parameters, with their logical axes still attached (`flax.linen.unbox` takes them off)."""
+    """Fresh parameters, with their logical axes still attached (`flax.linen.unbox` takes them
+    off).
+    """
     init_key, rng = jax.random.split(key)
     tokens = jnp.zeros((1, 1), jnp.int32)
     params = model.init(init_key, tokens, tokens)["params"]

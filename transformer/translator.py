@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sentences in, translations out: what a trained workdir is for.
 
-    translator = Translator.from_workdir("runs/pronouns")
-    translator(["The animal didn't cross the street because it was too tired."])
+translator = Translator.from_workdir("runs/pronouns")
+translator(["The animal didn't cross the street because it was too tired."])
 """
 
 import collections
@@ -88,8 +88,9 @@ class Translator:
     ) -> list[list[Translation]]:
         """The best `results` translations of each sentence, best first.
 
-        A sentence of more than data.max_length tokens is cut to its first data.max_length - 1 and the end
-        token, with a warning. An empty sentence (or one of spaces) has the empty translation.
+        A sentence of more than data.max_length tokens is cut to its first data.max_length - 1 and
+        the end token, with a warning. An empty sentence (or one of spaces) has the empty
+        translation.
 
         Args:
           sentences: raw text, without line ends.

@@ -4,7 +4,13 @@
 Run:    python -m experiments.train --config=experiments/configs/copy.py --workdir=runs/copy
 """
 
-from transformer.config import Config, DataConfig, OptimizerConfig, TrainingConfig, TransformerConfig
+from transformer.config import (
+    Config,
+    DataConfig,
+    OptimizerConfig,
+    TrainingConfig,
+    TransformerConfig,
+)
 
 
 def get_config() -> Config:

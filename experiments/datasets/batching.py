@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From sentence pairs to batches of a few static shapes, as a pure function of (seed, epoch, index).
+"""From sentence pairs to batches of a few static shapes, as a pure function of (seed, epoch,
+index).
 
-A corpus is tokenized once into flat arrays. An epoch is planned whole: pairs of like length are shuffled
-among themselves and cut into batches of a token budget, then the batches are shuffled. Element i of the
-endless sequence of batches depends on nothing but i, so the position in the data is one number.
+A corpus is tokenized once into flat arrays. An epoch is planned whole: pairs of like length are
+shuffled among themselves and cut into batches of a token budget, then the batches are shuffled.
+Element i of the endless sequence of batches depends on nothing but i, so the position in the data
+is one number.
 """
 
 import dataclasses
@@ -151,7 +153,9 @@ class Batches:
 
 
 def in_order(corpus: Corpus, config: DataConfig) -> Iterator[Batch]:
-    """Every pair once, for evaluation; pairs of like length together, the last rows of a bucket empty."""
+    """Every pair once, for evaluation; pairs of like length together, the last rows of a bucket
+    empty.
+    """
     lengths = corpus.longer
     longest = config.bucket_lengths[-1]
     rounded = np.array(

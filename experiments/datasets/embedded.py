@@ -15,13 +15,14 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from experiments import cache
-#from experiments.datasets.pronouns import PronounsGrammar, pronoun_metrics
+from experiments.datasets.pronouns import pronoun_metrics
+from experiments.datasets.pronouns.builder import PronounsGrammar
 from experiments.datasets.symbols import SymbolsGrammar
 from transformer.errors import InputError
 
-BUILDERS = {builder.name: builder for builder in (SymbolsGrammar,)}
+BUILDERS = {builder.name: builder for builder in (PronounsGrammar, SymbolsGrammar)}
 
-OWN_METRICS = {}
+OWN_METRICS = {PronounsGrammar.name: pronoun_metrics}
 """What a corpus measures beside BLEU: (examples, hypotheses) -> values by name."""
 
 
@@ -64,8 +65,8 @@ def own_metrics(
 def _prepared(dataset: str) -> tfds.core.DatasetBuilder:
     """The builder, its files generated.
 
-    They are written to a folder of their own and moved into place whole, so that two runs that start
-    together both succeed, and an interrupted one leaves nothing half done.
+    They are written to a folder of their own and moved into place whole, so that two runs that
+    start together both succeed, and an interrupted one leaves nothing half done.
     """
     name, _, config = dataset.partition("/")
     home = cache.folder("datasets")
@@ -75,7 +76,8 @@ def _prepared(dataset: str) -> tfds.core.DatasetBuilder:
         with tempfile.TemporaryDirectory(dir=home) as scratch:
             fresh = BUILDERS[name](data_dir=scratch, **options)
             tfds.disable_progress_bar()
-            # TFDS announces the download that there is not, on standard output, which is for results.
+            # TFDS announces the download that there is not, on standard output, which is for
+            # results.
             with contextlib.redirect_stdout(io.StringIO()):
                 fresh.download_and_prepare()
             os.makedirs(builder.data_path.parent, exist_ok=True)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sentence pairs from two text files, line by line.
 
-Only ``\\n`` ends a line: Unicode's other line separators are part of the sentence, because a tool that
-splits on them misaligns the files. ``\\r\\n`` is read as ``\\n`` and a leading byte-order mark is dropped.
+Only ``\\n`` ends a line: Unicode's other line separators are part of the sentence, because a tool
+that splits on them misaligns the files. ``\\r\\n`` is read as ``\\n`` and a leading byte-order mark
+is dropped.
 """
 
 import os
@@ -17,7 +18,8 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
     """The lines of a UTF-8 file, without their ends.
 
     Raises:
-      InputError: when it cannot be read, is empty, or has a byte that is not UTF-8 (with file:line).
+      InputError: when it cannot be read, is empty, or has a byte that is not UTF-8 (with
+      file:line).
     """
     try:
         data = pathlib.Path(path).read_bytes()
@@ -40,8 +42,8 @@ def split_lines(data: bytes, name: str) -> list[str]:
             lines.append(piece.removesuffix(b"\r").decode("utf-8"))
         except UnicodeDecodeError as error:
             raise InputError(
-                f"{name}:{number}: byte 0x{piece[error.start]:02x} at column {error.start + 1} is not "
-                "UTF-8; convert the file (for example: iconv -f latin1 -t utf-8)"
+                f"{name}:{number}: byte 0x{piece[error.start]:02x} at column {error.start + 1} is "
+                "not UTF-8; convert the file (for example: iconv -f latin1 -t utf-8)"
             ) from None
     return lines
 
@@ -57,7 +59,7 @@ def read_pairs(
     sources, targets = read_lines(source), read_lines(target)
     if len(sources) != len(targets):
         raise InputError(
-            f"{source} has {len(sources)} lines but {target} has {len(targets)}; line n of one must "
-            "be the translation of line n of the other"
+            f"{source} has {len(sources)} lines but {target} has {len(targets)}; line n of one "
+            "must be the translation of line n of the other"
         )
     return sources, targets

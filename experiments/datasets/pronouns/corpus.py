@@ -2,7 +2,7 @@
 """The corpus: sentences in both languages with what is known of them, in four splits."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
@@ -16,6 +16,7 @@ from experiments.datasets.pronouns.grammar import (
     draw_event,
     draw_statement,
     draw_twins,
+    pick,
     published_twins,
     shuffled,
 )
@@ -28,6 +29,7 @@ from experiments.datasets.pronouns.meaning import (
     alignment,
     position,
 )
+from experiments.datasets.pronouns.nouns import Noun
 from experiments.datasets.pronouns.scenes import Frame
 from experiments.datasets.pronouns.words import join
 
@@ -39,6 +41,8 @@ SPLITS = ("train", "validation", "test", "test_unseen")
 
 _SEED = 20170612
 _UNSEEN_SHARE = 0.12
+# Draws allowed per sentence wanted.
+_PATIENCE = 50
 # No noun loses more than this share of its partners to `test_unseen`.
 _UNSEEN_SHARE_PER_NOUN = 0.2
 
@@ -57,7 +61,7 @@ _QUOTAS: Mapping[str, Quota] = MappingProxyType(
     {
         "train": Quota(statements=6_000, events=9_000, resolutions=25_000, others=6_000),
         "validation": Quota(statements=80, events=140, resolutions=660, others=120),
-        "test": Quota(statements=160, events=280, resolutions=1_320, others=240),
+        "test": Quota(statements=160, events=280, resolutions=1_318, others=240),
         "test_unseen": Quota(statements=0, events=360, resolutions=1_400, others=240),
     }
 )
@@ -108,11 +112,10 @@ def _shape(meaning: Meaning) -> str:
             return "because_first" if meaning.clause_first else "because"
 
 
-def resolving(event: Event, language: Language) -> bool:
-    """Return whether "it" in a reason for the event takes meaning to translate."""
+def _resolving(subject: Noun, thing: Noun, language: Language) -> bool:
+    """Return whether it takes meaning to translate an "it" that is one of the two nouns."""
     pronoun = _TARGETS[language].pronoun
-    singular = not (event.subject.plural or event.object.plural)
-    return singular and pronoun(event.subject) != pronoun(event.object)
+    return pronoun(subject, plural=False) != pronoun(thing, plural=False)
 
 
 def example(meaning: Meaning, language: Language, twin: int = -1) -> Example:
@@ -125,8 +128,11 @@ def example(meaning: Meaning, language: Language, twin: int = -1) -> Example:
         subject, thing = (position(source, f"{role}.noun") for role in Role)
         of_subject = meaning.antecedent is Role.SUBJECT
         antecedent, distractor = (subject, thing) if of_subject else (thing, subject)
-        resolution = int(resolving(meaning.event, language))
-        subject_pronoun = target_language.pronoun(meaning.event.subject)
+        phrases = (meaning.event.subject, meaning.event.object)
+        singular = not any(phrase.plural for phrase in phrases)
+        nouns = (phrase.noun for phrase in phrases)
+        resolution = int(singular and _resolving(*nouns, language))
+        subject_pronoun = target_language.pronoun(phrases[0].noun, phrases[0].plural)
     return Example(
         source=join(token.text for token in source),
         target=join(token.text for token in target),
@@ -161,18 +167,117 @@ def unseen_pairs() -> frozenset[frozenset[str]]:
     return frozenset(unseen)
 
 
-class _Drawer:
-    """Draws examples of one language that no split has yet."""
+def _fill(
+    count: int,
+    draw: Callable[[], tuple[Meaning, ...] | None],
+    language: Language,
+    taken: set[str],
+    place: str,
+) -> list[Example]:
+    """Draw until there are `count` new examples; several meanings at once become twins.
 
-    def __init__(self, language: Language) -> None:
-        self._language = language
-        self._rng = Random(f"{_SEED} {language}")
-        self._taken: set[str] = set()
-        self._twins = 0
+    Args:
+      count: how many examples to return.
+      draw: returns one meaning, or two that are twins, or None to be called again.
+      language: target language.
+      taken: the English sentences there are; the new ones are added.
+      place: what is being filled, for the error message.
 
-    def _differs(self, frame: Frame) -> bool:
-        genders = [
-            noun.german.gender if self._language == "de" else noun.french.gender
-            for noun in (frame.subject, frame.object)
-        ]
-        return genders[0] != genders[1]
+    Raises:
+      ValueError: if the grammar has nothing new to say.
+    """
+    found: list[Example] = []
+    draws = 0
+    while len(found) < count:
+        draws += 1
+        if draws > _PATIENCE * count:
+            raise ValueError(
+                f"{place} ({language}): only {len(found)} of {count} sentences after {draws} "
+                "draws; lower its quota or give the grammar more to say"
+            )
+        meanings = draw()
+        if meanings is None:
+            continue
+        # The number of sentences so far is a number that no other twins have.
+        twin = len(taken) if len(meanings) > 1 else -1
+        fresh = [example(meaning, language, twin) for meaning in meanings]
+        if taken.isdisjoint(each.source for each in fresh):
+            taken.update(each.source for each in fresh)
+            found += fresh
+    return found
+
+
+def _pair(event: Event) -> frozenset[str]:
+    return frozenset((event.subject.noun.singular, event.object.noun.singular))
+
+
+def _split(
+    name: str, language: Language, rng: Random, chosen: Sequence[Frame], taken: set[str]
+) -> list[Example]:
+    """Return the examples of one split, drawn from the frames that it may use."""
+    quota = _QUOTAS[name]
+    unseen = name == "test_unseen"
+    differing, same = [], []
+    for frame in chosen:
+        group = differing if _resolving(frame.subject, frame.object, language) else same
+        group.append(frame)
+    every_pool, differing_pool, same_pool = map(FramePool, (chosen, differing, same))
+
+    def statement() -> tuple[Meaning, ...]:
+        return (draw_statement(rng),)
+
+    def event() -> tuple[Meaning, ...] | None:
+        drawn = draw_event(rng, every_pool, sights=not unseen)
+        return None if not unseen and _pair(drawn) in unseen_pairs() else (drawn,)
+
+    def resolution() -> tuple[Meaning, ...] | None:
+        return draw_twins(rng, differing_pool)
+
+    def other() -> tuple[Meaning, ...] | None:
+        plurals = pick(rng, _OTHER_NUMBERS)
+        return draw_twins(rng, every_pool if any(plurals) else same_pool, plurals)
+
+    examples: list[Example] = []
+    for count, draw in (
+        (quota.statements, statement),
+        (quota.events, event),
+        (quota.resolutions, resolution),
+        (quota.others, other),
+    ):
+        examples += _fill(count, draw, language, taken, f"{name}, {draw.__name__}")
+    return examples
+
+
+@lru_cache(maxsize=len(LANGUAGES))
+def _corpus(language: Language) -> Mapping[str, tuple[Example, ...]]:
+    rng = Random(_SEED + LANGUAGES.index(language))
+    published = [example(meaning, language, twin=0) for meaning in published_twins()]
+    taken = {each.source for each in published}
+    seen_frames, unseen_frames = [], []
+    for frame in all_frames():
+        (unseen_frames if frame.pair in unseen_pairs() else seen_frames).append(frame)
+    splits = {}
+    for name in SPLITS:
+        chosen = unseen_frames if name == "test_unseen" else seen_frames
+        examples = _split(name, language, rng, chosen, taken)
+        if name == "test":
+            examples += published
+        splits[name] = tuple(shuffled(rng, examples))
+    return MappingProxyType(splits)
+
+
+def examples(language: Language, split: str) -> list[Example]:
+    """Return the sentence pairs of one split, always the same in the same order.
+
+    Args:
+      language: target language, "de" or "fr".
+      split: "train", "validation", "test" or "test_unseen".
+
+    Raises:
+      ValueError: if there is no such language or split.
+    """
+    if language not in LANGUAGES:
+        raise ValueError(f"no target language {language!r}; choose one of {list(LANGUAGES)}")
+    if split not in SPLITS:
+        raise ValueError(f"no split {split!r} in pronouns/{language}; choose one of {list(SPLITS)}")
+    return list(_corpus(language)[split])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Meanings as English sentences."""
 
-from functools import lru_cache
+from functools import cache
 
 from experiments.datasets.pronouns.meaning import (
     COMMA,
@@ -17,6 +17,7 @@ from experiments.datasets.pronouns.meaning import (
     Token,
     capitalized,
 )
+from experiments.datasets.pronouns.nouns import Noun
 
 # The finite part of "not": (tense, plural) -> word. Present and past "do" only appear negated.
 _NOT = {
@@ -45,7 +46,7 @@ def _determiner(name: str, plural: bool, following: str) -> str:
     return _PLURAL_DETERMINERS[name] if plural else name
 
 
-@lru_cache(maxsize=None)
+@cache
 def noun_phrase(phrase: Phrase, role: Role) -> tuple[Token, ...]:
     """Return "the old dogs" as tokens whose slots carry the role."""
     noun = phrase.noun.plural if phrase.plural else phrase.noun.singular
@@ -104,16 +105,17 @@ def _statement(statement: Statement) -> list[Token]:
     ]
 
 
-def pronoun(phrase: Phrase) -> str:
-    """Return the pronoun that stands for the phrase: "it" or "they"."""
-    return "they" if phrase.plural else "it"
+def pronoun(noun: Noun, plural: bool) -> str:
+    """Return the pronoun that stands for the noun: "it" or "they"."""
+    del noun  # Only its number shows in English.
+    return "they" if plural else "it"
 
 
 def _because(sentence: Because) -> list[Token]:
     antecedent = sentence.event.phrase(sentence.antecedent)
     clause = [
         Token("because", ("because",)),
-        Token(pronoun(antecedent), ("pronoun",)),
+        Token(pronoun(antecedent.noun, antecedent.plural), ("pronoun",)),
         *_be(sentence.tense, antecedent.plural, negative=False),
         *quality(sentence.quality),
     ]

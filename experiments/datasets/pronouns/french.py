@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Meanings as French sentences: two genders, agreement, elision, and the two halves of "not"."""
 
-from functools import lru_cache
+from functools import cache
 
 from experiments.datasets.pronouns.adjectives import Adjective
 from experiments.datasets.pronouns.meaning import (
@@ -18,6 +18,7 @@ from experiments.datasets.pronouns.meaning import (
     Token,
     capitalized,
 )
+from experiments.datasets.pronouns.nouns import Noun
 
 # Singular determiners: (name, gender) -> form; "le", "la" and "ce" change before a vowel sound.
 _DETERMINERS = {
@@ -62,7 +63,7 @@ def agreeing(adjective: Adjective, phrase: Phrase, *, before_vowel: bool = False
     return form + ("x" if form.endswith("eau") else "s")
 
 
-@lru_cache(maxsize=None)
+@cache
 def noun_phrase(phrase: Phrase, role: Role) -> tuple[Token, ...]:
     """Return "les vieux chiens" as tokens whose slots carry the role."""
     noun = phrase.noun.french
@@ -83,9 +84,9 @@ def noun_phrase(phrase: Phrase, role: Role) -> tuple[Token, ...]:
     return (Token(determiner, (f"{role}.determiner",)), *described)
 
 
-def pronoun(phrase: Phrase) -> str:
-    """Return the subject pronoun that stands for the phrase."""
-    return _PRONOUNS[phrase.noun.french.gender, phrase.plural]
+def pronoun(noun: Noun, plural: bool) -> str:
+    """Return the subject pronoun that stands for the noun."""
+    return _PRONOUNS[noun.french.gender, plural]
 
 
 def quality(said: Quality, phrase: Phrase) -> list[Token]:
@@ -148,7 +149,7 @@ def _because(sentence: Because) -> list[Token]:
     clause = [
         Token("parce", ("because",)),
         Token("qu'", ("because",)),  # Every third person pronoun begins with a vowel.
-        Token(pronoun(antecedent), ("pronoun",)),
+        Token(pronoun(antecedent.noun, antecedent.plural), ("pronoun",)),
         _be(sentence.tense, antecedent.plural),
         *quality(sentence.quality, antecedent),
     ]

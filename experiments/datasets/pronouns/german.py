@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Meanings as German sentences: three genders, three cases, verb second and verb last."""
 
-from functools import lru_cache
+from functools import cache
 from typing import Literal
 
 from experiments.datasets.pronouns.adjectives import Adjective
@@ -19,6 +19,7 @@ from experiments.datasets.pronouns.meaning import (
     Token,
     capitalized,
 )
+from experiments.datasets.pronouns.nouns import Noun
 
 Case = Literal["nominative", "accusative", "dative"]
 
@@ -76,7 +77,7 @@ def attribute(adjective: Adjective, phrase: Phrase, case: Case) -> str:
     return adjective.german_stem + endings[case][_column(phrase)]
 
 
-@lru_cache(maxsize=None)
+@cache
 def noun_phrase(phrase: Phrase, case: Case, role: Role) -> tuple[Token, ...]:
     """Return "den alten Hund" as tokens whose slots carry the role."""
     determiner = _DETERMINERS[phrase.determiner, case][_column(phrase)]
@@ -96,9 +97,9 @@ def prepositional(preposition: str, phrase: tuple[Token, ...]) -> list[Token]:
     return [Token(preposition, ("preposition",)), *phrase]
 
 
-def pronoun(phrase: Phrase) -> str:
-    """Return the nominative pronoun that stands for the phrase."""
-    return "sie" if phrase.plural else _PRONOUNS[phrase.noun.german.gender]
+def pronoun(noun: Noun, plural: bool) -> str:
+    """Return the nominative pronoun that stands for the noun."""
+    return "sie" if plural else _PRONOUNS[noun.german.gender]
 
 
 def quality(said: Quality) -> list[Token]:
@@ -153,7 +154,7 @@ def _because(sentence: Because) -> list[Token]:
     antecedent = sentence.event.phrase(sentence.antecedent)
     clause = [
         Token("weil", ("because",)),
-        Token(pronoun(antecedent), ("pronoun",)),
+        Token(pronoun(antecedent.noun, antecedent.plural), ("pronoun",)),
         *quality(sentence.quality),
         Token(_BE[sentence.tense, antecedent.plural], ("be",)),
     ]

@@ -130,30 +130,31 @@ def _event(
     tense: Tense,
     negative: bool,
     attributes: tuple[Adjective | None, Adjective | None],
+    *,
+    definite: bool = False,
 ) -> Event:
-    subject, thing = nouns
-    return Event(
-        Phrase(
-            subject,
-            plurals[0],
-            _determiner(rng, subject, plurals[0], definite=False),
-            attributes[0],
-        ),
-        verb,
-        # A negated indefinite object would be "kein" and "pas de"; the language does without.
-        Phrase(
-            thing, plurals[1], _determiner(rng, thing, plurals[1], definite=negative), attributes[1]
-        ),
-        tense,
-        negative,
+    # A negated indefinite object would be "kein" and "pas de"; the language does without.
+    subject, thing = (
+        Phrase(noun, plural, _determiner(rng, noun, plural, definite=only_definite), attribute)
+        for noun, plural, only_definite, attribute in zip(
+            nouns, plurals, (definite, definite or negative), attributes, strict=True
+        )
     )
+    return Event(subject, verb, thing, tense, negative)
 
 
-def draw_event(rng: Random, pool: FramePool) -> Event:
-    """Return an event without a reason: "A hungry cat hasn't seen the brown mouse."."""
-    if rng.random() < _SIGHT:
+def draw_event(rng: Random, pool: FramePool, *, sights: bool) -> Event:
+    """Return an event without a reason: "A hungry cat hasn't seen the brown mouse.".
+
+    Args:
+      rng: the source of chance.
+      pool: the frames to draw from.
+      sights: whether it may also be about what an animal sees, watches or finds.
+    """
+    if sights and rng.random() < _SIGHT:
         verb, subjects, objects = pick(rng, SIGHTS)
-        nouns = (pick(rng, subjects), pick(rng, objects))
+        subject = pick(rng, subjects)
+        nouns = (subject, pick(rng, [noun for noun in objects if noun is not subject]))
     else:
         frame = pool.draw(rng)
         verb, nouns = frame.scene.verb, (frame.subject, frame.object)
@@ -200,10 +201,18 @@ def draw_twins(
         tense = Tense.PAST
     names = [reason.english for reason in reasons]
     attributes = tuple(_attribute(rng, _ATTRIBUTE_IN_BECAUSE, noun.looks, names) for noun in nouns)
-    event = _event(
-        rng, frame.scene.verb, nouns, plurals, tense, frame.scene.negative, attributes
-    )
     clause_first = rng.random() < _CLAUSE_FIRST
+    event = _event(
+        rng,
+        frame.scene.verb,
+        nouns,
+        plurals,
+        tense,
+        frame.scene.negative,
+        attributes,
+        # A pronoun that comes before its noun announces something known: no "a".
+        definite=clause_first,
+    )
     return (
         Because(event, Role.SUBJECT, Quality(degree, reasons[0]), clause_first),
         Because(event, Role.OBJECT, Quality(degree, reasons[1]), clause_first),

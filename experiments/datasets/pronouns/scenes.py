@@ -10,7 +10,7 @@ fit into a car is too big for it, or the car is too small.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from types import MappingProxyType
 
 from experiments.datasets.pronouns.adjectives import ADJECTIVES, Adjective
@@ -106,7 +106,7 @@ SCENES = (
     _scene("motor cart carriage", "not use", "road", "heavy overloaded",
            "narrow steep muddy slippery flooded", too=True),
     _scene("motor cart carriage", "block", "road", "big", "narrow", too=True),
-    _scene("ship", "not cross", "lake sea river", "slow small damaged overloaded", "stormy wide",
+    _scene("ship", "not cross", "lake sea river", "slow small damaged overloaded", "rough wide",
            too=True),
     _scene("animal", "not climb", "slope", f"{_SPENT} {_AFRAID}", "steep high slippery muddy",
            too=True),
@@ -118,26 +118,29 @@ SCENES = (
     _scene("animal", "leave", "shelter place", _RESTLESS, "damp narrow empty flooded", too=True),
     _scene("pet", "leave", "house room", _RESTLESS, "damp narrow empty flooded", too=True),
     _scene("animal", "not leave", "shelter", _SPENT, "comfortable", too=False),
-    _scene("pet", "not leave", "house room bedding", _SPENT, "comfortable", too=False),
+    _scene("pet", "not leave", "house room bed basket", _SPENT, "comfortable", too=False),
     # Eating, drinking, sleeping.
     _scene("omnivore", "not eat", "food", f"{_SPENT} nervous frightened",
-           "hard sour bitter salty dry", too=True),
+           "hard sour bitter salty dry fatty", too=True),
     _scene("grazer", "not eat", "fruit bread", f"{_SPENT} nervous frightened",
            "hard sour bitter dry", too=True),
     _scene("hunter", "not eat", "prey_food", f"{_SPENT} nervous frightened",
-           "hard salty dry", too=True),
+           "hard salty dry fatty", too=True),
     _scene("omnivore", "eat", "food", "hungry curious", "sweet ripe fresh", too=False),
     _scene("grazer", "eat", "fruit bread", "hungry curious", "sweet ripe fresh", too=False),
     _scene("hunter", "eat", "prey_food", "hungry curious", "fresh", too=False),
     _scene("animal", "not drink", "drink", f"{_SPENT} nervous frightened",
-           "hot cold sour bitter salty", too=True),
-    _scene("animal", "drink", "drink", "thirsty exhausted", "fresh sweet cold", too=False),
+           "fatty sour bitter salty dirty", too=True),
+    _scene("animal", "drink", "drink", "thirsty exhausted", "fresh sweet", too=False),
     _scene("animal", "not drink from", "vessel", f"{_AFRAID} ill weak", "dirty deep high",
            too=True),
     _scene("animal", "not drink from", "river lake", f"{_AFRAID} ill weak", "muddy", too=True),
     _scene("animal", "not sleep in", "shelter", _RESTLESS, "damp narrow", too=True),
-    _scene("pet", "not sleep in", "bedding", _RESTLESS, "hard narrow", too=True),
-    _scene("pet", "sleep in", "bedding house", "tired exhausted ill injured lazy", "comfortable",
+    _scene("pet", "not sleep in", "bed", _RESTLESS, "hard narrow", too=True),
+    _scene("pet", "not sleep on", "sofa chair carpet", _RESTLESS, "hard narrow damp", too=True),
+    _scene("pet", "sleep in", "bed basket house room", "tired exhausted ill injured lazy",
+           "comfortable", too=False),
+    _scene("pet", "sleep on", "sofa chair", "tired exhausted ill injured lazy", "comfortable",
            too=False),
     _scene("animal", "sleep in", "shelter", "tired exhausted ill injured lazy", "comfortable",
            too=False),
@@ -186,7 +189,7 @@ def _reasons(names: Sequence[str], noun: Noun) -> tuple[Adjective, ...]:
     return tuple(ADJECTIVES[name] for name in names if name in noun.traits)
 
 
-@lru_cache(maxsize=None)
+@cache
 def frames(scene: Scene) -> tuple[Frame, ...]:
     """Return the frames of a scene: two different nouns, each of which can be the reason."""
     found = []

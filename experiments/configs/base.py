@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The paper's base model (table 3): 6 + 6 layers, d_model 512, 8 heads, d_ff 2048; 100,000 steps
+of about 25,000 source and 25,000 target tokens. The defaults of `Config` are this model; here it
+meets two text files.
+
+Run:    python -m experiments.train --config=experiments/configs/base.py --workdir=runs/base \\
+            --config.data.train_source=... --config.data.train_target=... (and validation_*, test_*)
+"""
+
+from transformer.config import Config, DataConfig, TrainingConfig
+
+
+def get_config() -> Config:
+    """The experiment."""
+    return Config(
+        data=DataConfig(
+            dataset="text_files",
+            max_length=256,
+            bucket_lengths=(16, 32, 48, 64, 96, 128, 256),
+            tokens_per_batch=25_000,
+        ),
+        training=TrainingConfig(steps=100_000, validate_every=2000),
+    )

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""English to German (``:de``, the default) or French (``:fr``) where "it" takes understanding.
+
+Run:    python -m experiments.train --config=experiments/configs/pronouns.py --workdir=runs/de
+        python -m experiments.train --config=experiments/configs/pronouns.py:fr --workdir=runs/fr
+"""
+
+from transformer.config import (
+    Config,
+    DataConfig,
+    OptimizerConfig,
+    TrainingConfig,
+    TransformerConfig,
+)
+from transformer.errors import InputError
+
+
+def get_config(language: str = "de") -> Config:
+    """The experiment; `language` is ``de`` or ``fr``."""
+    if language not in ("de", "fr"):
+        raise InputError(
+            f"pronouns.py:{language} is unknown; choose pronouns.py:de or pronouns.py:fr"
+        )
+    return Config(
+        model=TransformerConfig(vocab_size=1000, num_layers=2, d_model=128, d_ff=512, num_heads=4),
+        optimizer=OptimizerConfig(warmup_steps=400),
+        data=DataConfig(
+            dataset=f"pronouns_grammar/{language}",
+            max_length=32,
+            bucket_lengths=(12, 16, 20, 32),
+            tokens_per_batch=4096,
+        ),
+        training=TrainingConfig(steps=1000, validate_every=500, validation_sentences=500),
+    )

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small translator from your own two text files a split, one sentence a line.
+
+Run:    python -m experiments.train --config=experiments/configs/text_files.py --workdir=runs/mine
+\\
+            --config.data.train_source=train.en --config.data.train_target=train.de \\
+            --config.data.validation_source=valid.en --config.data.validation_target=valid.de
+
+For a test split add --config.data.test_source and --config.data.test_target, or give evaluate
+--source and --target. A few thousand pairs want a smaller vocabulary, a few million a larger model
+(configs/base.py).
+"""
+
+from transformer.config import (
+    Config,
+    DataConfig,
+    OptimizerConfig,
+    TrainingConfig,
+    TransformerConfig,
+)
+
+
+def get_config() -> Config:
+    """The experiment."""
+    return Config(
+        model=TransformerConfig(
+            vocab_size=8000, num_layers=3, d_model=256, d_ff=1024, num_heads=4, dropout=0.1
+        ),
+        optimizer=OptimizerConfig(warmup_steps=2000),
+        data=DataConfig(
+            dataset="text_files",
+            max_length=128,
+            bucket_lengths=(16, 32, 64, 128),
+            tokens_per_batch=4096,
+        ),
+        training=TrainingConfig(steps=20_000, validate_every=1000),
+    )

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packaging: ``pip install -e .``, with the extras test, notebooks, wmt and bench."""
+
+import pathlib
+
+import setuptools
+
+HERE = pathlib.Path(__file__).parent
+REQUIREMENTS = [
+    line.partition("#")[0].strip()
+    for line in (HERE / "requirements.txt").read_text().splitlines()
+    if line.partition("#")[0].strip()
+]
+
+setuptools.setup(
+    name="attention-transformer",
+    version="0.1.0",
+    description="The Transformer of the paper in JAX: train it, translate, look inside.",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=setuptools.find_packages(include=["transformer*", "experiments*"]),
+    install_requires=REQUIREMENTS,
+    extras_require={
+        "test": [
+            "beartype>=0.22.1",
+            "import-linter>=2.5",
+            "pytest>=8.4.0",
+            "ruff>=0.16.0",
+        ],
+        "notebooks": ["ipykernel>=7.0", "jupytext>=1.17", "nbclient>=0.10"],
+        # TFDS prepares the WMT corpora with TensorFlow; nothing else here uses it.
+        "wmt": ["tensorflow>=2.20"],
+        "bench": ["ctranslate2>=4.6", "torch>=2.8", "transformers>=5.0"],
+    },
+)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Eight simulated CPU devices, every call checked for shapes and types, one tiny model for all tests."""
+
+import os
+import pathlib
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import pytest
+
+jax.config.update("jax_platforms", os.environ.setdefault("JAX_PLATFORMS", "cpu"))
+jax.config.update("jax_num_cpu_devices", 8)
+
+_flax_dataclass = flax.struct.dataclass
+
+
+def _pytree(cls=None, **options):
+    """`flax.struct.dataclass`, without a check of `__init__`.
+
+    JAX rebuilds pytrees through `__init__` with shardings, shapes or batched arrays in place of the
+    arrays that the fields are annotated with. `test_capture` checks the annotations on real values.
+    """
+    if cls is None:
+        return lambda cls: _pytree(cls, **options)
+    cls = _flax_dataclass(cls, **options)
+    cls.__no_type_check__ = True
+    return cls
+
+
+flax.struct.dataclass = _pytree
+
+# `config` and `fields` are left out: their dataclasses check their own fields, which is tested.
+_UNCHECKED = {"__init__", "__pycache__", "config", "fields"}
+_PACKAGE = pathlib.Path(__file__).parent.parent / "transformer"
+jaxtyping.install_import_hook(
+    sorted(f"transformer.{p.stem}" for p in _PACKAGE.iterdir() if p.stem not in _UNCHECKED),
+    "beartype.beartype",
+)
+
+import oracle  # noqa: E402 (nothing of the package may be imported before the hook)
+
+from transformer import families  # noqa: E402
+from transformer.config import TransformerConfig  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def config():
+    """A model in which no two widths are the same, so that no axis can pass for another."""
+    return TransformerConfig(
+        vocab_size=11,
+        encoder_layers=2,
+        decoder_layers=3,
+        d_model=12,
+        num_heads=3,
+        d_k=5,
+        d_v=4,
+        d_ff=20,
+    )
+
+
+@pytest.fixture(scope="session")
+def model(config):
+    """The tiny model."""
+    return families.build(config)
+
+
+@pytest.fixture(scope="session")
+def params(model):
+    """Its parameters, none of them 0 or 1 as the biases and scales of fresh ones are."""
+    return oracle.random_params(model, seed=0)
+
+
+@pytest.fixture(scope="session")
+def forward(model):
+    """The compiled forward pass: (params, source, target_in) -> logits."""
+    return jax.jit(lambda params, *tokens: model.apply({"params": params}, *tokens)[0])
+
+
+@pytest.fixture(scope="session")
+def source():
+    """Three source sentences, two of them padded."""
+    return jnp.array([[4, 7, 5, 10, 2], [6, 9, 2, 0, 0], [8, 5, 4, 2, 0]])
+
+
+@pytest.fixture(scope="session")
+def target_in():
+    """What the decoder reads for them."""
+    return jnp.array([[1, 5, 9, 4], [1, 10, 7, 2], [1, 6, 2, 0]])

@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The paper once more, slowly: NumPy in float64, one sentence, one head and one position at a time.
+
+Nothing here is taken from the package but the layout of the parameter tree. At the end stand a few
+helpers that tests share.
+"""
+
+import itertools
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+PAD, BOS, EOS = 0, 1, 2
+
+
+# The model: paper 3, figure 1.
+
+
+def sinusoids(length, d_model, layout):
+    """The positional table, entry by entry (paper 3.5)."""
+    table = np.zeros((length, d_model))
+    half = d_model // 2
+    for position in range(length):
+        for i in range(half if layout == "halves" else (d_model + 1) // 2):
+            if layout == "halves":
+                angle = position * math.exp(-i * math.log(10000) / max(half - 1, 1))
+                sine, cosine = i, half + i
+            else:
+                angle = position / 10000 ** (2 * i / d_model)
+                sine, cosine = 2 * i, 2 * i + 1
+            table[position, sine] = math.sin(angle)
+            if cosine < d_model:
+                table[position, cosine] = math.cos(angle)
+    return table
+
+
+def activate(x, name):
+    """max(0, x), the tanh form of GELU, or x sigmoid(x)."""
+    if name == "relu":
+        return np.maximum(0.0, x)
+    if name == "gelu":
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return x / (1 + np.exp(-x))
+
+
+def attend(query, keys, values, allowed):
+    """One query over its keys: softmax(q . k / sqrt(d_k)) v over those it may attend to."""
+    scores = {s: query @ keys[s] / math.sqrt(len(query)) for s in range(len(keys)) if allowed[s]}
+    highest = max(scores.values())
+    shares = {s: math.exp(score - highest) for s, score in scores.items()}
+    total = sum(shares.values())
+    return sum(share / total * values[s] for s, share in shares.items())
+
+
+def multi_head(p, queries_from, keys_from, values_from, allowed):
+    """Every head by itself, then W^O of all heads together (paper 3.2.2)."""
+    output = np.zeros((len(queries_from), p["output"].shape[-1]))
+    for n in range(p["query"].shape[1]):
+        queries = queries_from @ p["query"][:, n]
+        keys = keys_from @ p["key"][:, n]
+        values = values_from @ p["value"][:, n]
+        if "query_bias" in p:
+            queries = queries + p["query_bias"][n]
+            keys = keys + p["key_bias"][n]
+            values = values + p["value_bias"][n]
+        for t, query in enumerate(queries):
+            output[t] += attend(query, keys, values, allowed(t)) @ p["output"][n]
+    return output + p["output_bias"] if "output_bias" in p else output
+
+
+def feed_forward(p, x, activation):
+    """max(0, x W1 + b1) W2 + b2 (paper 3.3)."""
+    hidden = activate(x @ p["kernel_in"] + p["bias_in"], activation)
+    return hidden @ p["kernel_out"] + p["bias_out"]
+
+
+def layer_norm(p, x, epsilon):
+    """Each position to mean 0 and variance 1, then scale and bias."""
+    rows = []
+    for row in x:
+        mean = sum(row) / len(row)
+        variance = sum((value - mean) ** 2 for value in row) / len(row)
+        rows.append((row - mean) / math.sqrt(variance + epsilon) * p["scale"] + p["bias"])
+    return np.array(rows)
+
+
+def residual(p, config, x, sublayer):
+    """Post: norm(x + f(x)). Pre: x + f(norm(x))."""
+    if config.norm == "pre":
+        return x + sublayer(layer_norm(p["norm"], x, config.norm_epsilon))
+    return layer_norm(p["norm"], x + sublayer(x), config.norm_epsilon)
+
+
+def embed(p, config, tokens):
+    """Embedding times sqrt(d_model) plus position (paper 3.4, 3.5)."""
+    if config.positions == "learned":
+        table = p["positions"]
+    else:
+        table = sinusoids(len(tokens), config.d_model, config.sinusoid_layout)
+    return np.array(
+        [p["table"][w] * math.sqrt(config.d_model) + table[i] for i, w in enumerate(tokens)]
+    )
+
+
+def encode(p, config, source):
+    """The memory of one sentence, [S,D]; padding is seen by nobody."""
+    x = embed(p["embedding"], config, source)
+    visible = [token != PAD for token in source]
+    for layer in range(config.depth("encoder")):
+        q = p["encoder"][f"layer_{layer}"]
+        x = residual(
+            q["self_attention_residual"],
+            config,
+            x,
+            lambda y, q=q: multi_head(q["self_attention"], y, y, y, lambda t: visible),
+        )
+        x = residual(
+            q["feed_forward_residual"],
+            config,
+            x,
+            lambda y, q=q: feed_forward(q["feed_forward"], y, config.activation),
+        )
+    if config.norm == "pre":
+        x = layer_norm(p["encoder"]["final_norm"], x, config.norm_epsilon)
+    return x
+
+
+def decode(p, config, memory, source, target_in):
+    """The logits that follow each position of one decoder input, [T,V]."""
+    x = embed(p["embedding"], config, target_in)
+    visible = [token != PAD for token in source]
+
+    def past(t):
+        return [s <= t for s in range(len(target_in))]
+
+    for layer in range(config.depth("decoder")):
+        q = p["decoder"][f"layer_{layer}"]
+        x = residual(
+            q["self_attention_residual"],
+            config,
+            x,
+            lambda y, q=q: multi_head(q["self_attention"], y, y, y, past),
+        )
+        x = residual(
+            q["cross_attention_residual"],
+            config,
+            x,
+            lambda y, q=q: multi_head(q["cross_attention"], y, memory, memory, lambda t: visible),
+        )
+        x = residual(
+            q["feed_forward_residual"],
+            config,
+            x,
+            lambda y, q=q: feed_forward(q["feed_forward"], y, config.activation),
+        )
+    if config.norm == "pre":
+        x = layer_norm(p["decoder"]["final_norm"], x, config.norm_epsilon)
+    return x @ p["embedding"]["table"].T
+
+
+def logits(p, config, source, target_in):
+    """The logits of a batch, [B,T,V], sentence by sentence."""
+    return np.array(
+        [
+            decode(p, config, encode(p, config, s), s, t)
+            for s, t in zip(np.asarray(source), np.asarray(target_in), strict=True)
+        ]
+    )
+
+
+# The loss: paper 5.4.
+
+
+def log_softmax(row):
+    """log p of every word."""
+    highest = max(row)
+    return row - highest - math.log(sum(math.exp(value - highest) for value in row))
+
+
+def smoothed_label(gold, vocabulary, smoothing, mass):
+    """The label as a distribution over the vocabulary."""
+    if mass == "uniform":
+        label = np.full(vocabulary, smoothing / vocabulary)
+        label[gold] += 1 - smoothing
+    else:
+        label = np.full(vocabulary, smoothing / (vocabulary - 1))
+        label[gold] = 1 - smoothing
+    return label
+
+
+def token_losses(rows, target, smoothing, mass):
+    """(loss, nll, correct) of every target token of a batch that is not padding."""
+    for sentence, words in zip(np.asarray(rows), np.asarray(target), strict=True):
+        for row, gold in zip(sentence, words, strict=True):
+            if gold != PAD:
+                log_probs = log_softmax(row.astype(np.float64))
+                label = smoothed_label(gold, len(row), smoothing, mass)
+                yield -label @ log_probs, -log_probs[gold], float(row.argmax() == gold)
+
+
+def loss_sums(rows, target, smoothing, mass):
+    """The sums of loss, nll and correct tokens, and the number of tokens."""
+    tokens = list(token_losses(rows, target, smoothing, mass))
+    return (*(sum(column) for column in zip(*tokens, strict=True)), len(tokens))
+
+
+def loss(p, config, source, target, smoothing, mass):
+    """The summed loss of a batch from its tokens."""
+    target_in = np.array([[BOS, *row[:-1]] for row in np.asarray(target)])
+    return loss_sums(logits(p, config, source, target_in), target, smoothing, mass)[0]
+
+
+# Decoding, from scratch for every prefix: paper 6.1.
+
+
+def next_words(p, config, source):
+    """The function from a prefix to the log-probability of every next word, for one sentence."""
+    memory = encode(p, config, source)
+
+    def log_probs(prefix):
+        return log_softmax(decode(p, config, memory, source, [BOS, *prefix])[-1])
+
+    return log_probs
+
+
+def penalty_of(length, penalty, alpha):
+    """What log P is divided by."""
+    if penalty == "none":
+        return 1.0
+    return ((5 + length) / 6 if penalty == "gnmt" else length) ** alpha
+
+
+def followers(log_probs, prefix, limit):
+    """(word, log p) of all that may follow; only the end token where it would be the last."""
+    row = log_probs(prefix)
+    words = [EOS] if len(prefix) + 1 >= limit else [w for w in range(len(row)) if w > BOS]
+    return [(word, float(row[word])) for word in words]
+
+
+def greedy(log_probs, limit):
+    """(tokens, log P): the most probable word at every position."""
+    prefix, total = (), 0.0
+    while not prefix or prefix[-1] != EOS:
+        word, log_prob = max(followers(log_probs, prefix, limit), key=lambda pair: pair[1])
+        prefix, total = (*prefix, word), total + log_prob
+    return prefix, total
+
+
+def every_translation(log_probs, limit, prefix=(), total=0.0):
+    """(tokens, log P) of everything that ends with the end token within the limit."""
+    for word, log_prob in followers(log_probs, prefix, limit):
+        if word == EOS:
+            yield (*prefix, EOS), total + log_prob
+        else:
+            yield from every_translation(log_probs, limit, (*prefix, word), total + log_prob)
+
+
+def best_of(translations, penalty, alpha):
+    """(score, log P, tokens) of each, best first."""
+    scored = [(p / penalty_of(len(t), penalty, alpha), p, t) for t, p in translations]
+    return sorted(scored, key=lambda entry: -entry[0])
+
+
+def beam(log_probs, limit, beams, results, penalty, alpha):
+    """What the text at the head of `transformer.decoding` says, in plain Python.
+
+    Returns (score, log P, tokens) of the finished hypotheses, best first, and the number of steps.
+    """
+    live, finished = [((), 0.0)], []
+    for length in itertools.count(1):
+        extensions = [
+            ((*prefix, word), total + log_prob)
+            for prefix, total in live
+            for word, log_prob in followers(log_probs, prefix, limit)
+        ]
+        extensions.sort(key=lambda extension: -extension[1])
+        extensions = extensions[: 2 * beams]
+        ended = [extension for extension in extensions[:beams] if extension[0][-1] == EOS]
+        finished += ended
+        live = [extension for extension in extensions if extension[0][-1] != EOS][:beams]
+        ranked = best_of(finished, penalty, alpha)
+        if len(finished) >= beams or not live or length >= limit:
+            return ranked[:beams], length
+        hope = max(
+            total / penalty_of(later, penalty, alpha)
+            for _, total in live
+            for later in range(length + 1, limit + 1)
+        )
+        if len(ranked) >= results and ranked[results - 1][0] >= hope:
+            return ranked[:beams], length
+
+
+# Helpers that tests share.
+
+
+def random_params(model, seed):
+    """Parameters of a model drawn from NumPy; kernels small, scales around 1, nothing 0 or 1."""
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    shapes = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"])
+    rng = np.random.default_rng(seed)
+
+    def draw(path, leaf):
+        centre = 1.0 if path[-1].key == "scale" else 0.0
+        return jnp.asarray(centre + 0.3 * rng.standard_normal(leaf.shape), leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes)
+
+
+def float64(params):
+    """The parameters as float64 JAX arrays; inside `jax.enable_x64(True)` only."""
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)), params)
+
+
+def arrays(params):
+    """The parameters as float64 NumPy arrays, which is what this file reads."""
+    return jax.tree.map(lambda leaf: np.array(leaf, np.float64), params)
+
+
+def equations(jaxpr):
+    """Every equation of a jaxpr, those inside of it included."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")
+        ):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                yield from equations(inner)
