@@ -10,6 +10,7 @@ import contextlib
 import json
 import pathlib
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -168,13 +169,11 @@ class _Trainer:
     def _step_for(self, batch):
         """The step compiled for this shape; the time that takes is not counted as training."""
         if batch.source.shape not in self._compiled:
-            waiting = time.monotonic()
             jax.block_until_ready(self.state)
             compiling = time.monotonic()
             lowered = self.experiment.train_step.lower(self.state, batch)
             self._compiled[batch.source.shape] = lowered.compile()
             self._window_began += time.monotonic() - compiling
-            del waiting
         return self._compiled[batch.source.shape]
 
     def _report(self) -> None:
@@ -252,8 +251,6 @@ def _signals() -> Iterator[list[int]]:
 
 
 def _say(text: str) -> None:
-    import sys
-
     print(text, file=sys.stderr, flush=True)
 
 

@@ -44,6 +44,12 @@ def claimed(workdir: pathlib.Path, config: Config) -> Iterator[None]:
 
 
 def _hold_to(config: Config, workdir: pathlib.Path) -> None:
+    for needed in ("config.json", "tokenizer.model"):
+        if any((workdir / "checkpoints").glob("[0-9]*")) and not (workdir / needed).exists():
+            raise InputError(
+                f"{workdir} has checkpoints but no {needed}, without which they cannot be used; "
+                "restore the file, or choose another --workdir"
+            )
     if (workdir / "config.json").exists():
         changed = {
             path: values
@@ -62,10 +68,6 @@ def _hold_to(config: Config, workdir: pathlib.Path) -> None:
                 f"{workdir} was begun with another config:\n" + "\n".join(lines) + "\n"
                 "use that config, or choose another --workdir"
             )
-    elif any((workdir / "checkpoints").glob("*")):
-        raise InputError(
-            f"{workdir} has checkpoints but no config.json; restore it, or choose another --workdir"
-        )
     write_text(workdir / "config.json", config.to_json())
 
 

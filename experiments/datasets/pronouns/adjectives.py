@@ -18,7 +18,8 @@ class Adjective:
       french_masculine, french_feminine: singular forms.
       french_before_vowel: masculine singular before a vowel sound ("vieil").
       precedes: whether the French attribute stands before its noun.
-      gradable: whether "too", "so" and "very" may precede it.
+      degrees: which of "very", "so" and "too" may precede it.
+      predicative: whether it may follow "be" (a new car is "nouvelle", but what is new is "neuf").
     """
 
     english: str
@@ -28,11 +29,23 @@ class Adjective:
     french_feminine: str
     french_before_vowel: str
     precedes: bool
-    gradable: bool
+    degrees: tuple[str, ...]
+    predicative: bool
+
+
+_ALL_DEGREES = ("very", "so", "too")
+# Of what is extreme already ("affamé", "épuisé") one does not say "very".
+_EXTREME = ("so", "too")
 
 
 def _adjective(
-    english: str, german: str, french: str, *, precedes: bool = False, gradable: bool = True
+    english: str,
+    german: str,
+    french: str,
+    *,
+    precedes: bool = False,
+    degrees: tuple[str, ...] = _ALL_DEGREES,
+    predicative: bool = True,
 ) -> Adjective:
     predicate, *stem = german.split()
     masculine, *others = french.split()
@@ -46,7 +59,8 @@ def _adjective(
         feminine,
         before_vowel,
         precedes,
-        gradable,
+        degrees,
+        predicative,
     )
 
 
@@ -55,14 +69,14 @@ def _adjective(
 _ROWS = (
     # Of animals.
     _adjective("tired", "müde müd-", "fatigué fatiguée"),
-    _adjective("exhausted", "erschöpft", "épuisé épuisée"),
+    _adjective("exhausted", "erschöpft", "épuisé épuisée", degrees=_EXTREME),
     _adjective("weak", "schwach", "faible"),
     _adjective("ill", "krank", "malade"),
-    _adjective("injured", "verletzt", "blessé blessée", gradable=False),
+    _adjective("injured", "verletzt", "blessé blessée", degrees=()),
     _adjective("nervous", "nervös", "nerveux nerveuse"),
     _adjective("frightened", "verängstigt", "effrayé effrayée"),
-    _adjective("hungry", "hungrig", "affamé affamée"),
-    _adjective("thirsty", "durstig", "assoiffé assoiffée"),
+    _adjective("hungry", "hungrig", "affamé affamée", degrees=_EXTREME),
+    _adjective("thirsty", "durstig", "assoiffé assoiffée", degrees=_EXTREME),
     _adjective("curious", "neugierig", "curieux curieuse"),
     _adjective("lazy", "faul", "paresseux paresseuse"),
     _adjective("cautious", "vorsichtig", "prudent prudente"),
@@ -73,6 +87,7 @@ _ROWS = (
     # Of ways and heights.
     _adjective("wide", "breit", "large"),
     _adjective("narrow", "schmal", "étroit étroite"),
+    _adjective("cramped", "eng", "étroit étroite"),
     _adjective("long", "lang", "long longue", precedes=True),
     _adjective("steep", "steil", "pentu pentue"),
     _adjective("slippery", "rutschig", "glissant glissante"),
@@ -81,7 +96,7 @@ _ROWS = (
     _adjective("rough", "unruhig", "agité agitée"),
     _adjective("high", "hoch hoh-", "haut haute", precedes=True),
     _adjective("smooth", "glatt", "lisse"),
-    _adjective("flooded", "überflutet", "inondé inondée", gradable=False),
+    _adjective("flooded", "überflutet", "inondé inondée", degrees=()),
     # Of food and drink.
     _adjective("hard", "hart", "dur dure"),
     _adjective("dry", "trocken", "sec sèche"),
@@ -96,11 +111,11 @@ _ROWS = (
     _adjective("cold", "kalt", "froid froide"),
     # Of vehicles, containers and places.
     _adjective("heavy", "schwer", "lourd lourde"),
-    _adjective("overloaded", "überladen", "surchargé surchargée", gradable=False),
-    _adjective("damaged", "beschädigt", "endommagé endommagée", gradable=False),
+    _adjective("overloaded", "überladen", "surchargé surchargée", degrees=()),
+    _adjective("damaged", "beschädigt", "endommagé endommagée", degrees=()),
     _adjective("full", "voll", "plein pleine"),
-    _adjective("empty", "leer", "vide", gradable=False),
-    _adjective("locked", "verschlossen", "verrouillé verrouillée", gradable=False),
+    _adjective("empty", "leer", "vide", degrees=()),
+    _adjective("locked", "verschlossen", "verrouillé verrouillée", degrees=()),
     _adjective("dirty", "schmutzig", "sale"),
     _adjective("damp", "feucht", "humide"),
     _adjective("dark", "dunkel dunkl-", "sombre"),
@@ -110,13 +125,13 @@ _ROWS = (
     _adjective("small", "klein", "petit petite", precedes=True),
     _adjective("old", "alt", "vieux vieille vieil", precedes=True),
     _adjective("young", "jung", "jeune", precedes=True),
-    _adjective("new", "neu", "nouveau nouvelle nouvel", precedes=True),
+    _adjective("new", "neu", "nouveau nouvelle nouvel", precedes=True, predicative=False),
     _adjective("beautiful", "schön", "beau belle bel", precedes=True),
-    _adjective("white", "weiß", "blanc blanche", gradable=False),
-    _adjective("black", "schwarz", "noir noire", gradable=False),
-    _adjective("brown", "braun", "brun brune", gradable=False),
-    _adjective("red", "rot", "rouge", gradable=False),
-    _adjective("green", "grün", "vert verte", gradable=False),
+    _adjective("white", "weiß", "blanc blanche", degrees=()),
+    _adjective("black", "schwarz", "noir noire", degrees=()),
+    _adjective("brown", "braun", "brun brune", degrees=()),
+    _adjective("red", "rot", "rouge", degrees=()),
+    _adjective("green", "grün", "vert verte", degrees=()),
 )
 
 ADJECTIVES: Mapping[str, Adjective] = MappingProxyType({row.english: row for row in _ROWS})
@@ -125,7 +140,7 @@ ADJECTIVES: Mapping[str, Adjective] = MappingProxyType({row.english: row for row
 _CONTRARIES = tuple(
     frozenset(line.split())
     for line in (
-        "big small wide narrow long high deep",
+        "big small wide narrow cramped long high deep",
         "old young new fresh",
         "white black brown red green",
         "fast slow lazy tired exhausted",

@@ -59,6 +59,7 @@ class PronounsGrammar(tfds.core.GeneratorBasedBuilder):
                 }
             ),
             supervised_keys=("source", "target"),
+            disable_shuffling=True,  # The corpus is shuffled already.
         )
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, dict]]]:

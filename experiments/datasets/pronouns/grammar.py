@@ -32,7 +32,6 @@ T = TypeVar("T")
 _TENSES = (Tense.PAST,) * 4 + (Tense.PRESENT,) * 3 + (Tense.FUTURE,) * 2 + (Tense.PERFECT,) * 2
 _STATEMENT_TENSES = (Tense.PAST,) * 2 + (Tense.PRESENT,) * 2 + (Tense.FUTURE,)
 _DETERMINERS = ("the",) * 5 + ("this",) * 2 + ("a",) * 2
-_DEGREES = ("", "", "very", "too", "so")
 
 _ATTRIBUTE_IN_STATEMENT = 0.3
 _ATTRIBUTE_IN_EVENT = 0.4
@@ -104,17 +103,19 @@ def _attribute(
 def draw_statement(rng: Random) -> Statement:
     """Return a statement about a random noun: "The small dogs aren't very tired."."""
     noun = pick(rng, _ALL_NOUNS)
-    quality = ADJECTIVES[pick(rng, list(dict.fromkeys(noun.traits + noun.looks)))]
-    degree = pick(rng, _DEGREES) if quality.gradable else ""
+    said = (ADJECTIVES[name] for name in dict.fromkeys(noun.traits + noun.looks))
+    quality = pick(rng, [adjective for adjective in said if adjective.predicative])
     plural = noun.countable and rng.random() < _PLURAL
-    phrase = Phrase(
-        noun,
-        plural,
-        _determiner(rng, noun, plural, definite=False),
-        _attribute(rng, _ATTRIBUTE_IN_STATEMENT, noun.looks, [quality.english]),
+    determiner = _determiner(rng, noun, plural, definite=False)
+    # Only of something definite: "a goat is too big" leaves open for what.
+    degree = pick(rng, ("", "", *quality.degrees)) if determiner != "a" else ""
+    attribute = _attribute(rng, _ATTRIBUTE_IN_STATEMENT, noun.looks, [quality.english])
+    return Statement(
+        Phrase(noun, plural, determiner, attribute),
+        pick(rng, _STATEMENT_TENSES),
+        rng.random() < _NEGATIVE,
+        Quality(degree, quality),
     )
-    negative = rng.random() < _NEGATIVE
-    return Statement(phrase, pick(rng, _STATEMENT_TENSES), negative, Quality(degree, quality))
 
 
 def _tense(rng: Random, verb: Verb) -> Tense:
@@ -193,7 +194,7 @@ def draw_twins(
         return None
     reasons = (pick(rng, frame.subject_reasons), pick(rng, frame.object_reasons))
     degree = pick(rng, frame.scene.degrees)
-    if degree and not all(reason.gradable for reason in reasons):
+    if degree and not all(degree in reason.degrees for reason in reasons):
         return None
     tense = _tense(rng, frame.scene.verb)
     if tense is Tense.PERFECT and not frame.scene.negative:

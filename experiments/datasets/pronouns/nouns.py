@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The nouns: three languages, semantic groups, and what may be said of each.
 
-No two rows share an English form, and no English singular equals its plural ("sheep"), so that the
-translation is a function of the English sentence.
+No two rows share an English form, no English singular equals its plural ("sheep"), and no form is
+that of a verb too ("leaves"), so that the translation is a function of the English sentence.
 """
 
 from collections.abc import Mapping
@@ -69,7 +69,7 @@ _GROUP_TRAITS = {
 _GROUP_LOOKS = {
     "animal": "old young small big beautiful",
     "vehicle": "old new beautiful red black",
-    "ship": "old new beautiful white small",
+    "ship": "old new beautiful white",
     "container": "old new black brown",
     "furniture": "old new beautiful white brown",
     "building": "old new beautiful",
@@ -167,17 +167,17 @@ _ROWS = (
     _noun("path paths", "Weg m Wege", "chemin m chemins",
           "way road", "muddy slippery steep flooded narrow", "old new beautiful"),
     _noun("square squares", "Platz m Plätze", "place f places",
-          "way land", "wide slippery flooded muddy", "old new beautiful"),
+          "way land", "slippery flooded muddy", "old new beautiful"),
     _noun("valley valleys", "Tal n Täler", "vallée f vallées",
           "way", "wide deep flooded muddy", "green beautiful"),
     _noun("bog bogs", "Moor n Moore", "tourbière f tourbières",
-          "way", "wide muddy deep flooded", "brown"),
+          "way", "muddy deep flooded", "brown"),
     _noun("meadow meadows", "Wiese f Wiesen", "prairie f prairies",
           "way land", "wide muddy slippery flooded", "green beautiful"),
     _noun("lake lakes", "See m Seen", "lac m lacs",
           "way water_way", "wide deep rough muddy", "beautiful"),
     _noun("sea seas", "Meer n Meere", "mer f mers",
-          "water_way", "rough wide deep", "beautiful"),
+          "water_way", "rough deep", "beautiful"),
     # Heights.
     _noun("hill hills", "Hügel m Hügel", "colline f collines",
           "slope", "steep high slippery muddy", "green beautiful"),
@@ -191,13 +191,13 @@ _ROWS = (
           "steep_thing", "high steep smooth slippery", "old new red black"),
     # Food and drink.
     _noun("apple apples", "Apfel m Äpfel", "pomme f pommes",
-          "food fruit", "hard sour sweet ripe", "red green small big"),
+          "food fruit", "hard sour sweet ripe", "red green small"),
     _noun("pear pears", "Birne f Birnen", "poire f poires",
-          "food fruit", "hard sour sweet ripe", "green small big"),
+          "food fruit", "hard sour sweet ripe", "green small"),
     _noun("carrot carrots", "Karotte f Karotten", "carotte f carottes",
-          "food fruit", "hard bitter dry sweet fresh", "red small big"),
-    _noun("leaf leaves", "Blatt n Blätter", "feuille f feuilles",
-          "food fruit", "bitter dry hard fresh", "green brown small big"),
+          "food fruit", "hard bitter dry sweet fresh", "small"),
+    _noun("radish radishes", "Radieschen n Radieschen", "radis m radis",
+          "food fruit", "hard bitter fresh", "red white small"),
     _noun("nut nuts", "Nuss f Nüsse", "noix f noix",
           "food snack", "hard bitter dry fresh", "brown small"),
     _noun("bread", "Brot n -", "pain m -",
@@ -205,11 +205,11 @@ _ROWS = (
     _noun("cake cakes", "Kuchen m Kuchen", "gâteau m gâteaux",
           "food snack", "hard dry bitter sweet fresh", "small big beautiful"),
     _noun("cheese", "Käse m -", "fromage m -",
-          "food snack", "hard dry salty fatty", "white old"),
+          "food snack", "hard dry salty fatty fresh", "white old"),
     _noun("egg eggs", "Ei n Eier", "œuf m œufs",
-          "food prey_food", "hard salty fresh", "white brown small big"),
+          "food prey_food", "hard salty fresh", "white brown small"),
     _noun("fish", "Fisch m -", "poisson m -",
-          "food prey_food", "dry salty fatty fresh", "red small big"),
+          "food prey_food", "dry salty fatty fresh", "red small"),
     _noun("meat", "Fleisch n -", "viande f -",
           "food prey_food", "dry hard salty fatty fresh", "red white"),
     _noun("milk", "Milch f -", "lait m -",
@@ -277,18 +277,18 @@ _ROWS = (
     _noun("house houses", "Haus n Häuser", "maison f maisons",
           "building", "damp empty flooded comfortable small", "white red"),
     _noun("stable stables", "Stall m Ställe", "étable f étables",
-          "building shelter", "damp narrow empty flooded comfortable dark", ""),
+          "building shelter", "damp cramped empty flooded comfortable dark", ""),
     _noun("barn barns", "Scheune f Scheunen", "grange f granges",
           "building shelter", "damp empty flooded comfortable dark small full", "red"),
     _noun("hut huts", "Hütte f Hütten", "cabane f cabanes",
-          "building shelter", "damp narrow empty flooded comfortable dark small full", "brown"),
+          "building shelter", "damp cramped empty flooded comfortable dark small full", "brown"),
     _noun("cave caves", "Höhle f Höhlen", "grotte f grottes",
-          "shelter", "damp narrow empty flooded comfortable dark deep", "old beautiful"),
+          "shelter", "damp cramped empty flooded comfortable dark deep", "old beautiful"),
     _noun("tent tents", "Zelt n Zelte", "tente f tentes",
-          "building shelter", "damp narrow empty flooded comfortable dark small full",
+          "building shelter", "damp cramped empty flooded comfortable dark small full",
           "green white"),
     _noun("room rooms", "Zimmer n Zimmer", "chambre f chambres",
-          "building", "damp narrow empty flooded comfortable dark small full", "white"),
+          "building", "damp cramped empty flooded comfortable dark small full", "white"),
     _noun("garden gardens", "Garten m Gärten", "jardin m jardins",
           "place", "flooded damp narrow muddy small", "old new beautiful green"),
     _noun("forest forests", "Wald m Wälder", "forêt f forêts",

@@ -1,0 +1,650 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The embedded corpus `pronouns`: its languages, splits, alignments, metrics and TFDS builder."""
+
+import dataclasses
+import hashlib
+import sys
+from collections import Counter, defaultdict
+from random import Random
+
+import pytest
+import tensorflow_datasets as tfds
+
+from experiments.datasets.pronouns import (
+    LANGUAGES,
+    SPLITS,
+    PronounsGrammar,
+    english,
+    examples,
+    french,
+    german,
+    join,
+    pronoun_metrics,
+    spans,
+    words,
+)
+from experiments.datasets.pronouns.adjectives import ADJECTIVES, compatible
+from experiments.datasets.pronouns.corpus import unseen_pairs
+from experiments.datasets.pronouns.grammar import (
+    FramePool,
+    all_frames,
+    draw_event,
+    draw_statement,
+    draw_twins,
+)
+from experiments.datasets.pronouns.meaning import (
+    Because,
+    Event,
+    Phrase,
+    Quality,
+    Role,
+    Statement,
+    Tense,
+)
+from experiments.datasets.pronouns.nouns import NOUNS
+from experiments.datasets.pronouns.scenes import RELATIONAL_VERBS
+from experiments.datasets.pronouns.verbs import VERBS
+
+TARGETS = {"de": german, "fr": french}
+PUNCTUATION = {",", "."}
+DIGESTS = {
+    "de": "d37baae1d6f63ae4eba59b541ec167682425aa1aff63c7994c1fa91ca10d60e5",
+    "fr": "1ab381fc1ad131cbfce9f6793817bd9508eb6fa412ab502a71deb233b63ceb1d",
+}
+
+
+def as_features(example):
+    """What a reader of the data source gets: a mapping."""
+    return {field.name: getattr(example, field.name) for field in dataclasses.fields(example)}
+
+
+def lemmas(text):
+    known = {form: noun for noun in NOUNS.values() for form in (noun.singular, noun.plural) if form}
+    return {known[word].singular for word in words(text.lower()) if word in known}
+
+
+def drawn_meanings(count):
+    """Meanings of all kinds, of which the corpus knows only some."""
+    rng = Random(1)
+    pool = FramePool(all_frames())
+    meanings = []
+    while len(meanings) < count:
+        meanings.append(draw_statement(rng))
+        meanings.append(draw_event(rng, pool, sights=True))
+        plurals = (rng.random() < 0.3, rng.random() < 0.3)
+        meanings.extend(draw_twins(rng, pool, plurals) or ())
+    return meanings
+
+
+# ------------------------------------------------------------------------------------- words
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The animal didn't sleep.", ["The", "animal", "didn't", "sleep", "."]),
+        ("L'animal n'a pas dormi.", ["L'", "animal", "n'", "a", "pas", "dormi", "."]),
+        ("parce qu'elle était", ["parce", "qu'", "elle", "était"]),
+        ("Aujourd’hui, l’œuf", ["Aujourd’hui", ",", "l’", "œuf"]),
+        ("Die Straße, weil", ["Die", "Straße", ",", "weil"]),
+        ("", []),
+    ],
+)
+def test_words_are_split_by_the_documented_rule(text, expected):
+    assert words(text) == expected
+    assert [text[start:end] for start, end in spans(text)] == expected
+
+
+def test_words_of_a_sentence_are_the_tokens_of_the_grammar():
+    for meaning in drawn_meanings(3_000):
+        for language in (english, german, french):
+            tokens = [token.text for token in language.sentence(meaning)]
+            assert words(join(tokens)) == tokens
+
+
+# ------------------------------------------------------------------------------------ corpus
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_splits_have_their_sizes_and_share_no_sentence(language):
+    sizes = {split: len(examples(language, split)) for split in SPLITS}
+    assert sizes == {"train": 46_000, "validation": 1_000, "test": 2_000, "test_unseen": 2_000}
+    sources = [example.source for split in SPLITS for example in examples(language, split)]
+    assert len(set(sources)) == len(sources)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_splits_are_made_of_enough_resolution_sentences(language):
+    for split, because_share, resolution_share in (
+        ("train", 0.6, 0.5),
+        ("validation", 0.6, 0.6),
+        ("test", 0.6, 0.6),
+        ("test_unseen", 0.6, 0.6),
+    ):
+        chosen = examples(language, split)
+        assert sum(each.pronoun >= 0 for each in chosen) >= because_share * len(chosen)
+        assert sum(each.resolution for each in chosen) >= resolution_share * len(chosen)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_noun_pairs_of_test_unseen_are_nowhere_else(language):
+    elsewhere = {
+        frozenset(lemmas(example.source))
+        for split in ("train", "validation", "test")
+        for example in examples(language, split)
+    }
+    unseen = {frozenset(lemmas(example.source)) for example in examples(language, "test_unseen")}
+    assert all(len(pair) == 2 for pair in unseen)
+    assert unseen <= unseen_pairs()
+    assert len(unseen) > 100
+    assert not unseen & elsewhere
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_each_noun_of_an_unseen_pair_is_common_in_train(language):
+    occurrences, resolutions = Counter(), Counter()
+    for example in examples(language, "train"):
+        for lemma in lemmas(example.source):
+            occurrences[lemma] += 1
+            resolutions[lemma] += example.resolution
+    for lemma in {lemma for pair in unseen_pairs() for lemma in pair}:
+        assert occurrences[lemma] >= 100, lemma
+        assert resolutions[lemma] >= 30, lemma
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("split", SPLITS)
+def test_twins_differ_in_the_reason_and_in_the_antecedent(language, split):
+    twins = defaultdict(list)
+    for example in examples(language, split):
+        assert (example.twin >= 0) == (example.pronoun >= 0)
+        if example.twin >= 0:
+            twins[example.twin].append(example)
+    for pair in twins.values():
+        first, second = pair
+        assert first.resolution == second.resolution
+        assert (first.antecedent, first.distractor) != (second.antecedent, second.distractor)
+        assert {first.subject_pronoun} == {second.subject_pronoun}
+        if first.resolution:
+            assert words(first.source)[first.pronoun].lower() == "it"
+            gold = {words(each.target)[each.target_pronoun].lower() for each in pair}
+            assert len(gold) == 2
+            assert first.subject_pronoun in gold
+            # Only the adjective differs in English.
+            differing = zip(words(first.source), words(second.source), strict=True)
+            assert sum(one != other for one, other in differing) == 1
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("split", SPLITS)
+def test_baselines_stay_low(language, split):
+    chosen = [as_features(example) for example in examples(language, split)]
+    scores = pronoun_metrics(chosen, [example["target"] for example in chosen])
+    assert scores["pronoun_accuracy"] == scores["twin_accuracy"] == 1
+    assert scores["subject"] == 0.5
+    assert scores["majority"] <= 0.6
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("split", SPLITS)
+def test_alignment_is_complete(language, split):
+    for example in examples(language, split)[:10_000]:
+        source, target = words(example.source), words(example.target)
+        assert {i for i, _ in example.alignment} >= {
+            i for i, word in enumerate(source) if word not in PUNCTUATION
+        }
+        assert {j for _, j in example.alignment} >= {
+            j for j, word in enumerate(target) if word not in PUNCTUATION
+        }
+        assert all(i < len(source) and j < len(target) for i, j in example.alignment)
+        assert len(set(example.alignment)) == len(example.alignment)
+        if example.pronoun >= 0:
+            assert (example.pronoun, example.target_pronoun) in example.alignment
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_corpus_is_the_same_on_every_machine(language):
+    digest = hashlib.sha256()
+    for split in SPLITS:
+        for example in examples(language, split):
+            digest.update(repr(example).encode())
+    # After a deliberate change of the grammar, put the new digest here and raise the version of
+    # the builder.
+    assert digest.hexdigest() == DIGESTS[language]
+
+
+PUBLISHED = {
+    "The animal didn't cross the street because it was too tired.": {
+        "de": "Das Tier überquerte die Straße nicht, weil es zu müde war.",
+        "fr": "L'animal n'a pas traversé la rue parce qu'il était trop fatigué.",
+    },
+    "The animal didn't cross the street because it was too wide.": {
+        "de": "Das Tier überquerte die Straße nicht, weil sie zu breit war.",
+        "fr": "L'animal n'a pas traversé la rue parce qu'elle était trop large.",
+    },
+}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_published_sentences_are_twins_of_the_test_split(language):
+    found = [each for each in examples(language, "test") if each.source in PUBLISHED]
+    assert {each.source: each.target for each in found} == {
+        source: targets[language] for source, targets in PUBLISHED.items()
+    }
+    assert [each.resolution for each in found] == [1, 1]
+    assert found[0].twin == found[1].twin
+
+
+def test_published_alignment_and_indices():
+    #  0   1      2      3     4   5      6       7  8   9   10   11
+    # The animal didn't cross the street because it was too wide .
+    # Das Tier überquerte die Straße nicht , weil sie zu breit war .
+    #  0   1    2          3   4      5    6  7    8   9   10   11 12
+    wide = "The animal didn't cross the street because it was too wide."
+    example = next(each for each in examples("de", "test") if each.source == wide)
+    assert set(example.alignment) == {
+        (0, 0), (1, 1), (2, 2), (2, 5), (3, 2), (4, 3), (5, 4), (6, 7), (7, 8), (8, 11), (9, 9),
+        (10, 10), (11, 12),
+    }  # fmt: skip
+    assert (example.pronoun, example.antecedent, example.distractor) == (7, 5, 1)
+    assert (example.target_pronoun, example.subject_pronoun) == (8, "es")
+    #  0   1      2      3     4   5      6       7  8   9   10   11
+    # The animal didn't cross the street because it was too wide .
+    # L' animal n' a pas traversé la rue parce qu' elle était trop large .
+    # 0  1      2  3 4   5        6  7   8     9   10   11    12   13    14
+    example = next(each for each in examples("fr", "test") if each.source == wide)
+    assert set(example.alignment) == {
+        (0, 0), (1, 1), (2, 2), (2, 3), (2, 4), (3, 5), (4, 6), (5, 7), (6, 8), (6, 9), (7, 10),
+        (8, 11), (9, 12), (10, 13), (11, 14),
+    }  # fmt: skip
+    assert (example.target_pronoun, example.subject_pronoun) == (10, "il")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_unknown_names_are_refused_by_name(language):
+    with pytest.raises(ValueError, match="'training'.*'train'"):
+        examples(language, "training")
+    with pytest.raises(ValueError, match="'nl'.*'de'"):
+        examples("nl", "train")
+
+
+# ----------------------------------------------------------------------------------- lexicon
+
+
+def test_an_english_sentence_has_one_translation():
+    # Over the words: no English form belongs to two rows, or to two numbers or tenses of a row.
+    nouns = [form for each in NOUNS.values() for form in (each.singular, each.plural) if form]
+    assert len(set(nouns)) == len(nouns)
+    assert not set(nouns) & set(ADJECTIVES)
+    for verb in VERBS.values():
+        assert len({verb.english.base, verb.english.third, verb.english.past}) == 3
+    finite = [verb.english.past for verb in VERBS.values() if not verb.preposition[0]]
+    assert len(set(finite)) == len(finite)
+    verbs = {form for each in VERBS.values() for form in dataclasses.astuple(each.english)}
+    assert not verbs & {*nouns, *ADJECTIVES}
+    # Over the reasons: what is said, and of which event, tells of which noun it is said.
+    role_of = {}
+    for frame in all_frames():
+        event = (frame.scene.verb, frame.scene.negative, frame.subject, frame.object)
+        for role, reasons in (("subject", frame.subject_reasons), ("object", frame.object_reasons)):
+            for reason in reasons:
+                assert role_of.setdefault((*event, reason), role) == role
+    # Over sentences: the corpus and other draws agree wherever they meet.
+    for language, target in TARGETS.items():
+        translations = {
+            each.source: each.target for split in SPLITS for each in examples(language, split)
+        }
+        met = 0
+        for meaning in drawn_meanings(6_000):
+            source = join(token.text for token in english.sentence(meaning))
+            translation = join(token.text for token in target.sentence(meaning))
+            met += source in translations
+            assert translations.setdefault(source, translation) == translation
+        assert met > 100
+
+
+def test_a_reason_can_only_be_true_of_its_noun():
+    for frame in all_frames():
+        ours = {reason.english for reason in frame.subject_reasons}
+        theirs = {reason.english for reason in frame.object_reasons}
+        assert not ours & theirs
+        if frame.scene.verb.name not in RELATIONAL_VERBS:
+            assert not ours & set(frame.object.traits)
+            assert not theirs & set(frame.subject.traits)
+
+
+def test_nouns_are_many_and_of_all_genders():
+    assert len(NOUNS) >= 75
+    german_genders = Counter(noun.german.gender for noun in NOUNS.values())
+    french_genders = Counter(noun.french.gender for noun in NOUNS.values())
+    assert min(german_genders.values()) >= 0.25 * len(NOUNS)
+    assert min(french_genders.values()) >= 0.4 * len(NOUNS)
+
+
+def test_no_adjective_goes_with_itself_or_its_contrary():
+    assert compatible("old", "tired")
+    assert not compatible("old", "young")
+    assert not compatible("old", "old")
+
+
+# ----------------------------------------------------------------------------------- grammar
+
+
+def phrase(text):
+    """ "the old dogs" as a phrase, by the English forms."""
+    determiner, *adjective, noun = text.split()
+    found = next(each for each in NOUNS.values() if noun in (each.singular, each.plural))
+    return Phrase(
+        found,
+        noun == found.plural,
+        {"an": "a", "these": "this"}.get(determiner, determiner),
+        ADJECTIVES[adjective[0]] if adjective else None,
+    )
+
+
+def written(language, meaning):
+    return join(token.text for token in language.sentence(meaning))
+
+
+def phrase_text(tokens):
+    return join(token.text for token in tokens)
+
+
+@pytest.mark.parametrize(
+    ("text", "case", "expected"),
+    [
+        # Weak endings, after "der" and "dieser".
+        ("the old dog", "nominative", "der alte Hund"),
+        ("the old dog", "accusative", "den alten Hund"),
+        ("the old cat", "accusative", "die alte Katze"),
+        ("the old horse", "nominative", "das alte Pferd"),
+        ("the old dogs", "accusative", "die alten Hunde"),
+        ("this red bucket", "dative", "diesem roten Eimer"),
+        ("this old box", "dative", "dieser alten Kiste"),
+        ("these old barrels", "dative", "diesen alten Fässern"),
+        ("these old chairs", "nominative", "diese alten Stühle"),
+        # Mixed endings, after "ein".
+        ("an old dog", "nominative", "ein alter Hund"),
+        ("an old dog", "accusative", "einen alten Hund"),
+        ("an old horse", "accusative", "ein altes Pferd"),
+        ("an old cat", "nominative", "eine alte Katze"),
+        ("an old bed", "dative", "einem alten Bett"),
+        ("an old cat", "dative", "einer alten Katze"),
+        # Weak nouns.
+        ("the bear", "nominative", "der Bär"),
+        ("the bear", "accusative", "den Bären"),
+        ("a young hare", "accusative", "einen jungen Hasen"),
+        ("this elephant", "accusative", "diesen Elefanten"),
+        ("the lion", "accusative", "den Löwen"),
+        ("the monkey", "accusative", "den Affen"),
+        # The dative plural takes n, but not after n or s.
+        ("the tents", "dative", "den Zelten"),
+        ("the caves", "dative", "den Höhlen"),
+        ("the sofas", "dative", "den Sofas"),
+        # Stems that change before an ending.
+        ("the high wall", "nominative", "die hohe Mauer"),
+        ("a dark stable", "accusative", "einen dunklen Stall"),
+        ("the sour apple", "accusative", "den sauren Apfel"),
+        ("a tired animal", "nominative", "ein müdes Tier"),
+    ],
+)
+def test_german_noun_phrases(text, case, expected):
+    assert phrase_text(german.noun_phrase(phrase(text), case, Role.OBJECT)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # Elision, and where an h prevents it.
+        ("the animal", "l'animal"),
+        ("the egg", "l'œuf"),
+        ("the stable", "l'étable"),
+        ("the hippopotamus", "l'hippopotame"),
+        ("the hedgehog", "le hérisson"),
+        ("this hippopotamus", "cet hippopotame"),
+        ("this hedgehog", "ce hérisson"),
+        ("this yacht", "ce yacht"),
+        ("this goose", "cette oie"),
+        ("these animals", "ces animaux"),
+        ("a goose", "une oie"),
+        # Before an adjective nothing elides, and the adjective itself changes before a vowel.
+        ("the old animal", "le vieil animal"),
+        ("the old hedgehog", "le vieux hérisson"),
+        ("this old donkey", "ce vieil âne"),
+        ("a beautiful elephant", "un bel éléphant"),
+        ("the beautiful goose", "la belle oie"),
+        ("the old animals", "les vieux animaux"),
+        ("the beautiful donkeys", "les beaux ânes"),
+        ("the new bridge", "le nouveau pont"),
+        ("the new carts", "les nouvelles charrettes"),
+        ("the new bridges", "les nouveaux ponts"),
+        ("the high wall", "le haut mur"),
+        # After the noun the article sees the noun.
+        ("the brown animal", "l'animal brun"),
+        ("this white bear", "cet ours blanc"),
+        ("the white goose", "l'oie blanche"),
+        # Agreement, and plurals of nouns and adjectives.
+        ("the dry carrots", "les carottes sèches"),
+        ("the nervous horses", "les chevaux nerveux"),
+        ("the nervous goats", "les chèvres nerveuses"),
+        ("the fresh milk", "le lait frais"),
+        ("the fresh water", "l'eau fraîche"),
+        ("the long bridges", "les longs ponts"),
+        ("the small cakes", "les petits gâteaux"),
+        ("the white mice", "les souris blanches"),
+    ],
+)
+def test_french_noun_phrases(text, expected):
+    assert phrase_text(french.noun_phrase(phrase(text), Role.SUBJECT)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a animal", "an animal"),
+        ("a old dog", "an old dog"),
+        ("a small egg", "a small egg"),
+        ("a hippopotamus", "a hippopotamus"),
+        ("this mice", "these mice"),
+    ],
+)
+def test_english_noun_phrases(text, expected):
+    assert phrase_text(english.noun_phrase(phrase(text), Role.SUBJECT)) == expected
+
+
+EVENTS = [
+    # subject, verb, object, tense, negative, English, German, French
+    ("the dog", "eat", "an apple", Tense.PRESENT, False,
+     "The dog eats an apple.",
+     "Der Hund frisst einen Apfel.",
+     "Le chien mange une pomme."),
+    ("the dogs", "eat", "the egg", Tense.PRESENT, True,
+     "The dogs don't eat the egg.",
+     "Die Hunde fressen das Ei nicht.",
+     "Les chiens ne mangent pas l'œuf."),
+    ("the lion", "catch", "the hare", Tense.PERFECT, True,
+     "The lion hasn't caught the hare.",
+     "Der Löwe hat den Hasen nicht gefangen.",
+     "Le lion n'a pas attrapé le lièvre."),
+    ("the cats", "avoid", "these bridges", Tense.PAST, True,
+     "The cats didn't avoid these bridges.",
+     "Die Katzen mieden diese Brücken nicht.",
+     "Les chats n'ont pas évité ces ponts."),
+    ("the monkey", "open", "the box", Tense.FUTURE, True,
+     "The monkey won't open the box.",
+     "Der Affe wird die Kiste nicht öffnen.",
+     "Le singe n'ouvrira pas la boîte."),
+    ("the cow", "drink from", "the old bucket", Tense.PRESENT, True,
+     "The cow doesn't drink from the old bucket.",
+     "Die Kuh trinkt nicht aus dem alten Eimer.",
+     "La vache ne boit pas dans le vieux seau."),
+    ("the cow", "sleep in", "the stable", Tense.PERFECT, True,
+     "The cow hasn't slept in the stable.",
+     "Die Kuh hat nicht im Stall geschlafen.",
+     "La vache n'a pas dormi dans l'étable."),
+    ("the cow", "sleep in", "this barn", Tense.PAST, False,
+     "The cow slept in this barn.",
+     "Die Kuh schlief in dieser Scheune.",
+     "La vache a dormi dans cette grange."),
+    ("the dog", "sleep on", "the sofas", Tense.FUTURE, False,
+     "The dog will sleep on the sofas.",
+     "Der Hund wird auf den Sofas schlafen.",
+     "Le chien dormira sur les canapés."),
+    ("the beds", "fit into", "the room", Tense.PAST, True,
+     "The beds didn't fit into the room.",
+     "Die Betten passten nicht ins Zimmer.",
+     "Les lits ne tenaient pas dans la chambre."),
+    ("the bed", "fit into", "the cart", Tense.FUTURE, True,
+     "The bed won't fit into the cart.",
+     "Das Bett wird nicht in den Karren passen.",
+     "Le lit ne tiendra pas dans la charrette."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", EVENTS, ids=lambda row: row[5])
+def test_events_in_three_languages(row):
+    subject, verb, thing, tense, negative, *expected = row
+    event = Event(phrase(subject), VERBS[verb], phrase(thing), tense, negative)
+    assert [written(language, event) for language in (english, german, french)] == expected
+
+
+STATEMENTS = [
+    # subject, tense, negative, degree, adjective, English, German, French
+    ("the old goats", Tense.PAST, True, "very", "tired",
+     "The old goats weren't very tired.",
+     "Die alten Ziegen waren nicht sehr müde.",
+     "Les vieilles chèvres n'étaient pas très fatiguées."),
+    ("an animal", Tense.FUTURE, True, "", "hungry",
+     "An animal won't be hungry.",
+     "Ein Tier wird nicht hungrig sein.",
+     "Un animal ne sera pas affamé."),
+    ("this water", Tense.PRESENT, True, "too", "cold",
+     "This water isn't too cold.",
+     "Dieses Wasser ist nicht zu kalt.",
+     "Cette eau n'est pas trop froide."),
+    ("these trucks", Tense.FUTURE, False, "so", "full",
+     "These trucks will be so full.",
+     "Diese Lastwagen werden so voll sein.",
+     "Ces camions seront si pleins."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", STATEMENTS, ids=lambda row: row[5])
+def test_statements_in_three_languages(row):
+    subject, tense, negative, degree, adjective, *expected = row
+    statement = Statement(phrase(subject), tense, negative, Quality(degree, ADJECTIVES[adjective]))
+    assert [written(language, statement) for language in (english, german, french)] == expected
+
+
+REASONS = [
+    # subject, verb, object, tense, antecedent, degree, adjective, clause first, three languages
+    ("the animal", "cross", "the street", Tense.PAST, Role.SUBJECT, "too", "tired", True,
+     "Because it was too tired, the animal didn't cross the street.",
+     "Weil es zu müde war, überquerte das Tier die Straße nicht.",
+     "Parce qu'il était trop fatigué, l'animal n'a pas traversé la rue."),
+    ("the goats", "climb", "the walls", Tense.FUTURE, Role.OBJECT, "so", "smooth", False,
+     "The goats won't climb the walls because they are so smooth.",
+     "Die Ziegen werden die Mauern nicht erklimmen, weil sie so glatt sind.",
+     "Les chèvres n'escaladeront pas les murs parce qu'ils sont si lisses."),
+    ("the horse", "pull", "the carts", Tense.PERFECT, Role.SUBJECT, "too", "weak", True,
+     "Because it is too weak, the horse hasn't pulled the carts.",
+     "Weil es zu schwach ist, hat das Pferd die Karren nicht gezogen.",
+     "Parce qu'il est trop faible, le cheval n'a pas tiré les charrettes."),
+    ("the bed", "fit into", "the tent", Tense.PRESENT, Role.OBJECT, "too", "cramped", True,
+     "Because it is too cramped, the bed doesn't fit into the tent.",
+     "Weil es zu eng ist, passt das Bett nicht ins Zelt.",
+     "Parce qu'elle est trop étroite, le lit ne tient pas dans la tente."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", REASONS, ids=lambda row: row[8])
+def test_reasons_in_three_languages(row):
+    subject, verb, thing, tense, role, degree, adjective, first, *expected = row
+    event = Event(phrase(subject), VERBS[verb], phrase(thing), tense, negative=True)
+    reason = Because(event, role, Quality(degree, ADJECTIVES[adjective]), first)
+    assert [written(language, reason) for language in (english, german, french)] == expected
+
+
+# ----------------------------------------------------------------------------------- metrics
+
+
+def scored(target, target_pronoun, *, twin, subject="er", resolution=1):
+    return {
+        "target": target,
+        "target_pronoun": target_pronoun,
+        "subject_pronoun": subject,
+        "twin": twin,
+        "resolution": resolution,
+    }
+
+
+def test_pronoun_metrics_by_hand():
+    chosen = [
+        scored("Der Hund kam nicht, weil er müde war.", 6, twin=1),
+        scored("Der Hund kam nicht, weil sie breit war.", 6, twin=1),
+        scored("Weil er müde war, kam der Hund nicht.", 1, twin=2),
+        scored("Weil es hoch war, kam der Hund nicht.", 1, twin=2),
+        scored("Die Hunde kamen, weil sie müde waren.", 5, twin=3, subject="sie", resolution=0),
+    ]
+    hypotheses = [
+        "Er schlief.",  # Right, whatever else it says.
+        "Der Hund kam nicht, weil sie breit war.",  # Right.
+        "Weil er und sie müde waren, kam der Hund nicht.",  # Two that differ: wrong.
+        "Weil es hoch war, kam der Hund nicht, und es blieb.",  # One, twice: right.
+        "",  # Not counted.
+    ]
+    assert pronoun_metrics(chosen, hypotheses) == {
+        "pronoun_accuracy": 3 / 4,
+        "twin_accuracy": 1 / 2,
+        "majority": 2 / 4,
+        "subject": 2 / 4,
+    }
+    wrong = ["Die Straße.", "er", "es", "Sie", ""]
+    scores = pronoun_metrics(chosen, wrong)
+    assert (scores["pronoun_accuracy"], scores["twin_accuracy"]) == (0, 0)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_saying_the_subject_pronoun_scores_as_the_subject_baseline(language):
+    chosen = [as_features(example) for example in examples(language, "test")]
+    hypotheses = [example["subject_pronoun"] for example in chosen]
+    scores = pronoun_metrics(chosen, hypotheses)
+    assert scores["pronoun_accuracy"] == scores["subject"] == 0.5
+    assert scores["twin_accuracy"] == 0
+
+
+def test_pronoun_metrics_without_resolution_sentences_are_empty():
+    assert pronoun_metrics([], []) == {}
+    other = scored("Die Hunde kamen, weil sie müde waren.", 5, twin=3, resolution=0)
+    assert pronoun_metrics([other], ["sie"]) == {}
+
+
+def test_pronoun_metrics_count_their_arguments():
+    with pytest.raises(ValueError, match="1 examples and 2 hypotheses"):
+        pronoun_metrics([scored("er", 0, twin=0)], ["er", "sie"])
+
+
+# ----------------------------------------------------------------------------------- builder
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_builder_writes_and_reads_without_tensorflow(language, tmp_path):
+    tfds.disable_progress_bar()
+    builder = PronounsGrammar(config=language, data_dir=tmp_path, file_format="array_record")
+    assert builder.name == "pronouns_grammar"
+    assert str(builder.version) == "1.0.0"
+    few = tfds.download.DownloadConfig(max_examples_per_split=50)
+    builder.download_and_prepare(download_config=few)
+    for split in SPLITS:
+        source = builder.as_data_source(split)
+        assert len(source) == 50
+        for read, expected in zip(source, examples(language, split), strict=False):
+            decoded = {
+                name: value.decode() if isinstance(value, bytes) else value
+                for name, value in read.items()
+            }
+            alignment = decoded.pop("alignment")
+            features = as_features(expected)
+            assert tuple(map(tuple, alignment.tolist())) == features.pop("alignment")
+            assert decoded == features
+    assert "tensorflow" not in sys.modules
