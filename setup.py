@@ -20,7 +20,7 @@ setuptools.setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=setuptools.find_packages(include=["transformer*", "experiments*"]),
+    packages=setuptools.find_namespace_packages(include=["transformer*", "experiments*"]),
     install_requires=REQUIREMENTS,
     extras_require={
         "test": [

@@ -5,7 +5,6 @@ Nothing here is taken from the package but the layout of the parameter tree. At 
 helpers that tests share.
 """
 
-import itertools
 import math
 
 import flax.linen as nn
@@ -269,8 +268,9 @@ def beam(log_probs, limit, beams, results, penalty, alpha):
 
     Returns (score, log P, tokens) of the finished hypotheses, best first, and the number of steps.
     """
-    live, finished = [((), 0.0)], []
-    for length in itertools.count(1):
+    live, finished, length = [((), 0.0)], [], 0
+    while True:
+        length += 1
         extensions = [
             ((*prefix, word), total + log_prob)
             for prefix, total in live

@@ -66,8 +66,16 @@ def masked_softmax(
     return jax.nn.softmax(scores, axis=-1)
 
 
-def einsum_attention(query, key, value, mask, *, dropout=None, with_weights=False) -> Attended:
-    """The formula of paper 3.2.1, step by step. See `Kernel` for the shapes.
+def einsum_attention(
+    query: Float[Array, "B T N H"],
+    key: Float[Array, "B S N H"],
+    value: Float[Array, "B S N Hv"],
+    mask: Bool[Array, "#B #N #T S"] | None,
+    *,
+    dropout: Callable[[Array], Array] | None = None,
+    with_weights: bool = False,
+) -> Attended:
+    """The formula of paper 3.2.1, step by step.
 
     Args:
       dropout: applied to the weights; the paper has none there.
@@ -80,7 +88,15 @@ def einsum_attention(query, key, value, mask, *, dropout=None, with_weights=Fals
     return Attended(z, weights, scores) if with_weights else Attended(z)
 
 
-def fused_attention(query, key, value, mask, *, dropout=None, with_weights=False) -> Attended:
+def fused_attention(
+    query: Float[Array, "B T N H"],
+    key: Float[Array, "B S N H"],
+    value: Float[Array, "B S N Hv"],
+    mask: Bool[Array, "#B #N #T S"] | None,
+    *,
+    dropout: Callable[[Array], Array] | None = None,
+    with_weights: bool = False,
+) -> Attended:
     """`jax.nn.dot_product_attention`: the same mixed values, the weights never in memory for long.
 
     Raises:

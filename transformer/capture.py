@@ -44,10 +44,10 @@ class StackTrace:
     embedded: Float[Array, "B T D"] | None = None
     """Token embeddings times sqrt(d_model), before positions are added."""
     positions: Float[Array, "T D"] | None = None
-    residual: Float[Array, "L+1 B T D"] | None = None
-    """The residual stream: the stack's input, then the output of every layer."""
     sublayers: Float[Array, "L U B T D"] | None = None
     """The residual stream after each of a layer's U sub-layers."""
+    residual: Float[Array, "L+1 B T D"] | None = None
+    """The residual stream: the stack's input, then the output of every layer."""
 
 
 @flax.struct.dataclass

@@ -64,6 +64,7 @@ class TransformerConfig(Group):
         )
         self.require(self.vocab_size > 4, "vocab_size", "more than the 4 special ids")
         self.require_rates("dropout", "attention_dropout", "activation_dropout")
+        self.require(self.norm_epsilon > 0, "norm_epsilon", "above 0")
         for side, heads in (("encoder", self.heads("encoder")), ("decoder", self.heads("decoder"))):
             if self.d_model % heads and (self.d_k is None or self.d_v is None):
                 raise InputError(
@@ -74,7 +75,10 @@ class TransformerConfig(Group):
             self.require(
                 self.attention_dropout == 0, "attention_dropout", "0 with the fused kernel"
             )
-            self.require(self.d_k == self.d_v, "d_v", "equal to model.d_k with the fused kernel")
+            for side in ("encoder", "decoder"):
+                d_k, d_v = self.head_widths(side)
+                must = f"equal to model.d_k with the fused kernel (the widths are {d_k} and {d_v})"
+                self.require(d_k == d_v, "d_v", must)
 
     def depth(self, side: str) -> int:
         """L of the ``encoder`` or the ``decoder``."""
@@ -85,6 +89,11 @@ class TransformerConfig(Group):
         """N of the ``encoder`` or the ``decoder`` (its self- and its cross-attention)."""
         own = self.encoder_heads if side == "encoder" else self.decoder_heads
         return own or self.num_heads
+
+    def head_widths(self, side: str) -> tuple[int, int]:
+        """d_k and d_v of the ``encoder`` or the ``decoder``."""
+        share = self.d_model // self.heads(side)
+        return self.d_k or share, self.d_v or share
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,6 +177,7 @@ class DataConfig(Group):
         """Ascending buckets that end with the longest sentence; text files in pairs."""
         self.require_positive("max_length", "tokens_per_batch", "row_multiple")
         ascending = list(self.bucket_lengths) == sorted(set(self.bucket_lengths))
+        ascending = ascending and min(self.bucket_lengths, default=0) >= 1
         self.require(bool(self.bucket_lengths) and ascending, "bucket_lengths", "ascending lengths")
         self.require(
             self.bucket_lengths[-1] == self.max_length,

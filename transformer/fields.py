@@ -7,6 +7,7 @@ as the command line does, and refuses a field that does not exist with the neare
 
 import dataclasses
 import difflib
+import math
 import types
 import typing
 from typing import Any, ClassVar, Literal, Self
@@ -29,6 +30,8 @@ class Group:
             if expected is float and type(value) is int:
                 value = float(value)
                 object.__setattr__(self, name, value)
+            if type(value) is float and not math.isfinite(value):
+                raise InputError(f"{self.path(name)} is {value!r}, but must be finite")
             if not _is_a(value, expected):
                 raise InputError(
                     f"{self.path(name)} is {value!r}, but must be {_describe(expected)}"

@@ -18,6 +18,7 @@ from transformer.arrays import Array, Bool, Float, Int, Key
 from transformer.attention import KERNELS
 from transformer.capture import AttentionTrace, Capture, gate
 from transformer.config import TransformerConfig
+from transformer.errors import InputError
 from transformer.positions import sinusoids
 
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "swish": jax.nn.swish}
@@ -248,11 +249,10 @@ def attention_of(
     config: TransformerConfig, side: str, name: str | None = None
 ) -> MultiHeadAttention:
     """The attention sub-layer that a config describes, for the ``encoder`` or the ``decoder``."""
-    heads = config.heads(side)
     return MultiHeadAttention(
-        num_heads=heads,
-        d_k=config.d_k or config.d_model // heads,
-        d_v=config.d_v or config.d_model // heads,
+        num_heads=config.heads(side),
+        d_k=config.head_widths(side)[0],
+        d_v=config.head_widths(side)[1],
         query_width=config.d_model,
         key_width=config.d_model,
         value_width=config.d_model,
@@ -441,7 +441,7 @@ class Embedding(_Parametric):
         config = self.config
         if config.positions == "learned":
             if length > config.max_positions:
-                raise ValueError(
+                raise InputError(
                     f"{length} positions asked for, but the learned table has model.max_positions "
                     f"= {config.max_positions}; shorten the sentence or train with a longer table"
                 )

@@ -9,6 +9,7 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from transformer.arrays import Array, Int, Key, Params
@@ -21,8 +22,8 @@ from transformer.positions import shift_right
 class Batch:
     """Sentence pairs as token ids, padded with 0; a row of padding alone weighs nothing."""
 
-    source: Int[Array, "B S"]
-    target: Int[Array, "B T"]
+    source: Int[Array | np.ndarray, "B S"]
+    target: Int[Array | np.ndarray, "B T"]
 
 
 @flax.struct.dataclass

@@ -27,7 +27,7 @@ def get_config(language: str = "de") -> Config:
         data=DataConfig(
             dataset=f"pronouns_grammar/{language}",
             max_length=32,
-            bucket_lengths=(14, 18, 24, 32),
+            bucket_lengths=(12, 16, 20, 24, 32),
             tokens_per_batch=4096,
         ),
         training=TrainingConfig(steps=900, validate_every=450, validation_sentences=500),

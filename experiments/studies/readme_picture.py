@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The README's picture: python -m experiments.studies.readme_picture --workdir=runs/de
 
-Draws where one head reads while the decoder predicts the pronoun, for the sentence and its twin. The
-head is the one of all encoder-decoder heads that, over the test split, puts most more weight on the
-antecedent than on the other noun; the picture names it and its average.
+Draws where one head reads while the decoder predicts the pronoun, for the sentence and its twin.
+The head is the one of all encoder-decoder heads that, over the test split, puts most more weight on
+the antecedent than on the other noun; the picture names it and its average.
 """
 
 import dataclasses
@@ -141,8 +141,8 @@ def draw(readings: list[Reading], layer: int, head: int, preference: float):
         0.5,
         0.015,
         "Softmax weights over the source; each row sums to 1. Chosen among all heads by the test "
-        f"split, where it gives the antecedent {preference:.2f} more\nweight than the other noun on "
-        "average. A weight says where a head reads, not why the model answers.",
+        f"split, where it gives the antecedent {preference:.2f}\nmore weight than the other noun, "
+        "on average. A weight says where a head reads, not why the model answers.",
         ha="center",
         fontsize=8,
     )

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""softmax(Q K^T / sqrt(d_k)) V: by hand, its invariances, and one result for every kernel."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+from transformer.attention import KERNELS, einsum_attention, fused_attention, masked_softmax
+from transformer.errors import InputError
+
+
+def random_inputs(d_k=4, d_v=4, batch=2, queries=3, keys=5, heads=2):
+    """Queries, keys, values and a mask in which every query may attend to something."""
+    rng = np.random.default_rng(0)
+
+    def draw(*shape):
+        return jnp.asarray(rng.standard_normal(shape), jnp.float32)
+
+    mask = rng.random((batch, 1, queries, keys)) < 0.6
+    mask[..., 0] = True
+    return (
+        draw(batch, queries, heads, d_k),
+        draw(batch, keys, heads, d_k),
+        draw(batch, keys, heads, d_v),
+        jnp.asarray(mask),
+    )
+
+
+def test_one_query_and_two_keys_by_hand():
+    """q . k is 2 ln 3 and 0; over sqrt(4), ln 3 and 0; so the weights are 3/4 and 1/4."""
+    query = jnp.array([1.0, 1.0, 0.0, 0.0]).reshape(1, 1, 1, 4)
+    keys = jnp.array([[math.log(3), math.log(3), 0, 9], [0, 0, 7, 0.0]]).reshape(1, 2, 1, 4)
+    values = jnp.array([[4.0, 0.0], [0.0, 8.0]]).reshape(1, 2, 1, 2)
+    attended = einsum_attention(query, keys, values, None, with_weights=True)
+    np.testing.assert_allclose(attended.scores[0, 0, 0], [math.log(3), 0], rtol=1e-6)
+    np.testing.assert_allclose(attended.weights[0, 0, 0], [0.75, 0.25], rtol=1e-6)
+    np.testing.assert_allclose(attended.z[0, 0, 0], [3.0, 2.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_kernel_is_the_oracle_head_by_head(name):
+    query, key, value, mask = random_inputs()
+    z = KERNELS[name](query, key, value, mask).z
+    for b, t, n in np.ndindex(2, 3, 2):
+        q, k, v = (np.asarray(array[b, :, n], np.float64) for array in (query, key, value))
+        expected = oracle.attend(q[t], k, v, np.asarray(mask[b, 0, t]))
+        np.testing.assert_allclose(z[b, t, n], expected, atol=1e-6)
+
+
+def test_rows_sum_to_one_and_masked_weights_are_exactly_zero():
+    query, key, value, mask = random_inputs()
+    weights = einsum_attention(query, key, value, mask, with_weights=True).weights
+    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
+    allowed = np.broadcast_to(mask, weights.shape)
+    assert (np.asarray(weights)[~allowed] == 0).all()
+    assert (np.asarray(weights)[allowed] > 0).all()
+
+
+def test_a_query_that_may_attend_to_nothing_is_finite_and_has_equal_weights():
+    query, key, value, mask = random_inputs()
+    mask = mask.at[0, 0, 1].set(False)
+    attended = einsum_attention(query, key, value, mask, with_weights=True)
+    np.testing.assert_allclose(attended.weights[0, :, 1], 1 / 5, rtol=1e-6)
+    assert jnp.isfinite(attended.z).all()
+
+
+def test_such_a_query_leaves_the_gradients_finite():
+    query, key, value, _ = random_inputs()
+    nothing = jnp.zeros((2, 1, 3, 5), bool)
+    gradients = jax.grad(lambda *a: einsum_attention(*a, nothing).z.sum(), (0, 1, 2))(
+        query, key, value
+    )
+    assert all(jnp.isfinite(gradient).all() for gradient in gradients)
+
+
+def test_masked_values_and_keys_have_no_influence():
+    query, key, value, mask = random_inputs()
+    mask = mask.at[..., 3].set(False)
+    changed = einsum_attention(query, key.at[:, 3].add(9.0), value.at[:, 3].add(9.0), mask).z
+    np.testing.assert_array_equal(changed, einsum_attention(query, key, value, mask).z)
+
+
+def test_keys_in_another_order_give_the_same():
+    query, key, value, mask = random_inputs()
+    order = jnp.array([3, 1, 4, 0, 2])
+    moved = einsum_attention(query, key[:, order], value[:, order], mask[..., order]).z
+    np.testing.assert_allclose(moved, einsum_attention(query, key, value, mask).z, atol=1e-6)
+
+
+def test_no_mask_is_a_mask_of_true():
+    query, key, value, mask = random_inputs()
+    for kernel in KERNELS.values():
+        expected = kernel(query, key, value, jnp.ones_like(mask)).z
+        np.testing.assert_allclose(kernel(query, key, value, None).z, expected, atol=1e-6)
+
+
+def test_a_constant_added_to_all_scores_changes_no_weight():
+    scores = jnp.array([[[[1.0, 2.0, 4.0]]]])
+    np.testing.assert_allclose(
+        masked_softmax(scores + 80.0, None), masked_softmax(scores, None), rtol=1e-5
+    )
+
+
+def test_the_fused_kernel_is_the_einsum_with_a_mask_and_in_its_gradients():
+    query, key, value, mask = random_inputs()
+
+    def run(kernel):
+        def total(query, key, value):
+            z = kernel(query, key, value, mask).z
+            return (z * jnp.cos(jnp.arange(z.size).reshape(z.shape))).sum(), z
+
+        return jax.grad(total, (0, 1, 2), has_aux=True)(query, key, value)
+
+    for ours, theirs in zip(
+        jax.tree.leaves(run(fused_attention)), jax.tree.leaves(run(einsum_attention)), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_weights_are_given_only_where_asked_for():
+    query, key, value, mask = random_inputs()
+    attended = einsum_attention(query, key, value, mask)
+    assert attended.weights is None
+    assert attended.scores is None
+
+
+def test_dropout_acts_on_the_mixing_and_not_on_the_weights_shown():
+    query, key, value, mask = random_inputs()
+    plain = einsum_attention(query, key, value, mask, with_weights=True)
+    doubled = einsum_attention(
+        query, key, value, mask, dropout=lambda weights: 2 * weights, with_weights=True
+    )
+    np.testing.assert_array_equal(doubled.weights, plain.weights)
+    np.testing.assert_allclose(doubled.z, 2 * plain.z, rtol=1e-5)
+
+
+def test_bfloat16_inputs_have_float32_scores_and_bfloat16_values():
+    query, key, value, mask = random_inputs()
+    half = [array.astype(jnp.bfloat16) for array in (query, key, value)]
+    attended = einsum_attention(*half, mask, with_weights=True)
+    assert attended.scores.dtype == attended.weights.dtype == jnp.float32
+    assert attended.z.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "cause"),
+    [
+        ({}, {"with_weights": True}, "does not keep its weights"),
+        ({}, {"dropout": lambda weights: weights}, "no dropout on weights"),
+        ({"d_v": 6}, {}, "needs d_k == d_v, not 4 and 6"),
+    ],
+)
+def test_what_the_fused_kernel_cannot_do_it_refuses_with_the_remedy(inputs, options, cause):
+    with pytest.raises(InputError, match=cause) as error:
+        fused_attention(*random_inputs(**inputs), **options)
+    assert "use model.attention_kernel='einsum'" in str(error.value)

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The defaults are the paper's, and whatever cannot be is refused with field, value and remedy."""
+
+import dataclasses
+import json
+
+import pytest
+
+from transformer.config import (
+    Config,
+    DataConfig,
+    DecodeConfig,
+    LoggingConfig,
+    OptimizerConfig,
+    ParallelConfig,
+    TrainingConfig,
+    TransformerConfig,
+)
+from transformer.errors import InputError
+from transformer.fields import Group, difference, flat
+
+# The paper's values.
+
+
+def test_the_default_model_is_the_papers_base():
+    model = TransformerConfig()
+    assert (model.num_layers, model.d_model, model.d_ff, model.num_heads) == (6, 512, 2048, 8)
+    assert (model.dropout, model.attention_dropout, model.activation_dropout) == (0.1, 0.0, 0.0)
+    assert (model.norm, model.activation, model.attention_bias) == ("post", "relu", False)
+    assert (model.positions, model.sinusoid_layout) == ("sinusoidal", "interleaved")
+    assert model.compute_dtype == "float32"
+
+
+def test_the_default_optimizer_loss_and_search_are_the_papers():
+    config = Config()
+    optimizer = config.optimizer
+    assert (optimizer.beta1, optimizer.beta2, optimizer.epsilon) == (0.9, 0.98, 1e-9)
+    assert (optimizer.warmup_steps, optimizer.learning_rate) == (4000, 1.0)
+    assert config.training.label_smoothing == 0.1
+    assert config.training.label_smoothing_mass == "uniform_others"
+    decode = config.decode
+    assert (decode.beams, decode.length_penalty, decode.alpha) == (4, "gnmt", 0.6)
+    assert (decode.extra_length, decode.max_length) == (50, None)
+
+
+def test_depth_and_heads_of_a_side_are_the_common_ones_unless_given():
+    config = TransformerConfig(decoder_layers=2, encoder_heads=4)
+    assert (config.depth("encoder"), config.depth("decoder")) == (6, 2)
+    assert (config.heads("encoder"), config.heads("decoder")) == (4, 8)
+
+
+# What is refused.
+
+REFUSED = [
+    (TransformerConfig, {"d_model": "512"}, "model.d_model is '512', but must be a whole number"),
+    (TransformerConfig, {"d_model": 512.0}, "model.d_model is 512.0, but must be a whole number"),
+    (TransformerConfig, {"d_model": True}, "model.d_model is True, but must be a whole number"),
+    (TransformerConfig, {"d_model": 0}, "model.d_model is 0, but must be at least 1"),
+    (TransformerConfig, {"d_k": 1.5}, "model.d_k is 1.5, but must be a whole number or left out"),
+    (TransformerConfig, {"d_v": -1}, "model.d_v is -1, but must be at least 1"),
+    (TransformerConfig, {"num_layers": 0}, "model.num_layers is 0, but must be at least 1"),
+    (TransformerConfig, {"encoder_layers": 0}, "model.encoder_layers is 0"),
+    (TransformerConfig, {"max_positions": 0}, "model.max_positions is 0"),
+    (TransformerConfig, {"attention_bias": 1}, "model.attention_bias is 1, but must be true or f"),
+    (TransformerConfig, {"vocab_size": 4}, "model.vocab_size is 4, but must be more than the 4 sp"),
+    (TransformerConfig, {"dropout": 1.0}, "model.dropout is 1.0, but must be at least 0 and below"),
+    (TransformerConfig, {"dropout": -0.1}, "model.dropout is -0.1"),
+    (TransformerConfig, {"attention_dropout": 2}, "model.attention_dropout is 2.0"),
+    (TransformerConfig, {"activation_dropout": float("nan")}, "model.activation_dropout is nan"),
+    (
+        TransformerConfig,
+        {"norm": "sandwich"},
+        "model.norm is 'sandwich', but must be one of 'post', 'pre'",
+    ),
+    (
+        TransformerConfig,
+        {"activation": None},
+        "model.activation is None, but must be one of 'relu', 'gelu', 'swish'",
+    ),
+    (
+        TransformerConfig,
+        {"num_heads": 7},
+        "model.d_model is 512, which 7 encoder heads do not divide; change one of them, or give "
+        "model.d_k and model.d_v",
+    ),
+    (
+        TransformerConfig,
+        {"decoder_heads": 5, "d_k": 64},
+        "model.d_model is 512, which 5 decoder heads do not divide",
+    ),
+    (
+        TransformerConfig,
+        {"attention_kernel": "fused", "attention_dropout": 0.1},
+        "model.attention_dropout is 0.1, but must be 0 with the fused kernel",
+    ),
+    (
+        TransformerConfig,
+        {"attention_kernel": "fused", "d_k": 64, "d_v": 32},
+        "model.d_v is 32, but must be equal to model.d_k with the fused kernel",
+    ),
+    (OptimizerConfig, {"beta2": 1.0}, "optimizer.beta2 is 1.0, but must be at least 0 and below 1"),
+    (OptimizerConfig, {"beta1": "0.9"}, "optimizer.beta1 is '0.9', but must be a number"),
+    (OptimizerConfig, {"epsilon": 0.0}, "optimizer.epsilon is 0.0, but must be above 0"),
+    (OptimizerConfig, {"learning_rate": -1}, "optimizer.learning_rate is -1.0, but must be above"),
+    (OptimizerConfig, {"warmup_steps": 0}, "optimizer.warmup_steps is 0, but must be at least 1"),
+    (DecodeConfig, {"beams": 0}, "decode.beams is 0, but must be at least 1"),
+    (DecodeConfig, {"length_penalty": "wu"}, "decode.length_penalty is 'wu', but must be one of "),
+    (DecodeConfig, {"max_length": 0}, "decode.max_length is 0, but must be at least 1"),
+    (DecodeConfig, {"extra_length": 0}, "decode.extra_length is 0"),
+    (DecodeConfig, {"batch_size": -3}, "decode.batch_size is -3"),
+    (
+        DataConfig,
+        {"bucket_lengths": (32, 16, 100)},
+        "data.bucket_lengths is (32, 16, 100), but must be ascending lengths",
+    ),
+    (DataConfig, {"bucket_lengths": (50, 50, 100)}, "must be ascending lengths"),
+    (DataConfig, {"bucket_lengths": ()}, "data.bucket_lengths is (), but must be ascending"),
+    (
+        DataConfig,
+        {"bucket_lengths": (16, 32)},
+        "data.bucket_lengths is (16, 32), but must be such that the last equals data.max_length = "
+        "100",
+    ),
+    (
+        DataConfig,
+        {"bucket_lengths": [16, 100]},
+        "data.bucket_lengths is [16, 100], but must be a tuple of a whole number",
+    ),
+    (DataConfig, {"bucket_lengths": (16.5, 100)}, "data.bucket_lengths is (16.5, 100)"),
+    (
+        DataConfig,
+        {"tokens_per_batch": 799},
+        "data.tokens_per_batch is 799, but must be at least max_length x row_multiple = 800",
+    ),
+    (DataConfig, {"train_source": 3}, "data.train_source is 3, but must be a text or left out"),
+    (DataConfig, {"tokenizer": "char"}, "data.tokenizer is 'char', but must be one of 'bpe', "),
+    (TrainingConfig, {"steps": 0}, "training.steps is 0, but must be at least 1"),
+    (TrainingConfig, {"seed": -1}, "training.seed is -1, but must be at least 0"),
+    (TrainingConfig, {"label_smoothing": 1.0}, "training.label_smoothing is 1.0"),
+    (TrainingConfig, {"label_smoothing_mass": "all"}, "training.label_smoothing_mass is 'all'"),
+    (TrainingConfig, {"keep_last": 0}, "training.keep_last is 0"),
+    (ParallelConfig, {"data": 0}, "parallel.data is 0, but must be at least 1"),
+    (ParallelConfig, {"preset": "zero"}, "parallel.preset is 'zero', but must be one of 'replica"),
+    (LoggingConfig, {"log_every": 0}, "logging.log_every is 0"),
+    (LoggingConfig, {"samples": -1}, "logging.samples is -1, but must be at least 0"),
+    (Config, {"model": 3}, "model is 3, but must be TransformerConfig"),
+]
+
+
+@pytest.mark.parametrize(("group", "values", "message"), REFUSED)
+def test_a_value_that_cannot_be_is_refused_with_its_field_and_what_it_must_be(
+    group, values, message
+):
+    with pytest.raises(InputError) as error:
+        group(**values)
+    assert message in str(error.value)
+
+
+def test_heads_that_do_not_divide_are_no_matter_once_both_widths_are_given():
+    config = TransformerConfig(num_heads=7, d_k=64, d_v=32)
+    assert (config.d_k, config.d_v) == (64, 32)
+
+
+def test_a_whole_number_is_taken_where_a_number_is_asked_for():
+    config = OptimizerConfig(learning_rate=2)
+    assert config.learning_rate == 2.0
+    assert isinstance(config.learning_rate, float)
+
+
+def test_zero_rates_are_allowed():
+    assert TransformerConfig(dropout=0).dropout == 0
+    assert TrainingConfig(label_smoothing=0).label_smoothing == 0
+
+
+@pytest.mark.parametrize(
+    ("decode", "reach"),
+    [
+        ({}, 150),
+        ({"extra_length": 500}, 600),
+        ({"max_length": 120}, 120),
+        ({"max_length": 20}, 100),
+    ],
+)
+def test_learned_positions_must_reach_the_longest_input_and_output(decode, reach):
+    decode = DecodeConfig(**decode)
+    model = TransformerConfig(positions="learned", max_positions=reach)
+    assert Config(model=model, decode=decode).model.max_positions == reach
+    short = dataclasses.replace(model, max_positions=reach - 1)
+    with pytest.raises(InputError, match=f"model.max_positions is {reach - 1}.*reach {reach} "):
+        Config(model=short, decode=decode)
+    assert Config(model=short.replace(positions="sinusoidal"), decode=decode).decode == decode
+
+
+# To and from JSON.
+
+
+def test_to_json_and_back_is_the_same_config():
+    config = Config(
+        model=TransformerConfig(d_k=7, d_v=9, encoder_layers=2),
+        data=DataConfig(max_length=40, bucket_lengths=(10, 40), train_source="a.txt"),
+        decode=DecodeConfig(alpha=-0.25, max_length=9),
+    )
+    assert Config.from_json(config.to_json()) == config
+    assert Config.from_json(Config().to_json()) == Config()
+
+
+def test_json_has_every_field_in_order_and_ends_its_last_line():
+    text = Config().to_json()
+    values = json.loads(text)
+    assert list(values) == [field.name for field in dataclasses.fields(Config)]
+    assert list(values["model"])[:2] == ["family", "vocab_size"]
+    assert text.endswith("}\n")
+
+
+def test_fields_left_out_of_json_are_the_defaults():
+    assert Config.from_json('{"model": {"d_ff": 7}}') == Config(model=TransformerConfig(d_ff=7))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"model": {}\n,,}', "here.json:2: not JSON (.*); restore the file from a copy"),
+        ("[]", "here.json: the file must hold one JSON object"),
+        ('{"model": 3}', "here.json: model is 3, but must be a group of fields"),
+        ('{"model": {"d_model": -4}}', "here.json: model.d_model is -4, but must be at least 1"),
+        (
+            '{"model": {"num_layer": 2}}',
+            "here.json: unknown config field 'model.num_layer'; did you mean 'model.num_layers'?",
+        ),
+        ('{"modle": {}}', "here.json: unknown config field 'modle'; did you mean 'model'?"),
+        (
+            '{"optimizer": {"warmup": 2}}',
+            "unknown config field 'optimizer.warmup'; did you mean 'optimizer.warmup_steps'?",
+        ),
+    ],
+)
+def test_json_that_is_no_config_is_refused_with_file_and_field(text, message):
+    with pytest.raises(InputError) as error:
+        Config.from_json(text, "here.json")
+    start, _, end = message.partition("(.*)")
+    assert start in str(error.value)
+    assert end in str(error.value)
+
+
+# Groups of fields in general (`transformer.fields`).
+
+
+def test_flat_names_every_field_as_the_command_line_does():
+    values = flat(Config())
+    assert values["model.d_model"] == 512
+    assert values["data.bucket_lengths"] == (16, 32, 64, 100)
+    groups = [field.default for field in dataclasses.fields(Config)]
+    assert len(values) == sum(len(dataclasses.fields(group)) for group in groups)
+
+
+def test_difference_names_what_differs_with_both_values():
+    config = Config()
+    other = config.replace(
+        model=config.model.replace(d_ff=1024), training=config.training.replace(seed=3)
+    )
+    assert difference(config, other) == {"model.d_ff": (2048, 1024), "training.seed": (0, 3)}
+    assert difference(other, other) == {}
+
+
+def test_difference_of_groups_with_other_fields_shows_none_where_one_is_missing():
+    @dataclasses.dataclass(frozen=True)
+    class Other(Group):
+        group = "decode"
+        width: int = 3
+
+    assert difference(DecodeConfig(), Other())["decode.width"] == (None, 3)
+    assert difference(DecodeConfig(), Other())["decode.beams"] == (4, None)
+
+
+def test_replace_gives_a_checked_copy_and_leaves_the_first_alone():
+    model = TransformerConfig()
+    assert model.replace(d_ff=7).d_ff == 7
+    assert model.d_ff == 2048
+    with pytest.raises(InputError, match=r"model\.d_ff is 0"):
+        model.replace(d_ff=0)
+
+
+def test_a_config_cannot_be_changed_and_can_be_a_key():
+    config = Config()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.model.d_model = 3
+    assert {config: 1}[Config()] == 1
+
+
+def test_lists_become_tuples_when_read_from_a_dict():
+    data = DataConfig.from_dict({"max_length": 20, "bucket_lengths": [10, 20]})
+    assert data.bucket_lengths == (10, 20)

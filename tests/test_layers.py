@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The building blocks of figure 1: their formulae, their widths, and where dropout acts."""
+
+import dataclasses
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+from transformer import families, layers
+from transformer.config import TransformerConfig
+from transformer.layers import (
+    Embedding,
+    FeedForward,
+    LayerNorm,
+    MultiHeadAttention,
+    Residual,
+    attention_of,
+)
+
+
+def random(*shape, seed=0):
+    """Random float32 values."""
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), jnp.float32)
+
+
+# Linear maps, layer norm and the feed-forward network.
+
+
+def test_project_is_a_matrix_product_plus_bias():
+    kernel = jnp.array([[1.0, 2.0, 3.0], [0.0, 1.0, -1.0]])
+    x = jnp.array([[[1.0, 10.0]]])
+    output = layers.project("BTD,DF->BTF", x, kernel, jnp.array([0.5, 0.0, 0.0]))
+    np.testing.assert_array_equal(output, [[[1.5, 12.0, -7.0]]])
+
+
+def test_project_computes_in_the_dtype_of_the_activations():
+    x = jnp.ones((1, 1, 2), jnp.bfloat16)
+    output = layers.project("BTD,DF->BTF", x, jnp.ones((2, 3)), jnp.ones(3))
+    assert output.dtype == jnp.bfloat16
+
+
+def test_layer_norm_by_hand():
+    """Mean 3, variance 4: 1 and 5 become -1 and 1, times 10 and 100, plus 7."""
+    normed = layers.layer_norm(
+        jnp.array([1.0, 5.0]), jnp.array([10.0, 100.0]), jnp.array([7.0, 7.0]), 0.0
+    )
+    np.testing.assert_allclose(normed, [-3.0, 107.0], rtol=1e-6)
+
+
+def test_layer_norm_adds_epsilon_to_the_variance():
+    normed = layers.layer_norm(jnp.array([1.0, 5.0]), jnp.ones(2), jnp.zeros(2), 12.0)
+    np.testing.assert_allclose(normed, [-0.5, 0.5], rtol=1e-6)
+
+
+def test_layer_norm_does_not_see_shift_and_scale_of_its_input():
+    x = random(2, 3, 6)
+    scale, bias = random(6, seed=1), random(6, seed=2)
+    expected = layers.layer_norm(x, scale, bias, 0.0)
+    np.testing.assert_allclose(
+        layers.layer_norm(5.0 * x - 3.0, scale, bias, 0.0), expected, atol=1e-5
+    )
+
+
+def test_feed_forward_by_hand():
+    """Hidden: (3 - 2, 1 - 4) after relu is (1, 0); out: 1 * (2, 5) + (0.5, 0)."""
+    output = layers.feed_forward(
+        jnp.array([[[3.0, 1.0]]]),
+        jnp.array([[1.0, 0.0], [0.0, 1.0]]),
+        jnp.array([-2.0, -4.0]),
+        jnp.array([[2.0, 5.0], [100.0, 100.0]]),
+        jnp.array([0.5, 0.0]),
+    )
+    np.testing.assert_array_equal(output, [[[2.5, 5.0]]])
+
+
+@pytest.mark.parametrize("name", layers.ACTIVATIONS)
+def test_every_activation_is_the_oracles(name):
+    x = np.linspace(-4, 4, 33)
+    expected = oracle.activate(x, name)
+    np.testing.assert_allclose(layers.ACTIVATIONS[name](jnp.asarray(x)), expected, atol=1e-6)
+
+
+def test_the_feed_forward_network_is_the_same_at_every_position(config):
+    network = FeedForward(config)
+    x = random(1, 4, config.d_model)
+    variables = jax.jit(network.init)(jax.random.key(0), x)
+    order = jnp.array([2, 0, 3, 1])
+    np.testing.assert_allclose(
+        network.apply(variables, x[:, order]), network.apply(variables, x)[:, order], atol=1e-6
+    )
+
+
+# Attention of many heads.
+
+
+def attention(**changes):
+    """An attention sub-layer in which every width differs."""
+    widths = {"query_width": 6, "key_width": 7, "value_width": 8, "output_width": 9}
+    return MultiHeadAttention(**({"num_heads": 2, "d_k": 3, "d_v": 5} | widths | changes))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_four_different_widths_and_independent_d_k_and_d_v(bias):
+    module = attention(bias=bias)
+    inputs = random(1, 4, 6), random(1, 5, 7, seed=1), random(1, 5, 8, seed=2)
+    params = jax.eval_shape(module.init, jax.random.key(0), *inputs, None)["params"]
+    params = nn.unbox(params)
+    shapes = {name: leaf.shape for name, leaf in params.items()}
+    expected = {"query": (6, 2, 3), "key": (7, 2, 3), "value": (8, 2, 5), "output": (2, 5, 9)}
+    if bias:
+        expected |= {"query_bias": (2, 3), "key_bias": (2, 3)}
+        expected |= {"value_bias": (2, 5), "output_bias": (9,)}
+    assert shapes == expected
+    params = jax.tree.map(lambda leaf: random(*leaf.shape, seed=leaf.size), params)
+    output, trace = module.apply({"params": params}, *inputs, None)
+    assert trace is None
+    q, k, v = (np.asarray(array[0], np.float64) for array in inputs)
+    everything = oracle.multi_head(oracle.arrays(params), q, k, v, lambda t: [True] * 5)
+    np.testing.assert_allclose(output[0], everything, atol=1e-5)
+
+
+def test_heads_in_another_order_give_the_same():
+    module = attention(num_heads=3)
+    inputs = random(1, 4, 6), random(1, 5, 7, seed=1), random(1, 5, 8, seed=2)
+    params = {
+        "query": random(6, 3, 3),
+        "key": random(7, 3, 3),
+        "value": random(8, 3, 5),
+        "output": random(3, 5, 9),
+    }
+    order = jnp.array([2, 0, 1])
+    moved = {name: leaf[:, order] for name, leaf in params.items() if name != "output"}
+    moved["output"] = params["output"][order]
+    output, _ = module.apply({"params": params}, *inputs, None)
+    np.testing.assert_allclose(
+        module.apply({"params": moved}, *inputs, None)[0], output, rtol=1e-4, atol=1e-4
+    )
+
+
+def test_a_config_gives_each_side_its_heads_and_their_widths():
+    config = TransformerConfig(d_model=12, encoder_heads=2, decoder_heads=6, d_v=7)
+    encoder, decoder = (attention_of(config, side) for side in ("encoder", "decoder"))
+    assert (encoder.num_heads, encoder.d_k, encoder.d_v) == (2, 6, 7)
+    assert (decoder.num_heads, decoder.d_k, decoder.d_v) == (6, 2, 7)
+    assert encoder.output_width == decoder.query_width == 12
+
+
+# Dropout.
+
+
+def test_dropout_zeroes_at_its_rate_and_scales_the_rest():
+    x = 1.0 + jnp.arange(100_000.0)
+    dropped = layers.dropout(x, 0.3, jax.random.key(0))
+    zeros = np.asarray(dropped == 0)
+    assert abs(zeros.mean() - 0.3) < 0.01
+    np.testing.assert_allclose(dropped[~zeros], x[~zeros] / 0.7, rtol=1e-6)
+
+
+def test_dropout_keeps_the_mean():
+    dropped = layers.dropout(jnp.ones(100_000), 0.1, jax.random.key(1))
+    assert abs(float(dropped.mean()) - 1) < 0.01
+
+
+def drawn_shapes(config, source, target_in, train=True):
+    """The shape of every array of random bits that a forward pass draws."""
+    model = families.build(config)
+    params = oracle.random_params(model, seed=0)
+
+    def run(params, key):
+        return model.apply(
+            {"params": params}, source, target_in, train=train, rngs={"dropout": key}
+        )[0]
+
+    jaxpr = jax.make_jaxpr(run)(params, jax.random.key(0))
+    return [
+        equation.params["shape"]
+        for equation in oracle.equations(jaxpr.jaxpr)
+        if equation.primitive.name == "random_bits"
+    ]
+
+
+def test_dropout_is_on_every_sub_layers_output_and_on_both_embeddings(config, source, target_in):
+    """2 sub-layers an encoder layer, 3 a decoder layer, and source and target: paper 5.4."""
+    encoder, decoder = config.encoder_layers, config.decoder_layers
+    drawn = drawn_shapes(config, source, target_in)
+    of_source, of_target = (*source.shape, config.d_model), (*target_in.shape, config.d_model)
+    assert drawn.count(of_source) == 2 * encoder + 1
+    assert drawn.count(of_target) == 3 * decoder + 1
+    assert len(drawn) == 2 * encoder + 3 * decoder + 2
+    assert drawn_shapes(config, source, target_in, train=False) == []
+
+
+def test_the_other_two_dropouts_act_on_weights_and_hidden_layers_alone(config, source, target_in):
+    encoder, decoder = config.encoder_layers, config.decoder_layers
+    (rows, s), t, n = source.shape, target_in.shape[1], config.num_heads
+    only = dataclasses.replace(config, dropout=0.0, attention_dropout=0.1)
+    drawn = drawn_shapes(only, source, target_in)
+    assert drawn.count((rows, n, s, s)) == encoder
+    assert drawn.count((rows, n, t, t)) == drawn.count((rows, n, t, s)) == decoder
+    assert len(drawn) == encoder + 2 * decoder
+    only = dataclasses.replace(config, dropout=0.0, activation_dropout=0.1)
+    drawn = drawn_shapes(only, source, target_in)
+    assert drawn.count((rows, s, config.d_ff)) == encoder
+    assert drawn.count((rows, t, config.d_ff)) == decoder
+    assert len(drawn) == encoder + decoder
+
+
+# Residual connections and norms.
+
+
+def residual(norm, **options):
+    """(module, params): a residual connection whose norm has a scale and a bias of its own."""
+    config = TransformerConfig(d_model=4, num_heads=1, norm=norm, dropout=0.25)
+    return Residual(config), {"norm": {"scale": random(4, seed=8), "bias": random(4, seed=9)}}
+
+
+def double(x):
+    """A sub-layer: twice its input, plus one."""
+    return 2 * x + 1, None
+
+
+def test_post_norm_is_the_norm_of_the_sum():
+    module, params = residual("post")
+    x = random(2, 3, 4)
+    norm = LayerNorm(module.config.norm_epsilon)
+    expected = norm.apply({"params": params["norm"]}, x + (2 * x + 1))
+    output, _ = module.apply({"params": params}, x, double)
+    np.testing.assert_allclose(output, expected, atol=1e-6)
+
+
+def test_pre_norm_is_the_sum_with_the_sub_layer_of_the_norm():
+    module, params = residual("pre")
+    x = random(2, 3, 4)
+    normed = LayerNorm(module.config.norm_epsilon).apply({"params": params["norm"]}, x)
+    output, _ = module.apply({"params": params}, x, double)
+    np.testing.assert_allclose(output, x + (2 * normed + 1), atol=1e-6)
+
+
+def test_dropout_is_on_the_sub_layers_output_and_not_on_what_goes_around_it():
+    module, params = residual("pre")
+    x = random(8, 9, 4)
+    output, _ = module.apply(
+        {"params": params},
+        x,
+        lambda y: (jnp.full_like(y, 3.0), None),
+        train=True,
+        rngs={"dropout": jax.random.key(0)},
+    )
+    added = np.asarray(output - x)
+    kept = np.isclose(added, 4.0, atol=1e-5)
+    assert (kept | np.isclose(added, 0.0, atol=1e-5)).all()
+    assert 0.6 < kept.mean() < 0.9
+
+
+# The embedding.
+
+
+def test_embedding_is_scaled_by_the_root_of_d_model_and_positions_are_not():
+    config = TransformerConfig(vocab_size=5, d_model=16, num_heads=1)
+    module = Embedding(config)
+    table = random(5, 16)
+    positions = jnp.asarray(oracle.sinusoids(3, 16, "interleaved"), jnp.float32)
+    embedded = module.apply(
+        {"params": {"table": table}}, jnp.array([[4, 1, 4]]), positions, method="embed"
+    )
+    np.testing.assert_allclose(embedded[0], 4.0 * table[jnp.array([4, 1, 4])] + positions)
+    own = module.apply({"params": {"table": table}}, 3, method="positions")
+    np.testing.assert_array_equal(own, positions)
+
+
+def test_dropout_is_on_the_sum_of_embedding_and_position():
+    config = TransformerConfig(vocab_size=5, d_model=16, num_heads=1, dropout=0.5)
+    module = Embedding(config)
+    params = {"table": jnp.ones((5, 16))}
+    tokens, positions = jnp.full((9, 7), 4), jnp.ones((7, 16))
+    embedded = module.apply(
+        {"params": params},
+        tokens,
+        positions,
+        train=True,
+        method="embed",
+        rngs={"dropout": jax.random.key(0)},
+    )
+    assert set(np.unique(embedded)) == {0.0, 10.0}
+
+
+def test_logits_are_products_with_the_rows_of_the_same_table():
+    config = TransformerConfig(vocab_size=5, d_model=4, num_heads=1)
+    table, x = random(5, 4), random(1, 2, 4, seed=1)
+    logits = Embedding(config).apply({"params": {"table": table}}, x, method="logits")
+    np.testing.assert_allclose(logits[0], np.asarray(x[0]) @ np.asarray(table).T, rtol=1e-5)
+
+
+def test_learned_positions_are_rows_of_a_table_that_ends():
+    config = TransformerConfig(
+        vocab_size=5, d_model=4, num_heads=1, positions="learned", max_positions=6
+    )
+    params = {"table": random(5, 4), "positions": random(6, 4, seed=1)}
+    module = Embedding(config)
+    table = module.apply({"params": params}, 3, method="positions")
+    np.testing.assert_array_equal(table, params["positions"][:3])
+    with pytest.raises(ValueError, match="7 positions asked for.*model.max_positions = 6; shorten"):
+        module.apply({"params": params}, 7, method="positions")
+
+
+# Fresh parameters.
+
+
+def test_fresh_kernels_are_glorot_uniform_over_all_heads():
+    config = TransformerConfig(d_model=64, num_heads=4, d_k=8, d_v=24, d_ff=96)
+    x = jnp.zeros((1, 1, 64))
+
+    @jax.jit
+    def fresh(key):
+        attention = attention_of(config, "encoder").init(key, x, x, x, None)["params"]
+        return nn.unbox(attention | FeedForward(config).init(key, x)["params"])
+
+    params = fresh(jax.random.key(0))
+    fans = {
+        "query": (64, 4 * 8),
+        "key": (64, 4 * 8),
+        "value": (64, 4 * 24),
+        "output": (4 * 24, 64),
+        "kernel_in": (64, 96),
+        "kernel_out": (96, 64),
+    }
+    for name, (fan_in, fan_out) in fans.items():
+        bound = math.sqrt(6 / (fan_in + fan_out))
+        assert 0.98 * bound < float(jnp.abs(params[name]).max()) <= bound, name
+        assert abs(float(params[name].std()) - bound / math.sqrt(3)) < 0.03 * bound, name
+
+
+def test_fresh_norms_change_nothing_and_fresh_biases_are_zero():
+    x = jnp.zeros((1, 1, 8))
+    norm = nn.unbox(LayerNorm(1e-6).init(jax.random.key(0), x)["params"])
+    np.testing.assert_array_equal(norm["scale"], 1)
+    np.testing.assert_array_equal(norm["bias"], 0)
+    network = jax.jit(FeedForward(TransformerConfig(d_model=8)).init)(jax.random.key(0), x)
+    network = nn.unbox(network["params"])
+    np.testing.assert_array_equal(network["bias_in"], 0)
+    np.testing.assert_array_equal(network["bias_out"], 0)
+
+
+def test_fresh_embeddings_times_the_root_of_d_model_have_variance_one():
+    config = TransformerConfig(vocab_size=500, d_model=64)
+    module = Embedding(config)
+    tokens = jnp.arange(500)[None]
+    params = module.init(jax.random.key(0), tokens, method="tokens")["params"]
+    vectors = module.apply({"params": nn.unbox(params)}, tokens, method="tokens")
+    assert abs(float(vectors.std()) - 1) < 0.02
+
+
+def test_the_same_key_draws_the_same_dropout_and_another_key_another():
+    x = jnp.ones((4, 50))
+    keys = jax.random.key(0), jax.random.key(0), jax.random.key(1)
+    first, again, other = (np.asarray(layers.dropout(x, 0.5, key)) for key in keys)
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()

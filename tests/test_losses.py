@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Label-smoothed cross-entropy: numbers worked by hand, and what does not change it."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+from transformer.errors import InputError
+from transformer.losses import Sums, smoothed_cross_entropy, token_log_probs
+
+PROBABILITIES = [0.5, 0.25, 0.125, 0.125]
+"""Of a vocabulary of four: log2 p is -1, -2, -3, -3."""
+LOGITS = jnp.log(jnp.array([[PROBABILITIES]])) + 3.0
+LN2 = math.log(2)
+
+
+def rows(seed=0, shape=(2, 5, 7)):
+    """Random logits."""
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape) * 2, jnp.float32)
+
+
+TARGET = jnp.array([[3, 6, 1, 2, 0], [5, 2, 0, 0, 0]])
+
+
+def test_uniform_others_by_hand():
+    """Gold word 1 gets 0.7, the three others 0.1 each: 0.7 * 2 + 0.1 * (1 + 3 + 3) = 2.1 bits."""
+    sums = smoothed_cross_entropy(LOGITS, jnp.array([[1]]), 0.3, "uniform_others")
+    assert float(sums.loss) == pytest.approx(2.1 * LN2, rel=1e-6)
+    assert float(sums.nll) == pytest.approx(2 * LN2, rel=1e-6)
+
+
+def test_uniform_by_hand():
+    """All four get 0.1, the gold word 0.6 more: 0.7 * 2 + 0.1 * (1 + 3 + 3) = 2.1 bits at 0.4."""
+    sums = smoothed_cross_entropy(LOGITS, jnp.array([[1]]), 0.4, "uniform")
+    assert float(sums.loss) == pytest.approx(2.1 * LN2, rel=1e-6)
+    sums = smoothed_cross_entropy(LOGITS, jnp.array([[1]]), 0.2, "uniform")
+    assert float(sums.loss) == pytest.approx((0.85 * 2 + 0.05 * 7) * LN2, rel=1e-6)
+
+
+def test_the_masses_differ_by_how_much_the_gold_word_keeps():
+    """uniform with eps is uniform_others with eps (V-1) / V."""
+    uniform = smoothed_cross_entropy(rows(), TARGET, 0.1, "uniform")
+    others = smoothed_cross_entropy(rows(), TARGET, 0.1 * 6 / 7, "uniform_others")
+    assert float(uniform.loss) == pytest.approx(float(others.loss), rel=1e-6)
+
+
+@pytest.mark.parametrize("mass", ["uniform_others", "uniform"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+def test_all_sums_are_the_oracles(mass, smoothing):
+    sums = smoothed_cross_entropy(rows(), TARGET, smoothing, mass)
+    expected = oracle.loss_sums(np.asarray(rows()), TARGET, smoothing, mass)
+    np.testing.assert_allclose(
+        [sums.loss, sums.nll, sums.correct, sums.tokens], expected, rtol=1e-5
+    )
+
+
+def test_without_smoothing_the_loss_is_the_nll():
+    sums = smoothed_cross_entropy(rows(), TARGET, 0.0)
+    assert float(sums.loss) == float(sums.nll)
+
+
+def test_padding_contributes_nothing_to_any_sum():
+    changed = rows().at[0, 4].set(100.0 * rows(1)[0, 4]).at[1, 2:].multiply(-7.0)
+    ours = jax.tree.leaves(smoothed_cross_entropy(rows(), TARGET))
+    assert ours == jax.tree.leaves(smoothed_cross_entropy(changed, TARGET))
+    assert float(smoothed_cross_entropy(rows(), TARGET).tokens) == 6
+
+
+def test_padding_has_no_gradient():
+    gradient = jax.grad(lambda x: smoothed_cross_entropy(x, TARGET).loss)(rows())
+    np.testing.assert_array_equal((gradient != 0).any(-1), TARGET != 0)
+
+
+def test_nothing_but_padding_sums_to_zero():
+    sums = smoothed_cross_entropy(rows(), jnp.zeros_like(TARGET))
+    assert jax.tree.leaves(sums) == jax.tree.leaves(Sums.zero())
+
+
+def test_sums_of_two_batches_add_to_those_of_both():
+    whole = smoothed_cross_entropy(rows(), TARGET)
+    parts = [smoothed_cross_entropy(rows()[i : i + 1], TARGET[i : i + 1]) for i in (0, 1)]
+    added = Sums.zero() + parts[0] + parts[1]
+    np.testing.assert_allclose(jax.tree.leaves(added), jax.tree.leaves(whole), rtol=1e-6)
+
+
+def test_means_divide_by_tokens_and_perplexity_is_exp_of_the_nll():
+    sums = Sums(*(jnp.float32(value) for value in (12.0, 4 * LN2, 3.0, 4.0)))
+    expected = {"loss": 3.0, "nll": LN2, "perplexity": 2.0, "accuracy": 0.75}
+    assert sums.means() == pytest.approx(expected, rel=1e-6)
+
+
+def test_means_over_no_token_are_finite():
+    assert Sums.zero().means() == {"loss": 0, "nll": 0, "perplexity": 1, "accuracy": 0}
+
+
+@pytest.mark.parametrize("mass", ["uniform_others", "uniform"])
+def test_the_smoothed_loss_is_least_where_the_model_equals_the_smoothed_label(mass):
+    label = oracle.smoothed_label(2, 5, 0.2, mass)
+    target = jnp.array([[2]])
+
+    def loss(logits):
+        return smoothed_cross_entropy(logits, target, 0.2, mass).loss
+
+    best = jnp.log(jnp.asarray(label, jnp.float32))[None, None]
+    np.testing.assert_allclose(jax.grad(loss)(best), 0, atol=1e-6)
+    entropy = -(label * np.log(label)).sum()
+    assert float(loss(best)) == pytest.approx(entropy, rel=1e-6)
+    for direction in np.eye(5, dtype=np.float32):
+        assert float(loss(best + 0.5 * direction)) > entropy + 1e-3
+
+
+def test_a_constant_added_to_all_logits_changes_nothing():
+    ours = smoothed_cross_entropy(rows(), TARGET)
+    np.testing.assert_allclose(
+        jax.tree.leaves(smoothed_cross_entropy(rows() + 50.0, TARGET)),
+        jax.tree.leaves(ours),
+        rtol=1e-5,
+    )
+
+
+def test_bfloat16_logits_are_summed_in_float32():
+    logits = rows().astype(jnp.bfloat16)
+    ours = smoothed_cross_entropy(logits, TARGET)
+    expected = smoothed_cross_entropy(logits.astype(jnp.float32), TARGET)
+    assert ours.loss.dtype == jnp.float32
+    assert jax.tree.leaves(ours) == jax.tree.leaves(expected)
+
+
+def test_token_log_probs_by_hand():
+    log_probs = token_log_probs(jnp.tile(LOGITS, (1, 4, 1)), jnp.array([[0, 1, 2, 3]]))
+    np.testing.assert_allclose(log_probs, [[-LN2, -2 * LN2, -3 * LN2, -3 * LN2]], rtol=1e-6)
+
+
+def test_token_log_probs_sum_to_minus_the_nll():
+    total = jnp.where(TARGET != 0, token_log_probs(rows(), TARGET), 0.0).sum()
+    sums = smoothed_cross_entropy(rows(), TARGET)
+    assert float(total) == pytest.approx(-float(sums.nll), rel=1e-6)
+
+
+def test_an_unknown_mass_is_refused_with_the_known_ones():
+    with pytest.raises(InputError, match="'all' is unknown; choose 'uniform_others' or 'uniform'"):
+        smoothed_cross_entropy(rows(), TARGET, 0.1, "all")

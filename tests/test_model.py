@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole model: what changes what, the cache, the tied table, the paper's parameter counts."""
+
+import dataclasses
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+from transformer import families
+from transformer.config import TransformerConfig
+from transformer.model import Transformer
+from transformer.sharding import PRESETS
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+# What changes what.
+
+
+def test_padding_a_row_away_changes_nothing_for_the_others(forward, params, source, target_in):
+    logits = forward(params, source, target_in)
+    emptied = forward(params, source.at[1].set(0), target_in.at[1].set(0))
+    np.testing.assert_allclose(emptied[jnp.array([0, 2])], logits[jnp.array([0, 2])], **CLOSE)
+    assert jnp.isfinite(emptied).all()
+
+
+def test_columns_of_padding_appended_to_source_and_target_change_nothing(
+    forward, params, source, target_in
+):
+    wider = forward(params, jnp.pad(source, ((0, 0), (0, 3))), jnp.pad(target_in, ((0, 0), (0, 2))))
+    np.testing.assert_allclose(wider[:, :4], forward(params, source, target_in), **CLOSE)
+
+
+@pytest.mark.parametrize("t", range(4))
+def test_a_changed_target_token_leaves_what_was_predicted_before_it(
+    forward, params, source, target_in, t
+):
+    logits = forward(params, source, target_in)
+    changed = forward(params, source, target_in.at[:, t].set(8))
+    np.testing.assert_array_equal(changed[:, :t], logits[:, :t])
+    assert (jnp.abs(changed[:, t:] - logits[:, t:]).max((0, 2)) > 1e-4).all()
+
+
+@pytest.mark.parametrize("s", range(3))
+def test_a_changed_source_token_changes_every_prediction_of_its_sentence_alone(
+    forward, params, source, target_in, s
+):
+    logits = forward(params, source, target_in)
+    changed = forward(params, source.at[0, s].set(9), target_in)
+    assert (jnp.abs(changed[0] - logits[0]).max(-1) > 1e-4).all()
+    np.testing.assert_array_equal(changed[1:], logits[1:])
+
+
+def test_the_order_of_source_words_matters(forward, params, source, target_in):
+    swapped = source.at[0, :2].set(source[0, 1::-1])
+    difference = forward(params, swapped, target_in) - forward(params, source, target_in)
+    assert float(jnp.abs(difference[0]).max()) > 1e-3
+
+
+def test_permuting_the_batch_permutes_the_result(forward, params, source, target_in):
+    order = jnp.array([2, 0, 1])
+    permuted = forward(params, source[order], target_in[order])
+    np.testing.assert_allclose(permuted, forward(params, source, target_in)[order], **CLOSE)
+
+
+# One table for source, target and logits.
+
+
+def test_there_is_one_table_of_words(params, config):
+    shape = (config.vocab_size, config.d_model)
+    assert [leaf.shape for leaf in jax.tree.leaves(params)].count(shape) == 1
+
+
+def changed_by_row(forward, params, source, target_in, word):
+    """Which logits change when one word's row of the table does."""
+    table = params["embedding"]["table"]
+    moved = params | {"embedding": {"table": table.at[word].add(0.5)}}
+    logits = forward(params, source, target_in)
+    return np.asarray(jnp.abs(forward(moved, source, target_in) - logits) > 1e-4)
+
+
+def test_a_row_of_the_table_is_a_words_logit(forward, params, source, target_in):
+    """Word 3 is in no source and no target here, so nothing else of it is seen."""
+    changed = changed_by_row(forward, params, source, target_in, 3)
+    assert changed[..., 3].all()
+    assert not np.delete(changed, 3, axis=-1).any()
+
+
+def test_a_row_of_the_table_is_a_words_source_embedding(forward, params, source, target_in):
+    """Word 8 is in the third source only."""
+    changed = np.delete(changed_by_row(forward, params, source, target_in, 8), 8, axis=-1)
+    assert changed[2].any(-1).all()
+    assert not changed[:2].any()
+
+
+def test_a_row_of_the_table_is_a_words_target_embedding(forward, params, source, target_in):
+    """Word 3 is read by the first target at position 2, and nowhere else."""
+    target = target_in.at[0, 2].set(3)
+    changed = np.delete(changed_by_row(forward, params, source, target, 3), 3, axis=-1)
+    assert changed[0, 2:].any(-1).all()
+    assert not changed[0, :2].any()
+    assert not changed[1:].any()
+
+
+# One position at a time.
+
+
+@pytest.fixture(scope="module")
+def calls(model):
+    """The compiled calls of decoding: encode, init_cache, step."""
+
+    def call(method, params, *arguments):
+        return model.apply({"params": params}, *arguments, method=method)
+
+    return {
+        "encode": jax.jit(lambda params, source: call("encode", params, source)[0]),
+        "init_cache": jax.jit(functools.partial(call, "init_cache"), static_argnums=(3, 4)),
+        "step": jax.jit(functools.partial(call, "step")),
+    }
+
+
+def fresh_cache(calls, params, source, beams, length):
+    """A cache at position 0."""
+    memory = calls["encode"](params, source)
+    return calls["init_cache"](params, memory, source, beams, length)
+
+
+def test_one_step_after_another_is_teacher_forcing_at_every_position(
+    calls, forward, params, source, target_in
+):
+    expected = forward(params, source, target_in)
+    cache = fresh_cache(calls, params, source, 2, 4)
+    for t in range(4):
+        assert int(cache.index) == t
+        tokens = jnp.stack([target_in[:, t]] * 2, axis=1)
+        logits, cache = calls["step"](params, tokens, cache)
+        for beam in (0, 1):
+            np.testing.assert_allclose(logits[:, beam], expected[:, t], **CLOSE)
+
+
+def test_beams_that_read_different_tokens_are_different_sentences(
+    calls, forward, params, source, target_in
+):
+    """Beam 1 of row b reads the target of row b - 1; both are teacher forcing of their own."""
+    other = jnp.roll(target_in, 1, axis=0)
+    cache = fresh_cache(calls, params, source, 2, 4)
+    expected = [forward(params, source, tokens) for tokens in (target_in, other)]
+    for t in range(4):
+        tokens = jnp.stack([target_in[:, t], other[:, t]], axis=1)
+        logits, cache = calls["step"](params, tokens, cache)
+        for beam in (0, 1):
+            np.testing.assert_allclose(logits[:, beam], expected[beam][:, t], **CLOSE)
+
+
+def test_reorder_makes_a_beam_go_on_from_another(calls, params, source, target_in, forward):
+    other = target_in.at[:, 1].set(7)
+    cache = fresh_cache(calls, params, source, 2, 4)
+    for t in range(2):
+        tokens = jnp.stack([target_in[:, t], other[:, t]], axis=1)
+        _, cache = calls["step"](params, tokens, cache)
+    cache = Transformer.reorder(cache, jnp.array([[1, 0], [1, 1], [0, 0]]))
+    pasts = [[other, target_in], [other, other], [target_in, target_in]]
+    logits, _ = calls["step"](params, jnp.full((3, 2), 5), cache)
+    for row, beams in enumerate(pasts):
+        for beam, past in enumerate(beams):
+            expected = forward(params, source, past.at[:, 2].set(5))
+            np.testing.assert_allclose(logits[row, beam], expected[row, 2], **CLOSE)
+
+
+def test_cross_attention_keys_exist_once_a_sentence_and_are_never_touched(
+    model, params, source, calls, config
+):
+    def cross(cache):
+        return [(layer.cross_key, layer.cross_value) for layer in cache.layers]
+
+    n = config.num_heads
+    cache = fresh_cache(calls, params, source, 2, 4)
+    for key, value in cross(cache):
+        assert key.shape == (3, 5, n, config.d_k)
+        assert value.shape == (3, 5, n, config.d_v)
+
+    def move_and_step(cache):
+        moved = model.reorder(cache, jnp.ones((3, 2), jnp.int32))
+        tokens = jnp.ones((3, 2), jnp.int32)
+        _, stepped = model.apply({"params": params}, tokens, moved, method=model.step)
+        for before, after in zip(cross(cache), cross(stepped), strict=True):
+            assert before[0] is after[0]
+            assert before[1] is after[1]
+        return stepped
+
+    stepped = jax.eval_shape(move_and_step, cache)
+    assert stepped.layers[0].self_key.shape == (3, 2, 4, n, config.d_k)
+    assert stepped.layers[0].self_value.shape == (3, 2, 4, n, config.d_v)
+
+
+def test_the_search_loop_carries_no_copy_of_the_memory_for_each_beam(calls, params, source):
+    sizes = [
+        sum(leaf.size for leaf in jax.tree.leaves(fresh_cache(calls, params, source, beams, 4)))
+        for beams in (1, 2)
+    ]
+    self_attention = 3 * 3 * 4 * 3 * (5 + 4)  # layers, rows, length, heads, widths
+    assert sizes[1] - sizes[0] == self_attention
+
+
+# Parameters.
+
+SIZES = {
+    "base": {},
+    "d_k 16": {"d_k": 16},
+    "d_k 32": {"d_k": 32},
+    "N 2": {"num_layers": 2},
+    "N 4": {"num_layers": 4},
+    "N 8": {"num_layers": 8},
+    "d_model 256": {"d_model": 256, "d_k": 32, "d_v": 32},
+    "d_model 1024": {"d_model": 1024, "d_k": 128, "d_v": 128},
+    "d_ff 1024": {"d_ff": 1024},
+    "d_ff 4096": {"d_ff": 4096},
+    "big": {"d_model": 1024, "d_ff": 4096, "num_heads": 16},
+}
+"""The rows of the paper's table 3 that give a number of parameters."""
+
+MILLIONS = dict(zip(SIZES, [65, 58, 60, 36, 50, 80, 28, 168, 53, 90, 213], strict=True))
+
+EXACT_AT_37_000 = {
+    "base": 63_045_632,
+    "d_k 16": 55_967_744,
+    "d_k 32": 58_327_040,
+    "N 2": 33_644_544,
+    "N 4": 48_345_088,
+    "N 8": 77_746_176,
+    "d_model 256": 26_816_512,
+    "d_model 1024": 163_815_424,
+    "d_ff 1024": 50_450_432,
+    "d_ff 4096": 88_236_032,
+    "big": 214_171_648,
+}
+
+
+@functools.cache
+def count(vocab_size=37_000, **sizes):
+    """Number of parameters, from shapes alone."""
+    model = families.build(TransformerConfig(vocab_size=vocab_size, **sizes))
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
+@pytest.mark.parametrize("row", SIZES)
+def test_parameter_counts_are_those_of_table_3(row):
+    """The vocabulary counts once, as rows of the one table."""
+    sizes = SIZES[row]
+    assert count(**sizes) == EXACT_AT_37_000[row]
+    vocabulary = 36_000 if row == "big" else 41_100
+    total = count(**sizes) + (vocabulary - 37_000) * sizes.get("d_model", 512)
+    assert round(total / 1e6) == MILLIONS[row]
+
+
+def test_the_vocabulary_adds_one_row_a_word():
+    assert count(41_100) - count() == 4_100 * 512
+
+
+@pytest.mark.parametrize("row", SIZES)
+def test_the_exact_counts_are_those_of_the_formulae(row):
+    """Weights of all attentions, both maps of the network with biases, scale and bias of norms."""
+    base = {"num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8, "d_k": 64, "d_v": 64}
+    layers, d, f, n, d_k, d_v = (base | SIZES[row]).values()
+    attention, network, norm = 2 * d * n * (d_k + d_v), 2 * d * f + f + d, 2 * d
+    encoder = layers * (attention + network + 2 * norm)
+    decoder = layers * (2 * attention + network + 3 * norm)
+    assert 37_000 * d + encoder + decoder == EXACT_AT_37_000[row]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"norm": "pre", "positions": "learned", "attention_bias": True},
+    ],
+)
+def test_every_parameter_has_a_logical_axis_for_each_of_its_own(config, changes):
+    model = families.build(dataclasses.replace(config, **changes))
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    boxed = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
+    known = {axis for axis, _ in PRESETS["replicated"]}
+    leaves = jax.tree.leaves(boxed, is_leaf=lambda leaf: isinstance(leaf, nn.Partitioned))
+    for leaf in leaves:
+        assert isinstance(leaf, nn.LogicallyPartitioned)
+        assert len(leaf.names) == leaf.value.ndim
+        assert set(leaf.names) <= known
+    assert boxed["embedding"]["table"].names == ("vocab", "embed")
+
+
+def test_bfloat16_computes_in_bfloat16_and_keeps_parameters_and_gradients_float32(
+    config, source, target_in
+):
+    model = families.build(dataclasses.replace(config, compute_dtype="bfloat16"))
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    params = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
+    params = nn.unbox(params)
+
+    def run(params):
+        logits, trace = model.apply({"params": params}, source, target_in, capture="full")
+        return logits.astype(jnp.float32).sum(), (logits, trace)
+
+    gradients, (logits, trace) = jax.eval_shape(jax.grad(run, has_aux=True), params)
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+    assert {leaf.dtype for leaf in jax.tree.leaves(gradients)} == {jnp.dtype("float32")}
+    assert logits.dtype == jnp.bfloat16
+    assert trace.decoder.residual.dtype == jnp.bfloat16
+    assert trace.decoder.cross_attention.weights.dtype == jnp.float32
+
+
+def test_bfloat16_logits_are_near_the_float32_ones(config, params, forward, source, target_in):
+    model = families.build(dataclasses.replace(config, compute_dtype="bfloat16"))
+    logits = jax.jit(lambda params: model.apply({"params": params}, source, target_in)[0])(params)
+    expected = forward(params, source, target_in)
+    error = float(jnp.abs(logits.astype(jnp.float32) - expected).max())
+    assert 0 < error < 0.05 * float(jnp.abs(expected).max())
+
+
+def test_the_model_of_the_fixture_is_the_oracles(forward, params, config, source, target_in):
+    expected = oracle.logits(oracle.arrays(params), config, source, target_in)
+    np.testing.assert_allclose(forward(params, source, target_in), expected, rtol=1e-4, atol=1e-5)

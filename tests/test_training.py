@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One update: by hand, whatever the padding, and on whatever mesh."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer import families, optimizers, sharding, training
+from transformer.config import (
+    Config,
+    OptimizerConfig,
+    ParallelConfig,
+    TrainingConfig,
+    TransformerConfig,
+)
+from transformer.training import Batch
+
+CONFIG = Config(
+    model=TransformerConfig(vocab_size=12, num_layers=1, d_model=16, num_heads=4, d_ff=32),
+    optimizer=OptimizerConfig(warmup_steps=20, learning_rate=0.3),
+    training=TrainingConfig(label_smoothing=0.1),
+)
+DRY = CONFIG.replace(model=CONFIG.model.replace(dropout=0.0))
+
+
+def copy_batch(rows=8, seed=0):
+    """Strings to be copied, of 2 to 5 symbols and the end token."""
+    rng = np.random.default_rng(seed)
+    tokens = np.zeros((rows, 6), np.int32)
+    for row in tokens:
+        length = rng.integers(2, 6)
+        row[:length] = rng.integers(4, 12, length)
+        row[length] = 2
+    return Batch(jnp.asarray(tokens), jnp.asarray(tokens))
+
+
+def parts(config):
+    """(model, optimizer) of a config."""
+    return families.build(config.model), optimizers.build(config.optimizer, config.model.d_model)
+
+
+@functools.cache
+def evaluation(config):
+    """`eval_step` on one device."""
+    return jax.jit(functools.partial(training.eval_step, model=parts(config)[0], config=config))
+
+
+@jax.jit
+def fresh(seed):
+    """A state at step 0."""
+    return nn.unbox(training.init_state(*parts(CONFIG), jax.random.key(seed)))
+
+
+@functools.cache
+def compiled(config):
+    """`train_step` on one device."""
+    model, optimizer = parts(config)
+    return jax.jit(
+        functools.partial(training.train_step, model=model, optimizer=optimizer, config=config)
+    )
+
+
+@pytest.fixture(scope="module")
+def state_0():
+    """A fresh state; with dropout and without it the parameters are the same."""
+    return fresh(0)
+
+
+def mean(sums):
+    """The loss per token."""
+    return float(sums.loss / sums.tokens)
+
+
+def test_the_loss_goes_down_on_a_batch_to_be_copied(state_0):
+    step, batch, state = compiled(DRY), copy_batch(), state_0
+    losses = []
+    for _ in range(60):
+        state, sums = step(state, batch)
+        losses.append(mean(sums))
+    assert losses[0] > 2.0
+    assert losses[-1] < 0.4 * losses[0]
+    assert float(sums.correct / sums.tokens) > 0.9
+
+
+def test_two_steps_are_adam_on_the_gradient_of_the_mean_loss(state_0):
+    """The dropout of a step is drawn from `fold_in(rng, step)`."""
+    batch = copy_batch()
+    model, _ = parts(CONFIG)
+
+    @jax.jit
+    def gradient(params, step):
+        def loss(params):
+            sums = training.loss_sums(
+                params,
+                batch,
+                model,
+                smoothing=0.1,
+                mass="uniform_others",
+                rng=jax.random.fold_in(state_0.rng, step),
+            )
+            return sums.loss / sums.tokens
+
+        return jax.grad(loss)(params)
+
+    def flat(tree):
+        return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(tree)])
+
+    state, params = state_0, flat(state_0.params)
+    first = second = np.zeros_like(params)
+    for number in (1, 2):
+        slope = flat(gradient(state.params, number - 1))
+        first = 0.9 * first + 0.1 * slope
+        second = 0.98 * second + 0.02 * slope**2
+        rate = 0.3 * 16**-0.5 * number * 20**-1.5
+        step = first / (1 - 0.9**number) / (np.sqrt(second / (1 - 0.98**number)) + 1e-9)
+        params = params - rate * step
+        state, _ = compiled(CONFIG)(state, batch)
+        assert int(state.step) == number
+        np.testing.assert_allclose(flat(state.opt_state[0].mu), first, rtol=1e-3, atol=1e-7)
+        np.testing.assert_allclose(flat(state.opt_state[0].nu), second, rtol=1e-3, atol=1e-9)
+        # Where a gradient is all but 0, its sign, and so the step, is a matter of rounding.
+        close = np.abs(flat(state.params) - params) < 1e-3 * rate
+        assert close.mean() > 0.98
+        params = flat(state.params)
+
+
+def test_the_sums_are_those_before_the_update_and_count_real_tokens(state_0):
+    batch = copy_batch()
+    _, sums = compiled(DRY)(state_0, batch)
+    expected = evaluation(DRY)(state_0.params, batch)
+    np.testing.assert_allclose(jax.tree.leaves(sums), jax.tree.leaves(expected), rtol=1e-5)
+    assert float(sums.tokens) == float((batch.target != 0).sum())
+    assert float(sums.loss) > 0
+
+
+def test_rows_of_padding_weigh_nothing(state_0):
+    """Four rows and four of padding are worth what those four rows are, twice over."""
+    rows = copy_batch(rows=4).source
+    padded, twice = jnp.pad(rows, ((0, 4), (0, 0))), jnp.concatenate([rows, rows])
+    (ours, sums), (theirs, double) = (
+        compiled(DRY)(state_0, Batch(tokens, tokens)) for tokens in (padded, twice)
+    )
+    halves = [leaf / 2 for leaf in jax.tree.leaves(double)]
+    np.testing.assert_allclose(jax.tree.leaves(sums), halves, rtol=1e-5)
+    for a, b in zip(
+        jax.tree.leaves(ours.opt_state[0].mu), jax.tree.leaves(theirs.opt_state[0].mu), strict=True
+    ):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_a_batch_of_padding_alone_gives_finite_parameters(state_0):
+    nothing = Batch(*(jnp.zeros((8, 6), jnp.int32) for _ in range(2)))
+    state, sums = compiled(DRY)(state_0, nothing)
+    assert jax.tree.leaves(sums) == [0, 0, 0, 0]
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
+
+
+def test_every_step_drops_out_anew_and_the_key_is_never_advanced(state_0):
+    batch = copy_batch()
+    later = state_0.replace(step=state_0.step + 1)
+    runs = [compiled(CONFIG)(state, batch) for state in (state_0, state_0, later)]
+    losses = [mean(sums) for _, sums in runs]
+    assert losses[0] == losses[1] != losses[2]
+    for state, _ in runs:
+        assert (jax.random.key_data(state.rng) == jax.random.key_data(state_0.rng)).all()
+
+
+def test_evaluation_has_no_dropout(state_0):
+    batch = copy_batch()
+    sums = [evaluation(config)(state_0.params, batch) for config in (CONFIG, DRY)]
+    np.testing.assert_allclose(jax.tree.leaves(sums[0]), jax.tree.leaves(sums[1]), rtol=1e-5)
+
+
+def test_the_configs_smoothing_and_mass_are_the_losses(state_0):
+    batch = copy_batch()
+    found = {}
+    for smoothing, mass in ((0.0, "uniform"), (0.2, "uniform"), (0.2, "uniform_others")):
+        options = TrainingConfig(label_smoothing=smoothing, label_smoothing_mass=mass)
+        config = DRY.replace(training=options)
+        found[smoothing, mass] = evaluation(config)(state_0.params, batch)
+    plain, uniform, others = found.values()
+    assert float(plain.loss) == float(plain.nll) == pytest.approx(float(uniform.nll), rel=1e-5)
+    assert len({round(float(sums.loss), 4) for sums in found.values()}) == 3
+    # Both spread 0.2; "uniform" gives a twelfth of it back to the gold word.
+    smooth = float(others.loss - plain.loss) * 11 / 12
+    assert float(uniform.loss - plain.loss) == pytest.approx(smooth, rel=1e-3, abs=1e-3)
+
+
+def test_scores_are_log_probabilities_of_target_tokens_and_zero_where_padded(state_0):
+    batch = copy_batch()
+    model, _ = parts(DRY)
+    scores = jax.jit(functools.partial(training.score_step, model=model))(state_0.params, batch)
+    assert scores.shape == batch.target.shape
+    np.testing.assert_array_equal(scores == 0, batch.target == 0)
+    sums = evaluation(DRY)(state_0.params, batch)
+    assert float(scores.sum()) == pytest.approx(-float(sums.nll), rel=1e-5)
+
+
+def test_a_fresh_state_is_at_step_zero_and_its_parameters_carry_their_axes():
+    make = functools.partial(training.init_state, *parts(CONFIG))
+    boxed = jax.eval_shape(make, jax.random.key(0))
+    table = boxed.params["embedding"]["table"]
+    assert table.names == ("vocab", "embed")
+    moment = boxed.opt_state[0].mu["embedding"]["table"]
+    assert moment.names == ("vocab", "embed")
+    states = fresh(0), fresh(1)
+    tables = [np.asarray(state.params["embedding"]["table"]) for state in states]
+    assert int(states[0].step) == 0
+    assert (tables[0] != tables[1]).all()
+
+
+# Meshes.
+
+
+def three_losses(state, parallel):
+    """The losses of three steps on a mesh, and the last state: as `experiments.compose` does it."""
+    mesh = sharding.make_mesh(parallel)
+    model, optimizer = parts(CONFIG)
+    boxed = jax.eval_shape(
+        functools.partial(training.init_state, model, optimizer), jax.random.key(0)
+    )
+    shardings = sharding.shardings_of(boxed, mesh, parallel.preset)
+    step = jax.jit(
+        functools.partial(training.train_step, model=model, optimizer=optimizer, config=CONFIG),
+        in_shardings=(shardings, sharding.batch_sharding(mesh)),
+        out_shardings=(shardings, sharding.replicated(mesh)),
+    )
+    state, losses = jax.device_put(state, shardings), []
+    for seed in range(3):
+        state, sums = step(state, copy_batch(seed=seed))
+        losses.append(mean(sums))
+    return losses, state
+
+
+@pytest.fixture(scope="module")
+def on_one_device(state_0):
+    """The losses of three steps on a mesh of one device."""
+    return three_losses(state_0, ParallelConfig())[0]
+
+
+def test_a_mesh_of_one_device_is_no_mesh(state_0, on_one_device):
+    state, losses = state_0, []
+    for seed in range(3):
+        state, sums = compiled(CONFIG)(state, copy_batch(seed=seed))
+        losses.append(mean(sums))
+    np.testing.assert_allclose(on_one_device, losses, rtol=1e-5)
+    assert len(set(losses)) == 3
+
+
+@pytest.mark.parametrize(
+    ("data", "model", "preset"),
+    [
+        (8, 1, "replicated"),
+        (8, 1, "fsdp"),
+        (2, 4, "fsdp"),
+        (2, 4, "tensor"),
+    ],
+)
+def test_the_mesh_does_not_change_the_result(state_0, on_one_device, data, model, preset):
+    parallel = ParallelConfig(data=data, model=model, preset=preset)
+    losses, state = three_losses(state_0, parallel)
+    np.testing.assert_allclose(losses, on_one_device, rtol=1e-5)
+    table = state.params["embedding"]["table"]
+    held = {"replicated": (12, 16), "fsdp": (12, 16 // data), "tensor": (12 // model, 16)}
+    assert table.sharding.shard_shape(table.shape) == held[preset]
+    assert len(table.sharding.device_set) == 8
