@@ -97,9 +97,8 @@ def build(config: Config, tokenizer_path: pathlib.Path | None = None) -> Experim
 
     Args:
       config: validated.
-      tokenizer_path: where the vocabulary is kept: read if it is there, learned from the training
-        split and
-        written if not. None learns it anew.
+      tokenizer_path: a vocabulary to use if it is there; otherwise one is learned from the
+        training split.
 
     Raises:
       InputError: for data, vocabulary or devices that do not fit the config.
@@ -122,15 +121,8 @@ def _tokenizer(config: Config, train: datasets.Split, path: pathlib.Path | None)
     if path is not None and path.exists():
         tokenizer = Tokenizer.load(path)
     else:
-        tokenizer = Tokenizer.train(
-            itertools.chain(train.sources, train.targets),
-            config.model.vocab_size,
-            config.data.tokenizer,
-        )
-        if path is not None:
-            partial = path.with_suffix(".partial")
-            partial.write_bytes(tokenizer.model)
-            partial.replace(path)
+        sentences = itertools.chain(train.sources, train.targets)
+        tokenizer = Tokenizer.train(sentences, config.model.vocab_size, config.data.tokenizer)
     if tokenizer.vocab_size != config.model.vocab_size:
         raise InputError(
             f"the tokenizer has {tokenizer.vocab_size} tokens, but model.vocab_size is "

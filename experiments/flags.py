@@ -6,15 +6,18 @@ for optional fields) and is made again, and so validated, from what the flags le
 """
 
 import ast
+import contextlib
 import dataclasses
 import importlib.util
 import inspect
+import logging as standard_logging
 import os
 import pathlib
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from absl import app, flags, logging
@@ -75,6 +78,8 @@ def run(main: Callable[[Config], int | None], config_from: str) -> None:
     # Warnings of this project go through the standard library; absl's are Orbax's, about its own
     # options.
     logging.set_verbosity(logging.ERROR)
+    for package in ("transformer", "experiments"):
+        standard_logging.getLogger(package).setLevel(standard_logging.WARNING)
     logging.get_absl_handler().setFormatter(_Plain())
     app.run(guarded, flags_parser=parse)
 
@@ -128,19 +133,36 @@ def load_config_file(place: str) -> Config:
     if spec is None:
         raise InputError(f"--config={place}: {path} is not a Python file (.py)")
     module = importlib.util.module_from_spec(spec)
-    try:
+    with _blamed_on(path):
         spec.loader.exec_module(module)
-    except SyntaxError as error:
-        raise InputError(f"{path}:{error.lineno}: {error.msg}") from None
     if not hasattr(module, "get_config"):
         raise InputError(f"{path} does not define get_config()")
     takes = inspect.signature(module.get_config).parameters
     if colon and not takes:
         raise InputError(f"--config={place}: get_config() of {path} takes no argument after ':'")
-    config = module.get_config(argument) if colon else module.get_config()
+    needed = [p for p in takes.values() if p.default is p.empty]
+    if needed and not colon:
+        raise InputError(f"--config={place}: get_config() needs an argument; write {path}:ARGUMENT")
+    with _blamed_on(path):
+        config = module.get_config(argument) if colon else module.get_config()
     if not isinstance(config, Config):
         raise InputError(f"get_config() of {path} returned {type(config).__name__}, not a Config")
     return config
+
+
+@contextlib.contextmanager
+def _blamed_on(path: str) -> Iterator[None]:
+    """Turns what a person's config file raises into one message with its line."""
+    try:
+        yield
+    except InputError:
+        raise
+    except SyntaxError as error:
+        raise InputError(f"{error.filename or path}:{error.lineno}: {error.msg}") from None
+    except Exception as error:  # noqa: BLE001 - a person's code may raise anything
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+        place = f"{path}:{lines[-1]}" if lines else path
+        raise InputError(f"{place}: {type(error).__name__}: {error}") from None
 
 
 def to_config_dict(group: Group) -> config_dict.ConfigDict:

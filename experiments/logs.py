@@ -16,6 +16,8 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from transformer.errors import InputError
+
 
 class MetricsLog(contextlib.AbstractContextManager):
     """``metrics.jsonl``, one JSON object a line, and the same numbers as TensorBoard events."""
@@ -25,7 +27,8 @@ class MetricsLog(contextlib.AbstractContextManager):
         killed after its last checkpoint, are dropped, since those steps are made again.
         """
         path = workdir / "metrics.jsonl"
-        kept = [line for line in _lines(path) if _step(line) <= first_step]
+        lines = enumerate(_lines(path), start=1)
+        kept = [line for number, line in lines if _step(line, f"{path}:{number}") <= first_step]
         partial = path.with_suffix(".partial")
         partial.write_text("".join(kept), encoding="utf-8")
         partial.replace(path)
@@ -104,8 +107,11 @@ def _lines(path: pathlib.Path) -> list[str]:
         return [line for line in file if line.endswith("\n")]
 
 
-def _step(line: str) -> int:
-    return json.loads(line)["step"]
+def _step(line: str, place: str) -> int:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, TypeError, KeyError):
+        raise InputError(f"{place}: not a line of metrics; remove the line") from None
 
 
 def _clock(seconds: float) -> str:

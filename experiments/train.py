@@ -56,7 +56,12 @@ def train(config: Config, directory: pathlib.Path) -> tuple[dict[str, Any] | Non
     """
     result_file = directory / "result.json"
     if result_file.exists():
-        result = json.loads(result_file.read_text(encoding="utf-8"))
+        try:
+            result = json.loads(result_file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(
+                f"{result_file} is not JSON ({error}); remove it to go on from the last checkpoint"
+            ) from None
         if result["step"] >= config.training.steps:
             _say(f"{directory} is finished; raise --config.training.steps to train on")
             return result, 0
@@ -81,6 +86,7 @@ def train(config: Config, directory: pathlib.Path) -> tuple[dict[str, Any] | Non
             contextlib.closing(batches.iterate(first)) as iterator,
             _signals() as received,
         ):
+            workdir.begin(directory, config, experiment.tokenizer)
             trainer = _Trainer(experiment, state, meta, began, checkpoints, log, progress)
             for batch in iterator:
                 if int(trainer.step) >= config.training.steps or received:
@@ -170,6 +176,8 @@ class _Trainer:
         """The step compiled for this shape; the time that takes is not counted as training."""
         if batch.source.shape not in self._compiled:
             jax.block_until_ready(self.state)
+            rows, length = batch.source.shape
+            self._progress.say(f"compiling the step for batches of {rows} x {length} tokens")
             compiling = time.monotonic()
             lowered = self.experiment.train_step.lower(self.state, batch)
             self._compiled[batch.source.shape] = lowered.compile()

@@ -14,6 +14,7 @@ from typing import Any
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.fields import difference
+from transformer.tokenizer import Tokenizer
 from transformer.translator import load_config
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,9 @@ _NOT_COMPARED = ("parallel.", "logging.")
 @contextlib.contextmanager
 def claimed(workdir: pathlib.Path, config: Config) -> Iterator[None]:
     """Makes the directory if needed, keeps other trainings out, and holds it to one config.
+
+    The config is written with `begin`, when data and vocabulary have proved good, so that a start
+    that failed does not stand in the way of its own correction.
 
     Raises:
       InputError: when another training runs in it, or it was begun with another config.
@@ -44,30 +48,39 @@ def claimed(workdir: pathlib.Path, config: Config) -> Iterator[None]:
 
 
 def _hold_to(config: Config, workdir: pathlib.Path) -> None:
+    trained = any((workdir / "checkpoints").glob("[0-9]*"))
     for needed in ("config.json", "tokenizer.model"):
-        if any((workdir / "checkpoints").glob("[0-9]*")) and not (workdir / needed).exists():
+        if trained and not (workdir / needed).exists():
             raise InputError(
                 f"{workdir} has checkpoints but no {needed}, without which they cannot be used; "
                 "restore the file, or choose another --workdir"
             )
-    if (workdir / "config.json").exists():
-        changed = {
-            path: values
-            for path, values in difference(load_config(workdir), config).items()
-            if not path.startswith(_NOT_COMPARED)
-        }
-        before, after = changed.get("training.steps", (0, 0))
-        if after > before:
-            del changed["training.steps"]
-            logger.warning("%s goes on from %d to %d steps", workdir, before, after)
-        if changed:
-            lines = [
-                f"  {path}: {old!r} there, {new!r} now" for path, (old, new) in changed.items()
-            ]
-            raise InputError(
-                f"{workdir} was begun with another config:\n" + "\n".join(lines) + "\n"
-                "use that config, or choose another --workdir"
-            )
+    if not (workdir / "config.json").exists():
+        return
+    changed = {
+        path: values
+        for path, values in difference(load_config(workdir), config).items()
+        if not path.startswith(_NOT_COMPARED)
+    }
+    before, after = changed.get("training.steps", (0, 0))
+    if after > before:
+        del changed["training.steps"]
+        logger.warning("%s goes on from %d to %d steps", workdir, before, after)
+    if changed:
+        lines = [f"  {path}: {old!r} there, {new!r} now" for path, (old, new) in changed.items()]
+        raise InputError(
+            f"{workdir} was begun with another config:\n" + "\n".join(lines) + "\n"
+            "use that config, or choose another --workdir"
+        )
+
+
+def begin(workdir: pathlib.Path, config: Config, tokenizer: Tokenizer) -> None:
+    """Writes what makes the workdir self-contained, before the first step."""
+    model = workdir / "tokenizer.model"
+    if not model.exists():
+        partial = model.with_suffix(".partial")
+        partial.write_bytes(tokenizer.model)
+        partial.replace(model)
     write_text(workdir / "config.json", config.to_json())
 
 

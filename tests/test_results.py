@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the README promises of the embedded corpora: each config trained by its command, then scored."""
+"""What the README promises of the embedded corpora: each trained by its command, then scored."""
 
 import json
 import subprocess

@@ -9,10 +9,11 @@ match is never used.
 
 import contextlib
 import hashlib
+import itertools
 import json
 import logging
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import jax
@@ -170,6 +171,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         """
 
         def read(step: int) -> Params:
+            self._require_shapes(step, abstract)
             items = ocp.args.Composite(params=ocp.args.StandardRestore(abstract))
             return self._manager.restore(step, args=items)["params"]
 
@@ -180,31 +182,61 @@ class Checkpoints(contextlib.AbstractContextManager):
                     f"--average={average}, but {self.directory} holds {len(steps)} checkpoints; "
                     "average at most that many, or keep more with training.keep_last"
                 )
-            last = [self._first_intact([step], read)[1] for step in steps[-average:]]
-            return average_params(last)
+            try:
+                return average_params([self._intact(step, read) for step in steps[-average:]])
+            except InputError as error:
+                raise InputError(
+                    f"--average={average} needs the last {average} checkpoints whole, but {error}; "
+                    "average fewer, or leave --average out"
+                ) from None
         best = self.best()
         order = sorted(steps, key=lambda step: (step != best, -step))
         return self._first_intact(order, read)[1]
 
-    def _first_intact(self, steps, read: Callable[[int], Restored]) -> tuple[int, Restored]:
+    def _require_shapes(self, step: int, abstract: Params) -> None:
+        """Refuses parameters of another model before Orbax tries to read them."""
+        saved = self._manager.item_metadata(step)["params"].tree
+        saved = {
+            jax.tree_util.keystr(path): tuple(leaf.shape)
+            for path, leaf in jax.tree_util.tree_leaves_with_path(saved)
+        }
+        wanted = {
+            jax.tree_util.keystr(path): leaf.shape
+            for path, leaf in jax.tree_util.tree_leaves_with_path(abstract)
+        }
+        for name in sorted(saved.keys() | wanted.keys()):
+            if saved.get(name) != wanted.get(name):
+                raise InputError(
+                    f"params{name} has the shape {saved.get(name)}, but config.json makes "
+                    f"{wanted.get(name)}"
+                )
+
+    def _first_intact(
+        self, steps: Iterable[int], read: Callable[[int], Restored]
+    ) -> tuple[int, Restored]:
         problems = []
         for step in steps:
-            problem = self._problem(step)
-            if problem is None:
-                try:
-                    return step, read(step)
-                # Orbax raises many kinds for what is one case here: this checkpoint cannot be read.
-                except Exception as error:  # noqa: BLE001
-                    problem = str(error).strip().splitlines()[0]
-            problems.append(f"step {step}: {problem}")
-            logger.warning(
-                "checkpoint of step %d in %s is not used: %s", step, self.directory, problem
-            )
+            try:
+                return step, self._intact(step, read)
+            except InputError as error:
+                logger.warning("in %s the checkpoint of %s; not used", self.directory, error)
+                problems.append(str(error))
         tried = "; ".join(problems) or "it is empty"
         raise InputError(
             f"no intact checkpoint left in {self.directory} ({tried}); restore the directory from "
             "a copy, or train again in another --workdir"
         )
+
+    def _intact(self, step: int, read: Callable[[int], Restored]) -> Restored:
+        """What `read` gives for a step; an InputError that names it when it is damaged."""
+        problem = self._problem(step)
+        if problem is None:
+            try:
+                return read(step)
+            # Orbax raises many kinds for what is one case here: this checkpoint cannot be read.
+            except Exception as error:  # noqa: BLE001
+                problem = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"step {step}: {problem}")
 
     def _problem(self, step: int) -> str | None:
         """What differs from the digests taken when the checkpoint was written; None if nothing
@@ -214,6 +246,8 @@ class Checkpoints(contextlib.AbstractContextManager):
             return None
         try:
             expected = json.loads(self._digest_file(step).read_text())
+            if not isinstance(expected, dict):
+                raise ValueError
         except (OSError, ValueError):
             return f"{self._digest_file(step).name} cannot be read"
         found = _digests(self.directory / str(step))
@@ -225,7 +259,10 @@ class Checkpoints(contextlib.AbstractContextManager):
         return None
 
     def _set_aside(self, step: int) -> None:
-        (self.directory / str(step)).rename(self.directory / f"damaged-{step}")
+        again = (f"damaged-{step}-{number}" for number in itertools.count(2))
+        names = itertools.chain([f"damaged-{step}"], again)
+        place = next(name for name in names if not (self.directory / name).exists())
+        (self.directory / str(step)).rename(self.directory / place)
         self._digest_file(step).unlink(missing_ok=True)
         self._manager.reload()
 
@@ -256,7 +293,9 @@ def _handlers() -> ocp.handlers.DefaultCheckpointHandlerRegistry:
     for item in ("params", "progress"):
         registry.add(item, ocp.args.StandardSave, ocp.StandardCheckpointHandler)
         registry.add(item, ocp.args.StandardRestore, ocp.StandardCheckpointHandler)
-    for item in ("meta", "metrics"):
-        registry.add(item, ocp.args.JsonSave, ocp.JsonCheckpointHandler)
-        registry.add(item, ocp.args.JsonRestore, ocp.JsonCheckpointHandler)
+    # Orbax itself reads the metrics back from a file of that name.
+    for item, filename in (("meta", None), ("metrics", "metrics")):
+        handler = ocp.JsonCheckpointHandler(filename=filename)
+        registry.add(item, ocp.args.JsonSave, handler)
+        registry.add(item, ocp.args.JsonRestore, handler)
     return registry

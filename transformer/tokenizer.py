@@ -44,7 +44,10 @@ class Tokenizer:
           InputError: when it is missing or is not a SentencePiece model.
         """
         try:
-            return cls(path.read_bytes())
+            model = path.read_bytes()
+            if not model:
+                raise RuntimeError("the file is empty")
+            return cls(model)
         except (OSError, RuntimeError) as error:
             raise InputError(
                 f"{path} is not a tokenizer ({error}); restore the workdir from a copy"
@@ -130,7 +133,12 @@ def _vocabulary_problem(vocab_size: int, message: str) -> str:
     if "required_chars" in message and fewest:
         return (
             f"model.vocab_size is {vocab_size}, but the characters of the training text alone need "
-            f"more than {fewest.group(2)}; raise --config.model.vocab_size"
+            f"{fewest.group(2)}; set --config.model.vocab_size={fewest.group(2)} or higher"
+        )
+    if "!sentences_.empty()" in message or "all_chars_count" in message:
+        return (
+            f"no vocabulary of model.vocab_size = {vocab_size} could be learned: there is no "
+            "sentence in the training text; check the files of the training split"
         )
     return (
         f"no vocabulary of model.vocab_size = {vocab_size} could be learned from the training text "

@@ -22,13 +22,13 @@ def get_config(language: str = "de") -> Config:
             f"pronouns.py:{language} is unknown; choose pronouns.py:de or pronouns.py:fr"
         )
     return Config(
-        model=TransformerConfig(vocab_size=1600, num_layers=2, d_model=128, d_ff=512, num_heads=4),
-        optimizer=OptimizerConfig(warmup_steps=400, learning_rate=0.5),
+        model=TransformerConfig(vocab_size=1600, num_layers=2, d_model=128, d_ff=256, num_heads=4),
+        optimizer=OptimizerConfig(warmup_steps=300, learning_rate=0.5),
         data=DataConfig(
             dataset=f"pronouns_grammar/{language}",
             max_length=32,
             bucket_lengths=(12, 16, 20, 24, 32),
             tokens_per_batch=4096,
         ),
-        training=TrainingConfig(steps=900, validate_every=450, validation_sentences=500),
+        training=TrainingConfig(steps=800, validate_every=400, validation_sentences=500),
     )

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import io
 import os
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -74,6 +75,7 @@ def _prepared(dataset: str) -> tfds.core.DatasetBuilder:
     options = {"config": config, "file_format": "array_record"}
     builder = BUILDERS[name](data_dir=home, **options)
     if not builder.data_path.exists():
+        print(f"generating {dataset} (once, into {home})", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(dir=home) as scratch:
             fresh = BUILDERS[name](data_dir=scratch, **options)
             tfds.disable_progress_bar()

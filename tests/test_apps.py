@@ -1,0 +1,612 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line from end to end: train, stop, go on, evaluate, translate, score."""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import random
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+
+import pytest
+
+REPOSITORY = pathlib.Path(__file__).parent.parent
+CONFIGS = REPOSITORY / "experiments" / "configs"
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """What a command left behind."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def result(self):
+        """The JSON object on the last line of standard output."""
+        return json.loads(self.out.splitlines()[-1])
+
+
+@functools.cache
+def scratch():
+    """A folder of this test session, the user's cache folder to every command; removed at exit."""
+    return tempfile.TemporaryDirectory(prefix="apps")
+
+
+def environment():
+    """Of every command: nothing is read from the user's own cache or written to it."""
+    return os.environ | {
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # compiles three times as fast
+        "XDG_CACHE_HOME": scratch().name,
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(pathlib.Path(__file__).parent)]),
+    }
+
+
+def start(module, *arguments):
+    """``python -m MODULE ARGUMENTS``, running."""
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        cwd=REPOSITORY,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(module, *arguments, stdin=b""):
+    """The same, to its end, in a process forked from one that has imported the libraries."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = {name: pathlib.Path(folder) / name for name in ("stdin", "stdout", "stderr")}
+        files["stdin"].write_bytes(stdin)
+        request = [module, [*map(str, arguments)], [*map(str, files.values())]]
+        server = _server()
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        status = int(server.stdout.readline())
+        out, err = (files[name].read_bytes().decode() for name in ("stdout", "stderr"))
+        return Finished(status, out, err)
+
+
+@functools.cache
+def _server():
+    return subprocess.Popen(
+        [sys.executable, __file__],
+        cwd=REPOSITORY,
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def serve():
+    """Runs what standard input asks for, each in a fork, and prints the exit statuses."""
+    import sacrebleu  # noqa: F401
+    import sentencepiece  # noqa: F401
+
+    from experiments import compose, flags, logs, workdir  # noqa: F401
+
+    for line in sys.stdin:
+        module, arguments, files = json.loads(line)
+        child = os.fork()
+        if not child:
+            signal.alarm(120)
+            for number, name in enumerate(files):
+                os.dup2(os.open(name, os.O_RDWR | os.O_CREAT), number)
+            sys.stdin = os.fdopen(0)
+            status = _status_of(module, arguments)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)  # without taking all the libraries down one by one
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+def _status_of(module, arguments):
+    """The exit status of a module that is run as a program."""
+    sys.argv = [module, *arguments]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as stop:
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+TINY = (
+    "--config.model.d_model=16",
+    "--config.model.d_ff=32",
+    "--config.model.num_layers=1",
+    "--config.model.num_heads=2",
+    "--config.optimizer.warmup_steps=60",
+    "--config.decode.beams=2",
+    "--config.decode.extra_length=4",
+    "--config.training.validation_sentences=4",
+    "--config.logging.log_every=1",
+)
+STEPS = 100
+
+
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory):
+    """Lines of letters and the same in capitals: the flags that name the files of three splits."""
+    folder = tmp_path_factory.mktemp("texts")
+    generator = random.Random(0)
+    flags = []
+    for split, lines in (("train", 120), ("validation", 10), ("test", 9)):
+        rows = [" ".join(generator.choices("abcdefgh", k=2 + i % 6)) for i in range(lines)]
+        for side, text in (("source", rows), ("target", [row.upper() for row in rows])):
+            path = folder / f"{split}.{side}"
+            path.write_text("".join(row + "\n" for row in text))
+            flags.append(f"--config.data.{split}_{side}={path}")
+    return folder, flags
+
+
+@pytest.fixture(scope="session")
+def train(texts):
+    """The command that trains a tiny model on the letters: (workdir, flags) -> arguments."""
+
+    def arguments(workdir, *flags):
+        return (
+            f"--config={CONFIGS / 'text_files.py'}",
+            f"--workdir={workdir}",
+            *texts[1],
+            *TINY,
+            "--config.model.vocab_size=20",
+            "--config.data.tokenizer=word",
+            "--config.data.max_length=8",
+            "--config.data.bucket_lengths=(8,)",
+            "--config.data.tokens_per_batch=128",
+            f"--config.training.steps={STEPS}",
+            f"--config.training.validate_every={STEPS // 4}",
+            *flags,
+        )
+
+    return arguments
+
+
+@pytest.fixture(scope="session")
+def trained(train, tmp_path_factory):
+    """A finished workdir of that command, and what the command said."""
+    workdir = tmp_path_factory.mktemp("letters") / "run"
+    finished = run("experiments.train", *train(workdir))
+    assert finished.status == 0, finished.err
+    return workdir, finished
+
+
+@pytest.fixture
+def workdir(trained, tmp_path):
+    """A copy of it to change."""
+    return shutil.copytree(trained[0], tmp_path / "copy")
+
+
+@pytest.fixture(scope="session")
+def copied(tmp_path_factory):
+    """The workdir and the words of `python -m experiments.train` with the config `copy.py`."""
+    workdir = tmp_path_factory.mktemp("symbols") / "run"
+    arguments = (
+        "--config=experiments/configs/copy.py",
+        f"--workdir={workdir}",
+        *TINY,
+        "--config.data.tokens_per_batch=192",
+        "--config.training.steps=12",
+        "--config.training.validate_every=6",
+    )
+    process = start("experiments.train", *arguments)
+    out, err = process.communicate(timeout=120)
+    return workdir, arguments, Finished(process.returncode, out, err)
+
+
+def lines_of(path):
+    """The JSON objects of a file, one a line."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def parameters(workdir):
+    """Every byte of the parameters at the last step, and the step."""
+    import jax
+    import numpy as np
+
+    from transformer.checkpoints import Checkpoints
+    from transformer.translator import abstract_params, load_config
+
+    with Checkpoints(workdir) as checkpoints:
+        params = checkpoints.restore_params(abstract_params(load_config(workdir)), average=1)
+        return checkpoints.steps()[-1], [np.asarray(p).tobytes() for p in jax.tree.leaves(params)]
+
+
+# Training.
+
+
+def test_the_last_line_of_training_is_one_json_object_with_the_result(copied):
+    _, _, finished = copied
+    assert finished.status == 0, finished.err
+    [line] = finished.out.splitlines()
+    result = json.loads(line)
+    assert result["step"] == 12
+    assert 0 < result["train_loss"] < 10
+    assert {"nll", "perplexity", "bleu"} <= result["validation"].keys()
+    assert result["validation"]["perplexity"] == pytest.approx(
+        2.718281828 ** result["validation"]["nll"], rel=1e-4
+    )
+    assert result["seconds"] > 0
+    assert result["tokens_per_second"] > 0
+    # 30 x 16 embeddings; per layer 4 D^2 an attention, 2 D F + F + D feed-forward, 2 D a norm.
+    assert result["parameters"] == 480 + 3 * 1024 + 2 * (1024 + 32 + 16) + 5 * 32
+
+
+def test_the_result_is_kept_as_it_was_printed(copied):
+    workdir, _, finished = copied
+    assert json.loads((workdir / "result.json").read_text()) == finished.result
+
+
+def test_a_workdir_holds_the_files_of_the_contract(copied):
+    workdir, _, _ = copied
+    for name in ("config.json", "tokenizer.model", "metrics.jsonl", "result.json"):
+        assert (workdir / name).is_file()
+    assert (workdir / "checkpoints" / "6").is_dir()
+    assert (workdir / "checkpoints" / "12").is_dir()
+    assert list(workdir.glob("events.out.tfevents.*"))
+    assert not list(workdir.rglob("*.partial"))
+    config = json.loads((workdir / "config.json").read_text())
+    assert (config["model"]["d_model"], config["data"]["dataset"]) == (16, "symbols_grammar/copy")
+
+
+def test_metrics_are_one_json_object_a_line_with_step_and_split(copied):
+    workdir, _, finished = copied
+    metrics = lines_of(workdir / "metrics.jsonl")
+    steps = {split: [m["step"] for m in metrics if m["split"] == split] for split in MEASURED}
+    assert steps == {"train": list(range(1, 13)), "validation": [6, 12]}
+    for line in metrics:
+        assert MEASURED[line["split"]] <= line.keys()
+    assert metrics[-1] == {"step": 12, "split": "validation", **finished.result["validation"]}
+    assert metrics[-2]["loss"] == finished.result["train_loss"]
+
+
+MEASURED = {
+    "train": {"loss", "nll", "perplexity", "accuracy", "learning_rate", "tokens_per_second"},
+    "validation": {"nll", "perplexity", "bleu"},
+}
+
+
+def test_tensorboard_reads_the_same_numbers(copied):
+    from tensorboard.backend.event_processing import event_file_loader
+
+    workdir, _, _ = copied
+    [path] = workdir.glob("events.out.tfevents.*")
+    found = {
+        (event.step, value.tag): value.tensor.float_val[0]
+        for event in event_file_loader.EventFileLoader(str(path)).Load()
+        for value in event.summary.value
+    }
+    for line in lines_of(workdir / "metrics.jsonl"):
+        for name, value in line.items():
+            if name not in ("step", "split"):
+                expected = pytest.approx(value, rel=1e-5, abs=1e-12)
+                assert found[line["step"], f"{line['split']}/{name}"] == expected
+
+
+def test_progress_goes_to_standard_error_a_line_for_each_report(copied):
+    _, _, finished = copied
+    reports = [line for line in finished.err.splitlines() if line.startswith("step 3/12")]
+    assert len(reports) == 1
+    for word in ("loss", "tokens/s", "lr", "left"):
+        assert word in reports[0]
+    assert "padding" in finished.err
+    assert "warning" not in finished.err.lower()
+
+
+def test_a_finished_run_says_so_and_prints_the_same_last_line(copied):
+    workdir, arguments, finished = copied
+    before = (workdir / "metrics.jsonl").read_bytes()
+    again = run("experiments.train", *arguments)
+    assert (again.status, again.out) == (0, finished.out)
+    assert "finished" in again.err
+    assert "--config.training.steps" in again.err
+    assert (workdir / "metrics.jsonl").read_bytes() == before
+
+
+def test_more_steps_go_on_and_say_so(trained, train, workdir):
+    more = run("experiments.train", *train(workdir, f"--config.training.steps={STEPS + 4}"))
+    assert more.status == 0, more.err
+    assert f"from {STEPS} to {STEPS + 4} steps" in more.err
+    assert f"going on from step {STEPS}" in more.err
+    assert more.result["step"] == STEPS + 4
+    assert more.result["seconds"] > trained[1].result["seconds"]
+    assert json.loads((workdir / "config.json").read_text())["training"]["steps"] == STEPS + 4
+    metrics = lines_of(workdir / "metrics.jsonl")
+    assert [m["step"] for m in metrics if m["split"] == "train"] == list(range(1, STEPS + 5))
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--config.optimizer.warmup_steps=61", "optimizer.warmup_steps: 60 there, 61 now"),
+        (f"--config.training.steps={STEPS - 1}", f"training.steps: {STEPS} there, {STEPS - 1} now"),
+        ("--config.training.seed=1", "training.seed: 0 there, 1 now"),
+    ],
+)
+def test_another_config_is_refused_with_the_difference(train, workdir, flag, words):
+    before = (workdir / "config.json").read_bytes()
+    finished = run("experiments.train", *train(workdir, flag))
+    assert (finished.status, finished.out) == (1, "")
+    assert words in finished.err
+    assert finished.err.count(" there, ") == 1, "the one difference"
+    assert (workdir / "config.json").read_bytes() == before
+
+
+def test_parallel_and_logging_fields_are_not_compared(train, trained, workdir):
+    flags = ("--config.logging.log_every=7", "--config.parallel.preset=fsdp")
+    finished = run("experiments.train", *train(workdir, *flags))
+    assert (finished.status, finished.out) == (0, trained[1].out)
+
+
+def test_a_second_training_in_the_same_workdir_is_refused(train, workdir):
+    from experiments.workdir import claimed
+    from transformer.translator import load_config
+
+    with claimed(workdir, load_config(workdir)):
+        finished = run("experiments.train", *train(workdir))
+    assert (finished.status, finished.out) == (1, "")
+    assert "another training is running" in finished.err
+    assert run("experiments.train", *train(workdir)).status == 0
+
+
+def stop(arguments, number, at):
+    """Trains until a line begins with `at`, sends the signal, and waits for the end."""
+    process = start("experiments.train", *arguments)
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if line.startswith(at):
+            process.send_signal(number)
+            break
+    out, err = process.communicate(timeout=60)
+    return Finished(process.returncode, out, "".join(said) + err)
+
+
+def test_a_training_stopped_in_three_ways_goes_on_to_the_very_same_end(trained, train, tmp_path):
+    arguments = train(tmp_path)
+    reached = 0
+    for number in (signal.SIGINT, signal.SIGTERM):
+        stopped = stop(arguments, number, "step ")
+        assert (stopped.status, stopped.out) == (128 + number, "")
+        before, (reached, _) = reached, parameters(tmp_path)
+        assert before < reached < STEPS // 2
+        assert f"stopped by {number.name} after step {reached}, saved" in stopped.err
+        assert not (tmp_path / "result.json").exists()
+    killed = stop(arguments, signal.SIGKILL, f"step {STEPS // 2 + 1}/")
+    assert killed.status == -signal.SIGKILL
+    assert f"going on from step {reached}" in killed.err
+
+    finished = run("experiments.train", *arguments)
+    assert finished.status == 0, finished.err
+    assert "going on from step" in finished.err
+    assert parameters(tmp_path) == parameters(trained[0])
+    for name in ("step", "train_loss", "validation"):
+        assert finished.result[name] == trained[1].result[name]
+    metrics = lines_of(tmp_path / "metrics.jsonl")
+    assert [m["step"] for m in metrics if m["split"] == "train"] == list(range(1, STEPS + 1))
+
+
+# Evaluation.
+
+EVALUATED = {
+    "bleu",
+    "bleu_signature",
+    "bleu_ci",
+    "chrf",
+    "exact_match",
+    "nll",
+    "perplexity",
+    "sentences",
+}
+
+
+@pytest.fixture(scope="session")
+def evaluated(trained):
+    """What evaluate says of the test split."""
+    finished = run("experiments.evaluate", f"--workdir={trained[0]}")
+    assert finished.status == 0, finished.err
+    return finished
+
+
+def test_evaluation_prints_one_json_object_and_keeps_it(trained, evaluated):
+    [line] = evaluated.out.splitlines()
+    scores = json.loads(line)
+    assert scores.keys() >= EVALUATED
+    assert scores["sentences"] == 9
+    low, high = scores["bleu_ci"]
+    assert low <= high
+    assert "tok:13a" in scores["bleu_signature"]
+    assert json.loads((trained[0] / "evaluations" / "test.json").read_text()) == scores
+
+
+def test_an_embedded_corpus_is_evaluated_by_the_name_of_its_split(copied):
+    workdir, _, finished = copied
+    process = start("experiments.evaluate", f"--workdir={workdir}", "--split=validation")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    scores = json.loads(out)
+    assert scores["sentences"] == 500
+    assert scores["nll"] == pytest.approx(finished.result["validation"]["nll"], rel=1e-5)
+    assert (workdir / "evaluations" / "validation.json").exists()
+    refused = run("experiments.evaluate", f"--workdir={workdir}", "--split=tset")
+    assert (refused.status, refused.out) == (1, "")
+    assert "no split 'tset'" in refused.err
+    assert "train, validation, test" in refused.err
+
+
+def test_files_are_evaluated_as_the_split_that_they_are(trained, texts, evaluated):
+    finished = run(
+        "experiments.evaluate",
+        f"--workdir={trained[0]}",
+        f"--source={texts[0] / 'test.source'}",
+        f"--target={texts[0] / 'test.target'}",
+    )
+    assert finished.result == evaluated.result
+    kept = trained[0] / "evaluations" / "test.source-test.target.json"
+    assert json.loads(kept.read_text()) == finished.result
+
+
+def test_averaged_weights_are_evaluated_and_kept_by_their_own_name(trained, evaluated):
+    finished = run("experiments.evaluate", f"--workdir={trained[0]}", "--average=2")
+    assert finished.result.keys() >= EVALUATED
+    assert finished.result["nll"] != evaluated.result["nll"]
+    kept = trained[0] / "evaluations" / "test-average2.json"
+    assert json.loads(kept.read_text()) == finished.result
+
+
+def test_the_scores_of_the_lines_add_up_to_the_evaluation(trained, texts, evaluated):
+    finished = run(
+        "experiments.score",
+        f"--workdir={trained[0]}",
+        f"--source={texts[0] / 'test.source'}",
+        f"--target={texts[0] / 'test.target'}",
+    )
+    assert finished.status == 0, finished.err
+    rows = [line.split("\t") for line in finished.out.splitlines()]
+    targets = (texts[0] / "test.target").read_text().splitlines()
+    assert [int(tokens) for _, tokens in rows] == [len(line.split()) + 1 for line in targets]
+    total = sum(float(log_prob) for log_prob, _ in rows)
+    tokens = sum(int(count) for _, count in rows)
+    assert -total / tokens == pytest.approx(evaluated.result["nll"], abs=1e-6)
+
+
+# Translation.
+
+INPUT = "a b c\n\nh g f e d c b\nb\n   \na\n"
+
+
+@pytest.fixture(scope="session")
+def translated(trained):
+    """The translations of the input above, by the command as a person would give it."""
+    process = subprocess.run(
+        [sys.executable, "-m", "experiments.translate", f"--workdir={trained[0]}"],
+        cwd=REPOSITORY,
+        env=environment(),
+        input=INPUT.encode(),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr.decode()
+    assert process.stderr == b""
+    return process.stdout.decode()
+
+
+def test_there_is_one_line_out_for_each_line_in_and_empty_lines_stay_empty(trained, translated):
+    lines = translated.split("\n")
+    assert len(lines) == 7
+    assert [bool(line) for line in lines] == [True, False, True, True, False, True, False]
+    for place in (1, 2, 3):
+        line = (INPUT.splitlines()[place] + "\n").encode()
+        alone = run("experiments.translate", f"--workdir={trained[0]}", stdin=line)
+        assert alone.out == lines[place] + "\n", "the order is that of the input"
+
+
+def test_files_are_translated_as_standard_input_is(trained, translated, tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_text(INPUT, encoding="utf-8")
+    finished = run(
+        "experiments.translate",
+        f"--workdir={trained[0]}",
+        f"--input={source}",
+        f"--output={target}",
+    )
+    assert (finished.status, finished.out) == (0, "")
+    assert target.read_text(encoding="utf-8") == translated
+
+
+def test_nothing_in_is_nothing_out(trained):
+    finished = run("experiments.translate", f"--workdir={trained[0]}")
+    assert (finished.status, finished.out, finished.err) == (0, "", "")
+
+
+def test_the_best_translations_are_index_score_and_text(trained, translated):
+    finished = run(
+        "experiments.translate", f"--workdir={trained[0]}", "--nbest=2", stdin=INPUT.encode()
+    )
+    assert finished.status == 0, finished.err
+    rows = [line.split("\t") for line in finished.out.removesuffix("\n").split("\n")]
+    assert [int(index) for index, _, _ in rows] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert [text for _, _, text in rows[::2]] == translated.splitlines()
+    for (_, better, _), (_, worse, _) in zip(rows[::2], rows[1::2], strict=True):
+        assert float(better) >= float(worse)
+
+
+def test_scores_stand_before_the_translations(trained, translated):
+    arguments = ("experiments.translate", f"--workdir={trained[0]}")
+    scored = run(*arguments, "--scores", stdin=INPUT.encode())
+    nbest = run(*arguments, "--nbest=1", stdin=INPUT.encode())
+    rows = [line.split("\t") for line in scored.out.removesuffix("\n").split("\n")]
+    assert [text for _, text in rows] == translated.splitlines()
+    assert [[str(i), *row] for i, row in enumerate(rows)] == [
+        line.split("\t") for line in nbest.out.removesuffix("\n").split("\n")
+    ]
+
+
+def test_fields_of_decoding_may_be_changed(trained, translated):
+    arguments = ("experiments.translate", f"--workdir={trained[0]}", "--nbest=3")
+    refused = run(*arguments, stdin=INPUT.encode())
+    assert (refused.status, refused.out) == (1, "")
+    allowed = run(*arguments, "--config.decode.beams=3", stdin=INPUT.encode())
+    assert allowed.status == 0, allowed.err
+    assert len(allowed.out.splitlines()) == 18
+    short = run(*arguments[:2], "--config.decode.max_length=1", stdin=INPUT.encode())
+    assert short.out == "\n" * 6, "the end token alone fits"
+
+
+def test_too_long_a_line_is_told_by_its_number_and_translated(trained):
+    long = " ".join("abcdefgh")
+    finished = run(
+        "experiments.translate", f"--workdir={trained[0]}", stdin=f"a\n{long}\nb\n".encode()
+    )
+    assert finished.status == 0
+    assert len(finished.out.splitlines()) == 3
+    [warning] = finished.err.splitlines()
+    assert "line 2 has 9 tokens" in warning
+
+
+def test_a_copied_and_renamed_workdir_translates_the_same(trained, translated, tmp_path):
+    moved = shutil.copytree(trained[0], tmp_path / "elsewhere" / "renamed")
+    with _hidden(trained[0]):
+        finished = run("experiments.translate", f"--workdir={moved}", stdin=INPUT.encode())
+    assert (finished.status, finished.out) == (0, translated)
+
+
+@contextlib.contextmanager
+def _hidden(path):
+    path.rename(path.with_name("hidden"))
+    try:
+        yield
+    finally:
+        path.with_name("hidden").rename(path)
+
+
+def test_reading_apps_leave_the_model_as_it_is(trained, workdir):
+    def contents():
+        paths = (p for p in workdir.rglob("*") if p.is_file() and "evaluations" not in p.parts)
+        return {path: path.read_bytes() for path in paths}
+
+    before = contents()
+    run("experiments.translate", f"--workdir={workdir}", stdin=b"a b\n")
+    run("experiments.evaluate", f"--workdir={workdir}")
+    assert contents() == before
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every experiment can be built and trained at its full size, and is the one it says it is."""
+
+import functools
+import inspect
+import re
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_apps import CONFIGS
+
+from experiments.datasets import embedded
+from experiments.flags import load_config_file
+from transformer import families, optimizers, sharding, training
+from transformer.config import Config
+from transformer.errors import InputError
+from transformer.fields import difference
+from transformer.training import Batch
+
+ARGUMENTS = {"pronouns": ("de", "fr")}
+"""What may follow the file's name and a colon, for each file that takes an argument."""
+
+PLACES = [
+    name + argument
+    for name in sorted(path.stem for path in CONFIGS.glob("*.py"))
+    for argument in ("", *(f":{argument}" for argument in ARGUMENTS.get(name, ())))
+]
+
+
+def load(place):
+    """The config of ``name`` or ``name:argument``."""
+    name, colon, argument = place.partition(":")
+    return load_config_file(f"{CONFIGS / name}.py{colon}{argument}")
+
+
+def parts(config):
+    """The step, and the shapes of its state."""
+    model = families.build(config.model)
+    optimizer = optimizers.build(config.optimizer, config.model.d_model)
+    step = functools.partial(training.train_step, model=model, optimizer=optimizer, config=config)
+    make = functools.partial(training.init_state, model, optimizer)
+    return step, make, nn.unbox(jax.eval_shape(make, jax.random.key(0)))
+
+
+def shapes(tree):
+    """Shape and dtype of every leaf."""
+    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
+
+
+def parameters(config):
+    """How many there are."""
+    return sum(leaf.size for leaf in jax.tree.leaves(parts(config)[2].params))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_config_is_valid_and_comes_back_from_json_as_it_was(place):
+    config = load(place)
+    assert isinstance(config, Config)
+    assert Config.from_json(config.to_json()) == config
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_step_has_the_shapes_of_the_state_at_full_size(place):
+    config = load(place)
+    step, _, state = parts(config)
+    length = config.data.bucket_lengths[-1]
+    rows = config.data.tokens_per_batch // length
+    tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
+    after, sums = jax.eval_shape(step, state, Batch(tokens, tokens))
+    assert shapes(after) == shapes(state)
+    assert {leaf.shape for leaf in jax.tree.leaves(sums)} == {()}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_config_fits_the_one_device_that_every_machine_has(place):
+    assert sharding.make_mesh(load(place).parallel).size == 1
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_dataset_of_a_config_exists(place):
+    assert load(place).data.dataset in [*embedded.names(), "text_files"]
+
+
+@pytest.mark.parametrize("name", sorted({place.partition(":")[0] for place in PLACES}))
+def test_a_file_says_what_it_is_and_which_command_runs_it(name):
+    path = CONFIGS / f"{name}.py"
+    source = path.read_text(encoding="utf-8")
+    own = f"--config=experiments/configs/{name}.py"
+    assert own in source or re.search(r"^Run: +as \w+\.py", source, re.MULTILINE)
+    namespace = {"__name__": "config"}
+    exec(compile(source, str(path), "exec"), namespace)
+    takes = bool(inspect.signature(namespace["get_config"]).parameters)
+    assert takes == (name in ARGUMENTS), "name its arguments above, so that each is tested"
+
+
+def test_an_unknown_argument_is_refused_with_the_known_ones():
+    with pytest.raises(InputError) as raised:
+        load("pronouns:nl")
+    assert all(language in str(raised.value) for language in ("nl", *ARGUMENTS["pronouns"]))
+
+
+def test_each_argument_makes_a_config_of_its_own_and_the_first_is_the_default():
+    assert load("pronouns") == load("pronouns:de")
+    assert difference(load("pronouns:de"), load("pronouns:fr")) == {
+        "data.dataset": ("pronouns_grammar/de", "pronouns_grammar/fr")
+    }
+
+
+@pytest.mark.parametrize(
+    ("place", "vocabulary", "exact", "millions"),
+    [
+        ("base", 37_000, 63_045_632, 63),
+        ("base", 41_100, 65_144_832, 65),
+        ("big", 37_000, 214_171_648, 214),
+        ("big", 36_000, 213_147_648, 213),
+    ],
+)
+def test_base_and_big_have_the_papers_numbers_of_parameters(place, vocabulary, exact, millions):
+    config = load(place)
+    config = config.replace(model=config.model.replace(vocab_size=vocabulary))
+    assert parameters(config) == exact
+    assert round(exact / 1e6) == millions
+
+
+def test_base_and_big_are_the_papers():
+    base, big = load("base"), load("big")
+    assert base.model == Config().model
+    assert base.optimizer == Config().optimizer
+    assert (base.training.steps, base.training.keep_last) == (100_000, 5)
+    assert difference(base, big) == {
+        "model.d_model": (512, 1024),
+        "model.num_heads": (8, 16),
+        "model.d_ff": (2048, 4096),
+        "model.dropout": (0.1, 0.3),
+        "training.steps": (100_000, 300_000),
+        "training.keep_last": (5, 20),
+    }
+
+
+def test_t2t_base_differs_from_base_in_exactly_these_fields():
+    assert difference(load("base"), load("t2t_base")) == {
+        "model.norm": ("post", "pre"),
+        "model.attention_dropout": (0.0, 0.1),
+        "model.activation_dropout": (0.0, 0.1),
+        "model.sinusoid_layout": ("interleaved", "halves"),
+        "optimizer.beta2": (0.98, 0.997),
+        "optimizer.warmup_steps": (4000, 8000),
+        "optimizer.learning_rate": (1.0, 2.0),
+    }
+
+
+def test_the_symbol_tasks_differ_in_nothing_but_the_task():
+    for task in ("reverse", "sort"):
+        assert difference(load("copy"), load(task)) == {
+            "data.dataset": ("symbols_grammar/copy", f"symbols_grammar/{task}")
+        }
+
+
+@pytest.mark.slow
+def test_a_step_of_the_base_model_runs_here_with_a_finite_loss():
+    step, make, _ = parts(load("base"))
+    state = nn.unbox(jax.jit(make)(jax.random.key(0)))
+    generator = np.random.default_rng(0)
+    tokens = jnp.asarray(generator.integers(4, 37_000, (2, 2, 16)), jnp.int32)
+    after, sums = jax.jit(step, donate_argnums=0)(state, Batch(*tokens))
+    assert int(after.step) == 1
+    assert float(sums.tokens) == 32
+    # Fresh embeddings tell little, so the loss is near that of a guess among all words.
+    assert 0.5 * np.log(37_000) < float(sums.nll) / 32 < 2 * np.log(37_000)
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(after.params))

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A config goes through the command line unchanged but for what the flags say, or is refused."""
+
+import inspect
+import json
+import re
+
+import pytest
+from ml_collections import config_dict
+from test_apps import REPOSITORY, run
+
+from experiments import flags
+from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
+from transformer.errors import InputError
+from transformer.fields import flat
+
+CONFIGS = sorted((REPOSITORY / "experiments" / "configs").glob("*.py"))
+BASE = REPOSITORY / "experiments" / "configs" / "base.py"
+
+
+def show(config):
+    """An app that prints the config it was given."""
+    print(config.to_json())
+
+
+def shown(*arguments, config=BASE):
+    """The flat config that the app gets from a command line."""
+    finished = run("test_flags", f"--config={config}", *arguments)
+    assert finished.status == 0, finished.err
+    assert finished.err == ""
+    return flat(Config.from_json(finished.out))
+
+
+def refused(*arguments, config=BASE):
+    """The one message with which a command line is refused."""
+    finished = run("test_flags", *([f"--config={config}"] if config else []), *arguments)
+    assert (finished.status, finished.out) == (1, "")
+    assert finished.err.startswith("error: ")
+    assert "Traceback" not in finished.err
+    return finished.err
+
+
+def changed(*arguments):
+    """The fields that flags change in the base config."""
+    base = flat(flags.load_config_file(str(BASE)))
+    return {path: value for path, value in shown(*arguments).items() if value != base[path]}
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_comes_back_from_its_config_dict_as_it_was(path):
+    config = flags.load_config_file(str(path))
+    assert flags.to_config(flags.to_config_dict(config)) == config
+
+
+def test_a_config_dict_has_typed_places_for_what_is_not_given():
+    values = flags.to_config_dict(Config())
+    assert values.model.d_k is None
+    values.model.d_k = 32
+    values.data.train_source = "train.en"
+    for group, field, wrong in (("model", "d_v", "wide"), ("data", "train_target", 3)):
+        with pytest.raises(TypeError):
+            setattr(values[group], field, wrong)
+    config = flags.to_config(values)
+    assert (config.model.d_k, config.data.train_source) == (32, "train.en")
+    assert isinstance(values, config_dict.ConfigDict)
+
+
+def test_without_overrides_the_app_gets_the_config_of_the_file():
+    assert changed() == {}
+
+
+def test_fields_of_every_kind_are_overridden():
+    assert changed(
+        "--config.model.num_layers=2",
+        "--config.model.d_k=16",
+        "--config.model.dropout=0.25",
+        "--config.optimizer.learning_rate=2",
+        "--config.logging.tensorboard=false",
+        "--config.data.bucket_lengths=(8, 256)",
+        "--config.data.train_source=a=b.en",
+        "--config.model.norm=pre",
+        "--config.decode.max_length=40",
+        "--config.optimizer.epsilon=1e-8",
+    ) == {
+        "model.num_layers": 2,
+        "model.d_k": 16,
+        "model.dropout": 0.25,
+        "optimizer.learning_rate": 2.0,
+        "logging.tensorboard": False,
+        "data.bucket_lengths": (8, 256),
+        "data.train_source": "a=b.en",
+        "model.norm": "pre",
+        "decode.max_length": 40,
+        "optimizer.epsilon": 1e-8,
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "change"),
+    [
+        (["--noconfig.logging.tensorboard"], {"logging.tensorboard": False}),
+        (["--config.training.steps", "7"], {"training.steps": 7}),
+        (["-config.training.steps=7"], {"training.steps": 7}),
+        (["--config.training.steps=7", "--config.training.steps=8"], {"training.steps": 8}),
+        (
+            ["--config.data.max_length=16", "--config.data.bucket_lengths=(16,)"],
+            {"data.max_length": 16, "data.bucket_lengths": (16,)},
+        ),
+    ],
+    ids=["no", "space", "one dash", "the last counts", "one-element tuple"],
+)
+def test_flags_are_written_in_the_usual_ways(arguments, change):
+    assert changed(*arguments) == change
+
+
+def test_a_file_may_take_an_argument_and_overrides_beside_it(tmp_path):
+    path = tmp_path / "configured.py"
+    path.write_text(
+        "from transformer.config import Config, TrainingConfig\n"
+        "def get_config(seed='1'):\n"
+        "    return Config(training=TrainingConfig(seed=int(seed)))\n"
+    )
+    assert shown(config=path)["training.seed"] == 1
+    both = shown("--config.training.steps=3", config=f"{path}:41")
+    assert (both["training.seed"], both["training.steps"]) == (41, 3)
+
+
+def test_the_file_may_stand_anywhere_and_apart_from_its_flag():
+    finished = run("test_flags", "--config.training.steps=3", "--config", BASE)
+    assert json.loads(finished.out)["training"]["steps"] == 3
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--config.model.num_layer=2", ["'model.num_layer'", "did you mean 'model.num_layers'?"]),
+        ("--config.modle.d_ff=2", ["'modle.d_ff'", "did you mean 'model.d_ff'?"]),
+        ("--config.d_model=64", ["'d_model'", "did you mean 'model.d_model'?"]),
+        ("--config.model=2", ["'model'"]),
+        ("--config.model.num_layers=two", ["model.num_layers", "two"]),
+        ("--config.model.num_layers=1.5", ["model.num_layers", "1.5"]),
+        ("--config.model.dropout=much", ["model.dropout", "much"]),
+        ("--config.logging.tensorboard=perhaps", ["logging.tensorboard", "perhaps"]),
+        ("--config.data.bucket_lengths=16", ["data.bucket_lengths"]),
+        ("--config.data.bucket_lengths=(16,'x')", ["data.bucket_lengths"]),
+        ("--config.data.bucket_lengths=(32,16,256)", ["data.bucket_lengths", "ascending"]),
+        ("--config.model.norm=middle", ["model.norm is 'middle'", "'post', 'pre'"]),
+        ("--config.model.dropout=1", ["model.dropout is 1.0", "below 1"]),
+        ("--config.decode.beams=0", ["decode.beams is 0", "at least 1"]),
+        ("--config.model.num_heads=7", ["model.d_model is 512", "7", "model.d_k"]),
+        ("--config.model.num_layers", ["model.num_layers"]),
+        ("--confg.model.num_layers=2", ["confg"]),
+    ],
+)
+def test_what_a_field_cannot_be_is_refused_by_its_name(flag, words):
+    message = refused(flag)
+    assert all(word in message for word in words), message
+    assert len(message.splitlines()) <= 3
+
+
+FILES = {
+    "missing": (None, ["no file", "experiments/configs"]),
+    "syntax": ("def get_config(:\n", [":1:", "invalid syntax"]),
+    "without": ("x = 1\n", ["does not define get_config()"]),
+    "other": ("def get_config():\n    return {}\n", ["returned dict, not a Config"]),
+    "broken": ("import no_such_module\n", [":1", "no_such_module"]),
+    "raises": ("def get_config():\n    return 1 / 0\n", [":2", "division by zero"]),
+    "needs": ("def get_config(which):\n    return which\n", ["argument"]),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_gives_no_config_is_refused_by_its_name(tmp_path, name):
+    text, words = FILES[name]
+    path = tmp_path / f"{name}.py"
+    if text is not None:
+        path.write_text(text)
+    message = refused(config=path)
+    assert str(path) in message
+    assert all(word in message for word in words), message
+
+
+def test_a_file_that_is_not_python_is_refused(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("model: {}\n")
+    assert f"{path} is not a Python file" in refused(config=path)
+
+
+def test_an_argument_that_the_file_does_not_take_is_refused():
+    assert "takes no argument" in refused(config=f"{BASE}:de")
+
+
+@pytest.mark.parametrize("argument", ["", "--config=", "--config"])
+def test_a_missing_config_is_asked_for_with_an_example(argument):
+    arguments = [argument] if argument else []
+    assert "--config=experiments/configs/" in refused(*arguments, config=None)
+
+
+def test_a_stray_argument_is_refused():
+    assert "'stray'" in refused("stray")
+
+
+def test_files_are_loaded_in_this_process_too(tmp_path):
+    assert flags.load_config_file(str(BASE)).data.dataset == "text_files"
+    with pytest.raises(InputError, match="no file"):
+        flags.load_config_file(str(tmp_path / "none.py"))
+
+
+@pytest.mark.parametrize("app", ["train", "evaluate", "translate", "score"])
+def test_help_exits_with_0_and_says_everything(app):
+    finished = run(f"experiments.{app}", "--help")
+    assert finished.status == 0, finished.err
+    assert finished.err == ""
+    source = (REPOSITORY / "experiments" / f"{app}.py").read_text()
+    assert "--workdir" in finished.out
+    for defined in re.findall(r'flags\.DEFINE_\w+\(\s*"(\w+)"', source):
+        assert f"--{defined}" in finished.out
+    listed = dict(re.findall(r"^ +([a-z_]+\.[a-z_0-9]+): (.*)$", finished.out, re.MULTILINE))
+    assert listed.keys() == flat(Config()).keys()
+    assert listed["model.num_layers"] == "int = 6"
+    assert listed["model.encoder_layers"] == "int | None = None"
+    assert "'post', 'pre'" in listed["model.norm"]
+    assert max(map(len, finished.out.splitlines())) <= 140
+
+
+def test_help_tells_what_a_field_means():
+    out = " ".join(run("experiments.train", "--help").out.split())
+    for group, words in (
+        (TransformerConfig, "Where it differs from num_layers."),
+        (DecodeConfig, "K; 1 is greedy search."),
+        (DataConfig, "The number of rows is a multiple of this, whatever the mesh."),
+    ):
+        assert inspect.getdoc(group).splitlines()[0] in out
+        assert words in out
+
+
+def test_help_alone_needs_no_config_and_makes_nothing(tmp_path):
+    finished = run("experiments.train", f"--workdir={tmp_path / 'run'}", "-h")
+    assert finished.status == 0
+    assert "python -m experiments.train --config=" in finished.out
+    assert not list(tmp_path.iterdir())
+
+
+if __name__ == "__main__":
+    flags.run(show, config_from="config")

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of the house: who may import whom, what every file begins with, how long it may be."""
+
+import ast
+import os
+import subprocess
+import sys
+
+import pytest
+from test_apps import REPOSITORY
+
+PACKAGES = ("transformer", "experiments")
+FILES = sorted(
+    path
+    for folder in (*PACKAGES, "tests")
+    for path in (REPOSITORY / folder).rglob("*.py")
+    if "__pycache__" not in path.parts
+)
+
+
+def python(*arguments, **variables):
+    """Runs this interpreter in the repository."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=REPOSITORY,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
+def named(path):
+    """Its path below the repository."""
+    return str(path.relative_to(REPOSITORY))
+
+
+def test_the_import_contracts_hold():
+    program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    finished = python("-c", program, "--no-cache")
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert "0 broken" in finished.stdout
+
+
+@pytest.mark.parametrize("command", [("check",), ("format", "--check")], ids=" ".join)
+def test_ruff_has_nothing_to_say(command):
+    finished = python("-m", "ruff", *command, "--no-cache", ".")
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+def test_there_are_files_to_hold_to_the_rules():
+    found = {named(path) for path in FILES}
+    assert {"transformer/model.py", "experiments/train.py", "tests/test_house.py"} <= found
+    assert "experiments/configs/base.py" in found
+
+
+def test_every_file_begins_with_its_licence_and_says_what_it_is():
+    for path in [*FILES, REPOSITORY / "setup.py"]:
+        text = path.read_text(encoding="utf-8")
+        assert text.startswith("# SPDX-License-Identifier: Apache-2.0\n"), named(path)
+        assert ast.get_docstring(ast.parse(text)), named(path)
+
+
+def test_no_file_is_a_drawer_for_everything():
+    drawers = ("utils", "util", "helpers", "misc", "common")
+    assert [named(path) for path in FILES if path.stem.strip("_") in drawers] == []
+
+
+def test_no_file_is_longer_than_can_be_read():
+    lengths = {
+        named(path): len(path.read_text(encoding="utf-8").splitlines())
+        for path in FILES
+        if path.relative_to(REPOSITORY).parts[0] in PACKAGES
+    }
+    assert {name: length for name, length in lengths.items() if length > 500} == {}
+
+
+def test_only_the_named_files_import_the_libraries_that_change():
+    homes = {
+        "orbax": {"transformer/checkpoints.py"},
+        "sentencepiece": {"transformer/tokenizer.py"},
+        "sacrebleu": {"transformer/metrics.py"},
+    }
+    found = {library: set() for library in homes}
+    for path in FILES:
+        if path.relative_to(REPOSITORY).parts[0] in PACKAGES:
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                names = [alias.name for alias in getattr(node, "names", ()) if alias.name]
+                names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                if isinstance(node, ast.Import | ast.ImportFrom):
+                    for library in {name.partition(".")[0] for name in names} & homes.keys():
+                        found[library].add(named(path))
+    assert found == homes
+
+
+ALONE = '''
+import builtins, importlib.metadata, re, sys
+
+OWN = {"jax", "jaxlib", "flax", "optax", "orbax", "jaxtyping", "numpy"}
+"""What the library itself may import, beside the standard library."""
+
+def needed_by(names):
+    """The distributions of these names and all that they require."""
+    found = set()
+    while names:
+        name = re.sub(r"[-_.]+", "-", names.pop()).lower()
+        if name not in found:
+            try:
+                requirements = importlib.metadata.requires(name) or ()
+            except importlib.metadata.PackageNotFoundError:
+                continue
+            found.add(name)
+            names += [re.match(r"[\\w.-]+", r)[0] for r in requirements if "extra ==" not in r]
+    return found
+
+needed = needed_by(["jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "jaxtyping", "numpy"])
+UNNEEDED = {
+    module
+    for module, distributions in importlib.metadata.packages_distributions().items()
+    if not any(re.sub(r"[-_.]+", "-", name).lower() in needed for name in distributions)
+} - {"transformer"}
+ABSENT = ("sentencepiece", "sacrebleu", "matplotlib", "tensorflow_datasets", "grain",
+          "ml_collections", "tensorboard", "beartype", "experiments", "tensorflow", "torch")
+
+class Finder:
+    """Another finder, to which what is not needed is not installed."""
+
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in UNNEEDED | set(ABSENT):
+            return None
+        return self.finder.find_spec(name, path, target)
+
+sys.meta_path[:] = map(Finder, sys.meta_path)
+plain = builtins.__import__
+
+def checked(name, globals=None, locals=None, fromlist=(), level=0):
+    importer, top = (globals or {}).get("__name__", ""), name.partition(".")[0]
+    if importer.partition(".")[0] == "transformer" and level == 0:
+        if top not in OWN | {"transformer", *sys.stdlib_module_names}:
+            sys.exit(f"{importer} imports {name}")
+    return plain(name, globals, locals, fromlist, level)
+
+builtins.__import__ = checked
+
+import tempfile
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import transformer
+from transformer import decoding, families, optimizers, training
+from transformer.checkpoints import Checkpoints
+
+config = transformer.Config(model=transformer.TransformerConfig(
+    vocab_size=11, num_layers=1, d_model=8, d_ff=8, num_heads=2))
+model = transformer.build(config.model)
+optimizer = optimizers.build(config.optimizer, config.model.d_model)
+state = nn.unbox(jax.jit(lambda key: training.init_state(model, optimizer, key))(jax.random.key(0)))
+source = jnp.array([[4, 5, 6, 2], [7, 2, 0, 0]])
+step = jax.jit(lambda state, batch: training.train_step(
+    state, batch, model=model, optimizer=optimizer, config=config))
+state, sums = step(state, training.Batch(source, source))
+assert int(state.step) == 1 and float(sums.tokens) == 6, sums
+
+def translate(params, beams):
+    call = lambda method, *a: model.apply({"params": params}, *a, method=method)
+    memory, _ = call(model.encode, source)
+    return decoding.beam_search(
+        lambda tokens, cache: call(model.step, tokens, cache),
+        model.reorder,
+        call(model.init_cache, memory, source, beams, 5),
+        jnp.array([5, 3]),
+        beams=beams,
+        max_length=5,
+    )
+
+for beams in (1, 2):
+    found = jax.jit(translate, static_argnums=1)(state.params, beams)
+    assert found.tokens.shape == (2, beams, 5), found
+    assert ((found.tokens[:, 0] == 2).sum(-1) == 1).all(), found
+
+here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+abstract = jax.tree.map(
+    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), state)
+with tempfile.TemporaryDirectory() as folder:
+    with Checkpoints(folder, keep_last=1) as checkpoints:
+        checkpoints.save(state, {})
+    with Checkpoints(folder) as checkpoints:
+        checkpoints.restore_params(abstract.params)
+
+for name in ABSENT:
+    try:
+        __import__(name)
+    except ModuleNotFoundError:
+        continue
+    sys.exit(f"{name} was to be absent")
+print("imported, trained, decoded")
+'''
+"""A program for an interpreter in which only what the library needs is installed."""
+
+
+def test_the_library_imports_trains_and_decodes_with_jax_flax_optax_orbax_and_jaxtyping_alone():
+    finished = python("-c", ALONE, JAX_DISABLE_MOST_OPTIMIZATIONS="1")
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout == "imported, trained, decoded\n"
+
+
+def test_the_apps_import_no_tensorflow(tmp_path):
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow" / "__init__.py").write_text("raise SystemExit('TensorFlow')\n")
+    paths = os.pathsep.join([str(tmp_path), str(REPOSITORY)])
+    stands = python("-c", "import tensorflow", PYTHONPATH=paths)
+    assert stands.stderr == "TensorFlow\n", "the stand-in is what would be imported"
+    finished = python("-c", "import experiments.train", PYTHONPATH=paths)
+    assert finished.returncode == 0, finished.stderr

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Raw text comes back as it went in; a vocabulary that cannot be is refused with one that can."""
+
+import io
+import random
+import re
+
+import pytest
+import sentencepiece
+
+from transformer.arrays import BOS_ID, EOS_ID, NUM_SPECIAL_IDS, PAD_ID, UNK_ID
+from transformer.errors import InputError
+from transformer.tokenizer import Tokenizer
+
+SENTENCES = [
+    "The animal didn't cross the street because it was too tired.",
+    "Das Tier überquerte die Straße nicht, weil es zu müde war.",
+    "L'animal n'a pas traversé la rue : il était trop fatigué !",
+    "Животное не перешло улицу, потому что слишком устало.",
+    "Το ζώο δεν διέσχισε τον δρόμο.",
+    "この動物は疲れていたので、道を渡らなかった。",
+    "동물은 너무 피곤해서 길을 건너지 않았다.",
+    "لم يعبر الحيوان الشارع لأنه كان متعبًا جدًا.",
+    "जानवर ने सड़क पार नहीं की।",
+    "ﬁne print: ½ km², Ⅷ, e\u0301 and é, 😀👩‍👩‍👧",
+]
+"""Scripts, marks and compatibility characters that normalisation would change."""
+
+
+@pytest.fixture(scope="module", params=["bpe", "unigram"])
+def tokenizer(request):
+    """A sub-word vocabulary of the sentences above."""
+    return Tokenizer.train(SENTENCES * 20, 170, request.param)
+
+
+@pytest.mark.parametrize("text", SENTENCES, ids=range(len(SENTENCES)))
+def test_text_of_every_script_comes_back_as_it_was(tokenizer, text):
+    [ids] = tokenizer.encode([text])
+    assert UNK_ID not in ids
+    assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("blank", ["\t", "\xa0", "\u3000", "\u2028", "\x0c"], ids=ascii)
+def test_every_blank_but_the_space_comes_back_as_it_was(blank):
+    text = f"left{blank}right"
+    tokenizer = Tokenizer.train([text, *SENTENCES], 250)
+    assert tokenizer.decode(tokenizer.encode([text])[0]) == text
+
+
+def test_spaces_in_a_row_are_read_as_one_and_those_at_the_ends_as_none(tokenizer):
+    plain, spaced, only = tokenizer.encode(["the street", "  the   street ", "   "])
+    assert spaced == plain
+    assert only == [EOS_ID]
+
+
+def test_the_pieces_of_a_sentence_spell_it(tokenizer):
+    [ids] = tokenizer.encode(["the street"])
+    assert "".join(tokenizer.pieces(ids[:-1])) == "▁the▁street"
+
+
+def test_ids_are_within_the_vocabulary_and_the_end_token_stands_last_and_only_there(tokenizer):
+    assert tokenizer.vocab_size == 170
+    for ids in tokenizer.encode(SENTENCES):
+        assert ids[-1] == EOS_ID
+        assert min(ids[:-1]) >= NUM_SPECIAL_IDS
+        assert max(ids) < tokenizer.vocab_size
+
+
+def test_special_ids_are_the_projects(tokenizer):
+    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    found = processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id()
+    assert found == (PAD_ID, BOS_ID, EOS_ID, UNK_ID) == (0, 1, 2, 3)
+
+
+def test_text_that_looks_like_a_special_token_is_text(tokenizer):
+    ids = tokenizer.encode(["<pad> <s> </s>"])[0][:-1]
+    assert not {PAD_ID, BOS_ID, EOS_ID} & set(ids)
+
+
+def test_decoding_stops_at_the_end_token(tokenizer):
+    [ids] = tokenizer.encode(["the street"])
+    assert tokenizer.decode([*ids, *ids]) == "the street"
+    assert tokenizer.decode([EOS_ID, *ids]) == ""
+
+
+def test_an_empty_line_is_the_end_token_alone(tokenizer):
+    assert tokenizer.encode(["", "the", ""])[0::2] == [[EOS_ID], [EOS_ID]]
+    assert tokenizer.decode([EOS_ID]) == tokenizer.decode([]) == ""
+
+
+def test_characters_never_seen_are_unknown(tokenizer):
+    assert UNK_ID in tokenizer.encode(["ქ"])[0]
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram", "word"])
+def test_training_twice_gives_the_same_bytes(algorithm):
+    size = {"bpe": 320, "unigram": 170, "word": 60}[algorithm]
+    first, second = (Tokenizer.train(SENTENCES * 20, size, algorithm).model for _ in range(2))
+    assert first == second
+
+
+def test_a_sample_of_a_larger_corpus_is_the_same_sample_twice():
+    generator = random.Random(0)
+    lines = ["".join(generator.choices("abcdefg ", k=20)) for _ in range(400)]
+    sampled = [Tokenizer.train(lines, 40, most_sentences=200).model for _ in range(2)]
+    assert sampled[0] == sampled[1]
+    assert sampled[0] != Tokenizer.train(lines, 40).model
+
+
+def test_the_vocabulary_does_not_depend_on_how_the_sentences_are_passed():
+    listed = Tokenizer.train(SENTENCES, 250)
+    assert Tokenizer.train((line for line in SENTENCES), 250).model == listed.model
+
+
+def test_a_word_vocabulary_has_one_id_for_each_word():
+    tokenizer = Tokenizer.train(["b a", "a c"], 7, "word")
+    [[a, b, c, end]] = tokenizer.encode(["a b c"])
+    assert end == EOS_ID
+    assert {a, b, c} == {4, 5, 6}
+    assert tokenizer.decode([a, b, c, end]) == "a b c"
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram", "word"])
+def test_a_vocabulary_larger_than_the_corpus_supports_is_refused_with_one_that_works(algorithm):
+    with pytest.raises(InputError, match="model.vocab_size is 5000") as raised:
+        Tokenizer.train(SENTENCES, 5000, algorithm)
+    [named] = re.findall(r"--config\.model\.vocab_size=(\d+)", str(raised.value))
+    tokenizer = Tokenizer.train(SENTENCES, int(named), algorithm)
+    assert tokenizer.vocab_size == int(named)
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
+def test_a_vocabulary_smaller_than_the_characters_is_refused_with_one_that_works(algorithm):
+    with pytest.raises(InputError, match="model.vocab_size is 50") as raised:
+        Tokenizer.train(SENTENCES, 50, algorithm)
+    assert "--config.model.vocab_size" in str(raised.value)
+    named = max(map(int, re.findall(r"\d+", str(raised.value))))
+    assert named > 50
+    tokenizer = Tokenizer.train(SENTENCES, named, algorithm)
+    assert tokenizer.vocab_size == named
+
+
+@pytest.mark.parametrize("sentences", [[], ["", " "]], ids=["nothing", "empty lines"])
+def test_nothing_to_learn_from_is_an_input_error(sentences):
+    with pytest.raises(InputError, match="model.vocab_size"):
+        Tokenizer.train(sentences, 100)
+
+
+def test_a_foreign_model_with_other_special_ids_is_refused():
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES), model_writer=model, vocab_size=170, minloglevel=2
+    )
+    with pytest.raises(InputError) as raised:
+        Tokenizer(model.getvalue())
+    assert "[-1, 1, 2, 0]" in str(raised.value)
+    assert "must be [0, 1, 2, 3]" in str(raised.value)
+
+
+def test_a_saved_tokenizer_is_the_same_tokenizer(tokenizer, tmp_path):
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(tokenizer.model)
+    loaded = Tokenizer.load(path)
+    assert loaded.model == tokenizer.model
+    assert loaded.encode(SENTENCES) == tokenizer.encode(SENTENCES)
+
+
+@pytest.mark.parametrize("data", [None, b"", b"not a model", b"\x00" * 99])
+def test_a_file_that_is_no_tokenizer_is_named_with_a_remedy(tmp_path, data):
+    path = tmp_path / "tokenizer.model"
+    if data is not None:
+        path.write_bytes(data)
+    with pytest.raises(InputError, match="restore the workdir from a copy") as raised:
+        Tokenizer.load(path)
+    assert str(path) in str(raised.value)
+
+
+def test_a_tokenizer_cut_short_is_refused(tokenizer, tmp_path):
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(tokenizer.model[: len(tokenizer.model) // 2])
+    with pytest.raises(InputError) as raised:
+        Tokenizer.load(path)
+    assert str(path) in str(raised.value)

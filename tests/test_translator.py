@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every line has its translation, in its place, whatever stands beside it."""
+
+import logging
+
+import jax
+import numpy as np
+import oracle
+import pytest
+
+from transformer import families
+from transformer.arrays import BOS_ID, EOS_ID
+from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
+from transformer.errors import InputError
+from transformer.tokenizer import Tokenizer
+from transformer.translator import Translation, Translator, abstract_params, load_config
+
+LETTERS = "a b c d e f g"
+CONFIG = Config(
+    model=TransformerConfig(
+        vocab_size=11, num_layers=1, d_model=12, d_ff=16, num_heads=2, dropout=0.0
+    ),
+    decode=DecodeConfig(beams=3, extra_length=4, batch_size=4),
+    data=DataConfig(max_length=10, bucket_lengths=(4, 10), tokens_per_batch=80),
+)
+SENTENCES = [
+    "a b c d e f g a",
+    "a",
+    "b c",
+    "g g g g",
+    "",
+    "f e d c b a",
+    "c",
+    "d a",
+    "a b c d e f g",
+    "e",
+]
+LONGER = [sentence for sentence in SENTENCES if len(sentence) > 6]
+TARGETS = ["a b", "", "c d e f g a b c d e f g a", "b", "g", "", "a a a", "f", "b a", "c"]
+
+
+def translator_with(**decode):
+    """The tiny model with other decode fields."""
+    config = CONFIG.replace(decode=CONFIG.decode.replace(**decode))
+    model = families.build(config.model)
+    return Translator(config, oracle.random_params(model, seed=3), TOKENIZER)
+
+
+TOKENIZER = Tokenizer.train([LETTERS], 11, "word")
+
+
+@pytest.fixture(scope="module")
+def translator():
+    """A model of random weights over seven words."""
+    return translator_with()
+
+
+@pytest.fixture(scope="module")
+def translations(translator):
+    """Of all sentences together."""
+    return translator(SENTENCES)
+
+
+def close(a, b):
+    """Equal tokens and text, and scores that differ by rounding only."""
+    assert (a.text, a.tokens) == (b.text, b.tokens)
+    np.testing.assert_allclose([a.score, a.log_prob], [b.score, b.log_prob], atol=1e-5)
+
+
+def log_prob(translator, source, target_ids):
+    """log P of a target by the NumPy oracle, without padding or batch."""
+    [source_ids] = translator.tokenizer.encode([source])
+    [rows] = oracle.logits(
+        oracle.arrays(translator.params),
+        translator.config.model,
+        [source_ids],
+        [[BOS_ID, *target_ids[:-1]]],
+    )
+    pairs = zip(rows, target_ids, strict=True)
+    return sum(float(oracle.log_softmax(row)[token]) for row, token in pairs)
+
+
+@pytest.fixture(scope="module")
+def nbest(translator):
+    """The three best of each of the longer sentences."""
+    return dict(zip(LONGER, translator.nbest(LONGER, 3), strict=True))
+
+
+def test_the_sentences_have_different_translations(translations):
+    found = {translation.text for translation in translations}
+    assert len(found) >= 5, "or the tests below would show little"
+
+
+def test_every_sentence_has_its_own_translation_in_order(translator, translations):
+    assert len(translations) == len(SENTENCES)
+    for sentence, together in zip(SENTENCES, translations, strict=True):
+        [alone] = translator([sentence])
+        close(alone, together)
+
+
+def test_translations_do_not_depend_on_the_batch_size(translations):
+    others = translator_with(batch_size=64)(SENTENCES)
+    for one, other in zip(translations, others, strict=True):
+        close(one, other)
+
+
+def test_the_order_is_that_of_the_input(translator, translations):
+    order = np.random.default_rng(1).permutation(len(SENTENCES))
+    shuffled = translator([SENTENCES[place] for place in order])
+    for place, translation in zip(order, shuffled, strict=True):
+        close(translation, translations[place])
+
+
+def test_repeated_sentences_are_translated_each_time(translator, translations):
+    for translation in translator(["b c"] * 9):
+        close(translation, translations[2])
+
+
+def test_empty_lines_and_lines_of_spaces_have_the_empty_translation(translator):
+    found = translator(["", "a", " ", "   "])
+    empty = Translation("", 0.0, 0.0, ())
+    assert [translation == empty for translation in found] == [True, False, True, True]
+    assert translator.nbest(["", " "], 3) == [[empty] * 3] * 2
+
+
+def test_no_sentences_have_no_translations(translator):
+    assert translator([]) == []
+    assert translator.score([], []) == []
+
+
+def test_too_long_a_sentence_is_cut_to_its_first_tokens_with_a_warning(translator, caplog):
+    long, kept = "a b c d e f g a b c d", "a b c d e f g a b"
+    with caplog.at_level(logging.WARNING, logger="transformer"):
+        [first, cut] = translator.nbest(["a", long], 1, first_line=7)
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert "line 8 has 12 tokens" in warning
+    assert "first 9" in warning
+    assert "data.max_length = 10" in warning
+    close(cut[0], translator([kept])[0])
+    close(first[0], translator(["a"])[0])
+
+
+def test_a_sentence_of_the_longest_length_is_not_cut(translator, caplog):
+    translator(["a b c d e f g a b"])
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("decode", "most"),
+    [({"extra_length": 4}, [7, 6, 6]), ({"max_length": 2}, [2, 2, 2])],
+    ids=["source + 4", "2"],
+)
+def test_a_translation_is_at_most_the_stated_length(decode, most):
+    found = translator_with(beams=1, **decode)(["a b", "g", "e", ""])
+    lengths = [len(translation.tokens) for translation in found]
+    assert all(1 <= length <= limit for length, limit in zip(lengths, most, strict=False))
+    assert lengths[3] == 0
+    assert any(map(int.__eq__, lengths, most)), "or this shows little"
+
+
+def test_tokens_end_with_the_end_token_and_spell_the_text(translator, translations):
+    for sentence, translation in zip(SENTENCES, translations, strict=True):
+        if sentence:
+            assert translation.tokens.count(EOS_ID) == 1
+            assert translation.tokens[-1] == EOS_ID
+            assert translator.tokenizer.decode(translation.tokens) == translation.text
+
+
+def test_the_best_results_are_sorted_and_distinct_and_the_first_is_the_translation(
+    nbest, translations
+):
+    first = dict(zip(SENTENCES, translations, strict=True))
+    for sentence, results in nbest.items():
+        scores = [result.score for result in results]
+        assert scores == sorted(scores, reverse=True)
+        assert len({result.tokens for result in results}) == 3
+        close(results[0], first[sentence])
+
+
+@pytest.mark.parametrize("results", [4, 0, -1])
+def test_more_results_than_beams_are_refused_with_both_numbers(translator, results):
+    with pytest.raises(InputError) as raised:
+        translator.nbest(["a"], results)
+    assert f"{results} translations" in str(raised.value)
+    assert "decode.beams is 3" in str(raised.value)
+
+
+def test_scores_are_the_models_log_probabilities_and_count_the_end_token(translator):
+    scored = translator.score(SENTENCES, TARGETS)
+    for source, target, (total, tokens) in zip(SENTENCES, TARGETS, scored, strict=True):
+        [ids] = translator.tokenizer.encode([target])
+        assert tokens == len(ids) == len(target.split()) + 1
+        assert ids[-1] == EOS_ID
+        assert total == pytest.approx(log_prob(translator, source, ids), abs=1e-4)
+
+
+def test_a_pair_scores_the_same_alone(translator):
+    together = translator.score(SENTENCES, TARGETS)
+    for place in (0, 1, 2, 4):
+        [alone] = translator.score([SENTENCES[place]], [TARGETS[place]])
+        assert alone == pytest.approx(together[place], abs=1e-5)
+
+
+def test_sentences_beyond_the_longest_length_are_scored_whole(translator, caplog):
+    source, target = " ".join("abcdefg" * 3), " ".join("gfedcba" * 4)
+    [(total, tokens)] = translator.score([source], [target])
+    [ids] = translator.tokenizer.encode([target])
+    assert tokens == 29
+    assert total == pytest.approx(log_prob(translator, source, ids), abs=1e-3)
+    assert not caplog.records
+
+
+def test_what_the_search_found_has_the_log_probability_that_scoring_gives(translator, nbest):
+    for sentence, results in nbest.items():
+        for result in results:
+            expected = log_prob(translator, sentence, result.tokens)
+            assert result.log_prob == pytest.approx(expected, abs=1e-4)
+    found = [(sentence, result) for sentence in nbest for result in nbest[sentence]]
+    spelled = translator.tokenizer.encode([result.text for _, result in found])
+    told = [(s, r) for (s, r), ids in zip(found, spelled, strict=True) if r.tokens == tuple(ids)]
+    assert len(told) >= 4, "text that is read as the very tokens that it came from"
+    scored = translator.score([s for s, _ in told], [result.text for _, result in told])
+    for (_, result), (total, tokens) in zip(told, scored, strict=True):
+        assert result.log_prob == pytest.approx(total, abs=1e-4)
+        assert len(result.tokens) == tokens
+
+
+def test_the_score_is_the_log_probability_over_the_length_penalty(translations):
+    for translation in translations:
+        if translation.tokens:
+            penalty = ((5 + len(translation.tokens)) / 6) ** 0.6
+            assert translation.score == pytest.approx(translation.log_prob / penalty, rel=1e-5)
+
+
+@pytest.mark.parametrize(("sources", "targets"), [(1, 2), (2, 1), (0, 1)])
+def test_unequal_numbers_of_sources_and_targets_are_both_named(translator, sources, targets):
+    with pytest.raises(InputError, match=f"{sources} sources and {targets} targets"):
+        translator.score(["a"] * sources, ["a"] * targets)
+
+
+def test_abstract_parameters_have_the_shapes_of_the_real_ones(translator):
+    abstract = abstract_params(CONFIG)
+    assert jax.tree.structure(abstract) == jax.tree.structure(translator.params)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_equal(a.shape, b.shape), abstract, translator.params
+    )
+    assert {leaf.dtype for leaf in jax.tree.leaves(abstract)} == {np.dtype("float32")}
+
+
+def test_a_missing_workdir_is_named(tmp_path):
+    with pytest.raises(InputError, match="does not exist; train first") as raised:
+        Translator.from_workdir(tmp_path / "missing")
+    assert str(tmp_path / "missing") in str(raised.value)
+
+
+def test_a_directory_without_a_config_is_not_a_workdir(tmp_path):
+    with pytest.raises(InputError, match="is this a workdir of train") as raised:
+        load_config(tmp_path)
+    assert str(tmp_path / "config.json") in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b'{\n  "model": {,\n', ":2: not JSON"),
+        (b"", ":1: not JSON"),
+        (b"[]", "one JSON object"),
+        (b'{"model": {"layers": 2}}', "unknown config field 'model.layers'"),
+        (b'{"model": {"d_model": "big"}}', "model.d_model is 'big', but must be a whole number"),
+        (b'{"model": 3}', "model is 3, but must be a group of fields"),
+        (b'{"decode": {"beams": 0}}', "decode.beams is 0, but must be at least 1"),
+        (b"\xff\xfe", "cannot be read"),
+    ],
+    ids=["cut", "empty", "list", "unknown", "type", "group", "value", "bytes"],
+)
+def test_a_config_that_cannot_be_used_is_named_by_file(tmp_path, text, words):
+    (tmp_path / "config.json").write_bytes(text)
+    with pytest.raises(InputError) as raised:
+        load_config(tmp_path)
+    assert str(tmp_path / "config.json") in str(raised.value)
+    assert words in str(raised.value)
+
+
+def test_a_workdir_without_tokenizer_or_checkpoints_is_named(tmp_path):
+    (tmp_path / "config.json").write_text(CONFIG.to_json(), encoding="utf-8")
+    with pytest.raises(InputError, match=r"tokenizer\.model"):
+        Translator.from_workdir(tmp_path)
+    (tmp_path / "tokenizer.model").write_bytes(TOKENIZER.model)
+    with pytest.raises(InputError, match="has no checkpoints"):
+        Translator.from_workdir(tmp_path)
