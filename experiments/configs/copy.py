@@ -24,7 +24,7 @@ def symbols(task: str) -> Config:
         model=TransformerConfig(
             vocab_size=30, num_layers=2, d_model=64, d_ff=256, num_heads=4, dropout=0.0
         ),
-        optimizer=OptimizerConfig(warmup_steps=200, learning_rate=0.3),
+        optimizer=OptimizerConfig(warmup_steps=200, learning_rate=0.2),
         data=DataConfig(
             dataset=f"symbols_grammar/{task}",
             tokenizer="word",
@@ -32,5 +32,5 @@ def symbols(task: str) -> Config:
             bucket_lengths=(24,),
             tokens_per_batch=3072,
         ),
-        training=TrainingConfig(steps=800, validate_every=400),
+        training=TrainingConfig(steps=800, validate_every=100, validation_sentences=100),
     )
