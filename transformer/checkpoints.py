@@ -13,7 +13,7 @@ import itertools
 import json
 import logging
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import jax
@@ -66,9 +66,10 @@ class Checkpoints(contextlib.AbstractContextManager):
                 ]
             ),
         )
-        self._manager = ocp.CheckpointManager(
-            self.directory, options=options, handler_registry=_handlers()
-        )
+        with _without_warnings():
+            self._manager = ocp.CheckpointManager(
+                self.directory, options=options, handler_registry=_handlers()
+            )
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -273,6 +274,20 @@ class Checkpoints(contextlib.AbstractContextManager):
 def average_params(checkpoints: list[Params]) -> Params:
     """The mean of several checkpoints' parameters, leaf by leaf (paper 6.1)."""
     return jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *checkpoints)
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Keeps Orbax from warning, through absl's logger, that what is opened for reading is
+    read-only.
+    """
+    absl = logging.getLogger("absl")
+    level = absl.level
+    absl.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        absl.setLevel(level)
 
 
 def _nll(metrics: dict[str, float]) -> float:
