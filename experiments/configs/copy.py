@@ -2,6 +2,7 @@
 """Copying strings of 5 to 20 letters: the smallest proof that everything works together.
 
 Run:    python -m experiments.train --config=experiments/configs/copy.py --workdir=runs/copy
+Expect: after a minute on two CPU cores, at least 99% of unseen strings copied to the letter.
 """
 
 from transformer.config import (

@@ -3,6 +3,9 @@
 
 Run:    python -m experiments.train --config=experiments/configs/pronouns.py --workdir=runs/de
         python -m experiments.train --config=experiments/configs/pronouns.py:fr --workdir=runs/fr
+Expect: on two CPU cores, after 3 to 4 minutes, at least 99% of the pronouns right in unseen
+        sentences (`evaluate`), and 97% where the two nouns never met in training
+        (`evaluate --split=test_unseen`).
 """
 
 from transformer.config import (
