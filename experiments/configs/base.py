@@ -5,9 +5,8 @@ meets two text files.
 
 Run:    python -m experiments.train --config=experiments/configs/base.py --workdir=runs/base \\
             --config.data.train_source=... --config.data.train_target=... (and validation_*, test_*)
-Expect: the paper has 27.3 BLEU on newstest2014 English-German with the last five checkpoints
-averaged
-        (tokenized, table 2), after 12 hours on eight P100; nobody has run it here at full length.
+Expect: the paper has 27.3 BLEU (tokenized, table 2) on newstest2014 English-German, averaging the
+        last 5 checkpoints, after 12 hours on 8 P100; nobody has run it here at full length.
 """
 
 from transformer.config import Config, DataConfig, TrainingConfig

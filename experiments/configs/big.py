@@ -2,9 +2,8 @@
 """The paper's big model (table 3): d_model 1024, 16 heads, d_ff 4096, dropout 0.3; 300,000 steps.
 
 Run:    as base.py.
-Expect: the paper has 28.4 BLEU on newstest2014 English-German with the last twenty checkpoints
-averaged
-        (tokenized, table 2), after 3.5 days on eight P100; nobody has run it here at full length.
+Expect: the paper has 28.4 BLEU (tokenized, table 2) on newstest2014 English-German, averaging the
+        last 20 checkpoints, after 3.5 days on 8 P100; nobody has run it here at full length.
 """
 
 from experiments.configs import base
