@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores a trained workdir: python -m experiments.evaluate --workdir=runs/pronouns [--split=test]
+"""Scores a trained workdir, on a split of its dataset or on two files.
 
-or, on files of your own: --source=FILE --target=FILE. Translates with beam search and compares with
-the untouched references. The last line on standard output is one JSON object, which is also kept in
-the workdir's evaluations.
+python -m experiments.evaluate --workdir=runs/de [--split=test]
+python -m experiments.evaluate --workdir=runs/de --source=FILE --target=FILE
+
+Translates with beam search and compares with the untouched references. The last line on standard
+output is one JSON object, which is also kept in the workdir's evaluations.
 """
 
 import json

@@ -69,7 +69,7 @@ def run(main: Callable[[Config], int | None], config_from: str) -> None:
     def parse(arguments: list[str]) -> list[str]:
         try:
             if set(arguments) & {"--help", "-help", "-h"}:
-                print(help_text(main))
+                print(help_text(main, config_from))
                 sys.exit(0)
             return _parse(arguments, config_from)
         except (InputError, flags.Error) as error:
@@ -184,10 +184,12 @@ def to_config(values: config_dict.ConfigDict) -> Config:
     return Config.from_dict(values.to_dict())
 
 
-def help_text(main: Callable[[Config], int | None]) -> str:
+def help_text(main: Callable[[Config], int | None], config_from: str) -> str:
     """What the app does, its flags, and every config field with its default and meaning."""
     module = sys.modules[main.__module__]
     lines = [inspect.getdoc(module) or "", "", "Flags:"]
+    if config_from == "config":
+        lines.append("  --config: FILE.py or FILE.py:ARGUMENT, with the experiment's get_config().")
     for flag in flags.FLAGS.get_flags_for_module(module.__name__) or ():
         default = "" if flag.default is None else f" (default {flag.default})"
         lines.append(f"  --{flag.name}: {flag.help}{default}")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores given translations: python -m experiments.score --workdir=runs/pronouns --source=FILE
---target=FILE
+"""Scores given translations.
+
+python -m experiments.score --workdir=runs/de --source=FILE --target=FILE
 
 For each line: the natural-log probability of the target given the source, a tab, and the target's
 number of tokens. The end token is in both.

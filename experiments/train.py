@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a model: python -m experiments.train --config=experiments/configs/pronouns.py
---workdir=runs/pronouns
+"""Trains a model.
+
+python -m experiments.train --config=experiments/configs/pronouns.py --workdir=runs/de
 
 Run it again to go on where it stopped. The last line on standard output is one JSON object with the
 result, which is kept in the workdir as result.json. Ctrl-C and SIGTERM save before they stop.

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translates: python -m experiments.translate --workdir=runs/pronouns < input.txt > output.txt
+"""Translates text, line by line.
+
+python -m experiments.translate --workdir=runs/de < input.txt > output.txt
 
 One line out for each line in, in the same order; an empty line gives an empty line. With --nbest=N,
-N lines for each line in: its index from 0, the score, the text, separated by tabs.
+N lines for each line in: its index from 0, the score, the text, separated by tabs. The score is
+log P / length penalty. A line of more than data.max_length tokens is cut to its first
+data.max_length - 1, with a warning.
 """
 
 import contextlib
