@@ -38,9 +38,8 @@ class Checkpoints(contextlib.AbstractContextManager):
 
         Args:
           workdir: the run's directory.
-          keep_last: how many of the newest checkpoints survive, beside the best by validation NLL.
-            None
-            opens for reading only.
+          keep_last: how many of the newest checkpoints survive, beside the best by validation NLL;
+            None opens for reading only.
         """
         self.directory = pathlib.Path(workdir).absolute() / "checkpoints"
         self._writing = keep_last is not None

@@ -173,6 +173,12 @@ class DataConfig(Group):
     row_multiple: int = 8
     """The number of rows is a multiple of this, whatever the mesh."""
 
+    def bucket(self, length: int) -> int:
+        """The static length for so many tokens: a bucket's, or beyond the last a multiple of it."""
+        last = self.bucket_lengths[-1]
+        beyond = -(-length // last) * last
+        return next((bucket for bucket in self.bucket_lengths if length <= bucket), beyond)
+
     def validate(self) -> None:
         """Ascending buckets that end with the longest sentence; text files in pairs."""
         self.require_positive("max_length", "tokens_per_batch", "row_multiple")

@@ -172,19 +172,13 @@ class Translator:
         groups = collections.defaultdict(list)
         for index, ids in enumerate(rows):
             if keep_empty or ids != [EOS_ID]:
-                groups[self._bucket(len(ids))].append(index)
+                groups[self.config.data.bucket(len(ids))].append(index)
         for length, members in sorted(groups.items()):
             members.sort(key=lambda index: len(rows[index]))
             for start in range(0, len(members), most):
                 chunk = members[start : start + most]
                 height = next((h for h in (1, 8) if len(chunk) <= h < most), most)
                 yield chunk, _pad([rows[index] for index in chunk], (height, length))
-
-    def _bucket(self, length: int) -> int:
-        """The static length for a sentence: a bucket's, or beyond the last a multiple of it."""
-        buckets = self.config.data.bucket_lengths
-        fitting = [bucket for bucket in buckets if length <= bucket]
-        return fitting[0] if fitting else -(-length // buckets[-1]) * buckets[-1]
 
     def _translation(self, tokens, score, log_prob) -> Translation:
         ids = tuple(int(token) for token in tokens if token != PAD_ID)

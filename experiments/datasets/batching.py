@@ -156,14 +156,7 @@ def in_order(corpus: Corpus, config: DataConfig) -> Iterator[Batch]:
     """Every pair once, for evaluation; pairs of like length together, the last rows of a bucket
     empty.
     """
-    lengths = corpus.longer
-    longest = config.bucket_lengths[-1]
-    rounded = np.array(
-        [
-            next((b for b in config.bucket_lengths if length <= b), -(-length // longest) * longest)
-            for length in lengths
-        ]
-    )
+    rounded = np.array([config.bucket(int(length)) for length in corpus.longer])
     for length in np.unique(rounded):
         rows = max(config.tokens_per_batch // length, 1)
         if rows > config.row_multiple:
