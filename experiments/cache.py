@@ -11,9 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 def folder(name: str) -> pathlib.Path:
-    """``$XDG_CACHE_HOME/attention-transformer/<name>``, by default below ``~/.cache``; made if
-    missing.
-    """
+    """``attention-transformer/<name>`` in ``$XDG_CACHE_HOME`` or ``~/.cache``; made if missing."""
     base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     path = pathlib.Path(base) / "attention-transformer" / name
     path.mkdir(parents=True, exist_ok=True)
@@ -21,9 +19,7 @@ def folder(name: str) -> pathlib.Path:
 
 
 def keep_compiled_programs() -> None:
-    """Lets a second start find what the first compiled; a cache that JAX was given already
-    stays.
-    """
+    """Lets a second start find what the first compiled; a cache given to JAX already stays."""
     if jax.config.jax_compilation_cache_dir is not None:
         return
     try:

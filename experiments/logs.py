@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run says while it goes: metrics.jsonl, TensorBoard events, a progress bar or plain
-lines.
-"""
+"""What a run says while it goes: metrics.jsonl, TensorBoard events, a bar or plain lines."""
 
 import contextlib
 import json

@@ -123,9 +123,7 @@ def _fresh_meta() -> dict[str, Any]:
 
 
 class _Trainer:
-    """The loop's state: what a batch changes, and what is logged, validated and saved on the
-    way.
-    """
+    """The loop's state: what a batch changes, and what is logged, validated and saved."""
 
     def __init__(self, experiment, state, meta, began, checkpoints, log, progress):
         self.experiment: compose.Experiment = experiment

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directory of one run: one config, one trainer at a time, files that are whole or not
-there.
-"""
+"""The directory of one run: one config, one trainer at a time, files whole or not there."""
 
 import contextlib
 import fcntl

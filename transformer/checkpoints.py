@@ -29,9 +29,7 @@ Restored = TypeVar("Restored")
 
 
 class Checkpoints(contextlib.AbstractContextManager):
-    """The checkpoints of one workdir, written in the background; close it, or use it in a
-    ``with``.
-    """
+    """The checkpoints of one workdir, written in the background; use it in a ``with``."""
 
     def __init__(self, workdir: pathlib.Path, keep_last: int | None = None):
         """Opens ``workdir/checkpoints``; with `keep_last`, for writing.
@@ -239,9 +237,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         raise InputError(f"step {step}: {problem}")
 
     def _problem(self, step: int) -> str | None:
-        """What differs from the digests taken when the checkpoint was written; None if nothing
-        does.
-        """
+        """What differs from the digests taken when it was written; None if nothing does."""
         if not self._digest_file(step).exists():
             return None
         try:

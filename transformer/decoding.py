@@ -113,8 +113,7 @@ def beam_search(
       beams: K; 1 is greedy search: the most probable token at every step.
       max_length: M, static.
       results: how many of the best must be certain before a sentence may stop early; `beams` if
-        None.
-        The remaining places are then filled with whatever had finished.
+        None. The remaining places are then filled with whatever had finished.
       penalty: see `length_penalty`.
       alpha: see `length_penalty`.
 

@@ -16,9 +16,7 @@ from transformer.errors import InputError
 
 
 class Group:
-    """The fields of one subject; `group` is its name on the command line, empty for the
-    outermost.
-    """
+    """The fields of one subject; `group` is its command-line name, empty for the outermost."""
 
     group: ClassVar[str] = ""
 

@@ -40,9 +40,7 @@ def layer_norm(
     bias: Float[Array, " D"],
     epsilon: float,
 ) -> Float[Array, "*B D"]:
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last axis, in float32 or
-    wider.
-    """
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias over D, in float32 or wider."""
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     centred = wide - wide.mean(-1, keepdims=True)
     variance = jnp.square(centred).mean(-1, keepdims=True)
@@ -105,9 +103,7 @@ class MultiHeadAttention(_Parametric):
     dropout: float = 0.0
 
     def setup(self) -> None:
-        """One kernel [width, N, H] each for queries, keys and values, and [N, H, width] for the
-        output.
-        """
+        """Kernels [width, N, H] for queries, keys and values, and [N, H, width] for the output."""
         heads_in, heads_out = _glorot(0, (1, 2)), _glorot((0, 1), 2)
         axes = ("embed", "heads", "kv")
         n, d_k, d_v = self.num_heads, self.d_k, self.d_v

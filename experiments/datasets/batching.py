@@ -153,9 +153,7 @@ class Batches:
 
 
 def in_order(corpus: Corpus, config: DataConfig) -> Iterator[Batch]:
-    """Every pair once, for evaluation; pairs of like length together, the last rows of a bucket
-    empty.
-    """
+    """Every pair once, for evaluation: pairs of like length together, padded with empty rows."""
     rounded = np.array([config.bucket(int(length)) for length in corpus.longer])
     for length in np.unique(rounded):
         rows = max(config.tokens_per_batch // length, 1)
