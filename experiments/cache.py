@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The user's cache folder: generated corpora and compiled programs, which any run may share."""
 
+import contextlib
+import fcntl
 import logging
 import os
 import pathlib
+import sys
+from collections.abc import Iterator
 
 import jax
 
@@ -16,6 +20,18 @@ def folder(name: str) -> pathlib.Path:
     path = pathlib.Path(base) / "attention-transformer" / name
     path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+@contextlib.contextmanager
+def claimed(place: pathlib.Path, waiting: str) -> Iterator[None]:
+    """One program at a time writes in a folder; a second one says `waiting` and waits."""
+    with open(place / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(waiting, file=sys.stderr, flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def keep_compiled_programs() -> None:

@@ -3,24 +3,33 @@
 
 import dataclasses
 import functools
-import itertools
+import logging
+import math
 import pathlib
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 
 import flax.linen as nn
 import jax
+import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from experiments import datasets
-from experiments.datasets.batching import Batches, Corpus
+from experiments import cache, datasets, measure
+from experiments.datasets import token_cache
+from experiments.datasets.batching import Batches
+from experiments.datasets.corpus import Corpus
+from experiments.datasets.pairs import Pairs
 from transformer import families, optimizers, sharding, training
 from transformer.arrays import Params
-from transformer.config import Config
+from transformer.config import Config, DataConfig
 from transformer.errors import InputError
 from transformer.losses import Sums
+from transformer.subwords import SubwordSampler
 from transformer.tokenizer import Tokenizer
 from transformer.training import Batch, TrainState
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +56,7 @@ class Experiment:
     def abstract_state(self) -> TrainState:
         """Shapes, dtypes and shardings of the training state; no array is made."""
         boxed = jax.eval_shape(self._init, self._key())
-        shardings = sharding.shardings_of(boxed, self.mesh, self.config.parallel.preset)
+        shardings = sharding.shardings_of_state(boxed, self.mesh, self.config.parallel.preset)
         return jax.tree.map(
             lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
             nn.unbox(boxed),
@@ -85,47 +94,153 @@ class Experiment:
             out_shardings=sharding.replicated(self.mesh),
         )
 
+    def abstract_batch(self, rows: int, length: int) -> Batch:
+        """The shape of a training batch, and how its rows are divided over the mesh."""
+        ids = jax.ShapeDtypeStruct(
+            (rows, length), np.int32, sharding=sharding.batch_sharding(self.mesh)
+        )
+        return Batch(ids, ids, ids, ids) if self.config.data.packing else Batch(ids, ids)
+
     def _init(self, key) -> TrainState:
-        return training.init_state(self.model, self.optimizer, key)
+        average = training.keeps_average(self.config)
+        return training.init_state(self.model, self.optimizer, key, with_average=average)
 
     def _key(self):
         return jax.random.key(self.config.training.seed)
 
 
-def build(config: Config, tokenizer_path: pathlib.Path | None = None) -> Experiment:
+def build(config: Config, workdir: pathlib.Path | None = None) -> Experiment:
     """Composes the experiment that `config` describes.
 
     Args:
       config: validated.
-      tokenizer_path: a vocabulary to use if it is there; otherwise one is learned from the
-        training split.
+      workdir: whose vocabulary and tokenized corpora are used if they are there. Without one, the
+        vocabulary is learned anew and tokenized corpora go to the user's cache folder.
 
     Raises:
       InputError: for data, vocabulary or devices that do not fit the config.
     """
-    mesh = sharding.make_mesh(config.parallel)
-    train = datasets.load(config.data, "train")
-    tokenizer = _tokenizer(config, train, tokenizer_path)
+    sharding.make_mesh(config.parallel)  # too few devices are told before the text is read
+    mixture = datasets.training_corpora(config.data)
+    tokenizer = vocabulary(config, [pairs for _, pairs in mixture], workdir)
     validation = datasets.load(config.data, "validation")
+    folder = _token_folder(config, workdir)
+    train = [(weight, _tokenized(config, pairs, tokenizer, folder)) for weight, pairs in mixture]
     data = Data(
-        Batches(Corpus.tokenized(train, tokenizer), config.data, config.training.seed),
+        Batches(train, config.data, config.training.seed, _sampler(config.data, tokenizer)),
         validation,
         Corpus.tokenized(validation, tokenizer),
     )
-    model = families.build(config.model)
-    optimizer = optimizers.build(config.optimizer, config.model.d_model)
-    return Experiment(config, model, optimizer, tokenizer, data, mesh)
+    return assembled(config, tokenizer, data)
 
 
-def _tokenizer(config: Config, train: datasets.Split, path: pathlib.Path | None) -> Tokenizer:
-    if path is not None and path.exists():
-        tokenizer = Tokenizer.load(path)
+def assembled(config: Config, tokenizer: Tokenizer, data: Data) -> Experiment:
+    """The experiment on data that is there already.
+
+    Raises:
+      InputError: for devices, micro-batches or memory that do not fit the config.
+    """
+    optimizer = optimizers.build(config.optimizer, config.model.d_model, config.training.steps)
+    mesh, model = sharding.make_mesh(config.parallel), families.build(config.model)
+    return _in_parts(Experiment(config, model, optimizer, tokenizer, data, mesh))
+
+
+def _sampler(data: DataConfig, tokenizer: Tokenizer) -> SubwordSampler | None:
+    if not data.subword_sampling:
+        return None
+    return SubwordSampler(tokenizer, data.tokenizer, data.subword_sampling)
+
+
+def _token_folder(config: Config, workdir: pathlib.Path | None) -> pathlib.Path:
+    if config.data.token_cache is not None:
+        return pathlib.Path(config.data.token_cache)
+    return cache.folder("tokens") if workdir is None else workdir / "tokens"
+
+
+def _tokenized(config: Config, pairs: Pairs, tokenizer: Tokenizer, folder: pathlib.Path) -> Corpus:
+    """The corpus's ids; what of it training cannot use is said."""
+    corpus = token_cache.tokenized(pairs, tokenizer, folder, config.data.tokenizing_processes)
+    empty = np.flatnonzero(~corpus.usable)
+    if empty.size:
+        logger.warning(
+            "%d of %d pairs have an empty side and are left out, the first at %s and %s",
+            *(empty.size, len(corpus), *pairs.place(int(empty[0]))),
+        )
+    return corpus
+
+
+def vocabulary(
+    config: Config, corpora: list[Pairs], workdir: pathlib.Path | None = None
+) -> Tokenizer:
+    """The workdir's vocabulary, or the config's, or one that is learned from the training text."""
+    saved = workdir and workdir / "tokenizer.model"
+    if saved and saved.exists():
+        tokenizer = Tokenizer.load(saved)
+    elif config.data.tokenizer_model is not None:
+        tokenizer = Tokenizer.load(pathlib.Path(config.data.tokenizer_model))
     else:
-        sentences = itertools.chain(train.sources, train.targets)
-        tokenizer = Tokenizer.train(sentences, config.model.vocab_size, config.data.tokenizer)
+        tokenizer = Tokenizer.train(
+            _sentences(corpora),
+            config.model.vocab_size,
+            config.data.tokenizer,
+            character_coverage=config.data.character_coverage,
+        )
     if tokenizer.vocab_size != config.model.vocab_size:
         raise InputError(
             f"the tokenizer has {tokenizer.vocab_size} tokens, but model.vocab_size is "
             f"{config.model.vocab_size}; set --config.model.vocab_size={tokenizer.vocab_size}"
         )
     return tokenizer
+
+
+def _sentences(corpora: list[Pairs]) -> Iterator[str]:
+    """All source sentences, then all target sentences."""
+    for side in (0, 1):
+        for pairs in corpora:
+            for chunk in pairs.chunks():
+                yield from chunk[side]
+
+
+def _in_parts(experiment: Experiment) -> Experiment:
+    """The same experiment with a number of micro-batches that divides its batches, and with which,
+    where ``training.batch_fitting`` is ``auto``, the step fits the memory.
+
+    Raises:
+      InputError: when there is no such number.
+    """
+    config, shapes = experiment.config, experiment.data.train.shapes()
+    rows = math.gcd(*(rows for rows, _ in shapes))
+    possible = [parts for parts in range(1, rows + 1) if rows % parts == 0]
+    given = config.training.micro_batches
+    if given is not None or config.training.batch_fitting == "fixed":
+        if (given or 1) not in possible:
+            raise InputError(
+                f"training.micro_batches is {given}, which does not divide "
+                f"batches of {', '.join(str(rows) for rows, _ in shapes)} rows; choose one of "
+                f"{', '.join(map(str, possible))}, or raise data.row_multiple"
+            )
+        return experiment
+    gib = config.training.memory_limit_gib
+    limit = measure.available_bytes() if gib is None else gib * 2**30
+    for parts in possible:
+        changed = config.training.replace(micro_batches=parts)
+        attempt = dataclasses.replace(experiment, config=config.replace(training=changed))
+        needed = max(
+            measure.compiled(
+                attempt.train_step, attempt.abstract_state, attempt.abstract_batch(*shape)
+            )[1].peak_bytes
+            for shape in shapes
+        )
+        print(
+            f"batch fitting: with micro_batches={parts} the step needs {needed / 2**30:.3g} GiB of "
+            f"{limit / 2**30:.3g}",
+            file=sys.stderr,
+            flush=True,
+        )
+        if needed <= limit:
+            return attempt
+    raise InputError(
+        f"the step needs {needed / 2**30:.2f} GiB even in {parts} micro-batches, but there are "
+        f"{limit / 2**30:.2f} GiB; lower data.tokens_per_batch or data.max_length, raise "
+        "data.row_multiple so that more parts are possible, or use a smaller model"
+    )

@@ -4,24 +4,30 @@
 python -m experiments.evaluate --workdir=runs/de [--split=test]
 python -m experiments.evaluate --workdir=runs/de --source=FILE --target=FILE
 
-Translates with beam search and compares with the untouched references. The last line on standard
-output is one JSON object, which is also kept in the workdir's evaluations.
+Translates and compares with the untouched references. The last line on standard output is one JSON
+object. It is kept in the workdir's evaluations, with the translations, one a line (.txt), and a
+report to open in a browser (.html), whose path is printed on standard error.
 """
 
+import dataclasses
 import json
 import math
 import pathlib
 import re
-from typing import Any
+import sys
 
+import jax
+import jax.numpy as jnp
 from absl import flags
 
 from experiments import datasets, workdir
 from experiments.flags import run
+from experiments.report import Evaluation, evaluation_page
 from transformer.config import Config
+from transformer.decoding import search_limits
 from transformer.errors import InputError
-from transformer.metrics import corpus_scores
-from transformer.translator import Translator
+from transformer.metrics import corpus_scores, require_tokenization
+from transformer.translator import Translation, Translator
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory that train left.")
 SPLIT = flags.DEFINE_string("split", "test", "Split of the workdir's own dataset.")
@@ -30,46 +36,124 @@ TARGET = flags.DEFINE_string("target", None, "Its reference translations.")
 AVERAGE = flags.DEFINE_integer(
     "average", None, "Use the mean of the last that many checkpoints instead of the best one."
 )
+BLEU_TOKENIZE = flags.DEFINE_string(
+    "bleu_tokenize", "13a", "sacreBLEU's name of BLEU's tokenization; 'none' for tokenized text."
+)
+BLEU_LOWERCASE = flags.DEFINE_boolean("bleu_lowercase", False, "BLEU in lower case.")
 
 
 def main(config: Config) -> None:
-    """Evaluates and prints the scores."""
+    """Evaluates, prints the scores, and leaves them with a report in the workdir."""
     directory = pathlib.Path(WORKDIR.value)
     if bool(SOURCE.value) != bool(TARGET.value):
         raise InputError("--source and --target go together; give both, or --split")
+    require_tokenization(BLEU_TOKENIZE.value)
     if SOURCE.value:
         split = datasets.from_files(SOURCE.value, TARGET.value)
         name = "-".join(pathlib.Path(path).name for path in (SOURCE.value, TARGET.value))
     else:
         split = datasets.load(config.data, SPLIT.value)
         name = SPLIT.value
-    if AVERAGE.value is not None:
-        name += f"-average{AVERAGE.value}"
+    weights = Weights.of_flags(config)
     translator = Translator.from_workdir(directory, config, AVERAGE.value)
-    scores = evaluate(translator, split)
+    evaluation = evaluate(
+        translator,
+        split,
+        bleu_tokenize=BLEU_TOKENIZE.value,
+        bleu_lowercase=BLEU_LOWERCASE.value,
+    )
+    name += weights.suffix + _bleu_suffix()
+    stem = re.sub(r"[^\w.-]", "_", name)
     folder = directory / "evaluations"
     folder.mkdir(exist_ok=True)
-    workdir.write_json(folder / (re.sub(r"[^\w.-]", "_", name) + ".json"), scores)
-    print(json.dumps(scores))
+    translations = "".join(text + "\n" for text in evaluation.translations)
+    workdir.write_text(folder / f"{stem}.txt", translations)
+    workdir.write_json(folder / f"{stem}.json", evaluation.scores)
+    report = evaluation_page(
+        f"{directory.resolve().name} on {name}",
+        evaluation,
+        config,
+        weights=weights.description,
+        parameters=sum(leaf.size for leaf in jax.tree.leaves(translator.params)),
+        metrics=directory / "metrics.jsonl",
+    )
+    workdir.write_text(folder / f"{stem}.html", report)
+    print(f"report: {folder / stem}.html", file=sys.stderr)
+    print(json.dumps(evaluation.scores))
 
 
-def evaluate(translator: Translator, split: datasets.Split) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """Which of a workdir's weights are evaluated."""
+
+    suffix: str
+    """Of the evaluation's name; empty for the usual ones."""
+    description: str
+
+    @classmethod
+    def of_flags(cls, config: Config) -> "Weights":
+        """Those that the command line asks for."""
+        if AVERAGE.value is not None:
+            count = AVERAGE.value
+            return cls(f"-average{count}", f"the mean of the last {count} checkpoints")
+        return cls("", f"the best checkpoint by validation {config.training.best_by.upper()}")
+
+
+def _bleu_suffix() -> str:
+    """Other BLEUs have evaluations of their own, so that they are never taken for the usual one."""
+    tokenize = "" if BLEU_TOKENIZE.value == "13a" else f"-bleu_{BLEU_TOKENIZE.value}"
+    return tokenize + "-lowercase" * BLEU_LOWERCASE.value
+
+
+def evaluate(
+    translator: Translator,
+    split: datasets.Split,
+    *,
+    bleu_tokenize: str = "13a",
+    bleu_lowercase: bool = False,
+) -> Evaluation:
     """Translates a split and scores the translations; the NLL is that of the references.
 
-    Returns:
-      sacreBLEU's scores (`metrics.corpus_scores`), ``nll`` a token in nats, ``perplexity``,
-      ``sentences``, and what the dataset measures of its own.
+    The scores are sacreBLEU's (`metrics.corpus_scores`), ``nll`` a token in nats, ``perplexity``,
+    ``sentences``, and what the dataset measures of its own.
     """
-    hypotheses = [translation.text for translation in translator(split.sources)]
+    results = translator(split.sources)
+    # A line of the output stays one line.
+    texts = [result.text.replace("\n", " ") for result in results]
     scored = translator.score(split.sources, split.targets)
     nll = -math.fsum(score for score, _ in scored) / sum(tokens for _, tokens in scored)
-    return {
-        **corpus_scores(hypotheses, split.targets),
+    scores = {
+        **corpus_scores(
+            texts, split.targets, bleu_tokenize=bleu_tokenize, bleu_lowercase=bleu_lowercase
+        ),
         "nll": nll,
         "perplexity": math.exp(nll),
         "sentences": len(split),
-        **split.own_metrics(hypotheses),
+        **split.own_metrics(texts),
     }
+    cut_sources, cut_translations = _cut(translator, split.sources, results)
+    return Evaluation(
+        split,
+        texts,
+        scores,
+        [-log_prob / tokens for log_prob, tokens in scored],
+        cut_sources,
+        cut_translations,
+    )
+
+
+def _cut(
+    translator: Translator, sources: list[str], results: list[Translation]
+) -> tuple[list[int], list[int]]:
+    """The places of the sources that are too long, and of the translations that reach the limit."""
+    config = translator.config
+    lengths = [len(ids) for ids in translator.tokenizer.encode(sources)]
+    read = [min(length, config.data.max_length) for length in lengths]
+    limits = search_limits(jnp.asarray(read), config.decode).tolist()
+    return (
+        [row for row, length in enumerate(lengths) if length > config.data.max_length],
+        [row for row, result in enumerate(results) if len(result.tokens) >= limits[row]],
+    )
 
 
 if __name__ == "__main__":

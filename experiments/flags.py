@@ -33,7 +33,7 @@ _TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 _OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]+)")
 
 
-def run(main: Callable[[Config], int | None], config_from: str) -> None:
+def run(main: Callable[..., int | None], config_from: str | None) -> None:
     """Parses the command line, calls `main` with the config, and exits.
 
     Status 0 on success, 1 with one message for bad input, 130 on Ctrl-C, or what `main` returns.
@@ -41,8 +41,8 @@ def run(main: Callable[[Config], int | None], config_from: str) -> None:
     Args:
       main: of an app; its module's docstring is what ``--help`` begins with.
       config_from: ``config`` when the flag ``--config=FILE.py[:ARGUMENT]`` names it, ``workdir``
-        when it is
-        the one saved in ``--workdir``.
+        when it is the one saved in ``--workdir``; None when the app has no config of its own, and
+        `main` is called without one.
     """
 
     def guarded(arguments: list[str]) -> None:
@@ -51,7 +51,7 @@ def run(main: Callable[[Config], int | None], config_from: str) -> None:
                 raise InputError(f"unexpected argument {arguments[1]!r}; every flag begins with --")
             memory.keep_pages()
             cache.keep_compiled_programs()
-            status = main(to_config(flags.FLAGS["config"].value))
+            status = main(to_config(flags.FLAGS["config"].value)) if config_from else main()
         except InputError as error:
             sys.exit(f"error: {error}")
         except BrokenPipeError:
@@ -84,7 +84,13 @@ def run(main: Callable[[Config], int | None], config_from: str) -> None:
     app.run(guarded, flags_parser=parse)
 
 
-def _parse(arguments: list[str], config_from: str) -> list[str]:
+def _parse(arguments: list[str], config_from: str | None) -> list[str]:
+    if config_from is None:
+        for argument in filter(_OVERRIDE.match, arguments):
+            raise InputError(
+                f"{argument}: this command has no config to override; see --help for its flags"
+            )
+        return flags.FLAGS(arguments)
     if config_from == "config":
         place, rest = _take(arguments, "config")
         config = load_config_file(place)
@@ -184,8 +190,10 @@ def to_config(values: config_dict.ConfigDict) -> Config:
     return Config.from_dict(values.to_dict())
 
 
-def help_text(main: Callable[[Config], int | None], config_from: str) -> str:
-    """What the app does, its flags, and every config field with its default and meaning."""
+def help_text(main: Callable[..., int | None], config_from: str | None) -> str:
+    """What the app does, its flags, and every config field, if it has a config, with its default
+    and meaning.
+    """
     module = sys.modules[main.__module__]
     lines = [inspect.getdoc(module) or "", "", "Flags:"]
     if config_from == "config":
@@ -193,11 +201,12 @@ def help_text(main: Callable[[Config], int | None], config_from: str) -> str:
     for flag in flags.FLAGS.get_flags_for_module(module.__name__) or ():
         default = "" if flag.default is None else f" (default {flag.default})"
         lines.append(f"  --{flag.name}: {flag.help}{default}")
-    lines += [
-        "",
-        "Config fields, overridden with --config.FIELD=VALUE (defaults of the paper's base):",
-    ]
-    lines += _field_lines(Config())
+    if config_from is not None:
+        lines += [
+            "",
+            "Config fields, overridden with --config.FIELD=VALUE (defaults of the paper's base):",
+        ]
+        lines += _field_lines(Config())
     return "\n".join(lines)
 
 

@@ -18,6 +18,12 @@ from transformer.translator import Translator
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory that train left.")
 SOURCE = flags.DEFINE_string("source", None, "Text file, one sentence a line.")
 TARGET = flags.DEFINE_string("target", None, "Its translations, line by line.")
+ENSEMBLE = flags.DEFINE_list(
+    "ensemble",
+    None,
+    "Further workdirs, separated by commas, with the same vocabulary: the mean of all models' "
+    "probabilities is what scores.",
+)
 AVERAGE = flags.DEFINE_integer(
     "average", None, "Use the mean of the last that many checkpoints instead of the best one."
 )
@@ -29,7 +35,9 @@ def main(config: Config) -> None:
         if not path:
             raise InputError(f"missing --{name}=FILE")
     sources, targets = read_pairs(SOURCE.value, TARGET.value)
-    translator = Translator.from_workdir(WORKDIR.value, config, AVERAGE.value)
+    translator = Translator.from_workdir(
+        WORKDIR.value, config, AVERAGE.value, ensemble=ENSEMBLE.value or ()
+    )
     for log_prob, tokens in translator.score(sources, targets):
         print(f"{log_prob:.6f}\t{tokens}")
 

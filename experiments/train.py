@@ -25,7 +25,7 @@ from experiments.datasets.batching import in_order
 from experiments.flags import run
 from transformer import optimizers, sharding
 from transformer.arrays import Params
-from transformer.checkpoints import Checkpoints
+from transformer.checkpoints import Checkpoints, Score
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.losses import Sums
@@ -41,7 +41,7 @@ def main(config: Config) -> int:
     if not WORKDIR.value:
         raise InputError("missing --workdir=DIRECTORY, where the results go")
     directory = pathlib.Path(WORKDIR.value)
-    with workdir.claimed(directory, config):
+    with workdir.claimed(directory, config) as config:
         result, stopped_by = train(config, directory)
     if stopped_by:
         return 128 + stopped_by
@@ -63,22 +63,26 @@ def train(config: Config, directory: pathlib.Path) -> tuple[dict[str, Any] | Non
             raise InputError(
                 f"{result_file} is not JSON ({error}); remove it to go on from the last checkpoint"
             ) from None
+        if result.get("stopped_early"):
+            _say(f"{directory} is finished: it stopped early, after step {result['step']}")
+            return result, 0
         if result["step"] >= config.training.steps:
             _say(f"{directory} is finished; raise --config.training.steps to train on")
             return result, 0
 
     began = time.monotonic()
-    experiment = compose.build(config, directory / "tokenizer.model")
-    batches = experiment.data.train
-    with Checkpoints(directory, config.training.keep_last) as checkpoints:
+    experiment = compose.build(config, directory)
+    config, batches = experiment.config, experiment.data.train
+    with Checkpoints(directory, config.training, writing=True) as checkpoints:
         restored = checkpoints.restore(experiment.abstract_state)
         state, meta = restored or (experiment.init_state(), _fresh_meta())
         first = int(state.step)
         parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         _say(
-            f"{parameters:,} parameters; {len(batches.corpus.longer):,} pairs, {batches.left_out} "
-            f"left out as longer than {config.data.max_length} tokens; {batches.per_epoch} batches "
-            f"an epoch, padding {batches.padding_share():.0%}"
+            f"{parameters:,} parameters; {len(batches.source_lengths):,} pairs, "
+            f"{batches.too_long} left out as longer than {config.data.max_length} tokens, "
+            f"{batches.empty} as empty; {batches.per_epoch} batches an epoch, padding "
+            f"{batches.padding_share():.0%}"
             + (f"; going on from step {first}" if restored else "")
         )
         with (
@@ -90,16 +94,17 @@ def train(config: Config, directory: pathlib.Path) -> tuple[dict[str, Any] | Non
             workdir.begin(directory, config, experiment.tokenizer)
             trainer = _Trainer(experiment, state, meta, began, checkpoints, log, progress)
             for batch in iterator:
-                if int(trainer.step) >= config.training.steps or received:
+                if trainer.finished or received:
                     break
                 trainer.update(batch)
             trainer.save()
-    if received:
+    if received and not trainer.finished:
         name = signal.Signals(received[0]).name
         _say(f"stopped by {name} after step {trainer.step}, saved; run the same command to go on")
         return None, received[0]
     result = {
         "step": trainer.step,
+        "stopped_early": trainer.stopped_early,
         "train_loss": trainer.meta["train_loss"],
         "validation": trainer.meta["validation"],
         "seconds": round(trainer.seconds(), 1),
@@ -119,6 +124,8 @@ def _fresh_meta() -> dict[str, Any]:
         "train_loss": None,
         "validation": {},
         "validated_at": -1,
+        "best_score": None,
+        "validations_since_best": 0,
     }
 
 
@@ -134,8 +141,9 @@ class _Trainer:
         self._checkpoints: Checkpoints = checkpoints
         self._log: logs.MetricsLog = log
         self._progress: logs.Progress = progress
+        config = experiment.config
         self._rate = optimizers.schedule(
-            experiment.config.optimizer, experiment.config.model.d_model
+            config.optimizer, config.model.d_model, config.training.steps
         )
         self._compiled = {}
         self._where = sharding.batch_sharding(experiment.mesh)
@@ -144,6 +152,17 @@ class _Trainer:
     def seconds(self) -> float:
         """Wall-clock seconds over all restarts."""
         return self._before + time.monotonic() - self._began
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether the validations have not become better for training.patience in a row."""
+        patience = self.experiment.config.training.patience
+        return patience is not None and self.meta["validations_since_best"] >= patience
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.stopped_early or self.step >= self.experiment.config.training.steps
 
     def update(self, batch) -> None:
         """One step, and whatever is due after it."""
@@ -168,7 +187,8 @@ class _Trainer:
             self._report()
         self.meta["seconds"] = self.seconds()
         fresh = self.meta["validated_at"] == self.step
-        metrics = {"nll": self.meta["validation"]["nll"]} if fresh else None
+        validation = self.meta["validation"]
+        metrics = {name: validation[name] for name in ("nll", "bleu")} if fresh else None
         self._checkpoints.save(self.state, self.meta, metrics)
 
     def _step_for(self, batch):
@@ -176,7 +196,11 @@ class _Trainer:
         if batch.source.shape not in self._compiled:
             jax.block_until_ready(self.state)
             rows, length = batch.source.shape
-            self._progress.say(f"compiling the step for batches of {rows} x {length} tokens")
+            parts = self.experiment.config.training.micro_batches or 1
+            self._progress.say(
+                f"compiling the step for batches of {rows} x {length} tokens"
+                + (f", in {parts} parts" if parts > 1 else "")
+            )
             compiling = time.monotonic()
             lowered = self.experiment.train_step.lower(self.state, batch)
             self._compiled[batch.source.shape] = lowered.compile()
@@ -210,7 +234,7 @@ class _Trainer:
     def _validate(self) -> None:
         """NLL over all validation pairs, BLEU of real beam search over the first of them."""
         experiment, config = self.experiment, self.experiment.config
-        params = self.state.params
+        params = self.state.weights
         values = validation_losses(experiment, params)
         split = experiment.data.validation.first(config.training.validation_sentences)
         translator = Translator(config, params, experiment.tokenizer)
@@ -219,6 +243,11 @@ class _Trainer:
         values |= split.own_metrics(hypotheses)
         self.meta["validation"] = values
         self.meta["validated_at"] = self.step
+        score, best = Score(config.training.best_by)(values), self.meta["best_score"]
+        if best is None or score > best:
+            self.meta["best_score"], self.meta["validations_since_best"] = score, 0
+        else:
+            self.meta["validations_since_best"] += 1
         self._log.write(self.step, "validation", values)
         shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
         self._progress.say(f"step {self.step}  validation  {shown}")

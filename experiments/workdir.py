@@ -17,16 +17,20 @@ from transformer.translator import load_config
 
 logger = logging.getLogger(__name__)
 
-_NOT_COMPARED = ("parallel.", "logging.")
-"""Fields that change no result."""
+_NOT_COMPARED = (
+    *("parallel.", "logging."),
+    *("training.memory_limit_gib", "data.token_cache", "data.tokenizing_processes"),
+)
+"""What the fields that change no result begin with."""
 
 
 @contextlib.contextmanager
-def claimed(workdir: pathlib.Path, config: Config) -> Iterator[None]:
+def claimed(workdir: pathlib.Path, config: Config) -> Iterator[Config]:
     """Makes the directory if needed, keeps other trainings out, and holds it to one config.
 
     The config is written with `begin`, when data and vocabulary have proved good, so that a start
-    that failed does not stand in the way of its own correction.
+    that failed does not stand in the way of its own correction. What is given back is `config`, but
+    where ``training.batch_fitting`` is ``auto`` with what that chose when the run began.
 
     Raises:
       InputError: when another training runs in it, or it was begun with another config.
@@ -41,11 +45,10 @@ def claimed(workdir: pathlib.Path, config: Config) -> Iterator[None]:
             raise InputError(
                 f"another training is running in {workdir}; wait for it, or use another --workdir"
             ) from None
-        _hold_to(config, workdir)
-        yield
+        yield _held_to(config, workdir)
 
 
-def _hold_to(config: Config, workdir: pathlib.Path) -> None:
+def _held_to(config: Config, workdir: pathlib.Path) -> Config:
     trained = any((workdir / "checkpoints").glob("[0-9]*"))
     for needed in ("config.json", "tokenizer.model"):
         if trained and not (workdir / needed).exists():
@@ -54,10 +57,15 @@ def _hold_to(config: Config, workdir: pathlib.Path) -> None:
                 "restore the file, or choose another --workdir"
             )
     if not (workdir / "config.json").exists():
-        return
+        return config
+    saved = load_config(workdir)
+    fitted = config.training.batch_fitting == saved.training.batch_fitting == "auto"
+    if fitted and config.training.micro_batches is None:
+        parts = saved.training.micro_batches
+        config = config.replace(training=config.training.replace(micro_batches=parts))
     changed = {
         path: values
-        for path, values in difference(load_config(workdir), config).items()
+        for path, values in difference(saved, config).items()
         if not path.startswith(_NOT_COMPARED)
     }
     before, after = changed.get("training.steps", (0, 0))
@@ -70,6 +78,7 @@ def _hold_to(config: Config, workdir: pathlib.Path) -> None:
             f"{workdir} was begun with another config:\n" + "\n".join(lines) + "\n"
             "use that config, or choose another --workdir"
         )
+    return config
 
 
 def begin(workdir: pathlib.Path, config: Config, tokenizer: Tokenizer) -> None:

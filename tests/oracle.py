@@ -5,6 +5,7 @@ Nothing here is taken from the package but the layout of the parameter tree. At 
 helpers that tests share.
 """
 
+import collections
 import math
 
 import flax.linen as nn
@@ -232,18 +233,36 @@ def penalty_of(length, penalty, alpha):
     return ((5 + length) / 6 if penalty == "gnmt" else length) ** alpha
 
 
-def followers(log_probs, prefix, limit):
-    """(word, log p) of all that may follow; only the end token where it would be the last."""
+def followers(log_probs, prefix, limit, min_length=0, block_ngrams=None, forced=()):
+    """(word, log p) of all that may follow, by the text at the head of `transformer.constraints`.
+
+    Without rules: all words, and only the end token where it would be the last.
+    """
     row = log_probs(prefix)
-    words = [EOS] if len(prefix) + 1 >= limit else [w for w in range(len(row)) if w > BOS]
+    words = [w for w in range(len(row)) if w > BOS]
+    if block_ngrams is not None:
+        words = [w for w in words if not comes_again((*prefix, w), block_ngrams)]
+    if len(prefix) < min_length:
+        words = [w for w in words if w != EOS] or [EOS]
+    if len(prefix) < len(forced):
+        words = [forced[len(prefix)]]
+    if len(prefix) + 1 >= limit:
+        words = [EOS]
     return [(word, float(row[word])) for word in words]
 
 
-def greedy(log_probs, limit):
+def comes_again(words, size):
+    """Whether the last n-gram of `size` words is there earlier too."""
+    earlier = [words[i : i + size] for i in range(len(words) - size)]
+    return words[len(words) - size :] in earlier
+
+
+def greedy(log_probs, limit, **rules):
     """(tokens, log P): the most probable word at every position."""
     prefix, total = (), 0.0
     while not prefix or prefix[-1] != EOS:
-        word, log_prob = max(followers(log_probs, prefix, limit), key=lambda pair: pair[1])
+        choices = followers(log_probs, prefix, limit, **rules)
+        word, log_prob = max(choices, key=lambda pair: pair[1])
         prefix, total = (*prefix, word), total + log_prob
     return prefix, total
 
@@ -263,7 +282,7 @@ def best_of(translations, penalty, alpha):
     return sorted(scored, key=lambda entry: -entry[0])
 
 
-def beam(log_probs, limit, beams, results, penalty, alpha):
+def beam(log_probs, limit, beams, results, penalty, alpha, **rules):
     """What the text at the head of `transformer.decoding` says, in plain Python.
 
     Returns (score, log P, tokens) of the finished hypotheses, best first, and the number of steps.
@@ -274,7 +293,7 @@ def beam(log_probs, limit, beams, results, penalty, alpha):
         extensions = [
             ((*prefix, word), total + log_prob)
             for prefix, total in live
-            for word, log_prob in followers(log_probs, prefix, limit)
+            for word, log_prob in followers(log_probs, prefix, limit, **rules)
         ]
         extensions.sort(key=lambda extension: -extension[1])
         extensions = extensions[: 2 * beams]
@@ -291,6 +310,43 @@ def beam(log_probs, limit, beams, results, penalty, alpha):
         )
         if len(ranked) >= results and ranked[results - 1][0] >= hope:
             return ranked[:beams], length
+
+
+def diverse_beam(log_probs, limit, beams, groups, diversity, results, penalty, alpha, **rules):
+    """What the same text says of diverse beam search, in plain Python; as `beam` returns it."""
+    share, length = beams // groups, 0
+    live = [[((), 0.0)] for _ in range(groups)]
+    finished, done = [[] for _ in range(groups)], [False] * groups
+    while not all(done):
+        length += 1
+        taken = collections.Counter()
+        for group in range(groups):
+            extensions = [
+                ((*prefix, word), total + log_prob)
+                for prefix, total in live[group]
+                for word, log_prob in followers(log_probs, prefix, limit, **rules)
+            ]
+            extensions.sort(key=lambda e: -(e[1] - diversity * taken[e[0][-1]]))
+            extensions = extensions[: 2 * share]
+            if not done[group]:
+                finished[group] += [e for e in extensions[:share] if e[0][-1] == EOS]
+            live[group] = [e for e in extensions if e[0][-1] != EOS][:share]
+            for prefix, _ in live[group]:
+                taken[prefix[-1]] += 1
+            ranked = best_of(finished[group], penalty, alpha)
+            hope = max(
+                (
+                    total / penalty_of(later, penalty, alpha)
+                    for _, total in live[group]
+                    for later in range(length + 1, limit + 1)
+                ),
+                default=-math.inf,
+            )
+            wanted = min(results, share)
+            certain = len(ranked) >= wanted and ranked[wanted - 1][0] >= hope
+            done[group] |= len(ranked) >= share or certain or length >= limit
+    best = [entry for group in finished for entry in best_of(group, penalty, alpha)[:share]]
+    return sorted(best, key=lambda entry: -entry[0]), length
 
 
 # Helpers that tests share.

@@ -223,8 +223,9 @@ def parameters(workdir):
     from transformer.checkpoints import Checkpoints
     from transformer.translator import abstract_params, load_config
 
-    with Checkpoints(workdir) as checkpoints:
-        params = checkpoints.restore_params(abstract_params(load_config(workdir)), average=1)
+    config = load_config(workdir)
+    with Checkpoints(workdir, config.training) as checkpoints:
+        params = checkpoints.restore_params(abstract_params(config), average=1)
         return checkpoints.steps()[-1], [np.asarray(p).tobytes() for p in jax.tree.leaves(params)]
 
 

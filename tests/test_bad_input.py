@@ -73,8 +73,10 @@ def place(tmp_path_factory):
     tokenizer = Tokenizer.train(WORDS, 8, "word")
     (folder / "run" / "tokenizer.model").write_bytes(tokenizer.model)
     params = oracle.random_params(families.build(config.model), seed=0)
-    opt_state = optimizers.build(config.optimizer, config.model.d_model).init(params)
-    with Checkpoints(folder / "run", keep_last=2) as checkpoints:
+    opt_state = optimizers.build(
+        config.optimizer, config.model.d_model, config.training.steps
+    ).init(params)
+    with Checkpoints(folder / "run", config.training, writing=True) as checkpoints:
         for step in (1, 2):
             state = TrainState(jnp.asarray(step), params, opt_state, jax.random.key(0))
             checkpoints.save(state, {}, {"nll": 1.0})

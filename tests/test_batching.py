@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from experiments.datasets import Split
-from experiments.datasets.batching import Batches, Corpus, Side, in_order
+from experiments.datasets.batching import Batches, in_order
+from experiments.datasets.corpus import Corpus, Side
 from transformer.arrays import EOS_ID, PAD_ID
 from transformer.config import DataConfig
 from transformer.errors import InputError
+from transformer.subwords import SubwordSampler
 from transformer.tokenizer import Tokenizer
 
 CONFIG = DataConfig(
@@ -31,6 +33,11 @@ def numbered(lengths):
     return Corpus(Side.of(source), Side.of(target))
 
 
+def batches_of(corpus, config=CONFIG, seed=0):
+    """The batches of one corpus."""
+    return Batches([(1.0, corpus)], config, seed)
+
+
 def lengths_of(count, longest, seed=0):
     """Pairs of lengths from 2 on, the two sides unlike."""
     return np.random.default_rng(seed).integers(2, longest + 1, (count, 2)).tolist()
@@ -45,7 +52,7 @@ def corpus():
 @pytest.fixture(scope="module")
 def batches(corpus):
     """Its batches with seed 7."""
-    return Batches(corpus, CONFIG, seed=7)
+    return batches_of(corpus, seed=7)
 
 
 def pairs_in(batch):
@@ -55,6 +62,12 @@ def pairs_in(batch):
 
 def same(a, b):
     return jax.tree.all(jax.tree.map(np.array_equal, a, b))
+
+
+def same_plan(a, b):
+    return (
+        a.length == b.length and np.array_equal(a.pairs, b.pairs) and np.array_equal(a.rows, b.rows)
+    )
 
 
 def epoch_of(batches, epoch):
@@ -78,8 +91,8 @@ def test_pairs_stay_together_and_whole(batches, corpus):
 
 
 def test_what_is_left_out_is_counted(batches, corpus):
-    assert batches.left_out == sum(longer > 20 for longer in corpus.longer) > 0
-    assert Batches(numbered([(2, 20), (21, 3), (20, 2), (3, 21)]), CONFIG, 0).left_out == 2
+    assert batches.too_long == sum(longer > 20 for longer in corpus.longer) > 0
+    assert batches_of(numbered([(2, 20), (21, 3), (20, 2), (3, 21)])).too_long == 2
 
 
 def test_a_pair_lies_in_the_shortest_bucket_that_holds_both_sides(batches, corpus):
@@ -103,11 +116,11 @@ def test_batches_come_in_the_announced_shapes_only(batches):
 
 
 def test_a_bucket_without_pairs_makes_no_shape():
-    assert Batches(numbered([(4, 4), (3, 20)]), CONFIG, 0).shapes() == [(16, 5), (4, 20)]
+    assert batches_of(numbered([(4, 4), (3, 20)])).shapes() == [(16, 5), (4, 20)]
 
 
 def test_the_rows_below_a_bucket_s_last_pairs_are_padding():
-    [batch] = epoch_of(Batches(numbered([(3, 4)] * 3), CONFIG, 0), 0)
+    [batch] = epoch_of(batches_of(numbered([(3, 4)] * 3)), 0)
     assert batch.source.shape == (16, 5)
     assert (batch.source[3:] == PAD_ID).all()
     assert (batch.target[3:] == PAD_ID).all()
@@ -119,26 +132,26 @@ def test_the_number_of_batches_does_not_depend_on_the_epoch(batches):
 
 
 def test_a_plan_is_a_function_of_seed_and_epoch(batches, corpus):
-    again = Batches(corpus, CONFIG, seed=7)
+    again = batches_of(corpus, seed=7)
     again.plan(0), again[3 * again.per_epoch]  # what was asked before must not matter
     for epoch in (0, 1, 4):
         pairs = zip(batches.plan(epoch), again.plan(epoch), strict=True)
-        assert all(a[0] == b[0] and np.array_equal(a[1], b[1]) for a, b in pairs)
+        assert all(same_plan(a, b) for a, b in pairs)
 
 
 def test_batches_asked_for_in_any_order_are_the_same(batches, corpus):
     count = 3 * batches.per_epoch
     forward = [batches[index] for index in range(count)]
-    fresh = Batches(corpus, CONFIG, seed=7)
+    fresh = batches_of(corpus, seed=7)
     for index in np.random.default_rng(0).permutation(count).tolist():
         assert same(fresh[index], forward[index])
 
 
 def test_epochs_and_seeds_differ(batches, corpus):
     def order(plan):
-        return [pairs.tolist() for _, pairs in plan]
+        return [planned.pairs.tolist() for planned in plan]
 
-    other = Batches(corpus, CONFIG, seed=8)
+    other = batches_of(corpus, seed=8)
     plans = [order(batches.plan(0)), order(batches.plan(1)), order(other.plan(0))]
     assert all(a != b for a, b in itertools.combinations(plans, 2))
     company = [{frozenset(pairs) for pairs in plan} for plan in plans]
@@ -146,7 +159,7 @@ def test_epochs_and_seeds_differ(batches, corpus):
 
 
 def test_short_and_long_batches_are_mixed(batches):
-    lengths = [length for length, _ in batches.plan(0)]
+    lengths = [planned.length for planned in batches.plan(0)]
     assert lengths != sorted(lengths)
 
 
@@ -168,7 +181,7 @@ def test_iteration_goes_on_beyond_an_epoch(batches):
 
 def test_the_padding_share_by_hand():
     # Buckets: 16 x 5 positions with target lengths 2 and 4; 4 x 20 positions with one of 9.
-    batches = Batches(numbered([(3, 2), (2, 4), (20, 9), (21, 5)]), CONFIG, 0)
+    batches = batches_of(numbered([(3, 2), (2, 4), (20, 9), (21, 5)]))
     assert batches.padding_share() == pytest.approx(1 - (2 + 4 + 9) / (80 + 80))
 
 
@@ -178,8 +191,10 @@ def test_the_padding_share_is_that_of_the_batches(batches):
 
 
 def test_a_corpus_of_too_long_pairs_only_is_refused():
-    with pytest.raises(InputError, match="all 2 training pairs are longer than data.max_length"):
-        Batches(numbered([(21, 3), (3, 30)]), CONFIG, 0)
+    with pytest.raises(
+        InputError, match="of 2 training pairs 0 have an empty side and 2 are longer than"
+    ):
+        batches_of(numbered([(21, 3), (3, 30)]))
 
 
 @pytest.mark.parametrize("row_multiple", [1, 4, 8])
@@ -226,3 +241,177 @@ def test_a_tokenized_split_has_the_end_token_in_every_length():
     assert corpus.source.lengths.tolist() == [3, 1]
     assert corpus.target.lengths.tolist() == [2, 4]
     assert corpus.longer.tolist() == [3, 4]
+
+
+# Several corpora.
+
+
+def counted(batches, epoch):
+    """How often each pair is read in an epoch, by its number."""
+    pairs = np.concatenate([planned.pairs for planned in batches.plan(epoch)])
+    return np.bincount(pairs, minlength=len(batches.source_lengths))
+
+
+def test_a_weight_is_how_often_a_pair_is_read_in_an_epoch():
+    """A third of 30 pairs with weight 1/3; each of 20 pairs twice, and half of them once more."""
+    thirty, twenty = numbered(lengths_of(30, 20, 1)), numbered(lengths_of(20, 20, 2))
+    batches = Batches([(1 / 3, thirty), (2.5, twenty)], CONFIG, 0)
+    epochs = [counted(batches, epoch) for epoch in range(40)]
+    for counts in epochs:
+        assert set(counts[:30].tolist()) == {0, 1}
+        assert abs(counts[:30].sum() - 10) <= 1, "rounded in each of three buckets"
+        assert set(counts[30:].tolist()) == {2, 3}
+        assert abs(counts[30:].sum() - 50) <= 1
+    assert len({tuple(counts) for counts in epochs}) == 40
+    assert (sum(epochs)[:30] > 0).all(), "none is left out for ever"
+    assert {len(batches.plan(epoch)) for epoch in range(5)} == {batches.per_epoch}
+
+
+def test_pairs_of_several_corpora_keep_their_words():
+    first, second = numbered([(3, 4), (5, 5)]), numbered([(6, 3), (4, 8), (2, 2)])
+    batches = Batches([(1.0, first), (1.0, second)], CONFIG, 0)
+    rows = {
+        (tuple(source[source != PAD_ID]), tuple(target[target != PAD_ID]))
+        for batch in epoch_of(batches, 0)
+        for source, target in zip(batch.source, batch.target, strict=True)
+        if source.any()
+    }
+    corpora = [(corpus, pair) for corpus in (first, second) for pair in range(len(corpus))]
+    assert rows == {(tuple(c.source[pair]), tuple(c.target[pair])) for c, pair in corpora}
+
+
+def test_a_pair_with_an_empty_side_is_left_out_and_counted():
+    batches = batches_of(numbered([(3, 4), (4, 1), (5, 1), (21, 1), (30, 5), (2, 2)]))
+    assert counted(batches, 0).tolist() == [1, 0, 0, 0, 0, 1]
+    assert (batches.empty, batches.too_long) == (3, 1)
+
+
+# Packed rows.
+
+PACKED = CONFIG.replace(packing=True)
+
+
+def test_packed_rows_hold_every_pair_once_and_whole(corpus):
+    batches = batches_of(corpus, PACKED)
+    seen = []
+    for batch in epoch_of(batches, 3):
+        assert batch.source.shape == (4, 20)
+        assert ((batch.source == PAD_ID) == (batch.source_segments == 0)).all()
+        assert ((batch.target == PAD_ID) == (batch.target_segments == 0)).all()
+        for row in range(4):
+            both = batch.source_segments[row].max()
+            assert both == batch.target_segments[row].max()
+            for segment in range(1, both + 1):
+                source = batch.source[row][batch.source_segments[row] == segment]
+                target = batch.target[row][batch.target_segments[row] == segment]
+                pair = int(source[0]) - 10
+                seen.append(pair)
+                assert source.tolist() == corpus.source[pair].tolist()
+                assert target.tolist() == corpus.target[pair].tolist()
+            segments = batch.source_segments[row][batch.source_segments[row] > 0]
+            assert (np.diff(segments) >= 0).all()
+    assert sorted(seen) == np.flatnonzero(corpus.longer <= 20).tolist()
+
+
+def test_packing_leaves_less_padding_and_the_same_number_of_batches_every_epoch(corpus):
+    packed, plain = batches_of(corpus, PACKED), batches_of(corpus)
+    assert packed.padding_share() < 0.75 * plain.padding_share()
+    assert {len(packed.plan(epoch)) for epoch in range(10)} == {packed.per_epoch}
+    targets = np.concatenate([batch.target.ravel() for batch in epoch_of(packed, 2)])
+    assert packed.padding_share() == pytest.approx((targets == PAD_ID).mean())
+
+
+def test_packed_epochs_put_other_pairs_together():
+    """Of 200 pairs with few lengths nearly all have other neighbours in the next epoch."""
+    batches = batches_of(numbered([(4 + i % 3, 5) for i in range(200)]), PACKED)
+
+    def neighbours(epoch):
+        rows = {}
+        for number, planned in enumerate(batches.plan(epoch)):
+            for pair, row in zip(planned.pairs, planned.rows, strict=True):
+                rows.setdefault((number, row), set()).add(int(pair))
+        return {frozenset(row) for row in rows.values()}
+
+    assert len(neighbours(0) & neighbours(1)) < 5 < len(neighbours(0))
+    assert neighbours(0) == neighbours(0)
+
+
+def test_a_packed_mixture_reads_each_pair_as_its_weight_says():
+    mixture = [(2.0, numbered([(3, 3)] * 9)), (0.5, numbered([(4, 6)] * 8))]
+    batches = Batches(mixture, PACKED, 0)
+    for epoch in range(3):
+        counts = counted(batches, epoch)
+        assert counts[:9].tolist() == [2] * 9
+        assert sorted(counts[9:].tolist()) == [0] * 4 + [1] * 4
+
+
+# Sub-words drawn anew.
+
+TEXT = ["the small house stands there", "the houses stood here", "a house is there"] * 5
+
+
+@pytest.fixture(scope="module", params=["bpe", "unigram"])
+def sampling(request):
+    """(tokenizer, corpus, config, sampler)."""
+    tokenizer = Tokenizer.train(TEXT, {"bpe": 30, "unigram": 24}[request.param], request.param)
+    corpus = Corpus.tokenized(Split("text_files", TEXT, TEXT[::-1]), tokenizer)
+    config = CONFIG.replace(
+        tokenizer=request.param,
+        subword_sampling=0.3,
+        max_length=32,
+        bucket_lengths=(32,),
+        tokens_per_batch=640,
+    )
+    sampler = SubwordSampler(tokenizer, request.param, 0.3)
+    return tokenizer, corpus, config, sampler
+
+
+def texts(tokenizer, padded):
+    return [tokenizer.decode(row[row != PAD_ID].tolist()) for row in padded if row.any()]
+
+
+def test_sampled_sub_words_spell_the_same_text_and_vary_with_epoch_and_seed(sampling):
+    tokenizer, corpus, config, sampler = sampling
+    batches = Batches([(1.0, corpus)], config, 3, sampler)
+    plain = Batches([(1.0, corpus)], config, 3)
+    assert texts(tokenizer, batches[0].source) == texts(tokenizer, plain[0].source)
+    assert texts(tokenizer, batches[0].target) == texts(tokenizer, plain[0].target)
+    assert not same(batches[0], plain[0])
+    again = Batches([(1.0, corpus)], config, 3, sampler)
+    again[5], again[2]  # what was asked before must not matter
+    assert same(again[0], batches[0])
+    [pair] = {int(pair) for pair in batches.plan(0)[0].pairs} & {0}
+    sentences = {
+        tuple(batches[epoch].source[batches.plan(epoch)[0].pairs.tolist().index(pair)])
+        for epoch in range(6)
+    }
+    assert len(sentences) > 1, "an epoch is one batch here"
+
+
+def test_a_sampled_sentence_that_does_not_fit_stays_as_it_was(sampling):
+    tokenizer, corpus, config, sampler = sampling
+    longest = int(corpus.longer.max())
+    tight = config.replace(max_length=longest, bucket_lengths=(longest,))
+    batches = Batches([(1.0, corpus)], tight, 0, sampler)
+    kept = 0
+    for epoch in range(5):
+        planned, batch = batches.plan(epoch)[0], batches[epoch]
+        for pair, row in zip(planned.pairs, batch.source, strict=False):
+            ids = row[row != PAD_ID].tolist()
+            assert tokenizer.decode(ids) == TEXT[pair]
+            kept += len(corpus.source[pair]) == longest and ids == corpus.source[pair].tolist()
+    assert kept
+
+
+def test_sampled_sub_words_share_the_room_of_a_packed_row(sampling):
+    tokenizer, corpus, config, sampler = sampling
+    batches = Batches([(1.0, corpus)], config.replace(packing=True), 0, sampler)
+    found = []
+    for index in range(batches.per_epoch):
+        batch = batches[index]
+        for row, segments in zip(batch.target, batch.target_segments, strict=True):
+            found += [
+                tokenizer.decode(row[segments == number].tolist())
+                for number in range(1, segments.max() + 1)
+            ]
+    assert sorted(found) == sorted(TEXT)

@@ -13,10 +13,12 @@ import optax
 import pytest
 
 from transformer.checkpoints import Checkpoints, average_params
+from transformer.config import TrainingConfig
 from transformer.errors import InputError
 from transformer.training import TrainState
 
 OPTIMIZER = optax.adam(1e-3)
+KEEP_ALL = TrainingConfig(keep_last=9)
 
 
 def state_at(step):
@@ -47,7 +49,8 @@ def abstract():
 
 def save(workdir, steps, keep_last=9, nll=None):
     """Saves the states of these steps; `nll` maps a step to its validation, if it had one."""
-    with Checkpoints(workdir, keep_last) as checkpoints:
+    config = TrainingConfig(keep_last=keep_last)
+    with Checkpoints(workdir, config, writing=True) as checkpoints:
         for step in steps:
             metrics = {"nll": nll[step]} if step in (nll or {}) else None
             checkpoints.save(state_at(step), meta_at(step), metrics)
@@ -55,13 +58,13 @@ def save(workdir, steps, keep_last=9, nll=None):
 
 def restored(workdir, abstract):
     """(state, meta) as a training that starts would have them."""
-    with Checkpoints(workdir, keep_last=9) as checkpoints:
+    with Checkpoints(workdir, KEEP_ALL, writing=True) as checkpoints:
         return checkpoints.restore(abstract)
 
 
 def best_params(workdir, abstract, average=None):
     """Parameters as an app that reads would have them."""
-    with Checkpoints(workdir) as checkpoints:
+    with Checkpoints(workdir, KEEP_ALL) as checkpoints:
         return checkpoints.restore_params(abstract.params, average)
 
 
@@ -260,7 +263,7 @@ def test_a_damaged_newest_is_named_set_aside_and_the_one_before_used(
 
 def test_the_step_of_a_damaged_checkpoint_can_be_saved_and_restored_again(three, abstract):
     flip(three, 30)
-    with Checkpoints(three, keep_last=9) as checkpoints:
+    with Checkpoints(three, KEEP_ALL, writing=True) as checkpoints:
         checkpoints.restore(abstract)
         checkpoints.save(state_at(30), meta_at(30), {"nll": 0.5})
     state, _ = restored(three, abstract)
@@ -271,7 +274,7 @@ def test_the_step_of_a_damaged_checkpoint_can_be_saved_and_restored_again(three,
 def test_a_step_may_be_damaged_twice(three, abstract):
     for _ in range(2):
         flip(three, 30)
-        with Checkpoints(three, keep_last=9) as checkpoints:
+        with Checkpoints(three, KEEP_ALL, writing=True) as checkpoints:
             state, _ = checkpoints.restore(abstract)
             assert bits(state) == bits(state_at(20))
             checkpoints.save(state_at(30), meta_at(30))
@@ -348,7 +351,7 @@ def test_another_shape_is_an_input_error(three, abstract):
         lambda leaf: jax.ShapeDtypeStruct((*leaf.shape, 2), leaf.dtype, sharding=leaf.sharding),
         abstract.params,
     )
-    with Checkpoints(three) as checkpoints, pytest.raises(InputError, match="shape"):
+    with Checkpoints(three, KEEP_ALL) as checkpoints, pytest.raises(InputError, match="shape"):
         checkpoints.restore_params(wider)
 
 
@@ -357,7 +360,7 @@ def test_a_reader_changes_nothing_on_disk(three, abstract):
     before = contents(three)
     best_params(three, abstract)
     best_params(three, abstract, average=2)
-    with Checkpoints(three) as checkpoints:
+    with Checkpoints(three, KEEP_ALL) as checkpoints:
         assert checkpoints.steps() == [10, 20, 30]
         assert checkpoints.best() == 10
     assert contents(three) == before
@@ -377,3 +380,49 @@ def test_digests_name_every_file_of_a_checkpoint(three):
     named = json.loads((three / "checkpoints" / "digests" / "30.json").read_text())
     assert named == contents(folder)
     assert {name.split("/")[0] for name in named} >= {"params", "progress", "meta"}
+
+
+# Running averages, and the best by another score.
+
+
+def averaged(state):
+    """The same state with an average that is not its parameters."""
+    return state.replace(average=jax.tree.map(lambda leaf: leaf + 0.5, state.params))
+
+
+def test_a_running_average_is_what_is_used_and_both_come_back(tmp_path, abstract):
+    state = averaged(state_at(10))
+    with Checkpoints(tmp_path, KEEP_ALL, writing=True) as checkpoints:
+        checkpoints.save(state, meta_at(10))
+    assert bits(best_params(tmp_path, abstract)) == bits(state.average)
+    found, _ = restored(tmp_path, abstract.replace(average=abstract.params))
+    assert bits(found) == bits(state)
+
+
+def three_by_bleu(tmp_path, config):
+    """Checkpoints of steps 10 to 70, of which 30 has the best BLEU and 50 the best NLL."""
+    with Checkpoints(tmp_path, config, writing=True) as checkpoints:
+        for step in range(10, 80, 10):
+            metrics = {"nll": abs(step - 50.0), "bleu": -abs(step - 30.0)}
+            checkpoints.save(state_at(step), meta_at(step), metrics)
+
+
+@pytest.mark.parametrize(("best_by", "best"), [("nll", 50), ("bleu", 30)])
+def test_the_best_is_the_best_by_the_score_that_the_config_names(tmp_path, best_by, best):
+    config = TrainingConfig(keep_last=1, best_by=best_by)
+    three_by_bleu(tmp_path, config)
+    with Checkpoints(tmp_path, config) as checkpoints:
+        assert checkpoints.best() == best
+    assert steps_in(tmp_path) == sorted({best, 70})
+
+
+def test_neighbours_of_the_best_are_kept_and_averaged(tmp_path, abstract):
+    config = TrainingConfig(keep_last=1, best_by="bleu", keep_around_best=1)
+    three_by_bleu(tmp_path, config)
+    assert steps_in(tmp_path) == [20, 30, 40, 70]
+    with Checkpoints(tmp_path, config) as checkpoints:
+        found = checkpoints.restore_params(abstract.params, 3, "best")
+        last = checkpoints.restore_params(abstract.params, 3)
+    expected = average_params([state_at(step).params for step in (20, 30, 40)])
+    assert bits(found) == bits(expected)
+    assert bits(last) == bits(average_params([state_at(step).params for step in (30, 40, 70)]))

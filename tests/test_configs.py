@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tensorflow_datasets.core import registered
 from test_apps import CONFIGS
 
-from experiments.datasets import embedded
+from experiments.datasets import catalogue, embedded
 from experiments.flags import load_config_file
 from transformer import families, optimizers, sharding, training
 from transformer.config import Config
@@ -20,7 +21,11 @@ from transformer.errors import InputError
 from transformer.fields import difference
 from transformer.training import Batch
 
-ARGUMENTS = {"pronouns": ("de", "fr")}
+ARGUMENTS = {
+    "multi30k": ("published", "short"),
+    "pronouns": ("de", "fr"),
+    "scan": ("simple", "length", "addprim_jump", "addprim_turn_left"),
+}
 """What may follow the file's name and a colon, for each file that takes an argument."""
 
 PLACES = [
@@ -39,7 +44,7 @@ def load(place):
 def parts(config):
     """The step, and the shapes of its state."""
     model = families.build(config.model)
-    optimizer = optimizers.build(config.optimizer, config.model.d_model)
+    optimizer = optimizers.build(config.optimizer, config.model.d_model, config.training.steps)
     step = functools.partial(training.train_step, model=model, optimizer=optimizer, config=config)
     make = functools.partial(training.init_state, model, optimizer)
     return step, make, nn.unbox(jax.eval_shape(make, jax.random.key(0)))
@@ -81,7 +86,11 @@ def test_a_config_fits_the_one_device_that_every_machine_has(place):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_the_dataset_of_a_config_exists(place):
-    assert load(place).data.dataset in [*embedded.names(), "text_files"]
+    name = load(place).data.dataset
+    if name not in [*embedded.names(), "text_files"]:
+        builder, _, config = name.partition("/")
+        assert builder in catalogue.names()
+        assert config in registered.imported_builder_cls(builder).builder_configs
 
 
 @pytest.mark.parametrize("name", sorted({place.partition(":")[0] for place in PLACES}))
@@ -150,6 +159,30 @@ def test_t2t_base_differs_from_base_in_exactly_these_fields():
         "optimizer.warmup_steps": (4000, 8000),
         "optimizer.learning_rate": (1.0, 2.0),
     }
+
+
+def test_the_wmt14_models_are_base_and_big_on_the_papers_data():
+    data = {
+        "data.dataset": ("text_files", "wmt14_translate/de-en"),
+        "data.direction": ("forward", "en-de"),
+    }
+    for size in ("base", "big"):
+        assert difference(load(size), load(f"wmt14_ende_{size}")) == data
+
+
+@pytest.mark.parametrize(("place", "peak"), [("multi30k", 0.005), ("iwslt14_deen", 0.0005)])
+def test_the_highest_learning_rate_is_the_published_one(place, peak):
+    config = load(place)
+    schedule = optimizers.schedule(config.optimizer, config.model.d_model, config.training.steps)
+    rates = jax.vmap(schedule)(jnp.arange(config.training.steps))
+    assert float(rates.max()) == pytest.approx(peak, rel=1e-3)
+
+
+def test_the_short_recipe_for_multi30k_trains_the_same_model_for_a_shorter_time():
+    changed = difference(load("multi30k"), load("multi30k:short"))
+    assert {path for path in changed if path.startswith("model.")} == set()
+    long, short = changed["training.steps"]
+    assert short < long
 
 
 def test_the_symbol_tasks_differ_in_nothing_but_the_task():

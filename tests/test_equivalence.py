@@ -11,7 +11,7 @@ import oracle
 import pytest
 
 from transformer import families, training, translator
-from transformer.config import DecodeConfig, TransformerConfig
+from transformer.config import DecodeConfig, TrainingConfig, TransformerConfig
 from transformer.layers import MultiHeadAttention
 from transformer.masks import causal_mask, padding_mask
 from transformer.model import Decoder, Encoder
@@ -61,9 +61,8 @@ def variant(name):
 
 def mean_loss(params, model, smoothing, mass):
     """The model's loss per token."""
-    sums = training.loss_sums(
-        params, training.Batch(SOURCE, TARGET), model, smoothing=smoothing, mass=mass
-    )
+    config = TrainingConfig(label_smoothing=smoothing, label_smoothing_mass=mass)
+    sums = training.loss_sums(params, training.Batch(SOURCE, TARGET), model, config)
     return sums.loss / sums.tokens
 
 

@@ -223,6 +223,27 @@ def test_help_exits_with_0_and_says_everything(app):
     assert max(map(len, finished.out.splitlines())) <= 140
 
 
+def test_an_app_without_a_config_is_called_without_one_and_has_no_fields():
+    finished = run("experiments.compare", "--help")
+    assert (finished.status, finished.err) == (0, "")
+    source = (REPOSITORY / "experiments" / "compare.py").read_text()
+    for defined in re.findall(r'flags\.DEFINE_\w+\(\s*"(\w+)"', source):
+        assert f"--{defined}" in finished.out
+    assert "model.num_layers" not in finished.out
+
+
+def test_an_app_without_a_config_refuses_its_fields_and_unknown_flags():
+    for flag, words in (
+        ("--config.decode.beams=2", "--config.decode.beams=2: this command has no config"),
+        ("--outptus=a,b", "outptus"),
+        ("stray", "'stray'"),
+    ):
+        finished = run("experiments.compare", flag)
+        assert (finished.status, finished.out) == (1, "")
+        assert finished.err.startswith("error: ")
+        assert words in finished.err
+
+
 def test_help_tells_what_a_field_means():
     out = " ".join(run("experiments.train", "--help").out.split())
     for group, words in (

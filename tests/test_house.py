@@ -160,7 +160,7 @@ from transformer.checkpoints import Checkpoints
 config = transformer.Config(model=transformer.TransformerConfig(
     vocab_size=11, num_layers=1, d_model=8, d_ff=8, num_heads=2))
 model = transformer.build(config.model)
-optimizer = optimizers.build(config.optimizer, config.model.d_model)
+optimizer = optimizers.build(config.optimizer, config.model.d_model, steps=10)
 state = nn.unbox(jax.jit(lambda key: training.init_state(model, optimizer, key))(jax.random.key(0)))
 source = jnp.array([[4, 5, 6, 2], [7, 2, 0, 0]])
 step = jax.jit(lambda state, batch: training.train_step(
@@ -189,9 +189,9 @@ here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
 abstract = jax.tree.map(
     lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), state)
 with tempfile.TemporaryDirectory() as folder:
-    with Checkpoints(folder, keep_last=1) as checkpoints:
+    with Checkpoints(folder, config.training, writing=True) as checkpoints:
         checkpoints.save(state, {})
-    with Checkpoints(folder) as checkpoints:
+    with Checkpoints(folder, config.training) as checkpoints:
         checkpoints.restore_params(abstract.params)
 
 for name in ABSENT:

@@ -10,7 +10,7 @@ import oracle
 import pytest
 
 from transformer.errors import InputError
-from transformer.losses import Sums, smoothed_cross_entropy, token_log_probs
+from transformer.losses import Sums, divergence_sum, smoothed_cross_entropy, token_log_probs
 
 PROBABILITIES = [0.5, 0.25, 0.125, 0.125]
 """Of a vocabulary of four: log2 p is -1, -2, -3, -3."""
@@ -144,3 +144,12 @@ def test_token_log_probs_sum_to_minus_the_nll():
 def test_an_unknown_mass_is_refused_with_the_known_ones():
     with pytest.raises(InputError, match="'all' is unknown; choose 'uniform_others' or 'uniform'"):
         smoothed_cross_entropy(rows(), TARGET, 0.1, "all")
+
+
+def test_the_divergence_of_two_predictions_by_hand():
+    """p = (1/2, 1/2) and q = (1/4, 3/4): ((1/4) ln 2 + (-1/4) ln(2/3)) / 2 a token."""
+    p = jnp.log(jnp.array([[[0.5, 0.5], [0.5, 0.5]]]))
+    q = jnp.log(jnp.array([[[0.25, 0.75], [0.9, 0.1]]]))
+    found = divergence_sum(p, q, jnp.array([[1, 0]]))
+    assert float(found) == pytest.approx(0.25 * np.log(3) / 2, rel=1e-5)
+    assert float(divergence_sum(p, p, jnp.array([[1, 1]]))) == 0.0

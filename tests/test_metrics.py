@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scores are sacreBLEU's own, to the last digit that it prints."""
 
+import json
 import random
+import re
+import subprocess
+import sys
 
 import pytest
 import sacrebleu
 
 from transformer.errors import InputError
-from transformer.metrics import corpus_scores
+from transformer.metrics import corpus_scores, paired_tests, sentence_chrf
 
 REFERENCES = [
     "The cat sat on the mat, and the dog didn't mind.",
@@ -18,9 +22,9 @@ REFERENCES = [
 ] * 8
 
 
-def noisy(lines):
+def noisy(lines, seed=0):
     """Translations with words dropped, doubled and put into capitals; every fifth is exact."""
-    generator = random.Random(0)
+    generator = random.Random(seed)
     made = []
     for index, line in enumerate(lines):
         words = line.split()
@@ -32,6 +36,19 @@ def noisy(lines):
 
 
 HYPOTHESES = noisy(REFERENCES)
+OTHERS = noisy(REFERENCES, seed=1)
+
+
+def printed(folder, *arguments, systems=(HYPOTHESES,), references=REFERENCES, digits=4):
+    """What the command `sacrebleu` prints of systems that are written to files."""
+    for name, lines in [("references", references), *zip("AB", systems, strict=False)]:
+        (folder / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    command = [sys.executable, "-m", "sacrebleu", "references", "--input", *"AB"[: len(systems)]]
+    command += ["--metrics", "bleu", "chrf", "--width", str(digits), "--quiet", "--no-color"]
+    finished = subprocess.run(
+        [*command, *arguments], cwd=folder, capture_output=True, encoding="utf-8", check=True
+    )
+    return finished.stdout
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +85,110 @@ def test_the_signature_names_version_case_tokenizer_and_resampling(scores, bleu)
 
 def test_chrf_is_sacrebleus(scores):
     metric = sacrebleu.CHRF()
-    assert scores["chrf"] == metric.corpus_score(HYPOTHESES, [REFERENCES]).score
+    own = metric.corpus_score(HYPOTHESES, [REFERENCES], n_bootstrap=1000)
+    assert 20 < own.score < 99
+    assert scores["chrf"] == own.score
     assert scores["chrf_signature"] == str(metric.get_signature())
+    low, high = scores["chrf_ci"]
+    assert low < scores["chrf"] < high
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        ((), {}),
+        (("--tokenize=none",), {"bleu_tokenize": "none"}),
+        (("--tokenize=intl", "--lowercase"), {"bleu_tokenize": "intl", "bleu_lowercase": True}),
+    ],
+    ids=["13a", "none", "intl in lower case"],
+)
+def test_scores_intervals_and_signatures_are_what_the_sacrebleu_command_prints(
+    tmp_path, arguments, options
+):
+    scores = corpus_scores(HYPOTHESES, REFERENCES, **options)
+    own = json.loads(printed(tmp_path, "--confidence", *arguments))
+    for name, lines in zip(("bleu", "chrf"), own, strict=True):
+        low, high = scores[f"{name}_ci"]
+        assert f"{scores[name]:.4f}" == f"{lines['score']:.4f}"
+        assert f"{(low + high) / 2:.4f}" == f"{lines['confidence_mean']:.4f}"
+        assert f"{(high - low) / 2:.4f}" == f"{lines['confidence_var']:.4f}"
+        assert scores[f"{name}_signature"] == lines["signature"]
+
+
+def test_another_tokenization_is_another_bleu_and_the_same_chrf(scores):
+    none = corpus_scores(HYPOTHESES, REFERENCES, bleu_tokenize="none")
+    lower = corpus_scores(HYPOTHESES, REFERENCES, bleu_lowercase=True)
+    assert len({scores["bleu"], none["bleu"], lower["bleu"]}) == 3
+    assert "tok:none" in none["bleu_signature"].split("|")
+    assert "case:lc" in lower["bleu_signature"].split("|")
+    assert scores["chrf"] == none["chrf"] == lower["chrf"]
+    assert scores["chrf_signature"] == lower["chrf_signature"]
+
+
+def test_an_unknown_tokenization_is_refused_with_those_that_there_are():
+    with pytest.raises(InputError, match="'13b' is unknown; sacreBLEU has .*13a"):
+        corpus_scores(HYPOTHESES, REFERENCES, bleu_tokenize="13b")
+
+
+def test_a_tokenization_that_lacks_its_package_is_refused_with_what_it_needs(monkeypatch):
+    def lacking(**_):
+        raise RuntimeError("Please install:\n\n  pip install sacrebleu[ja]")
+
+    lacking.TOKENIZERS = sacrebleu.BLEU.TOKENIZERS
+    monkeypatch.setattr(sacrebleu, "BLEU", lacking)
+    with pytest.raises(InputError, match=r"'ja-mecab' needs more: .* pip install sacrebleu\[ja\]"):
+        corpus_scores(HYPOTHESES, REFERENCES, bleu_tokenize="ja-mecab")
+
+
+@pytest.fixture(scope="module")
+def tests():
+    """Of two systems that differ somewhat."""
+    return paired_tests(HYPOTHESES, OTHERS, REFERENCES)
+
+
+def p_values(tests, test):
+    """Of BLEU and chrF, with the digits that sacreBLEU prints."""
+    return [f"{tests[metric][test]['p']:.4f}" for metric in ("bleu", "chrf")]
+
+
+COMMANDS = {"paired_bootstrap": "--paired-bs", "approximate_randomization": "--paired-ar"}
+
+
+@pytest.mark.parametrize("test", COMMANDS)
+def test_p_values_are_what_the_sacrebleu_command_prints(tmp_path, tests, test):
+    table = printed(tmp_path, COMMANDS[test], "--format=text", systems=(HYPOTHESES, OTHERS))
+    assert p_values(tests, test) == re.findall(r"\(p = ([\d.]+)\)", table)
+    assert all(0.002 < float(p) < 1 for p in p_values(tests, test)), "the edge would show little"
+
+
+def test_identical_translations_have_the_p_value_that_sacrebleu_gives_them(tmp_path):
+    tests = paired_tests(HYPOTHESES, HYPOTHESES, REFERENCES)
+    assert p_values(tests, "paired_bootstrap") == [f"{1 / 1001:.4f}"] * 2
+    own = printed(tmp_path, "--paired-bs", "--format=text", systems=(HYPOTHESES, HYPOTHESES))
+    assert re.findall(r"\(p = ([\d.]+)\)", own) == p_values(tests, "paired_bootstrap")
+
+
+def test_the_paired_tests_have_signatures_with_their_seeds_and_trials(tests):
+    for metric in ("bleu", "chrf"):
+        for test, trials in (
+            ("paired_bootstrap", "bs:1000"),
+            ("approximate_randomization", "ar:10000"),
+        ):
+            parts = tests[metric][test]["signature"].split("|")
+            assert {trials, "seed:12345", "case:mixed"} <= set(parts)
+            assert ("tok:13a" in parts) == (metric == "bleu")
+
+
+def test_the_order_of_the_systems_does_not_change_a_p_value(tests):
+    assert paired_tests(OTHERS, HYPOTHESES, REFERENCES) == tests
+
+
+def test_sentence_chrf_is_sacrebleus():
+    own = [
+        sacrebleu.sentence_chrf(h, [r]).score for h, r in zip(HYPOTHESES, REFERENCES, strict=True)
+    ]
+    assert sentence_chrf(HYPOTHESES, REFERENCES) == own
+    assert sentence_chrf(["", "a"], ["a", "a"]) == [0, 100]
 
 
 def test_exact_match_is_the_share_of_identical_lines(scores):
@@ -90,6 +209,7 @@ def test_a_perfect_translation_scores_100_with_a_narrow_interval():
     scores = corpus_scores(REFERENCES, REFERENCES)
     assert scores["bleu"] == pytest.approx(100)
     assert scores["bleu_ci"] == pytest.approx([100, 100])
+    assert scores["chrf_ci"] == pytest.approx([100, 100])
     assert scores["chrf"] == pytest.approx(100)
     assert scores["exact_match"] == 1
 
@@ -97,8 +217,27 @@ def test_a_perfect_translation_scores_100_with_a_narrow_interval():
 def test_a_translation_without_a_common_word_scores_nothing():
     scores = corpus_scores(["xyzzy"] * 3, ["a b c d e"] * 3)
     assert scores["bleu"] == 0
-    assert scores["bleu_ci"] == [0, 0]
+    assert scores["bleu_ci"] == scores["chrf_ci"] == [0, 0]
     assert scores["exact_match"] == 0
+
+
+def test_resamples_of_which_only_some_score_nothing_have_an_interval_too(tmp_path):
+    translations, references = ["the cat sat on the mat", "no"], ["the cat sat on the mat", "yes"]
+    scores = corpus_scores(translations, references)
+    # The better sentence is missing from a quarter of the resamples, which score 0.
+    assert scores["bleu_ci"][1] - scores["bleu_ci"][0] == pytest.approx(100)
+    assert "bs:1000" in scores["bleu_signature"].split("|")
+    low, high = scores["chrf_ci"]
+    table = printed(
+        tmp_path,
+        "--paired-bs",
+        "--format=text",
+        systems=(translations, ["a", "b"]),
+        references=references,
+        digits=2,
+    )
+    assert f"({(low + high) / 2:.2f} ± {(high - low) / 2:.2f})" in table
+    assert f"{scores['bleu']:.2f} (" in table
 
 
 def test_the_same_translations_have_the_same_interval(scores):
@@ -107,7 +246,7 @@ def test_the_same_translations_have_the_same_interval(scores):
 
 def test_without_resampling_there_is_no_interval_and_the_same_bleu(scores):
     plain = corpus_scores(HYPOTHESES, REFERENCES, bootstrap=0)
-    assert "bleu_ci" not in plain
+    assert not {"bleu_ci", "chrf_ci"} & plain.keys()
     assert plain["bleu"] == scores["bleu"]
     assert plain["bleu_signature"] == str(_signature_without_resampling())
 
@@ -120,6 +259,12 @@ def _signature_without_resampling():
 
 @pytest.mark.parametrize(("translations", "references"), [(3, 2), (2, 3), (0, 1), (0, 0)])
 def test_unequal_counts_and_none_at_all_are_refused_with_both_counts(translations, references):
-    with pytest.raises(InputError) as raised:
-        corpus_scores(["a"] * translations, ["a"] * references)
-    assert f"{translations} translations and {references} references" in str(raised.value)
+    lines, targets = ["a"] * translations, ["a"] * references
+    for measure in (
+        lambda: corpus_scores(lines, targets),
+        lambda: paired_tests(targets, lines, targets),
+        lambda: sentence_chrf(lines, targets),
+    ):
+        with pytest.raises(InputError) as raised:
+            measure()
+        assert f"{translations} translations and {references} references" in str(raised.value)

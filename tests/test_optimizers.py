@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The learning rate and the first updates, worked by hand (paper 5.3)."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ def test_warm_up_moves_the_peak_and_scale_multiplies_everything():
         2 * (512 * 8000) ** -0.5, rel=1e-6
     )
     config = OptimizerConfig(learning_rate=2.0, warmup_steps=8000)
-    schedule = optimizers.schedule(config, 512)
+    schedule = optimizers.schedule(config, 512, 100_000)
     for step in (1, 500, 8000, 90_000):
         expected = rate(step, d_model=512, warmup_steps=8000, scale=2.0)
         assert float(schedule(jnp.asarray(step - 1))) == pytest.approx(expected, rel=1e-6)
@@ -45,7 +46,7 @@ def test_warm_up_moves_the_peak_and_scale_multiplies_everything():
 
 def test_adams_first_update_is_the_rate_times_the_sign_of_the_gradient():
     """Both moments are corrected to g and g^2, so the update is -lr g / (|g| + 1e-9)."""
-    optimizer = optimizers.build(OptimizerConfig(), d_model=512)
+    optimizer = optimizers.build(OptimizerConfig(), d_model=512, steps=100)
     params = jnp.array([1.0, -2.0, 0.5, 3.0])
     gradient = jnp.array([0.3, -0.002, 1e-9, 0.0])
     update, state = optimizer.update(gradient, optimizer.init(params), params)
@@ -58,7 +59,7 @@ def test_adams_first_update_is_the_rate_times_the_sign_of_the_gradient():
 
 def test_adams_second_update_by_hand():
     """Moments of 1 then -2 with 0.9 and 0.98, corrected by 1 - 0.81 and 1 - 0.9604."""
-    optimizer = optimizers.build(OptimizerConfig(warmup_steps=10), d_model=100)
+    optimizer = optimizers.build(OptimizerConfig(warmup_steps=10), d_model=100, steps=100)
     params = jnp.zeros((1,))
     _, state = optimizer.update(jnp.array([1.0]), optimizer.init(params), params)
     update, _ = optimizer.update(jnp.array([-2.0]), state, params)
@@ -69,10 +70,162 @@ def test_adams_second_update_by_hand():
 
 
 def test_moments_are_shaped_as_the_parameters_and_float32():
-    optimizer = optimizers.build(OptimizerConfig(), d_model=4)
+    optimizer = optimizers.build(OptimizerConfig(), d_model=4, steps=100)
     params = {"a": jnp.ones((2, 3)), "b": {"c": jnp.ones(5)}}
     adam = optimizer.init(params)[0]
     for moment in (adam.mu, adam.nu):
         assert moment["a"].shape == (2, 3)
         assert moment["b"]["c"].shape == (5,)
         assert moment["a"].dtype == jnp.float32
+
+
+# Other schedules and optimizers.
+
+
+def rates(schedule, steps):
+    return [float(schedule(jnp.asarray(step - 1))) for step in steps]
+
+
+def test_constant_rises_linearly_and_stays():
+    found = rates(optimizers.constant(0.4, 10), [1, 5, 10, 11, 1000])
+    np.testing.assert_allclose(found, [0.04, 0.2, 0.4, 0.4, 0.4], rtol=1e-6)
+
+
+def test_cosine_is_at_half_the_peak_half_way_down_and_at_0_in_the_end():
+    found = rates(optimizers.cosine(0.4, 10, 110), [5, 10, 60, 110, 200])
+    np.testing.assert_allclose(found, [0.2, 0.4, 0.2, 0.0, 0.0], atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["noam", "constant", "cosine"])
+def test_a_config_names_its_schedule(name):
+    config = OptimizerConfig(schedule=name, warmup_steps=10, learning_rate=0.5)
+    expected = {
+        "noam": optimizers.noam(64, 10, 0.5),
+        "constant": optimizers.constant(0.5, 10),
+        "cosine": optimizers.cosine(0.5, 10, 50),
+    }[name]
+    steps = [1, 10, 30]
+    assert rates(optimizers.schedule(config, 64, 50), steps) == rates(expected, steps)
+
+
+PARAMS = {
+    "attention": {"query": jnp.ones((6, 2, 3)), "query_bias": jnp.ones((2, 3))},
+    "embedding": {"table": jnp.ones((130, 128))},
+    "norm": {"scale": jnp.ones(6), "bias": jnp.ones(6)},
+    "output": jnp.ones((2, 3, 6)),
+}
+
+
+def config_of(name, **changes):
+    options = {"schedule": "constant", "learning_rate": 0.01, "warmup_steps": 1, **changes}
+    return OptimizerConfig(name=name, **options)
+
+
+def first_update(gradients, name, params=PARAMS, **changes):
+    """The first update of all parameters."""
+    optimizer = optimizers.build(config_of(name, **changes), d_model=6, steps=10)
+    update = jax.jit(lambda gradients: optimizer.update(gradients, optimizer.init(params), params))
+    return update(gradients)[0]
+
+
+def random_like(params, seed=0):
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: jnp.asarray(rng.standard_normal(leaf.shape), "f"), params)
+
+
+DECAYING = ["adamw", "adafactor", "lion", "muon", "schedule_free"]
+
+
+@pytest.mark.parametrize("name", DECAYING)
+def test_weight_decay_takes_rate_times_weight_off_matrices_only(name):
+    """Decoupled: the same whatever the gradient, and nothing off biases and scales."""
+    gradients = random_like(PARAMS)
+    plain = first_update(gradients, name, weight_decay=0.0, beta1=0.9)
+    decayed = first_update(gradients, name, weight_decay=0.5, beta1=0.9)
+    difference = jax.tree.map(jnp.subtract, decayed, plain)
+    matrix = -0.01 * 0.5
+    expected = jax.tree.map(jnp.zeros_like, PARAMS)
+    expected["attention"]["query"] += matrix
+    expected["output"] += matrix
+    if name != "muon":
+        expected["embedding"]["table"] += matrix
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), difference, expected)
+
+
+def test_adamw_without_decay_is_adam():
+    gradients = random_like(PARAMS)
+    same = jax.tree.map(
+        lambda a, b: bool((a == b).all()),
+        first_update(gradients, "adam"),
+        first_update(gradients, "adamw"),
+    )
+    assert all(jax.tree.leaves(same))
+
+
+def test_lions_first_update_is_the_rate_times_the_sign():
+    gradients = random_like(PARAMS)
+    found = first_update(gradients, "lion")
+    jax.tree.map(
+        lambda update, gradient: np.testing.assert_allclose(update, -0.01 * jnp.sign(gradient)),
+        *(found, gradients),
+    )
+
+
+def test_muon_orthogonalises_kernels_and_leaves_the_rest_to_adam():
+    """A kernel [D,N,H] maps D to N x H: as such a matrix its update has like singular values."""
+    gradients = random_like(PARAMS)
+    found, adam = first_update(gradients, "muon"), first_update(gradients, "adam")
+    for update, shape in ((found["attention"]["query"], (6, 6)), (found["output"], (6, 6))):
+        values = np.linalg.svd(np.asarray(update).reshape(shape), compute_uv=False)
+        assert values.max() / values.min() < 2.5
+        gradient = gradients["output"] if update is found["output"] else None
+    assert gradient is not None
+    raw = np.linalg.svd(np.asarray(gradient).reshape(6, 6), compute_uv=False)
+    assert raw.max() / raw.min() > 2.5, "or the above would show nothing"
+    for path in (("embedding", "table"), ("norm", "scale"), ("attention", "query_bias")):
+        a, b = found[path[0]][path[1]], adam[path[0]][path[1]]
+        np.testing.assert_allclose(np.sign(a), np.sign(b))
+
+
+def test_adafactor_keeps_a_row_and_a_column_in_place_of_a_table():
+    optimizer = optimizers.build(config_of("adafactor", beta1=0.0), d_model=6, steps=10)
+    kept = sum(leaf.size for leaf in jax.tree.leaves(optimizer.init(PARAMS)))
+    assert kept < PARAMS["embedding"]["table"].size / 10
+
+
+def test_schedule_free_evaluates_the_mean_of_its_iterates():
+    """With a constant rate all iterates weigh the same: x_3 is the mean of z_1 to z_3."""
+    optimizer = optimizers.build(config_of("schedule_free"), d_model=6, steps=10)
+    params = {"w": jnp.array([1.0, -2.0])}
+    state, iterates = optimizer.init(params), []
+    for seed in range(3):
+        update, state = optimizer.update(random_like(params, seed), state, params)
+        params = jax.tree.map(jnp.add, params, update)
+        iterates.append(state.z["w"])
+    average = optimizers.schedule_free_average(state, params)
+    np.testing.assert_allclose(average["w"], np.mean(iterates, axis=0), rtol=1e-5)
+    np.testing.assert_allclose(params["w"], 0.9 * average["w"] + 0.1 * iterates[-1], rtol=1e-5)
+    adam = optimizers.build(config_of("adam"), d_model=6, steps=10)
+    assert optimizers.schedule_free_average(adam.init(params), params) is None
+
+
+@pytest.mark.parametrize("name", ["adam", "schedule_free"])
+def test_a_gradient_is_scaled_down_to_the_norm_it_is_clipped_to(name):
+    """The moments after one step show which gradient the optimizer saw."""
+    params = {"w": jnp.zeros(2)}
+    clipped = optimizers.build(config_of(name, clip_norm=1.0), d_model=6, steps=10)
+    plain = optimizers.build(config_of(name), d_model=6, steps=10)
+
+    def moments(optimizer, gradient):
+        _, state = optimizer.update({"w": jnp.array(gradient)}, optimizer.init(params), params)
+        [found] = [
+            leaf.nu["w"]
+            for leaf in jax.tree.leaves(state, is_leaf=lambda leaf: hasattr(leaf, "nu"))
+            if hasattr(leaf, "nu")
+        ]
+        return np.asarray(found)
+
+    np.testing.assert_allclose(
+        moments(clipped, [30.0, 40.0]), moments(plain, [0.6, 0.8]), rtol=1e-5
+    )
+    np.testing.assert_allclose(moments(clipped, [0.3, 0.4]), moments(plain, [0.3, 0.4]), rtol=1e-5)

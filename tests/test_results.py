@@ -63,3 +63,10 @@ def test_a_symbol_task_is_learned(task, tmp_path):
     run("train", f"--config=experiments/configs/{task}.py", f"--workdir={tmp_path}")
     scores = last_json(run("evaluate", f"--workdir={tmp_path}"))
     assert scores["exact_match"] >= 0.99
+
+
+def test_scan_commands_like_those_of_training_are_translated_to_the_last_action(tmp_path):
+    run("train", "--config=experiments/configs/scan.py", f"--workdir={tmp_path}")
+    scores = last_json(run("evaluate", f"--workdir={tmp_path}"))
+    assert scores["sentences"] == 4_182
+    assert scores["exact_match"] >= 0.999

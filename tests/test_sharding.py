@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Meshes over eight simulated devices, and where each preset puts which parameter."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
-from transformer import families, sharding
-from transformer.config import ParallelConfig, TransformerConfig
+from transformer import families, optimizers, sharding, training
+from transformer.config import OptimizerConfig, ParallelConfig, TransformerConfig
 from transformer.errors import InputError
 
 CONFIG = TransformerConfig(vocab_size=12, num_layers=1, d_model=16, num_heads=4, d_ff=32)
@@ -99,3 +101,29 @@ def test_describe_says_name_shape_place_and_bytes_on_one_device(boxed):
     assert table.endswith(" 192 B")  # 12 x 16 float32 over 4 devices
     (kernel,) = (line for line in lines if "encoder/layer_0/feed_forward/kernel_in" in line)
     assert kernel.endswith(" 512 B")  # 16 x 32 float32 over 4 devices
+
+
+NAMES = ["adam", "adafactor", "lion", "muon", "schedule_free"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_an_optimizer_keeps_for_a_parameter_lies_where_the_parameter_does(name):
+    config = OptimizerConfig(name=name, schedule="constant")
+    optimizer, model = optimizers.build(config, 16, 10), families.build(CONFIG)
+    make = functools.partial(training.init_state, model, optimizer, with_average=True)
+    boxed = jax.eval_shape(make, jax.random.key(0))
+    mesh = sharding.make_mesh(ParallelConfig(data=2, model=4))
+    shardings = sharding.shardings_of_state(boxed, mesh, "tensor")
+    state = nn.unbox(boxed)
+    assert jax.tree.structure(shardings) == jax.tree.structure(state)
+    for leaf, where in zip(jax.tree.leaves(state), jax.tree.leaves(shardings), strict=True):
+        where.shard_shape(leaf.shape)  # fails where the ranks differ
+    kernel = PartitionSpec(None, "model")
+    average = shardings.average["encoder"]["layer_0"]["feed_forward"]["kernel_in"]
+    assert average.spec == kernel
+    moments = {
+        where.spec
+        for path, where in jax.tree_util.tree_leaves_with_path(shardings.opt_state)
+        if "kernel_in" in str(path[-1]) and "v_row" not in str(path) and "v_col" not in str(path)
+    }
+    assert (kernel in moments) or name == "adafactor"

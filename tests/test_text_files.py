@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Only ``\\n`` ends a line, and whatever is wrong with a file is named by file and line."""
 
+import gzip
+
 import pytest
 
-from experiments import datasets
-from experiments.datasets.text_files import read_lines, read_pairs, split_lines
-from transformer.config import DataConfig
+from experiments.datasets import text_files
+from experiments.datasets.text_files import count_lines, lines, read_lines, read_pairs, split_lines
 from transformer.errors import InputError
 
 LATIN_1 = "schön".encode("latin-1")
@@ -106,9 +107,81 @@ def test_a_missing_file_is_named_with_a_remedy(tmp_path):
 
 
 def test_a_directory_is_not_a_file(tmp_path):
-    with pytest.raises(InputError, match="cannot be read") as raised:
+    with pytest.raises(InputError, match="cannot be read: it is a directory") as raised:
         read_lines(tmp_path)
     assert str(tmp_path) in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["a.gz", "a"])
+def test_gzip_is_known_by_its_first_bytes_whatever_the_name(write, name):
+    assert read_lines(write(name, gzip.compress("\ufeffeins\r\nzwei\n".encode()))) == [
+        "eins",
+        "zwei",
+    ]
+    assert read_lines(write(name, b"eins\nzwei\n")) == ["eins", "zwei"]
+
+
+def test_gzip_in_several_members_is_one_file(write):
+    path = write("a.gz", gzip.compress(b"one\ntw") + gzip.compress(b"o\nthree\n"))
+    assert read_lines(path) == ["one", "two", "three"]
+    assert count_lines(path) == 3
+
+
+def test_gzip_cut_short_is_refused_by_name(write):
+    whole = gzip.compress("".join(f"{n * n}\n" for n in range(9999)).encode())
+    for end in (3, 11, len(whole) // 2, len(whole) - 1):
+        path = write("cut.gz", whole[:end])
+        for reading in (read_lines, count_lines):
+            with pytest.raises(InputError, match="is gzip, but cut short") as raised:
+                reading(path)
+            assert str(path) in str(raised.value)
+
+
+def test_damaged_gzip_is_refused_by_name(write):
+    data = bytearray(gzip.compress("".join(f"{n * n}\n" for n in range(9999)).encode()))
+    for place in (2, len(data) // 2, len(data) - 6):
+        damaged = data.copy()
+        damaged[place] ^= 0xFF
+        path = write("damaged.gz", bytes(damaged))
+        with pytest.raises(InputError, match="is damaged gzip") as raised:
+            read_lines(path)
+        assert str(path) in str(raised.value)
+
+
+def test_a_byte_that_is_not_utf8_is_named_with_its_line_in_gzip_too(write):
+    path = write("latin.gz", gzip.compress(b"a\nb\n" + LATIN_1 + b"\n"))
+    with pytest.raises(InputError, match=r"latin.gz:3: byte 0xf6 at column 4 "):
+        read_lines(path)
+
+
+@pytest.mark.parametrize("block", [3, 4, 5, 7, 1 << 20])
+def test_where_a_block_of_the_file_ends_makes_no_difference(write, monkeypatch, block):
+    monkeypatch.setattr(text_files, "_BLOCK", block)
+    data = "\ufeffeins\r\nzwölf\n\n\u2028 a\r\r\nb".encode()
+    path = write("a", data)
+    assert read_lines(path) == split_lines(data, "a") == ["eins", "zwölf", "", "\u2028 a\r", "b"]
+    assert count_lines(path) == 5
+    with pytest.raises(InputError, match=r":3: byte 0xf6 at column 4 "):
+        read_lines(write("bad", b"eins\nzwei\n" + LATIN_1 + b"\nvier\n"))
+
+
+def test_lines_are_read_as_they_are_asked_for(write, monkeypatch):
+    monkeypatch.setattr(text_files, "_BLOCK", 8)
+    reading = lines(write("a", b"one\ntwo\nthree\n" + LATIN_1))
+    assert [next(reading), next(reading)] == ["one", "two"]
+    with pytest.raises(InputError, match=r":4: byte"):
+        list(reading)
+
+
+@pytest.mark.parametrize("data", [b"one", b"one\n", b"\n", b"one\n\n", b"one\ntwo", b"\n\n\nfour"])
+def test_lines_are_counted_as_they_are_read(write, data):
+    path = write("a", data)
+    assert count_lines(path) == len(read_lines(path))
+
+
+def test_an_empty_file_has_no_lines_to_count(write):
+    with pytest.raises(InputError, match="is empty"):
+        count_lines(write("nothing", b""))
 
 
 def test_pairs_are_the_lines_side_by_side(write):
@@ -127,23 +200,3 @@ def test_unequal_numbers_of_lines_are_both_named(write):
 def test_a_separator_of_unicode_does_not_shift_the_pairs(write):
     source, target = write("s", "a\u2028b\nc\n".encode()), write("t", b"A B\nC\n")
     assert read_pairs(source, target) == (["a\u2028b", "c"], ["A B", "C"])
-
-
-def test_a_split_of_text_files_holds_the_pairs_and_measures_nothing_of_its_own(write):
-    source, target = str(write("s", b"one\ntwo\n")), str(write("t", b"eins\nzwei\n"))
-    data = DataConfig(dataset="text_files", test_source=source, test_target=target)
-    split = datasets.load(data, "test")
-    assert (split.sources, split.targets) == (["one", "two"], ["eins", "zwei"])
-    assert len(split) == 2
-    assert split.first(1).sources == ["one"]
-    assert split.own_metrics(["eins", "zwei"]) == {}
-
-
-@pytest.mark.parametrize("missing", ["source", "target"])
-def test_a_file_of_a_split_that_is_not_given_is_named_as_a_flag(write, missing):
-    given = {"source", "target"} - {missing}
-    data = DataConfig(dataset="text_files").replace(
-        **{f"validation_{side}": str(write(side, b"one\n")) for side in given}
-    )
-    with pytest.raises(InputError, match=f"--config.data.validation_{missing}=FILE"):
-        datasets.load(data, "validation")

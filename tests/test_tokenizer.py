@@ -112,6 +112,21 @@ def test_the_vocabulary_does_not_depend_on_how_the_sentences_are_passed():
     assert Tokenizer.train((line for line in SENTENCES), 250).model == listed.model
 
 
+def test_the_order_of_a_small_corpus_makes_no_difference():
+    assert Tokenizer.train(SENTENCES[::-1], 250).model == Tokenizer.train(SENTENCES, 250).model
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
+def test_characters_beyond_the_asked_coverage_are_left_out(algorithm):
+    lines = ["abab baba aabb"] * 99 + ["ababq"]
+    whole = Tokenizer.train(lines, 9, algorithm)
+    most = Tokenizer.train(lines, 9, algorithm, character_coverage=0.999)
+    assert UNK_ID not in whole.encode(["abq"])[0]
+    ids = most.encode(["abq"])[0]
+    assert ids.count(UNK_ID) == 1
+    assert UNK_ID not in most.encode(["abab"])[0]
+
+
 def test_a_word_vocabulary_has_one_id_for_each_word():
     tokenizer = Tokenizer.train(["b a", "a c"], 7, "word")
     [[a, b, c, end]] = tokenizer.encode(["a b c"])

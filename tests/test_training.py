@@ -40,7 +40,9 @@ def copy_batch(rows=8, seed=0):
 
 def parts(config):
     """(model, optimizer) of a config."""
-    return families.build(config.model), optimizers.build(config.optimizer, config.model.d_model)
+    return families.build(config.model), optimizers.build(
+        config.optimizer, config.model.d_model, config.training.steps
+    )
 
 
 @functools.cache
@@ -98,8 +100,7 @@ def test_two_steps_are_adam_on_the_gradient_of_the_mean_loss(state_0):
                 params,
                 batch,
                 model,
-                smoothing=0.1,
-                mass="uniform_others",
+                CONFIG.training,
                 rng=jax.random.fold_in(state_0.rng, step),
             )
             return sums.loss / sums.tokens
@@ -205,8 +206,7 @@ def test_a_fresh_state_is_at_step_zero_and_its_parameters_carry_their_axes():
     boxed = jax.eval_shape(make, jax.random.key(0))
     table = boxed.params["embedding"]["table"]
     assert table.names == ("vocab", "embed")
-    moment = boxed.opt_state[0].mu["embedding"]["table"]
-    assert moment.names == ("vocab", "embed")
+    assert boxed.average is None
     states = fresh(0), fresh(1)
     tables = [np.asarray(state.params["embedding"]["table"]) for state in states]
     assert int(states[0].step) == 0
@@ -223,7 +223,7 @@ def three_losses(state, parallel):
     boxed = jax.eval_shape(
         functools.partial(training.init_state, model, optimizer), jax.random.key(0)
     )
-    shardings = sharding.shardings_of(boxed, mesh, parallel.preset)
+    shardings = sharding.shardings_of_state(boxed, mesh, parallel.preset)
     step = jax.jit(
         functools.partial(training.train_step, model=model, optimizer=optimizer, config=CONFIG),
         in_shardings=(shardings, sharding.batch_sharding(mesh)),
@@ -268,3 +268,174 @@ def test_the_mesh_does_not_change_the_result(state_0, on_one_device, data, model
     held = {"replicated": (12, 16), "fsdp": (12, 16 // data), "tensor": (12 // model, 16)}
     assert table.sharding.shard_shape(table.shape) == held[preset]
     assert len(table.sharding.device_set) == 8
+
+
+# Micro-batches.
+
+
+@functools.cache
+def summed(config):
+    """`gradient_sums` on one device."""
+    model, _ = parts(config)
+    return jax.jit(
+        lambda params, batch, rng: training.gradient_sums(
+            params, batch, model, config.training, rng
+        )
+    )
+
+
+def uneven_batch():
+    """Eight rows that hold from 2 tokens to 6, and in one of them nothing."""
+    batch = copy_batch()
+    tokens = batch.target.at[3].set(0)
+    lengths = (tokens != 0).sum(-1)
+    assert len(set(lengths.tolist())) > 3
+    return Batch(tokens, tokens)
+
+
+@pytest.mark.parametrize("micro_batches", [2, 4, 8])
+def test_micro_batches_give_the_gradient_of_one_pass(state_0, micro_batches):
+    """Also where they hold unlike numbers of tokens, which is where a mean of means is wrong."""
+    batch = uneven_batch()
+    apart = DRY.replace(training=DRY.training.replace(micro_batches=micro_batches))
+    whole, sums = summed(DRY)(state_0.params, batch, state_0.rng)
+    added, sums_apart = summed(apart)(state_0.params, batch, state_0.rng)
+    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(added), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    assert float(sums.tokens) == float(sums_apart.tokens)
+    assert float(sums.loss) == pytest.approx(float(sums_apart.loss), rel=1e-5)
+
+
+def test_micro_batches_draw_different_dropout(state_0):
+    """Equal rows in two parts do not have equal losses."""
+    one = copy_batch(rows=1)
+    twice = jax.tree.map(lambda rows: jnp.concatenate([rows, rows]), one)
+    apart = CONFIG.replace(training=CONFIG.training.replace(micro_batches=2))
+    _, both = summed(apart)(state_0.params, twice, state_0.rng)
+    keys = [jax.random.fold_in(state_0.rng, index) for index in (0, 1)]
+    losses = [float(summed(CONFIG)(state_0.params, one, key)[1].loss) for key in keys]
+    assert losses[0] != losses[1]
+    assert float(both.loss) == pytest.approx(sum(losses), rel=1e-5)
+
+
+# Packed rows.
+
+
+def packed(rows):
+    """Several strings a row, as one side of a batch: ids and segments."""
+    ids, segments = np.zeros((len(rows), 16), np.int32), np.zeros((len(rows), 16), np.int32)
+    for row, strings in enumerate(rows):
+        place = 0
+        for number, string in enumerate(strings, start=1):
+            ids[row, place : place + len(string)] = string
+            segments[row, place : place + len(string)] = number
+            place += len(string)
+    return ids, segments
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_packed_rows_have_the_loss_and_the_gradient_of_rows_of_their_own(positions):
+    model = DRY.model.replace(positions=positions, max_positions=200)
+    config = DRY.replace(model=model)
+    pairs = [
+        ([5, 6, 2], [7, 8, 9, 10, 2]),
+        ([4, 9, 9, 11, 10, 2], [4, 2]),
+        ([7, 2], [6, 6, 6, 2]),
+        ([8, 8, 8, 4, 2], [5, 11, 2]),
+    ]
+    apart = Batch(*(packed([[pair[side]] for pair in pairs])[0] for side in (0, 1)))
+    rows = [[pairs[0], pairs[1], pairs[2]], [pairs[3]]]
+    (source, source_segments), (target, target_segments) = (
+        packed([[pair[side] for pair in row] for row in rows]) for side in (0, 1)
+    )
+    together = Batch(source, target, source_segments, target_segments)
+    params = nn.unbox(training.init_state(*parts(config), jax.random.key(3))).params
+    results = []
+    for batch in (apart, together):
+        gradient, sums = summed(config)(params, batch, jax.random.key(0))
+        results.append([*jax.tree.leaves(gradient), sums.loss, sums.nll, sums.correct, sums.tokens])
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+
+
+def test_a_packed_sentence_does_not_see_its_neighbour(state_0):
+    """Another second sentence changes nothing in the first, and the other way round."""
+    model, _ = parts(DRY)
+    predict = jax.jit(lambda batch: training.forward(state_0.params, batch, model))
+
+    def logits(first, second):
+        ids, segments = packed([[first, second]])
+        return np.asarray(predict(Batch(ids, ids, segments, segments)))[0]
+
+    before = logits([5, 6, 2], [7, 8, 9, 2])
+    np.testing.assert_array_equal(before[:3], logits([5, 6, 2], [10, 4, 4, 2])[:3])
+    np.testing.assert_array_equal(before[3:7], logits([9, 4, 2], [7, 8, 9, 2])[3:7])
+    assert (before[3:7] != logits([5, 6, 2], [10, 4, 4, 2])[3:7]).any()
+
+
+# R-Drop.
+
+
+def test_r_drop_is_the_mean_of_two_passes_and_their_divergence(state_0):
+    batch = copy_batch()
+    model, _ = parts(CONFIG)
+    alpha = 3.0
+    config = CONFIG.training.replace(r_drop=alpha)
+    key = jax.random.key(5)
+    sums = training.loss_sums(state_0.params, batch, model, config, key)
+    first, second = (
+        training.forward(state_0.params, batch, model, each) for each in jax.random.split(key)
+    )
+    ones = [
+        float(training.loss_sums(state_0.params, batch, model, CONFIG.training, each).loss)
+        for each in jax.random.split(key)
+    ]
+    p, q = (np.asarray(jax.nn.log_softmax(x), np.float64) for x in (first, second))
+    kl = lambda a, b: (np.exp(a) * (a - b)).sum(-1)[np.asarray(batch.target) != 0].sum()  # noqa: E731
+    expected = sum(ones) / 2 + alpha * (kl(p, q) + kl(q, p)) / 4
+    assert ones[0] != ones[1]
+    assert float(sums.loss) == pytest.approx(expected, rel=1e-5)
+    assert float(sums.tokens) == float((batch.target != 0).sum())
+    dry = training.loss_sums(state_0.params, batch, model, config)
+    assert float(dry.loss) == pytest.approx(
+        float(training.loss_sums(state_0.params, batch, model, CONFIG.training).loss)
+    )
+
+
+# Running averages.
+
+
+def test_the_running_average_by_hand():
+    """Decay 0.9, but at most (1 + t) / (10 + t): 2/11 after the first update, 3/12 after it."""
+    config = CONFIG.replace(training=CONFIG.training.replace(ema_decay=0.9))
+    state = training.TrainState(
+        step=jnp.asarray(1),
+        params={"a": jnp.array([4.0])},
+        opt_state=(),
+        rng=jax.random.key(0),
+        average={"a": jnp.array([1.0])},
+    )
+    first = training.next_average(state, config)
+    assert float(first["a"][0]) == pytest.approx(2 / 11 * 1 + 9 / 11 * 4)
+    later = training.next_average(state.replace(step=jnp.asarray(10_000)), config)
+    assert float(later["a"][0]) == pytest.approx(0.9 * 1 + 0.1 * 4)
+    assert training.next_average(state.replace(average=None), config) is None
+
+
+@pytest.mark.parametrize("kind", ["ema", "schedule_free"])
+def test_what_is_used_is_the_average_where_one_is_kept(kind):
+    config = CONFIG.replace(training=CONFIG.training.replace(ema_decay=0.5))
+    if kind == "schedule_free":
+        optimizer = OptimizerConfig(
+            name="schedule_free", schedule="constant", learning_rate=0.01, warmup_steps=1
+        )
+        config = CONFIG.replace(optimizer=optimizer)
+    assert training.keeps_average(config)
+    assert not training.keeps_average(CONFIG)
+    state = nn.unbox(training.init_state(*parts(config), jax.random.key(0), with_average=True))
+    for seed in range(3):
+        state, _ = compiled(config)(state, copy_batch(seed=seed))
+    assert state.weights is state.average
+    differ = jax.tree.map(lambda a, b: bool((a != b).any()), state.params, state.average)
+    assert any(jax.tree.leaves(differ))
+    assert fresh(0).weights["embedding"] is not None

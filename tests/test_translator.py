@@ -7,13 +7,20 @@ import jax
 import numpy as np
 import oracle
 import pytest
+import sacrebleu
 
 from transformer import families
 from transformer.arrays import BOS_ID, EOS_ID
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.tokenizer import Tokenizer
-from transformer.translator import Translation, Translator, abstract_params, load_config
+from transformer.translator import (
+    NOT_FOUND,
+    Translation,
+    Translator,
+    abstract_params,
+    load_config,
+)
 
 LETTERS = "a b c d e f g"
 CONFIG = Config(
@@ -288,3 +295,125 @@ def test_a_workdir_without_tokenizer_or_checkpoints_is_named(tmp_path):
     (tmp_path / "tokenizer.model").write_bytes(TOKENIZER.model)
     with pytest.raises(InputError, match="has no checkpoints"):
         Translator.from_workdir(tmp_path)
+
+
+# Samples, and the least risky of them.
+
+SHORT = ["a", "b c", "", "g", "d a", "e", "b c"]
+"""Sentences of one shape, so that little is compiled."""
+
+
+def sampler(**decode):
+    """Draws from a sharpened distribution."""
+    return translator_with(method="sample", temperature=0.7, top_k=5, **decode)
+
+
+@pytest.fixture(scope="module")
+def samples():
+    """Three of each of the short sentences."""
+    return sampler(seed=7, batch_size=8).nbest(SHORT, 3)
+
+
+def test_samples_do_not_depend_on_the_batch_size_or_on_what_else_is_translated(samples):
+    alone = sampler(seed=7, batch_size=1).nbest(SHORT, 3)
+    rest = sampler(seed=7, batch_size=8).nbest(SHORT[3:], 3, first_line=4)
+    for one, other in [*zip(samples, alone, strict=True), *zip(samples[3:], rest, strict=True)]:
+        for a, b in zip(one, other, strict=True):
+            close(a, b)
+
+
+def test_samples_depend_on_the_seed_and_on_the_number_of_the_line(samples):
+    other = sampler(seed=8, batch_size=8).nbest(SHORT, 3)
+    assert sum(a != b for a, b in zip(samples, other, strict=True)) > 3
+    assert samples[1] != samples[6], "the same sentence twice"
+
+
+def test_samples_have_the_models_log_probability(samples):
+    for sentence, results in zip(SHORT, samples, strict=True):
+        for result in results:
+            expected = log_prob(translator_with(), sentence, result.tokens) if sentence else 0.0
+            assert result.log_prob == pytest.approx(expected, abs=1e-4)
+            penalty = ((5 + len(result.tokens)) / 6) ** 0.6
+            assert result.score == pytest.approx(result.log_prob / penalty, rel=1e-5)
+
+
+def test_minimum_bayes_risk_is_the_sample_most_like_the_others():
+    """With the same seed the samples are those of decode.method=sample."""
+    least_risky = translator_with(method="mbr", mbr_samples=6, batch_size=8)
+    chosen = least_risky.nbest(SHORT, 6)
+    drawn = translator_with(method="sample", beams=6, batch_size=8).nbest(SHORT, 6)
+    chrf = sacrebleu.CHRF()
+    for sentence, results, samples in zip(SHORT, chosen, drawn, strict=True):
+        if not sentence:
+            assert results == samples
+            continue
+        first, means = {}, {}
+        for place, one in enumerate(samples):
+            others = [other for index, other in enumerate(samples) if index != place]
+            likeness = [chrf.sentence_score(one.text, [other.text]).score for other in others]
+            first.setdefault(one.text, one)
+            means.setdefault(one.text, sum(likeness) / 5)
+        found = [result for result in results if result != NOT_FOUND]
+        assert {result.text: pytest.approx(result.score) for result in found} == means
+        assert found == sorted(found, key=lambda result: -result.score)
+        assert all(result.tokens == first[result.text].tokens for result in found)
+        assert results[len(found) :] == [NOT_FOUND] * (6 - len(found))
+
+
+def test_more_results_than_samples_are_refused_with_both_numbers():
+    with pytest.raises(InputError, match=r"7 translations .* decode\.mbr_samples is 6"):
+        translator_with(method="mbr", mbr_samples=6).nbest(["a"], 7)
+
+
+def test_where_fewer_were_found_than_asked_for_the_last_places_say_so():
+    [results] = translator_with(max_length=1).nbest(["a b"], 3)
+    assert [result == NOT_FOUND for result in results] == [False, True, True]
+    assert (NOT_FOUND.text, NOT_FOUND.log_prob) == ("", -np.inf)
+
+
+# Forced beginnings and other constraints.
+
+PREFIXES = ["b", "", "c c", "a a a", "  ", "f ", ""]
+
+
+@pytest.fixture(scope="module")
+def constrained():
+    """Outputs of at least two tokens, without a pair of tokens twice."""
+    return translator_with(block_ngrams=2, min_length=2, batch_size=8)
+
+
+def test_a_translation_begins_with_its_prefix_and_counts_it(constrained):
+    found = constrained.nbest(SHORT, 2, prefixes=PREFIXES)
+    for sentence, prefix, results in zip(SHORT, PREFIXES, found, strict=True):
+        begin = prefix.split()
+        for result in results if sentence else ():
+            words = result.text.split()
+            assert words[: len(begin)] == begin
+            assert len(words) >= 2
+            pairs = list(zip(words, words[1:], strict=False))
+            assert len(set(pairs)) == len(pairs) - (prefix == "a a a")
+            expected = log_prob(constrained, sentence, result.tokens)
+            assert result.log_prob == pytest.approx(expected, abs=1e-4)
+    assert found[2] == [Translation("", 0.0, 0.0, ())] * 2, "an empty sentence stays empty"
+
+
+def test_empty_prefixes_force_nothing(constrained):
+    forced = constrained.nbest(SHORT, 2, prefixes=[""] * len(SHORT))
+    for one, other in zip(forced, constrained.nbest(SHORT, 2), strict=True):
+        for a, b in zip(one, other, strict=True):
+            close(a, b)
+
+
+@pytest.mark.parametrize(
+    ("decode", "words"),
+    [
+        ({}, "line 8: the prefix has 6 tokens, but the longest output has 6 .*extra_length"),
+        ({"max_length": 5}, "line 8: the prefix has 6 tokens, .* has 5 .*decode.max_length"),
+    ],
+)
+def test_a_prefix_that_leaves_no_room_is_refused_with_its_line(decode, words):
+    prefixes = ["b", "a b c d e f", "a b c d e f"]
+    with pytest.raises(InputError, match=words):
+        translator_with(**decode).nbest(["a", "", "b"], 1, 6, prefixes)
+    with pytest.raises(InputError, match="3 sentences and 2 prefixes"):
+        translator_with(**decode).nbest(["a", "", "b"], 1, prefixes=["", ""])

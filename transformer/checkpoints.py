@@ -1,26 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saving and restoring training states; the only file that imports Orbax.
 
-A checkpoint is ``checkpoints/<step>/`` with three items: ``params``, ``progress`` (optimizer
-moments, step, random key) and ``meta`` (plain JSON). Orbax does not notice a flipped byte, so the
-SHA-256 of every file is kept in ``checkpoints/digests/<step>.json``, and a checkpoint that does not
-match is never used.
+A checkpoint is ``checkpoints/<step>/`` with three items: ``params`` (the weights to use: where a
+running average is kept, the average), ``progress`` (optimizer moments, step, random key, and beside
+an average the parameters that are trained) and ``meta`` (plain JSON). Orbax does not notice a
+flipped byte, so the SHA-256 of every file is kept in ``checkpoints/digests/<step>.json``, and a
+checkpoint that does not match is never used.
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import itertools
 import json
 import logging
+import math
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from transformer.arrays import Params
+from transformer.config import TrainingConfig
 from transformer.errors import InputError
 from transformer.training import TrainState
 
@@ -31,37 +35,33 @@ Restored = TypeVar("Restored")
 class Checkpoints(contextlib.AbstractContextManager):
     """The checkpoints of one workdir, written in the background; use it in a ``with``."""
 
-    def __init__(self, workdir: pathlib.Path, keep_last: int | None = None):
-        """Opens ``workdir/checkpoints``; with `keep_last`, for writing.
+    def __init__(self, workdir: pathlib.Path, config: TrainingConfig, *, writing: bool = False):
+        """Opens ``workdir/checkpoints``.
 
         Args:
           workdir: the run's directory.
-          keep_last: how many of the newest checkpoints survive, beside the best by validation NLL;
-            None opens for reading only.
+          config: how many checkpoints are kept, and by which validation score the best is known.
+          writing: for a training; otherwise nothing in the directory changes.
         """
         self.directory = pathlib.Path(workdir).absolute() / "checkpoints"
-        self._writing = keep_last is not None
+        self._writing = writing
+        self._score = Score(config.best_by)
         if self._writing:
             (self.directory / "digests").mkdir(parents=True, exist_ok=True)
         elif not self.directory.is_dir():
             raise InputError(f"{workdir} has no checkpoints; train first, or check --workdir")
         options = ocp.CheckpointManagerOptions(
             read_only=not self._writing,
-            best_fn=_nll,
-            best_mode="min",
-            preservation_policy=None
-            if keep_last is None
-            else checkpoint_managers.AnyPreservationPolicy(
+            best_fn=self._score,
+            best_mode="max",
+            preservation_policy=checkpoint_managers.AnyPreservationPolicy(
                 [
-                    checkpoint_managers.LatestN(keep_last),
-                    checkpoint_managers.BestN(
-                        get_metric_fn=_nll,
-                        reverse=True,
-                        n=1,
-                        keep_checkpoints_without_metrics=False,
-                    ),
+                    checkpoint_managers.LatestN(config.keep_last),
+                    _AroundBest(self._score, config.keep_around_best),
                 ]
-            ),
+            )
+            if writing
+            else None,
         )
         with _without_warnings():
             self._manager = ocp.CheckpointManager(
@@ -97,7 +97,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         return sorted(self._manager.all_steps())
 
     def best(self) -> int | None:
-        """The step with the lowest validation NLL; the newest if none was validated."""
+        """The step with the best validation score; the newest if none was validated."""
         best = self._manager.best_step()
         return self._manager.latest_step() if best is None else best
 
@@ -109,16 +109,15 @@ class Checkpoints(contextlib.AbstractContextManager):
         Args:
           state: without logical axes attached.
           meta: what JSON can hold.
-          metrics: of the validation at this step; ``nll`` decides which checkpoint is the best.
+          metrics: ``nll`` and ``bleu`` of the validation at this step, if there was one.
         """
         self.finish()
         step = int(state.step)
         if step in self.steps():
             return
-        progress = {"step": state.step, "opt_state": state.opt_state, "rng": state.rng}
         items = ocp.args.Composite(
-            params=ocp.args.StandardSave(state.params),
-            progress=ocp.args.StandardSave(progress),
+            params=ocp.args.StandardSave(state.weights),
+            progress=ocp.args.StandardSave(_progress(state)),
             meta=ocp.args.JsonSave(meta),
         )
         if not self._manager.save(step, args=items, metrics=metrics, force=True):
@@ -140,29 +139,35 @@ class Checkpoints(contextlib.AbstractContextManager):
             return None
 
         def read(step: int) -> tuple[TrainState, dict[str, Any]]:
-            progress = {
-                "step": abstract.step,
-                "opt_state": abstract.opt_state,
-                "rng": abstract.rng,
-            }
             items = self._manager.restore(
                 step,
                 args=ocp.args.Composite(
-                    params=ocp.args.StandardRestore(abstract.params),
-                    progress=ocp.args.StandardRestore(progress),
+                    params=ocp.args.StandardRestore(abstract.weights),
+                    progress=ocp.args.StandardRestore(_progress(abstract)),
                     meta=ocp.args.JsonRestore(),
                 ),
             )
-            return TrainState(params=items["params"], **items["progress"]), items["meta"]
+            weights = "params" if abstract.average is None else "average"
+            return TrainState(**{weights: items["params"]}, **items["progress"]), items["meta"]
 
         step, restored = self._first_intact(reversed(self.steps()), read)
         for damaged in [other for other in self.steps() if other > step]:
             self._set_aside(damaged)
         return restored
 
-    def restore_params(self, abstract: Params, average: int | None = None) -> Params:
-        """The best parameters by validation, or the mean of the last `average` checkpoints' (paper
-        6.1).
+    def restore_params(
+        self,
+        abstract: Params,
+        average: int | None = None,
+        around: Literal["last", "best"] = "last",
+    ) -> Params:
+        """The best parameters by validation, or the mean of several checkpoints' (paper 6.1).
+
+        Args:
+          abstract: shapes, dtypes and shardings.
+          average: how many checkpoints; None takes the best alone.
+          around: which: the ``last``, or those about the ``best``, half of them before it and half
+            after it as far as they are there.
 
         Raises:
           InputError: when there is no intact checkpoint, or fewer than `average`.
@@ -180,11 +185,16 @@ class Checkpoints(contextlib.AbstractContextManager):
                     f"--average={average}, but {self.directory} holds {len(steps)} checkpoints; "
                     "average at most that many, or keep more with training.keep_last"
                 )
+            if around == "best":
+                first = max(min(steps.index(self.best()) - average // 2, len(steps) - average), 0)
+                chosen = steps[first : first + average]
+            else:
+                chosen = steps[-average:]
             try:
-                return average_params([self._intact(step, read) for step in steps[-average:]])
+                return average_params([self._intact(step, read) for step in chosen])
             except InputError as error:
                 raise InputError(
-                    f"--average={average} needs the last {average} checkpoints whole, but {error}; "
+                    f"--average={average} needs the checkpoints {chosen} whole, but {error}; "
                     "average fewer, or leave --average out"
                 ) from None
         best = self.best()
@@ -285,8 +295,38 @@ def _without_warnings() -> Iterator[None]:
         absl.setLevel(level)
 
 
-def _nll(metrics: dict[str, float]) -> float:
-    return metrics["nll"]
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """The validation score by which checkpoints are compared: the higher, the better."""
+
+    best_by: Literal["nll", "bleu"]
+
+    def __call__(self, metrics: dict[str, float]) -> float:
+        """BLEU, or the NLL's negative."""
+        return metrics["bleu"] if self.best_by == "bleu" else -metrics["nll"]
+
+
+@dataclasses.dataclass
+class _AroundBest(checkpoint_managers.PreservationPolicy):
+    """Keeps the best checkpoint and so many of its neighbours on each side."""
+
+    score: Score
+    neighbours: int
+
+    def should_preserve(self, checkpoints, *, context) -> list[bool]:
+        """One answer a checkpoint, oldest first; the newest of equally good ones is the best."""
+        del context
+        scores = [
+            -math.inf if info.metrics is None else self.score(info.metrics) for info in checkpoints
+        ]
+        best = max(range(len(scores)), key=lambda place: (scores[place], place), default=0)
+        return [abs(place - best) <= self.neighbours for place in range(len(scores))]
+
+
+def _progress(state: TrainState) -> dict[str, Any]:
+    """What a training needs beside the weights to use."""
+    progress = {"step": state.step, "opt_state": state.opt_state, "rng": state.rng}
+    return progress if state.average is None else progress | {"params": state.params}
 
 
 def _digests(directory: pathlib.Path) -> dict[str, str]:

@@ -98,33 +98,59 @@ class TransformerConfig(Group):
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig(Group):
-    """Adam with the paper's schedule (paper 5.3)."""
+    """Adam with the paper's schedule (paper 5.3), and others by name."""
 
     group: ClassVar[str] = "optimizer"
 
+    name: Literal["adam", "adamw", "adafactor", "lion", "muon", "schedule_free"] = "adam"
     beta1: float = 0.9
     beta2: float = 0.98
     epsilon: float = 1e-9
+    weight_decay: float = 0.0
+    """Times the learning rate, taken off kernels and embeddings (muon: kernels); not with adam."""
+    clip_norm: float | None = None
+    """The gradient's global norm is scaled down to this where it is larger."""
     learning_rate: float = 1.0
-    """Multiplies the schedule; the paper's is 1."""
+    """Multiplies the schedule: the paper's is 1. With the other schedules it is the peak."""
+    schedule: Literal["noam", "constant", "cosine"] = "noam"
+    """noam: d_model^-0.5 min(step^-0.5, step warmup^-1.5), the paper's. constant: a linear warm-up,
+    then level. cosine: a linear warm-up, then half a cosine down to 0 at training.steps.
+    """
     warmup_steps: int = 4000
 
     def validate(self) -> None:
-        """Positive rates."""
+        """Positive rates, and fields that the named optimizer has."""
         self.require_rates("beta1", "beta2")
         self.require(self.epsilon > 0, "epsilon", "above 0")
         self.require(self.learning_rate > 0, "learning_rate", "above 0")
+        self.require(self.weight_decay >= 0, "weight_decay", "at least 0")
+        if self.name == "adam":
+            self.require(self.weight_decay == 0, "weight_decay", "0 with adam; use adamw")
+        if self.name == "schedule_free":
+            self.require(self.schedule == "constant", "schedule", "'constant' with schedule_free")
+            self.require(self.beta1 > 0, "beta1", "above 0 with schedule_free")
+        self.require(self.clip_norm is None or self.clip_norm > 0, "clip_norm", "above 0")
         self.require_positive("warmup_steps")
 
 
 @dataclasses.dataclass(frozen=True)
 class DecodeConfig(Group):
-    """Beam search (paper 6.1)."""
+    """Beam search (paper 6.1), sampling, and minimum Bayes risk."""
 
     group: ClassVar[str] = "decode"
 
+    method: Literal["beam", "sample", "mbr"] = "beam"
+    """beam: the most probable translation that beam search finds. sample: drawn from the model.
+    mbr: of many samples the one that is most like all the others (minimum Bayes risk).
+    """
     beams: int = 4
     """K; 1 is greedy search."""
+    groups: int = 1
+    """Diverse beams: the beams are divided into so many groups, searched one after the other ..."""
+    diversity: float = 0.5
+    """... and a group pays this much log-probability for a token, for each earlier group's beam
+    that has just chosen it (`transformer/decoding.py` says how exactly).
+    """
     length_penalty: Literal["gnmt", "length", "none"] = "gnmt"
     """gnmt: ((5 + len) / 6)^alpha; length: len^alpha; the end token counts in len."""
     alpha: float = 0.6
@@ -132,12 +158,60 @@ class DecodeConfig(Group):
     """The longest output is the source's tokens plus this many (the paper's rule) ..."""
     max_length: int | None = None
     """... unless a fixed number of tokens is given here."""
+    min_length: int = 0
+    """The fewest tokens of an output before its end token; the longest output goes before it."""
+    block_ngrams: int | None = None
+    """No n-gram of so many tokens occurs twice in an output."""
+    temperature: float = 1.0
+    """Sampling: logits are divided by this; below 1 the probable becomes more so."""
+    top_k: int | None = None
+    """Sampling: only from the so many most probable tokens."""
+    top_p: float = 1.0
+    """Sampling: only from the fewest tokens that together have this probability."""
+    min_p: float = 0.0
+    """Sampling: only from tokens with at least this share of the most probable one's."""
+    seed: int = 0
+    """Of sampling; a line's samples depend on this, its number and its text alone."""
+    mbr_samples: int = 32
+    """Minimum Bayes risk: how many samples are candidates and judges. So many sentences are decoded
+    together that there are no more samples than beams: batch_size x beams / mbr_samples.
+    """
+    mbr_metric: Literal["chrf", "bleu"] = "chrf"
+    """Minimum Bayes risk: by which sentence score translations are alike."""
     batch_size: int = 64
     """Sentences decoded together."""
 
     def validate(self) -> None:
-        """Positive sizes."""
-        self.require_positive("beams", "max_length", "batch_size", "extra_length")
+        """Positive sizes, groups that divide the beams, shares that are shares."""
+        self.require_positive(
+            *("beams", "groups", "max_length", "batch_size", "extra_length"),
+            *("block_ngrams", "top_k", "mbr_samples"),
+        )
+        self.require(
+            self.beams % self.groups == 0,
+            "groups",
+            f"a divisor of decode.beams = {self.beams}",
+        )
+        self.require(self.diversity >= 0, "diversity", "at least 0")
+        self.require(self.min_length >= 0, "min_length", "at least 0")
+        if self.max_length is not None:
+            room = self.min_length < self.max_length
+            self.require(room, "min_length", f"below decode.max_length = {self.max_length}")
+        self.require(self.temperature > 0, "temperature", "above 0 (decode.beams=1 is greedy)")
+        self.require(0 < self.top_p <= 1, "top_p", "above 0 and at most 1")
+        self.require(0 <= self.min_p <= 1, "min_p", "at least 0 and at most 1")
+        self.require(0 <= self.seed < 2**32, "seed", "at least 0 and below 2^32")
+        # A field that would silently do nothing is more likely a mistake.
+        sampling = ("temperature", "top_k", "top_p", "min_p")
+        for name in sampling if self.method == "beam" else ("groups",):
+            untouched = getattr(self, name) == getattr(type(self), name)
+            self.require(untouched, name, f"left out with decode.method={self.method!r}")
+
+    @property
+    def most_results(self) -> tuple[str, int]:
+        """The field that says how many results a sentence can have, and its value."""
+        name = "mbr_samples" if self.method == "mbr" else "beams"
+        return f"decode.{name}", getattr(self, name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,18 +221,49 @@ class DataConfig(Group):
     group: ClassVar[str] = "data"
 
     dataset: str = "pronouns_grammar/de"
-    """An embedded corpus (``pronouns_grammar/de``, ``symbols_grammar/copy``, ...) or
+    """An embedded corpus (``pronouns_grammar/de``, ``scan_grammar/simple``, ...), any TFDS
+    translation corpus (``ted_hrlr_translate/pt_to_en``, ``wmt14_translate/de-en``, ...), or
     ``text_files``.
     """
     train_source: str | None = None
-    """Path of a text file, one sentence a line; with dataset ``text_files`` only."""
+    """With ``text_files``: a text file, one sentence a line, plain or gzip; or, without a target,
+    one ``.tsv`` file that holds both sides.
+    """
     train_target: str | None = None
     validation_source: str | None = None
     validation_target: str | None = None
     test_source: str | None = None
     test_target: str | None = None
+    tsv_columns: tuple[int, ...] = (1, 2)
+    """The columns of a ``.tsv`` file that hold source and target, counted from 1."""
+    mixture: tuple[str, ...] = ()
+    """Training corpora in place of the dataset's own training split, each as ``WEIGHT*CORPUS``,
+    where CORPUS is a dataset's name, ``SOURCE,TARGET`` (two files) or ``FILE.tsv``; for example
+    ``--config.data.mixture="('2*own.en,own.de', 'wmt14_translate/de-en')"``. A pair of a corpus
+    with weight 2 is read twice an epoch; with weight 0.5, every other epoch on average.
+    """
+    direction: str = "forward"
+    """``forward``, ``backward`` (source and target change places), or for a corpus that names its
+    languages, for example ``en-de``. Two files name theirs by their endings: ``train.en``,
+    ``train.de.gz``.
+    """
     tokenizer: Literal["bpe", "unigram", "word"] = "bpe"
-    """SentencePiece model, trained on both sides of the training split."""
+    """SentencePiece model, trained on both sides of the training split ..."""
+    tokenizer_model: str | None = None
+    """... unless the path of one is given here."""
+    character_coverage: float = 1.0
+    """The share of the training text's characters that the vocabulary holds; the rarest are left
+    out.
+    """
+    subword_sampling: float = 0.0
+    """Training reads a sentence's sub-words sampled anew each epoch: with bpe the probability of
+    skipping a merge (0.1 is usual), with unigram the exponent of the sampled probabilities; 0 is
+    off.
+    """
+    token_cache: str | None = None
+    """Folder of tokenized corpora, which runs may share; the workdir's ``tokens`` unless given."""
+    tokenizing_processes: int | None = None
+    """Processes that tokenize a large corpus; as many as there are cores unless given."""
     max_length: int = 100
     """Longest source or target in tokens, the end token included. Longer training pairs are left
     out and counted; longer input to translate is cut to its first max_length - 1 tokens, with a
@@ -172,6 +277,10 @@ class DataConfig(Group):
     """
     row_multiple: int = 8
     """The number of rows is a multiple of this, whatever the mesh."""
+    packing: bool = False
+    """Training rows of max_length tokens hold several sentences each, which do not see each
+    other.
+    """
 
     def bucket(self, length: int) -> int:
         """The static length for so many tokens: a bucket's, or beyond the last a multiple of it."""
@@ -181,7 +290,17 @@ class DataConfig(Group):
 
     def validate(self) -> None:
         """Ascending buckets that end with the longest sentence; text files in pairs."""
-        self.require_positive("max_length", "tokens_per_batch", "row_multiple")
+        self.require_positive(
+            *("max_length", "tokens_per_batch", "row_multiple", "tokenizing_processes")
+        )
+        two = len(set(self.tsv_columns)) == 2 and min(self.tsv_columns) >= 1
+        self.require(two, "tsv_columns", "two different columns, counted from 1")
+        covered = 0 < self.character_coverage <= 1
+        self.require(covered, "character_coverage", "above 0 and at most 1")
+        self.require(0 <= self.subword_sampling <= 1, "subword_sampling", "at least 0, at most 1")
+        if self.subword_sampling:
+            sampled = self.tokenizer != "word"
+            self.require(sampled, "tokenizer", "'bpe' or 'unigram' with data.subword_sampling")
         ascending = list(self.bucket_lengths) == sorted(set(self.bucket_lengths))
         ascending = ascending and min(self.bucket_lengths, default=0) >= 1
         self.require(bool(self.bucket_lengths) and ascending, "bucket_lengths", "ascending lengths")
@@ -208,18 +327,53 @@ class TrainingConfig(Group):
     seed: int = 0
     label_smoothing: float = 0.1
     label_smoothing_mass: Literal["uniform_others", "uniform"] = "uniform_others"
+    r_drop: float = 0.0
+    """Weight of the divergence between two passes with different dropout (Liang et al. 2021); 0
+    makes one pass.
+    """
+    ema_decay: float | None = None
+    """Keeps a running average of the weights, which is what is validated and used (0.999 is
+    usual).
+    """
+    micro_batches: int | None = None
+    """Equal parts that a batch is computed in, one after the other, to need less memory; 1 unless
+    given.
+    """
+    batch_fitting: Literal["fixed", "auto"] = "fixed"
+    """auto: micro_batches, unless given, is the smallest number with which the compiled step fits
+    memory_limit_gib, and is written to config.json; the batch stays the same.
+    """
+    memory_limit_gib: float | None = None
+    """For batch_fitting; what the device (or the machine) has unless given."""
     validate_every: int = 1000
     """Steps between validations; each one also saves a checkpoint, and so does the last step."""
     validation_sentences: int = 500
     """How many validation sentences are translated for BLEU; the NLL is over all."""
+    best_by: Literal["nll", "bleu"] = "nll"
+    """The validation score that decides which checkpoint is the best."""
+    patience: int | None = None
+    """Training ends after so many validations in a row that are no better than the best."""
     keep_last: int = 5
-    """Checkpoints kept, beside the best by validation NLL."""
+    """Checkpoints kept, beside the best."""
+    keep_around_best: int = 0
+    """And so many on each side of the best, to be averaged (`evaluate --around=best`)."""
 
     def validate(self) -> None:
         """Positive counts."""
-        self.require_positive("steps", "validate_every", "keep_last", "validation_sentences")
+        self.require_positive(
+            *("steps", "validate_every", "keep_last", "validation_sentences"),
+            *("micro_batches", "patience"),
+        )
         self.require(self.seed >= 0, "seed", "at least 0")
+        self.require(self.r_drop >= 0, "r_drop", "at least 0")
+        self.require(self.keep_around_best >= 0, "keep_around_best", "at least 0")
         self.require_rates("label_smoothing")
+        if self.ema_decay is not None:
+            self.require(0 < self.ema_decay < 1, "ema_decay", "above 0 and below 1")
+        if self.memory_limit_gib is not None:
+            self.require(self.memory_limit_gib > 0, "memory_limit_gib", "above 0")
+            auto = self.batch_fitting == "auto"
+            self.require(auto, "memory_limit_gib", "left out unless training.batch_fitting='auto'")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,7 +424,7 @@ class Config(Group):
     logging: LoggingConfig = LoggingConfig()
 
     def validate(self) -> None:
-        """Learned positions must reach as far as the data and the decoder go."""
+        """What one group asks of another."""
         if self.model.positions == "learned":
             longest = self.data.max_length + self.decode.extra_length
             longest = max(self.data.max_length, self.decode.max_length or longest)
@@ -279,6 +433,19 @@ class Config(Group):
                     f"model.max_positions is {self.model.max_positions}, but learned positions "
                     f"must reach {longest} (data.max_length and the longest output)"
                 )
+        if self.optimizer.name == "schedule_free" and self.training.ema_decay is not None:
+            raise InputError(
+                "optimizer.name='schedule_free' averages the weights itself; leave "
+                "training.ema_decay out"
+            )
+        model = self.model
+        if self.training.r_drop and not (
+            model.dropout or model.attention_dropout or model.activation_dropout
+        ):
+            raise InputError(
+                f"training.r_drop is {self.training.r_drop!r}, but no dropout is on, so that its "
+                "two passes are the same; raise model.dropout or set training.r_drop to 0"
+            )
 
     def to_json(self) -> str:
         """The text of `config.json`: indented, in the order of the fields."""

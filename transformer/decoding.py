@@ -10,17 +10,32 @@ The search, exactly:
 
 * A hypothesis is a sequence of tokens that ends with the end token, within the sentence's limit; at
   the limit only the end token may follow, so that every score is that of a complete translation.
+  What else may not follow is said in `constraints`.
 * At each step the live hypotheses are extended by every token and the best 2K extensions are
   looked at, by log-probability. Those among the best K that end are finished; the best K that do
   not end live on.
 * A finished hypothesis is worth log P / penalty(length), the end token counted in the length.
 * A sentence is done when K hypotheses have finished, or as soon as no live hypothesis can still
-come
-  among the results: its log-probability can only fall, so its worth is at most that log-probability
-  over the penalty at one end of the lengths still open to it.
+  come among the results: its log-probability can only fall, so its worth is at most that
+  log-probability over the penalty at one end of the lengths still open to it.
+
+Diverse beam search (Vijayakumar et al. 2016) divides the K beams into groups of equal size:
+
+* Each group is a search of its own, as above, with its share of the beams. At each step the groups
+  take their turns.
+* Where a group ranks its extensions, an extension's log-probability is lowered by `diversity` for
+  every hypothesis of an earlier group that lives on from this same step with the same last token.
+  The end token is therefore never made dearer.
+* That is all the penalty does: it decides which extensions a group looks at, in which order, and is
+  then forgotten. Hypotheses are worth, and live on with, their own log-probability.
+* A group that is done goes on being searched, for the groups after it, until its sentence is done:
+  when all its groups are.
+* The results of all groups are ranked together. Two groups may find the same translation, which is
+  then there twice; a larger `diversity` makes that rare.
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.struct
@@ -29,19 +44,17 @@ import jax.numpy as jnp
 
 from transformer.arrays import BOS_ID, EOS_ID, PAD_ID, Array, Bool, Float, Int
 from transformer.config import DecodeConfig
+from transformer.constraints import NEVER, UNCONSTRAINED, Constraints, next_log_probs
 from transformer.errors import InputError
 
 Cache = Any
 Step = Callable[[Int[Array, "B K"], Cache], tuple[Float[Array, "B K V"], Cache]]
 Reorder = Callable[[Cache, Int[Array, "B K"]], Cache]
 
-NEVER = -1e30
-"""The score of what cannot be chosen; finite, so that sums and products of it are."""
-
 
 @flax.struct.dataclass
 class Hypotheses:
-    """The results of a search, best first."""
+    """The results of a search, best first, or samples in the order in which they were drawn."""
 
     tokens: Int[Array, "B K M"]
     """Padded with 0; the end token is there unless the place is empty."""
@@ -52,13 +65,20 @@ class Hypotheses:
 
 
 @flax.struct.dataclass
-class _Search:
-    index: Int[Array, ""]
-    live_tokens: Int[Array, "B K M"]
-    live_log_probs: Float[Array, "B K"]
+class _Group:
+    """The search of one group; G is its share of the K beams."""
+
+    live_tokens: Int[Array, "B G M"]
+    live_log_probs: Float[Array, "B G"]
     finished: Hypotheses
     finished_count: Int[Array, " B"]
     done: Bool[Array, " B"]
+
+
+@flax.struct.dataclass
+class _Search:
+    index: Int[Array, ""]
+    groups: tuple[_Group, ...]
     cache: Cache
 
 
@@ -101,6 +121,9 @@ def beam_search(
     results: int | None = None,
     penalty: str = "gnmt",
     alpha: float = 0.6,
+    groups: int = 1,
+    diversity: float = 0.5,
+    constraints: Constraints = UNCONSTRAINED,
 ) -> Hypotheses:
     """The best translations that the search described above finds.
 
@@ -116,93 +139,123 @@ def beam_search(
         None. The remaining places are then filled with whatever had finished.
       penalty: see `length_penalty`.
       alpha: see `length_penalty`.
+      groups: into how many the beams are divided; must divide them.
+      diversity: what a group pays for a token that a hypothesis of an earlier group has just taken.
+      constraints: what may not follow.
 
     Returns:
       K hypotheses a sentence, best first.
     """
-    results = results or beams
-    batch = limits.shape[0]
+    batch, size = limits.shape[0], beams // groups
+    results = min(results or beams, size)
 
     def worth(log_probs, length):
         return log_probs / length_penalty(length, penalty, alpha)
 
     def advance(search: _Search) -> _Search:
+        live_tokens = _side_by_side([group.live_tokens for group in search.groups])
         last = jax.lax.dynamic_index_in_dim(
-            search.live_tokens, jnp.maximum(search.index - 1, 0), axis=2, keepdims=False
+            live_tokens, jnp.maximum(search.index - 1, 0), axis=2, keepdims=False
         )
         last = jnp.where(search.index == 0, BOS_ID, last)
         logits, cache = step(last, search.cache)
-        at_limit = (search.index + 1 >= limits)[:, None]
-        log_probs = search.live_log_probs[..., None] + _next_log_probs(logits, at_limit)
+        log_probs = next_log_probs(logits, live_tokens, search.index, limits, constraints)
+
+        advanced, parents = [], []
+        for number, group in enumerate(search.groups):
+            own = log_probs[:, number * size : (number + 1) * size] if groups > 1 else log_probs
+            taken = _times_taken(advanced, search.index, own.shape[-1]) if advanced else None
+            group, own_parents = advance_group(group, own, taken, search.index)
+            advanced.append(group)
+            parents.append(own_parents + number * size if number else own_parents)
+        return _Search(search.index + 1, tuple(advanced), reorder(cache, _side_by_side(parents)))
+
+    def advance_group(group, next_log_probs, taken, index) -> tuple[_Group, Array]:
+        log_probs = group.live_log_probs[..., None] + next_log_probs
 
         # 2K candidates are enough: at most K of them end, so K that do not remain.
         vocabulary = log_probs.shape[-1]
-        candidates = min(2 * beams, beams * vocabulary)
-        best, flat_ids = jax.lax.top_k(log_probs.reshape(batch, -1), candidates)
+        candidates = min(2 * size, size * vocabulary)
+        value = log_probs if taken is None else log_probs - diversity * taken[:, None]
+        ranked, flat_ids = jax.lax.top_k(value.reshape(batch, -1), candidates)
+        best = ranked
+        if taken is not None:
+            best = jnp.take_along_axis(log_probs.reshape(batch, -1), flat_ids, axis=1)
         parents, tokens = flat_ids // vocabulary, (flat_ids % vocabulary).astype(jnp.int32)
-        sequences = jnp.take_along_axis(search.live_tokens, parents[..., None], axis=1)
-        sequences = jax.lax.dynamic_update_index_in_dim(sequences, tokens, search.index, axis=2)
+        sequences = jnp.take_along_axis(group.live_tokens, parents[..., None], axis=1)
+        sequences = jax.lax.dynamic_update_index_in_dim(sequences, tokens, index, axis=2)
         possible = best > NEVER / 2
 
-        ends = (tokens == EOS_ID) & (jnp.arange(candidates) < beams) & possible
-        scores = jnp.where(ends, worth(best, search.index + 1), NEVER)
-        scores = jnp.where(search.done[:, None], NEVER, scores)
-        finished = _best_of(search.finished, Hypotheses(sequences, scores, best), beams)
+        ends = (tokens == EOS_ID) & (jnp.arange(candidates) < size) & possible
+        scores = jnp.where(ends, worth(best, index + 1), NEVER)
+        scores = jnp.where(group.done[:, None], NEVER, scores)
+        finished = _best_of(group.finished, Hypotheses(sequences, scores, best), size)
         newly = (scores > NEVER / 2).sum(-1, dtype=jnp.int32)
-        finished_count = search.finished_count + newly
+        finished_count = group.finished_count + newly
 
-        going_on = jnp.where(tokens == EOS_ID, NEVER, best)
-        live_log_probs, chosen = jax.lax.top_k(going_on, beams)
+        going_on = jnp.where(tokens == EOS_ID, NEVER, ranked)
+        live_log_probs, chosen = jax.lax.top_k(going_on, size)
+        if taken is not None:
+            going_on = jnp.where(tokens == EOS_ID, NEVER, best)
+            live_log_probs = jnp.take_along_axis(going_on, chosen, axis=1)
         live_tokens = jnp.take_along_axis(sequences, chosen[..., None], axis=1)
         live_parents = jnp.take_along_axis(parents, chosen, axis=1)
 
         # log P can only fall; the penalty is monotone in the length, so its largest value over the
         # lengths still open is at one end of them.
         shortest, longest = (
-            length_penalty(length, penalty, alpha)[..., None]
-            for length in (search.index + 2, limits)
+            length_penalty(length, penalty, alpha)[..., None] for length in (index + 2, limits)
         )
         hope = (live_log_probs / jnp.maximum(shortest, longest)).max(-1)
         certain = finished.scores[:, results - 1] >= hope
-        done = search.done | (finished_count >= beams) | certain | (search.index + 1 >= limits)
-        return _Search(
-            index=search.index + 1,
-            live_tokens=live_tokens,
-            live_log_probs=live_log_probs,
-            finished=finished,
-            finished_count=finished_count,
-            done=done,
-            cache=reorder(cache, live_parents),
-        )
+        done = group.done | (finished_count >= size) | certain | (index + 1 >= limits)
+        group = _Group(live_tokens, live_log_probs, finished, finished_count, done)
+        return group, live_parents
 
     nothing = Hypotheses(
-        tokens=jnp.full((batch, beams, max_length), PAD_ID, jnp.int32),
-        scores=jnp.full((batch, beams), NEVER),
-        log_probs=jnp.full((batch, beams), NEVER),
+        tokens=jnp.full((batch, size, max_length), PAD_ID, jnp.int32),
+        scores=jnp.full((batch, size), NEVER),
+        log_probs=jnp.full((batch, size), NEVER),
     )
-    only_the_first = jnp.where(jnp.arange(beams) == 0, 0.0, NEVER)
-    start = _Search(
-        index=jnp.zeros((), jnp.int32),
+    only_the_first = jnp.where(jnp.arange(size) == 0, 0.0, NEVER)
+    start = _Group(
         live_tokens=nothing.tokens,
-        live_log_probs=jnp.broadcast_to(only_the_first, (batch, beams)),
+        live_log_probs=jnp.broadcast_to(only_the_first, (batch, size)),
         finished=nothing,
         finished_count=jnp.zeros((batch,), jnp.int32),
         done=limits <= 0,
-        cache=cache,
     )
-    return jax.lax.while_loop(
-        lambda search: ~search.done.all() & (search.index < max_length), advance, start
-    ).finished
+    found = jax.lax.while_loop(
+        lambda search: ~_done(search).all() & (search.index < max_length),
+        advance,
+        _Search(jnp.zeros((), jnp.int32), (start,) * groups, cache),
+    ).groups
+    first, *others = (group.finished for group in found)
+    for other in others:
+        first = _best_of(first, other, first.scores.shape[1] + size)
+    return first
 
 
-def _next_log_probs(
-    logits: Float[Array, "B K V"], at_limit: Bool[Array, "B 1"]
-) -> Float[Array, "B K V"]:
-    """Log-probabilities in float32 of what may come next; at the limit only the end token may."""
-    token = jnp.arange(logits.shape[-1])
-    allowed = (token != PAD_ID) & (token != BOS_ID)
-    allowed = allowed & (~at_limit[..., None] | (token == EOS_ID))
-    return jnp.where(allowed, jax.nn.log_softmax(logits.astype(jnp.float32)), NEVER)
+def _done(search: _Search) -> Bool[Array, " B"]:
+    """Whether all groups of a sentence are done."""
+    return functools.reduce(jnp.logical_and, [group.done for group in search.groups])
+
+
+def _side_by_side(groups: Sequence[Array]) -> Array:
+    """All beams, from those of each group."""
+    return jnp.concatenate(groups, axis=1) if len(groups) > 1 else groups[0]
+
+
+def _times_taken(
+    groups: Sequence[_Group], index: Int[Array, ""], vocabulary: int
+) -> Float[Array, "B V"]:
+    """How many hypotheses of these groups live on with each token at position `index`."""
+    tokens = _side_by_side([group.live_tokens for group in groups])
+    tokens = jax.lax.dynamic_index_in_dim(tokens, index, axis=2, keepdims=False)
+    alive = _side_by_side([group.live_log_probs for group in groups]) > NEVER / 2
+    rows = jnp.arange(tokens.shape[0])[:, None]
+    nobody = jnp.zeros((tokens.shape[0], vocabulary))
+    return nobody.at[rows, tokens].add(alive.astype(jnp.float32))
 
 
 def _best_of(kept: Hypotheses, new: Hypotheses, beams: int) -> Hypotheses:

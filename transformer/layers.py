@@ -447,7 +447,7 @@ class Embedding(_Parametric):
         )
 
     def embed(
-        self, tokens: Int[Array, "B T"], positions: Float[Array, "#T D"], *, train: bool = False
+        self, tokens: Int[Array, "B T"], positions: Float[Array, "*#B #T D"], *, train: bool = False
     ) -> Float[Array, "B T D"]:
         """Dropout(embedding * sqrt(d_model) + position)."""
         vectors = self.tokens(tokens)

@@ -100,5 +100,17 @@ def smoothed_cross_entropy(
     )
 
 
+def divergence_sum(
+    logits: Float[Array, "B T V"], others: Float[Array, "B T V"], target: Int[Array, "B T"]
+) -> Float[Array, ""]:
+    """(KL(p||q) + KL(q||p)) / 2 of two predicted distributions, summed over the tokens that are not
+    padding, in nats: sum_v (p[v] - q[v]) (log p[v] - log q[v]) / 2.
+    """
+    log_p = jax.nn.log_softmax(_at_least_float32(logits))
+    log_q = jax.nn.log_softmax(_at_least_float32(others))
+    each = 0.5 * ((jnp.exp(log_p) - jnp.exp(log_q)) * (log_p - log_q)).sum(-1)
+    return jnp.where(target != PAD_ID, each, 0.0).sum()
+
+
 def _at_least_float32(logits: Array) -> Array:
     return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))

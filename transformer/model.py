@@ -34,7 +34,8 @@ from transformer.layers import (
     LayerNorm,
     LayerTrace,
 )
-from transformer.masks import causal_mask, padding_mask
+from transformer.masks import causal_mask, packed_mask, padding_mask
+from transformer.positions import within_segments
 
 
 @flax.struct.dataclass
@@ -158,6 +159,8 @@ class Transformer(nn.Module):
         source: Int[Array, "B S"],
         target_in: Int[Array, "B T"],
         *,
+        source_segments: Int[Array, "B S"] | None = None,
+        target_segments: Int[Array, "B T"] | None = None,
         train: bool = False,
         capture: Capture = "none",
         interventions: Interventions | None = None,
@@ -167,6 +170,9 @@ class Transformer(nn.Module):
         Args:
           source: token ids, 0 where padded.
           target_in: the target moved right by one (`positions.shift_right`).
+          source_segments: where several sentences share a row, which of them each token belongs to,
+            from 1, and 0 where padded. None: one sentence a row.
+          target_segments: the same for the target; both are given or neither.
           train: with dropout; needs an rng named ``dropout``. Static.
           capture: what the trace holds. Static.
           interventions: gates and patches, the same for every row.
@@ -180,14 +186,18 @@ class Transformer(nn.Module):
             else (interventions.encoder, interventions.decoder)
         )
         memory, encoder_trace = self.encode(
-            source, train=train, capture=capture, interventions=own[0]
+            source, segments=source_segments, train=train, capture=capture, interventions=own[0]
         )
-        positions = self.embedding.positions(target_in.shape[1])
+        self_mask, cross_mask = causal_mask(target_in.shape[1]), padding_mask(source)
+        if target_segments is not None:
+            self_mask = self_mask & packed_mask(target_segments, target_segments)
+            cross_mask = packed_mask(target_segments, source_segments)
+        positions = self._positions(target_in, target_segments)
         x, decoder_trace = self.decoder(
             self.embedding.embed(target_in, positions, train=train),
             memory,
-            causal_mask(target_in.shape[1]),
-            padding_mask(source),
+            self_mask,
+            cross_mask,
             train=train,
             capture=capture,
             interventions=own[1],
@@ -206,15 +216,16 @@ class Transformer(nn.Module):
         self,
         source: Int[Array, "B S"],
         *,
+        segments: Int[Array, "B S"] | None = None,
         train: bool = False,
         capture: Capture = "none",
         interventions: StackInterventions | None = None,
     ) -> tuple[Float[Array, "B S D"], StackTrace | None]:
         """The memory: one vector for every source position."""
-        positions = self.embedding.positions(source.shape[1])
+        positions = self._positions(source, segments)
         memory, trace = self.encoder(
             self.embedding.embed(source, positions, train=train),
-            padding_mask(source),
+            padding_mask(source) if segments is None else packed_mask(segments, segments),
             train=train,
             capture=capture,
             interventions=interventions,
@@ -222,6 +233,13 @@ class Transformer(nn.Module):
         if capture == "full":
             trace = trace.replace(embedded=self.embedding.tokens(source), positions=positions)
         return memory, trace
+
+    def _positions(
+        self, tokens: Int[Array, "B T"], segments: Int[Array, "B T"] | None
+    ) -> Float[Array, "*#B T D"]:
+        """The positional table's row for each token; packed sentences each count from 0."""
+        table = self.embedding.positions(tokens.shape[1])
+        return table if segments is None else table[within_segments(segments)]
 
     def init_cache(
         self, memory: Float[Array, "B S D"], source: Int[Array, "B S"], beams: int, length: int

@@ -3,10 +3,11 @@
 3.1).
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.arrays import BOS_ID, Array, Float, Int
+from transformer.arrays import BOS_ID, Array, Bool, Float, Int
 from transformer.errors import InputError
 
 
@@ -48,9 +49,26 @@ def sinusoids(length: int, d_model: int, layout: str = "interleaved") -> Float[n
     return SINUSOIDS[layout](length, d_model)
 
 
-def shift_right(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
+def shift_right(
+    target: Int[Array, "B T"], segments: Int[Array, "B T"] | None = None
+) -> Int[Array, "B T"]:
     """The decoder input: the target moved right by one, beginning with the start token.
 
-    While it reads target[t-1] the decoder predicts target[t].
+    While it reads target[t-1] the decoder predicts target[t]. In a packed row every sentence begins
+    with the start token.
     """
-    return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=BOS_ID)
+    shifted = jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=BOS_ID)
+    return shifted if segments is None else jnp.where(_begins(segments), BOS_ID, shifted)
+
+
+def within_segments(segments: Int[Array, "B T"]) -> Int[Array, "B T"]:
+    """Each position of a packed row, counted from 0 in its own sentence."""
+    position = jnp.arange(segments.shape[1])
+    begin = jax.lax.cummax(jnp.where(_begins(segments), position, 0), axis=1)
+    return position - begin
+
+
+def _begins(segments: Int[Array, "B T"]) -> Bool[Array, "B T"]:
+    """Where a sentence of a packed row has its first token."""
+    before = jnp.pad(segments[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
+    return segments != before

@@ -12,6 +12,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from transformer.arrays import Params
 from transformer.config import ParallelConfig
 from transformer.errors import InputError
+from transformer.training import TrainState
 
 Rules = tuple[tuple[str, str | None], ...]
 
@@ -57,12 +58,41 @@ def shardings_of(boxed: Params, mesh: Mesh, preset: str) -> Params:
     """A sharding for every array of a tree whose parameters still carry their logical axes.
 
     Args:
-      boxed: the abstract result of `training.init_state` (or of a model's ``init``).
+      boxed: the abstract result of a model's ``init``.
       mesh: from `make_mesh`.
       preset: a name in `PRESETS`.
     """
     specs = nn.get_partition_spec(boxed)
     return nn.logical_to_mesh_sharding(specs, mesh, PRESETS[preset])
+
+
+def shardings_of_state(boxed: TrainState, mesh: Mesh, preset: str) -> TrainState:
+    """A sharding for every array of a training state.
+
+    What an optimizer keeps in the shape of a parameter (moments, averages) lies where the parameter
+    does; all the rest, for example factored moments and counters, is on every device.
+
+    Args:
+      boxed: the abstract result of `training.init_state`.
+      mesh: from `make_mesh`.
+      preset: a name in `PRESETS`.
+    """
+    of_params = shardings_of(boxed.params, mesh, preset)
+    shapes = jax.tree_util.tree_leaves_with_path(nn.unbox(boxed.params))
+    places = {
+        path: (leaf.shape, sharding)
+        for (path, leaf), sharding in zip(shapes, jax.tree.leaves(of_params), strict=True)
+    }
+
+    def place(path: tuple, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
+        for begin in range(len(path)):
+            shape, sharding = places.get(path[begin:], (None, None))
+            if shape == leaf.shape:
+                return sharding
+        return replicated(mesh)
+
+    everything = jax.tree_util.tree_map_with_path(place, nn.unbox(boxed))
+    return everything.replace(params=of_params)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

@@ -8,9 +8,13 @@ import io
 import pathlib
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from transformer.arrays import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from transformer.arrays import BOS_ID, EOS_ID, NUM_SPECIAL_IDS, PAD_ID, UNK_ID
 from transformer.errors import InputError
+
+WORD_BEGIN = "\u2581"
+"""SentencePiece's sign for a space, with which every word begins."""
 
 
 class Tokenizer:
@@ -60,6 +64,7 @@ class Tokenizer:
         vocab_size: int,
         algorithm: str = "bpe",
         *,
+        character_coverage: float = 1.0,
         most_sentences: int = 2_000_000,
     ) -> "Tokenizer":
         """Learns a vocabulary; the same sentences give the same one.
@@ -68,6 +73,8 @@ class Tokenizer:
           sentences: of both languages.
           vocab_size: V, the 4 special ids included.
           algorithm: ``bpe`` (the paper's), ``unigram`` or ``word``.
+          character_coverage: the share of the text's characters that get a token; the rarest are
+            left out.
           most_sentences: how many are sampled from a larger corpus.
 
         Raises:
@@ -82,7 +89,7 @@ class Tokenizer:
                 model_writer=model,
                 vocab_size=vocab_size,
                 model_type=algorithm,
-                character_coverage=1.0,
+                character_coverage=character_coverage,
                 normalization_rule_name="identity",
                 pad_id=PAD_ID,
                 bos_id=BOS_ID,
@@ -103,6 +110,11 @@ class Tokenizer:
         """V."""
         return self._processor.vocab_size()
 
+    @property
+    def processor(self) -> Any:
+        """SentencePiece's own object, which other processes can use without this package."""
+        return self._processor
+
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Token ids of each sentence, the end token last."""
         return [[*ids, EOS_ID] for ids in self._processor.encode(list(sentences))]
@@ -119,6 +131,22 @@ class Tokenizer:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The sub-word that each id stands for; ``▁`` begins a word."""
         return [self._processor.id_to_piece(int(token)) for token in ids]
+
+    def ids(self, pieces: Iterable[str]) -> list[int]:
+        """The id of each sub-word."""
+        return [self._processor.piece_to_id(piece) for piece in pieces]
+
+    def scores(self) -> dict[str, float]:
+        """Every sub-word's score, the special ids left out: with unigram its log-probability, with
+        bpe the higher the earlier its merge.
+        """
+        ids = range(NUM_SPECIAL_IDS, self.vocab_size)
+        return {self._processor.id_to_piece(i): self._processor.get_score(i) for i in ids}
+
+    def best_segmentations(self, word: Sequence[int], most: int) -> list[list[int]]:
+        """The most probable ways to cut a word, given as ids, the best first; unigram only."""
+        text = "".join(self.pieces(word)).removeprefix(WORD_BEGIN)
+        return [list(ids) for ids in self._processor.nbest_encode(text, nbest_size=most)]
 
 
 def _vocabulary_problem(vocab_size: int, message: str) -> str:

@@ -12,9 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from transformer.arrays import Array, Int, Key, Params
-from transformer.config import Config
-from transformer.losses import Sums, smoothed_cross_entropy, token_log_probs
+from transformer.arrays import PAD_ID, Array, Float, Int, Key, Params
+from transformer.config import Config, TrainingConfig
+from transformer.losses import (
+    Sums,
+    divergence_sum,
+    smoothed_cross_entropy,
+    token_log_probs,
+)
+from transformer.optimizers import schedule_free_average
 from transformer.positions import shift_right
 
 
@@ -24,6 +30,9 @@ class Batch:
 
     source: Int[Array | np.ndarray, "B S"]
     target: Int[Array | np.ndarray, "B T"]
+    source_segments: Int[Array | np.ndarray, "B S"] | None = None
+    """In packed rows, which sentence of its row each token belongs to, from 1; 0 where padded."""
+    target_segments: Int[Array | np.ndarray, "B T"] | None = None
 
 
 @flax.struct.dataclass
@@ -35,38 +44,128 @@ class TrainState:
     opt_state: optax.OptState
     rng: Key[Array, ""]
     """Never advanced: a step's randomness is `fold_in(rng, step)`."""
+    average: Params | None = None
+    """A running average of the parameters, where the config asks for one."""
+
+    @property
+    def weights(self) -> Params:
+        """What is validated and used: the running average if there is one."""
+        return self.params if self.average is None else self.average
+
+
+def keeps_average(config: Config) -> bool:
+    """Whether the weights to use are another array than the parameters that are trained."""
+    return config.training.ema_decay is not None or config.optimizer.name == "schedule_free"
 
 
 def init_state(
-    model: nn.Module, optimizer: optax.GradientTransformation, key: Key[Array, ""]
+    model: nn.Module,
+    optimizer: optax.GradientTransformation,
+    key: Key[Array, ""],
+    *,
+    with_average: bool = False,
 ) -> TrainState:
     """Fresh parameters, with their logical axes still attached (`flax.linen.unbox` takes them
-    off).
+    off); all else is without.
     """
     init_key, rng = jax.random.split(key)
     tokens = jnp.zeros((1, 1), jnp.int32)
     params = model.init(init_key, tokens, tokens)["params"]
-    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), rng)
+    plain = nn.unbox(params)
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        opt_state=optimizer.init(plain),
+        rng=rng,
+        # A copy, because two donated arguments must not be one array.
+        average=jax.tree.map(jnp.copy, plain) if with_average else None,
+    )
+
+
+def forward(
+    params: Params, batch: Batch, model: nn.Module, rng: Key[Array, ""] | None = None
+) -> Float[Array, "B T V"]:
+    """The logits that predict a batch's target; with dropout when an `rng` is given."""
+    packed = {}
+    if batch.target_segments is not None:
+        packed = {
+            "source_segments": batch.source_segments,
+            "target_segments": batch.target_segments,
+        }
+    logits, _ = model.apply(
+        {"params": params},
+        batch.source,
+        shift_right(batch.target, batch.target_segments),
+        train=rng is not None,
+        rngs=None if rng is None else {"dropout": rng},
+        **packed,
+    )
+    return logits
 
 
 def loss_sums(
     params: Params,
     batch: Batch,
     model: nn.Module,
-    *,
-    smoothing: float,
-    mass: str,
+    config: TrainingConfig,
     rng: Key[Array, ""] | None = None,
 ) -> Sums:
-    """Forward pass and loss; with dropout when an `rng` is given."""
-    logits, _ = model.apply(
-        {"params": params},
-        batch.source,
-        shift_right(batch.target),
-        train=rng is not None,
-        rngs=None if rng is None else {"dropout": rng},
-    )
-    return smoothed_cross_entropy(logits, batch.target, smoothing, mass)
+    """Forward pass and loss; with dropout when an `rng` is given.
+
+    With R-Drop (Liang et al. 2021) there are two passes, with different dropout; all sums are the
+    mean of both, and to the loss r_drop / 2 times their divergence is added. That is half of the
+    published loss, so that it can be compared with the loss of one pass.
+    """
+
+    def sums_of(logits: Float[Array, "B T V"]) -> Sums:
+        mass = config.label_smoothing_mass
+        return smoothed_cross_entropy(logits, batch.target, config.label_smoothing, mass)
+
+    if rng is None or not config.r_drop:
+        return sums_of(forward(params, batch, model, rng))
+    first, second = (forward(params, batch, model, key) for key in jax.random.split(rng))
+    both = jax.tree.map(lambda a, b: (a + b) / 2, sums_of(first), sums_of(second))
+    divergence = divergence_sum(first, second, batch.target)
+    return both.replace(loss=both.loss + config.r_drop / 2 * divergence)
+
+
+def gradient_sums(
+    params: Params,
+    batch: Batch,
+    model: nn.Module,
+    config: TrainingConfig,
+    rng: Key[Array, ""],
+) -> tuple[Params, Sums]:
+    """The gradient of the batch's summed loss, and its sums.
+
+    The batch is computed in `config.micro_batches` equal parts, one after the other. Their
+    gradients are added, never averaged: a part with more tokens weighs more, as it would in one
+    pass.
+    """
+
+    def loss(params: Params, part: Batch, rng: Key[Array, ""]) -> tuple[Array, Sums]:
+        sums = loss_sums(params, part, model, config, rng)
+        return sums.loss, sums
+
+    gradient = jax.grad(loss, has_aux=True)
+    parts = config.micro_batches or 1
+    if parts == 1:
+        return gradient(params, batch, rng)
+
+    def add(total: tuple[Params, Sums], numbered: tuple[Array, Batch]):
+        index, part = numbered
+        both = gradient(params, part, jax.random.fold_in(rng, index))
+        return jax.tree.map(jnp.add, total, both), None
+
+    nothing = (jax.tree.map(jnp.zeros_like, params), Sums.zero())
+    divided = jax.tree.map(lambda rows: _divided(rows, parts), batch)
+    total, _ = jax.lax.scan(add, nothing, (jnp.arange(parts), divided))
+    return total
+
+
+def _divided(rows: Int[Array, "B T"], parts: int) -> Int[Array, "M C T"]:
+    """Row i goes to part i mod `parts`, so that every device has its share of every part."""
+    return rows.reshape(-1, parts, rows.shape[1]).swapaxes(0, 1)
 
 
 def train_step(
@@ -78,40 +177,40 @@ def train_step(
     config: Config,
 ) -> tuple[TrainState, Sums]:
     """One update; the sums are those of the batch before it."""
-    training = config.training
-
-    def loss(params):
-        sums = loss_sums(
-            params,
-            batch,
-            model,
-            smoothing=training.label_smoothing,
-            mass=training.label_smoothing_mass,
-            rng=jax.random.fold_in(state.rng, state.step),
-        )
-        return sums.loss, sums
-
-    (_, sums), gradients = jax.value_and_grad(loss, has_aux=True)(state.params)
+    rng = jax.random.fold_in(state.rng, state.step)
+    gradients, sums = gradient_sums(state.params, batch, model, config.training, rng)
     tokens = jnp.maximum(sums.tokens, 1.0)
     gradients = jax.tree.map(lambda gradient: gradient / tokens, gradients)
     updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    return state.replace(step=state.step + 1, params=params, opt_state=opt_state), sums
+    state = state.replace(step=state.step + 1, params=params, opt_state=opt_state)
+    return state.replace(average=next_average(state, config)), sums
+
+
+def next_average(state: TrainState, config: Config) -> Params | None:
+    """The running average after an update.
+
+    Exponential: decay x average + (1 - decay) x parameters, where the decay of step t is at most
+    (1 + t) / (10 + t), so that the random start is soon forgotten. A schedule-free optimizer has an
+    average of its own.
+    """
+    if state.average is None:
+        return None
+    if config.training.ema_decay is None:
+        return schedule_free_average(state.opt_state, state.params)
+    decay = jnp.minimum(config.training.ema_decay, (1.0 + state.step) / (10.0 + state.step))
+    return jax.tree.map(
+        lambda average, leaf: average + (1.0 - decay) * (leaf - average),
+        *(state.average, state.params),
+    )
 
 
 def eval_step(params: Params, batch: Batch, *, model: nn.Module, config: Config) -> Sums:
     """The sums of one batch, without dropout."""
-    training = config.training
-    return loss_sums(
-        params,
-        batch,
-        model,
-        smoothing=training.label_smoothing,
-        mass=training.label_smoothing_mass,
-    )
+    return loss_sums(params, batch, model, config.training)
 
 
-def score_step(params: Params, batch: Batch, *, model: nn.Module) -> Array:
-    """The natural-log probability of every target token, [B,T]; 0 where padded."""
-    logits, _ = model.apply({"params": params}, batch.source, shift_right(batch.target))
-    return jnp.where(batch.target != 0, token_log_probs(logits, batch.target), 0.0)
+def score_step(params: Params, batch: Batch, *, model: nn.Module) -> Float[Array, "B T"]:
+    """The natural-log probability of every target token; 0 where padded."""
+    log_probs = token_log_probs(forward(params, batch, model), batch.target)
+    return jnp.where(batch.target != PAD_ID, log_probs, 0.0)

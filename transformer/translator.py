@@ -9,18 +9,21 @@ import collections
 import dataclasses
 import functools
 import logging
+import math
 import pathlib
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer import decoding, families
-from transformer.arrays import EOS_ID, PAD_ID, Array, Int, Params
+from transformer import decoding, ensembles, families, metrics, risk, sampling
+from transformer.arrays import EOS_ID, PAD_ID, Array, Int, Key, Params
 from transformer.checkpoints import Checkpoints
 from transformer.config import Config, DecodeConfig
+from transformer.constraints import NEVER, Constraints
 from transformer.errors import InputError
 from transformer.tokenizer import Tokenizer
 from transformer.training import Batch, score_step
@@ -34,7 +37,9 @@ class Translation:
 
     text: str
     score: float
-    """log P / penalty(length): what the search ranks by."""
+    """What the translations of a sentence are ranked by: log P / penalty(length), or with minimum
+    Bayes risk the mean similarity to the other samples, in 0..100.
+    """
     log_prob: float
     """Natural logarithm, the end token included."""
     tokens: tuple[int, ...]
@@ -44,16 +49,25 @@ class Translation:
 NOTHING = Translation("", 0.0, 0.0, ())
 """The translation of an empty line."""
 
+NOT_FOUND = Translation("", -math.inf, -math.inf, ())
+"""Stands in the last places where fewer translations were found than asked for."""
+
 
 class Translator:
-    """A model, its parameters and its tokenizer."""
+    """A model (or an ensemble of several), its parameters and its tokenizer."""
 
-    def __init__(self, config: Config, params: Params, tokenizer: Tokenizer):
-        """See `from_workdir` for a trained one."""
+    def __init__(
+        self,
+        config: Config,
+        params: Params,
+        tokenizer: Tokenizer,
+        model: nn.Module | None = None,
+    ):
+        """See `from_workdir` for a trained one; the model is `config.model`'s unless given."""
         self.config = config
         self.params = params
         self.tokenizer = tokenizer
-        self.model = families.build(config.model)
+        self.model = model or families.build(config.model)
 
     @classmethod
     def from_workdir(
@@ -61,73 +75,151 @@ class Translator:
         workdir: str | pathlib.Path,
         config: Config | None = None,
         average: int | None = None,
+        around: Literal["last", "best"] = "last",
+        ensemble: Sequence[str | pathlib.Path] = (),
     ) -> "Translator":
         """Loads what `experiments.train` left in a workdir.
 
         Args:
           workdir: the run's directory.
           config: in place of the saved one, for example with other `decode` fields.
-          average: use the mean of the last that many checkpoints instead of the best by validation.
+          average: use the mean of that many checkpoints instead of the best by validation.
+          around: which of them: the ``last``, or those about the ``best``.
+          ensemble: further workdirs, whose models decode together with this one's. Only their
+            models are used, not how they would decode; `average` and `around` hold for each.
 
         Raises:
-          InputError: when the workdir is missing, unfinished or damaged.
+          InputError: when a workdir is missing, unfinished or damaged, or when the vocabularies
+            differ.
         """
         workdir = pathlib.Path(workdir)
         config = config or load_config(workdir)
         tokenizer = Tokenizer.load(workdir / "tokenizer.model")
-        with Checkpoints(workdir) as checkpoints:
-            params = checkpoints.restore_params(abstract_params(config), average)
-        return cls(config, params, tokenizer)
+        others = [pathlib.Path(other) for other in ensemble]
+        configs = [config, *(_member(other, workdir, config, tokenizer) for other in others)]
+        params = []
+        for directory, own in zip([workdir, *others], configs, strict=True):
+            with Checkpoints(directory, own.training) as checkpoints:
+                params.append(checkpoints.restore_params(abstract_params(own), average, around))
+        if not others:
+            return cls(config, params[0], tokenizer)
+        model, joined = ensembles.join([families.build(own.model) for own in configs], params)
+        return cls(config, joined, tokenizer, model)
 
     def __call__(self, sentences: Sequence[str]) -> list[Translation]:
         """The best translation of each sentence, in order."""
         return [best[0] for best in self.nbest(sentences, 1)]
 
     def nbest(
-        self, sentences: Sequence[str], results: int, first_line: int = 1
+        self,
+        sentences: Sequence[str],
+        results: int,
+        first_line: int = 1,
+        prefixes: Sequence[str] | None = None,
     ) -> list[list[Translation]]:
-        """The best `results` translations of each sentence, best first.
+        """The best `results` translations of each sentence, best first; of decode.method=sample as
+        many samples, in the order in which they were drawn.
 
         A sentence of more than data.max_length tokens is cut to its first data.max_length - 1 and
         the end token, with a warning. An empty sentence (or one of spaces) has the empty
-        translation.
+        translation, whatever its prefix.
+
+        A prefix is tokenized as if it were a whole sentence; spaces at its end do not count. The
+        translation begins with its tokens, so that the next one may begin a word or go on with the
+        prefix's last. An empty prefix forces nothing. Scores count the prefix's tokens too.
 
         Args:
           sentences: raw text, without line ends.
-          results: at most decode.beams.
-          first_line: the number that warnings give to the first sentence.
+          results: at most decode.beams (decode.mbr_samples with minimum Bayes risk). Where fewer
+            different ones were found, the last are `NOT_FOUND`.
+          first_line: the number of the first sentence, in warnings and for what samples depend on.
+          prefixes: one a sentence: how its translation must begin.
 
         Raises:
-          InputError: when more results are asked for than there are beams.
+          InputError: when more results are asked for than that, when there are not as many prefixes
+            as sentences, or when a prefix does not fit into the longest output.
         """
         config = self.config.decode
-        if not 1 <= results <= config.beams:
+        field, most = config.most_results
+        if not 1 <= results <= most:
             raise InputError(
-                f"{results} translations a sentence asked for, but decode.beams is {config.beams}; "
-                f"set --config.decode.beams={results} or higher"
+                f"{results} translations a sentence asked for, but {field} is {most}; "
+                f"set --config.{field}={results} or higher"
             )
         sources = self._cut(self.tokenizer.encode(sentences), first_line)
-        translations: list[list[Translation]] = [[NOTHING] * results for _ in sentences]
-        for rows, source in self._batches(sources, config.batch_size):
-            length = source.shape[1]
+        forced = None if prefixes is None else self._forced(prefixes, sources, first_line)
+        drawn = config.mbr_samples if config.method == "mbr" else results
+        translations = [[NOTHING] * results for _ in sentences]
+        for row, found in self._decoded(sources, forced, drawn, first_line):
+            translations[row] = self._chosen(found, results)
+        return translations
+
+    def _decoded(
+        self,
+        sources: list[list[int]],
+        forced: list[list[int]] | None,
+        results: int,
+        first_line: int,
+    ) -> Iterator[tuple[int, list[Translation]]]:
+        """The place of each sentence that is not empty, and so many hypotheses or samples of it."""
+        config = self.config.decode
+        together = config.batch_size
+        if config.method == "mbr":
+            # No more samples at once than beam search has beams.
+            together = max(config.batch_size * config.beams // results, 1)
+        for rows, source in self._batches(sources, together):
+            height, length = source.shape
             longest = config.max_length or length + config.extra_length
+            prefix = keys = None
+            if forced is not None:
+                prefix = _pad([forced[row] for row in rows], (height, longest))
+            if config.method != "beam":
+                lines = np.full(height, -1, np.int32)
+                lines[: len(rows)] = [first_line + row for row in rows]
+                keys = _keys(jax.random.key(config.seed), lines)
             found = _decode(
                 self.params,
                 source,
+                prefix,
+                keys,
                 model=self.model,
-                config=config,
+                # The keys have the seed in them; the program is the same for all.
+                config=config.replace(seed=0),
                 results=results,
                 max_length=longest,
             )
-            found = jax.tree.map(np.asarray, found)
-            for place, row in enumerate(rows):
-                translations[row] = [
-                    self._translation(
-                        found.tokens[place, k], found.scores[place, k], found.log_probs[place, k]
-                    )
-                    for k in range(results)
-                ]
-        return translations
+            found = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :results], found)
+            hypotheses = zip(found.tokens, found.scores, found.log_probs, strict=True)
+            for row, fields in zip(rows, hypotheses, strict=False):
+                yield row, [self._translation(*one) for one in zip(*fields, strict=True)]
+
+    def _chosen(self, found: list[Translation], results: int) -> list[Translation]:
+        """The first so many of what was found; with minimum Bayes risk, of what is least risky."""
+        if self.config.decode.method == "mbr":
+            similarity = metrics.sentence_similarity(self.config.decode.mbr_metric)
+            ranked = risk.by_mean_similarity([one.text for one in found], similarity)
+            found = [dataclasses.replace(found[place], score=mean) for place, mean in ranked]
+        return [*found[:results], *[NOT_FOUND] * (results - len(found))]
+
+    def _forced(
+        self, prefixes: Sequence[str], sources: list[list[int]], first_line: int
+    ) -> list[list[int]]:
+        """The tokens of each prefix, without an end token."""
+        if len(prefixes) != len(sources):
+            raise InputError(
+                f"{len(sources)} sentences and {len(prefixes)} prefixes; there must be equally many"
+            )
+        config = self.config.decode
+        forced = [ids[:-1] for ids in self.tokenizer.encode(prefixes)]
+        for line, (ids, source) in enumerate(zip(forced, sources, strict=True), first_line):
+            limit = config.max_length or len(source) + config.extra_length
+            if len(ids) >= limit and source != [EOS_ID]:
+                field = "max_length" if config.max_length else "extra_length"
+                raise InputError(
+                    f"line {line}: the prefix has {len(ids)} tokens, but the longest output has "
+                    f"{limit} with its end token; shorten it, or raise --config.decode.{field}"
+                )
+        return forced
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[float, int]]:
         """The natural-log probability of each target given its source, and its number of tokens.
@@ -181,6 +273,8 @@ class Translator:
                 yield chunk, _pad([rows[index] for index in chunk], (height, length))
 
     def _translation(self, tokens, score, log_prob) -> Translation:
+        if score <= NEVER / 2:
+            return NOT_FOUND
         ids = tuple(int(token) for token in tokens if token != PAD_ID)
         return Translation(self.tokenizer.decode(ids), float(score), float(log_prob), ids)
 
@@ -194,11 +288,29 @@ def load_config(workdir: str | pathlib.Path) -> Config:
     workdir = pathlib.Path(workdir)
     path = workdir / "config.json"
     if not workdir.is_dir():
-        raise InputError(f"--workdir={workdir} does not exist; train first, or check the path")
+        raise InputError(f"{workdir} does not exist; train first, or check the path")
     try:
         return Config.from_json(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({error}); is this a workdir of train?") from None
+
+
+def _member(
+    directory: pathlib.Path, workdir: pathlib.Path, config: Config, tokenizer: Tokenizer
+) -> Config:
+    """A further workdir's config in the ensemble that begins with `workdir`: its own model, but
+    decoding the other's way.
+    """
+    own = load_config(directory)
+    if Tokenizer.load(directory / "tokenizer.model").model != tokenizer.model:
+        raise InputError(
+            f"{workdir} and {directory} have different vocabularies (tokenizer.model differs), so "
+            "they cannot form an ensemble; train both with the same --config.data.tokenizer_model"
+        )
+    try:
+        return config.replace(model=own.model, training=own.training)
+    except InputError as error:
+        raise InputError(f"{directory}: {error}") from None
 
 
 def abstract_params(config: Config) -> Params:
@@ -216,31 +328,59 @@ def abstract_params(config: Config) -> Params:
 def _decode(
     params: Params,
     source: Int[Array, "B S"],
+    prefix: Int[Array, "B M"] | None = None,
+    keys: Key[Array, " B"] | None = None,
     *,
     model: nn.Module,
     config: DecodeConfig,
     results: int,
     max_length: int,
 ) -> decoding.Hypotheses:
-    """Encodes once, then searches; rows of padding are not searched."""
+    """Encodes once, then searches for or draws so many results; rows of padding have none."""
 
     def call(method, *arguments):
         return model.apply({"params": params}, *arguments, method=method)
 
     memory, _ = call(model.encode, source)
     lengths = (source != PAD_ID).sum(-1)
-    limits = decoding.search_limits(lengths, config)
-    return decoding.beam_search(
-        lambda tokens, cache: call(model.step, tokens, cache),
-        model.reorder,
-        call(model.init_cache, memory, source, config.beams, max_length),
-        jnp.where(lengths > 0, limits, 0),
-        beams=config.beams,
-        max_length=max_length,
-        results=results,
-        penalty=config.length_penalty,
-        alpha=config.alpha,
+    limits = jnp.where(lengths > 0, decoding.search_limits(lengths, config), 0)
+    step = functools.partial(call, model.step)
+    options = {
+        "max_length": max_length,
+        "penalty": config.length_penalty,
+        "alpha": config.alpha,
+        "constraints": Constraints(config.min_length, config.block_ngrams, prefix),
+    }
+    if config.method == "beam":
+        return decoding.beam_search(
+            step,
+            model.reorder,
+            call(model.init_cache, memory, source, config.beams, max_length),
+            limits,
+            beams=config.beams,
+            results=results,
+            groups=config.groups,
+            diversity=config.diversity,
+            **options,
+        )
+    return sampling.sample(
+        step,
+        call(model.init_cache, memory, source, results, max_length),
+        limits,
+        keys,
+        samples=results,
+        temperature=config.temperature,
+        top_k=config.top_k,
+        top_p=config.top_p,
+        min_p=config.min_p,
+        **options,
     )
+
+
+@jax.jit
+def _keys(key: Key[Array, ""], lines: Int[Array, " B"]) -> Key[Array, " B"]:
+    """A key for the samples of each line."""
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, lines)
 
 
 _score = functools.partial(jax.jit, static_argnames="model")(score_step)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Speed and memory, measured against peers and against what the machine allows."""

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Portuguese to English TED talks, through TFDS (`ted_hrlr_translate/pt_to_en`, Qi et al. 2018):
+about 52,000 pairs, downloaded once.
+
+Run:    python -m experiments.train --config=experiments/configs/ted_pt_en.py --workdir=runs/ted
+        python -m experiments.evaluate --workdir=runs/ted
+        (--config.data.direction=en-pt for the other direction)
+Expect: nobody has run it here. The text is tokenized and mostly lower-case as it comes, so that its
+        BLEU compares with that of the same text only.
+"""
+
+from transformer.config import (
+    Config,
+    DataConfig,
+    OptimizerConfig,
+    TrainingConfig,
+    TransformerConfig,
+)
+
+
+def get_config() -> Config:
+    """The experiment."""
+    return Config(
+        model=TransformerConfig(
+            vocab_size=8000, num_layers=4, d_model=256, d_ff=1024, num_heads=4, dropout=0.3
+        ),
+        optimizer=OptimizerConfig(warmup_steps=4000),
+        data=DataConfig(
+            dataset="ted_hrlr_translate/pt_to_en",
+            direction="pt-en",
+            max_length=128,
+            bucket_lengths=(16, 24, 32, 48, 64, 128),
+            tokens_per_batch=8192,
+        ),
+        training=TrainingConfig(steps=20_000, validate_every=1000),
+    )

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one compiled call costs, by XLA's own account.
+
+It is lowered and compiled ahead of time; nothing runs and no array is made.
+"""
+
+import dataclasses
+import os
+import pathlib
+from typing import Any
+
+import jax
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """XLA's account of one call, on one device."""
+
+    flops: float
+    """Floating-point operations, all of them, not matrix products alone."""
+    argument_bytes: int
+    output_bytes: int
+    """What is returned in memory of its own, not in that of donated arguments."""
+    temporary_bytes: int
+    """Activations and everything else that lives only during the call."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """The memory the call needs at once."""
+        return self.argument_bytes + self.output_bytes + self.temporary_bytes
+
+
+def compiled(step: Any, *arguments: Any) -> tuple[jax.stages.Compiled, Cost]:
+    """Compiles a jitted function for the shapes of its arguments, and what a call will cost.
+
+    Args:
+      step: what `jax.jit` returned.
+      arguments: arrays, or `jax.ShapeDtypeStruct` in their place.
+    """
+    program = step.lower(*arguments).compile()
+    memory, counts = program.memory_analysis(), program.cost_analysis()
+    return program, Cost(
+        flops=float(counts.get("flops", 0.0)),
+        argument_bytes=memory.argument_size_in_bytes,
+        output_bytes=memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        temporary_bytes=memory.temp_size_in_bytes,
+    )
+
+
+def available_bytes() -> int:
+    """The memory that a device offers: its own, or the machine's, or what a container may use."""
+    device = jax.devices()[0].memory_stats()
+    if device and "bytes_limit" in device:
+        return device["bytes_limit"]
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    container = pathlib.Path("/sys/fs/cgroup/memory.max")
+    try:
+        return min(machine, int(container.read_text()))
+    except (OSError, ValueError):  # no such file, or "max"
+        return machine

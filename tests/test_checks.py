@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What translations show beside their score, on cases small enough to be counted by hand."""
+
+import math
+
+import pytest
+
+from experiments import checks
+
+
+def words(count):
+    """A sentence of so many words."""
+    return " ".join("w" * count)
+
+
+def test_sentences_are_classed_by_the_words_of_their_reference():
+    references = [words(count) for count in (1, 61, 5, 6, 60, 200, 0)]
+    found = checks.length_classes(references)
+    assert [(c.name, c.rows, c.mean) for c in found] == [
+        ("0 to 5", [0, 2, 6], 2.0),
+        ("6 to 10", [3], 6.0),
+        ("41 to 60", [4], 60.0),
+        ("over 60", [1, 5], 130.5),
+    ]
+
+
+def test_every_sentence_is_in_one_class():
+    references = [words(count) for count in range(80)]
+    rows = [row for group in checks.length_classes(references) for row in group.rows]
+    assert sorted(rows) == list(range(80))
+
+
+def test_the_length_ratio_is_over_all_words():
+    assert checks.length_ratio(["a b c", "a"], ["a b", "a b c d e f"]) == 4 / 8
+    assert checks.length_ratio(["", ""], ["a", "b"]) == 0
+    assert math.isnan(checks.length_ratio(["a"], [""]))
+
+
+@pytest.mark.parametrize(
+    ("translation", "reference", "n", "extra"),
+    [
+        ("the cat the cat", "the cat", 1, 1),
+        ("the cat the cat", "the cat", 2, 1),
+        ("the cat the cat", "the cat", 3, 0),
+        ("the cat the cat", "the cat and the cat", 2, 0),
+        ("a a a a a", "b", 1, 4),
+        ("a a a a a", "b", 2, 3),
+        ("a a a a a", "a a a", 1, 2),
+        ("a b c", "x", 1, 0),
+        ("", "a", 1, 0),
+        ("a", "", 2, 0),
+    ],
+)
+def test_repetition_is_what_the_reference_does_not_repeat(translation, reference, n, extra):
+    assert checks.extra_repeats(translation, reference, n) == extra
+
+
+def test_a_translation_is_empty_only_where_its_source_is_not():
+    assert checks.empty(["a", "b", " ", "c"], ["x", "", "", "  "]) == [1, 3]
+
+
+def test_a_copy_of_the_source_counts_only_where_the_reference_differs():
+    sources = ["Paris", "the cat", "the dog ", "", "a"]
+    references = ["Paris", "die Katze", "der Hund", "x", "b"]
+    assert checks.copied(sources, references, ["Paris", "the cat", "the dog", "", "c"]) == [1, 2]

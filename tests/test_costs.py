@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run will cost: operations by hand and against XLA's count, memory as XLA has it."""
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import compose, costs, measure
+from transformer import families
+from transformer.config import Config, DataConfig, TrainingConfig, TransformerConfig
+from transformer.tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def experiment():
+    """A tiny model on sentences of two lengths, which fill batches of two shapes."""
+    config = Config(
+        model=TransformerConfig(vocab_size=12, num_layers=1, d_model=8, d_ff=16, num_heads=2),
+        data=DataConfig(max_length=8, bucket_lengths=(4, 8), tokens_per_batch=64),
+        training=TrainingConfig(steps=10),
+    )
+    tokenizer = Tokenizer.train(["a b c d e f g h"] * 3, 12, "word")
+    short, long = np.full(40, 4, np.int32), np.full(9, 7, np.int32)
+    lengths = np.concatenate([short, long])
+    return costs.experiment_of_lengths(config, tokenizer, [(1.0, lengths, lengths)])
+
+
+def test_the_base_model_by_hand():
+    # With S = T and N d_k = N d_v = D, an attention is 8 D^2 a position and 4 D T for its T keys.
+    # D^2 = 262,144; the feed-forward network is 4 D F = 4,194,304, the logits 2 D V = 37,888,000.
+    encoder = 6 * (8 * 262_144 + 4 * 512 * 25 + 4_194_304)
+    decoder = 6 * (16 * 262_144 + 8 * 512 * 25 + 4_194_304)
+    assert encoder + decoder + 37_888_000 == 126_889_984
+    assert costs.forward_flops(TransformerConfig(), 25, 25) == 25 * 126_889_984
+
+
+def test_a_training_step_is_three_forward_passes_of_every_row_and_r_drop_twice_that():
+    model = TransformerConfig()
+    one = costs.forward_flops(model, 25, 25)
+    assert costs.step_flops(model, 1000, 25) == 3000 * one
+    assert costs.step_flops(model, 1000, 25, passes=2) == 6000 * one
+
+
+def test_the_papers_base_training_is_about_1e18_and_its_own_figure_is_time_on_its_devices():
+    count = 100_000 * costs.step_flops(TransformerConfig(), 1000, 25)
+    assert 0.9e18 < count < 1e18
+    for name, seconds in costs.PAPER_SECONDS.items():
+        device_time = costs.PAPER_DEVICES * costs.PAPER_FLOPS * seconds
+        assert device_time == pytest.approx(costs.PAPER_TRAINING_FLOPS[name], rel=0.01)
+
+
+def products(jaxpr):
+    """Floating-point operations of all matrix products of a traced function."""
+    total = 0
+    for equation in jaxpr.eqns:
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
+            total += products(inner)
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            left = equation.invars[0].aval.shape
+            summed = np.prod([left[axis] for axis in contracted], dtype=int)
+            total += 2 * int(summed) * int(np.prod(equation.outvars[0].aval.shape, dtype=int))
+    return total
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"num_layers": 2},
+        {"encoder_layers": 1, "decoder_layers": 3, "d_k": 5, "d_v": 3},
+        {"num_layers": 1, "encoder_heads": 4, "decoder_heads": 2},
+    ],
+)
+def test_the_formula_counts_the_products_of_the_traced_model(sizes):
+    model = TransformerConfig(
+        **{"vocab_size": 50, "d_model": 16, "d_ff": 40, "num_heads": 4} | sizes
+    )
+    module = families.build(model)
+    source, target = jnp.ones((3, 7), jnp.int32), jnp.ones((3, 9), jnp.int32)
+    params = jax.eval_shape(lambda: module.init(jax.random.key(0), source, target)["params"])
+    traced = jax.make_jaxpr(lambda p: module.apply({"params": p}, source, target)[0])(params)
+    assert products(traced.jaxpr) == 3 * costs.forward_flops(model, 7, 9)
+
+
+def test_batches_are_counted_by_shape(experiment):
+    # 40 pairs in rows of 4 tokens, 16 to a batch; 9 in rows of 8 tokens, 8 to a batch.
+    assert costs.batches_by_shape(experiment) == {(16, 4): 3, (8, 8): 2}
+
+
+@pytest.fixture(scope="module")
+def compiled(experiment):
+    """The step for one of the shapes, compiled once for all tests."""
+    return costs.compiled_shape(experiment, 16, 4, 3)
+
+
+def test_memory_and_operations_of_a_shape_are_xlas_own(experiment, compiled):
+    program, shape = compiled
+    memory, cost = program.memory_analysis(), shape.cost
+    assert cost.argument_bytes == memory.argument_size_in_bytes
+    assert cost.temporary_bytes == memory.temp_size_in_bytes
+    assert cost.peak_bytes == cost.argument_bytes + cost.output_bytes + cost.temporary_bytes
+    # Parameters and the two moments of Adam in float32, and both sides of the batch in int32.
+    leaves = jax.tree.leaves(experiment.abstract_state.params)
+    floor = 4 * (3 * sum(leaf.size for leaf in leaves) + 2 * 16 * 4)
+    assert floor <= cost.argument_bytes < floor + 100
+    assert shape.flops == costs.step_flops(experiment.config.model, 16, 4)
+    assert cost.flops > shape.flops, "it counts more than the products"
+
+
+def test_a_step_is_timed_on_a_batch_of_the_plan(experiment, compiled):
+    [shape] = costs.timed(experiment, [compiled])
+    assert (shape.rows, shape.length, shape.batches) == (16, 4, 3)
+    assert 0 < shape.seconds < 5
+
+
+def test_a_step_that_would_take_too_long_is_not_begun(experiment, compiled, monkeypatch):
+    monkeypatch.setattr(costs, "product_flops", lambda: 1.0)
+    monkeypatch.setattr(compose.Experiment, "init_state", lambda self: pytest.fail("begun"))
+    [shape] = costs.timed(experiment, [compiled])
+    assert shape.seconds is None
+    assert costs.mean_step_seconds([shape]) is None
+
+
+def test_the_mean_step_weighs_shapes_by_their_batches_and_scales_to_those_not_timed():
+    cost = measure.Cost(0.0, 0, 0, 0)
+    shapes = [
+        costs.Shape(8, 4, 3, 100, cost, 1.0),
+        costs.Shape(8, 8, 1, 200, cost, 3.0),
+        costs.Shape(8, 16, 1, 400, cost),
+    ]
+    # 6 s for 500 operations; so 4.8 s for the last shape's 400.
+    assert costs.mean_step_seconds(shapes) == pytest.approx((3 * 1.0 + 3.0 + 4.8) / 5)

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every source of pairs is read the same way: piece by piece, in order, in the asked direction."""
+
+import gzip
+
+import pytest
+
+from experiments import datasets
+from experiments.datasets import embedded
+from experiments.datasets.pairs import Records, directed
+from experiments.datasets.text_files import TwoFiles
+from transformer.config import DataConfig
+from transformer.errors import InputError
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes text to a file of that name and returns its path."""
+
+    def to(name, text):
+        data = text if isinstance(text, bytes) else text.encode()
+        (tmp_path / name).write_bytes(data)
+        return str(tmp_path / name)
+
+    return to
+
+
+@pytest.fixture
+def english(write):
+    """Three English lines."""
+    return write("few.en", "one\ntwo\nthree\n")
+
+
+@pytest.fixture
+def german(write):
+    """Their translations."""
+    return write("few.de.gz", gzip.compress(b"eins\nzwei\ndrei\n"))
+
+
+@pytest.fixture
+def tsv(write):
+    """The same in the second and fourth column of a TSV file."""
+    rows = ["1\tone\tx\teins", '2\t"two\t\tzwei', "3\tthree\ty\tdrei\tmore"]
+    return write("few.tsv", "".join(f"{row}\n" for row in rows))
+
+
+def text_data(**fields):
+    """The config of text files."""
+    return DataConfig(dataset="text_files", **fields)
+
+
+def whole(pairs, size=2):
+    """All sources and all targets."""
+    chunks = list(pairs.chunks(size))
+    assert all(len(source) == len(target) <= size for source, target in chunks)
+    return [line for chunk, _ in chunks for line in chunk], [
+        line for _, chunk in chunks for line in chunk
+    ]
+
+
+def test_two_files_are_read_piece_by_piece(english, german):
+    pairs = datasets.pairs(text_data(train_source=english, train_target=german), "train")
+    assert list(pairs.chunks(2)) == [
+        (["one", "two"], ["eins", "zwei"]),
+        (["three"], ["drei"]),
+    ]
+    assert pairs.count() == 3
+    assert pairs.place(1) == (f"{english}:2", f"{german}:2")
+
+
+@pytest.mark.parametrize("split", datasets.SPLITS)
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_tsv_file_holds_both_sides_of_any_split(tsv, tmp_path, split, zipped):
+    if zipped:
+        data = (tmp_path / "few.tsv").read_bytes()
+        (tmp_path / "few.TSV.gz").write_bytes(gzip.compress(data))
+        tsv = str(tmp_path / "few.TSV.gz")
+    data = text_data(tsv_columns=(2, 4), **{f"{split}_source": tsv})
+    pairs = datasets.pairs(data, split)
+    assert whole(pairs) == (["one", '"two', "three"], ["eins", "zwei", "drei"])
+    assert pairs.count() == 3
+    assert pairs.place(2) == (f"{tsv}:3", f"{tsv}:3")
+    assert datasets.load(data, split).sources == ["one", '"two', "three"]
+
+
+def test_a_tsv_file_beside_a_target_file_is_a_text_file(tsv, english):
+    data = text_data(train_source=tsv, train_target=english)
+    assert datasets.load(data, "train").sources[0] == "1\tone\tx\teins"
+
+
+def test_a_line_without_an_asked_column_is_named(write):
+    path = write("few.tsv", "one\teins\ntwo\n")
+    with pytest.raises(InputError) as raised:
+        datasets.load(text_data(test_source=path), "test")
+    assert str(raised.value).startswith(f"{path}:2: no column 2, the line has 1")
+    assert "data.tsv_columns = (1, 2)" in str(raised.value)
+
+
+def test_a_source_alone_that_is_no_tsv_file_lacks_its_target(english):
+    with pytest.raises(InputError, match="--config.data.validation_target=FILE"):
+        datasets.load(text_data(validation_source=english), "validation")
+
+
+def test_a_target_alone_lacks_its_source(english):
+    with pytest.raises(InputError, match="--config.data.validation_source=FILE"):
+        datasets.load(text_data(validation_target=english), "validation")
+
+
+def test_text_files_have_three_splits(english, german):
+    data = text_data(train_source=english, train_target=german)
+    with pytest.raises(InputError, match="'dev'; they have train, validation, test"):
+        datasets.load(data, "dev")
+
+
+def test_a_split_of_text_files_is_all_pairs_and_measures_nothing_of_its_own(english, german):
+    split = datasets.load(text_data(test_source=english, test_target=german), "test")
+    assert (split.sources, split.targets) == (["one", "two", "three"], ["eins", "zwei", "drei"])
+    assert len(split) == 3
+    assert split.first(1).sources == ["one"]
+    assert split.own_metrics(["eins", "zwei", "drei"]) == {}
+    assert datasets.from_files(english, german) == split
+
+
+def test_empty_lines_stay(write):
+    split = datasets.from_files(write("s", "one\n\nthree\n"), write("t", "eins\nzwei\n\n"))
+    assert (split.sources, split.targets) == (["one", "", "three"], ["eins", "zwei", ""])
+
+
+@pytest.mark.parametrize("longer", ["source", "target"])
+@pytest.mark.parametrize("size", [1, 2, 3, 10])
+def test_unequal_numbers_of_lines_are_both_named_wherever_a_piece_ends(write, longer, size):
+    lines = {side: "x\n" * (5 if side == longer else 3) for side in ("source", "target")}
+    pairs = TwoFiles(*(write(side, text) for side, text in lines.items()))
+    named = " lines but .*".join(f"{side} has {text.count('x')}" for side, text in lines.items())
+    for reading in (lambda: list(pairs.chunks(size)), pairs.count):
+        with pytest.raises(InputError, match=named):
+            reading()
+
+
+def test_backward_makes_the_target_the_source(english, german, tsv):
+    two = text_data(train_source=english, train_target=german, direction="backward")
+    pairs = datasets.pairs(two, "train")
+    assert whole(pairs) == (["eins", "zwei", "drei"], ["one", "two", "three"])
+    assert pairs.place(0) == (f"{german}:1", f"{english}:1")
+    assert pairs.count() == 3
+    one = text_data(train_source=tsv, tsv_columns=(4, 2))
+    assert datasets.load(one, "train").sources == datasets.load(two, "train").sources
+
+
+@pytest.mark.parametrize(("direction", "first"), [("en-de", "one"), ("de-en", "eins")])
+def test_files_name_their_languages_by_their_endings(english, german, direction, first):
+    data = text_data(train_source=english, train_target=german, direction=direction)
+    assert datasets.load(data, "train").sources[0] == first
+    # Whichever way round they are given.
+    data = data.replace(train_source=german, train_target=english)
+    assert datasets.load(data, "train").sources[0] == first
+
+
+def test_languages_that_the_corpus_has_not_are_refused_with_those_it_has(english, german):
+    data = text_data(train_source=english, train_target=german, direction="en-fr")
+    with pytest.raises(InputError, match="are en and de; use 'en-de' or 'de-en'"):
+        datasets.pairs(data, "train")
+
+
+def test_a_corpus_without_languages_has_two_directions(tsv):
+    with pytest.raises(InputError, match="does not name its languages; use 'forward' or 'backward"):
+        datasets.pairs(text_data(train_source=tsv, direction="en-de"), "train")
+
+
+def test_an_embedded_corpus_backward_measures_nothing_of_its_own():
+    data = DataConfig(dataset="symbols_grammar/sort")
+    forward = datasets.load(data, "test")
+    backward = datasets.load(data.replace(direction="backward"), "test")
+    assert (backward.sources, backward.targets) == (forward.targets, forward.sources)
+    assert len(forward.examples) == len(forward)
+    assert backward.own_metrics(backward.targets) == {}
+
+
+def test_an_embedded_corpus_is_the_same_in_pieces_and_whole():
+    data = DataConfig(dataset="symbols_grammar/sort")
+    pairs, split = datasets.pairs(data, "validation"), datasets.load(data, "validation")
+    assert whole(pairs, 150) == (split.sources, split.targets)
+    assert pairs.count() == len(split) == 500
+    assert pairs.place(7) == ("symbols_grammar/sort validation record 7",) * 2
+
+
+@pytest.mark.parametrize("reading", [datasets.load, datasets.pairs])
+def test_a_split_that_an_embedded_corpus_has_not_is_refused_with_those_it_has(reading):
+    with pytest.raises(InputError, match="no split 'dev'; it has train, validation, test"):
+        reading(DataConfig(dataset="symbols_grammar/sort"), "dev")
+
+
+@pytest.mark.parametrize("name", ["symbols_gramar/sort", "symbols_grammar/sorted"])
+def test_an_unknown_name_is_refused_with_the_nearest(name):
+    assert "symbols_grammar/sort" in embedded.names()
+    with pytest.raises(InputError, match="did you mean 'symbols_grammar/sort'"):
+        datasets.pairs(DataConfig(dataset=name), "train")
+
+
+def test_the_identity_changes_with_the_text_the_columns_and_the_direction(write, english, german):
+    pairs = TwoFiles(english, german)
+    seen = {pairs.identity(), directed(pairs, "backward").identity()}
+    assert TwoFiles(english, german).identity() in seen
+    write("few.en", "one\ntwo\nthree.\n")
+    seen.add(pairs.identity())
+    path = write("few.tsv", "a\tb\tc\n")
+    for columns in ((1, 2), (2, 1), (1, 3)):
+        data = text_data(train_source=path, tsv_columns=columns)
+        seen.add(datasets.pairs(data, "train").identity())
+    for dataset in ("symbols_grammar/sort", "symbols_grammar/copy"):
+        for split in ("train", "test"):
+            seen.add(datasets.pairs(DataConfig(dataset=dataset), split).identity())
+    assert len(seen) == 3 + 3 + 4
+
+
+def test_a_record_that_is_not_utf8_is_named():
+    records = [{"a": b"good", "b": "text"}, {"a": b"sch\xf6n", "b": b""}]
+
+    class Source(list):
+        def __getitems__(self, indices):
+            return [self[i] for i in indices]
+
+    pairs = Records("d/c", "1.0.0", "train", Source(records), ("a", "b"))
+    with pytest.raises(InputError, match=r"^d/c train record 1: byte 0xf6 is not UTF-8"):
+        list(pairs.chunks())
+
+
+def test_without_a_mixture_training_reads_the_training_split(english, german):
+    [(weight, pairs)] = datasets.training_corpora(
+        text_data(train_source=english, train_target=german)
+    )
+    assert (weight, pairs) == (1.0, TwoFiles(english, german))
+
+
+def test_a_mixture_is_corpora_of_every_kind_with_weights(english, german, tsv):
+    data = text_data(
+        tsv_columns=(2, 4),
+        mixture=(f"2*{english},{german}", f"0.5*{tsv}", "symbols_grammar/sort"),
+    )
+    weights, corpora = zip(*datasets.training_corpora(data), strict=True)
+    assert weights == (2.0, 0.5, 1.0)
+    assert [pairs.count() for pairs in corpora] == [3, 3, 50_000]
+    assert whole(corpora[0]) == (["one", "two", "three"], ["eins", "zwei", "drei"])
+    assert whole(corpora[1])[1] == ["eins", "zwei", "drei"]
+
+
+def test_the_direction_is_that_of_every_corpus_of_the_mixture(english, german):
+    data = text_data(mixture=(f"{english},{german}", f"3*{german},{english}"), direction="de-en")
+    for _, pairs in datasets.training_corpora(data):
+        assert whole(pairs)[0] == ["eins", "zwei", "drei"]
+
+
+@pytest.mark.parametrize("weight", ["0", "-1", "nan", "inf", "two", ""])
+def test_a_weight_is_a_number_above_0(weight):
+    with pytest.raises(InputError, match=f"whose weight '{weight}' is not a number above 0"):
+        datasets.training_corpora(text_data(mixture=(f"{weight}*a,b",)))
+
+
+@pytest.mark.parametrize("corpus", ["a,b,c", "a,", ",b"])
+def test_a_corpus_of_a_mixture_that_cannot_be_understood_is_refused(corpus):
+    with pytest.raises(InputError, match="'SOURCE,TARGET'.*or 'FILE.tsv'"):
+        datasets.training_corpora(text_data(mixture=(f"2*{corpus}",)))

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with a corpus is counted and named by file and line, and nothing is changed."""
+
+import json
+import os
+import unicodedata
+
+import pytest
+from test_apps import CONFIGS, REPOSITORY, TINY, run
+
+from experiments import doctor as doctor_app
+
+PLAIN = [  # the last two have no word of their own
+    ("the cat sat on the mat", "die Katze sass auf der Matte"),
+    ("a dog ran to the house", "ein Hund rannte zum Haus"),
+    ("we read old books", "wir lesen alte Buecher"),
+    ("she sings in the garden", "sie singt im Garten"),
+    ("a cat sat in the old garden", "die alte Katze sass im Garten"),
+    ("she ran to the mat", "ein Hund rannte zum Garten"),
+]
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes the pairs of a split and returns the flags that name its files."""
+
+    def to(split, pairs):
+        named = []
+        for side, texts in zip(("source", "target"), zip(*pairs, strict=True), strict=True):
+            path = tmp_path / f"{split}.{side}"
+            path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8", newline="\n")
+            named.append(f"--config.data.{split}_{side}={path}")
+        return named
+
+    return to
+
+
+def doctor(*arguments):
+    """Runs the app on text files with a tiny model."""
+    return run(
+        "experiments.doctor",
+        f"--config={CONFIGS / 'text_files.py'}",
+        *TINY,
+        "--config.model.vocab_size=60",
+        "--config.data.max_length=64",
+        "--config.data.bucket_lengths=(32,64)",
+        "--config.data.tokens_per_batch=512",
+        "--config.training.steps=6",
+        *arguments,
+    )
+
+
+def contents(folder):
+    """Every file below a folder, with its time of change and its bytes."""
+    return {
+        path: (path.stat().st_mtime_ns, path.read_bytes())
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_clean_corpus_is_found_clean_and_nothing_is_changed(write, tmp_path):
+    files = [*write("train", PLAIN[:4]), *write("validation", PLAIN[4:5])]
+    files += write("test", PLAIN[5:])
+    before, here = contents(tmp_path), sorted(os.listdir(REPOSITORY))
+    finished = doctor(*files)
+    assert finished.status == 0, finished.err
+    assert contents(tmp_path) == before
+    assert sorted(os.listdir(REPOSITORY)) == here, "the folder that it ran in"
+    result = finished.result
+    assert result["refused"] == []
+    assert [result[split]["pairs"] for split in ("train", "validation", "test")] == [4, 1, 1]
+    assert finished.out.count("nothing found") == 3
+    assert [result[split]["findings"] for split in ("train", "validation", "test")] == [[], [], []]
+
+
+def test_the_run_is_described_as_train_will_do_it(write):
+    files = [*write("train", PLAIN[:4]), *write("validation", PLAIN[4:5])]
+    finished = doctor(*files)
+    assert finished.status == 0, finished.err
+    figures = finished.result["run"]
+    # 60 x 16 embeddings; per layer 4 D^2 an attention, 2 D F + F + D feed-forward, 2 D a norm.
+    assert figures["parameters"] == 960 + 3 * 1024 + 2 * (1024 + 32 + 16) + 5 * 32
+    assert (figures["batches_per_epoch"], figures["epochs"]) == (1, 6.0)
+    [shape] = figures["shapes"]
+    assert (shape["rows"], shape["length"], shape["batches"]) == (16, 32, 1)
+    assert figures["training_flops"] == 6 * shape["flops"]
+    assert figures["needed_bytes"] == shape["peak_bytes"] <= figures["available_bytes"]
+    assert figures["fits"]
+    tokens = finished.result["train"]["target"]["tokens"]
+    assert figures["padding_share"] == pytest.approx(1 - tokens / (16 * 32))
+    assert figures["expected_seconds"] == pytest.approx(6 * figures["step_seconds"])
+    assert 0 < figures["step_seconds"] < 30
+    assert finished.result["test"] is None
+    assert "data.test_source is not given" in finished.out
+    assert "3.3e+18" in finished.out
+    assert "2.3e+19" in finished.out
+
+
+def test_what_train_survives_is_no_error(write):
+    decomposed = unicodedata.normalize("NFD", "schön")
+    train = [*PLAIN[:4], ("", "leer"), PLAIN[0], ("ja  nein", "tab\there"), (decomposed, "schoen")]
+    files = [*write("train", train), *write("validation", [PLAIN[0]])]
+    finished = doctor(*files, "--notiming")
+    assert finished.status == 0, finished.err
+    found = {one["rule"]: one for one in finished.result["train"]["findings"]}
+    assert found.keys() == {
+        *("empty", "duplicates", "spaces", "control_characters", "not_normalized"),
+    }
+    assert {one["count"] for one in found.values()} == {1}
+    [empty] = found["empty"]["places"]
+    assert empty.endswith("train.source:5")
+    assert found["empty"]["severity"] == "left out"
+    overlap = {one["rule"] for one in finished.result["validation"]["findings"]}
+    assert overlap == {"sources_in_training", "targets_in_training", "pairs_in_training"}
+    assert finished.result["run"]["step_seconds"] is None
+    assert "--notiming was given" in finished.out
+
+
+def test_what_train_refuses_is_an_error_and_the_rest_is_checked_all_the_same(write, tmp_path):
+    train = write("train", [*PLAIN[:4], PLAIN[0]])
+    with open(tmp_path / "train.target", "a") as file:
+        file.write("eine Zeile zu viel\n")
+    finished = doctor(*train, *write("validation", PLAIN[4:5]))
+    assert finished.status == 1
+    assert "train.source has 5 lines" in finished.err
+    assert "train.target has 6" in finished.err
+    assert "Traceback" not in finished.err
+    result = json.loads(finished.out.splitlines()[-1])
+    assert len(result["refused"]) == 1
+    assert [one["rule"] for one in result["train"]["findings"]] == ["unreadable", "duplicates"]
+    assert result["train"]["pairs"] == 5
+    assert result["run"]["parameters"] > 0
+
+
+def test_without_a_vocabulary_the_text_is_checked_all_the_same(write):
+    files = [*write("train", [*PLAIN, PLAIN[0]]), *write("validation", PLAIN[4:5])]
+    finished = doctor(*files, "--config.model.vocab_size=5000")
+    assert finished.status == 1
+    assert "model.vocab_size is 5000" in finished.err
+    assert [one["rule"] for one in finished.result["train"]["findings"]] == ["duplicates"]
+    assert finished.result["run"] is None
+
+
+def test_a_step_that_does_not_fit_the_memory_is_told_how_it_will(capsys):
+    doctor_app._print_memory(2**30, 2**30, parts=2)
+    assert capsys.readouterr().out.strip().endswith("1.00 GiB a device, of 1.00 GiB: it fits")
+    doctor_app._print_memory(2**30 + 1, 2**30, parts=2)
+    out = capsys.readouterr().out
+    assert "it does not fit" in out
+    assert "--config.training.micro_batches=4" in out
+    assert "--config.training.batch_fitting=auto" in out
+
+
+def test_an_embedded_corpus_is_examined_too():
+    finished = run(
+        "experiments.doctor",
+        f"--config={CONFIGS / 'copy.py'}",
+        *TINY,
+        "--config.data.tokens_per_batch=192",
+        "--notiming",
+    )
+    assert finished.status == 0, finished.err
+    result = finished.result
+    [identical] = result["train"]["findings"]
+    assert (identical["rule"], identical["count"]) == ("identical", result["train"]["pairs"])
+    assert result["vocabulary"]["known_tokens"]["test"] == [1.0, 1.0]

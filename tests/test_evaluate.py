@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an evaluation leaves: scores, translations, and a report of whatever was translated."""
+
+import json
+import math
+import shutil
+
+import pytest
+from test_apps import run
+from test_bad_input import WORDS, place  # noqa: F401 - a fixture
+from test_html import Reader
+
+from experiments.datasets import Split
+from experiments.report import Evaluation, evaluation_page, read_metrics
+from transformer.config import Config, DecodeConfig
+from transformer.metrics import corpus_scores
+
+SOURCES = ["the cat sat on the mat", "Paris", "a dog runs", "</script>", "שלום\u2028world"]
+REFERENCES = ["die Katze saß auf der Matte", "Paris", "ein Hund rennt", "<b>fett</b> & so", "hallo"]
+TRANSLATIONS = ["die Katze die Katze die Katze", "Paris", "", "</script>", "hallo \u202eWelt"]
+
+
+def evaluation_of(sources, references, translations):
+    """The evaluation of given translations, without a model."""
+    scores = {
+        **corpus_scores(translations, references),
+        "nll": 1.5,
+        "perplexity": math.exp(1.5),
+        "sentences": len(sources),
+        "pronoun_accuracy": 0.25,
+    }
+    nll = [0.5 + row for row in range(len(sources))]
+    split = Split("text_files", sources, references)
+    return Evaluation(split, translations, scores, nll, [], [])
+
+
+def page_of(evaluation, metrics, config=None):
+    """Its report, read."""
+    return Reader(
+        evaluation_page(
+            "runs/<de> on test",
+            evaluation,
+            config or Config(decode=DecodeConfig(beams=5)),
+            weights="the best checkpoint",
+            parameters=1_234_567,
+            metrics=metrics,
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def evaluation():
+    """Five sentences with something to remark on each."""
+    return evaluation_of(SOURCES, REFERENCES, TRANSLATIONS)
+
+
+@pytest.fixture
+def metrics(tmp_path):
+    """A training that was measured at five steps and validated at two."""
+    lines = [
+        {"step": step, "split": "train", "loss": 4 / step, "nll": 3 / step, "learning_rate": 0.1}
+        for step in range(1, 6)
+    ]
+    lines += [{"step": step, "split": "validation", "nll": 1.0, "bleu": 20.0} for step in (2, 4)]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_the_report_shows_every_score_with_its_interval_and_signature(evaluation, metrics):
+    text = page_of(evaluation, metrics).text
+    scores = evaluation.scores
+    for name in ("bleu", "chrf"):
+        low, high = scores[f"{name}_ci"]
+        assert f"{scores[name]:.2f}{low:.2f} to {high:.2f}" in text
+        assert scores[f"{name}_signature"] in text
+    assert "pronoun accuracy0.25" in text
+    assert "perplexity4.482" in text
+    assert "1,234,567 parameters: the best checkpoint" in text
+    assert "beam search with 5 beams, length penalty gnmt with alpha 0.6" in text
+
+
+def test_the_report_draws_the_curves_that_training_wrote(evaluation, metrics):
+    page = page_of(evaluation, metrics)
+    assert "training loss, as optimised: 4 at 1, 0.8 at 5" in page.text
+    assert "training NLL: 3 at 1, 0.6 at 5" in page.text
+    assert "validation NLL: 1 at 2, 1 at 4" in page.text
+    assert "BLEU: 20 at 2, 20 at 4" in page.text
+    assert "learning rate: 0.1 at 1, 0.1 at 5" in page.text
+
+
+def test_the_report_shows_each_sentence_as_it_is(evaluation, metrics):
+    text = page_of(evaluation, metrics).text
+    for shown in (SOURCES[0], REFERENCES[3], TRANSLATIONS[3], "שלוםU+2028world", TRANSLATIONS[4]):
+        assert shown in text
+    assert "(empty)" in text
+
+
+def test_the_worst_sentences_come_first_and_exact_ones_are_left_out(evaluation, metrics):
+    text = page_of(evaluation, metrics).text
+    worst = text[text.index("Worst sentences") : text.index("Length")]
+    assert "line 2 " not in worst, "Paris is right"
+    # Both score 0; the model finds the later one less likely.
+    places = [worst.index(f"line {line} ") for line in (4, 3, 1)]
+    assert places[1] == min(places)
+    assert "NLL of the reference 2.50 nats a token" in worst
+
+
+def test_the_checks_count_what_was_counted_by_hand(evaluation, metrics):
+    text = page_of(evaluation, metrics).text
+    for found in (
+        "repetition, 1-gram120.00%",
+        "repetition, 2-gram120.00%",
+        "repetition, 3-gram120.00%",
+        "repetition, 4-gram120.00%",
+        "empty120.00%",
+        "copied120.00%",
+        "cut source00.00%",
+        "cut translation00.00%",
+    ):
+        assert found in text
+    # 6 + 1 + 0 + 1 + 2 words for 6 + 1 + 3 + 3 + 1.
+    assert f"have {10 / 14:.3f} times as many words" in text
+
+
+def test_the_configuration_says_where_it_leaves_the_paper(evaluation, metrics):
+    text = page_of(evaluation, metrics).text
+    assert "decode.beams54" in text
+    assert '"beams": 5' in text
+
+
+@pytest.mark.parametrize(
+    ("sources", "references", "translations"),
+    [
+        (["a"], ["b"], ["b"]),
+        (["a"], ["b"], [""]),
+        (["a", "b"], ["c d", "e f"], ["", ""]),
+        ([""], [""], [""]),
+        (["a"] * 3, ["same"] * 3, ["same"] * 3),
+    ],
+    ids=["one sentence", "one empty", "all empty", "nothing at all", "all right"],
+)
+def test_a_report_is_made_of_whatever_was_translated(tmp_path, sources, references, translations):
+    page = page_of(evaluation_of(sources, references, translations), tmp_path / "metrics.jsonl")
+    assert "There are no curves: metrics.jsonl holds no measurements." in page.text
+    assert "nan" not in page.text
+
+
+BROKEN = (
+    b'{"step": 1, "split": "train", "loss": 2.0, "nll": NaN}\n'
+    b'{"step": 2, "split": "train", "loss": null}\n'
+    b'{"step": 3, "split": "train", "loss": "three"}\n'
+    b'{"step": "4", "split": "train", "loss": 4.0}\n'
+    b'{"step": 5, "split": ["train"], "loss": 4.0}\n'
+    b"[1, 2]\n"
+    b"7\n"
+    b"{\xff}\n"
+    b"\n"
+    b'{"step": 6, "split": "train", "loss": 1.0}\n'
+    b'{"step": 7, "split": "tra'
+)
+
+
+def test_broken_measurements_are_left_out_and_counted(evaluation, metrics):
+    metrics.write_bytes(BROKEN)
+    by_split, broken = read_metrics(metrics)
+    assert [line["step"] for line in by_split["train"]] == [1, 2, 3, 6]
+    assert broken == 6
+    text = page_of(evaluation, metrics).text
+    assert "training loss, as optimised: 2 at 1, 1 at 6" in text
+    assert "6 lines of metrics.jsonl could not be read" in text
+
+
+def test_a_directory_in_place_of_the_measurements_is_no_measurement(tmp_path):
+    assert read_metrics(tmp_path) == ({}, 0)
+
+
+# The command.
+
+
+@pytest.fixture(scope="module")
+def evaluated(place, tmp_path_factory):  # noqa: F811
+    """A workdir, and what evaluate says of it."""
+    workdir = shutil.copytree(place / "run", tmp_path_factory.mktemp("evaluated") / "run")
+    finished = run("experiments.evaluate", f"--workdir={workdir}", "--split=validation")
+    assert finished.status == 0, finished.err
+    return workdir, finished
+
+
+def test_scores_translations_and_report_are_kept_side_by_side(evaluated):
+    workdir, finished = evaluated
+    folder = workdir / "evaluations"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "validation.html",
+        "validation.json",
+        "validation.txt",
+    ]
+    assert json.loads((folder / "validation.json").read_text()) == finished.result
+    assert f"report: {folder / 'validation.html'}\n" in finished.err
+    Reader((folder / "validation.html").read_text(encoding="utf-8"))
+
+
+def test_the_kept_translations_are_those_that_were_scored(evaluated):
+    workdir, finished = evaluated
+    kept = (workdir / "evaluations" / "validation.txt").read_text(encoding="utf-8").split("\n")
+    assert kept.pop() == ""
+    assert len(kept) == len(WORDS)
+    assert finished.result.items() >= corpus_scores(kept, WORDS).items()
+
+
+def test_translations_that_reach_the_limit_are_counted(evaluated):
+    workdir, _ = evaluated
+    kept = (workdir / "evaluations" / "validation.txt").read_text(encoding="utf-8").split("\n")
+    # The longest output of this workdir has 2 tokens more than the source, the end token in both.
+    limits = [len(line.split()) + 2 for line in WORDS]
+    long = sum(len(text.split()) >= limit for text, limit in zip(kept, limits, strict=False))
+    text = Reader((workdir / "evaluations" / "validation.html").read_text(encoding="utf-8")).text
+    assert f"cut translation{long}{long / len(WORDS):.2%}" in text
+
+
+def test_another_bleu_is_kept_by_its_own_name(evaluated):
+    workdir, finished = evaluated
+    other = run(
+        "experiments.evaluate",
+        f"--workdir={workdir}",
+        "--split=validation",
+        "--bleu_tokenize=none",
+        "--bleu_lowercase",
+    )
+    assert other.status == 0, other.err
+    assert {"tok:none", "case:lc"} <= set(other.result["bleu_signature"].split("|"))
+    kept = workdir / "evaluations" / "validation-bleu_none-lowercase.json"
+    assert json.loads(kept.read_text()) == other.result
+    assert json.loads((kept.parent / "validation.json").read_text()) == finished.result
+
+
+def test_an_unknown_tokenization_is_refused_before_anything_is_translated(evaluated):
+    workdir, _ = evaluated
+    refused = run("experiments.evaluate", f"--workdir={workdir}", "--bleu_tokenize=13b")
+    assert (refused.status, refused.out) == (1, "")
+    assert "'13b' is unknown; sacreBLEU has" in refused.err

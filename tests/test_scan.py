@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The embedded corpus `scan`: its commands, what they mean, and the published splits."""
+
+import hashlib
+from collections import Counter
+
+import pytest
+import tensorflow_datasets as tfds
+from test_configs import load
+
+from experiments.datasets import embedded
+from experiments.datasets.scan import (
+    CONFIGS,
+    VALIDATION_SIZE,
+    ScanGrammar,
+    actions,
+    commands,
+    exact_match,
+    splits,
+)
+from transformer.errors import InputError
+from transformer.fields import difference
+
+COMMANDS = commands()
+
+SHORT = {
+    "W": "I_WALK",
+    "K": "I_LOOK",
+    "R": "I_RUN",
+    "J": "I_JUMP",
+    "<": "I_TURN_LEFT",
+    ">": "I_TURN_RIGHT",
+}
+
+WORKED = {
+    # Primitives, turns, and how often.
+    "jump": "J",
+    "turn left": "<",
+    "walk right": "> W",
+    "look thrice": "K K K",
+    "turn right twice": "> >",
+    "run left twice": "< R < R",
+    # Opposite turns twice, around turns and acts four times.
+    "jump opposite left": "< < J",
+    "turn opposite right": "> >",
+    "walk around right": "> W > W > W > W",
+    "turn around left": "< < < <",
+    "look opposite right thrice": "> > K > > K > > K",
+    "run around left twice": "< R < R < R < R < R < R < R < R",
+    # Twice and thrice belong to their own part.
+    "run and look twice": "R K K",
+    "jump twice and walk": "J J W",
+    # What follows "after" is done first.
+    "jump thrice after walk": "W J J J",
+    "turn left after run right thrice": "> R > R > R <",
+    "jump around left after walk opposite right thrice": "> > W > > W > > W < J < J < J < J",
+    "look around right twice and turn opposite left thrice": (
+        "> K > K > K > K > K > K > K > K < < < < < <"
+    ),
+}  # fmt: skip
+
+PUBLISHED = {
+    # Pairs and bytes of the published files, in which a line is "IN: command OUT: actions".
+    "length": {"train": (16_990, 2_723_418), "test": (3_920, 1_356_970)},
+    "addprim_jump": {"train": (14_670, 2_579_619), "test": (7_706, 1_531_555)},
+    "addprim_turn_left": {"train": (21_890, 3_974_537), "test": (1_208, 173_679)},
+}
+ALL_PUBLISHED = (20_910, 4_080_388)
+
+SIMPLE_TEST_DIGEST = "c926ab1b66e432e31b48aa6c662a278c4664d5cbb30e2d1e9a068a8536110d65"
+
+
+def size(chosen):
+    """Pairs and bytes, as the published files have them."""
+    return len(chosen), sum(len(f"IN: {each} OUT: {' '.join(actions(each))}\n") for each in chosen)
+
+
+# ----------------------------------------------------------------------------------- commands
+
+
+def test_the_grammar_has_its_20910_commands_and_no_two_derivations_give_the_same():
+    assert len(COMMANDS) == len(set(COMMANDS)) == 20_910
+    assert max(len(command.split()) for command in COMMANDS) == 9
+    words = Counter(word for command in COMMANDS for word in command.split())
+    assert len(words) == 13
+
+
+def test_outputs_have_1_to_48_actions_of_6_kinds():
+    outputs = [actions(command) for command in COMMANDS]
+    assert {len(output) for output in outputs} >= {1, 48}
+    assert max(map(len, outputs)) == 48
+    assert {action for output in outputs for action in output} == set(SHORT.values())
+
+
+@pytest.mark.parametrize("command", WORKED)
+def test_actions_worked_by_hand(command):
+    assert command in COMMANDS
+    assert actions(command) == [SHORT[each] for each in WORKED[command].split()]
+
+
+def test_and_keeps_the_order_of_its_parts_and_after_turns_it_round():
+    for command in COMMANDS:
+        if " and " in command:
+            first, second = command.split(" and ")
+            assert actions(command) == actions(first) + actions(second)
+            assert actions(f"{first} after {second}") == actions(second) + actions(first)
+
+
+def test_the_pairs_together_are_as_long_as_the_published_file():
+    assert size(COMMANDS) == ALL_PUBLISHED
+
+
+# ------------------------------------------------------------------------------------- splits
+
+
+@pytest.mark.parametrize("config", PUBLISHED)
+def test_train_and_test_have_as_many_pairs_and_bytes_as_the_published_files(config):
+    found = splits(config)
+    assert {name: size(found[name]) for name in ("train", "test")} == PUBLISHED[config]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_train_and_test_share_nothing_and_are_all_the_commands(config):
+    found = splits(config)
+    assert not set(found["train"]) & set(found["test"])
+    assert set(found["train"]) | set(found["test"]) == set(COMMANDS)
+    assert len(set(found["test"])) == len(found["test"])
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_every_word_and_every_action_of_the_test_occurs_in_training(config):
+    found = splits(config)
+    for words in (str.split, actions):
+        seen = {word for command in found["train"] for word in words(command)}
+        assert {word for command in found["test"] for word in words(command)} <= seen
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_validation_is_a_part_of_train_without_repetitions(config):
+    found = splits(config)
+    assert len(set(found["validation"])) == len(found["validation"]) == VALIDATION_SIZE
+    assert set(found["validation"]) <= set(found["train"])
+
+
+def test_simple_has_the_published_sizes_and_is_the_same_everywhere():
+    found = splits("simple")
+    assert (len(set(found["train"])), len(found["train"])) == (16_728, 16_728)
+    assert len(found["test"]) == 4_182
+    text = "\n".join(found["test"]).encode()
+    assert hashlib.sha256(text).hexdigest() == SIMPLE_TEST_DIGEST
+
+
+def test_length_trains_on_up_to_22_actions_and_tests_from_24():
+    found = splits("length")
+    assert max(len(actions(command)) for command in found["train"]) == 22
+    assert min(len(actions(command)) for command in found["test"]) == 24
+    assert len(set(found["train"])) == len(found["train"])
+
+
+@pytest.mark.parametrize(
+    ("config", "primitive", "repetitions"),
+    [("addprim_jump", "jump", 1_467), ("addprim_turn_left", "turn left", 2_189)],
+)
+def test_an_added_primitive_is_trained_on_alone_and_is_a_tenth(config, primitive, repetitions):
+    found = splits(config)
+    times = Counter(found["train"])
+    assert times.pop(primitive) == repetitions == len(found["train"]) / 10
+    assert set(times.values()) == {1}
+    assert not any(primitive in command for command in times)
+    assert all(primitive in command for command in found["test"])
+    assert {"walk left", "turn opposite left", "turn around left", "turn right"} <= times.keys()
+
+
+# ------------------------------------------------------------------------------------- metric
+
+
+def test_a_command_counts_when_all_its_actions_are_right():
+    examples = [{"target": text} for text in ("I_RUN", "I_RUN I_RUN", "I_WALK", "I_LOOK I_RUN")]
+    hypotheses = ["I_RUN", "I_RUN", "I_WALK I_WALK", "I_LOOK I_RUN"]
+    assert exact_match(examples, hypotheses) == {"exact_match": 2 / 4}
+    assert embedded.own_metrics("scan_grammar/length", examples, hypotheses) == {
+        "exact_match": 2 / 4
+    }
+
+
+def test_the_metric_counts_its_arguments():
+    with pytest.raises(ValueError, match="shorter"):
+        exact_match([{"target": "I_RUN"}] * 2, ["I_RUN"])
+
+
+# ------------------------------------------------------------------------------------ builder
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_the_builder_writes_the_splits_as_they_are(config, tmp_path):
+    tfds.disable_progress_bar()
+    builder = ScanGrammar(config=config, data_dir=tmp_path, file_format="array_record")
+    assert builder.name == "scan_grammar"
+    few = tfds.download.DownloadConfig(max_examples_per_split=50)
+    builder.download_and_prepare(download_config=few)
+    for split, chosen in splits(config).items():
+        source = builder.as_data_source(split)
+        read = [(each["source"].decode(), each["target"].decode()) for each in source]
+        assert read == [(command, " ".join(actions(command))) for command in chosen[:50]]
+
+
+# ------------------------------------------------------------------------------------ configs
+
+
+@pytest.mark.parametrize("config", CONFIGS[1:])
+def test_the_experiments_differ_in_nothing_but_the_split(config):
+    assert difference(load("scan"), load(f"scan:{config}")) == {
+        "data.dataset": ("scan_grammar/simple", f"scan_grammar/{config}")
+    }
+
+
+def test_the_config_holds_every_pair_whole_and_knows_every_word():
+    data, model = load("scan").data, load("scan").model
+    outputs = {action for command in COMMANDS for action in actions(command)}
+    words = {word for command in COMMANDS for word in command.split()}
+    assert data.max_length == max(len(actions(command)) for command in COMMANDS) + 1
+    assert model.vocab_size == len(words) + len(outputs) + 4
+
+
+def test_an_unknown_split_is_refused_with_the_known_ones():
+    with pytest.raises(InputError) as raised:
+        load("scan:jump")
+    assert all(name in str(raised.value) for name in ("scan.py:jump", *CONFIGS))

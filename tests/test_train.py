@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of training from end to end: they go on after a stop, stop early, and fit the memory."""
+
+import dataclasses
+import json
+
+import pytest
+from test_apps import CONFIGS, parameters, run, texts, train  # noqa: F401 - two are fixtures
+
+from experiments import compose, measure
+from experiments.flags import load_config_file
+from transformer.errors import InputError
+
+EVERYTHING = (
+    "--config.data.packing=true",
+    "--config.data.tokenizer=bpe",
+    "--config.data.subword_sampling=0.2",
+    "--config.data.max_length=16",
+    "--config.data.bucket_lengths=(16,)",
+    "--config.model.vocab_size=36",
+    "--config.optimizer.name=adamw",
+    "--config.optimizer.weight_decay=0.1",
+    "--config.optimizer.clip_norm=1.0",
+    "--config.training.ema_decay=0.9",
+    "--config.training.r_drop=1.0",
+    "--config.training.micro_batches=2",
+    "--config.training.validate_every=3",
+)
+
+
+@pytest.fixture(scope="module")
+def straight(train, tmp_path_factory):  # noqa: F811
+    """A workdir trained for six steps with every option on, and what the command said."""
+    workdir = tmp_path_factory.mktemp("straight") / "run"
+    finished = run("experiments.train", *train(workdir, *EVERYTHING, "--config.training.steps=6"))
+    assert finished.status == 0, finished.err
+    return workdir, finished
+
+
+def test_a_run_with_every_option_that_stops_half_way_ends_bit_for_bit_the_same(
+    straight,
+    train,  # noqa: F811
+    tmp_path,
+):
+    for steps in (3, 6):
+        flags = (*EVERYTHING, f"--config.training.steps={steps}")
+        finished = run("experiments.train", *train(tmp_path / "run", *flags))
+        assert finished.status == 0, finished.err
+    assert parameters(tmp_path / "run") == parameters(straight[0])
+
+
+def test_the_compiled_parts_are_announced(straight):
+    assert "compiling the step for batches of 8 x 16 tokens, in 2 parts" in straight[1].err
+
+
+@pytest.fixture(scope="module")
+def patient(train, tmp_path_factory):  # noqa: F811
+    """A run that cannot become better, because its learning rate is all but nothing."""
+    workdir = tmp_path_factory.mktemp("patient") / "run"
+    flags = (
+        "--config.training.patience=2",
+        "--config.training.best_by=bleu",
+        "--config.training.validate_every=1",
+        "--config.optimizer.learning_rate=1e-12",
+    )
+    arguments = train(workdir, *flags)
+    return workdir, arguments, run("experiments.train", *arguments)
+
+
+def test_training_ends_when_patience_does(patient):
+    """The first validation is the best; the second and the third are no better."""
+    _, _, finished = patient
+    assert finished.status == 0, finished.err
+    assert finished.result["step"] == 3
+    assert finished.result["stopped_early"] is True
+
+
+def test_a_run_that_stopped_early_is_finished(patient):
+    workdir, arguments, finished = patient
+    again = run("experiments.train", *arguments)
+    assert again.status == 0
+    assert again.out == finished.out
+    assert f"{workdir} is finished: it stopped early, after step 3" in again.err
+
+
+# Batch fitting.
+
+
+@pytest.fixture(scope="module")
+def config(texts):  # noqa: F811
+    """A tiny experiment whose batches have 4 rows."""
+    config = load_config_file(str(CONFIGS / "text_files.py"))
+    fields = dict(flag.removeprefix("--config.data.").split("=", 1) for flag in texts[1])
+    return config.replace(
+        model=config.model.replace(vocab_size=20, d_model=16, d_ff=32, num_layers=1, num_heads=2),
+        data=config.data.replace(
+            tokenizer="word",
+            max_length=8,
+            bucket_lengths=(8,),
+            tokens_per_batch=32,
+            row_multiple=4,
+            **fields,
+        ),
+    )
+
+
+def fitted(config, folder, gib):
+    """The experiment that ``auto`` makes for so much memory."""
+    training = config.training.replace(batch_fitting="auto", memory_limit_gib=gib)
+    return compose.build(config.replace(training=training), folder)
+
+
+def needed(experiment):
+    """GiB that the largest step needs."""
+    steps = [
+        measure.compiled(
+            experiment.train_step, experiment.abstract_state, experiment.abstract_batch(*shape)
+        )[1]
+        for shape in experiment.data.train.shapes()
+    ]
+    return max(cost.peak_bytes for cost in steps) / 2**30
+
+
+@pytest.fixture(scope="module")
+def memory(config, tmp_path_factory):
+    """What the step needs with one micro-batch and with two."""
+    experiment = compose.build(config, tmp_path_factory.mktemp("memory"))
+    return {parts: needed(with_parts(experiment, parts)) for parts in (1, 2)}
+
+
+def with_parts(experiment, parts):
+    training = experiment.config.training.replace(micro_batches=parts)
+    return dataclasses.replace(experiment, config=experiment.config.replace(training=training))
+
+
+def test_auto_takes_the_fewest_micro_batches_that_fit(config, memory, tmp_path):
+    assert memory[1] > memory[2], "or there is nothing to gain"
+    for gib, parts in ((memory[1], 1), (memory[1] * 0.999, 2)):
+        experiment = fitted(config, tmp_path, gib)
+        assert experiment.config.training.micro_batches == parts
+        assert experiment.data.train.shapes() == [(4, 8)], "the batch itself stays"
+
+
+def test_auto_says_what_is_missing_when_nothing_fits(config, tmp_path):
+    with pytest.raises(InputError, match="even in 4 micro-batches, but there are 0.00 GiB; lower"):
+        fitted(config, tmp_path, 1e-6)
+
+
+def test_what_auto_chose_is_written_down_and_kept(train, memory, tmp_path):  # noqa: F811
+    flags = (
+        "--config.training.batch_fitting=auto",
+        f"--config.training.memory_limit_gib={memory[1] * 0.999}",
+        "--config.data.tokens_per_batch=32",
+        "--config.data.row_multiple=4",
+    )
+    workdir = tmp_path / "run"
+    for steps in (1, 2):
+        arguments = train(workdir, *flags, f"--config.training.steps={steps}")
+        finished = run("experiments.train", *arguments)
+        assert finished.status == 0, finished.err
+        saved = json.loads((workdir / "config.json").read_text())["training"]
+        assert (saved["batch_fitting"], saved["micro_batches"]) == ("auto", 2)
+    assert "batch fitting" not in finished.err, "the second start keeps the first one's choice"
+
+
+def test_parts_that_do_not_divide_the_rows_are_refused(config, tmp_path):
+    training = config.training.replace(micro_batches=3)
+    message = "micro_batches is 3, which does not divide batches of 4 rows; choose one of 1, 2, 4,"
+    with pytest.raises(InputError, match=message):
+        compose.build(config.replace(training=training), tmp_path)
+
+
+def test_the_memory_that_is_there_is_some():
+    assert 2**28 < measure.available_bytes() < 2**50

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flags of `translate` and `score`: ensembles, forced beginnings, sampling, conversation."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import oracle
+import pytest
+from test_apps import REPOSITORY, environment, run
+
+from transformer import families
+from transformer.checkpoints import Checkpoints
+from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
+from transformer.tokenizer import Tokenizer
+from transformer.training import TrainState
+
+SENTENCES = "b c\na\n\ng d\n"
+CONFIG = Config(
+    model=TransformerConfig(vocab_size=11, num_layers=1, d_model=8, d_ff=8, num_heads=2),
+    decode=DecodeConfig(beams=2, extra_length=4),
+    data=DataConfig(max_length=6, bucket_lengths=(6,), tokens_per_batch=48),
+)
+
+
+def make_workdir(folder, seed, words="a b c d e f g", **model):
+    """What training would leave: a config, a tokenizer and a checkpoint of random weights."""
+    folder.mkdir()
+    config = CONFIG.replace(model=CONFIG.model.replace(**model))
+    (folder / "config.json").write_text(config.to_json(), encoding="utf-8")
+    (folder / "tokenizer.model").write_bytes(Tokenizer.train([words], 11, "word").model)
+    params = oracle.random_params(families.build(config.model), seed=seed)
+    with Checkpoints(folder, config.training, writing=True) as checkpoints:
+        state = TrainState(jnp.asarray(1), params, jnp.zeros(()), jax.random.key(0))
+        checkpoints.save(state, {}, {"nll": 1.0})
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with three workdirs, the last with another vocabulary, and a file of sentences."""
+    folder = tmp_path_factory.mktemp("translate")
+    make_workdir(folder / "one", 1)
+    make_workdir(folder / "two", 2, d_model=12, num_layers=2)
+    make_workdir(folder / "other", 3, words="t u v w x y z")
+    (folder / "sentences").write_text(SENTENCES)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def translate(place):
+    """The command with some flags, on the sentences unless told otherwise."""
+
+    def translate(*flags, stdin=SENTENCES):
+        return run(
+            "experiments.translate", f"--workdir={place / 'one'}", *flags, stdin=stdin.encode()
+        )
+
+    return translate
+
+
+@pytest.fixture(scope="module")
+def plain(translate):
+    """What the command says without further flags."""
+    finished = translate("--scores")
+    assert (finished.status, finished.err) == (0, "")
+    return finished.out
+
+
+def rows(text):
+    """The lines and their columns."""
+    return [line.split("\t") for line in text.splitlines()]
+
+
+def test_an_ensemble_translates_and_scores_and_of_one_model_twice_it_is_the_model(
+    place, translate, plain
+):
+    twice = translate("--scores", f"--ensemble={place / 'one'}")
+    assert twice.status == 0, twice.err
+    for (score, text), (other, same) in zip(rows(twice.out), rows(plain), strict=True):
+        assert (float(score), text) == (pytest.approx(float(other), abs=2e-6), same)
+    both = translate("--scores", f"--ensemble={place / 'two'}")
+    assert both.status == 0, both.err
+    assert both.out != twice.out
+
+    # Scoring the ensemble's own translations gives the probability that it gave them.
+    (place / "targets").write_text("".join(text + "\n" for _, text in rows(both.out)))
+    scored = run(
+        "experiments.score",
+        f"--workdir={place / 'one'}",
+        f"--ensemble={place / 'two'}",
+        f"--source={place / 'sentences'}",
+        f"--target={place / 'targets'}",
+    )
+    assert scored.status == 0, scored.err
+    for (score, text), (log_prob, tokens) in zip(rows(both.out), rows(scored.out), strict=True):
+        penalty = ((5 + int(tokens)) / 6) ** 0.6
+        if text and "⁇" not in text:
+            assert float(log_prob) / penalty == pytest.approx(float(score), abs=1e-4)
+
+
+@pytest.mark.parametrize("app", ["translate", "score"])
+def test_an_ensemble_with_different_vocabularies_is_refused_with_both_workdirs(place, app):
+    files = [f"--{side}={place / 'sentences'}" for side in ("source", "target")]
+    finished = run(
+        f"experiments.{app}",
+        f"--workdir={place / 'one'}",
+        f"--ensemble={place / 'two'},{place / 'other'}",
+        *(files if app == "score" else ()),
+    )
+    assert (finished.status, finished.out) == (1, "")
+    [message] = finished.err.splitlines()
+    assert message.startswith(f"error: {place / 'one'} and {place / 'other'} have different voc")
+    assert "--config.data.tokenizer_model" in message
+
+
+def test_translations_begin_with_the_lines_of_the_prefix_file(place, translate, plain):
+    (place / "begin").write_text("a e\n\nc\nf\n")
+    finished = translate(f"--prefix={place / 'begin'}", f"--input={place / 'sentences'}")
+    assert finished.status == 0, finished.err
+    first, free, empty, last = finished.out.splitlines()
+    assert first.startswith("a e")
+    assert free == rows(plain)[1][1]
+    assert empty == ""
+    assert last.startswith("f")
+
+
+SAMPLING = ("--config.decode.method=sample", "--config.decode.beams=3", "--nbest=3")
+
+
+def test_samples_are_the_same_every_time_and_others_with_another_seed(translate):
+    first = translate(*SAMPLING)
+    assert first.status == 0, first.err
+    assert len(first.out.splitlines()) == 12
+    assert translate(*SAMPLING, "--config.decode.batch_size=1").out == first.out
+    assert translate(*SAMPLING, "--config.decode.seed=1").out != first.out
+
+
+def test_minimum_bayes_risk_ranks_by_similarity(translate):
+    finished = translate("--config.decode.method=mbr", "--config.decode.mbr_samples=8", "--nbest=8")
+    assert finished.status == 0, finished.err
+    for line in (0, 1, 3):
+        found = [(float(score), text) for i, score, text in rows(finished.out) if int(i) == line]
+        assert len(found) == 8
+        assert found == sorted(found, key=lambda entry: -entry[0])
+        assert 0 <= found[0][0] <= 100
+        texts = [text for score, text in found if score >= 0]
+        assert len(set(texts)) == len(texts)
+        assert all(text == "" for score, text in found if score < 0)
+
+
+def test_a_piped_conversation_answers_each_line_until_an_empty_one(translate, plain):
+    finished = translate("--interactive", "--nbest=2")
+    assert finished.status == 0
+    best = rows(finished.out)[::2]
+    assert [int(index) for index, _, _ in best] == [0, 1], "the third line is empty"
+    for (_, score, text), (other, same) in zip(best, rows(plain)[:2], strict=True):
+        assert (float(score), text) == (pytest.approx(float(other), abs=2e-6), same)
+    [hint] = finished.err.splitlines()
+    assert "hint: standard input is not a terminal" in hint
+
+
+def test_a_terminal_has_a_prompt_and_ctrl_c_ends_the_conversation(place, plain):
+    master, terminal = pty.openpty()
+    command = [sys.executable, "-m", "experiments.translate", f"--workdir={place / 'one'}"]
+    process = subprocess.Popen(
+        [*command, "--interactive", "--scores"],
+        cwd=REPOSITORY,
+        env=environment() | {"TERM": "dumb"},
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+    )
+    os.close(terminal)
+    shown = ""
+
+    def wait_for(text, times=1):
+        nonlocal shown
+        while shown.count(text) < times:
+            shown += os.read(master, 4096).decode()
+
+    try:
+        wait_for("> ")
+        assert "an empty line or Ctrl-D ends" in shown
+        os.write(master, b"b c\n")
+        wait_for(plain.splitlines()[0])
+        wait_for("> ", 2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+    finally:
+        process.kill()
+        os.close(master)
+    assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--prefix={here}/no"], ["--prefix={here}/no cannot be read"]),
+        (["--prefix={here}/three"], ["standard input has 4 lines but {here}/three has 3"]),
+        (["--prefix={here}/long"], ["line 2: the prefix has 6 tokens", "has 6 with its end"]),
+        (["--interactive", "--input={here}/three"], ["--input and --interactive"]),
+        (["--interactive", "--prefix={here}/three"], ["--prefix and --interactive"]),
+        (["--ensemble={here}/no"], ["{here}/no does not exist"]),
+        (["--ensemble={here}/sentences"], ["{here}/sentences does not exist"]),
+        (
+            ["--config.decode.method=mbr", "--nbest=33"],
+            ["--nbest=33, but decode.mbr_samples is 32", "--config.decode.mbr_samples"],
+        ),
+        (["--config.decode.top_k=3"], ["decode.top_k is 3", "decode.method='beam'"]),
+        (["--config.decode.groups=3"], ["decode.groups is 3", "decode.beams = 2"]),
+    ],
+)
+def test_misuse_is_one_message(place, translate, flags, words):
+    (place / "three").write_text("a\nb\nc\n")
+    (place / "long").write_text("a\na a a a a a\n\nb\n")
+    finished = translate(*(flag.replace("{here}", str(place)) for flag in flags))
+    assert (finished.status, finished.out) == (1, "")
+    [message] = finished.err.splitlines()
+    assert message.startswith("error: ")
+    for word in words:
+        assert word.replace("{here}", str(place)) in message
+
+
+def test_a_bad_byte_in_a_conversation_is_named_by_its_sentence(place):
+    finished = run(
+        "experiments.translate", f"--workdir={place / 'one'}", "--interactive", stdin=b"a\nb\xff\n"
+    )
+    assert finished.status == 1
+    assert len(finished.out.splitlines()) == 1
+    assert "sentence 2" in finished.err
+    assert "0xff at column 2" in finished.err
