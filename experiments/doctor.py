@@ -108,7 +108,7 @@ def _or_error(function: Callable[..., Found], *arguments: Any) -> Found | InputE
 
 
 def _other_split(config: Config, name: str) -> Mixture:
-    return [(1.0, datasets.pairs(config.data, name))]
+    return [(1.0, datasets.text_pairs(config.data, name))]
 
 
 def _vocabulary(config: Config, mixture: Mixture) -> Tokenizer | InputError:

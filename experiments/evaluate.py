@@ -9,7 +9,6 @@ object. It is kept in the workdir's evaluations, with the translations, one a li
 report to open in a browser (.html), whose path is printed on standard error.
 """
 
-import dataclasses
 import json
 import math
 import pathlib
@@ -20,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from absl import flags
 
-from experiments import datasets, workdir
+from experiments import datasets, weights, workdir
 from experiments.flags import run
 from experiments.report import Evaluation, evaluation_page
 from transformer.config import Config
@@ -29,13 +28,9 @@ from transformer.errors import InputError
 from transformer.metrics import corpus_scores, require_tokenization
 from transformer.translator import Translation, Translator
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory that train left.")
 SPLIT = flags.DEFINE_string("split", "test", "Split of the workdir's own dataset.")
 SOURCE = flags.DEFINE_string("source", None, "Text file to translate, in place of a split.")
 TARGET = flags.DEFINE_string("target", None, "Its reference translations.")
-AVERAGE = flags.DEFINE_integer(
-    "average", None, "Use the mean of the last that many checkpoints instead of the best one."
-)
 BLEU_TOKENIZE = flags.DEFINE_string(
     "bleu_tokenize", "13a", "sacreBLEU's name of BLEU's tokenization; 'none' for tokenized text."
 )
@@ -44,7 +39,7 @@ BLEU_LOWERCASE = flags.DEFINE_boolean("bleu_lowercase", False, "BLEU in lower ca
 
 def main(config: Config) -> None:
     """Evaluates, prints the scores, and leaves them with a report in the workdir."""
-    directory = pathlib.Path(WORKDIR.value)
+    directory = weights.directory()
     if bool(SOURCE.value) != bool(TARGET.value):
         raise InputError("--source and --target go together; give both, or --split")
     require_tokenization(BLEU_TOKENIZE.value)
@@ -54,15 +49,14 @@ def main(config: Config) -> None:
     else:
         split = datasets.load(config.data, SPLIT.value)
         name = SPLIT.value
-    weights = Weights.of_flags(config)
-    translator = Translator.from_workdir(directory, config, AVERAGE.value)
+    translator = weights.translator(config)
     evaluation = evaluate(
         translator,
         split,
         bleu_tokenize=BLEU_TOKENIZE.value,
         bleu_lowercase=BLEU_LOWERCASE.value,
     )
-    name += weights.suffix + _bleu_suffix()
+    name += weights.suffix() + _bleu_suffix()
     stem = re.sub(r"[^\w.-]", "_", name)
     folder = directory / "evaluations"
     folder.mkdir(exist_ok=True)
@@ -73,30 +67,13 @@ def main(config: Config) -> None:
         f"{directory.resolve().name} on {name}",
         evaluation,
         config,
-        weights=weights.description,
+        weights=weights.description(config),
         parameters=sum(leaf.size for leaf in jax.tree.leaves(translator.params)),
         metrics=directory / "metrics.jsonl",
     )
     workdir.write_text(folder / f"{stem}.html", report)
     print(f"report: {folder / stem}.html", file=sys.stderr)
     print(json.dumps(evaluation.scores))
-
-
-@dataclasses.dataclass(frozen=True)
-class Weights:
-    """Which of a workdir's weights are evaluated."""
-
-    suffix: str
-    """Of the evaluation's name; empty for the usual ones."""
-    description: str
-
-    @classmethod
-    def of_flags(cls, config: Config) -> "Weights":
-        """Those that the command line asks for."""
-        if AVERAGE.value is not None:
-            count = AVERAGE.value
-            return cls(f"-average{count}", f"the mean of the last {count} checkpoints")
-        return cls("", f"the best checkpoint by validation {config.training.best_by.upper()}")
 
 
 def _bleu_suffix() -> str:

@@ -30,6 +30,8 @@ from transformer.fields import Group, flat, unknown_field
 from transformer.translator import load_config
 
 _TYPES = {"int": int, "float": float, "str": str, "bool": bool}
+_SHARED = "experiments.weights"
+"""The module of the flags that several apps have."""
 _OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]+)")
 
 
@@ -55,9 +57,7 @@ def run(main: Callable[..., int | None], config_from: str | None) -> None:
         except InputError as error:
             sys.exit(f"error: {error}")
         except BrokenPipeError:
-            # The reader of standard output has gone (`| head`): not an error, and nothing to flush
-            # to.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _forget_the_reader()
             status = 0
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
@@ -72,6 +72,9 @@ def run(main: Callable[..., int | None], config_from: str | None) -> None:
                 print(help_text(main, config_from))
                 sys.exit(0)
             return _parse(arguments, config_from)
+        except BrokenPipeError:
+            _forget_the_reader()
+            sys.exit(0)
         except (InputError, flags.Error) as error:
             sys.exit(f"error: {error}")
 
@@ -82,6 +85,13 @@ def run(main: Callable[..., int | None], config_from: str | None) -> None:
         standard_logging.getLogger(package).setLevel(standard_logging.WARNING)
     logging.get_absl_handler().setFormatter(_Plain())
     app.run(guarded, flags_parser=parse)
+
+
+def _forget_the_reader() -> None:
+    """After the reader of standard output has gone (`| head`), which is no error: there is nothing
+    to flush to.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parse(arguments: list[str], config_from: str | None) -> list[str]:
@@ -198,7 +208,7 @@ def help_text(main: Callable[..., int | None], config_from: str | None) -> str:
     lines = [inspect.getdoc(module) or "", "", "Flags:"]
     if config_from == "config":
         lines.append("  --config: FILE.py or FILE.py:ARGUMENT, with the experiment's get_config().")
-    for flag in flags.FLAGS.get_flags_for_module(module.__name__) or ():
+    for flag in _flags_of(_SHARED) + _flags_of(module.__name__):
         default = "" if flag.default is None else f" (default {flag.default})"
         lines.append(f"  --{flag.name}: {flag.help}{default}")
     if config_from is not None:
@@ -208,6 +218,10 @@ def help_text(main: Callable[..., int | None], config_from: str | None) -> str:
         ]
         lines += _field_lines(Config())
     return "\n".join(lines)
+
+
+def _flags_of(module: str) -> list[flags.Flag]:
+    return list(flags.FLAGS.get_flags_for_module(module) or ())
 
 
 def _field_lines(group: Group) -> list[str]:

@@ -9,24 +9,14 @@ number of tokens. The end token is in both.
 
 from absl import flags
 
+from experiments import weights
 from experiments.datasets.text_files import read_pairs
 from experiments.flags import run
 from transformer.config import Config
 from transformer.errors import InputError
-from transformer.translator import Translator
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory that train left.")
 SOURCE = flags.DEFINE_string("source", None, "Text file, one sentence a line.")
 TARGET = flags.DEFINE_string("target", None, "Its translations, line by line.")
-ENSEMBLE = flags.DEFINE_list(
-    "ensemble",
-    None,
-    "Further workdirs, separated by commas, with the same vocabulary: the mean of all models' "
-    "probabilities is what scores.",
-)
-AVERAGE = flags.DEFINE_integer(
-    "average", None, "Use the mean of the last that many checkpoints instead of the best one."
-)
 
 
 def main(config: Config) -> None:
@@ -35,9 +25,7 @@ def main(config: Config) -> None:
         if not path:
             raise InputError(f"missing --{name}=FILE")
     sources, targets = read_pairs(SOURCE.value, TARGET.value)
-    translator = Translator.from_workdir(
-        WORKDIR.value, config, AVERAGE.value, ensemble=ENSEMBLE.value or ()
-    )
+    translator = weights.translator(config)
     for log_prob, tokens in translator.score(sources, targets):
         print(f"{log_prob:.6f}\t{tokens}")
 

@@ -82,8 +82,7 @@ def train(config: Config, directory: pathlib.Path) -> tuple[dict[str, Any] | Non
             f"{parameters:,} parameters; {len(batches.source_lengths):,} pairs, "
             f"{batches.too_long} left out as longer than {config.data.max_length} tokens, "
             f"{batches.empty} as empty; {batches.per_epoch} batches an epoch, padding "
-            f"{batches.padding_share():.0%}"
-            + (f"; going on from step {first}" if restored else "")
+            f"{batches.padding_share():.0%}" + (f"; going on from step {first}" if restored else "")
         )
         with (
             logs.MetricsLog(directory, first, config.logging.tensorboard) as log,

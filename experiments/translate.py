@@ -19,19 +19,13 @@ from collections.abc import Iterator
 
 from absl import flags
 
+from experiments import weights
 from experiments.datasets.text_files import split_lines
 from experiments.flags import run
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.translator import Translator
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory that train left.")
-ENSEMBLE = flags.DEFINE_list(
-    "ensemble",
-    None,
-    "Further workdirs, separated by commas, with the same vocabulary: the mean of all models' "
-    "probabilities is decoded.",
-)
 INPUT = flags.DEFINE_string(
     "input", None, "Text file, one sentence a line; standard input if absent."
 )
@@ -49,9 +43,6 @@ NBEST = flags.DEFINE_integer(
     "nbest", None, "Translations a sentence; at most decode.beams (with mbr, decode.mbr_samples)."
 )
 SCORES = flags.DEFINE_boolean("scores", False, "Put the score and a tab before each translation.")
-AVERAGE = flags.DEFINE_integer(
-    "average", None, "Use the mean of the last that many checkpoints instead of the best one."
-)
 PROMPT = "> "
 
 
@@ -67,8 +58,10 @@ def main(config: Config) -> None:
         for flag in (INPUT, OUTPUT, PREFIX):
             if flag.value is not None:
                 raise InputError(f"--{flag.name} and --interactive do not go together; leave one")
-        _converse(_translator(config))
+        _converse(weights.translator(config))
         return
+    # Before standard input is waited for.
+    translator = weights.translator(config)
     lines = _read(INPUT)
     prefixes = None if PREFIX.value is None else _read(PREFIX)
     if prefixes is not None and len(prefixes) != len(lines):
@@ -77,7 +70,6 @@ def main(config: Config) -> None:
             f"{len(prefixes)}; line n of the one must be how the translation of line n of the "
             "other begins"
         )
-    translator = _translator(config)
     with _writer(OUTPUT.value) as output:
         # In parts, so that a long file shows its first lines early and is not held in memory twice.
         part = 64 * config.decode.batch_size
@@ -86,12 +78,6 @@ def main(config: Config) -> None:
             forced = None if prefixes is None else prefixes[some]
             output.writelines(_translated(translator, lines[some], start, forced))
             output.flush()
-
-
-def _translator(config: Config) -> Translator:
-    return Translator.from_workdir(
-        WORKDIR.value, config, AVERAGE.value, ensemble=ENSEMBLE.value or ()
-    )
 
 
 def _translated(

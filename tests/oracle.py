@@ -301,7 +301,10 @@ def beam(log_probs, limit, beams, results, penalty, alpha, **rules):
         finished += ended
         live = [extension for extension in extensions if extension[0][-1] != EOS][:beams]
         ranked = best_of(finished, penalty, alpha)
-        if len(finished) >= beams or not live or length >= limit:
+        if not live or length >= limit:
+            return ranked[:beams], length
+        now = max(total / penalty_of(length, penalty, alpha) for _, total in live)
+        if len(finished) >= beams and ranked[results - 1][0] >= now:
             return ranked[:beams], length
         hope = max(
             total / penalty_of(later, penalty, alpha)
@@ -342,9 +345,14 @@ def diverse_beam(log_probs, limit, beams, groups, diversity, results, penalty, a
                 ),
                 default=-math.inf,
             )
+            now = max(
+                (total / penalty_of(length, penalty, alpha) for _, total in live[group]),
+                default=-math.inf,
+            )
             wanted = min(results, share)
-            certain = len(ranked) >= wanted and ranked[wanted - 1][0] >= hope
-            done[group] |= len(ranked) >= share or certain or length >= limit
+            last = ranked[wanted - 1][0] if len(ranked) >= wanted else -math.inf
+            enough = len(ranked) >= share and last >= now
+            done[group] |= enough or last >= hope or length >= limit
     best = [entry for group in finished for entry in best_of(group, penalty, alpha)[:share]]
     return sorted(best, key=lambda entry: -entry[0]), length
 

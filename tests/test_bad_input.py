@@ -173,7 +173,7 @@ CASES = {
     ),
     "all too long": (
         new(data__train_source="{here}/long", data__train_target="{here}/long"),
-        ["all 20 training pairs", "data.max_length = 8"],
+        ["of 20 training pairs 0", "20 are longer than data.max_length = 8"],
     ),
     "unknown dataset": (
         new(data__dataset="symbol_grammar/copy"),
@@ -301,7 +301,7 @@ CASES = {
         app("evaluate", PAIR[0], "--target={here}/shorter"),
         ["words has 20 lines", "shorter has 18"],
     ),
-    "unknown split": (app("evaluate", "--split=tset"), ["'tset'", "train, validation and test"]),
+    "unknown split": (app("evaluate", "--split=tset"), ["'tset'", "train, validation, test"]),
     "split without files": (app("evaluate", "--split=test"), ["--config.data.test_source=FILE"]),
     "scoring without files": (app("score"), ["--source=FILE"]),
     "scoring without a target": (app("score", PAIR[0]), ["--target=FILE"]),

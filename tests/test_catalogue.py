@@ -55,7 +55,7 @@ def brought(monkeypatch):
 
 def named(dataset, split="train", **fields):
     """The pairs of a dataset."""
-    return datasets.pairs(DataConfig(dataset=dataset, **fields), split)
+    return datasets.text_pairs(DataConfig(dataset=dataset, **fields), split)
 
 
 class TwoLanguages(tfds.core.GeneratorBasedBuilder, skip_registration=True):

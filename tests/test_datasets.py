@@ -59,7 +59,7 @@ def whole(pairs, size=2):
 
 
 def test_two_files_are_read_piece_by_piece(english, german):
-    pairs = datasets.pairs(text_data(train_source=english, train_target=german), "train")
+    pairs = datasets.text_pairs(text_data(train_source=english, train_target=german), "train")
     assert list(pairs.chunks(2)) == [
         (["one", "two"], ["eins", "zwei"]),
         (["three"], ["drei"]),
@@ -76,7 +76,7 @@ def test_a_tsv_file_holds_both_sides_of_any_split(tsv, tmp_path, split, zipped):
         (tmp_path / "few.TSV.gz").write_bytes(gzip.compress(data))
         tsv = str(tmp_path / "few.TSV.gz")
     data = text_data(tsv_columns=(2, 4), **{f"{split}_source": tsv})
-    pairs = datasets.pairs(data, split)
+    pairs = datasets.text_pairs(data, split)
     assert whole(pairs) == (["one", '"two', "three"], ["eins", "zwei", "drei"])
     assert pairs.count() == 3
     assert pairs.place(2) == (f"{tsv}:3", f"{tsv}:3")
@@ -139,7 +139,7 @@ def test_unequal_numbers_of_lines_are_both_named_wherever_a_piece_ends(write, lo
 
 def test_backward_makes_the_target_the_source(english, german, tsv):
     two = text_data(train_source=english, train_target=german, direction="backward")
-    pairs = datasets.pairs(two, "train")
+    pairs = datasets.text_pairs(two, "train")
     assert whole(pairs) == (["eins", "zwei", "drei"], ["one", "two", "three"])
     assert pairs.place(0) == (f"{german}:1", f"{english}:1")
     assert pairs.count() == 3
@@ -159,12 +159,12 @@ def test_files_name_their_languages_by_their_endings(english, german, direction,
 def test_languages_that_the_corpus_has_not_are_refused_with_those_it_has(english, german):
     data = text_data(train_source=english, train_target=german, direction="en-fr")
     with pytest.raises(InputError, match="are en and de; use 'en-de' or 'de-en'"):
-        datasets.pairs(data, "train")
+        datasets.text_pairs(data, "train")
 
 
 def test_a_corpus_without_languages_has_two_directions(tsv):
     with pytest.raises(InputError, match="does not name its languages; use 'forward' or 'backward"):
-        datasets.pairs(text_data(train_source=tsv, direction="en-de"), "train")
+        datasets.text_pairs(text_data(train_source=tsv, direction="en-de"), "train")
 
 
 def test_an_embedded_corpus_backward_measures_nothing_of_its_own():
@@ -178,7 +178,7 @@ def test_an_embedded_corpus_backward_measures_nothing_of_its_own():
 
 def test_an_embedded_corpus_is_the_same_in_pieces_and_whole():
     data = DataConfig(dataset="symbols_grammar/sort")
-    pairs, split = datasets.pairs(data, "validation"), datasets.load(data, "validation")
+    pairs, split = datasets.text_pairs(data, "validation"), datasets.load(data, "validation")
     assert whole(pairs, 150) == (split.sources, split.targets)
     assert pairs.count() == len(split) == 500
     assert pairs.place(7) == ("symbols_grammar/sort validation record 7",) * 2
@@ -194,7 +194,7 @@ def test_a_split_that_an_embedded_corpus_has_not_is_refused_with_those_it_has(re
 def test_an_unknown_name_is_refused_with_the_nearest(name):
     assert "symbols_grammar/sort" in embedded.names()
     with pytest.raises(InputError, match="did you mean 'symbols_grammar/sort'"):
-        datasets.pairs(DataConfig(dataset=name), "train")
+        datasets.text_pairs(DataConfig(dataset=name), "train")
 
 
 def test_the_identity_changes_with_the_text_the_columns_and_the_direction(write, english, german):
@@ -206,10 +206,10 @@ def test_the_identity_changes_with_the_text_the_columns_and_the_direction(write,
     path = write("few.tsv", "a\tb\tc\n")
     for columns in ((1, 2), (2, 1), (1, 3)):
         data = text_data(train_source=path, tsv_columns=columns)
-        seen.add(datasets.pairs(data, "train").identity())
+        seen.add(datasets.text_pairs(data, "train").identity())
     for dataset in ("symbols_grammar/sort", "symbols_grammar/copy"):
         for split in ("train", "test"):
-            seen.add(datasets.pairs(DataConfig(dataset=dataset), split).identity())
+            seen.add(datasets.text_pairs(DataConfig(dataset=dataset), split).identity())
     assert len(seen) == 3 + 3 + 4
 
 

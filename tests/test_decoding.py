@@ -137,11 +137,30 @@ def test_for_one_result_two_beams_stop_when_nothing_can_beat_it():
     assert steps == 2
 
 
-def test_three_beams_are_done_when_three_have_finished():
-    found, steps = by_hand(beams=3)
-    expected = [entry(0.36, B, EOS), entry(0.175, A, EOS), entry(0.1, EOS)]
-    assert_found(found, 0, expected)
+def test_three_beams_are_done_when_three_have_finished_and_none_that_lives_is_better():
+    """After two steps the three that finished have .36, .175 and .1; the best that lives has .2,
+    which is less than the first of them, but more than the last.
+    """
+    finished = [entry(0.36, B, EOS), entry(0.175, A, EOS), entry(0.1, EOS)]
+    found, steps = by_hand(beams=3, results=1)
+    assert_found(found, 0, finished)
     assert steps == 2
+    _, steps = by_hand(beams=3, results=3)
+    assert steps == 3
+
+
+def test_bad_hypotheses_that_end_early_do_not_stop_the_search_before_a_good_one_ends():
+    """The one word that follows is all but certain at every place, and the end token, always among
+    the few best, all but impossible: each finishes in its turn, worth next to nothing.
+    """
+    tables = np.full((1, sum(5**length for length in range(6)), 5), -20.0, np.float32)
+    tables[..., EOS] = -9.0
+    for length in range(6):
+        word = A if length < 5 else EOS
+        tables[:, node([A] * length, 5), word] = 0.0
+    found = search(jnp.asarray(tables), jnp.array([6]), beams=2, max_length=6, results=1)
+    assert found.tokens[0, 0].tolist() == [A, A, A, A, A, EOS]
+    assert float(found.log_probs[0, 0]) > -0.01
 
 
 # Against every translation there is.

@@ -15,9 +15,12 @@ The search, exactly:
   looked at, by log-probability. Those among the best K that end are finished; the best K that do
   not end live on.
 * A finished hypothesis is worth log P / penalty(length), the end token counted in the length.
-* A sentence is done when K hypotheses have finished, or as soon as no live hypothesis can still
-  come among the results: its log-probability can only fall, so its worth is at most that
-  log-probability over the penalty at one end of the lengths still open to it.
+* A sentence is done when K hypotheses have finished and no live hypothesis is worth more, at the
+  length it has, than the last of the results asked for. (K finished ones alone would not do: a few
+  bad ones that end early must not stop the search before a good one that is under way.)
+* It is also done as soon as no live hypothesis can still come among the results: its
+  log-probability can only fall, so its worth is at most that log-probability over the penalty at
+  one end of the lengths still open to it.
 
 Diverse beam search (Vijayakumar et al. 2016) divides the K beams into groups of equal size:
 
@@ -207,8 +210,10 @@ def beam_search(
             length_penalty(length, penalty, alpha)[..., None] for length in (index + 2, limits)
         )
         hope = (live_log_probs / jnp.maximum(shortest, longest)).max(-1)
-        certain = finished.scores[:, results - 1] >= hope
-        done = group.done | (finished_count >= size) | certain | (index + 1 >= limits)
+        now = worth(live_log_probs, index + 1).max(-1)
+        last_result = finished.scores[:, results - 1]
+        enough = (finished_count >= size) & (last_result >= now)
+        done = group.done | enough | (last_result >= hope) | (index + 1 >= limits)
         group = _Group(live_tokens, live_log_probs, finished, finished_count, done)
         return group, live_parents
 

@@ -6,7 +6,9 @@
 
 Run:    python -m experiments.train --config=experiments/configs/scan.py --workdir=runs/scan
         python -m experiments.train --config=experiments/configs/scan.py:length --workdir=runs/long
-Expect: EXPECTATION
+Expect: after about a quarter of an hour on two CPU cores, at least 99.9% of the unseen commands of
+        `simple` carried out to the last action (`evaluate`), few or none of `length` and
+        `addprim_jump`: a high number there would mean that the test leaks into training.
 """
 
 from transformer.config import (
@@ -45,6 +47,6 @@ def get_config(split: str = "simple") -> Config:
         # No label smoothing: a command has one right output, and the NLL, which chooses the
         # checkpoint, should fall as long as the model grows surer of it.
         training=TrainingConfig(
-            steps=5000, label_smoothing=0.0, validate_every=500, validation_sentences=200
+            steps=8000, label_smoothing=0.0, validate_every=500, validation_sentences=200
         ),
     )

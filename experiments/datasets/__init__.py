@@ -62,10 +62,10 @@ def load(data: DataConfig, split: str) -> Split:
             examples,
         )
     # An embedded corpus measures translations in its own direction only.
-    return _whole(data.dataset, pairs(data, split))
+    return _whole(data.dataset, text_pairs(data, split))
 
 
-def pairs(data: DataConfig, split: str) -> Pairs:
+def text_pairs(data: DataConfig, split: str) -> Pairs:
     """The pairs of one split of the dataset that a config names, to be read piece by piece.
 
     Raises:
@@ -80,10 +80,10 @@ def training_corpora(data: DataConfig) -> list[tuple[float, Pairs]]:
     """What training reads: the corpora of the mixture, each with its weight.
 
     Raises:
-      InputError: as `pairs`, or when an entry of the mixture cannot be understood.
+      InputError: as `text_pairs`, or when an entry of the mixture cannot be understood.
     """
     if not data.mixture:
-        return [(1.0, pairs(data, "train"))]
+        return [(1.0, text_pairs(data, "train"))]
     return [_weighed(data, entry) for entry in data.mixture]
 
 
