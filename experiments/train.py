@@ -20,7 +20,8 @@ import jax
 import numpy as np
 from absl import flags
 
-from experiments import compose, logs, workdir
+from experiments import compose, datasets, logs, workdir
+from experiments.datasets import defects, embedded
 from experiments.datasets.batching import in_order
 from experiments.flags import run
 from transformer import optimizers, sharding
@@ -84,6 +85,8 @@ def train(config: Config, directory: pathlib.Path) -> tuple[dict[str, Any] | Non
             f"{batches.empty} as empty; {batches.per_epoch} batches an epoch, padding "
             f"{batches.padding_share():.0%}" + (f"; going on from step {first}" if restored else "")
         )
+        if not restored:
+            _warn_about_the_text(config)
         with (
             logs.MetricsLog(directory, first, config.logging.tensorboard) as log,
             logs.Progress(first, config.training.steps) as progress,
@@ -112,6 +115,20 @@ def train(config: Config, directory: pathlib.Path) -> tuple[dict[str, Any] | Non
     }
     workdir.write_json(result_file, result)
     return result, 0
+
+
+def _warn_about_the_text(config: Config) -> None:
+    """Says, once, what is odd about a person's text; the embedded corpora are known.
+
+    Empty pairs and those that are too long have been counted already, and `doctor` says more.
+    """
+    data = config.data
+    if data.dataset in embedded.names() and not data.mixture:
+        return
+    corpora = [pairs for _, pairs in datasets.training_corpora(data)]
+    validation = datasets.text_pairs(data, "validation")
+    for note in defects.notes(corpora, validation, max_length=data.max_length, tokenizer=None):
+        _say(f"warning: {note}")
 
 
 def _fresh_meta() -> dict[str, Any]:
@@ -165,15 +182,15 @@ class _Trainer:
 
     def update(self, batch) -> None:
         """One step, and whatever is due after it."""
-        training, logging = self.experiment.config.training, self.experiment.config.logging
+        config = self.experiment.config
         batch = jax.device_put(batch, self._where)
         self.state, sums = self._step_for(batch)(self.state, batch)
         self._window.append(sums)
         self.step += 1
         self._progress.advance(self.step)
-        last = self.step == training.steps
-        validate = last or self.step % training.validate_every == 0
-        if validate or self.step % logging.log_every == 0:
+        last = self.step == config.training.steps
+        validate = last or self.step % config.training.validate_every == 0
+        if validate or self.step % config.logging.log_every == 0:
             self._report()
         if validate:
             self._validate()

@@ -6,7 +6,7 @@ import unicodedata
 import numpy as np
 import pytest
 
-from experiments.datasets import fingerprints
+from experiments.datasets import defects, fingerprints
 from experiments.datasets.defects import MOST_UNEVEN, TITLES, Split, oddities
 from experiments.datasets.pairs import Pairs
 from experiments.datasets.text_files import TwoFiles
@@ -313,3 +313,26 @@ def test_a_pair_is_not_its_reverse_nor_another_pair_of_the_same_sentences():
     keys = np.concatenate([*several, fingerprints.of_pairs(left, left)])
     # (a b) (b a) (c c), (b a) (a b) (c c), (a a) (b b) (c c)
     assert len(np.unique(keys)) == 5
+
+
+def test_what_a_training_lives_with_is_a_line_each(tmp_path):
+    """One of each kind; empty pairs are not among them, because training leaves them out."""
+    rows = [("a b", "x y"), ("a b", "x y"), ("c\u2028d", "z"), ("", "w"), ("same", "same")]
+    files = []
+    for side in (0, 1):
+        path = tmp_path / f"train.{side}"
+        path.write_text("".join(row[side] + "\n" for row in rows), encoding="utf-8")
+        files.append(str(path))
+    train, validation = TwoFiles(*files), TwoFiles(*files[::-1])
+    lines = list(defects.notes([train], validation, max_length=10, tokenizer=None))
+    assert lines[:3] == [
+        f"train: pairs with identical source and target: 1, the first at {files[0]}:5; used as it "
+        "is; many of them teach the model to copy",
+        f"train: pairs that stand earlier too: 1, the first at {files[0]}:2 (as {files[0]}:1); "
+        "used as it is; each counts as often as it stands there",
+        f"train: lines that other tools would split: 1, the first at {files[0]}:3; used as it is, "
+        "as one line; only \\n ends a line here",
+    ]
+    [overlap] = [line for line in lines if "pairs that are in the training text" in line]
+    assert overlap.startswith("validation: pairs that are in the training text: 1, the first at")
+    assert not any("empty" in line for line in lines if line.startswith("train"))

@@ -133,17 +133,28 @@ def with_parts(experiment, parts):
     return dataclasses.replace(experiment, config=experiment.config.replace(training=training))
 
 
-def test_auto_takes_the_fewest_micro_batches_that_fit(config, memory, tmp_path):
-    assert memory[1] > memory[2], "or there is nothing to gain"
-    for gib, parts in ((memory[1], 1), (memory[1] * 0.999, 2)):
-        experiment = fitted(config, tmp_path, gib)
-        assert experiment.config.training.micro_batches == parts
-        assert experiment.data.train.shapes() == [(4, 8)], "the batch itself stays"
+@pytest.fixture
+def costs(monkeypatch):
+    """In place of XLA's account: 100 bytes, of which the half goes with the micro-batches."""
+
+    def compiled(step, state, batch):
+        del state, batch
+        parts = step.__wrapped__.keywords["config"].training.micro_batches
+        return None, measure.Cost(0.0, 50, 0, 50 // parts)
+
+    monkeypatch.setattr(measure, "compiled", compiled)
 
 
-def test_auto_says_what_is_missing_when_nothing_fits(config, tmp_path):
-    with pytest.raises(InputError, match="even in 4 micro-batches, but there are 0.00 GiB; lower"):
-        fitted(config, tmp_path, 1e-6)
+@pytest.mark.parametrize(("limit", "parts"), [(100, 1), (99, 2), (75, 2), (74, 4), (62, 4)])
+def test_auto_takes_the_fewest_micro_batches_that_fit(costs, config, tmp_path, limit, parts):
+    experiment = fitted(config, tmp_path, limit / 2**30)
+    assert experiment.config.training.micro_batches == parts
+    assert experiment.data.train.shapes() == [(4, 8)], "the batch itself stays"
+
+
+def test_auto_says_what_is_missing_when_nothing_fits(costs, config, tmp_path):
+    with pytest.raises(InputError, match="even in 4 micro-batches, but there are .* GiB; lower"):
+        fitted(config, tmp_path, 61 / 2**30)
 
 
 def test_what_auto_chose_is_written_down_and_kept(train, memory, tmp_path):  # noqa: F811
@@ -154,6 +165,7 @@ def test_what_auto_chose_is_written_down_and_kept(train, memory, tmp_path):  # n
         "--config.data.row_multiple=4",
     )
     workdir = tmp_path / "run"
+    assert memory[1] > memory[2], "or there is nothing to gain"
     for steps in (1, 2):
         arguments = train(workdir, *flags, f"--config.training.steps={steps}")
         finished = run("experiments.train", *arguments)
@@ -172,3 +184,24 @@ def test_parts_that_do_not_divide_the_rows_are_refused(config, tmp_path):
 
 def test_the_memory_that_is_there_is_some():
     assert 2**28 < measure.available_bytes() < 2**50
+
+
+# The text.
+
+
+def test_oddities_of_the_text_are_counted_with_their_first_place(train, texts, tmp_path):  # noqa: F811
+    """By a training that begins; one that goes on has said it already."""
+    files = {}
+    for side, name in (("source", "a\u2028b"), ("target", "A\u2028B")):
+        path = tmp_path / side
+        path.write_text((texts[0] / f"train.{side}").read_text() + f"{name}\n\n", encoding="utf-8")
+        files[side] = path
+    flags = [f"--config.data.train_{side}={path}" for side, path in files.items()]
+    for steps, said in ((1, True), (2, False)):
+        arguments = train(tmp_path / "run", *flags, f"--config.training.steps={steps}")
+        finished = run("experiments.train", *arguments)
+        assert finished.status == 0, finished.err
+        separators = f"lines that other tools would split: 2, the first at {files['source']}:121;"
+        assert (f"warning: train: {separators}" in finished.err) is said
+        empty = "1 of 122 pairs have an empty side and are left out, the first at "
+        assert f"{empty}{files['source']}:122 and {files['target']}:122" in finished.err

@@ -329,6 +329,31 @@ class Split:
         return Finding(rule, "note", count, places, _TREATMENTS.get(rule, USED), detail)
 
 
+def notes(
+    train: Sequence[Pairs], validation: Pairs, *, max_length: int, tokenizer: Tokenizer | None
+) -> Iterator[str]:
+    """A line for each kind of defect that a training lives with, with its count and first place.
+
+    Args:
+      train: the corpora that are trained on.
+      validation: what is validated on.
+      max_length: data.max_length.
+      tokenizer: None leaves out the rules on tokens, and with them most of the time.
+    """
+    splits = [
+        Split(name, corpora, tokenizer, max_length)
+        for name, corpora in (("train", train), ("validation", [validation]))
+    ]
+    overlap = splits[1].in_training(splits[0])
+    for split, more in zip(splits, ([], overlap), strict=True):
+        for finding in (*split.findings(), *more):
+            if finding.severity == "note":
+                yield (
+                    f"{split.name}: {TITLES[finding.rule]}: {finding.count:,}, the first at "
+                    f"{finding.places[0]}; {finding.treatment}"
+                )
+
+
 @dataclasses.dataclass
 class _Found:
     """The lines of one side that break one rule."""
