@@ -160,8 +160,8 @@ def _print_finding(finding: Finding) -> None:
     if finding.severity == "refused":
         print(f"  {finding.severity:<8}  {finding.detail}")
     else:
-        detail = f": {finding.detail}" if finding.detail else ""
-        print(f"  {finding.severity:<8}  {finding.count:,} {TITLES[finding.rule]}{detail}")
+        detail = f" ({finding.detail})" if finding.detail else ""
+        print(f"  {finding.severity:<8}  {TITLES[finding.rule]}: {finding.count:,}{detail}")
         for place in finding.places:
             print(f"{indent}{place}")
         if finding.count > len(finding.places):
