@@ -184,7 +184,7 @@ def test_an_embedded_corpus_is_the_same_in_pieces_and_whole():
     assert pairs.place(7) == ("symbols_grammar/sort validation record 7",) * 2
 
 
-@pytest.mark.parametrize("reading", [datasets.load, datasets.pairs])
+@pytest.mark.parametrize("reading", [datasets.load, datasets.text_pairs])
 def test_a_split_that_an_embedded_corpus_has_not_is_refused_with_those_it_has(reading):
     with pytest.raises(InputError, match="no split 'dev'; it has train, validation, test"):
         reading(DataConfig(dataset="symbols_grammar/sort"), "dev")

@@ -157,6 +157,7 @@ def test_auto_says_what_is_missing_when_nothing_fits(costs, config, tmp_path):
         fitted(config, tmp_path, 61 / 2**30)
 
 
+@pytest.mark.slow
 def test_what_auto_chose_is_written_down_and_kept(train, memory, tmp_path):  # noqa: F811
     flags = (
         "--config.training.batch_fitting=auto",
