@@ -27,6 +27,7 @@ setuptools.setup(
             "beartype>=0.22.1",
             "import-linter>=2.5",
             "pytest>=8.4.0",
+            "pytest-xdist>=3.8.0",
             "ruff>=0.16.0",
         ],
         # The three below have no bounds yet, because no test of this project runs with them yet.
