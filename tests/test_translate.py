@@ -3,6 +3,7 @@
 
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -180,14 +181,18 @@ def test_a_terminal_has_a_prompt_and_ctrl_c_ends_the_conversation(place, plain):
     def wait_for(text, times=1):
         nonlocal shown
         while shown.count(text) < times:
+            ready, _, _ = select.select([master], [], [], 60)
+            assert ready, f"waited in vain for {text!r} after {shown!r}"
             shown += os.read(master, 4096).decode()
 
     try:
         wait_for("> ")
         assert "an empty line or Ctrl-D ends" in shown
         os.write(master, b"b c\n")
-        wait_for(plain.splitlines()[0])
         wait_for("> ", 2)
+        [(score, text)] = rows(shown.splitlines()[2])
+        [(expected, same)] = rows(plain.splitlines()[0])
+        assert (float(score), text) == (pytest.approx(float(expected), abs=2e-6), same)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 130
     finally:
