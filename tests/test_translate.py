@@ -136,7 +136,11 @@ def test_samples_are_the_same_every_time_and_others_with_another_seed(translate)
     first = translate(*SAMPLING)
     assert first.status == 0, first.err
     assert len(first.out.splitlines()) == 12
-    assert translate(*SAMPLING, "--config.decode.batch_size=1").out == first.out
+    alone = translate(*SAMPLING, "--config.decode.batch_size=1")
+    for (line, score, text), again in zip(rows(first.out), rows(alone.out), strict=True):
+        # In a batch of another size the same sum may be rounded otherwise in its last digit.
+        assert again == [line, again[1], text]
+        assert float(again[1]) == pytest.approx(float(score), abs=2e-6)
     assert translate(*SAMPLING, "--config.decode.seed=1").out != first.out
 
 
