@@ -194,11 +194,11 @@ def vocabulary(
 
 
 def _sentences(corpora: list[Pairs]) -> Iterator[str]:
-    """All source sentences, then all target sentences."""
-    for side in (0, 1):
-        for pairs in corpora:
-            for chunk in pairs.chunks():
-                yield from chunk[side]
+    """Every sentence of both sides; a large corpus is read once for it."""
+    for pairs in corpora:
+        for sources, targets in pairs.chunks():
+            yield from sources
+            yield from targets
 
 
 def _in_parts(experiment: Experiment) -> Experiment:
