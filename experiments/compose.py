@@ -56,7 +56,8 @@ class Experiment:
     def abstract_state(self) -> TrainState:
         """Shapes, dtypes and shardings of the training state; no array is made."""
         boxed = jax.eval_shape(self._init, self._key())
-        shardings = sharding.shardings_of_state(boxed, self.mesh, self.config.parallel.preset)
+        rules = sharding.rules_of(self.config.parallel)
+        shardings = sharding.shardings_of_state(boxed, self.mesh, rules)
         return jax.tree.map(
             lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
             nn.unbox(boxed),

@@ -27,7 +27,7 @@ def boxed():
 def specs(boxed, preset, data=2, model=4):
     """path -> partition spec."""
     mesh = sharding.make_mesh(ParallelConfig(data=data, model=model))
-    shardings = sharding.shardings_of(boxed, mesh, preset)
+    shardings = sharding.shardings_of(boxed, mesh, sharding.PRESETS[preset])
     return {
         "/".join(key.key for key in path): leaf.spec
         for path, leaf in jax.tree_util.tree_leaves_with_path(shardings)
@@ -92,7 +92,7 @@ def test_rows_of_a_batch_are_divided_along_data_and_scalars_are_everywhere():
 
 def test_describe_says_name_shape_place_and_bytes_on_one_device(boxed):
     mesh = sharding.make_mesh(ParallelConfig(data=2, model=4))
-    shardings = sharding.shardings_of(boxed, mesh, "tensor")
+    shardings = sharding.shardings_of(boxed, mesh, sharding.PRESETS["tensor"])
     lines = sharding.describe(nn.unbox(boxed), shardings).split("\n")
     assert len(lines) == len(jax.tree.leaves(boxed))
     (table,) = (line for line in lines if "embedding/table" in line)
@@ -113,7 +113,7 @@ def test_what_an_optimizer_keeps_for_a_parameter_lies_where_the_parameter_does(n
     make = functools.partial(training.init_state, model, optimizer, with_average=True)
     boxed = jax.eval_shape(make, jax.random.key(0))
     mesh = sharding.make_mesh(ParallelConfig(data=2, model=4))
-    shardings = sharding.shardings_of_state(boxed, mesh, "tensor")
+    shardings = sharding.shardings_of_state(boxed, mesh, sharding.PRESETS["tensor"])
     state = nn.unbox(boxed)
     assert jax.tree.structure(shardings) == jax.tree.structure(state)
     for leaf, where in zip(jax.tree.leaves(state), jax.tree.leaves(shardings), strict=True):

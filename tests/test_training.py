@@ -223,7 +223,7 @@ def three_losses(state, parallel):
     boxed = jax.eval_shape(
         functools.partial(training.init_state, model, optimizer), jax.random.key(0)
     )
-    shardings = sharding.shardings_of_state(boxed, mesh, parallel.preset)
+    shardings = sharding.shardings_of_state(boxed, mesh, sharding.rules_of(parallel))
     step = jax.jit(
         functools.partial(training.train_step, model=model, optimizer=optimizer, config=CONFIG),
         in_shardings=(shardings, sharding.batch_sharding(mesh)),

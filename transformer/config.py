@@ -353,6 +353,10 @@ class TrainingConfig(Group):
     """The validation score that decides which checkpoint is the best."""
     patience: int | None = None
     """Training ends after so many validations in a row that are no better than the best."""
+    max_skipped: int = 10
+    """A step whose loss or gradient is not finite changes nothing but the count of such steps;
+    after so many in a row the training stops.
+    """
     keep_last: int = 5
     """Checkpoints kept, beside the best."""
     keep_around_best: int = 0
@@ -362,7 +366,7 @@ class TrainingConfig(Group):
         """Positive counts."""
         self.require_positive(
             *("steps", "validate_every", "keep_last", "validation_sentences"),
-            *("micro_batches", "patience"),
+            *("micro_batches", "patience", "max_skipped"),
         )
         self.require(self.seed >= 0, "seed", "at least 0")
         self.require(self.r_drop >= 0, "r_drop", "at least 0")
@@ -386,7 +390,15 @@ class ParallelConfig(Group):
     """Devices along the mesh axis ``data``, over which batch rows are divided."""
     model: int = 1
     """Devices along the mesh axis ``model``, over which heads, d_ff and vocabulary are divided."""
-    preset: Literal["replicated", "fsdp", "tensor"] = "replicated"
+    preset: Literal["replicated", "fsdp", "tensor", "fsdp_tensor"] = "replicated"
+    """Which axes of the parameters are divided: none; d_model along ``data``; heads, d_ff and
+    vocabulary along ``model``; or both.
+    """
+    rules: tuple[str, ...] = ()
+    """In place of the preset's, each as LOGICAL=MESH, or LOGICAL= for not divided; for example
+    ``--config.parallel.rules="('vocab=', 'kv=model')"``. The logical axes are vocab, position,
+    embed (d_model), heads, kv (d_k, d_v), mlp (d_ff) and norm.
+    """
 
     def validate(self) -> None:
         """Positive axis sizes."""

@@ -5,6 +5,8 @@ Parameters declare logical axes once, where they are made; a preset maps those n
 axes ``data`` and ``model``. A mesh of one device is a mesh like any other.
 """
 
+from typing import TypeVar
+
 import flax.linen as nn
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -15,22 +17,33 @@ from transformer.errors import InputError
 from transformer.training import TrainState
 
 Rules = tuple[tuple[str, str | None], ...]
+Placed = TypeVar("Placed")
 
-_REPLICATED: Rules = tuple(
-    (axis, None) for axis in ("vocab", "position", "embed", "heads", "kv", "mlp", "norm")
-)
+LOGICAL_AXES = ("vocab", "position", "embed", "heads", "kv", "mlp", "norm")
+"""What the axes of parameters are called where they are declared."""
+MESH_AXES = ("data", "model")
+
+_FSDP = {"embed": "data"}
+_TENSOR = {"vocab": "model", "heads": "model", "mlp": "model"}
 
 PRESETS: dict[str, Rules] = {
-    "replicated": _REPLICATED,
-    "fsdp": (("embed", "data"), *(rule for rule in _REPLICATED if rule[0] != "embed")),
-    "tensor": (
-        *(("vocab", "model"), ("heads", "model"), ("mlp", "model")),
-        *(rule for rule in _REPLICATED if rule[0] not in ("vocab", "heads", "mlp")),
-    ),
+    name: tuple((axis, divided.get(axis)) for axis in LOGICAL_AXES)
+    for name, divided in {
+        "replicated": {},
+        "fsdp": _FSDP,
+        "tensor": _TENSOR,
+        "fsdp_tensor": _FSDP | _TENSOR,
+    }.items()
 }
 """replicated: every device holds everything. fsdp: parameters are divided along ``data``. tensor:
-heads, d_ff and vocabulary are divided along ``model``.
+heads, d_ff and vocabulary are divided along ``model``. fsdp_tensor: both.
 """
+
+
+def rules_of(config: ParallelConfig) -> Rules:
+    """The preset's rules, with those of ``parallel.rules`` in their place."""
+    own = dict(rule.split("=", 1) for rule in config.rules)
+    return tuple((axis, own.get(axis, to) or None) for axis, to in PRESETS[config.preset])
 
 
 def make_mesh(config: ParallelConfig) -> Mesh:
@@ -54,19 +67,19 @@ def make_mesh(config: ParallelConfig) -> Mesh:
     )
 
 
-def shardings_of(boxed: Params, mesh: Mesh, preset: str) -> Params:
+def shardings_of(boxed: Params, mesh: Mesh, rules: Rules) -> Params:
     """A sharding for every array of a tree whose parameters still carry their logical axes.
 
     Args:
       boxed: the abstract result of a model's ``init``.
       mesh: from `make_mesh`.
-      preset: a name in `PRESETS`.
+      rules: from `rules_of`.
     """
     specs = nn.get_partition_spec(boxed)
-    return nn.logical_to_mesh_sharding(specs, mesh, PRESETS[preset])
+    return nn.logical_to_mesh_sharding(specs, mesh, rules)
 
 
-def shardings_of_state(boxed: TrainState, mesh: Mesh, preset: str) -> TrainState:
+def shardings_of_state(boxed: TrainState, mesh: Mesh, rules: Rules) -> TrainState:
     """A sharding for every array of a training state.
 
     What an optimizer keeps in the shape of a parameter (moments, averages) lies where the parameter
@@ -75,9 +88,9 @@ def shardings_of_state(boxed: TrainState, mesh: Mesh, preset: str) -> TrainState
     Args:
       boxed: the abstract result of `training.init_state`.
       mesh: from `make_mesh`.
-      preset: a name in `PRESETS`.
+      rules: from `rules_of`.
     """
-    of_params = shardings_of(boxed.params, mesh, preset)
+    of_params = shardings_of(boxed.params, mesh, rules)
     shapes = jax.tree_util.tree_leaves_with_path(nn.unbox(boxed.params))
     places = {
         path: (leaf.shape, sharding)
@@ -103,6 +116,18 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 def replicated(mesh: Mesh) -> NamedSharding:
     """Every device holds the whole array."""
     return NamedSharding(mesh, PartitionSpec())
+
+
+def place(tree: Placed, where: NamedSharding) -> Placed:
+    """Host arrays as arrays on the mesh. Where the mesh spans several processes, each of them has
+    the whole arrays and takes its own part.
+    """
+    if where.is_fully_addressable:
+        return jax.device_put(tree, where)
+    return jax.tree.map(
+        lambda leaf: jax.make_array_from_callback(leaf.shape, where, lambda index: leaf[index]),
+        tree,
+    )
 
 
 def describe(params: Params, shardings: Params) -> str:
