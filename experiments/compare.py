@@ -9,13 +9,13 @@ Prints both systems' scores with sacreBLEU's two paired tests, the scores by len
 sentences that differ most; the last line is one JSON object. --output=FILE.html writes the same as
 a page.
 
-Each workdir translates with the config saved in it. To compare other ways of decoding, give files
-as --outputs: evaluate, which takes --config.decode fields, leaves its translations in the workdir's
-evaluations, and translate writes them with --output.
+Each workdir translates with the config saved in it, but on one device. To compare other ways of
+decoding, or to divide the work over several devices, give files as --outputs: evaluate, which takes
+--config.decode and --config.parallel fields, leaves its translations in the workdir's evaluations,
+and translate writes them with --output.
 """
 
 import json
-import pathlib
 import sys
 
 from absl import flags
@@ -24,9 +24,10 @@ from experiments import comparison, datasets, workdir
 from experiments.comparison import System
 from experiments.datasets.text_files import read_pairs
 from experiments.flags import run
+from transformer import paths
 from transformer.errors import InputError
 from transformer.metrics import require_tokenization
-from transformer.translator import Translator, load_config
+from transformer.translator import Translator, config_to_read
 
 WORKDIRS = flags.DEFINE_list("workdirs", None, "Two directories that train left: A,B.")
 OUTPUTS = flags.DEFINE_list("outputs", None, "Two files of translations, one a line: A.txt,B.txt.")
@@ -42,8 +43,9 @@ BLEU_LOWERCASE = flags.DEFINE_boolean("bleu_lowercase", False, "BLEU in lower ca
 
 def main() -> None:
     """Compares, and prints what was found."""
-    if OUTPUT.value and not pathlib.Path(OUTPUT.value).parent.is_dir():
-        raise InputError(f"--output={OUTPUT.value}: its folder does not exist; make it first")
+    output = paths.reachable(OUTPUT.value) if OUTPUT.value else None
+    if output and not (paths.is_remote(output) or output.parent.is_dir()):
+        raise InputError(f"--output={output}: its folder does not exist; make it first")
     require_tokenization(BLEU_TOKENIZE.value)
     sources, references, systems = _of_outputs() if OUTPUTS.value else _of_workdirs()
     found = comparison.compare(
@@ -53,9 +55,9 @@ def main() -> None:
         bleu_tokenize=BLEU_TOKENIZE.value,
         bleu_lowercase=BLEU_LOWERCASE.value,
     )
-    if OUTPUT.value:
-        workdir.write_text(pathlib.Path(OUTPUT.value), comparison.as_page(found))
-        print(f"page: {OUTPUT.value}", file=sys.stderr)
+    if output:
+        workdir.write_text(output, comparison.as_page(found))
+        print(f"page: {output}", file=sys.stderr)
     sys.stdout.reconfigure(encoding="utf-8")
     print(comparison.as_text(found))
     print(json.dumps(comparison.as_json(found)))
@@ -82,7 +84,7 @@ def _of_workdirs() -> tuple[list[str], list[str], tuple[System, System]]:
     if bool(SOURCE.value) != bool(TARGET.value):
         raise InputError("--source and --target go together; give both, or --split")
     places = _two("workdirs", WORKDIRS.value)
-    configs = [load_config(place) for place in places]
+    configs = [config_to_read(place) for place in places]
     if SOURCE.value:
         splits = [datasets.from_files(SOURCE.value, TARGET.value)] * 2
     else:

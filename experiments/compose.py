@@ -13,6 +13,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 import optax
+from etils import epath
 from jax.sharding import Mesh
 
 from experiments import cache, datasets, measure
@@ -20,7 +21,7 @@ from experiments.datasets import token_cache
 from experiments.datasets.batching import Batches
 from experiments.datasets.corpus import Corpus
 from experiments.datasets.pairs import Pairs
-from transformer import families, optimizers, sharding, training
+from transformer import families, optimizers, paths, sharding, training
 from transformer.arrays import Params
 from transformer.config import Config, DataConfig
 from transformer.errors import InputError
@@ -28,6 +29,7 @@ from transformer.losses import Sums
 from transformer.subwords import SubwordSampler
 from transformer.tokenizer import Tokenizer
 from transformer.training import Batch, TrainState
+from transformer.translator import abstract_params
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +77,11 @@ class Experiment:
         """`training.train_step`, compiled; the old state is given up to the new one."""
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
         step = functools.partial(
-            training.train_step, model=self.model, optimizer=self.optimizer, config=self.config
+            training.train_step,
+            model=self.model,
+            optimizer=self.optimizer,
+            config=self.config,
+            gathered=sharding.gathered(shardings.params),
         )
         return jax.jit(
             step,
@@ -87,13 +93,23 @@ class Experiment:
     @functools.cached_property
     def eval_step(self) -> Callable[[Params, Batch], Sums]:
         """`training.eval_step`, compiled."""
-        step = functools.partial(training.eval_step, model=self.model, config=self.config)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state.params)
+        gathered = sharding.gathered(shardings)
+
+        def step(params: Params, batch: Batch) -> Sums:
+            params = jax.lax.with_sharding_constraint(params, gathered)
+            return training.eval_step(params, batch, model=self.model, config=self.config)
+
         return jax.jit(
             step,
             in_shardings=(shardings, sharding.batch_sharding(self.mesh)),
             out_shardings=sharding.replicated(self.mesh),
         )
+
+    def on_mesh(self, batch: Batch) -> Batch:
+        """A training batch, or what this process has read of it, where the step wants it."""
+        rows = self.data.train.rows(batch.source.shape[1])
+        return sharding.place_rows(batch, sharding.batch_sharding(self.mesh), rows)
 
     def abstract_batch(self, rows: int, length: int) -> Batch:
         """The shape of a training batch, and how its rows are divided over the mesh."""
@@ -110,7 +126,7 @@ class Experiment:
         return jax.random.key(self.config.training.seed)
 
 
-def build(config: Config, workdir: pathlib.Path | None = None) -> Experiment:
+def build(config: Config, workdir: epath.Path | None = None) -> Experiment:
     """Composes the experiment that `config` describes.
 
     Args:
@@ -121,17 +137,22 @@ def build(config: Config, workdir: pathlib.Path | None = None) -> Experiment:
     Raises:
       InputError: for data, vocabulary or devices that do not fit the config.
     """
-    sharding.make_mesh(config.parallel)  # too few devices are told before the text is read
+    # Devices that are too few, or do not divide the model, are told before the text is read.
+    abstract_params(config)
+    where = sharding.batch_sharding(sharding.make_mesh(config.parallel))
     mixture = datasets.training_corpora(config.data)
     tokenizer = vocabulary(config, [pairs for _, pairs in mixture], workdir)
     validation = datasets.load(config.data, "validation")
     folder = _token_folder(config, workdir)
     train = [(weight, _tokenized(config, pairs, tokenizer, folder)) for weight, pairs in mixture]
-    data = Data(
-        Batches(train, config.data, config.training.seed, _sampler(config.data, tokenizer)),
-        validation,
-        Corpus.tokenized(validation, tokenizer),
+    batches = Batches(
+        train,
+        config.data,
+        config.training.seed,
+        _sampler(config.data, tokenizer),
+        functools.partial(sharding.own_rows, where),
     )
+    data = Data(batches, validation, Corpus.tokenized(validation, tokenizer))
     return assembled(config, tokenizer, data)
 
 
@@ -152,10 +173,13 @@ def _sampler(data: DataConfig, tokenizer: Tokenizer) -> SubwordSampler | None:
     return SubwordSampler(tokenizer, data.tokenizer, data.subword_sampling)
 
 
-def _token_folder(config: Config, workdir: pathlib.Path | None) -> pathlib.Path:
+def _token_folder(config: Config, workdir: epath.Path | None) -> pathlib.Path:
+    """On this machine, since its files are mapped into memory."""
     if config.data.token_cache is not None:
-        return pathlib.Path(config.data.token_cache)
-    return cache.folder("tokens") if workdir is None else workdir / "tokens"
+        return pathlib.Path(paths.local(config.data.token_cache, "data.token_cache"))
+    if workdir is None or paths.is_remote(workdir):
+        return cache.folder("tokens")
+    return pathlib.Path(workdir) / "tokens"
 
 
 def _tokenized(config: Config, pairs: Pairs, tokenizer: Tokenizer, folder: pathlib.Path) -> Corpus:
@@ -171,14 +195,14 @@ def _tokenized(config: Config, pairs: Pairs, tokenizer: Tokenizer, folder: pathl
 
 
 def vocabulary(
-    config: Config, corpora: list[Pairs], workdir: pathlib.Path | None = None
+    config: Config, corpora: list[Pairs], workdir: epath.Path | None = None
 ) -> Tokenizer:
     """The workdir's vocabulary, or the config's, or one that is learned from the training text."""
     saved = workdir and workdir / "tokenizer.model"
     if saved and saved.exists():
         tokenizer = Tokenizer.load(saved)
     elif config.data.tokenizer_model is not None:
-        tokenizer = Tokenizer.load(pathlib.Path(config.data.tokenizer_model))
+        tokenizer = Tokenizer.load(paths.reachable(config.data.tokenizer_model))
     else:
         tokenizer = Tokenizer.train(
             _sentences(corpora),
@@ -210,8 +234,9 @@ def _in_parts(experiment: Experiment) -> Experiment:
       InputError: when there is no such number.
     """
     config, shapes = experiment.config, experiment.data.train.shapes()
-    rows = math.gcd(*(rows for rows, _ in shapes))
-    possible = [parts for parts in range(1, rows + 1) if rows % parts == 0]
+    rows, devices = math.gcd(*(rows for rows, _ in shapes)), config.parallel.data
+    possible = [parts for parts in range(1, rows // devices + 1) if rows % (parts * devices) == 0]
+    sharding.require_rows(shapes, experiment.mesh, 1)
     given = config.training.micro_batches
     if given is not None or config.training.batch_fitting == "fixed":
         if (given or 1) not in possible:

@@ -100,14 +100,14 @@ class Shape:
 
 
 def experiment_of_lengths(
-    config: Config, tokenizer: Tokenizer, mixture: Sequence[tuple[float, Lengths, Lengths]]
+    config: Config, tokenizer: Tokenizer | None, mixture: Sequence[tuple[float, Lengths, Lengths]]
 ) -> compose.Experiment:
     """The experiment on sentences of these lengths, all of one and the same token: shapes, plan
     and time of the training steps are those of the real text, which need not be kept for it.
 
     Args:
       config: validated.
-      tokenizer: of the experiment; no sub-words are sampled.
+      tokenizer: of the experiment, if it has one already; no sub-words are sampled.
       mixture: for each corpus its weight and the lengths of its sources and targets.
 
     Raises:
@@ -121,8 +121,18 @@ def experiment_of_lengths(
     corpora = [(weight, Corpus(side(left), side(right))) for weight, left, right in mixture]
     batches = Batches(corpora, config.data, config.training.seed)
     nothing = datasets.Split(config.data.dataset, [], [])
-    data = compose.Data(batches, nothing, Corpus.tokenized(nothing, tokenizer))
+    data = compose.Data(batches, nothing, Corpus(Side.of([]), Side.of([])))
     return compose.assembled(config, tokenizer, data)
+
+
+def experiment_of_shapes(config: Config) -> compose.Experiment:
+    """The experiment on batches of every shape that the config allows, without text or tokenizer.
+
+    Raises:
+      InputError: for devices or micro-batches that do not fit the config.
+    """
+    lengths = np.array(config.data.bucket_lengths, np.int32)
+    return experiment_of_lengths(config, None, [(1.0, lengths, lengths)])
 
 
 def batches_by_shape(experiment: compose.Experiment) -> Counter[tuple[int, int]]:

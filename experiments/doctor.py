@@ -24,6 +24,7 @@ from experiments import compose, costs, datasets, measure
 from experiments.datasets.defects import TITLES, Finding, Readable, Split
 from experiments.datasets.pairs import Pairs
 from experiments.flags import run
+from experiments.tables import byte_size, duration, print_table
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.tokenizer import Tokenizer
@@ -116,7 +117,7 @@ def _vocabulary(config: Config, mixture: Mixture) -> Tokenizer | InputError:
     began = time.monotonic()
     readable = [Readable(pairs) for _, pairs in mixture]
     tokenizer = _or_error(compose.vocabulary, config, readable)
-    _say(f"vocabulary: {_duration(time.monotonic() - began)}")
+    _say(f"vocabulary: {duration(time.monotonic() - began)}")
     return tokenizer
 
 
@@ -125,7 +126,7 @@ def _read(
 ) -> Split:
     began = time.monotonic()
     split = Split(name, corpora, tokenizer, config.data.max_length)
-    _say(f"{name}: {len(split):,} pairs read in {_duration(time.monotonic() - began)}")
+    _say(f"{name}: {len(split):,} pairs read in {duration(time.monotonic() - began)}")
     return split
 
 
@@ -142,7 +143,7 @@ def _print_split(split: Split, findings: Sequence[Finding]) -> dict[str, Any]:
                 [name.replace("_", " ").replace("95 percent", "95%")]
                 + [_number(figures.get(name, 0)) for figures in sides.values()]
             )
-    _table(rows)
+    print_table(rows)
     for finding in findings:
         _print_finding(finding)
     if not findings:
@@ -184,7 +185,7 @@ def _print_vocabulary(
                 1 - side.unknown_tokens / int(side.lengths.sum()) for side in split.sides
             ]
             rows.append([name, *(f"{share:.4%}" for share in coverage[name])])
-    _table(rows)
+    print_table(rows)
     return {"size": tokenizer.vocab_size, "known_tokens": coverage}
 
 
@@ -207,7 +208,7 @@ def _print_run(
     epochs = config.training.steps / batches.per_epoch
     parts = config.training.micro_batches or 1
     padding = batches.padding_share()
-    _table(
+    print_table(
         [
             ["parameters", f"{parameters:,}"],
             ["steps", f"{config.training.steps:,}"],
@@ -244,7 +245,7 @@ def _print_run(
     if mean is None:
         least = flops / costs.product_flops() / experiment.mesh.size
         print(f"  time      not measured: {untimed}; at the speed of this device's float32 matrix")
-        print(f"            product the products alone take {_duration(least)}")
+        print(f"            product the products alone take {duration(least)}")
     else:
         _print_time(mean, steps)
     return {
@@ -288,19 +289,19 @@ def _print_shapes(shapes: Sequence[costs.Shape]) -> None:
             [
                 f"{shape.rows} x {shape.length}",
                 f"{shape.batches:,}",
-                _size(cost.argument_bytes),
-                _size(cost.temporary_bytes + cost.output_bytes),
-                _size(cost.peak_bytes),
+                byte_size(cost.argument_bytes),
+                byte_size(cost.temporary_bytes + cost.output_bytes),
+                byte_size(cost.peak_bytes),
                 f"{shape.flops:.2e} FLOPs",
                 f"{cost.flops:.2e} FLOPs",
                 "not timed" if shape.seconds is None else f"{shape.seconds:.3g} s",
             ]
         )
-    _table(rows)
+    print_table(rows)
 
 
 def _print_memory(needed: int, available: int, parts: int) -> None:
-    there = f"the step needs {_size(needed)} a device, of {_size(available)}"
+    there = f"the step needs {byte_size(needed)} a device, of {byte_size(available)}"
     if needed <= available:
         print(f"  memory    {there}: it fits")
         return
@@ -327,7 +328,7 @@ def _print_flops(flops: float, parts: int) -> None:
 
 def _print_time(mean: float, steps: int) -> None:
     print(
-        f"  time      about {_duration(mean * steps)} on this machine ({mean:.3g} s a step): an "
+        f"  time      about {duration(mean * steps)} on this machine ({mean:.3g} s a step): an "
         "estimate from a few steps,\n            without compilation, validation and saving"
     )
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
@@ -345,28 +346,8 @@ def _section(title: str) -> None:
     print(f"\n{title[0].upper()}{title[1:]}")
 
 
-def _table(rows: Sequence[Sequence[str]]) -> None:
-    """Aligned columns, the first to the left."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *others in rows:
-        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        print("  ".join(["", first.ljust(widths[0]), *cells]).rstrip())
-
-
 def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
-
-
-def _size(count: int) -> str:
-    """Of memory, from a number of bytes."""
-    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.1f} s"
 
 
 def _say(text: str) -> None:

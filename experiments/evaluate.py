@@ -11,7 +11,7 @@ report to open in a browser (.html), whose path is printed on standard error.
 
 import json
 import math
-import pathlib
+import os
 import re
 import sys
 
@@ -22,6 +22,7 @@ from absl import flags
 from experiments import datasets, weights, workdir
 from experiments.flags import run
 from experiments.report import Evaluation, evaluation_page
+from transformer import paths
 from transformer.config import Config
 from transformer.decoding import search_limits
 from transformer.errors import InputError
@@ -45,7 +46,7 @@ def main(config: Config) -> None:
     require_tokenization(BLEU_TOKENIZE.value)
     if SOURCE.value:
         split = datasets.from_files(SOURCE.value, TARGET.value)
-        name = "-".join(pathlib.Path(path).name for path in (SOURCE.value, TARGET.value))
+        name = "-".join(os.path.basename(path) for path in (SOURCE.value, TARGET.value))
     else:
         split = datasets.load(config.data, SPLIT.value)
         name = SPLIT.value
@@ -59,12 +60,13 @@ def main(config: Config) -> None:
     name += weights.suffix() + _bleu_suffix()
     stem = re.sub(r"[^\w.-]", "_", name)
     folder = directory / "evaluations"
-    folder.mkdir(exist_ok=True)
+    if not paths.is_remote(folder):
+        folder.mkdir(exist_ok=True)
     translations = "".join(text + "\n" for text in evaluation.translations)
     workdir.write_text(folder / f"{stem}.txt", translations)
     workdir.write_json(folder / f"{stem}.json", evaluation.scores)
     report = evaluation_page(
-        f"{directory.resolve().name} on {name}",
+        f"{os.path.basename(os.path.abspath(directory))} on {name}",
         evaluation,
         config,
         weights=weights.description(config),

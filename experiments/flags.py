@@ -27,11 +27,11 @@ from experiments import cache, memory
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.fields import Group, flat, unknown_field
-from transformer.translator import load_config
+from transformer.translator import config_to_read
 
 _TYPES = {"int": int, "float": float, "str": str, "bool": bool}
-_SHARED = "experiments.weights"
-"""The module of the flags that several apps have."""
+_SHARED = ("experiments.weights", "experiments.distributed")
+"""The modules of flags that several apps have."""
 _OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]+)")
 
 
@@ -43,8 +43,8 @@ def run(main: Callable[..., int | None], config_from: str | None) -> None:
     Args:
       main: of an app; its module's docstring is what ``--help`` begins with.
       config_from: ``config`` when the flag ``--config=FILE.py[:ARGUMENT]`` names it, ``workdir``
-        when it is the one saved in ``--workdir``; None when the app has no config of its own, and
-        `main` is called without one.
+        when it is the one saved in ``--workdir``, but on one device unless the flags say otherwise;
+        None when the app has no config of its own, and `main` is called without one.
     """
 
     def guarded(arguments: list[str]) -> None:
@@ -106,7 +106,7 @@ def _parse(arguments: list[str], config_from: str | None) -> list[str]:
         config = load_config_file(place)
     else:
         rest = arguments
-        config = load_config(pathlib.Path(_take(arguments, "workdir")[0]))
+        config = config_to_read(_take(arguments, "workdir")[0])
     known = flat(config)
     for argument in rest:
         override = _OVERRIDE.match(argument)
@@ -208,7 +208,7 @@ def help_text(main: Callable[..., int | None], config_from: str | None) -> str:
     lines = [inspect.getdoc(module) or "", "", "Flags:"]
     if config_from == "config":
         lines.append("  --config: FILE.py or FILE.py:ARGUMENT, with the experiment's get_config().")
-    for flag in _flags_of(_SHARED) + _flags_of(module.__name__):
+    for flag in [flag for name in (*_SHARED, module.__name__) for flag in _flags_of(name)]:
         default = "" if flag.default is None else f" (default {flag.default})"
         lines.append(f"  --{flag.name}: {flag.help}{default}")
     if config_from is not None:
@@ -216,6 +216,12 @@ def help_text(main: Callable[..., int | None], config_from: str | None) -> str:
             "",
             "Config fields, overridden with --config.FIELD=VALUE (defaults of the paper's base):",
         ]
+        if config_from == "workdir":
+            lines += [
+                "those of the workdir hold here, but for parallel: however many devices trained",
+                "the model, it is read on one; --config.parallel.data=8 divides the sentences over",
+                "8.",
+            ]
         lines += _field_lines(Config())
     return "\n".join(lines)
 

@@ -5,9 +5,10 @@ import collections
 import dataclasses
 import json
 import math
-import pathlib
 from collections.abc import Sequence
 from typing import Any
+
+from etils import epath
 
 from experiments import checks
 from experiments.datasets import Split
@@ -56,7 +57,7 @@ def evaluation_page(
     *,
     weights: str,
     parameters: int,
-    metrics: pathlib.Path,
+    metrics: epath.Path,
 ) -> str:
     """The report as one HTML file.
 
@@ -159,10 +160,10 @@ def _scores(scores: dict[str, Any]) -> list[Html]:
     ]
 
 
-def read_metrics(path: pathlib.Path) -> tuple[dict[str, list[dict[str, Any]]], int]:
+def read_metrics(path: epath.Path) -> tuple[dict[str, list[dict[str, Any]]], int]:
     """The lines of a ``metrics.jsonl`` by split, in order, and how many could not be read."""
     by_split, broken = collections.defaultdict(list), 0
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    text = path.read_bytes().decode("utf-8", "replace") if path.is_file() else ""
     for line in text.split("\n"):
         if not line.strip():
             continue
@@ -182,7 +183,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _learning_curves(path: pathlib.Path) -> list[Html]:
+def _learning_curves(path: epath.Path) -> list[Html]:
     by_split, broken = read_metrics(path)
 
     def line(name: str, split: str, measure: str) -> Series:

@@ -12,16 +12,18 @@ of more than data.max_length tokens is cut to its first data.max_length - 1, wit
 """
 
 import contextlib
+import io
 import itertools
-import pathlib
 import sys
 from collections.abc import Iterator
+from typing import TextIO
 
 from absl import flags
 
 from experiments import weights
 from experiments.datasets.text_files import split_lines
 from experiments.flags import run
+from transformer import paths
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.translator import Translator
@@ -144,24 +146,31 @@ def _read(flag: flags.FlagHolder) -> list[str]:
     if path is None:
         return split_lines(sys.stdin.buffer.read(), "standard input")
     try:
-        return split_lines(pathlib.Path(path).read_bytes(), path)
+        return split_lines(paths.reachable(path).read_bytes(), path)
     except OSError as error:
-        raise InputError(f"--{flag.name}={path} cannot be read: {error.strerror}") from None
+        told = paths.reason(error)
+        raise InputError(f"--{flag.name}={path} cannot be read: {told}") from None
 
 
 @contextlib.contextmanager
-def _writer(path: str | None) -> Iterator:
+def _writer(path: str | None) -> Iterator[TextIO]:
     """Only a new line ends a line here too, on every platform."""
     if path is None:
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")
         yield sys.stdout
         return
+    place = paths.reachable(path)
     try:
-        file = open(path, "w", encoding="utf-8", newline="\n")  # noqa: SIM115 - closed below
+        if paths.is_remote(place):
+            # An object store takes a file whole.
+            lines = io.StringIO(newline="\n")
+            yield lines
+            place.write_bytes(lines.getvalue().encode())
+            return
+        with open(place, "w", encoding="utf-8", newline="\n") as file:
+            yield file
     except OSError as error:
-        raise InputError(f"--output={path} cannot be written: {error.strerror}") from None
-    with file:
-        yield file
+        raise InputError(f"--output={path} cannot be written: {paths.reason(error)}") from None
 
 
 if __name__ == "__main__":

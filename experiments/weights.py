@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which weights an app uses: the flags of every app that reads a workdir, and what they load."""
 
-import pathlib
-
 from absl import flags
+from etils import epath
 
+from transformer import paths
 from transformer.config import Config
 from transformer.translator import Translator
 
@@ -26,9 +26,9 @@ ENSEMBLE = flags.DEFINE_list(
 )
 
 
-def directory() -> pathlib.Path:
+def directory() -> epath.Path:
     """The workdir."""
-    return pathlib.Path(WORKDIR.value)
+    return paths.reachable(WORKDIR.value)
 
 
 def translator(config: Config) -> Translator:

@@ -2,13 +2,15 @@
 """The directory of one run: one config, one trainer at a time, files whole or not there."""
 
 import contextlib
-import fcntl
 import json
 import logging
-import pathlib
 from collections.abc import Iterator
 from typing import Any
 
+from etils import epath
+
+from experiments import claims
+from transformer import paths
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.fields import difference
@@ -25,7 +27,7 @@ _NOT_COMPARED = (
 
 
 @contextlib.contextmanager
-def claimed(workdir: pathlib.Path, config: Config) -> Iterator[Config]:
+def claimed(workdir: epath.Path, config: Config) -> Iterator[Config]:
     """Makes the directory if needed, keeps other trainings out, and holds it to one config.
 
     The config is written with `begin`, when data and vocabulary have proved good, so that a start
@@ -33,23 +35,39 @@ def claimed(workdir: pathlib.Path, config: Config) -> Iterator[Config]:
     where ``training.batch_fitting`` is ``auto`` with what that chose when the run began.
 
     Raises:
-      InputError: when another training runs in it, or it was begun with another config.
+      InputError: when it cannot be written, when another training runs in it, or when it was begun
+        with another config.
     """
+    with contextlib.ExitStack() as stack:
+        try:
+            # An object store has no directories; asking for one may make a bucket.
+            if not paths.is_remote(workdir):
+                _make(workdir)
+            stack.enter_context(claims.held(workdir))
+        except InputError:
+            raise
+        # Stores have exceptions of their own.
+        except Exception as error:  # noqa: BLE001
+            raise InputError(
+                f"--workdir={workdir} cannot be written: {paths.reason(error)}; name a "
+                "directory in which files can be made"
+            ) from None
+        yield held_to(config, workdir)
+
+
+def _make(workdir: epath.Path) -> None:
     if workdir.exists() and not workdir.is_dir():
         raise InputError(f"--workdir={workdir} is a file; name a directory")
     workdir.mkdir(parents=True, exist_ok=True)
-    with open(workdir / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"another training is running in {workdir}; wait for it, or use another --workdir"
-            ) from None
-        yield _held_to(config, workdir)
 
 
-def _held_to(config: Config, workdir: pathlib.Path) -> Config:
-    trained = any((workdir / "checkpoints").glob("[0-9]*"))
+def held_to(config: Config, workdir: epath.Path) -> Config:
+    """The config, if it is the one that the directory was begun with; see `claimed`.
+
+    Raises:
+      InputError: when it is not.
+    """
+    trained = any(path.name.isdigit() for path in paths.children(workdir / "checkpoints"))
     for needed in ("config.json", "tokenizer.model"):
         if trained and not (workdir / needed).exists():
             raise InputError(
@@ -81,23 +99,42 @@ def _held_to(config: Config, workdir: pathlib.Path) -> Config:
     return config
 
 
-def begin(workdir: pathlib.Path, config: Config, tokenizer: Tokenizer) -> None:
+def begin(workdir: epath.Path, config: Config, tokenizer: Tokenizer) -> None:
     """Writes what makes the workdir self-contained, before the first step."""
     model = workdir / "tokenizer.model"
     if not model.exists():
-        partial = model.with_suffix(".partial")
-        partial.write_bytes(tokenizer.model)
-        partial.replace(model)
+        write_bytes(model, tokenizer.model)
     write_text(workdir / "config.json", config.to_json())
 
 
-def write_text(path: pathlib.Path, text: str) -> None:
-    """Writes a file whole: a reader sees the old text or the new one."""
+def write_bytes(path: epath.Path, data: bytes) -> None:
+    """Writes a file whole: a reader sees what was there before, or all of this.
+
+    Raises:
+      InputError: when it cannot be written; what was there before is.
+    """
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    try:
+        if paths.is_remote(path):
+            # An object appears when it is complete.
+            path.write_bytes(data)
+        else:
+            partial.write_bytes(data)
+            partial.replace(path)
+    # Stores have exceptions of their own.
+    except Exception as error:  # noqa: BLE001
+        if not paths.is_remote(path):
+            partial.unlink(missing_ok=True)
+        raise InputError(
+            f"{path} cannot be written: {paths.reason(error)}; make it writable, or make room there"
+        ) from None
 
 
-def write_json(path: pathlib.Path, value: Any) -> None:
+def write_text(path: epath.Path, text: str) -> None:
+    """Writes a text file whole, in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: epath.Path, value: Any) -> None:
     """Writes a JSON file whole, indented."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")

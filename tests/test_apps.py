@@ -51,12 +51,12 @@ def environment():
     }
 
 
-def start(module, *arguments):
-    """``python -m MODULE ARGUMENTS``, running."""
+def start(module, *arguments, devices=1):
+    """``python -m MODULE ARGUMENTS``, running, with so many simulated devices."""
     return subprocess.Popen(
         [sys.executable, "-m", module, *map(str, arguments)],
         cwd=REPOSITORY,
-        env=environment(),
+        env=environment() | {"JAX_NUM_CPU_DEVICES": str(devices)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -356,10 +356,12 @@ def test_parallel_and_logging_fields_are_not_compared(train, trained, workdir):
 
 
 def test_a_second_training_in_the_same_workdir_is_refused(train, workdir):
+    from etils import epath
+
     from experiments.workdir import claimed
     from transformer.translator import load_config
 
-    with claimed(workdir, load_config(workdir)):
+    with claimed(epath.Path(workdir), load_config(workdir)):
         finished = run("experiments.train", *train(workdir))
     assert (finished.status, finished.out) == (1, "")
     assert "another training is running" in finished.err

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is saved comes back bit for bit; what is damaged is named, set aside and never used."""
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -12,20 +13,29 @@ import numpy as np
 import optax
 import pytest
 
+from transformer import optimizers
 from transformer.checkpoints import Checkpoints, average_params
-from transformer.config import TrainingConfig
+from transformer.config import OptimizerConfig, TrainingConfig
 from transformer.errors import InputError
 from transformer.training import TrainState
 
 OPTIMIZER = optax.adam(1e-3)
+OPTIMIZERS = ("adam", "adafactor", "muon", "schedule_free")
+"""Those whose states have different shapes."""
 KEEP_ALL = TrainingConfig(keep_last=9)
 
 
 def state_at(step):
-    """A state of three leaves whose every number depends on the step."""
+    """A state of three leaves whose every number depends on the step.
+
+    The kernel is too large to be held in the nodes of the database, which have checksums.
+    """
     keys = jax.random.split(jax.random.key(step), 7)
     params = {
-        "encoder": {"kernel": jax.random.normal(keys[0], (3, 4)), "bias": jnp.arange(4.0) + step},
+        "encoder": {
+            "kernel": jax.random.uniform(keys[0], (30, 40)),
+            "bias": jnp.arange(4.0) + step,
+        },
         "scale": jax.random.uniform(keys[1], ()),
     }
     gradients = jax.tree.map(lambda leaf: leaf * 0.1 + step, params)
@@ -139,7 +149,7 @@ def digests(text):
     def damage(workdir, step):
         path = workdir / "checkpoints" / "digests" / f"{step}.json"
         path.write_bytes(text)
-        return f"{step}.json cannot be read"
+        return f"digests/{step}.json is not what was written"
 
     return damage
 
@@ -162,6 +172,30 @@ def test_a_state_comes_back_bit_for_bit_with_its_meta(tmp_path, abstract):
     assert bits(state) == bits(state_at(7))
     assert meta == meta_at(7)
     assert jax.random.uniform(state.rng) == jax.random.uniform(state_at(7).rng)
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_every_field_of_the_state_comes_back(tmp_path, name):
+    config = OptimizerConfig(name=name, schedule="constant")
+    optimizer = optimizers.build(config, d_model=4, steps=10)
+    params = {"kernel": jnp.arange(24.0).reshape(4, 6), "scale": jnp.ones(6)}
+    gradients = jax.tree.map(lambda leaf: 0.1 * leaf + 1, params)
+    _, opt_state = optimizer.update(gradients, optimizer.init(params), params)
+    values = {
+        "step": jnp.int32(7),
+        "params": params,
+        "opt_state": opt_state,
+        "rng": jax.random.key(3),
+        "average": jax.tree.map(lambda leaf: leaf / 3, params),
+        "skipped": jnp.int32(2),
+    }
+    fields = {field.name for field in dataclasses.fields(TrainState)}
+    assert fields <= values.keys(), "a new field must be saved too"
+    state = TrainState(**{field: values[field] for field in fields})
+    with Checkpoints(tmp_path, KEEP_ALL, writing=True) as checkpoints:
+        checkpoints.save(state, {})
+    found, _ = restored(tmp_path, jax.eval_shape(lambda: state))
+    assert bits(found) == bits(state)
 
 
 def test_the_newest_is_restored_though_another_is_the_best(three, abstract):
@@ -296,10 +330,96 @@ def test_a_file_too_many_is_a_damage(three, abstract):
     assert bits(state) == bits(state_at(20))
 
 
-def test_without_digests_what_can_be_read_is_used(three, abstract):
+def test_without_digests_what_can_be_read_is_used_with_a_warning(three, abstract, caplog):
     shutil.rmtree(three / "checkpoints" / "digests")
+    assert bits(best_params(three, abstract)) == bits(state_at(10).params)
+    assert "that of step 10 is used although it cannot be verified" in caplog.text
     state, _ = restored(three, abstract)
     assert bits(state) == bits(state_at(30))
+    assert "that of step 30 is used although it cannot be verified" in caplog.text
+    averaged = best_params(three, abstract, average=1)
+    assert bits(averaged) == bits(state_at(30).params)
+
+
+def test_damaged_digests_alone_make_no_run_unusable(tmp_path, abstract, caplog):
+    save(tmp_path, [10])
+    (tmp_path / "checkpoints" / "digests" / "10.json").write_text("{")
+    state, _ = restored(tmp_path, abstract)
+    assert bits(state) == bits(state_at(10))
+    assert "digests/10.json is not what was written" in caplog.text
+    assert "step 10 is used although it cannot be verified" in caplog.text
+
+
+def test_what_is_known_to_be_damaged_is_not_used_even_if_it_is_all_there_is(tmp_path, abstract):
+    save(tmp_path, [10])
+    flip(tmp_path, 10)
+    with pytest.raises(InputError, match="step 10: file .* is not what was written"):
+        restored(tmp_path, abstract)
+
+
+def test_digests_that_changed_places_are_both_noticed(three, abstract, caplog):
+    folder = three / "checkpoints" / "digests"
+    for old, new in (("20.json", "x"), ("30.json", "20.json"), ("x", "30.json")):
+        (folder / old).rename(folder / new)
+    state, _ = restored(three, abstract)
+    assert bits(state) == bits(state_at(10))
+    assert "step 20: digests/20.json" in caplog.text
+    assert "step 30: digests/30.json" in caplog.text
+
+
+def worse_metrics(three):
+    """The best checkpoint's score is no longer the best."""
+    path = three / "checkpoints" / "10" / "metrics" / "metrics"
+    path.write_text(path.read_text().replace("1.0", "9.0"))
+
+
+def no_metrics(three):
+    """The best checkpoint's score is gone."""
+    shutil.rmtree(three / "checkpoints" / "10" / "metrics")
+
+
+@pytest.mark.parametrize("harm", [worse_metrics, no_metrics])
+def test_the_best_never_changes_without_a_word(three, abstract, caplog, harm):
+    harm(three)
+    with Checkpoints(three, KEEP_ALL) as checkpoints:
+        assert checkpoints.best() == 30
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert "step 10: file metrics/metrics is " in warning
+    assert bits(best_params(three, abstract)) == bits(state_at(30).params)
+
+
+def test_damaged_metrics_do_not_make_a_worse_one_the_best(three):
+    path = three / "checkpoints" / "30" / "metrics" / "metrics"
+    path.write_text(path.read_text().replace("2.0", "0.0"))
+    with Checkpoints(three, KEEP_ALL) as checkpoints:
+        assert checkpoints.best() == 10
+
+
+def test_a_damaged_one_is_set_aside_where_another_would_be_deleted(three):
+    worse_metrics(three)
+    save(three, [40], keep_last=1, nll={40: 0.5})
+    assert steps_in(three) == [40]
+    assert (three / "checkpoints" / "damaged-10").is_dir()
+    kept = sorted(path.name for path in (three / "checkpoints" / "digests").iterdir())
+    assert kept == ["40.json"]
+
+
+def test_a_removed_checkpoint_is_missed(three, abstract, caplog):
+    shutil.rmtree(three / "checkpoints" / "30")
+    state, _ = restored(three, abstract)
+    assert bits(state) == bits(state_at(20))
+    assert "the checkpoint of step 30 is not there" in caplog.text
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf")])
+def test_a_score_that_is_no_number_is_not_the_best(tmp_path, score):
+    save(tmp_path, [1, 2, 3], nll={1: 5.0, 2: -score, 3: score})
+    with Checkpoints(tmp_path, KEEP_ALL) as checkpoints:
+        assert checkpoints.best() == 1
+
+
+def test_the_directory_may_be_named_by_text(three, abstract):
+    assert bits(best_params(str(three), abstract)) == bits(state_at(10).params)
 
 
 def test_without_digests_what_cannot_be_read_is_not_used(three, abstract, caplog):
@@ -377,9 +497,13 @@ def test_a_workdir_without_checkpoints_is_an_input_error_for_a_reader(tmp_path, 
 
 def test_digests_name_every_file_of_a_checkpoint(three):
     folder = three / "checkpoints" / "30"
-    named = json.loads((three / "checkpoints" / "digests" / "30.json").read_text())
-    assert named == contents(folder)
-    assert {name.split("/")[0] for name in named} >= {"params", "progress", "meta"}
+    record = json.loads((three / "checkpoints" / "digests" / "30.json").read_text())
+    assert record["step"] == 30
+    written_last = {"_CHECKPOINT_METADATA", "commit_success.txt"}
+    assert contents(folder).keys() - record["files"].keys() == written_last
+    assert record["files"].items() <= contents(folder).items()
+    items = {name.split("/")[0] for name in record["files"]}
+    assert items == {"params", "progress", "meta", "metrics"}
 
 
 # Running averages, and the best by another score.

@@ -2,6 +2,7 @@
 """Model, loss, gradients and search are those of the NumPy oracle, the layers those of PyTorch."""
 
 import dataclasses
+import functools
 
 import flax.linen as nn
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 import oracle
 import pytest
 
-from transformer import families, training, translator
+from transformer import families, sharded_decoding, training
 from transformer.config import DecodeConfig, TrainingConfig, TransformerConfig
 from transformer.layers import MultiHeadAttention
 from transformer.masks import causal_mask, padding_mask
@@ -139,9 +140,8 @@ def test_search_over_the_cache_is_the_oracles_search_from_scratch(
     params = oracle.random_params(model, seed=4)
     sources = np.array([[4, 7, 5, 2], [0, 0, 0, 0], [6, 2, 0, 0], [8, 8, 2, 0]], np.int32)
     with jax.enable_x64(True):
-        found = translator._decode(
-            oracle.float64(params),
-            jnp.asarray(sources),
+        search = functools.partial(
+            sharded_decoding.search,
             model=model,
             config=DecodeConfig(
                 beams=beams, length_penalty=penalty, alpha=alpha, extra_length=4, max_length=None
@@ -149,6 +149,7 @@ def test_search_over_the_cache_is_the_oracles_search_from_scratch(
             results=results,
             max_length=8,
         )
+        found = jax.jit(search)(oracle.float64(params), jnp.asarray(sources))
     found = jax.tree.map(np.asarray, found)
     p = oracle.arrays(params)
     lengths = set()

@@ -3,8 +3,11 @@
 
 import json
 import math
+import runpy
 import shutil
+import sys
 
+import jax
 import pytest
 from test_apps import run
 from test_bad_input import WORDS, place  # noqa: F401 - a fixture
@@ -12,8 +15,10 @@ from test_html import Reader
 
 from experiments.datasets import Split
 from experiments.report import Evaluation, evaluation_page, read_metrics
-from transformer.config import Config, DecodeConfig
+from transformer.config import Config, DecodeConfig, ParallelConfig
+from transformer.errors import InputError
 from transformer.metrics import corpus_scores
+from transformer.translator import Translator, load_config
 
 SOURCES = ["the cat sat on the mat", "Paris", "a dog runs", "</script>", "שלום\u2028world"]
 REFERENCES = ["die Katze saß auf der Matte", "Paris", "ein Hund rennt", "<b>fett</b> & so", "hallo"]
@@ -239,3 +244,71 @@ def test_an_unknown_tokenization_is_refused_before_anything_is_translated(evalua
     refused = run("experiments.evaluate", f"--workdir={workdir}", "--bleu_tokenize=13b")
     assert (refused.status, refused.out) == (1, "")
     assert "'13b' is unknown; sacreBLEU has" in refused.err
+
+
+# On other devices than the training's.
+
+
+@pytest.fixture(scope="module")
+def from_many_devices(evaluated, tmp_path_factory):
+    """The same workdir, as a training on 32 devices would have left it."""
+    workdir = shutil.copytree(evaluated[0], tmp_path_factory.mktemp("many") / "run")
+    config = load_config(workdir)
+    parallel = ParallelConfig(data=16, model=2, preset="fsdp_tensor")
+    (workdir / "config.json").write_text(config.replace(parallel=parallel).to_json())
+    return workdir
+
+
+def assert_the_same_scores(finished, evaluated):
+    """But for rounding."""
+    assert finished.status == 0, finished.err
+    expected = evaluated[1].result
+    assert finished.result.keys() == expected.keys()
+    for name, value in expected.items():
+        same = value if isinstance(value, str | list) else pytest.approx(value, rel=1e-5)
+        assert finished.result[name] == same
+
+
+def test_a_workdir_of_many_devices_is_evaluated_on_one(from_many_devices, evaluated):
+    arguments = [f"--workdir={from_many_devices}", "--split=validation"]
+    assert_the_same_scores(run("experiments.evaluate", *arguments), evaluated)
+
+
+def test_an_evaluation_may_be_divided_over_eight_devices(from_many_devices, evaluated):
+    arguments = [f"--workdir={from_many_devices}", "--split=validation"]
+    divided = ["--config.parallel.data=4", "--config.parallel.model=2"]
+    preset = "--config.parallel.preset=fsdp_tensor"
+    finished = run("test_evaluate", "experiments.evaluate", *arguments, *divided, preset)
+    assert_the_same_scores(finished, evaluated)
+
+
+def test_help_says_on_how_many_devices_a_workdir_is_read():
+    out = " ".join(run("experiments.evaluate", "--help").out.split())
+    assert "it is read on one; --config.parallel.data=8 divides the sentences over 8" in out
+
+
+def test_more_devices_than_there_are_is_refused(from_many_devices):
+    refused = run(
+        "experiments.translate", f"--workdir={from_many_devices}", "--config.parallel.data=8"
+    )
+    assert (refused.status, refused.out) == (1, "")
+    assert "needs 8 devices, but there are 1 (cpu)" in refused.err
+
+
+def test_python_reads_a_workdir_on_one_device_unless_told_otherwise(from_many_devices):
+    config = load_config(from_many_devices)
+    with pytest.raises(InputError, match="16 x 2 needs 32 devices, but there are 8"):
+        Translator.from_workdir(from_many_devices, config)
+    one = Translator.from_workdir(from_many_devices)
+    parallel = ParallelConfig(data=4, model=2, preset="fsdp_tensor")
+    many = Translator.from_workdir(from_many_devices, config.replace(parallel=parallel))
+    assert (one.mesh.size, many.mesh.size) == (1, 8)
+    table = many.params["embedding"]["table"]
+    assert (table.shape, table.addressable_shards[0].data.shape) == ((8, 8), (4, 2))
+    some = WORDS[:4]
+    assert [found.text for found in many(some)] == [found.text for found in one(some)]
+
+
+if __name__ == "__main__":  # an app, by its name, on eight simulated devices
+    jax.config.update("jax_num_cpu_devices", 8)
+    runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)

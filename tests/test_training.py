@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One update: by hand, whatever the padding, and on whatever mesh."""
+"""One update: by hand, whatever the padding, and in parts."""
 
 import functools
 
@@ -9,14 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer import families, optimizers, sharding, training
-from transformer.config import (
-    Config,
-    OptimizerConfig,
-    ParallelConfig,
-    TrainingConfig,
-    TransformerConfig,
-)
+from transformer import families, optimizers, training
+from transformer.config import Config, OptimizerConfig, TrainingConfig, TransformerConfig
 from transformer.training import Batch
 
 CONFIG = Config(
@@ -213,63 +207,6 @@ def test_a_fresh_state_is_at_step_zero_and_its_parameters_carry_their_axes():
     assert (tables[0] != tables[1]).all()
 
 
-# Meshes.
-
-
-def three_losses(state, parallel):
-    """The losses of three steps on a mesh, and the last state: as `experiments.compose` does it."""
-    mesh = sharding.make_mesh(parallel)
-    model, optimizer = parts(CONFIG)
-    boxed = jax.eval_shape(
-        functools.partial(training.init_state, model, optimizer), jax.random.key(0)
-    )
-    shardings = sharding.shardings_of_state(boxed, mesh, sharding.rules_of(parallel))
-    step = jax.jit(
-        functools.partial(training.train_step, model=model, optimizer=optimizer, config=CONFIG),
-        in_shardings=(shardings, sharding.batch_sharding(mesh)),
-        out_shardings=(shardings, sharding.replicated(mesh)),
-    )
-    state, losses = jax.device_put(state, shardings), []
-    for seed in range(3):
-        state, sums = step(state, copy_batch(seed=seed))
-        losses.append(mean(sums))
-    return losses, state
-
-
-@pytest.fixture(scope="module")
-def on_one_device(state_0):
-    """The losses of three steps on a mesh of one device."""
-    return three_losses(state_0, ParallelConfig())[0]
-
-
-def test_a_mesh_of_one_device_is_no_mesh(state_0, on_one_device):
-    state, losses = state_0, []
-    for seed in range(3):
-        state, sums = compiled(CONFIG)(state, copy_batch(seed=seed))
-        losses.append(mean(sums))
-    np.testing.assert_allclose(on_one_device, losses, rtol=1e-5)
-    assert len(set(losses)) == 3
-
-
-@pytest.mark.parametrize(
-    ("data", "model", "preset"),
-    [
-        (8, 1, "replicated"),
-        (8, 1, "fsdp"),
-        (2, 4, "fsdp"),
-        (2, 4, "tensor"),
-    ],
-)
-def test_the_mesh_does_not_change_the_result(state_0, on_one_device, data, model, preset):
-    parallel = ParallelConfig(data=data, model=model, preset=preset)
-    losses, state = three_losses(state_0, parallel)
-    np.testing.assert_allclose(losses, on_one_device, rtol=1e-5)
-    table = state.params["embedding"]["table"]
-    held = {"replicated": (12, 16), "fsdp": (12, 16 // data), "tensor": (12 // model, 16)}
-    assert table.sharding.shard_shape(table.shape) == held[preset]
-    assert len(table.sharding.device_set) == 8
-
-
 # Micro-batches.
 
 
@@ -433,3 +370,77 @@ def test_what_is_used_is_the_average_where_one_is_kept():
     differ = jax.tree.map(lambda a, b: bool((a != b).any()), state.params, state.average)
     assert any(jax.tree.leaves(differ))
     assert fresh(0).weights["embedding"] is not None
+
+
+# Steps that are not finite.
+
+
+@pytest.fixture(scope="module")
+def cracked():
+    """The step of a model that is not a number at position 5, its state, and its batches: of six
+    positions and of five.
+    """
+    config = CONFIG.replace(
+        model=CONFIG.model.replace(positions="learned", max_positions=200),
+        training=CONFIG.training.replace(ema_decay=0.9),
+    )
+    state = nn.unbox(training.init_state(*parts(config), jax.random.key(0), with_average=True))
+
+    def crack(path, leaf):
+        return leaf.at[5].set(jnp.nan) if leaf.shape == (200, 16) else leaf
+
+    params = jax.tree_util.tree_map_with_path(crack, state.params)
+    assert any(jnp.isnan(leaf).any() for leaf in jax.tree.leaves(params))
+    bad = copy_batch()
+    good = Batch(bad.source[:, :5], bad.target[:, :5])
+    return compiled(config), state.replace(params=params), good, bad
+
+
+def same(one, other):
+    """Whether two trees are the same, NaN where NaN is."""
+    leaves = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in leaves)
+
+
+def test_a_step_that_is_not_finite_changes_nothing_but_its_number(cracked):
+    step, state, _, bad = cracked
+    after, sums = step(state, bad)
+    assert int(after.step) == 1
+    for kept in ("params", "opt_state", "average"):
+        assert same(getattr(after, kept), getattr(state, kept)), kept
+    assert [float(value) for value in (sums.loss, sums.nll, sums.correct, sums.tokens)] == [0] * 4
+
+
+def test_the_steps_around_it_are_as_they_were(cracked):
+    """What the optimizer counts are updates: the skipped one has no part in the schedule."""
+    step, state, good, bad = cracked
+    after, _ = step(state, bad)
+    one, sums = step(after, good)
+    other, _ = step(state.replace(step=jnp.asarray(1, jnp.int32)), good)
+    assert float(sums.tokens) > 0
+    assert same(one.params, other.params) and same(one.opt_state, other.opt_state)
+    assert not same(one.params, state.params)
+
+
+def test_a_gradient_that_is_not_finite_is_skipped_though_the_loss_is():
+    """The slope of a square root at 0 is infinite."""
+
+    class Steep(nn.Module):
+        inner: nn.Module
+
+        @nn.compact
+        def __call__(self, source, target_in, *, train=False):
+            logits, trace = self.inner(source, target_in, train=train)
+            return logits + jnp.sqrt(self.param("zero", nn.initializers.zeros, ())), trace
+
+    model, optimizer = parts(DRY)
+    steep = Steep(model)
+    make = functools.partial(training.init_state, steep, optimizer)
+    state = nn.unbox(jax.jit(make)(jax.random.key(0)))
+    options = {"model": steep, "config": DRY}
+    step = jax.jit(functools.partial(training.train_step, optimizer=optimizer, **options))
+    after, sums = step(state, copy_batch())
+    evaluate = jax.jit(functools.partial(training.eval_step, **options))
+    loss = evaluate(state.params, copy_batch()).loss
+    assert np.isfinite(loss) and float(sums.tokens) == 0
+    assert same(after.params, state.params)

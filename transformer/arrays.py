@@ -14,7 +14,7 @@ mask entry means "may attend".
 
 from typing import Any
 
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
 PAD_ID = 0
 """Fills a row up to its static length; never a target, never attended to."""
@@ -41,4 +41,5 @@ __all__ = [
     "Int",
     "Key",
     "Params",
+    "UInt",
 ]

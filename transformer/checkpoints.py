@@ -1,32 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saving and restoring training states; the only file that imports Orbax.
 
-A checkpoint is ``checkpoints/<step>/`` with three items: ``params`` (the weights to use: where a
-running average is kept, the average), ``progress`` (optimizer moments, step, random key, and beside
-an average the parameters that are trained) and ``meta`` (plain JSON). Orbax does not notice a
-flipped byte, so the SHA-256 of every file is kept in ``checkpoints/digests/<step>.json``, and a
-checkpoint that does not match is never used.
+A checkpoint is ``checkpoints/<step>/`` with the items ``params`` (the weights to use: where a
+running average is kept, the average), ``progress`` (all else of the training state: optimizer
+moments, step, random key, and beside an average the parameters that are trained), ``meta`` (plain
+JSON) and, after a validation, ``metrics``.
+
+Orbax does not notice a flipped byte. Therefore ``checkpoints/digests/<step>.json`` holds the
+SHA-256 of every file, and of itself, and a checkpoint that does not match is never used. One whose
+digests themselves are missing or damaged cannot be verified: it is used, with a warning, only when
+no other is intact.
+
+Among several processes every method is called by all of them. The arrays are written and read by
+all; process 0 alone looks at the directory, decides, and changes it.
 """
 
 import contextlib
 import dataclasses
-import hashlib
-import itertools
-import json
+import errno
+import functools
 import logging
-import math
-import pathlib
+import os
+import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, TypeVar
 
 import jax
 import orbax.checkpoint as ocp
-from orbax.checkpoint import checkpoint_managers
+from etils import epath
 
+from transformer import checkpoint_files, paths, processes
 from transformer.arrays import Params
+from transformer.checkpoint_files import CheckpointFiles, Saved, Score
 from transformer.config import TrainingConfig
 from transformer.errors import InputError
 from transformer.training import TrainState
+
+__all__ = ["Checkpoints", "Score", "average_params"]
 
 logger = logging.getLogger(__name__)
 Restored = TypeVar("Restored")
@@ -35,71 +46,68 @@ Restored = TypeVar("Restored")
 class Checkpoints(contextlib.AbstractContextManager):
     """The checkpoints of one workdir, written in the background; use it in a ``with``."""
 
-    def __init__(self, workdir: pathlib.Path, config: TrainingConfig, *, writing: bool = False):
-        """Opens ``workdir/checkpoints``.
+    def __init__(
+        self, workdir: str | os.PathLike, config: TrainingConfig, *, writing: bool = False
+    ):
+        """Opens ``workdir/checkpoints``; warns of what can be seen to be damaged.
 
         Args:
-          workdir: the run's directory.
+          workdir: the run's directory, on this machine or wherever `etils.epath` reaches.
           config: how many checkpoints are kept, and by which validation score the best is known.
           writing: for a training; otherwise nothing in the directory changes.
+
+        Raises:
+          InputError: when there is no such directory, or it cannot be written.
         """
-        self.directory = pathlib.Path(workdir).absolute() / "checkpoints"
+        self.directory = paths.absolute(workdir) / "checkpoints"
+        self._files = CheckpointFiles(self.directory, config, ocp.utils.is_checkpoint_finalized)
+        self._best_by = config.best_by
         self._writing = writing
-        self._score = Score(config.best_by)
-        if self._writing:
-            (self.directory / "digests").mkdir(parents=True, exist_ok=True)
-        elif not self.directory.is_dir():
-            raise InputError(f"{workdir} has no checkpoints; train first, or check --workdir")
-        options = ocp.CheckpointManagerOptions(
-            read_only=not self._writing,
-            best_fn=self._score,
-            best_mode="max",
-            preservation_policy=checkpoint_managers.AnyPreservationPolicy(
-                [
-                    checkpoint_managers.LatestN(config.keep_last),
-                    _AroundBest(self._score, config.keep_around_best),
-                ]
-            )
-            if writing
-            else None,
+        self._under_way: int | None = None
+        self._saved: list[Saved] = []
+        self._know(lambda: self._files.open(writing))
+        _forget_closed_loops()
+        self._silence = _Silence()
+        logging.getLogger("absl").addFilter(self._silence)
+        self._orbax = ocp.AsyncCheckpointer(
+            ocp.CompositeCheckpointHandler(handler_registry=_handlers()),
+            async_options=ocp.AsyncOptions(post_finalization_callback=self._take_digests),
         )
-        with _without_warnings():
-            self._manager = ocp.CheckpointManager(
-                self.directory, options=options, handler_registry=_handlers()
-            )
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Waits for the save under way; without it an unfinished save would be lost."""
-        self.finish()
-        self._manager.close()
+        try:
+            self.finish()
+        finally:
+            self._orbax.close()
+            logging.getLogger("absl").removeFilter(self._silence)
 
     def finish(self) -> None:
-        """Waits for the save under way and takes the digests of what it wrote."""
-        self._manager.wait_until_finished()
-        if not self._writing:
-            return
-        kept = set(self.steps())
-        for step in kept:
-            if not self._digest_file(step).exists():
-                text = json.dumps(_digests(self.directory / str(step)), indent=1)
-                partial = self._digest_file(step).with_suffix(".partial")
-                partial.write_text(text)
-                partial.replace(self._digest_file(step))
-        for path in (self.directory / "digests").glob("*.json"):
-            if int(path.stem) not in kept:
-                path.unlink()
+        """Waits for the save under way, then deletes what is no longer to be kept.
+
+        Raises:
+          InputError: when what was saved could not be written.
+        """
+        if self._under_way is not None:
+            with self._saving(self._under_way):
+                self._orbax.wait_until_finished()
+            self._under_way = None
+            self._know(self._files.tidy)
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, oldest first."""
-        return sorted(self._manager.all_steps())
+        return [saved.step for saved in self._saved]
 
     def best(self) -> int | None:
-        """The step with the best validation score; the newest if none was validated."""
-        best = self._manager.best_step()
-        return self._manager.latest_step() if best is None else best
+        """The step with the best validation score; the newest if none was validated.
+
+        One whose score or digests are damaged is passed over; the opening has named it.
+        """
+        best = checkpoint_files.best(self._saved, self._best_by)
+        return None if best is None else best.step
 
     def save(
         self, state: TrainState, meta: dict[str, Any], metrics: dict[str, float] | None = None
@@ -110,18 +118,25 @@ class Checkpoints(contextlib.AbstractContextManager):
           state: without logical axes attached.
           meta: what JSON can hold.
           metrics: ``nll`` and ``bleu`` of the validation at this step, if there was one.
+
+        Raises:
+          InputError: when this, or what was saved before, could not be written.
         """
         self.finish()
         step = int(state.step)
         if step in self.steps():
             return
-        items = ocp.args.Composite(
-            params=ocp.args.StandardSave(state.weights),
-            progress=ocp.args.StandardSave(_progress(state)),
-            meta=ocp.args.JsonSave(meta),
-        )
-        if not self._manager.save(step, args=items, metrics=metrics, force=True):
-            raise OSError(f"the checkpoint of step {step} could not be saved in {self.directory}")
+        items = {
+            "params": ocp.args.StandardSave(state.weights),
+            "progress": ocp.args.StandardSave(_progress(state)),
+            "meta": ocp.args.JsonSave(meta),
+        }
+        if metrics is not None:
+            items["metrics"] = ocp.args.JsonSave(metrics)
+        with self._saving(step):
+            self._under_way = step
+            place = self._files.place(step)
+            self._orbax.save(place, args=ocp.args.Composite(**items), force=True)
 
     def restore(self, abstract: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
         """The newest intact state, with its meta; None when nothing was ever saved.
@@ -133,26 +148,24 @@ class Checkpoints(contextlib.AbstractContextManager):
           abstract: shapes, dtypes and shardings of the state to restore.
 
         Raises:
-          InputError: when there are checkpoints but no intact one.
+          InputError: when there are checkpoints but none that can be used.
         """
-        if not self.steps():
+        if not self._saved:
             return None
 
         def read(step: int) -> tuple[TrainState, dict[str, Any]]:
-            items = self._manager.restore(
+            items = self._read(
                 step,
-                args=ocp.args.Composite(
-                    params=ocp.args.StandardRestore(abstract.weights),
-                    progress=ocp.args.StandardRestore(_progress(abstract)),
-                    meta=ocp.args.JsonRestore(),
-                ),
+                params=ocp.args.StandardRestore(abstract.weights),
+                progress=ocp.args.StandardRestore(_progress(abstract)),
+                meta=ocp.args.JsonRestore(),
             )
-            weights = "params" if abstract.average is None else "average"
-            return TrainState(**{weights: items["params"]}, **items["progress"]), items["meta"]
+            weights = {_weights(abstract): items["params"]}
+            return TrainState(**weights, **items["progress"]), items["meta"]
 
-        step, restored = self._first_intact(reversed(self.steps()), read)
-        for damaged in [other for other in self.steps() if other > step]:
-            self._set_aside(damaged)
+        step, restored = self._first_intact(reversed(self._saved), read)
+        if self._writing and step != self.steps()[-1]:
+            self._know(lambda: self._files.set_aside_after(step))
         return restored
 
     def restore_params(
@@ -170,40 +183,47 @@ class Checkpoints(contextlib.AbstractContextManager):
             after it as far as they are there.
 
         Raises:
-          InputError: when there is no intact checkpoint, or fewer than `average`.
+          InputError: when there is no checkpoint that can be used, or fewer than `average`.
         """
 
         def read(step: int) -> Params:
             self._require_shapes(step, abstract)
-            items = ocp.args.Composite(params=ocp.args.StandardRestore(abstract))
-            return self._manager.restore(step, args=items)["params"]
+            return self._read(step, params=ocp.args.StandardRestore(abstract))["params"]
 
+        if average is None:
+            best = self.best()
+            order = sorted(self._saved, key=lambda saved: (saved.step != best, -saved.step))
+            return self._first_intact(order, read)[1]
         steps = self.steps()
-        if average is not None:
-            if not 1 <= average <= len(steps):
-                raise InputError(
-                    f"--average={average}, but {self.directory} holds {len(steps)} checkpoints; "
-                    "average at most that many, or keep more with training.keep_last"
-                )
-            if around == "best":
-                first = max(min(steps.index(self.best()) - average // 2, len(steps) - average), 0)
-                chosen = steps[first : first + average]
-            else:
-                chosen = steps[-average:]
-            try:
-                return average_params([self._intact(step, read) for step in chosen])
-            except InputError as error:
-                raise InputError(
-                    f"--average={average} needs the checkpoints {chosen} whole, but {error}; "
-                    "average fewer, or leave --average out"
-                ) from None
-        best = self.best()
-        order = sorted(steps, key=lambda step: (step != best, -step))
-        return self._first_intact(order, read)[1]
+        if not 1 <= average <= len(steps):
+            raise InputError(
+                f"--average={average}, but {self.directory} holds {len(steps)} checkpoints; "
+                "average at most that many, or keep more with training.keep_last"
+            )
+        first = len(steps) - average
+        if around == "best":
+            first = max(min(steps.index(self.best()) - average // 2, first), 0)
+        chosen = self._saved[first : first + average]
+        unverified = not any(saved.verifiable for saved in self._saved)
+        try:
+            return average_params([self._intact(saved, read, unverified) for saved in chosen])
+        except InputError as error:
+            raise InputError(
+                f"--average={average} needs the checkpoints {[saved.step for saved in chosen]} "
+                f"whole, but {error}; average fewer, or leave --average out"
+            ) from None
+
+    def _know(self, look: Callable[[], list[Saved]]) -> None:
+        """Makes the list that `look` gives in process 0 that of every process."""
+        found = processes.agreed(lambda: [dataclasses.asdict(saved) for saved in look()])
+        self._saved = [Saved(**fields) for fields in found]
+
+    def _read(self, step: int, **items: ocp.args.CheckpointArgs) -> ocp.args.Composite:
+        return self._orbax.restore(self._files.place(step), args=ocp.args.Composite(**items))
 
     def _require_shapes(self, step: int, abstract: Params) -> None:
         """Refuses parameters of another model before Orbax tries to read them."""
-        saved = self._manager.item_metadata(step)["params"].tree
+        saved = ocp.StandardCheckpointHandler().metadata(self._files.place(step) / "params").tree
         saved = {
             jax.tree_util.keystr(path): tuple(leaf.shape)
             for path, leaf in jax.tree_util.tree_leaves_with_path(saved)
@@ -220,60 +240,82 @@ class Checkpoints(contextlib.AbstractContextManager):
                 )
 
     def _first_intact(
-        self, steps: Iterable[int], read: Callable[[int], Restored]
+        self, order: Iterable[Saved], read: Callable[[int], Restored]
     ) -> tuple[int, Restored]:
+        """The first that is intact, its step before it; if none is, the first that can be read at
+        all of those that cannot be verified.
+        """
         problems = []
-        for step in steps:
+        for saved in sorted(order, key=lambda saved: not saved.verifiable):
             try:
-                return step, self._intact(step, read)
+                restored = self._intact(saved, read, unverified=True)
             except InputError as error:
-                logger.warning("in %s the checkpoint of %s; not used", self.directory, error)
+                # Of the others the opening has warned.
+                if saved.problem is None:
+                    logger.warning("in %s the checkpoint of %s; not used", self.directory, error)
                 problems.append(str(error))
+                continue
+            if not saved.verifiable:
+                logger.warning(
+                    "in %s no checkpoint is known to be intact; that of step %d is used although "
+                    "it cannot be verified",
+                    *(self.directory, saved.step),
+                )
+            return saved.step, restored
         tried = "; ".join(problems) or "it is empty"
         raise InputError(
             f"no intact checkpoint left in {self.directory} ({tried}); restore the directory from "
             "a copy, or train again in another --workdir"
         )
 
-    def _intact(self, step: int, read: Callable[[int], Restored]) -> Restored:
-        """What `read` gives for a step; an InputError that names it when it is damaged."""
-        problem = self._problem(step)
+    def _intact(self, saved: Saved, read: Callable[[int], Restored], unverified: bool) -> Restored:
+        """What `read` gives for a step; an InputError that names it when it is damaged.
+
+        `unverified` allows one whose digests cannot be read.
+        """
+        problem = saved.problem
+        if saved.verifiable and problem is None:
+            problem = processes.agreed(lambda: self._files.damage(saved.step))
+        elif not saved.verifiable and unverified:
+            problem = None
+        restored = None
         if problem is None:
             try:
-                return read(step)
+                restored = read(saved.step)
             # Orbax raises many kinds for what is one case here: this checkpoint cannot be read.
             except Exception as error:  # noqa: BLE001
-                problem = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"step {step}: {problem}")
+                problem = paths.reason(error)
+            problem = processes.any_problem(problem, "read it")
+        if problem is not None:
+            raise InputError(f"step {saved.step}: {problem}")
+        return restored
 
-    def _problem(self, step: int) -> str | None:
-        """What differs from the digests taken when it was written; None if nothing does."""
-        if not self._digest_file(step).exists():
-            return None
+    def _unnamed(self, step: int) -> epath.Path:
+        """Where a checkpoint is before it gets its final name."""
+        return self._orbax.get_temporary_path(self._files.place(step)).get()
+
+    def _take_digests(self) -> None:
+        """Called by Orbax in process 0, in the background, when all files are complete."""
+        step = self._under_way
+        self._files.take_digests(step, self._unnamed(step))
+
+    @contextlib.contextmanager
+    def _saving(self, step: int) -> Iterator[None]:
+        """Turns what goes wrong with the disk into one message, and removes what it left."""
         try:
-            expected = json.loads(self._digest_file(step).read_text())
-            if not isinstance(expected, dict):
-                raise ValueError
-        except (OSError, ValueError):
-            return f"{self._digest_file(step).name} cannot be read"
-        found = _digests(self.directory / str(step))
-        for name in sorted(expected | found):
-            if name not in found:
-                return f"file {name} is missing"
-            if expected.get(name) != found[name]:
-                return f"file {name} is not what was written"
-        return None
-
-    def _set_aside(self, step: int) -> None:
-        again = (f"damaged-{step}-{number}" for number in itertools.count(2))
-        names = itertools.chain([f"damaged-{step}"], again)
-        place = next(name for name in names if not (self.directory / name).exists())
-        (self.directory / str(step)).rename(self.directory / place)
-        self._digest_file(step).unlink(missing_ok=True)
-        self._manager.reload()
-
-    def _digest_file(self, step: int) -> pathlib.Path:
-        return self.directory / "digests" / f"{step}.json"
+            yield
+        # An OSError of TensorStore arrives as a ValueError.
+        except (OSError, ValueError) as error:
+            self._under_way = None
+            if jax.process_index() == 0:
+                self._files.forget(step, self._unnamed(step))
+            intact = [saved.step for saved in self._saved if saved.problem is None]
+            before = f"that of step {intact[-1]} is intact" if intact else "there is none before it"
+            reason, remedy = _reason(error)
+            raise InputError(
+                f"the checkpoint of step {step} could not be saved in {self.directory} ({reason}); "
+                f"{before}; {remedy}, then run the same command to go on"
+            ) from error
 
 
 def average_params(checkpoints: list[Params]) -> Params:
@@ -281,60 +323,53 @@ def average_params(checkpoints: list[Params]) -> Params:
     return jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *checkpoints)
 
 
-@contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Keeps Orbax from warning, through absl's logger, that what is opened for reading is
-    read-only.
-    """
-    absl = logging.getLogger("absl")
-    level = absl.level
-    absl.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        absl.setLevel(level)
-
-
-@dataclasses.dataclass(frozen=True)
-class Score:
-    """The validation score by which checkpoints are compared: the higher, the better."""
-
-    best_by: Literal["nll", "bleu"]
-
-    def __call__(self, metrics: dict[str, float]) -> float:
-        """BLEU, or the NLL's negative."""
-        return metrics["bleu"] if self.best_by == "bleu" else -metrics["nll"]
-
-
-@dataclasses.dataclass
-class _AroundBest(checkpoint_managers.PreservationPolicy):
-    """Keeps the best checkpoint and so many of its neighbours on each side."""
-
-    score: Score
-    neighbours: int
-
-    def should_preserve(self, checkpoints, *, context) -> list[bool]:
-        """One answer a checkpoint, oldest first; the newest of equally good ones is the best."""
-        del context
-        scores = [
-            -math.inf if info.metrics is None else self.score(info.metrics) for info in checkpoints
-        ]
-        best = max(range(len(scores)), key=lambda place: (scores[place], place), default=0)
-        return [abs(place - best) <= self.neighbours for place in range(len(scores))]
+def _weights(state: TrainState) -> str:
+    """Which field holds the weights to use."""
+    return "params" if state.average is None else "average"
 
 
 def _progress(state: TrainState) -> dict[str, Any]:
-    """What a training needs beside the weights to use."""
-    progress = {"step": state.step, "opt_state": state.opt_state, "rng": state.rng}
-    return progress if state.average is None else progress | {"params": state.params}
+    """What a training needs beside the weights to use: all other fields."""
+    names = {field.name for field in dataclasses.fields(state)} - {_weights(state)}
+    values = {name: getattr(state, name) for name in sorted(names)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _digests(directory: pathlib.Path) -> dict[str, str]:
-    files = sorted(path for path in directory.rglob("*") if path.is_file())
-    return {
-        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files
-    }
+class _Silence(logging.Filter):
+    """Keeps what Orbax logs through absl from being shown: every error that it raises as well, with
+    a traceback, and warnings of options that are meant.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is shown."""
+        return f"{os.sep}orbax{os.sep}" not in record.pathname
+
+
+@functools.cache
+def _forget_closed_loops() -> None:
+    """Keeps TensorStore from printing a traceback for each part of what Orbax has given up.
+
+    When one part cannot be written or read, Orbax closes the event loop, and TensorStore still
+    reports the others to it: after the error, and perhaps after the checkpoints are closed.
+    """
+    usual = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        if unraisable.object is not None or str(unraisable.exc_value) != "Event loop is closed":
+            usual(unraisable)
+
+    sys.unraisablehook = hook
+
+
+def _reason(error: Exception) -> tuple[str, str]:
+    """Why something could not be written, and what to do about it."""
+    # TensorStore has the number in its text.
+    told = re.search(r"os_error_code='(\d+)'", str(error))
+    number = int(told[1]) if told else getattr(error, "errno", None)
+    reason = paths.reason(error) if number is None else os.strerror(number)
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return reason, "free space there"
+    return reason, "see that it can be written"
 
 
 def _handlers() -> ocp.handlers.DefaultCheckpointHandlerRegistry:
@@ -343,7 +378,6 @@ def _handlers() -> ocp.handlers.DefaultCheckpointHandlerRegistry:
     for item in ("params", "progress"):
         registry.add(item, ocp.args.StandardSave, ocp.StandardCheckpointHandler)
         registry.add(item, ocp.args.StandardRestore, ocp.StandardCheckpointHandler)
-    # Orbax itself reads the metrics back from a file of that name.
     for item, filename in (("meta", None), ("metrics", "metrics")):
         handler = ocp.JsonCheckpointHandler(filename=filename)
         registry.add(item, ocp.args.JsonSave, handler)

@@ -7,6 +7,7 @@ arguments of the calls, not of the config.
 """
 
 import dataclasses
+import difflib
 import json
 from typing import ClassVar, Literal, Self
 
@@ -380,6 +381,11 @@ class TrainingConfig(Group):
             self.require(auto, "memory_limit_gib", "left out unless training.batch_fitting='auto'")
 
 
+LOGICAL_AXES = ("vocab", "position", "embed", "heads", "kv", "mlp", "norm")
+"""What the axes of parameters are called where they are declared."""
+MESH_AXES = ("data", "model")
+
+
 @dataclasses.dataclass(frozen=True)
 class ParallelConfig(Group):
     """The device mesh. No field changes a result."""
@@ -401,8 +407,20 @@ class ParallelConfig(Group):
     """
 
     def validate(self) -> None:
-        """Positive axis sizes."""
+        """Positive axis sizes; rules that name axes there are, each logical axis once."""
         self.require_positive("data", "model")
+        logical = [rule.partition("=")[0] for rule in self.rules]
+        self.require(len(set(logical)) == len(logical), "rules", "rules of different axes")
+        for rule, axis in zip(self.rules, logical, strict=True):
+            self.require("=" in rule, "rules", "LOGICAL=MESH each, or LOGICAL= for not divided")
+            mesh = rule.partition("=")[2] or MESH_AXES[0]
+            for kind, name, known in (("logical", axis, LOGICAL_AXES), ("mesh", mesh, MESH_AXES)):
+                if name not in known:
+                    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+                    raise InputError(
+                        f"parallel.rules has {rule!r}, but there is no {kind} axis {name!r}; did "
+                        f"you mean {nearest[0]!r}? ({kind} axes: {', '.join(known)})"
+                    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,11 +5,13 @@ Text goes in and comes out as it is: no lower-casing, no normalisation, no pre-t
 """
 
 import io
-import pathlib
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from etils import epath
+
+from transformer import paths
 from transformer.arrays import BOS_ID, EOS_ID, NUM_SPECIAL_IDS, PAD_ID, UNK_ID
 from transformer.errors import InputError
 
@@ -41,14 +43,14 @@ class Tokenizer:
             )
 
     @classmethod
-    def load(cls, path: pathlib.Path) -> "Tokenizer":
+    def load(cls, path: epath.PathLike) -> "Tokenizer":
         """From a file.
 
         Raises:
           InputError: when it is missing or is not a SentencePiece model.
         """
         try:
-            model = path.read_bytes()
+            model = paths.reachable(path).read_bytes()
             if not model:
                 raise RuntimeError("the file is empty")
             return cls(model)

@@ -5,6 +5,8 @@ The loss is the sum over all target tokens of the batch divided by their number,
 devices it is spread over.
 """
 
+import functools
+
 import flax.linen as nn
 import flax.struct
 import jax
@@ -175,16 +177,43 @@ def train_step(
     model: nn.Module,
     optimizer: optax.GradientTransformation,
     config: Config,
+    axis_name: str | None = None,
+    gathered: Params | None = None,
 ) -> tuple[TrainState, Sums]:
-    """One update; the sums are those of the batch before it."""
+    """One update; the sums are those of the batch before it.
+
+    Where the loss or a gradient is not finite the step is skipped: nothing changes but the number
+    of the step, and the sums are zero, those over no token.
+
+    Args:
+      state: before the step.
+      batch: all of it under `jax.jit`; under `jax.shard_map` or `jax.pmap` a device's own rows.
+      model: from `families.build`.
+      optimizer: from `optimizers.build`.
+      config: of the experiment.
+      axis_name: under `jax.shard_map` or `jax.pmap`, the mesh axis that the rows are divided over.
+        Each device then drops out by a key of its own.
+      gathered: under `jax.jit` with shardings, how parameters lie while they are used
+        (`sharding.gathered`); left to XLA unless given.
+    """
     rng = jax.random.fold_in(state.rng, state.step)
-    gradients, sums = gradient_sums(state.params, batch, model, config.training, rng)
+    if axis_name is not None:
+        rng = jax.random.fold_in(rng, jax.lax.axis_index(axis_name))
+    used = state.params
+    if gathered is not None:
+        used = jax.lax.with_sharding_constraint(used, gathered)
+    gradients, sums = gradient_sums(used, batch, model, config.training, rng)
+    if axis_name is not None:
+        gradients, sums = jax.lax.psum((gradients, sums), axis_name)
     tokens = jnp.maximum(sums.tokens, 1.0)
     gradients = jax.tree.map(lambda gradient: gradient / tokens, gradients)
+    finite = jnp.isfinite(sums.loss) & jnp.isfinite(optax.tree.norm(gradients))
     updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    state = state.replace(step=state.step + 1, params=params, opt_state=opt_state)
-    return state.replace(average=next_average(state, config)), sums
+    updated = state.replace(step=state.step + 1, params=params, opt_state=opt_state)
+    updated = updated.replace(average=next_average(updated, config))
+    skipped = state.replace(step=state.step + 1), Sums.zero()
+    return jax.tree.map(functools.partial(jnp.where, finite), (updated, sums), skipped)
 
 
 def next_average(state: TrainState, config: Config) -> Params | None:

@@ -7,26 +7,26 @@ translator(["The animal didn't cross the street because it was too tired."])
 
 import collections
 import dataclasses
-import functools
 import logging
 import math
-import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from etils import epath
+from jax.sharding import Mesh, NamedSharding
 
-from transformer import decoding, ensembles, families, metrics, risk, sampling
-from transformer.arrays import EOS_ID, PAD_ID, Array, Int, Key, Params
+from transformer import ensembles, families, metrics, paths, risk, sharded_decoding, sharding
+from transformer.arrays import EOS_ID, PAD_ID, Params
 from transformer.checkpoints import Checkpoints
-from transformer.config import Config, DecodeConfig
-from transformer.constraints import NEVER, Constraints
+from transformer.config import Config, ParallelConfig
+from transformer.constraints import NEVER
 from transformer.errors import InputError
 from transformer.tokenizer import Tokenizer
-from transformer.training import Batch, score_step
+from transformer.training import Batch
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,11 @@ NOT_FOUND = Translation("", -math.inf, -math.inf, ())
 
 
 class Translator:
-    """A model (or an ensemble of several), its parameters and its tokenizer."""
+    """A model (or an ensemble of several), its parameters and its tokenizer, on a mesh.
+
+    The sentences of a batch are divided along the mesh's axis ``data``. No result depends on the
+    mesh. Where it spans several processes, each of them makes the same calls and has all results.
+    """
 
     def __init__(
         self,
@@ -62,49 +66,67 @@ class Translator:
         params: Params,
         tokenizer: Tokenizer,
         model: nn.Module | None = None,
+        mesh: Mesh | None = None,
     ):
-        """See `from_workdir` for a trained one; the model is `config.model`'s unless given."""
+        """See `from_workdir` for a trained one.
+
+        Args:
+          config: validated.
+          params: on the mesh already, or anywhere; then they are laid out by `config.parallel`.
+          tokenizer: of the model's vocabulary.
+          model: in place of the one of `config.model`.
+          mesh: in place of the one of `config.parallel`.
+
+        Raises:
+          InputError: when there are fewer devices than `config.parallel` asks for.
+        """
         self.config = config
-        self.params = params
         self.tokenizer = tokenizer
         self.model = model or families.build(config.model)
+        self.mesh = mesh or sharding.make_mesh(config.parallel)
+        self.params = params
+        if not all(_lies_on(self.mesh, leaf) for leaf in jax.tree.leaves(params)):
+            abstract = _abstract_params(self.model, config.parallel, self.mesh)
+            self.params = jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, abstract))
 
     @classmethod
     def from_workdir(
         cls,
-        workdir: str | pathlib.Path,
+        workdir: epath.PathLike,
         config: Config | None = None,
         average: int | None = None,
         around: Literal["last", "best"] = "last",
-        ensemble: Sequence[str | pathlib.Path] = (),
+        ensemble: Sequence[epath.PathLike] = (),
     ) -> "Translator":
         """Loads what `experiments.train` left in a workdir.
 
         Args:
           workdir: the run's directory.
-          config: in place of the saved one, for example with other `decode` fields.
+          config: in place of the saved one (see `config_to_read`), for example with other `decode`
+            fields, or with `parallel` fields to divide the work over several devices.
           average: use the mean of that many checkpoints instead of the best by validation.
           around: which of them: the ``last``, or those about the ``best``.
           ensemble: further workdirs, whose models decode together with this one's. Only their
             models are used, not how they would decode; `average` and `around` hold for each.
 
         Raises:
-          InputError: when a workdir is missing, unfinished or damaged, or when the vocabularies
-            differ.
+          InputError: when a workdir is missing, unfinished or damaged, when the vocabularies
+            differ, or when there are fewer devices than `config.parallel` asks for.
         """
-        workdir = pathlib.Path(workdir)
-        config = config or load_config(workdir)
+        workdir = paths.reachable(workdir)
+        config = config or config_to_read(workdir)
+        mesh = sharding.make_mesh(config.parallel)
         tokenizer = Tokenizer.load(workdir / "tokenizer.model")
-        others = [pathlib.Path(other) for other in ensemble]
+        others = [paths.reachable(other) for other in ensemble]
         configs = [config, *(_member(other, workdir, config, tokenizer) for other in others)]
         params = []
         for directory, own in zip([workdir, *others], configs, strict=True):
             with Checkpoints(directory, own.training) as checkpoints:
                 params.append(checkpoints.restore_params(abstract_params(own), average, around))
         if not others:
-            return cls(config, params[0], tokenizer)
+            return cls(config, params[0], tokenizer, mesh=mesh)
         model, joined = ensembles.join([families.build(own.model) for own in configs], params)
-        return cls(config, joined, tokenizer, model)
+        return cls(config, joined, tokenizer, model, mesh)
 
     def __call__(self, sentences: Sequence[str]) -> list[Translation]:
         """The best translation of each sentence, in order."""
@@ -170,20 +192,19 @@ class Translator:
         for rows, source in self._batches(sources, together):
             height, length = source.shape
             longest = config.max_length or length + config.extra_length
-            prefix = keys = None
+            prefix = lines = None
             if forced is not None:
                 prefix = _pad([forced[row] for row in rows], (height, longest))
             if config.method != "beam":
                 lines = np.full(height, -1, np.int32)
                 lines[: len(rows)] = [first_line + row for row in rows]
-                keys = _keys(jax.random.key(config.seed), lines)
-            found = _decode(
+            found = sharded_decoding.decode(
                 self.params,
-                source,
-                prefix,
-                keys,
+                *self._placed((source, prefix, lines)),
+                np.uint32(config.seed),
+                mesh=self.mesh,
                 model=self.model,
-                # The keys have the seed in them; the program is the same for all.
+                # The seed is an argument of its own, so that the program is the same for all.
                 config=config.replace(seed=0),
                 results=results,
                 max_length=longest,
@@ -241,7 +262,11 @@ class Translator:
                 _pad([source_ids[row] for row in rows], shaped.shape),
                 _pad([target_ids[row] for row in rows], shaped.shape),
             )
-            totals = np.asarray(_score(self.params, batch, model=self.model).sum(-1))
+            totals = np.asarray(
+                sharded_decoding.score(
+                    self.params, self._placed(batch), mesh=self.mesh, model=self.model
+                )
+            )
             for place, row in enumerate(rows):
                 scores[row] = (float(totals[place]), len(target_ids[row]))
         return scores
@@ -260,7 +285,11 @@ class Translator:
     def _batches(
         self, rows: list[list[int]], most: int, keep_empty: bool = False
     ) -> Iterator[tuple[list[int], np.ndarray]]:
-        """Groups rows of like length into few shapes: their places, and their ids padded."""
+        """Groups rows of like length into few shapes: their places, and their ids padded.
+
+        The number of rows is a multiple of the mesh's axis ``data``; the last ones are padding.
+        """
+        devices = self.mesh.shape["data"]
         groups = collections.defaultdict(list)
         for index, ids in enumerate(rows):
             if keep_empty or ids != [EOS_ID]:
@@ -270,7 +299,12 @@ class Translator:
             for start in range(0, len(members), most):
                 chunk = members[start : start + most]
                 height = next((h for h in (1, 8) if len(chunk) <= h < most), most)
+                height = -(-height // devices) * devices
                 yield chunk, _pad([rows[index] for index in chunk], (height, length))
+
+    def _placed(self, rows: Any) -> Any:
+        """Arrays of rows, divided over the devices."""
+        return sharding.place(rows, sharding.batch_sharding(self.mesh))
 
     def _translation(self, tokens, score, log_prob) -> Translation:
         if score <= NEVER / 2:
@@ -279,24 +313,24 @@ class Translator:
         return Translation(self.tokenizer.decode(ids), float(score), float(log_prob), ids)
 
 
-def load_config(workdir: str | pathlib.Path) -> Config:
+def load_config(workdir: epath.PathLike) -> Config:
     """The config a workdir was trained with.
 
     Raises:
       InputError: when the directory or the file is missing or unreadable.
     """
-    workdir = pathlib.Path(workdir)
+    workdir = paths.reachable(workdir)
     path = workdir / "config.json"
     if not workdir.is_dir():
         raise InputError(f"{workdir} does not exist; train first, or check the path")
     try:
-        return Config.from_json(path.read_text(encoding="utf-8"), str(path))
+        return Config.from_json(path.read_bytes().decode("utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({error}); is this a workdir of train?") from None
 
 
 def _member(
-    directory: pathlib.Path, workdir: pathlib.Path, config: Config, tokenizer: Tokenizer
+    directory: epath.Path, workdir: epath.Path, config: Config, tokenizer: Tokenizer
 ) -> Config:
     """A further workdir's config in the ensemble that begins with `workdir`: its own model, but
     decoding the other's way.
@@ -313,77 +347,36 @@ def _member(
         raise InputError(f"{directory}: {error}") from None
 
 
+def config_to_read(workdir: epath.PathLike) -> Config:
+    """The config a workdir was trained with, but on one device.
+
+    What `parallel` the training had depends on the machine it ran on, not on the model.
+
+    Raises:
+      InputError: see `load_config`.
+    """
+    return load_config(workdir).replace(parallel=ParallelConfig())
+
+
 def abstract_params(config: Config) -> Params:
-    """Shapes and dtypes of a config's parameters, without computing any."""
-    model = families.build(config.model)
+    """Shapes, dtypes and shardings of a config's parameters, without computing any."""
+    mesh = sharding.make_mesh(config.parallel)
+    return _abstract_params(families.build(config.model), config.parallel, mesh)
+
+
+def _abstract_params(model: nn.Module, parallel: ParallelConfig, mesh: Mesh) -> Params:
     tokens = jnp.zeros((1, 1), jnp.int32)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
-    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    boxed = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
     return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), nn.unbox(shapes)
+        lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
+        nn.unbox(boxed),
+        sharding.shardings_of(boxed, mesh, sharding.rules_of(parallel)),
     )
 
 
-@functools.partial(jax.jit, static_argnames=("model", "config", "results", "max_length"))
-def _decode(
-    params: Params,
-    source: Int[Array, "B S"],
-    prefix: Int[Array, "B M"] | None = None,
-    keys: Key[Array, " B"] | None = None,
-    *,
-    model: nn.Module,
-    config: DecodeConfig,
-    results: int,
-    max_length: int,
-) -> decoding.Hypotheses:
-    """Encodes once, then searches for or draws so many results; rows of padding have none."""
-
-    def call(method, *arguments):
-        return model.apply({"params": params}, *arguments, method=method)
-
-    memory, _ = call(model.encode, source)
-    lengths = (source != PAD_ID).sum(-1)
-    limits = jnp.where(lengths > 0, decoding.search_limits(lengths, config), 0)
-    step = functools.partial(call, model.step)
-    options = {
-        "max_length": max_length,
-        "penalty": config.length_penalty,
-        "alpha": config.alpha,
-        "constraints": Constraints(config.min_length, config.block_ngrams, prefix),
-    }
-    if config.method == "beam":
-        return decoding.beam_search(
-            step,
-            model.reorder,
-            call(model.init_cache, memory, source, config.beams, max_length),
-            limits,
-            beams=config.beams,
-            results=results,
-            groups=config.groups,
-            diversity=config.diversity,
-            **options,
-        )
-    return sampling.sample(
-        step,
-        call(model.init_cache, memory, source, results, max_length),
-        limits,
-        keys,
-        samples=results,
-        temperature=config.temperature,
-        top_k=config.top_k,
-        top_p=config.top_p,
-        min_p=config.min_p,
-        **options,
-    )
-
-
-@jax.jit
-def _keys(key: Key[Array, ""], lines: Int[Array, " B"]) -> Key[Array, " B"]:
-    """A key for the samples of each line."""
-    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, lines)
-
-
-_score = functools.partial(jax.jit, static_argnames="model")(score_step)
+def _lies_on(mesh: Mesh, leaf: Any) -> bool:
+    where = getattr(leaf, "sharding", None)
+    return isinstance(where, NamedSharding) and where.mesh == mesh
 
 
 def _pad(rows: list[list[int]], shape: tuple[int, int]) -> np.ndarray:

@@ -9,7 +9,7 @@ endless sequence of batches depends on nothing but i, so the position in the dat
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import grain
 import numpy as np
@@ -41,6 +41,7 @@ class Batches:
         config: DataConfig,
         seed: int,
         sampler: SubwordSampler | None = None,
+        own_rows: Callable[[int], np.ndarray] | None = None,
     ):
         """Sorts the pairs into length buckets.
 
@@ -50,11 +51,14 @@ class Batches:
           config: lengths, budget, and how rows are filled.
           seed: of the order.
           sampler: cuts each sentence into sub-words anew whenever it is read.
+          own_rows: of a batch of so many rows, those to read, ascending; all unless given. For one
+            of several processes.
 
         Raises:
           InputError: when every pair is empty or longer than data.max_length.
         """
         self.config, self.seed, self.sampler = config, seed, sampler
+        self._own_rows = own_rows or np.arange
         self.weights = [weight for weight, _ in mixture]
         self.corpora = [corpus for _, corpus in mixture]
         self.begins = np.cumsum([0, *(len(corpus) for corpus in self.corpora)])
@@ -174,30 +178,51 @@ class Batches:
         return self.plan(epoch)
 
     def __getitem__(self, index: int) -> Batch:
+        """A batch, or those of its rows that this process reads."""
+        return self._batch(index, self._own_rows)
+
+    def whole(self, index: int) -> Batch:
+        """A batch, whatever part of it this process reads."""
+        return self._batch(index, np.arange)
+
+    def _batch(self, index: int, wanted: Callable[[int], np.ndarray]) -> Batch:
         epoch, place = divmod(index, self.per_epoch)
         planned = self._planned(epoch)[place]
-        sides = [self._laid_out(planned, side, epoch) for side in ("source", "target")]
+        rows = wanted(self.rows(planned.length))
+        here = np.isin(planned.rows, rows)
+        part = Planned(
+            planned.length, planned.pairs[here], np.searchsorted(rows, planned.rows[here])
+        )
+        sides = [self._laid_out(part, len(rows), side, epoch) for side in ("source", "target")]
         (source, source_segments), (target, target_segments) = sides
-        if not self.config.packing:
-            return Batch(source, target)
         return Batch(source, target, source_segments, target_segments)
 
-    def _laid_out(self, planned: Planned, side: str, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of one side of a batch, and which sentence of its row each belongs to."""
-        shape = (self.rows(planned.length), planned.length)
-        ids, segments = np.full(shape, PAD_ID, np.int32), np.zeros(shape, np.int32)
-        sentences = self._sentences(planned, side, epoch)
+    def _laid_out(
+        self, planned: Planned, height: int, side: str, epoch: int
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """The ids of one side of so many rows, and in packed ones which sentence of its row each
+        belongs to.
+        """
+        shape = (height, planned.length)
+        ids = np.full(shape, PAD_ID, np.int32)
+        segments = np.zeros(shape, np.int32) if self.config.packing else None
+        if not len(planned.pairs):
+            return ids, segments
+        sentences = self._sentences(planned, height, side, epoch)
         lengths = np.array([len(sentence) for sentence in sentences])
         first_of_row = np.searchsorted(planned.rows, planned.rows)
         begins = (np.cumsum(lengths) - lengths)[first_of_row]
         rows = np.repeat(planned.rows, lengths)
         columns = np.arange(len(rows)) - np.repeat(begins, lengths)
         ids[rows, columns] = np.concatenate(sentences)
-        segment = np.arange(len(sentences)) - first_of_row + 1
-        segments[rows, columns] = np.repeat(segment, lengths)
+        if segments is not None:
+            segment = np.arange(len(sentences)) - first_of_row + 1
+            segments[rows, columns] = np.repeat(segment, lengths)
         return ids, segments
 
-    def _sentences(self, planned: Planned, side: str, epoch: int) -> list[Sequence[int]]:
+    def _sentences(
+        self, planned: Planned, height: int, side: str, epoch: int
+    ) -> list[Sequence[int]]:
         """The ids of each sentence; with subword sampling, other ids of the same text."""
         which = np.searchsorted(self.begins, planned.pairs, side="right") - 1
         places = planned.pairs - self.begins[which]
@@ -208,7 +233,7 @@ class Batches:
         ]
         if self.sampler is None:
             return sentences
-        room = np.full(self.rows(planned.length), planned.length)
+        room = np.full(height, planned.length)
         np.subtract.at(room, planned.rows, [len(sentence) for sentence in sentences])
         for place, (pair, row) in enumerate(zip(planned.pairs, planned.rows, strict=True)):
             plain = sentences[place].tolist()
@@ -235,13 +260,16 @@ class Batches:
         return iterator
 
 
-def in_order(corpus: Corpus, config: DataConfig) -> Iterator[Batch]:
-    """Every pair once, for evaluation: pairs of like length together, padded with empty rows."""
+def in_order(corpus: Corpus, config: DataConfig, multiple: int = 1) -> Iterator[Batch]:
+    """Every pair once, for evaluation: pairs of like length together, padded with empty rows to a
+    multiple of so many.
+    """
     rounded = np.array([config.bucket(int(length)) for length in corpus.longer])
     for length in np.unique(rounded):
         rows = max(config.tokens_per_batch // length, 1)
         if rows > config.row_multiple:
             rows = rows // config.row_multiple * config.row_multiple
+        rows = -(-rows // multiple) * multiple
         members = np.flatnonzero(rounded == length)
         for start in range(0, len(members), rows):
             pairs = members[start : start + rows]

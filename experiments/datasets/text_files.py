@@ -4,7 +4,8 @@
 Only ``\\n`` ends a line: Unicode's other line separators are part of the sentence, because a tool
 that splits on them misaligns the files. ``\\r\\n`` is read as ``\\n`` and a leading byte-order mark
 is dropped. A file that begins with the two bytes of gzip, which no UTF-8 text can, is decompressed,
-whatever its name. A TSV file has no quoting: a quotation mark is a character like any other.
+whatever its name. A TSV file has no quoting: a quotation mark is a character like any other. A file
+in an object store (``gs://...``) is copied into the user's cache folder and read from there.
 """
 
 import contextlib
@@ -12,11 +13,13 @@ import dataclasses
 import gzip
 import itertools
 import os
-import pathlib
+import posixpath
 import zlib
 from collections.abc import Iterable, Iterator
 
+from experiments import cache
 from experiments.datasets.pairs import Pairs
+from transformer import paths
 from transformer.errors import InputError
 
 Path = str | os.PathLike[str]
@@ -99,7 +102,7 @@ class TwoFiles(Pairs):
     def languages(self) -> tuple[str, str] | None:
         """The files' endings, as in ``train.en`` and ``train.de.gz``, where they differ."""
         source, target = (
-            pathlib.Path(path.removesuffix(".gz")).suffix.removeprefix(".")
+            posixpath.splitext(path.removesuffix(".gz"))[1].removeprefix(".")
             for path in (self.source, self.target)
         )
         return (source, target) if source and target and source != target else None
@@ -182,6 +185,8 @@ class Tsv(Pairs):
 
 def _identity(path: str) -> str:
     with _readable(path):
+        if paths.is_remote(path):
+            return f"{path!r} {cache.version(path)}"
         found = os.stat(path)
     return f"{os.path.abspath(path)!r} {found.st_size} {found.st_mtime_ns}"
 
@@ -209,12 +214,13 @@ def _readable(path: Path) -> Iterator[None]:
     except IsADirectoryError:
         raise InputError(f"{path} cannot be read: it is a directory; name a file in it") from None
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}; check the path") from None
+        told = paths.reason(error)
+        raise InputError(f"{path} cannot be read: {told}; check the path") from None
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
     """The bytes of a file, decompressed."""
-    with _readable(path), open(path, "rb") as file:
+    with _readable(path), open(cache.fetched(os.fspath(path)), "rb") as file:
         zipped = file.peek(len(_GZIP))[: len(_GZIP)] == _GZIP
         with gzip.GzipFile(fileobj=file) if zipped else contextlib.nullcontext(file) as plain:
             while block := plain.read(_BLOCK):

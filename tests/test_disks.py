@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A disk that is full or cannot be written is told in one message, and harms no checkpoint."""
+
+import json
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from transformer.checkpoints import Checkpoints
+from transformer.config import TrainingConfig
+from transformer.errors import InputError
+from transformer.training import TrainState
+
+REPOSITORY = pathlib.Path(__file__).parent.parent
+CONFIG = TrainingConfig(keep_last=3)
+SIZE = 1000
+
+
+def state_at(step, size=SIZE):
+    """A state that cannot be compressed."""
+    numbers = np.random.default_rng(step).standard_normal(size, np.float32)
+    params = {"kernel": jnp.asarray(numbers)}
+    moments = optax.adam(1e-3).init(params)
+    return TrainState(jnp.asarray(step, jnp.int32), params, moments, jax.random.key(step))
+
+
+def abstract(size=SIZE):
+    """Of a state, on one device."""
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), state_at(0, size)
+    )
+
+
+def restored_step(workdir):
+    """The step of the newest intact state, whose parameters must be that step's."""
+    with Checkpoints(workdir, CONFIG, writing=True) as checkpoints:
+        state, _ = checkpoints.restore(abstract())
+    step = int(state.step)
+    np.testing.assert_array_equal(state.params["kernel"], state_at(step).params["kernel"])
+    return step
+
+
+def names(workdir):
+    """What is in the directory of checkpoints."""
+    return {path.name for path in (workdir / "checkpoints").iterdir()}
+
+
+def fill_up(workdir, step):
+    """From now on there is no space for the digests of a step; what gives it back."""
+    record = workdir / "checkpoints" / "digests" / f"{step}.json.partial"
+    record.symlink_to("/dev/full")
+    return record.unlink
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    """With a checkpoint of step 10."""
+    with Checkpoints(tmp_path, CONFIG, writing=True) as checkpoints:
+        checkpoints.save(state_at(10), {})
+    return tmp_path
+
+
+def test_a_full_disk_is_told_when_the_save_should_be_finished(workdir):
+    with Checkpoints(workdir, CONFIG, writing=True) as checkpoints:
+        fill_up(workdir, 20)
+        checkpoints.save(state_at(20), {})
+        with pytest.raises(InputError) as raised:
+            checkpoints.finish()
+    message = str(raised.value)
+    assert f"step 20 could not be saved in {workdir / 'checkpoints'}" in message
+    assert "(No space left on device)" in message
+    assert "that of step 10 is intact" in message
+    assert "free space there, then run the same command to go on" in message
+    assert "\n" not in message
+
+
+def test_a_full_disk_is_told_by_the_next_save_and_by_closing(workdir):
+    with Checkpoints(workdir, CONFIG, writing=True) as checkpoints:
+        fill_up(workdir, 20)
+        checkpoints.save(state_at(20), {})
+        with pytest.raises(InputError, match="step 20 could not be saved"):
+            checkpoints.save(state_at(30), {})
+        fill_up(workdir, 40)
+        checkpoints.save(state_at(40), {})
+        with pytest.raises(InputError, match="step 40 could not be saved"):
+            checkpoints.close()
+
+
+def test_what_a_full_disk_left_half_written_is_removed(workdir):
+    with Checkpoints(workdir, CONFIG, writing=True) as checkpoints:
+        fill_up(workdir, 20)
+        checkpoints.save(state_at(20), {})
+        with pytest.raises(InputError):
+            checkpoints.finish()
+        assert names(workdir) == {"10", "digests"}
+        assert checkpoints.steps() == [10]
+    assert restored_step(workdir) == 10
+
+
+def test_with_space_again_the_training_goes_on(workdir):
+    with Checkpoints(workdir, CONFIG, writing=True) as checkpoints:
+        free_up = fill_up(workdir, 20)
+        checkpoints.save(state_at(20), {})
+        with pytest.raises(InputError):
+            checkpoints.finish()
+        free_up()
+        checkpoints.save(state_at(20), {})
+        checkpoints.save(state_at(30), {})
+    assert names(workdir) == {"10", "20", "30", "digests"}
+    assert restored_step(workdir) == 30
+
+
+def test_the_first_checkpoint_may_find_the_disk_full(tmp_path):
+    with Checkpoints(tmp_path, CONFIG, writing=True) as checkpoints:
+        fill_up(tmp_path, 10)
+        checkpoints.save(state_at(10), {})
+        with pytest.raises(InputError, match="there is none before it"):
+            checkpoints.finish()
+    with Checkpoints(tmp_path, CONFIG, writing=True) as checkpoints:
+        assert checkpoints.restore(abstract()) is None
+
+
+@pytest.mark.parametrize("place", ["/proc/self", "a file"])
+def test_a_place_that_cannot_be_written_is_named(place, tmp_path):
+    """Nobody can make a directory in /proc, root neither."""
+    if place == "a file":
+        place = tmp_path / "run"
+        place.write_text("")
+    with pytest.raises(InputError) as raised:
+        Checkpoints(place, CONFIG, writing=True)
+    assert f"{place}/checkpoints cannot be written (" in str(raised.value)
+    assert "make it writable, or use another --workdir" in str(raised.value)
+
+
+# Where TensorStore itself meets the limit, in a process of its own.
+
+
+def limited(workdir):
+    """Saves with files limited to 20 kB, then without a limit; prints what happened."""
+    told = {}
+    with Checkpoints(workdir, CONFIG, writing=True) as checkpoints:
+        checkpoints.save(state_at(10), {})
+        checkpoints.finish()
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, most))
+        checkpoints.save(state_at(20, 100 * SIZE), {})
+        try:
+            checkpoints.finish()
+        except InputError as error:
+            told["problem"] = str(error)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        told["left"] = checkpoints.steps()
+        checkpoints.save(state_at(30), {})
+    print(json.dumps(told))
+
+
+def test_what_tensorstore_cannot_write_is_told_without_a_traceback(tmp_path):
+    finished = subprocess.run(
+        [sys.executable, __file__, str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (finished.returncode, finished.stderr) == (0, "")
+    told = json.loads(finished.stdout)
+    assert "step 20 could not be saved" in told["problem"]
+    assert "(File too large); that of step 10 is intact; free space there" in told["problem"]
+    assert told["left"] == [10]
+    assert names(tmp_path) == {"10", "30", "digests"}
+    assert restored_step(tmp_path) == 30
+
+
+if __name__ == "__main__":
+    limited(pathlib.Path(sys.argv[1]))

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Killed at any moment, and going on, on another mesh too, a training comes to the same end."""
+
+import contextlib
+import random
+import signal
+import subprocess
+
+import numpy as np
+import pytest
+from test_apps import lines_of, parameters, run, start, texts, train  # noqa: F401
+
+LONG = (
+    "--config.training.steps=600",
+    "--config.training.validate_every=5",
+    "--config.training.validation_sentences=2",
+    "--config.decode.beams=1",
+    "--config.logging.samples=0",
+    "--config.training.ema_decay=0.9",
+    "--config.logging.tensorboard=false",
+)
+KILLS = 20
+
+
+def killed(arguments, reports, seconds):
+    """Trains, and kills the process so long after so many of its reports; what it said."""
+    process = start("experiments.train", *arguments)
+    said = []
+    while reports:
+        line = process.stderr.readline()
+        assert line, "it ended by itself: " + "".join(said)
+        said.append(line)
+        reports -= line.startswith("step ")
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    assert process.poll() is None, "it ended by itself: " + "".join(said) + process.stderr.read()
+    process.send_signal(signal.SIGKILL)
+    return "".join(said) + process.communicate()[1]
+
+
+@pytest.mark.slow
+def test_a_training_killed_at_twenty_random_moments_ends_bit_for_bit_the_same(
+    train,  # noqa: F811
+    tmp_path,
+):
+    """A few about the start, the others while steps are made and, every five steps, saved."""
+    straight = run("experiments.train", *train(tmp_path / "straight", *LONG))
+    assert straight.status == 0, straight.err
+    generator, arguments = random.Random(4), train(tmp_path / "killed", *LONG)
+    begun, saved = [0], 0
+    for number in range(KILLS):
+        if number % 5 == 4:
+            moment = 0, generator.uniform(0, 6)
+        else:
+            moment = generator.randint(1, 40), generator.uniform(0, 0.3)
+        said = killed(arguments, *moment)
+        for line in said.splitlines():
+            if "going on from step " in line:
+                begun.append(int(line.rpartition(" ")[2]))
+                assert begun[-1] >= saved, "all but the save under way are finished ones"
+            if line.startswith("step ") and "/" in line:
+                step = int(line.split("/")[0].removeprefix("step "))
+                saved = max((step - 1) // 5 * 5 - 5, saved)  # said before it is saved
+    assert begun == sorted(begun)
+    assert begun[-1] > 20, "or nothing has been tested"
+    finished = run("experiments.train", *arguments)
+    assert finished.status == 0, finished.err
+    assert parameters(tmp_path / "killed") == parameters(tmp_path / "straight")
+    for name in ("step", "train_loss", "validation"):
+        assert finished.result[name] == straight.result[name]
+    steps = [m["step"] for m in lines_of(tmp_path / "killed" / "metrics.jsonl")]
+    assert steps == sorted(steps)
+
+
+MESHES = {
+    1: (),
+    4: ("--config.parallel.model=2", "--config.parallel.data=2", "--config.parallel.preset=tensor"),
+    8: ("--config.parallel.data=8", "--config.parallel.preset=fsdp"),
+}
+
+
+@pytest.mark.slow
+def test_a_training_that_goes_on_with_other_devices_comes_to_the_same_end(
+    train,  # noqa: F811
+    tmp_path,
+):
+    """Within the rounding of sums in another order."""
+    every = "--config.training.validate_every=4"
+    workdir = tmp_path / "moved"
+    for parts, (devices, flags) in enumerate(MESHES.items(), start=1):
+        more = (every, *flags, f"--config.training.steps={4 * parts}")
+        process = start("experiments.train", *train(workdir, *more), devices=devices)
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+    assert "mesh data=8 x model=1" in said
+    straight = run(
+        "experiments.train", *train(tmp_path / "straight", every, "--config.training.steps=12")
+    )
+    assert straight.status == 0, straight.err
+    losses = [
+        [line["loss"] for line in lines_of(place / "metrics.jsonl") if line["split"] == "train"]
+        for place in (workdir, tmp_path / "straight")
+    ]
+    np.testing.assert_allclose(*losses, rtol=0, atol=1e-5)
+    assert len(losses[0]) == 12

@@ -1,0 +1,565 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workdirs and data in an object store, and what is said where nothing can be written or read."""
+
+import contextlib
+import gzip
+import json
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import types
+
+import pytest
+from etils.epath import backend
+from fsspec.registry import _registry
+from tensorboard.backend.event_processing import event_file_loader
+from test_apps import REPOSITORY, environment, lines_of, run
+from test_bad_input import contents, here, place, training  # noqa: F401 - fixtures
+
+from experiments import cache, claims, logs, workdir
+from experiments.datasets.text_files import TwoFiles, read_lines, read_pairs
+from transformer import paths
+from transformer.config import Config, TransformerConfig
+from transformer.errors import InputError
+from transformer.tokenizer import Tokenizer
+from transformer.translator import load_config
+
+STORES = pathlib.Path(__file__).parent / "stores"
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """The folder whose content is in the store, as gs:// and as s3://; it begins with a bucket."""
+    monkeypatch.syspath_prepend(STORES)
+    import gcsfs
+    import s3fs
+
+    monkeypatch.setitem(_registry, "gcs", gcsfs.GCSFileSystem)
+    monkeypatch.setitem(_registry, "gs", gcsfs.GCSFileSystem)
+    monkeypatch.setitem(_registry, "s3", s3fs.S3FileSystem)
+    monkeypatch.setenv("STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    backend._FileSystemSpecBackend._get_filesystem.cache_clear()
+    (tmp_path / "store" / "bucket").mkdir(parents=True)
+    yield tmp_path / "store"
+    backend._FileSystemSpecBackend._get_filesystem.cache_clear()
+
+
+@pytest.fixture
+def remote(store):
+    """A workdir in the store, and where its files are in truth."""
+    return paths.reachable("gs://bucket/run"), store / "bucket" / "run"
+
+
+# Paths.
+
+
+def test_a_path_in_a_store_keeps_both_its_slashes(remote):
+    workdir, _ = remote
+    assert str(workdir / "checkpoints" / "3") == "gs://bucket/run/checkpoints/3"
+    assert paths.is_remote(workdir) and paths.is_remote("s3://bucket")
+    assert not paths.is_remote(pathlib.Path("gs://bucket")), "pathlib has lost one by now"
+    assert str(paths.reachable("runs/de")) == "runs/de"
+
+
+def test_a_path_from_the_root_is_one_in_a_store_too(remote, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert str(paths.absolute("runs/de")) == f"{tmp_path}/runs/de"
+    assert str(paths.absolute("gs://bucket/run")) == "gs://bucket/run"
+
+
+def test_a_directory_that_is_not_there_has_nothing_in_it(remote):
+    directory, files = remote
+    assert paths.children(directory) == []
+    (files / "b").mkdir(parents=True)
+    (files / "b" / "file").touch()
+    (files / "a").touch()
+    assert [str(path) for path in paths.children(directory)] == [
+        "gs://bucket/run/a",
+        "gs://bucket/run/b",
+    ]
+
+
+def test_a_path_that_has_lost_a_slash_is_not_taken_for_a_local_one():
+    with pytest.raises(InputError, match="gs:/bucket/run has one slash in place of two"):
+        paths.reachable(pathlib.Path("gs://bucket/run"))
+
+
+@pytest.mark.parametrize("path", ["ftp://host/run", "file:///run"])
+def test_an_unknown_scheme_is_refused_with_the_known_ones(path):
+    with pytest.raises(InputError, match=f"{path}: the scheme .*gs://, s3://"):
+        paths.reachable(path)
+
+
+def test_the_package_that_a_scheme_needs_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "adlfs", None)
+    with pytest.raises(InputError, match="az:// needs the package adlfs.*pip install adlfs"):
+        paths.reachable("az://bucket/run")
+
+
+def test_a_store_that_does_not_answer_is_one_message(remote, monkeypatch):
+    def forbidden(*_):
+        raise RuntimeError("Invalid Credentials, 401\nand a long explanation")
+
+    monkeypatch.setattr(sys.modules["gcsfs"].GCSFileSystem, "exists", forbidden)
+    with pytest.raises(InputError, match="gs://bucket/run cannot be reached: Invalid .*, 401; che"):
+        load_config("gs://bucket/run")
+
+
+def test_what_is_mapped_into_memory_must_be_on_this_machine():
+    assert paths.local("tokens", "data.token_cache") == "tokens"
+    with pytest.raises(InputError, match="data.token_cache is gs://b/tokens.*name a local folder"):
+        paths.local("gs://b/tokens", "data.token_cache")
+
+
+# Text files.
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_text_in_a_store_is_read_like_text_here(store, scheme):
+    (store / "bucket" / "a.en").write_bytes(b"one\r\ntwo\n")
+    (store / "bucket" / "a.de.gz").write_bytes(gzip.compress("eins\nzw\u2028ei\n".encode()))
+    files = [f"{scheme}://bucket/a.en", f"{scheme}://bucket/a.de.gz"]
+    assert read_pairs(*files) == (["one", "two"], ["eins", "zw\u2028ei"])
+    pairs = TwoFiles(*files)
+    assert pairs.count() == 2
+    assert pairs.languages == ("en", "de")
+    assert pairs.place(1) == (f"{scheme}://bucket/a.en:2", f"{scheme}://bucket/a.de.gz:2")
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_a_file_is_fetched_once_and_again_when_it_has_changed(store, capfd, scheme):
+    file, path = store / "bucket" / "text", f"{scheme}://bucket/text"
+    file.write_text("old\n")
+    pairs = TwoFiles(path, path)
+    before = pairs.identity()
+    assert read_lines(path) == read_lines(path) == ["old"]
+    assert capfd.readouterr().err.count("fetching") == 1
+
+    file.write_text("new\n")
+    os.utime(file, (time.time() + 10,) * 2)
+    assert read_lines(path) == ["new"]
+    assert capfd.readouterr().err.count(f"fetching {path}") == 1
+    assert pairs.identity() != before
+    assert len([p for p in cache.folder("fetched").iterdir() if p.name != ".lock"]) == 1
+
+
+def test_what_is_wrong_with_a_file_in_a_store_is_told_by_its_path_there(store):
+    (store / "bucket" / "latin").write_bytes(b"a\nsch\xf6n\n")
+    with pytest.raises(InputError, match="^gs://bucket/latin:2: byte 0xf6"):
+        read_lines("gs://bucket/latin")
+    with pytest.raises(InputError, match="^gs://bucket/no cannot be read: no such file"):
+        read_lines("gs://bucket/no")
+    with pytest.raises(InputError, match="^gs://bucket cannot be read: it is a directory"):
+        read_lines("gs://bucket")
+
+
+def test_a_fetch_that_breaks_off_leaves_nothing_to_be_taken_for_the_file(store, monkeypatch):
+    (store / "bucket" / "text").write_text("one\ntwo\n")
+
+    def broken(source, target, _):
+        target.write(source.read(5))
+        raise ConnectionResetError("reset by peer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfileobj", broken)
+        with pytest.raises(InputError, match="gs://bucket/text could not be fetched.*by peer"):
+            read_lines("gs://bucket/text")
+    assert read_lines("gs://bucket/text") == ["one", "two"]
+
+
+# The workdir.
+
+CONFIG = Config(model=TransformerConfig(vocab_size=8, num_layers=1, d_model=8, d_ff=8, num_heads=2))
+
+
+def test_a_workdir_in_a_store_is_held_to_its_config(remote, monkeypatch):
+    monkeypatch.setattr(claims, "SETTLED_AFTER", 0.0)
+    directory, files = remote
+    tokenizer = Tokenizer.train(["a b c d"], 8, "word")
+    with workdir.claimed(directory, CONFIG):
+        workdir.begin(directory, CONFIG, tokenizer)
+    assert sorted(os.listdir(files)) == ["config.json", "tokenizer.model"]
+    assert load_config("gs://bucket/run") == CONFIG
+    assert Tokenizer.load("gs://bucket/run/tokenizer.model").model == tokenizer.model
+    other = CONFIG.replace(training=CONFIG.training.replace(seed=1))
+    with (
+        pytest.raises(InputError, match="gs://bucket/run was begun with another config"),
+        workdir.claimed(directory, other),
+    ):
+        pass
+
+
+@pytest.fixture
+def claimed(remote, monkeypatch):
+    """The workdir in the store, claimed by another process, and the file that says so."""
+    monkeypatch.setattr(claims, "SETTLED_AFTER", 0.0)
+    directory, files = remote
+    files.mkdir()
+    holder = {"host": "elsewhere", "process": 7, "token": "theirs", "renewed": time.time() - 40}
+    (files / claims.FILE).write_text(json.dumps(holder))
+    return directory, files / claims.FILE
+
+
+def test_a_second_training_in_a_store_is_refused_and_told_by_whom(claimed):
+    directory, file = claimed
+    before = file.read_bytes()
+    with pytest.raises(InputError) as raised, claims.held(directory):
+        pass
+    for word in (
+        "gs://bucket/run",
+        "process 7 on elsewhere",
+        "40 s ago",
+        "remove gs://bucket/run/",
+    ):
+        assert word in str(raised.value)
+    assert file.read_bytes() == before
+
+
+def test_a_claim_that_is_not_renewed_any_more_counts_for_nothing(claimed):
+    directory, file = claimed
+    holder = json.loads(file.read_text())
+    file.write_text(json.dumps({**holder, "renewed": time.time() - claims.DEAD_AFTER}))
+    with claims.held(directory):
+        assert json.loads(file.read_text())["process"] == os.getpid()
+    assert not file.exists(), "it is withdrawn at the end"
+
+
+def test_a_claim_that_cannot_be_read_is_named(claimed):
+    directory, file = claimed
+    file.write_text("{")
+    with (
+        pytest.raises(InputError, match="gs://bucket/run/.claim.json does not say who"),
+        claims.held(directory),
+    ):
+        pass
+
+
+def test_of_two_that_begin_at_once_the_later_goes_on(remote, monkeypatch):
+    directory, files = remote
+    later = {"host": "elsewhere", "process": 7, "token": "theirs", "renewed": time.time()}
+
+    def meanwhile(_):
+        (files / claims.FILE).write_text(json.dumps(later))
+
+    monkeypatch.setattr(claims.time, "sleep", meanwhile)
+    with pytest.raises(InputError, match="process 7 on elsewhere"), claims.held(directory):
+        pass
+    assert json.loads((files / claims.FILE).read_text()) == later
+
+
+def wait_until(condition):
+    """Returns when it holds."""
+    for _ in range(500):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it never held")
+
+
+def test_a_claim_is_renewed_while_the_training_lives(remote, monkeypatch):
+    monkeypatch.setattr(claims, "SETTLED_AFTER", 0.0)
+    monkeypatch.setattr(claims, "RENEWED_EVERY", 0.02)
+    directory, files = remote
+    with claims.held(directory):
+        # A file in the folder may be read while it is written; an object may not.
+        first = json.loads((directory / claims.FILE).read_bytes())["renewed"]
+
+        def renewed():
+            with contextlib.suppress(ValueError):
+                return json.loads((directory / claims.FILE).read_bytes())["renewed"] > first
+
+        wait_until(renewed)
+    assert not (files / claims.FILE).exists()
+
+
+def test_a_training_whose_place_was_taken_is_stopped(remote, monkeypatch, caplog):
+    sent = []
+    monkeypatch.setattr(claims, "SETTLED_AFTER", 0.0)
+    monkeypatch.setattr(claims, "RENEWED_EVERY", 0.02)
+    monkeypatch.setattr(claims.os, "kill", lambda *arguments: sent.append(arguments))
+    directory, files = remote
+    other = {"host": "elsewhere", "process": 7, "token": "theirs", "renewed": time.time()}
+
+    def taken():
+        (files / claims.FILE).write_text(json.dumps(other))
+        return sent
+
+    with claims.held(directory):
+        wait_until(taken)
+    assert sent == [(os.getpid(), signal.SIGTERM)]
+    assert "process 7 on elsewhere trains in gs://bucket/run too" in caplog.text
+    assert json.loads((files / claims.FILE).read_text()) == other, "theirs is left alone"
+
+
+def test_a_claim_that_cannot_be_renewed_at_once_is_tried_again(remote, monkeypatch, caplog):
+    monkeypatch.setattr(claims, "SETTLED_AFTER", 0.0)
+    monkeypatch.setattr(claims, "RENEWED_EVERY", 0.02)
+    directory, _ = remote
+    with claims.held(directory):
+        with monkeypatch.context() as patch:
+
+            def unreachable(*_):
+                raise RuntimeError("503")
+
+            patch.setattr(claims, "_announce", unreachable)
+            wait_until(lambda: "could not be renewed (503)" in caplog.text)
+        first = json.loads((directory / claims.FILE).read_bytes())["renewed"]
+        wait_until(lambda: claims._holder(directory / claims.FILE)["renewed"] > first)
+
+
+# Metrics.
+
+
+def test_the_log_of_a_workdir_in_a_store_is_there_with_each_validation(remote):
+    directory, files = remote
+    with logs.MetricsLog(directory, 0, tensorboard=True) as log:
+        log.write(1, "train", {"loss": 2.0})
+        assert not files.exists()
+        log.write(1, "validation", {"nll": 3.0})
+        assert lines_of(files / "metrics.jsonl") == [
+            {"step": 1, "split": "train", "loss": 2.0},
+            {"step": 1, "split": "validation", "nll": 3.0},
+        ]
+        log.write(2, "train", {"loss": 1.0})
+        assert len(lines_of(files / "metrics.jsonl")) == 2
+    assert len(lines_of(files / "metrics.jsonl")) == 3
+    with logs.MetricsLog(directory, 1, tensorboard=False) as log:
+        log.write(2, "train", {"loss": 1.5})
+    assert [line.get("loss") for line in lines_of(files / "metrics.jsonl")] == [2.0, None, 1.5]
+    [events] = files.glob("events.out.tfevents.*")
+    found = [
+        (event.step, value.tag, value.tensor.float_val[0])
+        for event in event_file_loader.EventFileLoader(str(events)).Load()
+        for value in event.summary.value
+    ]
+    assert found == [(1, "train/loss", 2), (1, "validation/nll", 3), (2, "train/loss", 1)]
+
+
+def test_it_is_there_after_a_while_without_a_validation_too(remote, monkeypatch):
+    monkeypatch.setattr(logs.MetricsLog, "COPIED_EVERY", 0.0)
+    directory, files = remote
+    with logs.MetricsLog(directory, 0, tensorboard=False) as log:
+        log.write(1, "train", {"loss": 2.0})
+        assert len(lines_of(files / "metrics.jsonl")) == 1
+
+
+def test_a_store_that_is_away_for_a_moment_does_not_stop_a_training(remote, monkeypatch, caplog):
+    directory, files = remote
+
+    def unreachable(*_, **__):
+        raise RuntimeError("503")
+
+    with logs.MetricsLog(directory, 0, tensorboard=False) as log:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys.modules["gcsfs"].GCSFileSystem, "_open", unreachable)
+            log.write(1, "validation", {"nll": 3.0})
+        assert "not copied: gs://bucket/run/metrics.jsonl cannot be written: 503" in caplog.text
+    assert len(lines_of(files / "metrics.jsonl")) == 1
+
+
+def test_of_several_processes_one_logs_and_shows(tmp_path, capfd):
+    values = {"loss": 1.0, "tokens_per_second": 1.0, "learning_rate": 1.0, "seconds_left": 1.0}
+    with (
+        logs.MetricsLog(None, 0, tensorboard=True) as log,
+        logs.Progress(0, 2, shown=False) as progress,
+    ):
+        log.write(1, "validation", values)
+        progress.advance(1)
+        progress.report(1, values)
+        progress.say("a line")
+    assert capfd.readouterr() == ("", "")
+    with logs.Progress(0, 2) as progress:
+        progress.report(1, values)
+    assert "step 1/2" in capfd.readouterr().err
+
+
+# Where nothing can be written.
+
+
+@contextlib.contextmanager
+def files_of_at_most(size):
+    """Every write beyond so many bytes of a file fails, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("tensorboard", [False, True], ids=["lines", "events"])
+def test_metrics_on_a_full_disk_are_one_message(tmp_path, tensorboard):
+    directory = paths.reachable(tmp_path)
+    with (
+        pytest.raises(InputError) as raised,
+        logs.MetricsLog(directory, 0, tensorboard) as log,
+        files_of_at_most(100),
+    ):
+        for step in range(9):
+            log.write(step, "train", {"loss": 1.0})
+    assert f"metrics cannot be written to {tmp_path}" in str(raised.value)
+    assert "make room there" in str(raised.value)
+    # The line that was cut is dropped, and the next start goes on.
+    with logs.MetricsLog(directory, 9, tensorboard) as log:
+        log.write(9, "train", {"loss": 1.0})
+    assert lines_of(tmp_path / "metrics.jsonl")[-1]["step"] == 9
+
+
+def test_a_start_on_a_full_disk_leaves_the_old_metrics(tmp_path):
+    old = b'{"step": 1, "split": "train"}\n'
+    (tmp_path / "metrics.jsonl").write_bytes(old)
+    (tmp_path / "metrics.jsonl.partial").symlink_to("/dev/full")
+    with pytest.raises(InputError, match="metrics.jsonl cannot be written: No space left"):
+        logs.MetricsLog(paths.reachable(tmp_path), 1, tensorboard=False)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == old
+    assert os.listdir(tmp_path) == ["metrics.jsonl"]
+
+
+def test_a_cache_folder_that_cannot_be_made_is_named_with_the_remedy(tmp_path, monkeypatch, caplog):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(InputError, match="file/attention.*Not a directory; .* XDG_CACHE_HOME"):
+        cache.folder("tokens")
+    # Programs can be compiled again; a run does not need them kept.
+    unset = types.SimpleNamespace(jax_compilation_cache_dir=None, update=pytest.fail)
+    monkeypatch.setattr(cache, "jax", types.SimpleNamespace(config=unset))
+    cache.keep_compiled_programs()
+    assert "compiled programs are not kept" in caplog.text
+
+
+def test_a_workdir_that_cannot_be_made_is_one_message(place):  # noqa: F811
+    finished = run("experiments.train", f"--workdir={place}/words/run", *training(place))
+    assert finished.status == 1
+    message = f"error: --workdir={place}/words/run cannot be written: Not a directory; name a dir"
+    assert message in finished.err
+    assert "Traceback" not in finished.err
+
+
+def test_a_data_file_that_vanished_before_a_restart_harms_nothing(place, here):  # noqa: F811
+    before = contents(here)
+    (place / "words").rename(place / "away")
+    try:
+        go_on = f"--workdir={here / 'run'}", *training(place, training__steps=3)
+        restarted = run("experiments.train", *go_on)
+    finally:
+        (place / "away").rename(place / "words")
+    assert restarted.status == 1
+    assert f"error: {place}/words cannot be read: No such file" in restarted.err
+    assert "Traceback" not in restarted.err
+    after = contents(here)
+    assert {path: after.get(path) for path in before} == before
+
+
+def test_translations_on_a_full_disk_are_one_message(place):  # noqa: F811
+    files = f"--input={place / 'words'}", "--output=/dev/full"
+    finished = run("experiments.translate", f"--workdir={place / 'run'}", *files)
+    assert finished.status == 1
+    assert "error: --output=/dev/full cannot be written: No space left" in finished.err
+    assert "Traceback" not in finished.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("train", "--workdir=ftp://host/run", "--config=experiments/configs/copy.py"),
+        ("evaluate", "--workdir=ftp://host/run"),
+        ("translate", "--workdir={run}", "--input=ftp://host/text"),
+        ("translate", "--workdir={run}", "--input={run}/config.json", "--output=ftp://host/text"),
+        ("compare", "--outputs=a,b", "--target=c", "--output=ftp://host/page.html"),
+    ],
+    ids=["workdir", "workdir to read", "input", "output", "page"],
+)
+def test_a_path_that_cannot_be_used_is_one_message_of_every_app(place, command):  # noqa: F811
+    program, *arguments = (word.replace("{run}", str(place / "run")) for word in command)
+    finished = run(f"experiments.{program}", *arguments)
+    assert finished.status == 1
+    assert "the scheme ftp:// is unknown" in finished.err
+    assert "Traceback" not in finished.err
+
+
+# A whole training.
+
+
+@pytest.fixture
+def apps(tmp_path):
+    """Runs an app to which a folder is the store gs://; Orbax's arrays come there by a server."""
+    (tmp_path / "bucket").mkdir()
+    server = subprocess.Popen(
+        [sys.executable, STORES / "server.py", tmp_path], stdout=subprocess.PIPE, text=True
+    )
+    url = f"http://localhost:{server.stdout.readline().strip()}"
+    variables = {"STORE": str(tmp_path), "TENSORSTORE_GCS_HTTP_URL": url, "EPATH_USE_TF": "0"}
+    own = environment() | variables
+    own["PYTHONPATH"] = os.pathsep.join([str(STORES), own["PYTHONPATH"]])
+
+    def app(name, *arguments):
+        return subprocess.Popen(
+            [sys.executable, "-m", f"experiments.{name}", *map(str, arguments)],
+            cwd=REPOSITORY,
+            env=own,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    yield app
+    server.kill()
+    server.communicate()
+
+
+@pytest.mark.slow
+def test_a_workdir_and_data_in_a_store_serve_a_whole_experiment(apps, tmp_path):
+    (tmp_path / "bucket" / "words").write_text("a b c d\nd c b\na a\nb d\n" * 5)
+
+    def finished(name, *arguments):
+        process = apps(name, *arguments)
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
+        return out.splitlines(), err
+
+    workdir = "--workdir=gs://bucket/run"
+    data = [
+        f"--config.data.{split}_{side}=gs://bucket/words"
+        for split in ("train", "validation", "test")
+        for side in ("source", "target")
+    ]
+    settings = [
+        flag for flag in training(tmp_path) if "_source=" not in flag and "_target" not in flag
+    ]
+    train = "train", workdir, *settings, *data, "--config.logging.tensorboard=True"
+    out, _ = finished(*train)
+    assert json.loads(out[-1])["step"] == 2
+    out, err = finished(*train, "--config.training.steps=3")
+    assert "going on from step 2" in err
+    assert json.loads(out[-1])["step"] == 3
+    files = tmp_path / "bucket" / "run"
+    assert [line["step"] for line in lines_of(files / "metrics.jsonl")] == [1, 1, 2, 2, 3, 3]
+    assert len([*files.glob("events.out.tfevents.*")]) == 2
+    assert not (files / claims.FILE).exists()
+    assert not (files / "tokens").exists(), "they are in the user's cache folder"
+
+    out, err = finished("evaluate", workdir)
+    assert "report: gs://bucket/run/evaluations/test.html" in err
+    assert json.loads((files / "evaluations" / "test.json").read_text()) == json.loads(out[-1])
+    finished("translate", workdir, "--input=gs://bucket/words", "--output=gs://bucket/out")
+    assert (tmp_path / "bucket" / "out").read_text() == (
+        files / "evaluations" / "test.txt"
+    ).read_text()
+
+    killed = apps(
+        *train, "--config.training.steps=100000", "--config.training.validate_every=50000"
+    )
+    wait_until((files / claims.FILE).exists)
+    killed.kill()
+    killed.communicate()
+    refused = apps(*train, "--config.training.steps=4")
+    _, err = refused.communicate(timeout=300)
+    assert refused.returncode == 1
+    assert f"another training is running in gs://bucket/run: process {killed.pid}" in err
+    assert "Traceback" not in err

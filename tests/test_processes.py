@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two real processes share one directory of checkpoints: what one finds out, both know."""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from transformer import processes
+from transformer.checkpoints import Checkpoints
+from transformer.config import TrainingConfig
+from transformer.errors import InputError
+from transformer.training import TrainState
+
+REPOSITORY = pathlib.Path(__file__).parent.parent
+CONFIG = TrainingConfig(keep_last=2)
+
+
+def numbers_at(step):
+    """A state's arrays, by name, as NumPy has them; every one depends on the step."""
+    generator = np.random.default_rng(step)
+    return {
+        "divided": generator.standard_normal((8, 3), np.float32),
+        "whole": generator.standard_normal(5, np.float32),
+        "moment": generator.standard_normal((8, 3), np.float32),
+        "key": np.asarray(jax.random.key_data(jax.random.key(step))),
+    }
+
+
+def state_of(numbers, step, leaf):
+    """A training state of arrays that `leaf` makes of a name and its numbers."""
+    made = {name: leaf(name, values) for name, values in numbers.items()}
+    return TrainState(
+        step=leaf("step", np.int32(step)),
+        params={"divided": made["divided"], "whole": made["whole"]},
+        opt_state={"moment": made["moment"]},
+        rng=jax.random.wrap_key_data(made["key"]),
+    )
+
+
+def sharding(mesh, name):
+    """The first axis of two arrays is divided over the mesh; the rest is on every device."""
+    axes = ("data",) if name in ("divided", "moment") else ()
+    return NamedSharding(mesh, PartitionSpec(*axes))
+
+
+def state_at(step, mesh):
+    """The state of a step on a mesh."""
+
+    def leaf(name, values):
+        where = sharding(mesh, name)
+        return jax.make_array_from_callback(values.shape, where, lambda place: values[place])
+
+    return state_of(numbers_at(step), step, leaf)
+
+
+def abstract_on(mesh):
+    """Shapes, dtypes and places on a mesh."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding),
+        state_at(0, mesh),
+    )
+
+
+def is_that_of(state, step):
+    """Whether this process's part of every array is the step's, bit for bit."""
+    expected = state_of(numbers_at(step), step, lambda name, values: jnp.asarray(values))
+
+    def same(leaf, whole):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf, whole = jax.random.key_data(leaf), jax.random.key_data(whole)
+        whole = np.asarray(whole)
+        return all(
+            np.asarray(shard.data).tobytes() == whole[shard.index].tobytes()
+            for shard in leaf.addressable_shards
+        )
+
+    return all(jax.tree.leaves(jax.tree.map(same, state, expected)))
+
+
+def flip_a_byte(workdir, step):
+    """In the largest file of a checkpoint."""
+    files = [p for p in (workdir / "checkpoints" / str(step)).rglob("*") if p.is_file()]
+    largest = max(files, key=lambda path: path.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    data[len(data) // 2] ^= 1
+    largest.write_bytes(data)
+
+
+def one_of_two(process, port, folder):
+    """What each of the two processes does; it prints what it found."""
+    jax.config.update("jax_num_cpu_devices", 1)
+    jax.distributed.initialize(
+        f"127.0.0.1:{port}", num_processes=2, process_id=process, initialization_timeout=30
+    )
+    mesh = Mesh(np.array(jax.devices()), ("data",))
+    found = {}
+    with Checkpoints(folder / "two", CONFIG, writing=True) as checkpoints:
+        for step in (10, 20, 30):
+            meta = {"position": step}
+            checkpoints.save(state_at(step, mesh), meta, {"nll": 1 / step})
+    found["kept"] = checkpoints.steps()
+    if process == 0:
+        flip_a_byte(folder / "two", 30)
+    processes.agreed(lambda: None)
+    with Checkpoints(folder / "two", CONFIG, writing=True) as checkpoints:
+        state, found["meta"] = checkpoints.restore(abstract_on(mesh))
+        found["restored"] = is_that_of(state, 20)
+        found["left"] = checkpoints.steps()
+        checkpoints.save(state_at(30, mesh), {"position": 30}, {"nll": 9.0})
+    with Checkpoints(folder / "two", CONFIG) as checkpoints:
+        params = checkpoints.restore_params(abstract_on(mesh).params)
+        found["best"] = checkpoints.best()
+        expected = numbers_at(20)
+        found["best_params"] = all(
+            np.array_equal(shard.data, expected[name][shard.index])
+            for name, leaf in params.items()
+            for shard in leaf.addressable_shards
+        )
+    with Checkpoints(folder / "one", CONFIG, writing=True) as checkpoints:
+        state, _ = checkpoints.restore(abstract_on(mesh))
+        found["of_one"] = is_that_of(state, 40)
+
+    def fails():
+        raise OSError(f"only process {process} knows")
+
+    try:
+        processes.agreed(fails)
+    except (InputError, OSError) as error:
+        found["error"] = [type(error).__name__, str(error)]
+    found["problem"] = processes.any_problem("my own" if process == 1 else None, "read it")
+    print(json.dumps(found))
+    jax.distributed.shutdown()
+
+
+@pytest.fixture(scope="module")
+def here():
+    """A mesh of one device of this process."""
+    return Mesh(np.array(jax.devices()[:1]), ("data",))
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory, here):
+    """The folder, what each process found, and the text on both standard errors."""
+    folder = tmp_path_factory.mktemp("processes")
+    with Checkpoints(folder / "one", CONFIG, writing=True) as checkpoints:
+        checkpoints.save(state_at(40, here), {"position": 40})
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    started = [
+        subprocess.Popen(
+            [sys.executable, __file__, str(process), str(port), str(folder)],
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for process in (0, 1)
+    ]
+    try:
+        finished = [process.communicate(timeout=90) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    errors = "".join(err for _, err in finished)
+    assert [process.returncode for process in started] == [0, 0], errors
+    return folder, [json.loads(out.splitlines()[-1]) for out, _ in finished], errors
+
+
+def test_two_processes_keep_and_restore_the_same(both):
+    _, found, _ = both
+    for process in found:
+        assert process["kept"] == [20, 30]
+        assert process["restored"]
+        assert process["meta"] == {"position": 20}
+        assert process["left"] == [20]
+        assert process["best"] == 20
+        assert process["best_params"]
+
+
+def test_the_damaged_one_is_set_aside_once_and_named(both):
+    folder, _, errors = both
+    names = {path.name for path in (folder / "two" / "checkpoints").iterdir()}
+    assert names == {"20", "30", "damaged-30", "digests"}
+    assert "checkpoint of step 30: file " in errors
+    assert "is not what was written; not used" in errors
+
+
+def test_what_two_processes_saved_one_restores(both, here):
+    folder, _, _ = both
+    with Checkpoints(folder / "two", CONFIG, writing=True) as checkpoints:
+        state, meta = checkpoints.restore(abstract_on(here))
+    assert is_that_of(state, 30)
+    assert meta == {"position": 30}
+
+
+def test_what_one_process_saved_two_restore(both):
+    _, found, _ = both
+    assert all(process["of_one"] for process in found)
+
+
+def test_an_error_in_the_first_process_stops_both(both):
+    _, (first, second), _ = both
+    assert first["error"] == ["OSError", "only process 0 knows"]
+    assert second["error"] == ["InputError", "only process 0 knows"]
+
+
+def test_a_problem_of_any_process_is_one_of_all(both):
+    _, (first, second), _ = both
+    assert first["problem"] == "process 1 cannot read it"
+    assert second["problem"] == "my own"
+
+
+def test_one_process_alone_agrees_with_itself():
+    assert processes.agreed(lambda: {"a": [1, None]}) == {"a": [1, None]}
+    assert processes.any_problem("x", "do it") == "x"
+    assert processes.any_problem(None, "do it") is None
+    with pytest.raises(OSError, match="as it is"):
+        processes.agreed(lambda: (_ for _ in ()).throw(OSError("as it is")))
+
+
+if __name__ == "__main__":
+    one_of_two(int(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3]))
