@@ -30,7 +30,9 @@ def experiment(config, tmp_path_factory):  # noqa: F811
         logging=config.logging.replace(log_every=2, samples=0),
         decode=config.decode.replace(beams=1, max_length=4),
     )
-    return compose.build(config, tmp_path_factory.mktemp("loop"))
+    built = compose.build(config, tmp_path_factory.mktemp("loop"))
+    built.__dict__["at_first"] = built.init_state()
+    return built
 
 
 def trainer(stack, experiment, directory, skipping, profile=None):
@@ -48,7 +50,7 @@ def trainer(stack, experiment, directory, skipping, profile=None):
     checkpoints = stack.enter_context(Checkpoints(directory, training, writing=True))
     return loop.Trainer(
         experiment,
-        experiment.init_state(),
+        experiment.__dict__["at_first"],
         loop.fresh_meta(),
         0.0,
         directory,

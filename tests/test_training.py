@@ -51,6 +51,12 @@ def fresh(seed):
     return nn.unbox(training.init_state(*parts(CONFIG), jax.random.key(seed)))
 
 
+def averaging(config):
+    """The same with a running average, for a config that keeps one."""
+    make = functools.partial(training.init_state, *parts(config), with_average=True)
+    return jax.jit(lambda key: nn.unbox(make(key)))(jax.random.key(0))
+
+
 @functools.cache
 def compiled(config):
     """`train_step` on one device."""
@@ -363,7 +369,7 @@ def test_what_is_used_is_the_average_where_one_is_kept():
     assert training.keeps_average(config)
     assert training.keeps_average(CONFIG.replace(training=TrainingConfig(ema_decay=0.5)))
     assert not training.keeps_average(CONFIG)
-    state = nn.unbox(training.init_state(*parts(config), jax.random.key(0), with_average=True))
+    state = averaging(config)
     for seed in range(3):
         state, _ = compiled(config)(state, copy_batch(seed=seed))
     assert state.weights is state.average
@@ -384,7 +390,7 @@ def cracked():
         model=CONFIG.model.replace(positions="learned", max_positions=200),
         training=CONFIG.training.replace(ema_decay=0.9),
     )
-    state = nn.unbox(training.init_state(*parts(config), jax.random.key(0), with_average=True))
+    state = averaging(config)
 
     def crack(path, leaf):
         return leaf.at[5].set(jnp.nan) if leaf.shape == (200, 16) else leaf
