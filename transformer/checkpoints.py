@@ -66,9 +66,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         self._under_way: int | None = None
         self._saved: list[Saved] = []
         self._know(lambda: self._files.open(writing))
-        _forget_closed_loops()
-        self._silence = _Silence()
-        logging.getLogger("absl").addFilter(self._silence)
+        _quieten()
         self._orbax = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(handler_registry=_handlers()),
             async_options=ocp.AsyncOptions(post_finalization_callback=self._take_digests),
@@ -83,7 +81,6 @@ class Checkpoints(contextlib.AbstractContextManager):
             self.finish()
         finally:
             self._orbax.close()
-            logging.getLogger("absl").removeFilter(self._silence)
 
     def finish(self) -> None:
         """Waits for the save under way, then deletes what is no longer to be kept.
@@ -335,23 +332,18 @@ def _progress(state: TrainState) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-class _Silence(logging.Filter):
-    """Keeps what Orbax logs through absl from being shown: every error that it raises as well, with
-    a traceback, and warnings of options that are meant.
-    """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is shown."""
-        return f"{os.sep}orbax{os.sep}" not in record.pathname
-
-
 @functools.cache
-def _forget_closed_loops() -> None:
-    """Keeps TensorStore from printing a traceback for each part of what Orbax has given up.
+def _quieten() -> None:
+    """Keeps from being shown, for as long as the program runs, what Orbax and TensorStore say
+    beside what they raise; their threads may say it when the checkpoints are long closed.
 
-    When one part cannot be written or read, Orbax closes the event loop, and TensorStore still
-    reports the others to it: after the error, and perhaps after the checkpoints are closed.
+    Orbax logs every error that it raises through absl, with a traceback, and warns of options that
+    are meant. When one part cannot be written or read, it closes the event loop, and TensorStore
+    still reports the others to it.
     """
+    logging.getLogger("absl").addFilter(
+        lambda record: f"{os.sep}orbax{os.sep}" not in record.pathname
+    )
     usual = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
