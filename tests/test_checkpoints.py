@@ -499,8 +499,9 @@ def test_digests_name_every_file_of_a_checkpoint(three):
     folder = three / "checkpoints" / "30"
     record = json.loads((three / "checkpoints" / "digests" / "30.json").read_text())
     assert record["step"] == 30
+    # Older releases of Orbax do not write the second.
     written_last = {"_CHECKPOINT_METADATA", "commit_success.txt"}
-    assert contents(folder).keys() - record["files"].keys() == written_last
+    assert contents(folder).keys() - record["files"].keys() <= written_last
     assert record["files"].items() <= contents(folder).items()
     items = {name.split("/")[0] for name in record["files"]}
     assert items == {"params", "progress", "meta", "metrics"}
