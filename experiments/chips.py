@@ -97,25 +97,18 @@ def estimate(
     )
 
 
-_HOPPER = {"bfloat16": 1979e12 / 2, "float32": 989e12 / 2}
+_H100 = Chip(
+    name="H100",
+    memory_bytes=80 * 10**9,
+    product_flops={"bfloat16": 1979e12 / 2, "float32": 989e12 / 2},
+    joined=8,
+    link=900e9 / 2,
+    network=400e9 / 8,
+)
 
 CHIPS = (
-    Chip(
-        name="H100",
-        memory_bytes=80 * 10**9,
-        product_flops=_HOPPER,
-        joined=8,
-        link=900e9 / 2,
-        network=400e9 / 8,
-    ),
-    Chip(
-        name="H200",
-        memory_bytes=141 * 10**9,
-        product_flops=_HOPPER,
-        joined=8,
-        link=900e9 / 2,
-        network=400e9 / 8,
-    ),
+    _H100,
+    dataclasses.replace(_H100, name="H200", memory_bytes=141 * 10**9),
     Chip(
         name="TPU v5e",
         memory_bytes=16 * 10**9,

@@ -50,7 +50,8 @@ class Experiment:
     config: Config
     model: nn.Module
     optimizer: optax.GradientTransformation
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
+    """None where there is no text, as in a plan."""
     data: Data
     mesh: Mesh
 
@@ -156,7 +157,7 @@ def build(config: Config, workdir: epath.Path | None = None) -> Experiment:
     return assembled(config, tokenizer, data)
 
 
-def assembled(config: Config, tokenizer: Tokenizer, data: Data) -> Experiment:
+def assembled(config: Config, tokenizer: Tokenizer | None, data: Data) -> Experiment:
     """The experiment on data that is there already.
 
     Raises:
@@ -234,18 +235,19 @@ def _in_parts(experiment: Experiment) -> Experiment:
       InputError: when there is no such number.
     """
     config, shapes = experiment.config, experiment.data.train.shapes()
-    rows, devices = math.gcd(*(rows for rows, _ in shapes)), config.parallel.data
-    possible = [parts for parts in range(1, rows // devices + 1) if rows % (parts * devices) == 0]
-    sharding.require_rows(shapes, experiment.mesh, 1)
+    rows = math.gcd(*(rows for rows, _ in shapes))
+    possible = [parts for parts in range(1, rows + 1) if rows % parts == 0]
     given = config.training.micro_batches
+    if given is not None and given not in possible:
+        raise InputError(
+            f"training.micro_batches is {given}, which does not divide "
+            f"batches of {', '.join(str(rows) for rows, _ in shapes)} rows; choose one of "
+            f"{', '.join(map(str, possible))}, or raise data.row_multiple"
+        )
+    sharding.require_rows(shapes, experiment.mesh, given or 1)
     if given is not None or config.training.batch_fitting == "fixed":
-        if (given or 1) not in possible:
-            raise InputError(
-                f"training.micro_batches is {given}, which does not divide "
-                f"batches of {', '.join(str(rows) for rows, _ in shapes)} rows; choose one of "
-                f"{', '.join(map(str, possible))}, or raise data.row_multiple"
-            )
         return experiment
+    possible = [parts for parts in possible if rows % (parts * config.parallel.data) == 0]
     gib = config.training.memory_limit_gib
     limit = measure.available_bytes() if gib is None else gib * 2**30
     for parts in possible:

@@ -17,7 +17,8 @@ from experiments.datasets.batching import in_order
 from experiments.profiling import Profile
 from transformer import optimizers, sharding
 from transformer.arrays import EOS_ID, PAD_ID, Params
-from transformer.checkpoints import Checkpoints, Score
+from transformer.checkpoint_files import Score
+from transformer.checkpoints import Checkpoints
 from transformer.errors import InputError
 from transformer.losses import Sums
 from transformer.metrics import corpus_scores

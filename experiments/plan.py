@@ -13,7 +13,6 @@ output is one JSON object with all figures.
 """
 
 import dataclasses
-import difflib
 import json
 import sys
 import textwrap
@@ -31,6 +30,7 @@ from experiments.hlo import Collective
 from experiments.tables import byte_size, duration, print_table
 from transformer.config import MESH_AXES, Config, ParallelConfig
 from transformer.errors import InputError
+from transformer.fields import nearest
 
 MESH = flags.DEFINE_multi_string(
     "mesh",
@@ -114,9 +114,9 @@ def mesh_of(text: str) -> ParallelConfig:
         if not colon:
             raise InputError(f"--mesh={text}: {part!r} has no size; write --mesh=data:64,model:4")
         if axis not in MESH_AXES:
-            [nearest] = difflib.get_close_matches(axis, MESH_AXES, n=1, cutoff=0.0)
             raise InputError(
-                f"--mesh={text}: unknown mesh axis {axis!r}; did you mean {nearest!r}?"
+                f"--mesh={text}: unknown mesh axis {axis!r}; did you mean "
+                f"{nearest(axis, MESH_AXES)!r}?"
             )
         if axis in sizes:
             raise InputError(f"--mesh={text}: the axis {axis!r} is there twice; give it one size")

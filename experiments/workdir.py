@@ -113,18 +113,10 @@ def write_bytes(path: epath.Path, data: bytes) -> None:
     Raises:
       InputError: when it cannot be written; what was there before is.
     """
-    partial = path.with_name(path.name + ".partial")
     try:
-        if paths.is_remote(path):
-            # An object appears when it is complete.
-            path.write_bytes(data)
-        else:
-            partial.write_bytes(data)
-            partial.replace(path)
+        paths.write_whole(path, data)
     # Stores have exceptions of their own.
     except Exception as error:  # noqa: BLE001
-        if not paths.is_remote(path):
-            partial.unlink(missing_ok=True)
         raise InputError(
             f"{path} cannot be written: {paths.reason(error)}; make it writable, or make room there"
         ) from None

@@ -183,6 +183,24 @@ def test_parts_that_do_not_divide_the_rows_are_refused(config, tmp_path):
         compose.build(config.replace(training=training), tmp_path)
 
 
+def test_parts_that_leave_a_device_without_rows_are_refused(config, tmp_path):
+    """Four rows in two parts are two each, and there are four devices."""
+    config = config.replace(
+        training=config.training.replace(micro_batches=2),
+        parallel=config.parallel.replace(data=4),
+    )
+    with pytest.raises(InputError, match="= 4 devices in 2 micro-batches: 4 rows are no multiple"):
+        compose.build(config, tmp_path)
+
+
+def test_auto_leaves_every_device_its_rows(costs, config, tmp_path):
+    parallel = config.parallel.replace(data=2)
+    experiment = fitted(config.replace(parallel=parallel), tmp_path, 75 / 2**30)
+    assert experiment.config.training.micro_batches == 2
+    with pytest.raises(InputError, match="even in 2 micro-batches"):
+        fitted(config.replace(parallel=parallel), tmp_path, 74 / 2**30)
+
+
 def test_the_memory_that_is_there_is_some():
     assert 2**28 < measure.available_bytes() < 2**50
 

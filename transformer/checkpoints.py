@@ -32,12 +32,10 @@ from etils import epath
 
 from transformer import checkpoint_files, paths, processes
 from transformer.arrays import Params
-from transformer.checkpoint_files import CheckpointFiles, Saved, Score
+from transformer.checkpoint_files import CheckpointFiles, Saved
 from transformer.config import TrainingConfig
 from transformer.errors import InputError
 from transformer.training import TrainState
-
-__all__ = ["Checkpoints", "Score", "average_params"]
 
 logger = logging.getLogger(__name__)
 Restored = TypeVar("Restored")

@@ -7,12 +7,11 @@ arguments of the calls, not of the config.
 """
 
 import dataclasses
-import difflib
 import json
 from typing import ClassVar, Literal, Self
 
 from transformer.errors import InputError
-from transformer.fields import Group
+from transformer.fields import Group, nearest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -416,10 +415,9 @@ class ParallelConfig(Group):
             mesh = rule.partition("=")[2] or MESH_AXES[0]
             for kind, name, known in (("logical", axis, LOGICAL_AXES), ("mesh", mesh, MESH_AXES)):
                 if name not in known:
-                    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
                     raise InputError(
                         f"parallel.rules has {rule!r}, but there is no {kind} axis {name!r}; did "
-                        f"you mean {nearest[0]!r}? ({kind} axes: {', '.join(known)})"
+                        f"you mean {nearest(name, known)!r}? ({kind} axes: {', '.join(known)})"
                     )
 
 

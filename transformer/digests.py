@@ -52,15 +52,9 @@ def difference(expected: dict[str, str], found: dict[str, str]) -> str | None:
 
 
 def write(record: epath.Path, step: int, files: dict[str, str]) -> None:
-    """Writes the record of a step, whole: a reader sees what was there before, or all of this."""
+    """Writes the record of a step, whole."""
     text = json.dumps({"step": step, "files": files, "sha256": _own(step, files)}, indent=1)
-    if paths.is_remote(record):
-        # An object appears when it is complete.
-        record.write_text(text)
-        return
-    partial = record.with_name(record.name + ".partial")
-    partial.write_text(text)
-    partial.replace(record)
+    paths.write_whole(record, text.encode())
 
 
 def read(record: epath.Path, step: int) -> dict[str, str]:

@@ -10,6 +10,7 @@ import difflib
 import math
 import types
 import typing
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Self
 
 from transformer.errors import InputError
@@ -107,8 +108,12 @@ def difference(old: Group, new: Group) -> dict[str, tuple[Any, Any]]:
 
 def unknown_field(path: str, known: list[str]) -> str:
     """The message for a field that does not exist, with the nearest name that does."""
-    nearest = difflib.get_close_matches(path, known, n=1, cutoff=0.0)
-    return f"unknown config field {path!r}; did you mean {nearest[0]!r}?"
+    return f"unknown config field {path!r}; did you mean {nearest(path, known)!r}?"
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """Of the names there are, the one most like a name that is not there."""
+    return difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
 
 
 def _is_a(value: Any, expected: Any) -> bool:

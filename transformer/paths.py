@@ -88,6 +88,21 @@ def local(path: epath.PathLike, name: str) -> str:
     return os.fspath(path)
 
 
+def write_whole(path: epath.Path, data: bytes) -> None:
+    """Writes a file such that a reader sees what was there before, or all of this."""
+    if is_remote(path):
+        # An object appears when it is complete.
+        path.write_bytes(data)
+        return
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_bytes(data)
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
 def reason(error: Exception) -> str:
     """What an exception of a file system or a store says, in one line and without its number."""
     if isinstance(error, OSError) and error.strerror:
