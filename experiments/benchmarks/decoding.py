@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast sentences are translated, beside CTranslate2 and Hugging Face.
+
+python -m experiments.benchmarks.decoding --works=W1,W2 --beams=1,4
+python -m experiments.benchmarks.decoding --works=W1 --sentences=1
+
+W1 is a small model and W2 the paper's base model (`benchmarks/work.py`), with random weights;
+CTranslate2 has those of the Marian model, converted. Every sentence is searched to exactly as many
+tokens as the work says, from ids to ids, with the whole search: finished hypotheses, length penalty
+and stopping rule. This program and each peer are timed in turns, each in a process of its own; a
+figure is the median over the rounds, and a ratio says how many times as long the peer takes. Peers
+come with pip install -e .[bench]; one that is not there is skipped. Standard output has one JSON
+object a result, standard error a table.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from absl import flags
+
+from experiments.benchmarks import reporting
+from experiments.benchmarks.alternating import Subject, compare
+from experiments.benchmarks.work import WORKS, Work
+from experiments.flags import run
+from transformer.errors import InputError
+
+_WORKS = flags.DEFINE_list("works", list(WORKS), "Which of them.")
+_BEAMS = flags.DEFINE_list("beams", ["1", "4"], "Numbers of beams; 1 is greedy search.")
+_SENTENCES = flags.DEFINE_integer(
+    "sentences", None, "Translated together; 1 measures the latency of one.", lower_bound=1
+)
+_TARGET = flags.DEFINE_integer("target", None, "Tokens of each translation.", lower_bound=2)
+
+
+def main() -> None:
+    """Measures and prints."""
+    results = []
+    for name in reporting.works(_WORKS.value):
+        work = _work(name)
+        for beams in _numbers(_BEAMS.value):
+            options = {"beams": beams}
+            own = Subject(
+                "this program", "own.decoding", options | {"overrides": {}}, keep_pages=True
+            )
+            returned = dataclasses.replace(
+                own, name="this program, pages given back", keep_pages=False
+            )
+            others = [*_peers(beams), *reporting.variants(own), returned]
+            reporting.say(f"{name}, {'greedy' if beams == 1 else f'{beams} beams'}")
+            for other, figures in compare(
+                own, reporting.chosen(others), work, reporting.effort(), reporting.say
+            ):
+                tokens = work.rows * work.target
+                figures |= {
+                    "beams": beams,
+                    "own_tokens_per_second": round(tokens / figures["own_ms"] * 1e3),
+                    "own_sentences_per_second": round(work.rows / figures["own_ms"] * 1e3, 1),
+                }
+                results.append(reporting.result("decoding", name, work, other, figures))
+    reporting.print_table(results)
+
+
+def _work(name: str) -> Work:
+    work = WORKS[name]
+    return dataclasses.replace(
+        work, rows=_SENTENCES.value or work.rows, target=_TARGET.value or work.target
+    )
+
+
+def _peers(beams: int) -> list[Subject]:
+    peers = [
+        Subject(f"CTranslate2 {dtype}", "opennmt.decoding", {"beams": beams, "dtype": dtype})
+        for dtype in ("float32", "int8")
+    ]
+    peers.append(Subject("Marian float32", "marian.decoding", {"beams": beams}))
+    return peers + [reporting.with_kept_pages(peer) for peer in peers]
+
+
+def _numbers(texts: Sequence[str]) -> list[int]:
+    for text in texts:
+        if not text.isdigit() or int(text) < 1:
+            raise InputError(f"--beams={','.join(texts)}: {text!r} is no number of beams")
+    return list(map(int, texts))
+
+
+if __name__ == "__main__":
+    run(main, config_from=None)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the benchmarks of speed have in common on the command line: which peers, how much effort, and
+how results are shown.
+"""
+
+import contextlib
+import dataclasses
+import fnmatch
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from absl import flags
+
+from experiments import tables
+from experiments.benchmarks.alternating import Effort, Subject
+from experiments.benchmarks.settings import parse_variant
+from experiments.benchmarks.work import WORKS, Work
+from transformer.errors import InputError
+
+ONLY = flags.DEFINE_list(
+    "only", [], "Only what one of these patterns matches, for example 'PyTorch*'; all unless given."
+)
+ROUNDS = flags.DEFINE_integer(
+    "rounds", Effort.rounds, "Of which the median is taken.", lower_bound=1
+)
+QUIET = flags.DEFINE_float(
+    "quiet", Effort.quiet, "The most cores that other processes may keep busy during a sample."
+)
+BUDGET = flags.DEFINE_float(
+    "budget", Effort.budget, "Seconds for a comparison; until then loud samples are taken again."
+)
+VARIANTS = flags.DEFINE_multi_string(
+    "variant",
+    [],
+    "NAME:FIELD=VALUE,...: this program with other config fields, as one more that it is compared "
+    "with; may be given several times.",
+)
+
+
+def effort() -> Effort:
+    """As the flags say."""
+    return Effort(ROUNDS.value, QUIET.value, BUDGET.value)
+
+
+def works(names: Sequence[str]) -> list[str]:
+    """The names, if there is such a work.
+
+    Raises:
+      InputError: if not.
+    """
+    for name in names:
+        if name not in WORKS:
+            raise InputError(f"--works={name}: there are {', '.join(WORKS)}")
+    return list(names)
+
+
+def chosen(subjects: Sequence[Subject]) -> list[Subject]:
+    """Those that ``--only`` names.
+
+    Raises:
+      InputError: when a pattern matches none.
+    """
+    for pattern in ONLY.value:
+        if not fnmatch.filter([subject.name for subject in subjects], pattern):
+            names = "; ".join(subject.name for subject in subjects)
+            raise InputError(f"--only={pattern}: nothing has such a name; there are: {names}")
+    return [
+        subject
+        for subject in subjects
+        if not ONLY.value or any(fnmatch.fnmatch(subject.name, one) for one in ONLY.value)
+    ]
+
+
+def variants(own: Subject) -> list[Subject]:
+    """This program with the fields of ``--variant``."""
+    parsed = map(parse_variant, VARIANTS.value)
+    return [
+        dataclasses.replace(
+            own, name=f"this program, {name}", options={**own.options, "overrides": overrides}
+        )
+        for name, overrides in parsed
+    ]
+
+
+def with_kept_pages(subject: Subject) -> Subject:
+    """The same with this program's allocator settings."""
+    return dataclasses.replace(subject, name=f"{subject.name}, pages kept", keep_pages=True)
+
+
+def result(
+    benchmark: str, name: str, work: Work, other: Subject, figures: dict[str, Any]
+) -> dict[str, Any]:
+    """Prints one result as a JSON object, and returns it."""
+    about = {"benchmark": benchmark, "work": name, "rows": work.rows}
+    about |= {"source": work.source, "target": work.target, "dropout_inside": work.dropout_inside}
+    about |= {"against": other.name, "keep_pages": other.keep_pages}
+    whole = about | figures
+    print(json.dumps(whole), flush=True)
+    return whole
+
+
+def print_table(results: Sequence[dict[str, Any]]) -> None:
+    """On standard error, a result a line."""
+    if not results:
+        return
+    head = ["against", "work", "ratio", "quartiles", "own ms", "its ms", "threads", "load", "loud"]
+    rows = [head]
+    for one in results:
+        low, high = one["ratio_quartiles"]
+        rows.append(
+            [
+                one["against"],
+                one["work"],
+                f"{one['ratio']:.2f}",
+                f"{low:.2f}..{high:.2f}",
+                f"{one['own_ms']:.4g}",
+                f"{one['ms']:.4g}",
+                str(one.get("threads", "")),
+                f"{one['other_load']:.2f}",
+                f"{one['loud_rounds']}/{one['rounds']}",
+            ]
+        )
+    with contextlib.redirect_stdout(sys.stderr):
+        tables.print_table(rows)
+
+
+def say(text: str) -> None:
+    """To the person who waits."""
+    print(text, file=sys.stderr, flush=True)

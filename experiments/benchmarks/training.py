@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast training steps are, beside PyTorch and Hugging Face and beside what the machine allows.
+
+python -m experiments.benchmarks.training --works=W1,W2
+
+W1 is a small model and W2 the paper's base model (`benchmarks/work.py`), with random weights and
+random sentences. This program's step and that of each peer are timed in turns, each in a process of
+its own; a figure is the median over the rounds, and a ratio says how many times as long the peer
+takes. "matrix products" are those of the step alone, each in its fastest form: that ratio is the
+share of the machine's rate that the step reaches. Peers come with pip install -e .[bench]; one that
+is not there is skipped. Standard output has one JSON object a result, standard error a table.
+"""
+
+import dataclasses
+
+from absl import flags
+
+from experiments.benchmarks import reporting
+from experiments.benchmarks.alternating import Subject, compare
+from experiments.benchmarks.settings import config_of
+from experiments.benchmarks.work import WORKS, Work
+from experiments.costs import step_flops
+from experiments.flags import run
+
+_WORKS = flags.DEFINE_list("works", list(WORKS), "Which of them.")
+_DROPOUT = flags.DEFINE_enum(
+    "dropout",
+    "inside",
+    ["inside", "paper"],
+    "inside: also on attention weights and in the feed-forward network, as PyTorch's layers have "
+    "it; paper: as the paper has it. The same for all.",
+)
+_LENGTH = flags.DEFINE_integer(
+    "length", None, "Of source and target; a batch keeps its number of tokens.", lower_bound=1
+)
+
+
+def main() -> None:
+    """Measures and prints."""
+    own = Subject("this program", "own.training", {"overrides": {}}, keep_pages=True)
+    others = reporting.chosen([*_peers(), *reporting.variants(own), *_own_ways(own)])
+    rows = []
+    for name in reporting.works(_WORKS.value):
+        work = _work(name)
+        flops = step_flops(config_of(work).model, work.rows, work.source)
+        for other, figures in compare(own, others, work, reporting.effort(), reporting.say):
+            tokens = work.rows * work.target
+            figures |= {
+                "gflop_a_step": round(flops / 1e9, 1),
+                "own_gflop_per_second": round(flops / figures["own_ms"] / 1e6, 1),
+                "own_target_tokens_per_second": round(tokens / figures["own_ms"] * 1e3),
+            }
+            rows.append(reporting.result("training", name, work, other, figures))
+    reporting.print_table(rows)
+
+
+def _work(name: str) -> Work:
+    work = dataclasses.replace(WORKS[name], dropout_inside=_DROPOUT.value == "inside")
+    if _LENGTH.value is None:
+        return work
+    rows = max(work.rows * work.source // _LENGTH.value, 1)
+    return dataclasses.replace(work, rows=rows, source=_LENGTH.value, target=_LENGTH.value)
+
+
+def _peers() -> list[Subject]:
+    peers = [
+        Subject(
+            f"PyTorch {way} {dtype}", "pytorch.training", {"compiled": compiled, "dtype": dtype}
+        )
+        for dtype in ("float32", "bfloat16")
+        for way, compiled in (("eager", False), ("compiled", True))
+    ]
+    peers.append(Subject("Marian float32", "marian.training", {"dtype": "float32"}))
+    return peers + [reporting.with_kept_pages(peer) for peer in peers]
+
+
+def _own_ways(own: Subject) -> list[Subject]:
+    returned = dataclasses.replace(own, name="this program, pages given back", keep_pages=False)
+    return [Subject("matrix products", "own.matrix_products", keep_pages=True), returned]
+
+
+if __name__ == "__main__":
+    run(main, config_from=None)
