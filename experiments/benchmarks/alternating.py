@@ -20,6 +20,7 @@ from typing import Any, Protocol, Self
 from experiments.benchmarks.work import Work
 from transformer.errors import InputError
 
+PROGRAMS = "experiments.benchmarks.programs"
 PAUSE_SECONDS = 0.3
 """Between two samples; the threads of some libraries look for more work for a while."""
 
@@ -56,7 +57,7 @@ class Subject:
 
     name: str
     place: str
-    """MODULE.FUNCTION in `experiments.benchmarks.programs`."""
+    """MODULE.FUNCTION, which gives a `program.Program`."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     keep_pages: bool = False
     """With this program's allocator settings (`experiments.memory`)."""
@@ -128,7 +129,8 @@ class Process:
     def _answer(self) -> dict[str, Any]:
         line = self._process.stdout.readline()
         if not line:
-            raise Unavailable(f"its process ended with status {self._process.wait()}")
+            status = self._process.wait()
+            raise Unavailable(f"the process of {self.subject.name} ended with status {status}")
         return json.loads(line)
 
 

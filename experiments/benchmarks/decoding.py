@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from experiments.benchmarks import reporting
-from experiments.benchmarks.alternating import Subject, compare
+from experiments.benchmarks.alternating import PROGRAMS, Subject, compare
 from experiments.benchmarks.work import WORKS, Work
 from experiments.flags import run
 from transformer.errors import InputError
@@ -40,7 +40,10 @@ def main() -> None:
         for beams in _numbers(_BEAMS.value):
             options = {"beams": beams}
             own = Subject(
-                "this program", "own.decoding", options | {"overrides": {}}, keep_pages=True
+                "this program",
+                f"{PROGRAMS}.own.decoding",
+                options | {"overrides": {}},
+                keep_pages=True,
             )
             returned = dataclasses.replace(
                 own, name="this program, pages given back", keep_pages=False
@@ -69,10 +72,12 @@ def _work(name: str) -> Work:
 
 def _peers(beams: int) -> list[Subject]:
     peers = [
-        Subject(f"CTranslate2 {dtype}", "opennmt.decoding", {"beams": beams, "dtype": dtype})
+        Subject(
+            f"CTranslate2 {dtype}", f"{PROGRAMS}.opennmt.decoding", {"beams": beams, "dtype": dtype}
+        )
         for dtype in ("float32", "int8")
     ]
-    peers.append(Subject("Marian float32", "marian.decoding", {"beams": beams}))
+    peers.append(Subject("Marian float32", f"{PROGRAMS}.marian.decoding", {"beams": beams}))
     return peers + [reporting.with_kept_pages(peer) for peer in peers]
 
 

@@ -82,12 +82,8 @@ def of_step(
     return counts
 
 
-FORMS = {
-    "plain": (False, False),
-    "left transposed": (True, False),
-    "right transposed": (False, True),
-}
-"""Whether the left and the right operand lie transposed in memory."""
+FORMS = ((False, False), (True, False), (False, True))
+"""Whether the left and whether the right operand lies transposed in memory."""
 FORM_SECONDS = 0.01
 """One timing of a form is of so many calls as last this long."""
 TIMINGS = 3
@@ -112,7 +108,7 @@ def _calls(product: Product) -> Iterator[Callable[[], Array]]:
     """The product in each form."""
     keys = iter(jax.random.split(jax.random.key(0), 2 * len(FORMS)))
     lead = (product.batch,) if product.batch > 1 else ()
-    for left_transposed, right_transposed in FORMS.values():
+    for left_transposed, right_transposed in FORMS:
         left = _operand(next(keys), lead, product.m, product.k, left_transposed)
         right = _operand(next(keys), lead, product.k, product.n, right_transposed)
         form = _form(left_transposed, right_transposed)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process of one program that is measured: it gives one timed sample each time it is asked.
 
-python -m experiments.benchmarks.program own.training '{"work": {...}, ...}'
+python -m experiments.benchmarks.program MODULE.FUNCTION '{"work": {...}, ...}'
 
 It is started by `alternating.Process`. When it is ready it writes one JSON line to standard output,
 and then one for every line that it reads; everything else that it prints goes to standard error.
@@ -23,6 +23,8 @@ from experiments.benchmarks.work import Work
 
 SAMPLE_SECONDS = 0.25
 """A sample is of so many calls as last this long together, so that the clock is fine enough."""
+TRIALS = 3
+"""Of each number of threads; the fastest counts, because other load can only slow one down."""
 
 
 @dataclasses.dataclass
@@ -66,9 +68,8 @@ def main(place: str, request: str) -> None:
 
 
 def _prepared(place: str, options: dict[str, Any]) -> Program:
-    module, _, function = place.partition(".")
-    programs = importlib.import_module(f"experiments.benchmarks.programs.{module}")
-    return getattr(programs, function)(**options)
+    module, _, function = place.rpartition(".")
+    return getattr(importlib.import_module(module), function)(**options)
 
 
 def _calls_a_sample(program: Program) -> int:
@@ -108,12 +109,12 @@ def better_threads(call: Callable[[], Any], use: Callable[[int], None]) -> int:
       call: does the work once.
       use: sets the number of threads.
     """
-    times = {}
-    for threads in sorted({1, len(os.sched_getaffinity(0))}):
+    fastest = {}
+    for threads in {1, len(os.sched_getaffinity(0))}:
         use(threads)
         call()
-        times[threads] = min(seconds_of(call) for _ in range(2))
-    best = min(times, key=times.__getitem__)
+        fastest[threads] = min(seconds_of(call) for _ in range(TRIALS))
+    best = min(fastest, key=fastest.__getitem__)
     use(best)
     return best
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks of speed have in common on the command line: which peers, how much effort, and
-how results are shown.
+"""What the benchmarks of speed have in common on the command line: which peers, how much effort,
+and how results are shown.
 """
 
 import contextlib

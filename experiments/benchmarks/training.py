@@ -16,7 +16,7 @@ import dataclasses
 from absl import flags
 
 from experiments.benchmarks import reporting
-from experiments.benchmarks.alternating import Subject, compare
+from experiments.benchmarks.alternating import PROGRAMS, Subject, compare
 from experiments.benchmarks.settings import config_of
 from experiments.benchmarks.work import WORKS, Work
 from experiments.costs import step_flops
@@ -37,7 +37,7 @@ _LENGTH = flags.DEFINE_integer(
 
 def main() -> None:
     """Measures and prints."""
-    own = Subject("this program", "own.training", {"overrides": {}}, keep_pages=True)
+    own = Subject("this program", f"{PROGRAMS}.own.training", {"overrides": {}}, keep_pages=True)
     others = reporting.chosen([*_peers(), *reporting.variants(own), *_own_ways(own)])
     rows = []
     for name in reporting.works(_WORKS.value):
@@ -65,18 +65,23 @@ def _work(name: str) -> Work:
 def _peers() -> list[Subject]:
     peers = [
         Subject(
-            f"PyTorch {way} {dtype}", "pytorch.training", {"compiled": compiled, "dtype": dtype}
+            f"PyTorch {way} {dtype}",
+            f"{PROGRAMS}.pytorch.training",
+            {"compiled": compiled, "dtype": dtype},
         )
         for dtype in ("float32", "bfloat16")
         for way, compiled in (("eager", False), ("compiled", True))
     ]
-    peers.append(Subject("Marian float32", "marian.training", {"dtype": "float32"}))
+    peers.append(Subject("Marian float32", f"{PROGRAMS}.marian.training", {"dtype": "float32"}))
     return peers + [reporting.with_kept_pages(peer) for peer in peers]
 
 
 def _own_ways(own: Subject) -> list[Subject]:
     returned = dataclasses.replace(own, name="this program, pages given back", keep_pages=False)
-    return [Subject("matrix products", "own.matrix_products", keep_pages=True), returned]
+    return [
+        Subject("matrix products", f"{PROGRAMS}.own.matrix_products", keep_pages=True),
+        returned,
+    ]
 
 
 if __name__ == "__main__":

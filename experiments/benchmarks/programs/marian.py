@@ -41,6 +41,7 @@ def model_of(work: Work) -> transformers.MarianMTModel:
         forced_eos_token_id=None,
     )
     torch.manual_seed(0)
+    transformers.utils.logging.disable_progress_bar()
     return transformers.MarianMTModel(config)
 
 

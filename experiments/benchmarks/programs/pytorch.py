@@ -73,6 +73,7 @@ def training(work: Work, compiled: bool, dtype: str) -> Program:
       compiled: with `torch.compile`.
       dtype: ``float32`` or ``bfloat16`` (autocast; parameters stay float32).
     """
+    torch.manual_seed(0)
     model = Model(work).train()
     loss = torch.compile(model) if compiled else model
     return steps(model, loss, work, dtype)
@@ -93,5 +94,10 @@ def steps(model: nn.Module, loss, work: Work, dtype: str) -> Program:
         optimizer.step()
         value.item()
 
-    threads = better_threads(call, torch.set_num_threads)
+    def use(threads: int) -> None:
+        torch.set_num_threads(threads)
+        # Compiled code has the number of threads in it.
+        torch.compiler.reset()
+
+    threads = better_threads(call, use)
     return Program(call, {"version": f"torch {torch.__version__}", "threads": threads})
