@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ import pytest
 from test_apps import REPOSITORY, run
 
 from experiments import costs
-from experiments.benchmarks import load, products, reporting, work
+from experiments.benchmarks import load, products, program, reporting, start, work
 from experiments.benchmarks.alternating import (
     PROGRAMS,
     Effort,
@@ -364,7 +365,8 @@ def test_the_model_of_pytorch_has_as_many_parameters_as_this_program():
         ("training", ["--works=W3"], "--works=W3: there are W1, W2"),
         ("training", ["--only=Sockeye*"], "nothing has such a name; there are: PyTorch eager"),
         ("training", ["--variant=plain"], "write NAME:FIELD=VALUE"),
-        ("decoding", ["--beams=1,none"], "'none' is no number of beams"),
+        ("training", ["--lengths=0"], "--lengths=0: '0' is not a whole number above 0"),
+        ("decoding", ["--beams=1,none"], "'none' is not a whole number above 0"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_with_the_remedy(module, arguments, message):
@@ -382,3 +384,38 @@ def test_a_result_is_one_line_of_json(capsys):
     assert printed["against"] == "PyTorch"
     assert printed["ratio"] == 2.0
     assert printed["keep_pages"] is True
+
+
+def test_the_time_to_a_line_ends_with_the_line():
+    program = "import sys, time; print('other'); print('step 1/9', flush=True); time.sleep(1)"
+    command = [sys.executable, "-c", program]
+    began = time.perf_counter()
+    seconds = start.seconds_until(start.FIRST_STEP, command, os.environ)
+    # The command was left to end.
+    assert time.perf_counter() - began > seconds + 0.9
+    program = "import sys; print(input(), file=sys.stderr)"
+    command = [sys.executable, "-c", program]
+    assert start.seconds_until(
+        start.FIRST_STEP, command, os.environ, text="step 1/9\n", of_errors=True
+    )
+
+
+@pytest.mark.parametrize("program", ["exit('error: no')", "print('error: no')"])
+def test_a_command_that_never_gives_the_line_is_an_error_with_what_it_said(program):
+    command = [sys.executable, "-c", f"import sys; sys.stdout = sys.stderr; {program}"]
+    with pytest.raises(InputError, match="ended with [01]: error: no"):
+        start.seconds_until(start.FIRST_STEP, command, os.environ, of_errors=True)
+
+
+@pytest.mark.parametrize("kernel", ["einsum", "fused"])
+def test_attention_is_measured_forward_and_backward(kernel):
+    gradients = own.attention(TINY, kernel).call()
+    assert [gradient.shape for gradient in gradients] == [(4, 6, 2, 8)] * 3
+    assert all(np.abs(gradient).max() > 0 for gradient in gradients)
+
+
+@pytest.mark.skipif(not load._STATISTICS.exists(), reason="no /proc")
+def test_the_peak_of_a_process_is_its_own_and_not_that_of_its_parent(fake):
+    with Subject("fake", "fake.sleeping", {"seconds": 0.01}).start(TINY) as process:
+        # This process has JAX.
+        assert process.sample().peak_mib < program.peak_mib() / 2

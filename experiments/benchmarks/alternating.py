@@ -260,7 +260,8 @@ def compare(
                 except Unavailable as reason:
                     say(f"{other.name} is skipped: {reason}")
                     continue
-                yield other, process.about | figures(rounds, effort)
+                own_about = {f"own_{key}": value for key, value in running.about.items()}
+                yield other, own_about | process.about | figures(rounds, effort)
     except Unavailable as reason:
         raise InputError(f"{own.name} cannot be measured: {reason}") from None
 

@@ -14,7 +14,7 @@ object a result, standard error a table.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from absl import flags
 
@@ -22,37 +22,31 @@ from experiments.benchmarks import reporting
 from experiments.benchmarks.alternating import PROGRAMS, Subject, compare
 from experiments.benchmarks.work import WORKS, Work
 from experiments.flags import run
-from transformer.errors import InputError
 
 _WORKS = flags.DEFINE_list("works", list(WORKS), "Which of them.")
 _BEAMS = flags.DEFINE_list("beams", ["1", "4"], "Numbers of beams; 1 is greedy search.")
 _SENTENCES = flags.DEFINE_integer(
     "sentences", None, "Translated together; 1 measures the latency of one.", lower_bound=1
 )
-_TARGET = flags.DEFINE_integer("target", None, "Tokens of each translation.", lower_bound=2)
+_TARGETS = flags.DEFINE_list(
+    "targets", [], "Tokens of each translation, in place of the work's own."
+)
 
 
 def main() -> None:
     """Measures and prints."""
     results = []
-    for name in reporting.works(_WORKS.value):
-        work = _work(name)
-        for beams in _numbers(_BEAMS.value):
-            options = {"beams": beams}
+    for name, work in _works():
+        for beams in reporting.numbers("beams", _BEAMS.value):
+            reporting.say(f"{name}, {'greedy' if beams == 1 else f'{beams} beams'}")
             own = Subject(
                 "this program",
                 f"{PROGRAMS}.own.decoding",
-                options | {"overrides": {}},
+                {"beams": beams, "overrides": {}},
                 keep_pages=True,
             )
-            returned = dataclasses.replace(
-                own, name="this program, pages given back", keep_pages=False
-            )
-            others = [*_peers(beams), *reporting.variants(own), returned]
-            reporting.say(f"{name}, {'greedy' if beams == 1 else f'{beams} beams'}")
-            for other, figures in compare(
-                own, reporting.chosen(others), work, reporting.effort(), reporting.say
-            ):
+            others = reporting.chosen([*_peers(beams), *reporting.variants(own), *_own_ways(own)])
+            for other, figures in compare(own, others, work, reporting.effort(), reporting.say):
                 tokens = work.rows * work.target
                 figures |= {
                     "beams": beams,
@@ -63,11 +57,14 @@ def main() -> None:
     reporting.print_table(results)
 
 
-def _work(name: str) -> Work:
-    work = WORKS[name]
-    return dataclasses.replace(
-        work, rows=_SENTENCES.value or work.rows, target=_TARGET.value or work.target
-    )
+def _works() -> Iterator[tuple[str, Work]]:
+    targets = reporting.numbers("targets", _TARGETS.value)
+    for name in reporting.works(_WORKS.value):
+        work = dataclasses.replace(WORKS[name], rows=_SENTENCES.value or WORKS[name].rows)
+        if not targets:
+            yield name, work
+        for target in targets:
+            yield f"{name} {target}", dataclasses.replace(work, target=target)
 
 
 def _peers(beams: int) -> list[Subject]:
@@ -81,11 +78,8 @@ def _peers(beams: int) -> list[Subject]:
     return peers + [reporting.with_kept_pages(peer) for peer in peers]
 
 
-def _numbers(texts: Sequence[str]) -> list[int]:
-    for text in texts:
-        if not text.isdigit() or int(text) < 1:
-            raise InputError(f"--beams={','.join(texts)}: {text!r} is no number of beams")
-    return list(map(int, texts))
+def _own_ways(own: Subject) -> list[Subject]:
+    return [dataclasses.replace(own, name="this program, pages given back", keep_pages=False)]
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 """How fast training steps are, beside PyTorch and Hugging Face and beside what the machine allows.
 
 python -m experiments.benchmarks.training --works=W1,W2
+python -m experiments.benchmarks.training --works=W1 --dropout=paper --lengths=64,256,1024,2048
 
 W1 is a small model and W2 the paper's base model (`benchmarks/work.py`), with random weights and
 random sentences. This program's step and that of each peer are timed in turns, each in a process of
@@ -12,6 +13,7 @@ is not there is skipped. Standard output has one JSON object a result, standard 
 """
 
 import dataclasses
+from collections.abc import Iterator
 
 from absl import flags
 
@@ -22,6 +24,8 @@ from experiments.benchmarks.work import WORKS, Work
 from experiments.costs import step_flops
 from experiments.flags import run
 
+TOKENS = 2048
+
 _WORKS = flags.DEFINE_list("works", list(WORKS), "Which of them.")
 _DROPOUT = flags.DEFINE_enum(
     "dropout",
@@ -30,8 +34,10 @@ _DROPOUT = flags.DEFINE_enum(
     "inside: also on attention weights and in the feed-forward network, as PyTorch's layers have "
     "it; paper: as the paper has it. The same for all.",
 )
-_LENGTH = flags.DEFINE_integer(
-    "length", None, "Of source and target; a batch keeps its number of tokens.", lower_bound=1
+_LENGTHS = flags.DEFINE_list(
+    "lengths",
+    [],
+    f"Of source and target, in place of the work's own; a batch then has {TOKENS:,} tokens a side.",
 )
 
 
@@ -39,9 +45,8 @@ def main() -> None:
     """Measures and prints."""
     own = Subject("this program", f"{PROGRAMS}.own.training", {"overrides": {}}, keep_pages=True)
     others = reporting.chosen([*_peers(), *reporting.variants(own), *_own_ways(own)])
-    rows = []
-    for name in reporting.works(_WORKS.value):
-        work = _work(name)
+    results = []
+    for name, work in _works():
         flops = step_flops(config_of(work).model, work.rows, work.source)
         for other, figures in compare(own, others, work, reporting.effort(), reporting.say):
             tokens = work.rows * work.target
@@ -50,16 +55,22 @@ def main() -> None:
                 "own_gflop_per_second": round(flops / figures["own_ms"] / 1e6, 1),
                 "own_target_tokens_per_second": round(tokens / figures["own_ms"] * 1e3),
             }
-            rows.append(reporting.result("training", name, work, other, figures))
-    reporting.print_table(rows)
+            results.append(reporting.result("training", name, work, other, figures))
+    reporting.print_table(results)
 
 
-def _work(name: str) -> Work:
-    work = dataclasses.replace(WORKS[name], dropout_inside=_DROPOUT.value == "inside")
-    if _LENGTH.value is None:
-        return work
-    rows = max(work.rows * work.source // _LENGTH.value, 1)
-    return dataclasses.replace(work, rows=rows, source=_LENGTH.value, target=_LENGTH.value)
+def _works() -> Iterator[tuple[str, Work]]:
+    lengths = reporting.numbers("lengths", _LENGTHS.value)
+    for name in reporting.works(_WORKS.value):
+        work = dataclasses.replace(WORKS[name], dropout_inside=_DROPOUT.value == "inside")
+        if not lengths:
+            yield name, work
+        for length in lengths:
+            rows = max(TOKENS // length, 1)
+            yield (
+                f"{name} {length}",
+                dataclasses.replace(work, rows=rows, source=length, target=length),
+            )
 
 
 def _peers() -> list[Subject]:

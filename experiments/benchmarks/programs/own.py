@@ -7,12 +7,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import cache, compose, costs
+from experiments import cache, compose, costs, measure
 from experiments.benchmarks import products
 from experiments.benchmarks.program import Program
 from experiments.benchmarks.settings import config_of
 from experiments.benchmarks.work import Work
 from transformer import sharded_decoding, sharding
+from transformer.arrays import Array
+from transformer.attention import KERNELS
 from transformer.training import Batch
 
 
@@ -20,6 +22,7 @@ def training(work: Work, overrides: Mapping[str, Any]) -> Program:
     """One step of `train` after the other, on a batch that is on the device; each is waited for."""
     experiment = _experiment(work, overrides)
     batch = experiment.on_mesh(Batch(*work.token_ids()))
+    memory = _memory(experiment, batch)
     state = experiment.init_state()
 
     def call() -> None:
@@ -27,7 +30,7 @@ def training(work: Work, overrides: Mapping[str, Any]) -> Program:
         state, sums = experiment.train_step(state, batch)
         jax.block_until_ready((state, sums))
 
-    return Program(call, _about(experiment))
+    return Program(call, _about(experiment) | memory)
 
 
 def decoding(work: Work, beams: int, overrides: Mapping[str, Any]) -> Program:
@@ -81,6 +84,30 @@ def _shape(work: Work) -> tuple[int, int, int]:
 def _experiment(work: Work, overrides: Mapping[str, Any]) -> compose.Experiment:
     cache.keep_compiled_programs()
     return costs.experiment_of_shapes(config_of(work, overrides))
+
+
+def attention(work: Work, kernel: str) -> Program:
+    """Forward and backward pass of one attention over sources of the work's length, none masked."""
+    shape = (work.rows, work.source, work.heads, work.d_model // work.heads)
+    operands = [jax.random.normal(key, shape) for key in jax.random.split(jax.random.key(0), 3)]
+
+    def mixed(query: Array, key: Array, value: Array) -> Array:
+        return KERNELS[kernel](query, key, value, None).z.sum()
+
+    gradients = jax.jit(jax.grad(mixed, argnums=(0, 1, 2)))
+    return Program(lambda: jax.block_until_ready(gradients(*operands)), _versions())
+
+
+def _memory(experiment: compose.Experiment, batch: Batch) -> dict[str, int]:
+    """MiB of the training state and of what lives only during a step, by XLA's account."""
+    state = experiment.abstract_state
+    _, cost = measure.compiled(
+        experiment.train_step, state, experiment.abstract_batch(*batch.source.shape)
+    )
+    return {
+        "state_mib": cost.argument_bytes >> 20,
+        "temporaries_mib": cost.temporary_bytes >> 20,
+    }
 
 
 def _about(experiment: compose.Experiment) -> dict[str, Any]:
