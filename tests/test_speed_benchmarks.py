@@ -365,6 +365,7 @@ def test_the_model_of_pytorch_has_as_many_parameters_as_this_program():
         ("training", ["--works=W3"], "--works=W3: there are W1, W2"),
         ("training", ["--only=Sockeye*"], "nothing has such a name; there are: PyTorch eager"),
         ("training", ["--variant=plain"], "write NAME:FIELD=VALUE"),
+        ("training", ["--variant=x:model.dropuot=0"], "did you mean 'model.dropout'"),
         ("training", ["--lengths=0"], "--lengths=0: '0' is not a whole number above 0"),
         ("decoding", ["--beams=1,none"], "'none' is not a whole number above 0"),
     ],

@@ -39,13 +39,9 @@ def main() -> None:
     for name, work in _works():
         for beams in reporting.numbers("beams", _BEAMS.value):
             reporting.say(f"{name}, {'greedy' if beams == 1 else f'{beams} beams'}")
-            own = Subject(
-                "this program",
-                f"{PROGRAMS}.own.decoding",
-                {"beams": beams, "overrides": {}},
-                keep_pages=True,
-            )
-            others = reporting.chosen([*_peers(beams), *reporting.variants(own), *_own_ways(own)])
+            own = reporting.own("decoding", {"beams": beams})
+            ways = [*reporting.variants(own), *reporting.with_returned_pages(own)]
+            others = reporting.chosen([*_peers(beams), *ways])
             for other, figures in compare(own, others, work, reporting.effort(), reporting.say):
                 tokens = work.rows * work.target
                 figures |= {
@@ -76,10 +72,6 @@ def _peers(beams: int) -> list[Subject]:
     ]
     peers.append(Subject("Marian float32", f"{PROGRAMS}.marian.decoding", {"beams": beams}))
     return peers + [reporting.with_kept_pages(peer) for peer in peers]
-
-
-def _own_ways(own: Subject) -> list[Subject]:
-    return [dataclasses.replace(own, name="this program, pages given back", keep_pages=False)]
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def main(place: str, request: str) -> None:
     kept = options.pop("keep_pages")
     # Before the framework is imported, whose allocations it is for.
     if kept and not memory.keep_pages():
-        _write(answers, {"failed": "this C library's allocator cannot be set to keep its pages"})
+        _write(answers, {"failed": "pages are not kept here (see experiments/memory.py)"})
         return
     try:
         program = _prepared(place, options)

@@ -8,14 +8,14 @@ import dataclasses
 import fnmatch
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import flags
 
-from experiments import tables
-from experiments.benchmarks.alternating import Effort, Subject
-from experiments.benchmarks.settings import parse_variant
+from experiments import memory, tables
+from experiments.benchmarks.alternating import PROGRAMS, Effort, Subject
+from experiments.benchmarks.settings import config_of, parse_variant
 from experiments.benchmarks.work import WORKS, Work
 from transformer.errors import InputError
 
@@ -85,15 +85,42 @@ def chosen(subjects: Sequence[Subject]) -> list[Subject]:
     ]
 
 
+def own(function: str, options: Mapping[str, Any]) -> Subject:
+    """This program as it is for users, to be compared with others.
+
+    Args:
+      function: of `programs.own`.
+      options: its arguments beside the work and the overridden config fields.
+    """
+    return Subject(
+        "this program",
+        f"{PROGRAMS}.own.{function}",
+        {**options, "overrides": {}},
+        # As `flags.run` does; where that has no effect, it has none here.
+        keep_pages=memory.keep_pages(),
+    )
+
+
+def with_returned_pages(own: Subject) -> list[Subject]:
+    """This program with the allocator as it is by default, where that makes a difference."""
+    if not own.keep_pages:
+        return []
+    return [dataclasses.replace(own, name="this program, pages given back", keep_pages=False)]
+
+
 def variants(own: Subject) -> list[Subject]:
-    """This program with the fields of ``--variant``."""
-    parsed = map(parse_variant, VARIANTS.value)
-    return [
-        dataclasses.replace(
-            own, name=f"this program, {name}", options={**own.options, "overrides": overrides}
-        )
-        for name, overrides in parsed
-    ]
+    """This program with the fields of ``--variant``.
+
+    Raises:
+      InputError: for a field that there is not, or a value that it cannot have.
+    """
+    subjects = []
+    for name, overrides in map(parse_variant, VARIANTS.value):
+        for work in WORKS.values():
+            config_of(work, overrides)
+        options = {**own.options, "overrides": overrides}
+        subjects.append(dataclasses.replace(own, name=f"this program, {name}", options=options))
+    return subjects
 
 
 def with_kept_pages(subject: Subject) -> Subject:
@@ -124,7 +151,7 @@ def print_table(results: Sequence[dict[str, Any]]) -> None:
         rows.append(
             [
                 one["against"],
-                one["work"],
+                one["work"] + (f", {one['beams']} beams" if "beams" in one else ""),
                 f"{one['ratio']:.2f}",
                 f"{low:.2f}..{high:.2f}",
                 f"{one['own_ms']:.4g}",

@@ -63,7 +63,7 @@ def parse_variant(text: str) -> tuple[str, Overrides]:
     pairs = [pair.partition("=") for pair in rest.split(",")]
     if not (name and colon and all(field and equals for field, equals, _ in pairs)):
         raise InputError(
-            f"--variants={text}: write NAME:FIELD=VALUE,FIELD=VALUE, for example "
+            f"--variant={text}: write NAME:FIELD=VALUE,FIELD=VALUE, for example "
             "no_dropout:model.dropout=0.0"
         )
     return name, {field.strip(): _value(value) for field, _, value in pairs}

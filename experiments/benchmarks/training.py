@@ -25,6 +25,7 @@ from experiments.costs import step_flops
 from experiments.flags import run
 
 TOKENS = 2048
+"""Of a batch, source and target each, where lengths are given."""
 
 _WORKS = flags.DEFINE_list("works", list(WORKS), "Which of them.")
 _DROPOUT = flags.DEFINE_enum(
@@ -43,8 +44,10 @@ _LENGTHS = flags.DEFINE_list(
 
 def main() -> None:
     """Measures and prints."""
-    own = Subject("this program", f"{PROGRAMS}.own.training", {"overrides": {}}, keep_pages=True)
-    others = reporting.chosen([*_peers(), *reporting.variants(own), *_own_ways(own)])
+    own = reporting.own("training", {})
+    products = Subject("matrix products", f"{PROGRAMS}.own.matrix_products", {}, own.keep_pages)
+    others = [*_peers(), products, *reporting.variants(own), *reporting.with_returned_pages(own)]
+    others = reporting.chosen(others)
     results = []
     for name, work in _works():
         flops = step_flops(config_of(work).model, work.rows, work.source)
@@ -85,14 +88,6 @@ def _peers() -> list[Subject]:
     ]
     peers.append(Subject("Marian float32", f"{PROGRAMS}.marian.training", {"dtype": "float32"}))
     return peers + [reporting.with_kept_pages(peer) for peer in peers]
-
-
-def _own_ways(own: Subject) -> list[Subject]:
-    returned = dataclasses.replace(own, name="this program, pages given back", keep_pages=False)
-    return [
-        Subject("matrix products", f"{PROGRAMS}.own.matrix_products", keep_pages=True),
-        returned,
-    ]
 
 
 if __name__ == "__main__":
