@@ -79,7 +79,7 @@ def measured(kernel: str, length: int) -> dict[str, Any]:
         "length": length,
         "peak_mib": sample.peak_mib,
         "seconds": round(sample.seconds, 4),
-        "other_load": sample.other_load,
+        "version": process.about["version"],
     }
 
 

@@ -151,7 +151,7 @@ def print_table(results: Sequence[dict[str, Any]]) -> None:
         rows.append(
             [
                 one["against"],
-                one["work"] + (f", {one['beams']} beams" if "beams" in one else ""),
+                one["work"] + (f", beam {one['beams']}" if "beams" in one else ""),
                 f"{one['ratio']:.2f}",
                 f"{low:.2f}..{high:.2f}",
                 f"{one['own_ms']:.4g}",

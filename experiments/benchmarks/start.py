@@ -69,15 +69,22 @@ def main(config: Config) -> None:
 
 
 def once(folder: pathlib.Path, state: str) -> dict[str, float]:
-    """Seconds to each event, with whatever is in the folder's cache."""
-    environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
+    """Seconds to each event, with whatever is in the folder's caches.
+
+    Each command has a cache of its own, because a training compiles what translates its validation
+    sentences.
+    """
+    first, second = (
+        os.environ | {"XDG_CACHE_HOME": str(folder / f"cache_of_{command}")}
+        for command in ("train", "translate")
+    )
     python, workdir = [sys.executable, "-m"], f"--workdir={folder / state}"
     train = [*python, "experiments.train", f"--config={folder / 'config.py'}", workdir]
     translate = [*python, "experiments.translate", workdir]
     return {
-        "first step": seconds_until(FIRST_STEP, train, environment, of_errors=True),
+        "first step": seconds_until(FIRST_STEP, train, first, of_errors=True),
         "first translation": seconds_until(
-            ANYTHING, translate, environment, text=f"{_SENTENCE.value}\n"
+            ANYTHING, translate, second, text=f"{_SENTENCE.value}\n"
         ),
     }
 
