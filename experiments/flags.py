@@ -30,7 +30,7 @@ from transformer.fields import Group, flat, unknown_field
 from transformer.translator import config_to_read
 
 _TYPES = {"int": int, "float": float, "str": str, "bool": bool}
-_SHARED = ("experiments.weights", "experiments.distributed")
+_SHARED = ("experiments.weights", "experiments.distributed", "experiments.benchmarks.reporting")
 """The modules of flags that several apps have."""
 _OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]+)")
 

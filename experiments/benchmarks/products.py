@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The matrix products of a training step, and how fast this machine computes them at its best.
+
+The step's operations divided by the time that its products alone take is the harmonic mean of
+their rates, each weighted by its operations: no training step on the same library can be faster.
+"""
+
+import collections
+import dataclasses
+import functools
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+
+from transformer.arrays import Array
+from transformer.config import TransformerConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """`batch` products of [m, k] and [k, n] at once."""
+
+    m: int
+    k: int
+    n: int
+    batch: int = 1
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions."""
+        return 2 * self.batch * self.m * self.k * self.n
+
+    def with_gradients(self) -> Iterator["Product"]:
+        """Itself, and what makes the gradients of its left and right operand."""
+        yield self
+        yield dataclasses.replace(self, k=self.n, n=self.k)
+        yield dataclasses.replace(self, m=self.k, k=self.m)
+
+
+def of_forward(
+    model: TransformerConfig, rows: int, source: int, target: int
+) -> collections.Counter[Product]:
+    """How many products of each shape a forward pass has; their operations together are
+    `costs.forward_flops`.
+    """
+    counts: collections.Counter[Product] = collections.Counter()
+
+    def attention(side: str, queries: int, keys: int) -> None:
+        heads, (d_k, d_v) = model.heads(side), model.head_widths(side)
+        for positions, width in ((queries, d_k), (keys, d_k), (keys, d_v)):
+            counts[Product(rows * positions, model.d_model, heads * width)] += layers
+        counts[Product(queries, d_k, keys, rows * heads)] += layers
+        counts[Product(queries, keys, d_v, rows * heads)] += layers
+        counts[Product(rows * queries, heads * d_v, model.d_model)] += layers
+
+    def feed_forward(positions: int) -> None:
+        counts[Product(rows * positions, model.d_model, model.d_ff)] += layers
+        counts[Product(rows * positions, model.d_ff, model.d_model)] += layers
+
+    layers = model.depth("encoder")
+    attention("encoder", source, source)
+    feed_forward(source)
+    layers = model.depth("decoder")
+    attention("decoder", target, target)
+    attention("decoder", target, source)
+    feed_forward(target)
+    counts[Product(rows * target, model.d_model, model.vocab_size)] += 1
+    return counts
+
+
+def of_step(
+    model: TransformerConfig, rows: int, source: int, target: int
+) -> collections.Counter[Product]:
+    """Those of a training step: of the forward pass and of its gradients."""
+    counts: collections.Counter[Product] = collections.Counter()
+    for product, times in of_forward(model, rows, source, target).items():
+        for one in product.with_gradients():
+            counts[one] += times
+    return counts
+
+
+FORMS = ((False, False), (True, False), (False, True))
+"""Whether the left and whether the right operand lies transposed in memory."""
+FORM_SECONDS = 0.01
+"""One timing of a form is of so many calls as last this long."""
+TIMINGS = 3
+
+
+class Timed:
+    """The time that products take, each in the form that is fastest on this machine."""
+
+    def __init__(self, counts: collections.Counter[Product]):
+        self._counts = counts
+        self._calls = {product: list(map(_timer, _calls(product))) for product in counts}
+
+    def __call__(self) -> float:
+        """Seconds of all the products, measured now."""
+        return sum(
+            times * min(timer() for timer in self._calls[product])
+            for product, times in self._counts.items()
+        )
+
+
+def _calls(product: Product) -> Iterator[Callable[[], Array]]:
+    """The product in each form."""
+    keys = iter(jax.random.split(jax.random.key(0), 2 * len(FORMS)))
+    lead = (product.batch,) if product.batch > 1 else ()
+    for left_transposed, right_transposed in FORMS:
+        left = _operand(next(keys), lead, product.m, product.k, left_transposed)
+        right = _operand(next(keys), lead, product.k, product.n, right_transposed)
+        form = _form(left_transposed, right_transposed)
+        yield functools.partial(form, left, right)
+
+
+def _operand(key: Array, lead: tuple[int, ...], rows: int, columns: int, transposed: bool) -> Array:
+    shape = (columns, rows) if transposed else (rows, columns)
+    return jax.random.normal(key, lead + shape)
+
+
+@functools.cache
+def _form(left_transposed: bool, right_transposed: bool) -> Callable[[Array, Array], Array]:
+    def product(left: Array, right: Array) -> Array:
+        if left_transposed:
+            left = left.swapaxes(-1, -2)
+        if right_transposed:
+            right = right.swapaxes(-1, -2)
+        return jnp.matmul(left, right)
+
+    return jax.jit(product)
+
+
+def _timer(call: Callable[[], Array]) -> Callable[[], float]:
+    """Gives the seconds of one call.
+
+    Calls are begun without waiting for the one before, as the products of a step follow each other
+    without a call from Python between them.
+    """
+    jax.block_until_ready(call())
+
+    def seconds(calls: int) -> float:
+        began = time.perf_counter()
+        jax.block_until_ready([call() for _ in range(calls)])
+        return (time.perf_counter() - began) / calls
+
+    calls = max(1, round(FORM_SECONDS / seconds(1)))
+    return lambda: statistics.median(seconds(calls) for _ in range(TIMINGS))

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process of one program that is measured: it gives one timed sample each time it is asked.
+
+python -m experiments.benchmarks.program MODULE.FUNCTION '{"work": {...}, ...}'
+
+It is started by `alternating.Process`. When it is ready it writes one JSON line to standard output,
+and then one for every line that it reads; everything else that it prints goes to standard error.
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import json
+import os
+import pathlib
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from experiments import memory
+from experiments.benchmarks.load import OtherLoad
+from experiments.benchmarks.work import Work
+
+SAMPLE_SECONDS = 0.25
+"""A sample is of so many calls as last this long together, so that the clock is fine enough."""
+TRIALS = 3
+"""Of each number of threads; the fastest counts, because other load can only slow one down."""
+
+
+@dataclasses.dataclass
+class Program:
+    """What is ready to be measured."""
+
+    call: Callable[[], Any] | None = None
+    """Does the work once and returns when it is done; what it returns is dropped. None where a
+    sample is something other than the time of a call.
+    """
+    about: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Versions and the like, for the results."""
+    seconds: Callable[[], float] | None = None
+    """Such a sample, in seconds."""
+
+
+def main(place: str, request: str) -> None:
+    """Makes the program ready and answers until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    options = json.loads(request)
+    options["work"] = Work(**options["work"])
+    kept = options.pop("keep_pages")
+    # Before the framework is imported, whose allocations it is for.
+    if kept and not memory.keep_pages():
+        _write(answers, {"failed": "pages are not kept here (see experiments/memory.py)"})
+        return
+    try:
+        program = _prepared(place, options)
+        calls = _calls_a_sample(program)
+    except ModuleNotFoundError as error:
+        _write(answers, {"missing": error.name})
+        return
+    except Exception as error:  # noqa: BLE001 - a peer may raise anything
+        first_line = (str(error).splitlines() or [""])[0]
+        _write(answers, {"failed": f"{type(error).__name__}: {first_line}"})
+        return
+    _write(answers, {"ready": program.about})
+    for _ in sys.stdin:
+        _write(answers, _sample(program, calls))
+
+
+def _prepared(place: str, options: dict[str, Any]) -> Program:
+    module, _, function = place.rpartition(".")
+    return getattr(importlib.import_module(module), function)(**options)
+
+
+def _calls_a_sample(program: Program) -> int:
+    """After the calls that compile and warm up."""
+    if program.seconds is not None:
+        program.seconds()
+        return 1
+    for _ in range(2):
+        program.call()
+    return max(1, round(SAMPLE_SECONDS / seconds_of(program.call)))
+
+
+def _sample(program: Program, calls: int) -> dict[str, Any]:
+    with OtherLoad() as other:
+        if program.seconds is not None:
+            seconds = program.seconds()
+        else:
+            began = time.perf_counter()
+            for _ in range(calls):
+                program.call()
+            seconds = (time.perf_counter() - began) / calls
+    return {"seconds": seconds, "other_load": other.cores, "peak_mib": round(peak_mib())}
+
+
+def peak_mib() -> float:
+    """The most memory that this process has had resident so far."""
+    # getrusage would count what the process that started this one had resident, too.
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def seconds_of(call: Callable[[], Any]) -> float:
+    """Of one call."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def better_threads(call: Callable[[], Any], use: Callable[[int], None]) -> int:
+    """Leaves `call` with one thread or one for each core, whichever is faster; returns how many.
+
+    Args:
+      call: does the work once.
+      use: sets the number of threads.
+    """
+    fastest = {}
+    for threads in {1, len(os.sched_getaffinity(0))}:
+        use(threads)
+        call()
+        fastest[threads] = min(seconds_of(call) for _ in range(TRIALS))
+    best = min(fastest, key=fastest.__getitem__)
+    use(best)
+    return best
+
+
+def _write(answers: TextIO, value: dict[str, Any]) -> None:
+    answers.write(json.dumps(value) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

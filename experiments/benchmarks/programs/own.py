@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This program itself, on the path that `train` and `translate` take."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments import cache, compose, costs, measure
+from experiments.benchmarks import products
+from experiments.benchmarks.program import Program
+from experiments.benchmarks.settings import config_of
+from experiments.benchmarks.work import Work
+from transformer import sharded_decoding, sharding
+from transformer.arrays import Array
+from transformer.attention import KERNELS
+from transformer.training import Batch
+
+
+def training(work: Work, overrides: Mapping[str, Any]) -> Program:
+    """One step of `train` after the other, on a batch that is on the device; each is waited for."""
+    experiment = _experiment(work, overrides)
+    batch = experiment.on_mesh(Batch(*work.token_ids()))
+    state = experiment.init_state()
+
+    def call() -> None:
+        nonlocal state
+        state, sums = experiment.train_step(state, batch)
+        jax.block_until_ready((state, sums))
+
+    call()
+    return Program(call, _about(experiment) | _memory(experiment, batch))
+
+
+def decoding(work: Work, beams: int, overrides: Mapping[str, Any]) -> Program:
+    """One batch searched as `translate` does, from ids to ids, each translation as long as the work
+    says: the end token is not allowed earlier, and nothing else is at the limit.
+
+    Raises:
+      AssertionError: when a translation has another length.
+    """
+    own = {
+        "decode.beams": beams,
+        "decode.batch_size": work.rows,
+        "decode.min_length": work.target - 1,
+        "decode.max_length": work.target,
+    }
+    experiment = _experiment(work, own | dict(overrides))
+    params = experiment.init_state().params
+    source = sharding.place(work.token_ids()[0], sharding.batch_sharding(experiment.mesh))
+
+    def call() -> np.ndarray:
+        found = sharded_decoding.decode(
+            params,
+            source,
+            None,
+            None,
+            np.uint32(0),
+            mesh=experiment.mesh,
+            model=experiment.model,
+            config=experiment.config.decode,
+            results=1,
+            max_length=work.target,
+        )
+        return np.asarray(found.tokens)[:, 0]
+
+    assert ((call() != 0).sum(-1) == work.target).all()
+    return Program(call, _about(experiment))
+
+
+def matrix_products(work: Work) -> Program:
+    """The matrix products of a training step and nothing else, each in its fastest form; a sample
+    is the time that all of them take.
+    """
+    timed = products.Timed(products.of_step(config_of(work).model, *_shape(work)))
+    return Program(seconds=timed, about=_versions())
+
+
+def _shape(work: Work) -> tuple[int, int, int]:
+    return work.rows, work.source, work.target
+
+
+def _experiment(work: Work, overrides: Mapping[str, Any]) -> compose.Experiment:
+    cache.keep_compiled_programs()
+    return costs.experiment_of_shapes(config_of(work, overrides))
+
+
+def attention(work: Work, kernel: str) -> Program:
+    """Forward and backward pass of one attention over sources of the work's length, none masked."""
+    shape = (work.rows, work.source, work.heads, work.d_model // work.heads)
+    operands = [jax.random.normal(key, shape) for key in jax.random.split(jax.random.key(0), 3)]
+
+    def mixed(query: Array, key: Array, value: Array) -> Array:
+        return KERNELS[kernel](query, key, value, None).z.sum()
+
+    gradients = jax.jit(jax.grad(mixed, argnums=(0, 1, 2)))
+    return Program(lambda: jax.block_until_ready(gradients(*operands)), _versions())
+
+
+def _memory(experiment: compose.Experiment, batch: Batch) -> dict[str, int]:
+    """MiB of the training state and of what lives only during a step, by XLA's account.
+
+    The step has been called before, so that it is not compiled again but found in the cache, and
+    the peak memory of the process is that of a training.
+    """
+    state = experiment.abstract_state
+    _, cost = measure.compiled(
+        experiment.train_step, state, experiment.abstract_batch(*batch.source.shape)
+    )
+    return {
+        "state_mib": cost.argument_bytes >> 20,
+        "temporaries_mib": cost.temporary_bytes >> 20,
+    }
+
+
+def _about(experiment: compose.Experiment) -> dict[str, Any]:
+    return _versions() | {"devices": experiment.mesh.size}
+
+
+def _versions() -> dict[str, Any]:
+    return {"version": f"jax {jax.__version__}"}

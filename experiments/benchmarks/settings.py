@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This program's config for a work that is measured, and how its fields are overridden."""
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.benchmarks.work import DROPOUT, Work
+from transformer.config import Config
+from transformer.errors import InputError
+from transformer.fields import flat, unknown_field
+
+Overrides = dict[str, Any]
+"""Config fields, as ``model.dropout``, and their values."""
+
+
+def config_of(work: Work, overrides: Mapping[str, Any] | None = None) -> Config:
+    """The config whose only batch is that of the work.
+
+    Args:
+      work: what is measured.
+      overrides: fields that differ from what users get.
+
+    Raises:
+      InputError: for a field that there is not, or a value it cannot have.
+    """
+    longest = max(work.source, work.target)
+    inside = DROPOUT if work.dropout_inside else 0.0
+    fields = {
+        "model": {
+            "vocab_size": work.vocabulary,
+            "num_layers": work.layers,
+            "d_model": work.d_model,
+            "d_ff": work.d_ff,
+            "num_heads": work.heads,
+            "dropout": DROPOUT,
+            "attention_dropout": inside,
+            "activation_dropout": inside,
+        },
+        "data": {
+            "max_length": longest,
+            "bucket_lengths": (longest,),
+            "tokens_per_batch": work.rows * longest,
+            "row_multiple": work.rows,
+        },
+    }
+    known = flat(Config())
+    for name, value in (overrides or {}).items():
+        if name not in known:
+            raise InputError(unknown_field(name, list(known)))
+        group, _, field = name.partition(".")
+        fields.setdefault(group, {})[field] = value
+    return Config.from_dict(fields)
+
+
+def parse_variant(text: str) -> tuple[str, Overrides]:
+    """``NAME:FIELD=VALUE,FIELD=VALUE`` as the name and the fields.
+
+    Raises:
+      InputError: when it has another form.
+    """
+    name, colon, rest = text.partition(":")
+    pairs = [pair.partition("=") for pair in rest.split(",")]
+    if not (name and colon and all(field and equals for field, equals, _ in pairs)):
+        raise InputError(
+            f"--variant={text}: write NAME:FIELD=VALUE,FIELD=VALUE, for example "
+            "no_dropout:model.dropout=0.0"
+        )
+    return name, {field.strip(): _value(value) for field, _, value in pairs}
+
+
+def _value(text: str) -> Any:
+    """A number, None or a truth value where it reads as one, and otherwise a name."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
