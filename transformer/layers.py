@@ -20,6 +20,7 @@ from transformer.capture import AttentionTrace, Capture, gate
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.positions import sinusoids
+from transformer.products import product
 
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "swish": jax.nn.swish}
 
@@ -30,7 +31,7 @@ def project(spec: str, x: Array, kernel: Array, bias: Array | None = None) -> Ar
     The kernel, a float32 parameter, is cast to the dtype of the activations, which is the compute
     dtype.
     """
-    output = jnp.einsum(spec, x, kernel.astype(x.dtype))
+    output = product(spec, x, kernel.astype(x.dtype))
     return output if bias is None else output + bias.astype(x.dtype)
 
 
