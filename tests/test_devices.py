@@ -278,8 +278,8 @@ def test_devices_that_share_only_rows_send_parameters_gradients_and_sums():
     heads are sent as the matrix that `transformer.products` makes them as.
     """
     parallel = ParallelConfig(data=8, preset="fsdp")
-    shapes = {leaf.shape for leaf in jax.tree.leaves(fresh("float64").params)}
     found = sent(run("float64", 10, parallel).program)
+    shapes = {leaf.shape for leaf in jax.tree.leaves(fresh("float64").params)}
     assert found["all-gather"] <= shapes
     assert set().union(*found.values()) <= shapes | {(16, 16), ()}
     assert (24, 16) in found["all-gather"]
