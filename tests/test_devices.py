@@ -32,6 +32,7 @@ CONFIG = Config(
     training=TrainingConfig(label_smoothing=0.1),
 )
 DRY = CONFIG.replace(model=CONFIG.model.replace(dropout=0.0))
+HASH = CONFIG.replace(model=CONFIG.model.replace(dropout_generator="hash"))
 ROWS = 32
 EIGHT = ParallelConfig(data=8)
 
@@ -68,7 +69,7 @@ def parts(config):
     )
 
 
-def in_parts(micro_batches, config=DRY):
+def in_parts(micro_batches, config=CONFIG):
     """The config with so many micro-batches."""
     return config.replace(training=config.training.replace(micro_batches=micro_batches))
 
@@ -224,12 +225,19 @@ def test_a_mesh_of_one_device_is_no_mesh():
 
 
 @pytest.mark.slow
-def test_micro_batches_on_a_mesh_drop_out_what_they_do_on_one_device():
-    config = in_parts(2, CONFIG)
-    ours = run("float64", 10, ParallelConfig(data=4, preset="fsdp"), config)
-    theirs = run("float64", 10, config=config)
+@pytest.mark.parametrize("preset", ["fsdp", "tensor", "fsdp_tensor"])
+def test_a_mesh_draws_the_same_hash_as_one_device(preset):
+    model = 1 if preset == "fsdp" else 4
+    parallel = ParallelConfig(data=8 // model, model=model, preset=preset)
+    ours, theirs = run("float64", 10, parallel, HASH), run("float64", 10, config=HASH)
     assert np.abs(ours.losses - theirs.losses).max() < 1e-9
     assert np.abs(theirs.losses - run("float64", 10).losses).min() > 1e-4
+
+
+@pytest.mark.slow
+def test_micro_batches_on_a_mesh_drop_out_what_one_device_does():
+    ours = run("float64", 10, ParallelConfig(data=4, preset="fsdp"), in_parts(2))
+    assert np.abs(ours.losses - run("float64", 10).losses).max() < 1e-9
 
 
 # Micro-batches.
@@ -237,8 +245,9 @@ def test_micro_batches_on_a_mesh_drop_out_what_they_do_on_one_device():
 
 @pytest.mark.parametrize("micro_batches", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_micro_batches_of_unequal_token_counts_make_the_same_updates(micro_batches):
-    whole = run("float64", 10, EIGHT, DRY)
-    apart = run("float64", 10, EIGHT, in_parts(micro_batches))
+    """With dropout: a row drops out by its number in the batch, whichever part it is in."""
+    whole = run("float64", 10, EIGHT, HASH)
+    apart = run("float64", 10, EIGHT, in_parts(micro_batches, HASH))
     assert np.abs(whole.losses - apart.losses).max() < 1e-12
     assert furthest(whole.state, apart.state) < 1e-12
     assert np.abs(np.diff(whole.losses)).min() > 1e-3
@@ -265,11 +274,14 @@ def sent(program):
 
 
 def test_devices_that_share_only_rows_send_parameters_gradients_and_sums():
-    """With `fsdp` too: parameters are gathered where they are used, activations never."""
+    """With `fsdp` too: parameters are gathered where they are used, activations never. Gradients of
+    heads are sent as the matrix that `transformer.products` makes them as.
+    """
     parallel = ParallelConfig(data=8, preset="fsdp")
-    shapes = {leaf.shape for leaf in jax.tree.leaves(fresh("float64").params)}
     found = sent(run("float64", 10, parallel).program)
-    assert set().union(*found.values()) <= shapes | {()}
+    shapes = {leaf.shape for leaf in jax.tree.leaves(fresh("float64").params)}
+    assert found["all-gather"] <= shapes
+    assert set().union(*found.values()) <= shapes | {(16, 16), ()}
     assert (24, 16) in found["all-gather"]
     assert (24, 16) in found["all-reduce"]
 
@@ -315,11 +327,20 @@ def by_device(number):
     return jax.tree.map(lambda rows: rows.reshape(8, -1, rows.shape[1]), batch_of(number))
 
 
-@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
-def test_jit_shard_map_and_pmap_take_the_same_steps(dtype):
-    expected = run(dtype, 10, EIGHT, DRY)
+@pytest.mark.parametrize(
+    ("dtype", "config"),
+    [
+        pytest.param("float64", HASH, id="float64-hash"),
+        pytest.param("float64", CONFIG, id="float64-threefry", marks=pytest.mark.slow),
+        pytest.param("float32", CONFIG, id="float32-threefry", marks=pytest.mark.slow),
+        pytest.param("float64", in_parts(2, HASH), id="micro-batches", marks=pytest.mark.slow),
+    ],
+)
+def test_jit_shard_map_and_pmap_take_the_same_steps(dtype, config):
+    """Dropout too, whose rows are numbered through the devices."""
+    expected = run(dtype, 10, EIGHT, config)
     with jax.enable_x64(dtype == "float64"):
-        step, mesh = pure_step(DRY, axis_name="data"), sharding.make_mesh(EIGHT)
+        step, mesh = pure_step(config, axis_name="data"), sharding.make_mesh(EIGHT)
         state = jax.device_put(fresh(dtype), sharding.replicated(mesh))
         runs = [
             taken(under_shard_map(step, mesh), state, 10),

@@ -222,7 +222,7 @@ def summed(config):
     model, _ = parts(config)
     return jax.jit(
         lambda params, batch, rng: training.gradient_sums(
-            params, batch, model, config.training, rng
+            params, batch, model, config.training, rng, jnp.arange(len(batch.target))
         )
     )
 
@@ -249,16 +249,36 @@ def test_micro_batches_give_the_gradient_of_one_pass(state_0, micro_batches):
     assert float(sums.loss) == pytest.approx(float(sums_apart.loss), rel=1e-5)
 
 
-def test_micro_batches_draw_different_dropout(state_0):
-    """Equal rows in two parts do not have equal losses."""
+@pytest.mark.parametrize("generator", ["threefry", "hash"])
+@pytest.mark.parametrize("micro_batches", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_micro_batches_drop_out_what_one_pass_does(state_0, generator, micro_batches):
+    """Every dropout there is, on rows that hold unlike numbers of tokens."""
+    batch = uneven_batch()
+    rates = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.2}
+    wet = CONFIG.replace(model=CONFIG.model.replace(dropout_generator=generator, **rates))
+    apart = wet.replace(training=wet.training.replace(micro_batches=micro_batches))
+    whole, sums = summed(wet)(state_0.params, batch, state_0.rng)
+    added, sums_apart = summed(apart)(state_0.params, batch, state_0.rng)
+    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(added), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    assert float(sums.loss) == pytest.approx(float(sums_apart.loss), rel=1e-5)
+    dry, _ = summed(DRY)(state_0.params, batch, state_0.rng)
+    assert abs(float(dry["embedding"]["table"].sum() - whole["embedding"]["table"].sum())) > 1e-3
+
+
+def test_equal_rows_drop_out_differently(state_0):
+    """Also where they are in different parts."""
     one = copy_batch(rows=1)
     twice = jax.tree.map(lambda rows: jnp.concatenate([rows, rows]), one)
-    apart = CONFIG.replace(training=CONFIG.training.replace(micro_batches=2))
-    _, both = summed(apart)(state_0.params, twice, state_0.rng)
-    keys = [jax.random.fold_in(state_0.rng, index) for index in (0, 1)]
-    losses = [float(summed(CONFIG)(state_0.params, one, key)[1].loss) for key in keys]
-    assert losses[0] != losses[1]
-    assert float(both.loss) == pytest.approx(sum(losses), rel=1e-5)
+    model, _ = parts(CONFIG)
+
+    def loss(batch, rows):
+        options = (batch, model, CONFIG.training, state_0.rng, jnp.asarray(rows))
+        return float(training.loss_sums(state_0.params, *options).loss)
+
+    first, second = loss(one, [0]), loss(one, [1])
+    assert first != second
+    assert loss(twice, [0, 1]) == pytest.approx(first + second, rel=1e-5)
 
 
 # Packed rows.
@@ -435,8 +455,8 @@ def test_a_gradient_that_is_not_finite_is_skipped_though_the_loss_is():
         inner: nn.Module
 
         @nn.compact
-        def __call__(self, source, target_in, *, train=False):
-            logits, trace = self.inner(source, target_in, train=train)
+        def __call__(self, source, target_in, **options):
+            logits, trace = self.inner(source, target_in, **options)
             return logits + jnp.sqrt(self.param("zero", nn.initializers.zeros, ())), trace
 
     model, optimizer = parts(DRY)

@@ -53,6 +53,8 @@ class TransformerConfig(Group):
     """On the attention weights; not in the paper."""
     activation_dropout: float = 0.0
     """Between the two linear maps of the feed-forward network; not in the paper."""
+    dropout_generator: Literal["threefry", "hash"] = "threefry"
+    """Of dropout's random bits: JAX's own, or a hash that is cheaper (`transformer/dropout.py`)."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Of activations; parameters, softmax and loss are float32 always."""
 

@@ -14,12 +14,14 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import normal, ones, variance_scaling, zeros
 
-from transformer.arrays import Array, Bool, Float, Int, Key
+from transformer.arrays import Array, Bool, Float, Int
 from transformer.attention import KERNELS
 from transformer.capture import AttentionTrace, Capture, gate
 from transformer.config import TransformerConfig
+from transformer.dropout import GENERATORS, Rows, dropout
 from transformer.errors import InputError
 from transformer.positions import sinusoids
+from transformer.products import product
 
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "swish": jax.nn.swish}
 
@@ -30,7 +32,7 @@ def project(spec: str, x: Array, kernel: Array, bias: Array | None = None) -> Ar
     The kernel, a float32 parameter, is cast to the dtype of the activations, which is the compute
     dtype.
     """
-    output = jnp.einsum(spec, x, kernel.astype(x.dtype))
+    output = product(spec, x, kernel.astype(x.dtype))
     return output if bias is None else output + bias.astype(x.dtype)
 
 
@@ -45,12 +47,6 @@ def layer_norm(
     centred = wide - wide.mean(-1, keepdims=True)
     variance = jnp.square(centred).mean(-1, keepdims=True)
     return (centred * jax.lax.rsqrt(variance + epsilon) * scale + bias).astype(x.dtype)
-
-
-def dropout(x: Array, rate: float, key: Key[Array, ""]) -> Array:
-    """Zeroes each element with probability `rate` and scales the rest by 1 / (1 - rate)."""
-    kept = jax.random.bernoulli(key, 1.0 - rate, x.shape)
-    return jnp.where(kept, x / (1.0 - rate), jnp.zeros_like(x))
 
 
 def feed_forward(
@@ -78,9 +74,14 @@ class _Parametric(nn.Module):
         """A float32 parameter whose axes the sharding rules map to the mesh."""
         return self.param(name, nn.with_logical_partitioning(initializer, axes), shape)
 
-    def dropped(self, x: Array, rate: float, train: bool) -> Array:
-        """`x` after dropout when training, as it is otherwise."""
-        return dropout(x, rate, self.make_rng("dropout")) if train and rate else x
+    def dropped(
+        self, x: Float[Array, "B ..."], rate: float, generator: str, rows: Rows | None
+    ) -> Float[Array, "B ..."]:
+        """`x` after dropout. Everywhere below, `rows` are given in training, None otherwise."""
+        if rows is None or not rate:
+            return x
+        bits = GENERATORS[generator](self.make_rng("dropout"), rows, x.shape[1:])
+        return dropout(x, rate, bits)
 
 
 class MultiHeadAttention(_Parametric):
@@ -101,6 +102,7 @@ class MultiHeadAttention(_Parametric):
     bias: bool = False
     kernel: str = "einsum"
     dropout: float = 0.0
+    dropout_generator: str = "threefry"
 
     def setup(self) -> None:
         """Kernels [width, N, H] for queries, keys and values, and [N, H, width] for the output."""
@@ -142,14 +144,15 @@ class MultiHeadAttention(_Parametric):
         value: Float[Array, "B S N Hv"],
         mask: Bool[Array, "#B #N #T S"] | None,
         *,
-        train: bool = False,
+        rows: Rows | None = None,
         capture: Capture = "none",
         gates: Float[Array, " N"] | None = None,
     ) -> tuple[Float[Array, "B T D"], AttentionTrace | None]:
         """Attention of every head, and the heads together times W^O."""
         drop = None
-        if train and self.dropout:
-            drop = lambda weights: self.dropped(weights, self.dropout, train)  # noqa: E731
+        if rows is not None and self.dropout:
+            options = (self.dropout, self.dropout_generator, rows)
+            drop = lambda weights: self.dropped(weights, *options)  # noqa: E731
         attended = KERNELS[self.kernel](
             query, key, value, mask, dropout=drop, with_weights=capture != "none"
         )
@@ -172,14 +175,14 @@ class MultiHeadAttention(_Parametric):
         values_from: Float[Array, "B S Dv"],
         mask: Bool[Array, "#B #N #T S"] | None,
         *,
-        train: bool = False,
+        rows: Rows | None = None,
         capture: Capture = "none",
         gates: Float[Array, " N"] | None = None,
     ) -> tuple[Float[Array, "B T D"], AttentionTrace | None]:
         """Self-attention when all three inputs are the same, cross-attention otherwise."""
         key, value = self.keys_values(keys_from, values_from)
         query = self.queries(queries_from)
-        return self.attend(query, key, value, mask, train=train, capture=capture, gates=gates)
+        return self.attend(query, key, value, mask, rows=rows, capture=capture, gates=gates)
 
 
 class FeedForward(_Parametric):
@@ -188,7 +191,9 @@ class FeedForward(_Parametric):
     config: TransformerConfig
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B T D"], *, train: bool = False) -> Float[Array, "B T D"]:
+    def __call__(
+        self, x: Float[Array, "B T D"], *, rows: Rows | None = None
+    ) -> Float[Array, "B T D"]:
         """FFN(x)."""
         d_model, d_ff = self.config.d_model, self.config.d_ff
         return feed_forward(
@@ -198,7 +203,9 @@ class FeedForward(_Parametric):
             self.parameter("kernel_out", ("mlp", "embed"), _glorot(0, 1), (d_ff, d_model)),
             self.parameter("bias_out", ("embed",), zeros, (d_model,)),
             ACTIVATIONS[self.config.activation],
-            lambda hidden: self.dropped(hidden, self.config.activation_dropout, train),
+            lambda hidden: self.dropped(
+                hidden, self.config.activation_dropout, self.config.dropout_generator, rows
+            ),
         )
 
 
@@ -231,13 +238,13 @@ class Residual(_Parametric):
         x: Float[Array, "B T D"],
         sublayer: Callable[[Array], tuple[Array, object]],
         *,
-        train: bool = False,
+        rows: Rows | None = None,
     ) -> tuple[Float[Array, "B T D"], object]:
         """Wraps `sublayer`, which returns its output and what it captured."""
         norm = LayerNorm(self.config.norm_epsilon, name="norm")
         pre = self.config.norm == "pre"
         output, trace = sublayer(norm(x) if pre else x)
-        x = x + self.dropped(output, self.config.dropout, train)
+        x = x + self.dropped(output, self.config.dropout, self.config.dropout_generator, rows)
         return (x if pre else norm(x)), trace
 
 
@@ -256,6 +263,7 @@ def attention_of(
         bias=config.attention_bias,
         kernel=config.attention_kernel,
         dropout=config.attention_dropout,
+        dropout_generator=config.dropout_generator,
         name=name,
     )
 
@@ -281,7 +289,7 @@ class EncoderLayer(nn.Module):
         x: Float[Array, "B S D"],
         mask: Bool[Array, "#B 1 #S S"],
         *,
-        train: bool = False,
+        rows: Rows | None = None,
         capture: Capture = "none",
         gates: Float[Array, " N"] | None = None,
     ) -> tuple[Float[Array, "B S D"], LayerTrace]:
@@ -291,11 +299,11 @@ class EncoderLayer(nn.Module):
 
         attended, trace = Residual(self.config, name="self_attention_residual")(
             x,
-            lambda y: attention(y, y, y, mask, train=train, capture=capture, gates=gates),
-            train=train,
+            lambda y: attention(y, y, y, mask, rows=rows, capture=capture, gates=gates),
+            rows=rows,
         )
         output, _ = Residual(self.config, name="feed_forward_residual")(
-            attended, lambda y: (network(y, train=train), None), train=train
+            attended, lambda y: (network(y, rows=rows), None), rows=rows
         )
         return output, LayerTrace(trace, None, (attended, output) if capture == "full" else ())
 
@@ -335,28 +343,28 @@ class DecoderLayer(nn.Module):
         self_mask: Bool[Array, "#B 1 #T T"],
         cross_mask: Bool[Array, "#B 1 #T S"],
         *,
-        train: bool = False,
+        rows: Rows | None = None,
         capture: Capture = "none",
         self_gates: Float[Array, " N"] | None = None,
         cross_gates: Float[Array, " N"] | None = None,
     ) -> tuple[Float[Array, "B T D"], LayerTrace]:
         """One layer over all target positions at once."""
-        options = {"train": train, "capture": capture}
+        options = {"rows": rows, "capture": capture}
 
         attended, self_trace = self.self_attention_residual(
             x,
             lambda y: self.self_attention(y, y, y, self_mask, gates=self_gates, **options),
-            train=train,
+            rows=rows,
         )
         informed, cross_trace = self.cross_attention_residual(
             attended,
             lambda y: self.cross_attention(
                 y, memory, memory, cross_mask, gates=cross_gates, **options
             ),
-            train=train,
+            rows=rows,
         )
         output, _ = self.feed_forward_residual(
-            informed, lambda y: (self.feed_forward(y, train=train), None), train=train
+            informed, lambda y: (self.feed_forward(y, rows=rows), None), rows=rows
         )
         sublayers = (attended, informed, output) if capture == "full" else ()
         return output, LayerTrace(self_trace, cross_trace, sublayers)
@@ -447,11 +455,16 @@ class Embedding(_Parametric):
         )
 
     def embed(
-        self, tokens: Int[Array, "B T"], positions: Float[Array, "*#B #T D"], *, train: bool = False
+        self,
+        tokens: Int[Array, "B T"],
+        positions: Float[Array, "*#B #T D"],
+        *,
+        rows: Rows | None = None,
     ) -> Float[Array, "B T D"]:
         """Dropout(embedding * sqrt(d_model) + position)."""
         vectors = self.tokens(tokens)
-        return self.dropped(vectors + positions.astype(vectors.dtype), self.config.dropout, train)
+        vectors = vectors + positions.astype(vectors.dtype)
+        return self.dropped(vectors, self.config.dropout, self.config.dropout_generator, rows)
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """The pre-softmax linear map, whose kernel is the embedding table (paper 3.4)."""

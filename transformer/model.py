@@ -26,6 +26,7 @@ from transformer.capture import (
     stack_layers,
 )
 from transformer.config import TransformerConfig
+from transformer.dropout import Rows
 from transformer.layers import (
     DecoderLayer,
     Embedding,
@@ -64,7 +65,7 @@ class Encoder(nn.Module):
         x: Float[Array, "B S D"],
         mask: Bool[Array, "#B 1 #S S"],
         *,
-        train: bool = False,
+        rows: Rows | None = None,
         capture: Capture = "none",
         interventions: StackInterventions | None = None,
     ) -> tuple[Float[Array, "B S D"], StackTrace | None]:
@@ -73,7 +74,7 @@ class Encoder(nn.Module):
         residual, traces = [x], []
         for index, layer in enumerate(self.layer):
             gates = None if interventions is None else interventions.self_heads[index]
-            x, trace = layer(x, mask, train=train, capture=capture, gates=gates)
+            x, trace = layer(x, mask, rows=rows, capture=capture, gates=gates)
             x = patch(x, interventions, index + 1)
             residual.append(x)
             traces.append(trace)
@@ -100,7 +101,7 @@ class Decoder(nn.Module):
         self_mask: Bool[Array, "#B 1 #T T"],
         cross_mask: Bool[Array, "#B 1 #T S"],
         *,
-        train: bool = False,
+        rows: Rows | None = None,
         capture: Capture = "none",
         interventions: StackInterventions | None = None,
     ) -> tuple[Float[Array, "B T D"], StackTrace | None]:
@@ -114,9 +115,7 @@ class Decoder(nn.Module):
                     "self_gates": interventions.self_heads[index],
                     "cross_gates": interventions.cross_heads[index],
                 }
-            x, trace = layer(
-                x, memory, self_mask, cross_mask, train=train, capture=capture, **gates
-            )
+            x, trace = layer(x, memory, self_mask, cross_mask, rows=rows, capture=capture, **gates)
             x = patch(x, interventions, index + 1)
             residual.append(x)
             traces.append(trace)
@@ -162,6 +161,7 @@ class Transformer(nn.Module):
         source_segments: Int[Array, "B S"] | None = None,
         target_segments: Int[Array, "B T"] | None = None,
         train: bool = False,
+        rows: Rows | None = None,
         capture: Capture = "none",
         interventions: Interventions | None = None,
     ) -> tuple[Float[Array, "B T V"], Trace | None]:
@@ -174,19 +174,27 @@ class Transformer(nn.Module):
             from 1, and 0 where padded. None: one sentence a row.
           target_segments: the same for the target; both are given or neither.
           train: with dropout; needs an rng named ``dropout``. Static.
+          rows: in training, the numbers that the rows have in a larger batch of which these are a
+            part, so that they drop out as they would in it; 0, 1, ... unless given.
           capture: what the trace holds. Static.
           interventions: gates and patches, the same for every row.
 
         Returns:
           the logits in the compute dtype, and the trace (None when capture is ``none``).
         """
+        numbers = _numbers(source, train, rows)
         own = (
             (None, None)
             if interventions is None
             else (interventions.encoder, interventions.decoder)
         )
         memory, encoder_trace = self.encode(
-            source, segments=source_segments, train=train, capture=capture, interventions=own[0]
+            source,
+            segments=source_segments,
+            train=train,
+            rows=rows,
+            capture=capture,
+            interventions=own[0],
         )
         self_mask, cross_mask = causal_mask(target_in.shape[1]), padding_mask(source)
         if target_segments is not None:
@@ -194,11 +202,11 @@ class Transformer(nn.Module):
             cross_mask = packed_mask(target_segments, source_segments)
         positions = self._positions(target_in, target_segments)
         x, decoder_trace = self.decoder(
-            self.embedding.embed(target_in, positions, train=train),
+            self.embedding.embed(target_in, positions, rows=numbers),
             memory,
             self_mask,
             cross_mask,
-            train=train,
+            rows=numbers,
             capture=capture,
             interventions=own[1],
         )
@@ -218,15 +226,17 @@ class Transformer(nn.Module):
         *,
         segments: Int[Array, "B S"] | None = None,
         train: bool = False,
+        rows: Rows | None = None,
         capture: Capture = "none",
         interventions: StackInterventions | None = None,
     ) -> tuple[Float[Array, "B S D"], StackTrace | None]:
         """The memory: one vector for every source position."""
+        numbers = _numbers(source, train, rows)
         positions = self._positions(source, segments)
         memory, trace = self.encoder(
-            self.embedding.embed(source, positions, train=train),
+            self.embedding.embed(source, positions, rows=numbers),
             padding_mask(source) if segments is None else packed_mask(segments, segments),
-            train=train,
+            rows=numbers,
             capture=capture,
             interventions=interventions,
         )
@@ -272,6 +282,13 @@ class Transformer(nn.Module):
             for layer in cache.layers
         )
         return cache.replace(layers=layers)
+
+
+def _numbers(tokens: Int[Array, "B T"], train: bool, rows: Rows | None) -> Rows | None:
+    """The numbers of the rows when training, None otherwise."""
+    if not train:
+        return None
+    return jnp.arange(tokens.shape[0]) if rows is None else rows
 
 
 def _stack_trace(

@@ -16,6 +16,7 @@ import optax
 
 from transformer.arrays import PAD_ID, Array, Float, Int, Key, Params
 from transformer.config import Config, TrainingConfig
+from transformer.dropout import Rows
 from transformer.losses import (
     Sums,
     divergence_sum,
@@ -85,12 +86,23 @@ def init_state(
 
 
 def forward(
-    params: Params, batch: Batch, model: nn.Module, rng: Key[Array, ""] | None = None
+    params: Params,
+    batch: Batch,
+    model: nn.Module,
+    rng: Key[Array, ""] | None = None,
+    rows: Rows | None = None,
 ) -> Float[Array, "B T V"]:
-    """The logits that predict a batch's target; with dropout when an `rng` is given."""
-    packed = {}
+    """The logits that predict a batch's target; with dropout when an `rng` is given.
+
+    Args:
+      rows: the numbers of the rows in the batch that these are a part of, for dropout; 0, 1, ...
+        unless given.
+    """
+    options = {}
+    if rng is not None:
+        options = {"train": True, "rows": rows, "rngs": {"dropout": rng}}
     if batch.target_segments is not None:
-        packed = {
+        options |= {
             "source_segments": batch.source_segments,
             "target_segments": batch.target_segments,
         }
@@ -98,9 +110,7 @@ def forward(
         {"params": params},
         batch.source,
         shift_right(batch.target, batch.target_segments),
-        train=rng is not None,
-        rngs=None if rng is None else {"dropout": rng},
-        **packed,
+        **options,
     )
     return logits
 
@@ -111,8 +121,9 @@ def loss_sums(
     model: nn.Module,
     config: TrainingConfig,
     rng: Key[Array, ""] | None = None,
+    rows: Rows | None = None,
 ) -> Sums:
-    """Forward pass and loss; with dropout when an `rng` is given.
+    """Forward pass and loss; with dropout when an `rng` is given (`rows` as in `forward`).
 
     With R-Drop (Liang et al. 2021) there are two passes, with different dropout; all sums are the
     mean of both, and to the loss r_drop / 2 times their divergence is added. That is half of the
@@ -124,8 +135,8 @@ def loss_sums(
         return smoothed_cross_entropy(logits, batch.target, config.label_smoothing, mass)
 
     if rng is None or not config.r_drop:
-        return sums_of(forward(params, batch, model, rng))
-    first, second = (forward(params, batch, model, key) for key in jax.random.split(rng))
+        return sums_of(forward(params, batch, model, rng, rows))
+    first, second = (forward(params, batch, model, key, rows) for key in jax.random.split(rng))
     both = jax.tree.map(lambda a, b: (a + b) / 2, sums_of(first), sums_of(second))
     divergence = divergence_sum(first, second, batch.target)
     return both.replace(loss=both.loss + config.r_drop / 2 * divergence)
@@ -137,37 +148,37 @@ def gradient_sums(
     model: nn.Module,
     config: TrainingConfig,
     rng: Key[Array, ""],
+    rows: Rows,
 ) -> tuple[Params, Sums]:
     """The gradient of the batch's summed loss, and its sums.
 
     The batch is computed in `config.micro_batches` equal parts, one after the other. Their
     gradients are added, never averaged: a part with more tokens weighs more, as it would in one
-    pass.
+    pass. `rows` are the numbers of the rows in the whole batch; a row drops out by its number,
+    whichever part it is in.
     """
 
-    def loss(params: Params, part: Batch, rng: Key[Array, ""]) -> tuple[Array, Sums]:
-        sums = loss_sums(params, part, model, config, rng)
+    def loss(params: Params, part: Batch, rows: Rows) -> tuple[Array, Sums]:
+        sums = loss_sums(params, part, model, config, rng, rows)
         return sums.loss, sums
 
     gradient = jax.grad(loss, has_aux=True)
     parts = config.micro_batches or 1
     if parts == 1:
-        return gradient(params, batch, rng)
+        return gradient(params, batch, rows)
 
-    def add(total: tuple[Params, Sums], numbered: tuple[Array, Batch]):
-        index, part = numbered
-        both = gradient(params, part, jax.random.fold_in(rng, index))
-        return jax.tree.map(jnp.add, total, both), None
+    def add(total: tuple[Params, Sums], numbered: tuple[Batch, Rows]):
+        return jax.tree.map(jnp.add, total, gradient(params, *numbered)), None
 
     nothing = (jax.tree.map(jnp.zeros_like, params), Sums.zero())
-    divided = jax.tree.map(lambda rows: _divided(rows, parts), batch)
-    total, _ = jax.lax.scan(add, nothing, (jnp.arange(parts), divided))
+    divided = jax.tree.map(functools.partial(_divided, parts=parts), (batch, rows))
+    total, _ = jax.lax.scan(add, nothing, divided)
     return total
 
 
-def _divided(rows: Int[Array, "B T"], parts: int) -> Int[Array, "M C T"]:
+def _divided(rows: Int[Array, "B *T"], parts: int) -> Int[Array, "M C *T"]:
     """Row i goes to part i mod `parts`, so that every device has its share of every part."""
-    return rows.reshape(-1, parts, rows.shape[1]).swapaxes(0, 1)
+    return rows.reshape(-1, parts, *rows.shape[1:]).swapaxes(0, 1)
 
 
 def train_step(
@@ -192,17 +203,19 @@ def train_step(
       optimizer: from `optimizers.build`.
       config: of the experiment.
       axis_name: under `jax.shard_map` or `jax.pmap`, the mesh axis that the rows are divided over.
-        Each device then drops out by a key of its own.
+        The devices' rows, one device's after the other's, are those of the whole batch, as which
+        they drop out.
       gathered: under `jax.jit` with shardings, how parameters lie while they are used
         (`sharding.gathered`); left to XLA unless given.
     """
     rng = jax.random.fold_in(state.rng, state.step)
+    rows = jnp.arange(batch.target.shape[0])
     if axis_name is not None:
-        rng = jax.random.fold_in(rng, jax.lax.axis_index(axis_name))
+        rows = rows + jax.lax.axis_index(axis_name) * rows.size
     used = state.params
     if gathered is not None:
         used = jax.lax.with_sharding_constraint(used, gathered)
-    gradients, sums = gradient_sums(used, batch, model, config.training, rng)
+    gradients, sums = gradient_sums(used, batch, model, config.training, rng, rows)
     if axis_name is not None:
         gradients, sums = jax.lax.psum((gradients, sums), axis_name)
     tokens = jnp.maximum(sums.tokens, 1.0)

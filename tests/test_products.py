@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The product of activations and kernel is the einsum, in values and derivatives of any order."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer import layers, products
+
+SIZES = dict(zip("BTSDNHFV", (2, 3, 4, 5, 2, 3, 7, 11), strict=True))
+MAPS = [
+    "BTD,DNH->BTNH",
+    "BTNH,NHD->BTD",
+    "BTD,DF->BTF",
+    "BTF,FD->BTD",
+    "BTD,VD->BTV",
+    "BKD,DNH->BKNH",
+]
+OTHERS = ["BTNH,NHD->BNTD", "BTNH,BSNH->BNTS", "BTD,BTD->BTD"]
+
+
+def random(axes, seed, dtype="float32"):
+    """A random array with these axes."""
+    shape = [{**SIZES, "K": 4}[axis] for axis in axes]
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), dtype)
+
+
+def arrays(spec, dtype="float32"):
+    """(x, kernel, cotangent of the output)."""
+    inputs, output = spec.split("->")
+    return [random(axes, seed, dtype) for seed, axes in enumerate((*inputs.split(","), output))]
+
+
+def plain(spec, x, kernel):
+    """The reference."""
+    return jnp.einsum(spec, x, kernel)
+
+
+def gradients(product, spec, x, kernel, cotangent):
+    """Output, and the gradients by x and kernel."""
+    output, pull = jax.vjp(lambda *both: product(spec, *both), x, kernel)
+    return output, *pull(cotangent)
+
+
+@pytest.mark.parametrize("spec", MAPS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_values_and_gradients_are_those_of_the_einsum(spec, dtype):
+    tolerance = {"float32": 1e-5, "bfloat16": 2e-2, "float64": 1e-14}[dtype]
+    with jax.enable_x64(dtype == "float64"):
+        given = arrays(spec, dtype)
+        expected = gradients(plain, spec, *given)
+        ours = gradients(products.transposing_product, spec, *given)
+        for one, other in zip(ours, expected, strict=True):
+            assert one.dtype == other.dtype == dtype
+            one, other = (np.asarray(each, np.float64) for each in (one, other))
+            np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+        np.testing.assert_array_equal(ours[0], expected[0])
+
+
+def test_a_weight_gradient_by_hand():
+    """Rows (1, 2) and (3, 4), output gradients (10, 0) and (0, 1): x^T y'."""
+    x, kernel = jnp.array([[[1.0, 2], [3, 4]]]), jnp.zeros((2, 2))
+    cotangent = jnp.array([[[10.0, 0], [0, 1]]])
+    _, _, gradient = gradients(products.transposing_product, "BTD,DF->BTF", x, kernel, cotangent)
+    np.testing.assert_array_equal(gradient, [[10, 3], [20, 4]])
+
+
+@pytest.mark.parametrize("spec", MAPS)
+def test_every_other_transformation_is_that_of_the_einsum(spec):
+    """Forward mode, both modes together, gradients of gradients, and a batch of them."""
+    x, kernel, cotangent = arrays(spec)
+
+    def loss(product):
+        return lambda x, kernel: (jnp.sin(product(spec, x, kernel)) * cotangent).sum()
+
+    def all_of(product):
+        f = loss(product)
+        forward = jax.jvp(f, (x, kernel), (jnp.cos(x), jnp.sin(kernel)))
+        slope = lambda x, kernel: jax.grad(f, 1)(x, kernel)  # noqa: E731
+        curved = jax.jvp(slope, (x, kernel), (jnp.cos(x), jnp.sin(kernel)))
+        twice = jax.grad(lambda x, kernel: (slope(x, kernel) ** 2).sum(), (0, 1))(x, kernel)
+        many = jax.vmap(jax.grad(f, (0, 1)), (0, None))(jnp.stack([x, 2 * x]), kernel)
+        each = jax.vmap(jax.grad(f, (0, 1)))(jnp.stack([x, 2 * x]), jnp.stack([kernel, -kernel]))
+        return forward, curved, twice, many, each
+
+    ours, theirs = map(jax.jit(all_of, static_argnums=0), (products.transposing_product, plain))
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("spec", OTHERS)
+def test_what_is_no_map_of_rows_is_the_einsum(spec):
+    x, kernel, cotangent = arrays(spec)
+    jaxpr = str(jax.make_jaxpr(lambda *both: products.product(spec, *both))(x, kernel))
+    assert "custom_jvp" not in jaxpr
+    expected = gradients(plain, spec, x, kernel, cotangent)
+    ours = gradients(products.product, spec, x, kernel, cotangent)
+    for one, other in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_axes_of_rows_of_both_and_of_the_kernel():
+    assert products.axes_of("BTNH,NHD->BTD") == ("BT", "NH", "D")
+    assert products.axes_of("BTD,VD->BTV") == ("BT", "D", "V")
+
+
+@pytest.mark.parametrize("backend", ["gpu", "tpu"])
+def test_other_devices_compute_the_einsum(monkeypatch, backend):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    x, kernel, _ = arrays("BTD,DF->BTF")
+    jaxpr = jax.make_jaxpr(jax.grad(lambda k: products.product("BTD,DF->BTF", x, k).sum()))(kernel)
+    assert "optimization_barrier" not in str(jaxpr)
+
+
+@pytest.mark.parametrize("spec", MAPS)
+def test_the_weight_gradient_is_a_product_that_reads_both_operands_along_their_rows(spec):
+    """What it is for: in the compiled program no operand is read across its rows."""
+    given = arrays(spec)
+
+    def weight_gradient(x, kernel, cotangent):
+        return jax.vjp(lambda kernel: layers.project(spec, x, kernel), kernel)[1](cotangent)[0]
+
+    program = jax.jit(weight_gradient).lower(*given).compile().as_text()
+    products_in_it = re.findall(
+        r" dot\(.*lhs_contracting_dims=\{(\d)\}, rhs_contracting_dims=\{(\d)\}", program
+    )
+    assert products_in_it == [("1", "0")]
