@@ -9,7 +9,13 @@ import numpy as np
 import oracle
 import pytest
 
-from transformer.attention import KERNELS, einsum_attention, fused_attention, masked_softmax
+from transformer.attention import (
+    KERNELS,
+    cached_attention,
+    einsum_attention,
+    fused_attention,
+    masked_softmax,
+)
 from transformer.errors import InputError
 
 
@@ -158,3 +164,20 @@ def test_what_the_fused_kernel_cannot_do_it_refuses_with_the_remedy(inputs, opti
     with pytest.raises(InputError, match=cause) as error:
         fused_attention(*random_inputs(**inputs), **options)
     assert "use model.attention_kernel='einsum'" in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_attention_over_a_cache_is_the_formula_in_another_layout(dtype):
+    *inputs, mask = random_inputs(d_k=4, d_v=6)
+    query, key, value = (array.astype(dtype) for array in inputs)
+    expected = einsum_attention(query, key, value, mask).z
+    found = cached_attention(
+        query.swapaxes(1, 2), key.transpose(0, 2, 3, 1), value.swapaxes(1, 2), mask
+    )
+    assert found.dtype == dtype
+    np.testing.assert_allclose(
+        found.swapaxes(1, 2).astype(jnp.float32),
+        expected.astype(jnp.float32),
+        rtol=1e-6 if dtype == jnp.float32 else 1e-2,
+        atol=1e-6 if dtype == jnp.float32 else 1e-2,
+    )

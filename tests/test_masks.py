@@ -4,7 +4,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.masks import causal_mask, packed_mask, padding_mask
+from transformer.masks import ancestry_mask, causal_mask, packed_mask, padding_mask
 
 YES, NO = True, False
 
@@ -40,3 +40,11 @@ def test_one_segment_and_its_padding_is_the_padding_mask():
     packed = packed_mask(jnp.ones((1, 3), jnp.int32), (tokens != 0).astype(jnp.int32))
     expected = np.broadcast_to(padding_mask(tokens), packed.shape)
     np.testing.assert_array_equal(packed, expected)
+
+
+def test_a_beam_attends_to_what_its_ancestors_wrote_up_to_its_position():
+    """Two beams, three positions. Beam 0 comes from beam 1 at position 0; position 2 is to come."""
+    ancestry = jnp.array([[[1, 0, 0], [1, 1, 1]]])
+    mask = ancestry_mask(ancestry, jnp.array(1))
+    expected = [[NO, YES, YES, NO, NO, NO], [NO, YES, NO, YES, NO, NO]]
+    np.testing.assert_array_equal(mask, [[expected]])

@@ -172,6 +172,40 @@ def test_reorder_makes_a_beam_go_on_from_another(calls, params, source, target_i
             np.testing.assert_allclose(logits[row, beam], expected[row, 2], **CLOSE)
 
 
+def gathered(cache, parents):
+    """What `reorder` means, plainly: every beam has keys and values of its own, and these move."""
+    beams, length = cache.ancestry.shape[1:]
+
+    def move(kept, axis):
+        """Along the beams, which are inside of the positions."""
+        by_beam = kept.reshape(*kept.shape[:axis], length, beams, *kept.shape[axis + 1 :])
+        by_beam = jnp.moveaxis(by_beam, axis + 1, 1)
+        moved = jnp.take_along_axis(by_beam, parents.reshape(*parents.shape, 1, 1, 1), axis=1)
+        return jnp.moveaxis(moved, 1, axis + 1).reshape(kept.shape)
+
+    layers = tuple(
+        layer.replace(self_key=move(layer.self_key, 3), self_value=move(layer.self_value, 2))
+        for layer in cache.layers
+    )
+    return cache.replace(layers=layers)
+
+
+def test_an_ancestry_is_as_good_as_moving_keys_and_values(calls, params, source):
+    """Four beams survive, die out and multiply at random for six steps."""
+    rng = np.random.default_rng(5)
+    kept = moved = fresh_cache(calls, params, source, 4, 6)
+    for _ in range(6):
+        tokens = jnp.asarray(rng.integers(3, 11, (3, 4)))
+        expected, moved = calls["step"](params, tokens, moved)
+        found, kept = calls["step"](params, tokens, kept)
+        np.testing.assert_allclose(found, expected, **CLOSE)
+        parents = jnp.asarray(rng.integers(0, 4, (3, 4)))
+        moved, kept = gathered(moved, parents), Transformer.reorder(kept, parents)
+        for before, after in zip(jax.tree.leaves(moved), jax.tree.leaves(kept), strict=True):
+            assert before.shape == after.shape
+    assert (kept.ancestry != moved.ancestry).any()
+
+
 def test_cross_attention_keys_exist_once_a_sentence_and_are_never_touched(
     model, params, source, calls, config
 ):
@@ -181,8 +215,8 @@ def test_cross_attention_keys_exist_once_a_sentence_and_are_never_touched(
     n = config.num_heads
     cache = fresh_cache(calls, params, source, 2, 4)
     for key, value in cross(cache):
-        assert key.shape == (3, 5, n, config.d_k)
-        assert value.shape == (3, 5, n, config.d_v)
+        assert key.shape == (3, n, config.d_k, 5)
+        assert value.shape == (3, n, 5, config.d_v)
 
     def move_and_step(cache):
         moved = model.reorder(cache, jnp.ones((3, 2), jnp.int32))
@@ -194,8 +228,8 @@ def test_cross_attention_keys_exist_once_a_sentence_and_are_never_touched(
         return stepped
 
     stepped = jax.eval_shape(move_and_step, cache)
-    assert stepped.layers[0].self_key.shape == (3, 2, 4, n, config.d_k)
-    assert stepped.layers[0].self_value.shape == (3, 2, 4, n, config.d_v)
+    assert stepped.layers[0].self_key.shape == (3, n, config.d_k, 4 * 2)
+    assert stepped.layers[0].self_value.shape == (3, n, 4 * 2, config.d_v)
 
 
 def test_the_search_loop_carries_no_copy_of_the_memory_for_each_beam(calls, params, source):
@@ -204,7 +238,8 @@ def test_the_search_loop_carries_no_copy_of_the_memory_for_each_beam(calls, para
         for beams in (1, 2)
     ]
     self_attention = 3 * 3 * 4 * 3 * (5 + 4)  # layers, rows, length, heads, widths
-    assert sizes[1] - sizes[0] == self_attention
+    ancestry = 3 * 4
+    assert sizes[1] - sizes[0] == self_attention + ancestry
 
 
 # Parameters.

@@ -120,6 +120,23 @@ def fused_attention(
     return Attended(jax.nn.dot_product_attention(query, key, value, mask=mask))
 
 
+def cached_attention(
+    query: Float[Array, "B N K H"],
+    key: Float[Array, "B N H C"],
+    value: Float[Array, "B N C Hv"],
+    mask: Bool[Array, "#B 1 #K C"],
+) -> Float[Array, "B N K Hv"]:
+    """The same formula for one query of each beam, over keys and values as a cache lays them out.
+
+    Both are as a matrix product reads them, heads outside and for the keys H before the places C.
+    In any other layout they would be copied into this one at each step, which takes several times
+    as long as the products themselves.
+    """
+    scores = jnp.einsum("BNKH,BNHC->BNKC", query, key, preferred_element_type=_wide(query))
+    weights = masked_softmax(scores / jnp.sqrt(query.shape[-1]).astype(scores.dtype), mask)
+    return jnp.einsum("BNKC,BNCH->BNKH", weights.astype(value.dtype), value)
+
+
 KERNELS: dict[str, Kernel] = {"einsum": einsum_attention, "fused": fused_attention}
 
 

@@ -49,6 +49,7 @@ from transformer.arrays import BOS_ID, EOS_ID, PAD_ID, Array, Bool, Float, Int
 from transformer.config import DecodeConfig
 from transformer.constraints import NEVER, UNCONSTRAINED, Constraints, next_log_probs
 from transformer.errors import InputError
+from transformer.top_k import top_k
 
 Cache = Any
 Step = Callable[[Int[Array, "B K"], Cache], tuple[Float[Array, "B K V"], Cache]]
@@ -176,11 +177,12 @@ def beam_search(
     def advance_group(group, next_log_probs, taken, index) -> tuple[_Group, Array]:
         log_probs = group.live_log_probs[..., None] + next_log_probs
 
-        # 2K candidates are enough: at most K of them end, so K that do not remain.
+        # 2K candidates are enough: at most K of them end, so K that do not remain. Of a single beam
+        # one is enough: where it ends, no other of this length can be worth more.
         vocabulary = log_probs.shape[-1]
-        candidates = min(2 * size, size * vocabulary)
+        candidates = 1 if beams == 1 else min(2 * size, size * vocabulary)
         value = log_probs if taken is None else log_probs - diversity * taken[:, None]
-        ranked, flat_ids = jax.lax.top_k(value.reshape(batch, -1), candidates)
+        ranked, flat_ids = top_k(value.reshape(batch, -1), candidates)
         best = ranked
         if taken is not None:
             best = jnp.take_along_axis(log_probs.reshape(batch, -1), flat_ids, axis=1)

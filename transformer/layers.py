@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import normal, ones, variance_scaling, zeros
 
 from transformer.arrays import Array, Bool, Float, Int
-from transformer.attention import KERNELS
+from transformer.attention import KERNELS, cached_attention
 from transformer.capture import AttentionTrace, Capture, gate
 from transformer.config import TransformerConfig
 from transformer.dropout import GENERATORS, Rows, dropout
@@ -168,6 +168,19 @@ class MultiHeadAttention(_Parametric):
             )
         return output, trace
 
+    def attend_cached(
+        self,
+        query: Float[Array, "B K N H"],
+        key: Float[Array, "B N H C"],
+        value: Float[Array, "B N C Hv"],
+        mask: Bool[Array, "#B 1 #K C"],
+    ) -> Float[Array, "B K D"]:
+        """`attend` for one query of each beam, over keys and values as a cache lays them out."""
+        z = cached_attention(query.swapaxes(1, 2), key, value, mask).swapaxes(1, 2)
+        # One axis for heads and head size: of two, XLA copies both operands to sum over them.
+        kernel = self.output_kernel.reshape(-1, self.output_width)
+        return project("BKC,CD->BKD", z.reshape(*z.shape[:2], -1), kernel, self.output_bias)
+
     def __call__(
         self,
         queries_from: Float[Array, "B T Dq"],
@@ -312,14 +325,16 @@ class EncoderLayer(nn.Module):
 class LayerCache:
     """What one decoder layer keeps between steps.
 
-    The cross-attention keys and values are computed once from the memory and exist once a sentence,
-    however many beams it has.
+    A sentence's beams have one cache, in which a beam's key and value stay where it wrote them:
+    place m K + k is what beam k computed at position m. Which of them belong to a hypothesis is
+    said by the ancestry in `model.DecodeCache`. The cross-attention keys and values are computed
+    once from the memory and exist once a sentence, however many beams it has.
     """
 
-    self_key: Float[Array, "B K M N H"]
-    self_value: Float[Array, "B K M N Hv"]
-    cross_key: Float[Array, "B S N H"]
-    cross_value: Float[Array, "B S N Hv"]
+    self_key: Float[Array, "B N H C"]
+    self_value: Float[Array, "B N C Hv"]
+    cross_key: Float[Array, "B N H S"]
+    cross_value: Float[Array, "B N S Hv"]
 
 
 class DecoderLayer(nn.Module):
@@ -373,12 +388,12 @@ class DecoderLayer(nn.Module):
         """Room for `length` steps of `beams` hypotheses, and the memory's keys and values."""
         attention = self.self_attention
         cross_key, cross_value = self.cross_attention.keys_values(memory, memory)
-        room = (memory.shape[0], beams, length, attention.num_heads)
+        sentences, heads, places = memory.shape[0], attention.num_heads, length * beams
         return LayerCache(
-            self_key=jnp.zeros((*room, attention.d_k), memory.dtype),
-            self_value=jnp.zeros((*room, attention.d_v), memory.dtype),
-            cross_key=cross_key,
-            cross_value=cross_value,
+            self_key=jnp.zeros((sentences, heads, attention.d_k, places), memory.dtype),
+            self_value=jnp.zeros((sentences, heads, places, attention.d_v), memory.dtype),
+            cross_key=cross_key.transpose(0, 2, 3, 1),
+            cross_value=cross_value.transpose(0, 2, 1, 3),
         )
 
     def step(
@@ -386,34 +401,35 @@ class DecoderLayer(nn.Module):
         x: Float[Array, "B K D"],
         cache: LayerCache,
         index: Int[Array, ""],
+        self_mask: Bool[Array, "B 1 K C"],
         cross_mask: Bool[Array, "B 1 1 S"],
     ) -> tuple[Float[Array, "B K D"], LayerCache]:
         """One target position of every beam: what `__call__` computes in row `index`.
 
-        In self-attention each beam has keys of its own; in cross-attention the beams of a sentence
-        are queries side by side over one copy of the sentence's keys.
+        The beams of a sentence are queries side by side over one copy of the sentence's keys. In
+        self-attention these are the keys of all its beams, masked for each query to its own.
         """
-        batch, beams, length = cache.self_key.shape[:3]
-        so_far = (jnp.arange(length) <= index)[None, None, None, :]
+        here = index * x.shape[1]
 
-        def one_query_a_beam(y):
-            query = self.self_attention.queries(y)
+        def attend_to_self(y):
             key, value = self.self_attention.keys_values(y, y)
-            keys = jax.lax.dynamic_update_slice_in_dim(cache.self_key, key[:, :, None], index, 2)
-            values = jax.lax.dynamic_update_slice_in_dim(
-                cache.self_value, value[:, :, None], index, 2
+            keys = jax.lax.dynamic_update_slice_in_dim(
+                cache.self_key, key.transpose(0, 2, 3, 1), here, axis=3
             )
-            rows = lambda a: a.reshape(batch * beams, -1, *a.shape[-2:])  # noqa: E731
-            output, _ = self.self_attention.attend(rows(query), rows(keys), rows(values), so_far)
-            return output.reshape(y.shape), (keys, values)
+            values = jax.lax.dynamic_update_slice_in_dim(
+                cache.self_value, value.transpose(0, 2, 1, 3), here, axis=2
+            )
+            query = self.self_attention.queries(y)
+            output = self.self_attention.attend_cached(query, keys, values, self_mask)
+            return output, (keys, values)
 
-        x, (self_key, self_value) = self.self_attention_residual(x, one_query_a_beam)
-        x, _ = self.cross_attention_residual(
-            x,
-            lambda y: self.cross_attention.attend(
-                self.cross_attention.queries(y), cache.cross_key, cache.cross_value, cross_mask
-            ),
-        )
+        def attend_to_memory(y):
+            query = self.cross_attention.queries(y)
+            keys, values = cache.cross_key, cache.cross_value
+            return self.cross_attention.attend_cached(query, keys, values, cross_mask), None
+
+        x, (self_key, self_value) = self.self_attention_residual(x, attend_to_self)
+        x, _ = self.cross_attention_residual(x, attend_to_memory)
         x, _ = self.feed_forward_residual(x, lambda y: (self.feed_forward(y), None))
         return x, cache.replace(self_key=self_key, self_value=self_value)
 

@@ -29,3 +29,19 @@ def packed_mask(
     """
     same = query_segments[:, :, None] == key_segments[:, None, :]
     return (same & (key_segments != 0)[:, None, :])[:, None]
+
+
+def ancestry_mask(ancestry: Int[Array, "B K M"], index: Int[Array, ""]) -> Bool[Array, "B 1 K C"]:
+    """True where a beam's query at position `index` may attend to what stands in a shared cache.
+
+    Args:
+      ancestry: `ancestry[b, k, m]` is the beam whose key at position m belongs to hypothesis k.
+      index: later positions may not be attended to.
+
+    Returns:
+      the mask over all keys of a sentence, position by position, and in each beam by beam.
+    """
+    batch, beams, length = ancestry.shape
+    so_far = jnp.arange(length) <= index
+    own = (ancestry[..., None] == jnp.arange(beams)) & so_far[:, None]
+    return own.reshape(batch, 1, beams, length * beams)

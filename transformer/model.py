@@ -35,7 +35,7 @@ from transformer.layers import (
     LayerNorm,
     LayerTrace,
 )
-from transformer.masks import causal_mask, packed_mask, padding_mask
+from transformer.masks import ancestry_mask, causal_mask, packed_mask, padding_mask
 from transformer.positions import within_segments
 
 
@@ -45,6 +45,8 @@ class DecodeCache:
 
     layers: tuple[LayerCache, ...]
     source_mask: Bool[Array, "B 1 1 S"]
+    ancestry: Int[Array, "B K M"]
+    """`ancestry[b, k, m]`: which beam computed the keys and values that hypothesis k has at m."""
     index: Int[Array, ""]
     """The target position that the next step computes."""
 
@@ -133,9 +135,9 @@ class Decoder(nn.Module):
         self, x: Float[Array, "B K D"], cache: DecodeCache
     ) -> tuple[Float[Array, "B K D"], tuple[LayerCache, ...]]:
         """One target position of every beam."""
-        layers = []
+        layers, self_mask = [], ancestry_mask(cache.ancestry, cache.index)
         for layer, layer_cache in zip(self.layer, cache.layers, strict=True):
-            x, layer_cache = layer.step(x, layer_cache, cache.index, cache.source_mask)
+            x, layer_cache = layer.step(x, layer_cache, cache.index, self_mask, cache.source_mask)
             layers.append(layer_cache)
         if self.config.norm == "pre":
             x = self.final_norm(x)
@@ -258,6 +260,7 @@ class Transformer(nn.Module):
         return DecodeCache(
             layers=self.decoder.init_cache(memory, beams, length),
             source_mask=padding_mask(source),
+            ancestry=jnp.zeros((memory.shape[0], beams, length), jnp.int32),
             index=jnp.zeros((), jnp.int32),
         )
 
@@ -265,23 +268,23 @@ class Transformer(nn.Module):
         self, tokens: Int[Array, "B K"], cache: DecodeCache
     ) -> tuple[Float[Array, "B K V"], DecodeCache]:
         """Reads one token a beam, the one at position `cache.index`, and predicts the next."""
-        length = cache.layers[0].self_key.shape[2]
+        beams, length = cache.ancestry.shape[1:]
         position = jax.lax.dynamic_slice_in_dim(self.embedding.positions(length), cache.index, 1)
+        itself = jnp.arange(beams, dtype=jnp.int32)[:, None]
+        now = jnp.arange(length) == cache.index
+        cache = cache.replace(ancestry=jnp.where(now, itself, cache.ancestry))
         x, layers = self.decoder.step(self.embedding.embed(tokens, position), cache)
         return self.embedding.logits(x), cache.replace(layers=layers, index=cache.index + 1)
 
     @staticmethod
     def reorder(cache: DecodeCache, parents: Int[Array, "B K"]) -> DecodeCache:
-        """Beam k goes on from what beam ``parents[b, k]`` was; the memory is the same for all."""
+        """Beam k goes on from what beam ``parents[b, k]`` was.
 
-        def gather(kept: Float[Array, "B K M N H"]) -> Float[Array, "B K M N H"]:
-            return jnp.take_along_axis(kept, parents[:, :, None, None, None], axis=1)
-
-        layers = tuple(
-            layer.replace(self_key=gather(layer.self_key), self_value=gather(layer.self_value))
-            for layer in cache.layers
+        Keys and values stay where they are: beam k takes over which of them are its parent's.
+        """
+        return cache.replace(
+            ancestry=jnp.take_along_axis(cache.ancestry, parents[..., None], axis=1)
         )
-        return cache.replace(layers=layers)
 
 
 def _numbers(tokens: Int[Array, "B T"], train: bool, rows: Rows | None) -> Rows | None:
