@@ -10,8 +10,10 @@ import oracle
 import pytest
 
 from transformer.attention import (
+    CHUNK,
     KERNELS,
     cached_attention,
+    chunked_attention,
     einsum_attention,
     fused_attention,
     masked_softmax,
@@ -111,20 +113,47 @@ def test_a_constant_added_to_all_scores_changes_no_weight():
     )
 
 
+def assert_is_the_einsum(kernel, inputs, masks):
+    """In its values and in the gradients of its three inputs."""
+    for mask in masks:
+
+        def run(kernel, mask=mask):
+            def total(query, key, value):
+                z = kernel(query, key, value, mask).z
+                return (z * jnp.cos(jnp.arange(z.size).reshape(z.shape))).sum(), z
+
+            return jax.grad(total, (0, 1, 2), has_aux=True)(*inputs)
+
+        pairs = zip(
+            jax.tree.leaves(run(kernel)), jax.tree.leaves(run(einsum_attention)), strict=True
+        )
+        for ours, theirs in pairs:
+            np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
 def test_the_fused_kernel_is_the_einsum_with_a_mask_and_in_its_gradients():
-    query, key, value, mask = random_inputs()
+    *inputs, mask = random_inputs()
+    assert_is_the_einsum(fused_attention, inputs, [mask])
 
-    def run(kernel):
-        def total(query, key, value):
-            z = kernel(query, key, value, mask).z
-            return (z * jnp.cos(jnp.arange(z.size).reshape(z.shape))).sum(), z
 
-        return jax.grad(total, (0, 1, 2), has_aux=True)(query, key, value)
+@pytest.mark.parametrize("queries", [1, CHUNK, 2 * CHUNK, 2 * CHUNK + 3])
+def test_the_chunked_kernel_is_the_einsum_for_any_length_mask_and_width(queries):
+    *inputs, mask = random_inputs(d_k=4, d_v=6, queries=queries, keys=7)
+    of_keys = mask[:, :, :1]
+    of_heads = jnp.concatenate([mask, mask[::-1]], axis=1)
+    assert_is_the_einsum(chunked_attention, inputs, [None, mask, mask[:1], of_keys, of_heads])
 
-    for ours, theirs in zip(
-        jax.tree.leaves(run(fused_attention)), jax.tree.leaves(run(einsum_attention)), strict=True
-    ):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+def test_the_chunked_kernel_never_has_all_the_weights_in_memory():
+    """Four times as long sentences take four times as much temporary memory, not sixteen times."""
+
+    def temporaries(length):
+        inputs = [jax.ShapeDtypeStruct((1, length, 2, 4), jnp.float32)] * 3
+        gradient = jax.grad(lambda *inputs: chunked_attention(*inputs, None).z.sum(), (0, 1, 2))
+        return jax.jit(gradient).lower(*inputs).compile().memory_analysis().temp_size_in_bytes
+
+    assert temporaries(8 * CHUNK) < 4.5 * temporaries(2 * CHUNK)
+    assert temporaries(8 * CHUNK) < (8 * CHUNK) ** 2 * 2 * 4
 
 
 def test_weights_are_given_only_where_asked_for():
@@ -153,16 +182,19 @@ def test_bfloat16_inputs_have_float32_scores_and_bfloat16_values():
 
 
 @pytest.mark.parametrize(
-    ("inputs", "options", "cause"),
+    ("name", "inputs", "options", "cause"),
     [
-        ({}, {"with_weights": True}, "does not keep its weights"),
-        ({}, {"dropout": lambda weights: weights}, "no dropout on weights"),
-        ({"d_v": 6}, {}, "needs d_k == d_v, not 4 and 6"),
+        ("fused", {}, {"with_weights": True}, "does not keep its weights"),
+        ("fused", {}, {"dropout": lambda weights: weights}, "no dropout on weights"),
+        ("fused", {"d_v": 6}, {}, "needs d_k == d_v, not 4 and 6"),
+        ("chunked", {}, {"with_weights": True}, "does not keep its weights"),
+        ("chunked", {}, {"dropout": lambda weights: weights}, "no dropout on weights"),
     ],
 )
-def test_what_the_fused_kernel_cannot_do_it_refuses_with_the_remedy(inputs, options, cause):
+def test_what_a_kernel_cannot_do_it_refuses_with_the_remedy(name, inputs, options, cause):
     with pytest.raises(InputError, match=cause) as error:
-        fused_attention(*random_inputs(**inputs), **options)
+        KERNELS[name](*random_inputs(**inputs), **options)
+    assert f"the '{name}' attention kernel" in str(error.value)
     assert "use model.attention_kernel='einsum'" in str(error.value)
 
 

@@ -95,6 +95,11 @@ REFUSED = [
     ),
     (
         TransformerConfig,
+        {"attention_kernel": "chunked", "attention_dropout": 0.1},
+        "model.attention_dropout is 0.1, but must be 0 with the chunked kernel",
+    ),
+    (
+        TransformerConfig,
         {"attention_kernel": "fused", "d_k": 64, "d_v": 32},
         "model.d_v is 32, but must be equal to model.d_k with the fused kernel",
     ),

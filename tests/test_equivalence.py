@@ -51,6 +51,7 @@ VARIANTS = {
         "norm_epsilon": 0.1,
     },
     "fused kernel": {"attention_kernel": "fused", "d_k": 4, "d_v": 4},
+    "chunked kernel": {"attention_kernel": "chunked"},
 }
 SOURCE = jnp.array([[4, 7, 5, 8, 2], [6, 5, 2, 0, 0]])
 TARGET = jnp.array([[5, 8, 4, 2], [7, 2, 0, 0]])

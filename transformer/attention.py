@@ -2,8 +2,9 @@
 """Scaled dot-product attention (paper 3.2.1): Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V.
 
 Every kernel has one signature, so that a config chooses it by name. ``einsum`` is the formula
-itself and the tested reference; ``fused`` hands the work to `jax.nn.dot_product_attention`, which
-never gives the weights away.
+itself and the tested reference; ``chunked`` is the formula for a few queries at a time, for long
+sentences; ``fused`` hands the work to `jax.nn.dot_product_attention`. The last two never have all
+weights in memory, so they give none away.
 """
 
 from collections.abc import Callable
@@ -88,6 +89,55 @@ def einsum_attention(
     return Attended(z, weights, scores) if with_weights else Attended(z)
 
 
+CHUNK = 128
+"""Queries that `chunked_attention` takes at a time."""
+
+
+def chunked_attention(
+    query: Float[Array, "B T N H"],
+    key: Float[Array, "B S N H"],
+    value: Float[Array, "B S N Hv"],
+    mask: Bool[Array, "#B #N #T S"] | None,
+    *,
+    dropout: Callable[[Array], Array] | None = None,
+    with_weights: bool = False,
+) -> Attended:
+    """The formula for `CHUNK` queries after another `CHUNK`, in memory that grows with T + S.
+
+    Queries have nothing to do with each other, so this changes no number. The backward pass keeps
+    no weights but computes those of a chunk again: two more products for each four. They are read
+    and written while they are still in a processor's cache, which for long sentences saves more
+    time than that costs. What is left of T S is the mask, where it differs from query to query: a
+    byte for each query and key, for all heads and, if it is causal, for all sentences together.
+
+    Raises:
+      InputError: when weights or dropout on weights are asked for.
+    """
+    _refuse_weights("chunked", dropout, with_weights)
+    length = query.shape[1]
+    size = min(CHUNK, length)
+    count = -(-length // size)
+
+    def chunks(x: Array, axis: int) -> Array:
+        """[..., T, ...] to [count, ..., size, ...]; what fills the last one up is cut off below."""
+        fill = [(0, 0)] * x.ndim
+        fill[axis] = (0, count * size - length)
+        shape = (*x.shape[:axis], count, size, *x.shape[axis + 1 :])
+        return jnp.moveaxis(jnp.pad(x, fill).reshape(shape), axis, 0)
+
+    keys, values = key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)
+    varies = mask is not None and mask.shape[2] > 1
+
+    @jax.checkpoint
+    def attend(chunk: tuple[Array, Array | None]) -> Float[Array, "B N C Hv"]:
+        queries, own_mask = chunk
+        return cached_attention(queries, keys, values, own_mask if varies else mask)
+
+    chunked = chunks(query.transpose(0, 2, 1, 3), 2), chunks(mask, 2) if varies else None
+    z = jnp.moveaxis(jax.lax.map(attend, chunked), 0, 2)
+    return Attended(z.reshape(*z.shape[:2], -1, z.shape[-1])[:, :, :length].swapaxes(1, 2))
+
+
 def fused_attention(
     query: Float[Array, "B T N H"],
     key: Float[Array, "B S N H"],
@@ -102,16 +152,7 @@ def fused_attention(
     Raises:
       InputError: when weights, dropout on weights, or unequal d_k and d_v are asked for.
     """
-    if with_weights:
-        raise InputError(
-            "the 'fused' attention kernel does not keep its weights, so it cannot capture them; "
-            "use model.attention_kernel='einsum' to look inside (same parameters, same result)"
-        )
-    if dropout:
-        raise InputError(
-            "the 'fused' attention kernel has no dropout on weights; "
-            "use model.attention_kernel='einsum' or model.attention_dropout=0"
-        )
+    _refuse_weights("fused", dropout, with_weights)
     if query.shape[-1] != value.shape[-1]:
         raise InputError(
             f"the 'fused' attention kernel needs d_k == d_v, not {query.shape[-1]} and "
@@ -124,7 +165,7 @@ def cached_attention(
     query: Float[Array, "B N K H"],
     key: Float[Array, "B N H C"],
     value: Float[Array, "B N C Hv"],
-    mask: Bool[Array, "#B 1 #K C"],
+    mask: Bool[Array, "#B #N #K C"] | None,
 ) -> Float[Array, "B N K Hv"]:
     """The same formula for one query of each beam, over keys and values as a cache lays them out.
 
@@ -137,7 +178,25 @@ def cached_attention(
     return jnp.einsum("BNKC,BNCH->BNKH", weights.astype(value.dtype), value)
 
 
-KERNELS: dict[str, Kernel] = {"einsum": einsum_attention, "fused": fused_attention}
+KERNELS: dict[str, Kernel] = {
+    "einsum": einsum_attention,
+    "chunked": chunked_attention,
+    "fused": fused_attention,
+}
+
+
+def _refuse_weights(kernel: str, dropout: object, with_weights: bool) -> None:
+    if with_weights:
+        raise InputError(
+            f"the {kernel!r} attention kernel does not keep its weights, so it cannot capture "
+            "them; use model.attention_kernel='einsum' to look inside (same parameters, same "
+            "result)"
+        )
+    if dropout:
+        raise InputError(
+            f"the {kernel!r} attention kernel has no dropout on weights; "
+            "use model.attention_kernel='einsum' or model.attention_dropout=0"
+        )
 
 
 def _wide(array: Array):

@@ -38,7 +38,8 @@ class TransformerConfig(Group):
     d_v: int | None = None
     """Width of a head's values; d_model / heads unless given."""
     attention_bias: bool = False
-    attention_kernel: Literal["einsum", "fused"] = "einsum"
+    attention_kernel: Literal["einsum", "chunked", "fused"] = "einsum"
+    """The last two keep no weights: memory for long sentences, but nothing to look at."""
     activation: Literal["relu", "gelu", "swish"] = "relu"
     norm: Literal["post", "pre"] = "post"
     norm_epsilon: float = 1e-6
@@ -73,10 +74,10 @@ class TransformerConfig(Group):
                     f"model.d_model is {self.d_model}, which {heads} {side} heads do not divide; "
                     "change one of them, or give model.d_k and model.d_v"
                 )
+        if self.attention_kernel != "einsum":
+            must = f"0 with the {self.attention_kernel} kernel"
+            self.require(self.attention_dropout == 0, "attention_dropout", must)
         if self.attention_kernel == "fused":
-            self.require(
-                self.attention_dropout == 0, "attention_dropout", "0 with the fused kernel"
-            )
             for side in ("encoder", "decoder"):
                 d_k, d_v = self.head_widths(side)
                 must = f"equal to model.d_k with the fused kernel (the widths are {d_k} and {d_v})"

@@ -7,7 +7,7 @@ Of the config's model the state is made whole: parameters and the optimizer's mo
 random numbers, which no more than trained ones can be compressed. It is saved and restored several
 times, in a temporary folder; what was written is still in the machine's memory when it is read. For
 the slowdown the small model of copy.py is trained with and without saving, in turns. Standard
-output has one JSON object a result, of medians over the rounds.
+output has one JSON object a result, of medians over the turns.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ from transformer.checkpoints import Checkpoints
 from transformer.config import Config
 from transformer.training import Batch, TrainState
 
-ROUNDS = flags.DEFINE_integer("rounds", 3, "Of which the median is taken.", lower_bound=1)
+TURNS = flags.DEFINE_integer("turns", 3, "Of which the median is taken.", lower_bound=1)
 EVERY = flags.DEFINE_integer("every", 100, "Steps between two saves.", lower_bound=1)
 STEPS = flags.DEFINE_integer("steps", 300, "Steps of one turn of training.", lower_bound=1)
 FOLDER = flags.DEFINE_string("folder", None, "Where the temporary folder is made.")
@@ -60,7 +60,7 @@ def main(config: Config) -> None:
         state = random_state(config)
         parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         _say(f"saving and restoring {parameters:,} parameters and their moments")
-        times = [save_and_restore(state, config, folder) for _ in range(ROUNDS.value)]
+        times = [save_and_restore(state, config, folder) for _ in range(TURNS.value)]
         size = times[0].size
         del state
         saved = {
@@ -71,7 +71,7 @@ def main(config: Config) -> None:
             "restore_seconds": _median(one.restored for one in times),
         }
         print(json.dumps(saved), flush=True)
-        _say(f"training a small model, {ROUNDS.value} times with and without saving")
+        _say(f"training a small model, {TURNS.value} times with and without saving")
         without, with_saving = slowdown(folder)
         slowed = {
             "save_every_steps": EVERY.value,
@@ -150,7 +150,7 @@ def slowdown(folder: pathlib.Path) -> tuple[list[float], list[float]]:
 
     without, with_saving = [], []
     with Checkpoints(folder, config.training, writing=True) as checkpoints:
-        for _ in range(ROUNDS.value):
+        for _ in range(TURNS.value):
             for rates, save in (
                 (without, lambda state: None),
                 (with_saving, lambda state: checkpoints.save(state, {})),
