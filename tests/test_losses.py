@@ -58,6 +58,12 @@ def test_all_sums_are_the_oracles(mass, smoothing):
     )
 
 
+def test_of_equal_logits_the_first_is_the_prediction():
+    logits = jnp.array([[[1.0, 3, 3, 2], [1.0, 3, 3, 2], [5.0, 5, 5, 5]]])
+    sums = smoothed_cross_entropy(logits, jnp.array([[1, 2, 3]]))
+    assert (sums.correct, sums.tokens) == (1, 3)
+
+
 def test_without_smoothing_the_loss_is_the_nll():
     sums = smoothed_cross_entropy(rows(), TARGET, 0.0)
     assert float(sums.loss) == float(sums.nll)

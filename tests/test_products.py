@@ -60,6 +60,49 @@ def test_values_and_gradients_are_those_of_the_einsum(spec, dtype):
         np.testing.assert_array_equal(ours[0], expected[0])
 
 
+@pytest.mark.parametrize("spec", MAPS)
+def test_of_bfloat16_every_sum_is_one_of_float32_rounded_once(spec):
+    """Output and both gradients, to half a unit in the last of bfloat16's 8 binary places."""
+    given = arrays(spec, "bfloat16")
+    exact = gradients(plain, spec, *(array.astype("float32") for array in given))
+    ours = gradients(products.product, spec, *given)
+    for one, other in zip(ours, exact, strict=True):
+        assert one.dtype == "bfloat16"
+        np.testing.assert_allclose(one.astype("float32"), other, rtol=2**-8, atol=1e-6)
+
+
+@pytest.mark.parametrize("spec", MAPS)
+def test_of_bfloat16_gradients_of_gradients_and_batches_are_those_of_the_einsum(spec):
+    x, kernel, cotangent = arrays(spec, "bfloat16")
+
+    def all_of(product):
+        def loss(x, kernel):
+            return (product(spec, x, kernel).astype("float32") ** 2 * cotangent).sum()
+
+        def slope(x, kernel):
+            return (jax.grad(loss, 1)(x, kernel).astype("float32") ** 2).sum()
+
+        twice = jax.grad(slope, (0, 1))(x, kernel)
+        return twice, jax.vmap(jax.grad(loss, (0, 1)), (0, None))(jnp.stack([x, 2 * x]), kernel)
+
+    ours, theirs = map(all_of, (products.rounding_product, plain))
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        one, other = one.astype("float32"), other.astype("float32")
+        assert jnp.linalg.norm(one - other) < 0.02 * jnp.linalg.norm(other)
+
+
+def test_of_bfloat16_every_product_of_a_training_pass_is_one_of_bfloat16_with_a_float32_result():
+    """What it is for: only these have instructions of their own."""
+    x, kernel, cotangent = arrays("BTD,DF->BTF", "bfloat16")
+    jaxpr = str(
+        jax.make_jaxpr(lambda *given: gradients(products.product, "BTD,DF->BTF", *given))(
+            x, kernel, cotangent
+        )
+    )
+    assert jaxpr.count("dot_general[") == jaxpr.count("preferred_element_type=float32") == 3
+    assert "new_dtype=float32" not in jaxpr  # which an operand of the other type would have
+
+
 def test_a_weight_gradient_by_hand():
     """Rows (1, 2) and (3, 4), output gradients (10, 0) and (0, 1): x^T y'."""
     x, kernel = jnp.array([[[1.0, 2], [3, 4]]]), jnp.zeros((2, 2))

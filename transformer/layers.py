@@ -30,10 +30,14 @@ def project(spec: str, x: Array, kernel: Array, bias: Array | None = None) -> Ar
     """The one linear map of the model: an einsum of activations and a kernel, plus a bias.
 
     The kernel, a float32 parameter, is cast to the dtype of the activations, which is the compute
-    dtype.
+    dtype. The bias is added in float32 or wider, so that its gradient, a sum over all rows, is one
+    too.
     """
     output = product(spec, x, kernel.astype(x.dtype))
-    return output if bias is None else output + bias.astype(x.dtype)
+    if bias is None:
+        return output
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    return (output.astype(wide) + bias).astype(x.dtype)
 
 
 def layer_norm(

@@ -91,7 +91,7 @@ def smoothed_cross_entropy(
     if smoothing:
         sum_of_all = vocabulary * normalizer - logits.sum(-1)
         loss = (gold - other) * nll + other * sum_of_all
-    correct = logits.argmax(-1) == target
+    correct = _most_probable(logits) == target
     return Sums(
         loss=(loss * weights).sum(),
         nll=(nll * weights).sum(),
@@ -110,6 +110,15 @@ def divergence_sum(
     log_q = jax.nn.log_softmax(_at_least_float32(others))
     each = 0.5 * ((jnp.exp(log_p) - jnp.exp(log_q)) * (log_p - log_q)).sum(-1)
     return jnp.where(target != PAD_ID, each, 0.0).sum()
+
+
+def _most_probable(logits: Float[Array, "B T V"]) -> Int[Array, "B T"]:
+    """`logits.argmax(-1)` as two reductions of one number each, which XLA's CPU backend computes
+    with vector instructions; for the pair of a value and its place it goes through V one by one.
+    """
+    largest = logits.max(-1, keepdims=True)
+    places = jnp.arange(logits.shape[-1], dtype=jnp.int32)
+    return jnp.where(logits == largest, places, logits.shape[-1]).min(-1)
 
 
 def _at_least_float32(logits: Array) -> Array:
