@@ -171,11 +171,17 @@ def cached_attention(
 
     Both are as a matrix product reads them, heads outside and for the keys H before the places C.
     In any other layout they would be copied into this one at each step, which takes several times
-    as long as the products themselves.
+    as long as the products themselves. They may be in a wider dtype than the queries, as what is
+    computed from them.
     """
-    scores = jnp.einsum("BNKH,BNHC->BNKC", query, key, preferred_element_type=_wide(query))
-    weights = masked_softmax(scores / jnp.sqrt(query.shape[-1]).astype(scores.dtype), mask)
-    return jnp.einsum("BNKC,BNCH->BNKH", weights.astype(value.dtype), value)
+    dtype, wide = query.dtype, _wide(query)
+    scores = jnp.einsum(
+        "BNKH,BNHC->BNKC", query.astype(key.dtype), key, preferred_element_type=wide
+    )
+    weights = masked_softmax(scores / jnp.sqrt(query.shape[-1]).astype(wide), mask)
+    weights = weights.astype(dtype).astype(value.dtype)
+    z = jnp.einsum("BNKC,BNCH->BNKH", weights, value, preferred_element_type=wide)
+    return z.astype(dtype)
 
 
 KERNELS: dict[str, Kernel] = {

@@ -341,6 +341,13 @@ class LayerCache:
     cross_value: Float[Array, "B N S Hv"]
 
 
+def _dtype_of_caches(dtype: jnp.dtype) -> jnp.dtype:
+    """float32 for bfloat16 on the CPU, where XLA computes attention over few queries in float32 and
+    would convert all of a cache at each step; what is in it is not changed.
+    """
+    return jnp.promote_types(dtype, jnp.float32) if jax.default_backend() == "cpu" else dtype
+
+
 class DecoderLayer(nn.Module):
     """Masked self-attention, attention over the memory, then feed-forward (figure 1, right)."""
 
@@ -393,11 +400,12 @@ class DecoderLayer(nn.Module):
         attention = self.self_attention
         cross_key, cross_value = self.cross_attention.keys_values(memory, memory)
         sentences, heads, places = memory.shape[0], attention.num_heads, length * beams
+        dtype = _dtype_of_caches(memory.dtype)
         return LayerCache(
-            self_key=jnp.zeros((sentences, heads, attention.d_k, places), memory.dtype),
-            self_value=jnp.zeros((sentences, heads, places, attention.d_v), memory.dtype),
-            cross_key=cross_key.transpose(0, 2, 3, 1),
-            cross_value=cross_value.transpose(0, 2, 1, 3),
+            self_key=jnp.zeros((sentences, heads, attention.d_k, places), dtype),
+            self_value=jnp.zeros((sentences, heads, places, attention.d_v), dtype),
+            cross_key=cross_key.transpose(0, 2, 3, 1).astype(dtype),
+            cross_value=cross_value.transpose(0, 2, 1, 3).astype(dtype),
         )
 
     def step(
@@ -417,11 +425,12 @@ class DecoderLayer(nn.Module):
 
         def attend_to_self(y):
             key, value = self.self_attention.keys_values(y, y)
+            dtype = cache.self_key.dtype
             keys = jax.lax.dynamic_update_slice_in_dim(
-                cache.self_key, key.transpose(0, 2, 3, 1), here, axis=3
+                cache.self_key, key.transpose(0, 2, 3, 1).astype(dtype), here, axis=3
             )
             values = jax.lax.dynamic_update_slice_in_dim(
-                cache.self_value, value.transpose(0, 2, 1, 3), here, axis=2
+                cache.self_value, value.transpose(0, 2, 1, 3).astype(dtype), here, axis=2
             )
             query = self.self_attention.queries(y)
             output = self.self_attention.attend_cached(query, keys, values, self_mask)
