@@ -4,6 +4,7 @@
 import functools
 import math
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +13,14 @@ import pytest
 
 from transformer.config import DecodeConfig
 from transformer.constraints import Constraints
-from transformer.decoding import NEVER, beam_search, length_penalty, search_limits
+from transformer.decoding import (
+    NEVER,
+    beam_search,
+    length_penalty,
+    rooms,
+    search_limits,
+    while_growing,
+)
 from transformer.errors import InputError
 
 EOS, A, B, C = 2, 3, 4, 5
@@ -54,6 +62,45 @@ def search(tables, limits, *, beams, max_length, on_step=None, **options):
 
     start = jnp.zeros((tables.shape[0], beams), jnp.int32)
     return beam_search(step, reorder, start, limits, beams=beams, max_length=max_length, **options)
+
+
+def test_room_is_a_quarter_then_half_then_all_and_for_few_tokens_all_at_once():
+    assert rooms(74) == (19, 38, 74)
+    assert rooms(16) == (4, 8, 16)
+    assert rooms(15) == (15,)
+
+
+@pytest.mark.parametrize("max_length", [17, 40])
+def test_a_cache_has_room_for_every_step_and_grows_only_when_it_is_full(max_length):
+    """The cache is as long as its room; a step writes its own number at its place."""
+
+    def going_on(state):
+        return state.index < limit
+
+    def advance(state):
+        return state.replace(
+            index=state.index + 1, cache=state.cache.at[state.index].set(state.index, mode="drop")
+        )
+
+    def grow(cache, room):
+        seen.append(room)
+        return jnp.pad(cache, (0, room - cache.size), constant_values=-1)
+
+    for limit in (0, 3, max_length // 2, max_length):
+        seen = []
+        state = Counter(jnp.zeros((), jnp.int32), jnp.zeros((0,), jnp.int32))
+        state = while_growing(going_on, advance, state, grow, max_length)
+        assert tuple(seen) == rooms(max_length)
+        expected = np.where(np.arange(max_length) < limit, np.arange(max_length), -1)
+        np.testing.assert_array_equal(state.cache, expected)
+
+
+@flax.struct.dataclass
+class Counter:
+    """A state for `while_growing`."""
+
+    index: jax.Array
+    cache: jax.Array
 
 
 def log_probs_of(table):

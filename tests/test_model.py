@@ -119,15 +119,15 @@ def calls(model):
 
     return {
         "encode": jax.jit(lambda params, source: call("encode", params, source)[0]),
-        "init_cache": jax.jit(functools.partial(call, "init_cache"), static_argnums=(3, 4)),
+        "init_cache": jax.jit(functools.partial(call, "init_cache"), static_argnums=(3, 4, 5)),
         "step": jax.jit(functools.partial(call, "step")),
     }
 
 
-def fresh_cache(calls, params, source, beams, length):
+def fresh_cache(calls, params, source, beams, length, groups=1):
     """A cache at position 0."""
     memory = calls["encode"](params, source)
-    return calls["init_cache"](params, memory, source, beams, length)
+    return calls["init_cache"](params, memory, source, beams, length, groups)
 
 
 def test_one_step_after_another_is_teacher_forcing_at_every_position(
@@ -204,6 +204,46 @@ def test_an_ancestry_is_as_good_as_moving_keys_and_values(calls, params, source)
         for before, after in zip(jax.tree.leaves(moved), jax.tree.leaves(kept), strict=True):
             assert before.shape == after.shape
     assert (kept.ancestry != moved.ancestry).any()
+
+
+def test_beams_in_groups_of_their_own_need_less_room_and_compute_the_same(calls, params, source):
+    """Four beams as one group, as two of two, and each on its own."""
+    rng = np.random.default_rng(6)
+    for groups in (2, 4):
+        apart, together = (fresh_cache(calls, params, source, 4, 5, each) for each in (groups, 1))
+        size = 4 // groups
+        assert len(apart.layers[0].self_key) == 3 * groups
+        assert apart.layers[0].self_key.shape[3] == 5 * size
+        for _ in range(5):
+            tokens = jnp.asarray(rng.integers(3, 11, (3, 4)))
+            expected, together = calls["step"](params, tokens, together)
+            found, apart = calls["step"](params, tokens, apart)
+            np.testing.assert_allclose(found, expected, **CLOSE)
+            parents = jnp.asarray(within_groups(rng, groups))
+            apart, together = (Transformer.reorder(cache, parents) for cache in (apart, together))
+
+
+def within_groups(rng, groups):
+    """Random parents for four beams of three sentences, each of the beam's own group."""
+    size = 4 // groups
+    return rng.integers(0, size, (3, 4)) + np.arange(4) // size * size
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_cache_that_grows_is_as_good_as_one_with_all_the_room(calls, params, source, groups):
+    rng = np.random.default_rng(7)
+    whole = fresh_cache(calls, params, source, 4, 6, groups)
+    growing = fresh_cache(calls, params, source, 4, 2, groups)
+    for room in (2, 3, 6):
+        growing = Transformer.grow(growing, room)
+        while growing.index < room:
+            tokens = jnp.asarray(rng.integers(3, 11, (3, 4)))
+            parents = jnp.asarray(within_groups(rng, groups))
+            expected, whole = calls["step"](params, tokens, whole)
+            found, growing = calls["step"](params, tokens, growing)
+            np.testing.assert_allclose(found, expected, **CLOSE)
+            whole, growing = (Transformer.reorder(cache, parents) for cache in (whole, growing))
+    assert jax.tree.map(jnp.shape, growing) == jax.tree.map(jnp.shape, whole)
 
 
 def test_cross_attention_keys_exist_once_a_sentence_and_are_never_touched(

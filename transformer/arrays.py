@@ -7,6 +7,7 @@ Letters, in einsum strings, types and comments alike::
     S source/key position   N heads               K beams
     T target/query position H head size (d_k, d_v) M longest decoded length
     F d_ff                  V vocabulary            C places of a cache, M K or S
+                                                    R rows of a cache (caches.LayerCache)
 
 Einsum strings are upper case (``BTNH,BSNH->BNTS``); attention weights are ``[B,N,T,S]``; a true
 mask entry means "may attend".

@@ -54,6 +54,7 @@ from transformer.top_k import top_k
 Cache = Any
 Step = Callable[[Int[Array, "B K"], Cache], tuple[Float[Array, "B K V"], Cache]]
 Reorder = Callable[[Cache, Int[Array, "B K"]], Cache]
+Grow = Callable[[Cache, int], Cache]
 
 
 @flax.struct.dataclass
@@ -114,6 +115,38 @@ def search_limits(source_lengths: Int[Array, " B"], config: DecodeConfig) -> Int
     return source_lengths + config.extra_length
 
 
+def rooms(max_length: int) -> tuple[int, ...]:
+    """For how many tokens caches have room, one time after another while a search goes on.
+
+    A step reads all of a cache, and limits are far above what most translations need (the paper's
+    is the source's length + 50). So a cache begins with a quarter of the room and grows to half and
+    then to all of it. Each of these is compiled on its own: more of them would not pay.
+    """
+    if max_length < 16:
+        return (max_length,)
+    quarter = -(-max_length // 4)
+    return quarter, 2 * quarter, max_length
+
+
+def while_growing(
+    going_on: Callable[[Any], Bool[Array, ""]],
+    advance: Callable[[Any], Any],
+    state: Any,
+    grow: Grow,
+    max_length: int,
+) -> Any:
+    """`jax.lax.while_loop` over a state with an `index` and a `cache`, whose cache has the room of
+    `rooms` for it, one after the other.
+    """
+    for room in rooms(max_length):
+        state = jax.lax.while_loop(
+            lambda state, room=room: going_on(state) & (state.index < room),
+            advance,
+            state.replace(cache=grow(state.cache, room)),
+        )
+    return state
+
+
 def beam_search(
     step: Step,
     reorder: Reorder,
@@ -122,6 +155,7 @@ def beam_search(
     *,
     beams: int,
     max_length: int,
+    grow: Grow = lambda cache, _: cache,
     results: int | None = None,
     penalty: str = "gnmt",
     alpha: float = 0.6,
@@ -134,11 +168,12 @@ def beam_search(
     Args:
       step: reads the last token of each beam; position 0 reads the start token.
       reorder: gathers the cache along its beams.
-      cache: for B sentences and K beams, at position 0.
+      cache: for B sentences and K beams, at position 0, with the first room of `rooms`.
       limits: the most tokens each sentence's translation may have, the end token included; at least
         1 and at most `max_length`. A sentence with limit 0 is not searched at all.
       beams: K; 1 is greedy search: the most probable token at every step.
       max_length: M, static.
+      grow: gives a cache room for so many tokens.
       results: how many of the best must be certain before a sentence may stop early; `beams` if
         None. The remaining places are then filled with whatever had finished.
       penalty: see `length_penalty`.
@@ -232,10 +267,12 @@ def beam_search(
         finished_count=jnp.zeros((batch,), jnp.int32),
         done=limits <= 0,
     )
-    found = jax.lax.while_loop(
-        lambda search: ~_done(search).all() & (search.index < max_length),
+    found = while_growing(
+        lambda search: ~_done(search).all(),
         advance,
         _Search(jnp.zeros((), jnp.int32), (start,) * groups, cache),
+        grow,
+        max_length,
     ).groups
     first, *others = (group.finished for group in found)
     for other in others:

@@ -32,11 +32,18 @@ class Ensemble(nn.Module):
         return tuple(model.encode(source)[0] for model in self.models), None
 
     def init_cache(
-        self, memories: tuple[Array, ...], source: Int[Array, "B S"], beams: int, length: int
+        self,
+        memories: tuple[Array, ...],
+        source: Int[Array, "B S"],
+        beams: int,
+        length: int,
+        groups: int = 1,
     ) -> tuple[Any, ...]:
         """Every member's cache."""
         members = zip(self.models, memories, strict=True)
-        return tuple(model.init_cache(memory, source, beams, length) for model, memory in members)
+        return tuple(
+            model.init_cache(memory, source, beams, length, groups) for model, memory in members
+        )
 
     def step(
         self, tokens: Int[Array, "B K"], caches: tuple[Any, ...]
@@ -51,6 +58,12 @@ class Ensemble(nn.Module):
         """Beam k goes on from what beam ``parents[b, k]`` was, in every member."""
         members = zip(self.models, caches, strict=True)
         return tuple(model.reorder(cache, parents) for model, cache in members)
+
+    @nn.nowrap
+    def grow(self, caches: tuple[Any, ...], length: int) -> tuple[Any, ...]:
+        """Room for `length` target tokens in every member's cache."""
+        members = zip(self.models, caches, strict=True)
+        return tuple(model.grow(cache, length) for model, cache in members)
 
 
 def join(models: list[nn.Module], params: list[Params]) -> tuple[Ensemble, Params]:

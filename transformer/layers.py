@@ -16,6 +16,7 @@ from jax.nn.initializers import normal, ones, variance_scaling, zeros
 
 from transformer.arrays import Array, Bool, Float, Int
 from transformer.attention import KERNELS, cached_attention
+from transformer.caches import LayerCache
 from transformer.capture import AttentionTrace, Capture, gate
 from transformer.config import TransformerConfig
 from transformer.dropout import GENERATORS, Rows, dropout
@@ -325,29 +326,6 @@ class EncoderLayer(nn.Module):
         return output, LayerTrace(trace, None, (attended, output) if capture == "full" else ())
 
 
-@flax.struct.dataclass
-class LayerCache:
-    """What one decoder layer keeps between steps.
-
-    A sentence's beams have one cache, in which a beam's key and value stay where it wrote them:
-    place m K + k is what beam k computed at position m. Which of them belong to a hypothesis is
-    said by the ancestry in `model.DecodeCache`. The cross-attention keys and values are computed
-    once from the memory and exist once a sentence, however many beams it has.
-    """
-
-    self_key: Float[Array, "B N H C"]
-    self_value: Float[Array, "B N C Hv"]
-    cross_key: Float[Array, "B N H S"]
-    cross_value: Float[Array, "B N S Hv"]
-
-
-def _dtype_of_caches(dtype: jnp.dtype) -> jnp.dtype:
-    """float32 for bfloat16 on the CPU, where XLA computes attention over few queries in float32 and
-    would convert all of a cache at each step; what is in it is not changed.
-    """
-    return jnp.promote_types(dtype, jnp.float32) if jax.default_backend() == "cpu" else dtype
-
-
 class DecoderLayer(nn.Module):
     """Masked self-attention, attention over the memory, then feed-forward (figure 1, right)."""
 
@@ -395,17 +373,18 @@ class DecoderLayer(nn.Module):
         sublayers = (attended, informed, output) if capture == "full" else ()
         return output, LayerTrace(self_trace, cross_trace, sublayers)
 
-    def init_cache(self, memory: Float[Array, "B S D"], beams: int, length: int) -> LayerCache:
+    def init_cache(
+        self, memory: Float[Array, "B S D"], beams: int, length: int, groups: int
+    ) -> LayerCache:
         """Room for `length` steps of `beams` hypotheses, and the memory's keys and values."""
         attention = self.self_attention
         cross_key, cross_value = self.cross_attention.keys_values(memory, memory)
-        sentences, heads, places = memory.shape[0], attention.num_heads, length * beams
-        dtype = _dtype_of_caches(memory.dtype)
-        return LayerCache(
-            self_key=jnp.zeros((sentences, heads, attention.d_k, places), dtype),
-            self_value=jnp.zeros((sentences, heads, places, attention.d_v), dtype),
-            cross_key=cross_key.transpose(0, 2, 3, 1).astype(dtype),
-            cross_value=cross_value.transpose(0, 2, 1, 3).astype(dtype),
+        return LayerCache.of_memory(
+            cross_key,
+            cross_value,
+            rows=memory.shape[0] * groups,
+            places=length * beams // groups,
+            widths=(attention.d_k, attention.d_v),
         )
 
     def step(
@@ -413,38 +392,36 @@ class DecoderLayer(nn.Module):
         x: Float[Array, "B K D"],
         cache: LayerCache,
         index: Int[Array, ""],
-        self_mask: Bool[Array, "B 1 K C"],
+        self_mask: Bool[Array, "R 1 _ C"],
         cross_mask: Bool[Array, "B 1 1 S"],
     ) -> tuple[Float[Array, "B K D"], LayerCache]:
         """One target position of every beam: what `__call__` computes in row `index`.
 
         The beams of a sentence are queries side by side over one copy of the sentence's keys. In
-        self-attention these are the keys of all its beams, masked for each query to its own.
+        self-attention these are the keys of all beams of a row, masked for each query to its own.
         """
-        here = index * x.shape[1]
+        rows, _, beams, _ = self_mask.shape
+        here = index * beams
 
         def attend_to_self(y):
+            y = y.reshape(rows, beams, -1)
             key, value = self.self_attention.keys_values(y, y)
-            dtype = cache.self_key.dtype
-            keys = jax.lax.dynamic_update_slice_in_dim(
-                cache.self_key, key.transpose(0, 2, 3, 1).astype(dtype), here, axis=3
-            )
-            values = jax.lax.dynamic_update_slice_in_dim(
-                cache.self_value, value.transpose(0, 2, 1, 3).astype(dtype), here, axis=2
-            )
+            written = cache.write(key, value, here)
             query = self.self_attention.queries(y)
-            output = self.self_attention.attend_cached(query, keys, values, self_mask)
-            return output, (keys, values)
+            output = self.self_attention.attend_cached(
+                query, written.self_key, written.self_value, self_mask
+            )
+            return output.reshape(x.shape), written
 
         def attend_to_memory(y):
             query = self.cross_attention.queries(y)
             keys, values = cache.cross_key, cache.cross_value
             return self.cross_attention.attend_cached(query, keys, values, cross_mask), None
 
-        x, (self_key, self_value) = self.self_attention_residual(x, attend_to_self)
+        x, cache = self.self_attention_residual(x, attend_to_self)
         x, _ = self.cross_attention_residual(x, attend_to_memory)
         x, _ = self.feed_forward_residual(x, lambda y: (self.feed_forward(y), None))
-        return x, cache.replace(self_key=self_key, self_value=self_value)
+        return x, cache
 
 
 class Embedding(_Parametric):

@@ -8,6 +8,7 @@ The calls that every model family offers, whoever uses them (trainer, beam searc
     init_cache(memory, source, K, M)  -> cache                 cross-attention keys and values, once
     step(tokens, cache)               -> logits, cache         one target position of every beam
     reorder(cache, parents)           -> cache                 the beams that survived
+    grow(cache, M)                    -> cache                 room for more positions
 """
 
 import flax.linen as nn
@@ -16,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Bool, Float, Int
+from transformer.caches import LayerCache
 from transformer.capture import (
     Capture,
     Interventions,
@@ -31,7 +33,6 @@ from transformer.layers import (
     DecoderLayer,
     Embedding,
     EncoderLayer,
-    LayerCache,
     LayerNorm,
     LayerTrace,
 )
@@ -45,8 +46,10 @@ class DecodeCache:
 
     layers: tuple[LayerCache, ...]
     source_mask: Bool[Array, "B 1 1 S"]
-    ancestry: Int[Array, "B K M"]
-    """`ancestry[b, k, m]`: which beam computed the keys and values that hypothesis k has at m."""
+    ancestry: Int[Array, "R K M"]
+    """`ancestry[r, k, m]`: which of a row's beams computed the keys and values that hypothesis k
+    has at position m. (A row: see `caches.LayerCache`.)
+    """
     index: Int[Array, ""]
     """The target position that the next step computes."""
 
@@ -126,10 +129,10 @@ class Decoder(nn.Module):
         return x, _stack_trace(traces, residual, capture)
 
     def init_cache(
-        self, memory: Float[Array, "B S D"], beams: int, length: int
+        self, memory: Float[Array, "B S D"], beams: int, length: int, groups: int
     ) -> tuple[LayerCache, ...]:
         """Every layer's cache."""
-        return tuple(layer.init_cache(memory, beams, length) for layer in self.layer)
+        return tuple(layer.init_cache(memory, beams, length, groups) for layer in self.layer)
 
     def step(
         self, x: Float[Array, "B K D"], cache: DecodeCache
@@ -254,13 +257,23 @@ class Transformer(nn.Module):
         return table if segments is None else table[within_segments(segments)]
 
     def init_cache(
-        self, memory: Float[Array, "B S D"], source: Int[Array, "B S"], beams: int, length: int
+        self,
+        memory: Float[Array, "B S D"],
+        source: Int[Array, "B S"],
+        beams: int,
+        length: int,
+        groups: int = 1,
     ) -> DecodeCache:
-        """Room for `length` target tokens of `beams` hypotheses a sentence."""
+        """Room for `length` target tokens of `beams` hypotheses a sentence.
+
+        Args:
+          groups: into how many, of equal size, the beams are divided that never go on from a beam
+            of another group. For each beam, self-attention reads the keys of its whole group.
+        """
         return DecodeCache(
-            layers=self.decoder.init_cache(memory, beams, length),
+            layers=self.decoder.init_cache(memory, beams, length, groups),
             source_mask=padding_mask(source),
-            ancestry=jnp.zeros((memory.shape[0], beams, length), jnp.int32),
+            ancestry=jnp.zeros((len(memory) * groups, beams // groups, length), jnp.int32),
             index=jnp.zeros((), jnp.int32),
         )
 
@@ -278,12 +291,24 @@ class Transformer(nn.Module):
 
     @staticmethod
     def reorder(cache: DecodeCache, parents: Int[Array, "B K"]) -> DecodeCache:
-        """Beam k goes on from what beam ``parents[b, k]`` was.
+        """Beam k goes on from what beam ``parents[b, k]``, of its group, was.
 
         Keys and values stay where they are: beam k takes over which of them are its parent's.
         """
+        beams = cache.ancestry.shape[1]
+        within_group = parents.reshape(-1, beams) % beams
         return cache.replace(
-            ancestry=jnp.take_along_axis(cache.ancestry, parents[..., None], axis=1)
+            ancestry=jnp.take_along_axis(cache.ancestry, within_group[..., None], axis=1)
+        )
+
+    @staticmethod
+    def grow(cache: DecodeCache, length: int) -> DecodeCache:
+        """The cache with room for `length` target tokens; a step takes time for all of it."""
+        _, beams, before = cache.ancestry.shape
+        more = ((0, 0), (0, 0), (0, length - before))
+        return cache.replace(
+            layers=tuple(layer.grow(length * beams) for layer in cache.layers),
+            ancestry=jnp.pad(cache.ancestry, more),
         )
 
 

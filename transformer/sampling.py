@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from transformer.arrays import BOS_ID, EOS_ID, PAD_ID, Array, Bool, Float, Int, Key
 from transformer.constraints import NEVER, UNCONSTRAINED, Constraints, next_log_probs
-from transformer.decoding import Cache, Hypotheses, Step, length_penalty
+from transformer.decoding import Cache, Grow, Hypotheses, Step, length_penalty, while_growing
 
 
 @flax.struct.dataclass
@@ -33,6 +33,7 @@ def sample(
     *,
     samples: int,
     max_length: int,
+    grow: Grow = lambda cache, _: cache,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float = 1.0,
@@ -45,12 +46,14 @@ def sample(
 
     Args:
       step: reads the last token of each sample; position 0 reads the start token.
-      cache: for B sentences and K samples, at position 0.
+      cache: for B sentences and K samples, at position 0, with the first room of
+        `decoding.rooms`; a group for each sample, because no sample goes on from another.
       limits: the most tokens each sentence's translation may have, the end token included; nothing
         is drawn for a sentence with limit 0.
       keys: one a sentence.
       samples: K.
       max_length: M, static.
+      grow: gives a cache room for so many tokens.
       temperature: see `truncate`.
       top_k: see `truncate`.
       top_p: see `truncate`.
@@ -95,9 +98,7 @@ def sample(
         ended=nowhere,
         cache=cache,
     )
-    drawn = jax.lax.while_loop(
-        lambda drawn: ~drawn.ended.all() & (drawn.index < max_length), advance, start
-    )
+    drawn = while_growing(lambda drawn: ~drawn.ended.all(), advance, start, grow, max_length)
     lengths = jnp.maximum((drawn.tokens != PAD_ID).sum(-1), 1)
     scores = drawn.log_probs / length_penalty(lengths, penalty, alpha)
     return Hypotheses(drawn.tokens, jnp.where(nowhere, NEVER, scores), drawn.log_probs)

@@ -123,8 +123,14 @@ def search(
     lengths = (source != PAD_ID).sum(-1)
     limits = jnp.where(lengths > 0, decoding.search_limits(lengths, config), 0)
     step = functools.partial(call, model.step)
+
+    def cache(beams: int, groups: int) -> decoding.Cache:
+        room = decoding.rooms(max_length)[0]
+        return call(model.init_cache, memory, source, beams, room, groups)
+
     options = {
         "max_length": max_length,
+        "grow": model.grow,
         "penalty": config.length_penalty,
         "alpha": config.alpha,
         "constraints": Constraints(config.min_length, config.block_ngrams, prefix),
@@ -133,7 +139,7 @@ def search(
         return decoding.beam_search(
             step,
             model.reorder,
-            call(model.init_cache, memory, source, config.beams, max_length),
+            cache(config.beams, config.groups),
             limits,
             beams=config.beams,
             results=results,
@@ -143,7 +149,7 @@ def search(
         )
     return sampling.sample(
         step,
-        call(model.init_cache, memory, source, results, max_length),
+        cache(results, results),
         limits,
         keys,
         samples=results,
