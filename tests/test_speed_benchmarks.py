@@ -33,7 +33,7 @@ from experiments.benchmarks.alternating import (
     figures,
 )
 from experiments.benchmarks.programs import own
-from experiments.benchmarks.settings import config_of, parse_variant
+from experiments.benchmarks.settings import config_of, parse_own, parse_variant
 from experiments.benchmarks.work import WORKS, Work
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
@@ -226,6 +226,12 @@ def test_a_variant_of_another_form_is_refused(text):
         parse_variant(text)
 
 
+def test_this_program_is_as_users_have_it_unless_fields_are_given():
+    assert parse_own("") == {}
+    fields = parse_own("model.dropout=0.2, model.attention_kernel=fused")
+    assert fields == {"model.dropout": 0.2, "model.attention_kernel": "fused"}
+
+
 def test_a_variant_of_a_field_that_there_is_not_is_refused():
     with pytest.raises(InputError, match="did you mean 'model.dropout'"):
         config_of(WORKS["W1"], {"model.dropuot": 0.1})
@@ -366,6 +372,9 @@ def test_the_model_of_pytorch_has_as_many_parameters_as_this_program():
         ("training", ["--only=Sockeye*"], "nothing has such a name; there are: PyTorch eager"),
         ("training", ["--variant=plain"], "write NAME:FIELD=VALUE"),
         ("training", ["--variant=x:model.dropuot=0"], "did you mean 'model.dropout'"),
+        ("training", ["--own=plain"], "--own=plain: write FIELD=VALUE"),
+        ("decoding", ["--own=model.dropuot=0"], "did you mean 'model.dropout'"),
+        ("training", ["--variant=x:model.attention_kernel=chunked"], "attention_dropout"),
         ("training", ["--lengths=0"], "--lengths=0: '0' is not a whole number above 0"),
         ("decoding", ["--beams=1,none"], "'none' is not a whole number above 0"),
     ],
@@ -377,12 +386,27 @@ def test_what_cannot_be_measured_is_refused_with_the_remedy(module, arguments, m
     assert "Traceback" not in finished.err
 
 
+def test_fields_need_only_be_possible_for_the_works_that_are_measured():
+    # Attention weights have dropout in the works as they are, which this kernel does not have.
+    fields = "model.attention_kernel=chunked"
+    finished = run(
+        "experiments.benchmarks.training",
+        "--dropout=paper",
+        f"--own={fields}",
+        f"--variant=chunked:{fields}",
+        "--only=Sockeye*",
+    )
+    assert "nothing has such a name; there are: PyTorch eager" in finished.err
+    assert "this program, chunked" in finished.err
+
+
 def test_a_result_is_one_line_of_json(capsys):
     subject = Subject("PyTorch", f"{PROGRAMS}.pytorch.training", keep_pages=True)
+    this = Subject("this program", f"{PROGRAMS}.own.training", {"overrides": {"model.dropout": 0}})
     rounds = [Round(Sample(1.0, 0.0), Sample(2.0, 0.0))]
-    reporting.result("training", "W1", WORKS["W1"], subject, figures(rounds, Effort()))
+    reporting.result("training", "W1", WORKS["W1"], this, subject, figures(rounds, Effort()))
     printed = json.loads(capsys.readouterr().out)
-    assert printed["against"] == "PyTorch"
+    assert (printed["own"], printed["against"]) == ({"model.dropout": 0}, "PyTorch")
     assert printed["ratio"] == 2.0
     assert printed["keep_pages"] is True
 

@@ -35,12 +35,15 @@ _TARGETS = flags.DEFINE_list(
 
 def main() -> None:
     """Measures and prints."""
-    results = []
-    for name, work in _works():
+    works, results = dict(_works()), []
+    for name, work in works.items():
         for beams in reporting.numbers("beams", _BEAMS.value):
             reporting.say(f"{name}, {'greedy' if beams == 1 else f'{beams} beams'}")
-            own = reporting.own("decoding", {"beams": beams})
-            ways = [*reporting.variants(own), *reporting.with_returned_pages(own)]
+            own = reporting.own("decoding", {"beams": beams}, works.values())
+            ways = [
+                *reporting.variants(own, works.values()),
+                *reporting.with_returned_pages(own),
+            ]
             others = reporting.chosen([*_peers(beams), *ways])
             for other, figures in compare(own, others, work, reporting.effort(), reporting.say):
                 tokens = work.rows * work.target
@@ -49,7 +52,7 @@ def main() -> None:
                     "own_tokens_per_second": round(tokens / figures["own_ms"] * 1e3),
                     "own_sentences_per_second": round(work.rows / figures["own_ms"] * 1e3, 1),
                 }
-                results.append(reporting.result("decoding", name, work, other, figures))
+                results.append(reporting.result("decoding", name, work, own, other, figures))
     reporting.print_table(results)
 
 

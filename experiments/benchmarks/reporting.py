@@ -8,14 +8,14 @@ import dataclasses
 import fnmatch
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from absl import flags
 
 from experiments import memory, tables
 from experiments.benchmarks.alternating import PROGRAMS, Effort, Subject
-from experiments.benchmarks.settings import config_of, parse_variant
+from experiments.benchmarks.settings import Overrides, config_of, parse_own, parse_variant
 from experiments.benchmarks.work import WORKS, Work
 from transformer.errors import InputError
 
@@ -31,11 +31,17 @@ QUIET = flags.DEFINE_float(
 BUDGET = flags.DEFINE_float(
     "budget", Effort.budget, "Seconds for a comparison; until then loud samples are taken again."
 )
+OWN = flags.DEFINE_string(
+    "own",
+    "",
+    "FIELD=VALUE,...: config fields of this program in every comparison, for example "
+    "model.dropout_generator=hash; as users have it unless given.",
+)
 VARIANTS = flags.DEFINE_multi_string(
     "variant",
     [],
-    "NAME:FIELD=VALUE,...: this program with other config fields, as one more that it is compared "
-    "with; may be given several times.",
+    "NAME:FIELD=VALUE,...: this program with these config fields and not those of --own, as one "
+    "more that it is compared with; may be given several times.",
 )
 
 
@@ -85,17 +91,21 @@ def chosen(subjects: Sequence[Subject]) -> list[Subject]:
     ]
 
 
-def own(function: str, options: Mapping[str, Any]) -> Subject:
-    """This program as it is for users, to be compared with others.
+def own(function: str, options: Mapping[str, Any], measured: Collection[Work]) -> Subject:
+    """This program as it is for users but for the fields of ``--own``, to be compared with others.
 
     Args:
       function: of `programs.own`.
       options: its arguments beside the work and the overridden config fields.
+      measured: the works that it will do.
+
+    Raises:
+      InputError: for a field that there is not, or a value that it cannot have in one of the works.
     """
     return Subject(
         "this program",
         f"{PROGRAMS}.own.{function}",
-        {**options, "overrides": {}},
+        {**options, "overrides": _possible(parse_own(OWN.value), measured)},
         # As `flags.run` does; where that has no effect, it has none here.
         keep_pages=memory.keep_pages(),
     )
@@ -108,19 +118,24 @@ def with_returned_pages(own: Subject) -> list[Subject]:
     return [dataclasses.replace(own, name="this program, pages given back", keep_pages=False)]
 
 
-def variants(own: Subject) -> list[Subject]:
+def variants(own: Subject, measured: Collection[Work]) -> list[Subject]:
     """This program with the fields of ``--variant``.
 
     Raises:
-      InputError: for a field that there is not, or a value that it cannot have.
+      InputError: for a field that there is not, or a value that it cannot have in one of the works.
     """
     subjects = []
     for name, overrides in map(parse_variant, VARIANTS.value):
-        for work in WORKS.values():
-            config_of(work, overrides)
-        options = {**own.options, "overrides": overrides}
+        options = {**own.options, "overrides": _possible(overrides, measured)}
         subjects.append(dataclasses.replace(own, name=f"this program, {name}", options=options))
     return subjects
+
+
+def _possible(overrides: Overrides, measured: Collection[Work]) -> Overrides:
+    """The same, if each work can be done with them."""
+    for work in measured:
+        config_of(work, overrides)
+    return overrides
 
 
 def with_kept_pages(subject: Subject) -> Subject:
@@ -129,12 +144,13 @@ def with_kept_pages(subject: Subject) -> Subject:
 
 
 def result(
-    benchmark: str, name: str, work: Work, other: Subject, figures: dict[str, Any]
+    benchmark: str, name: str, work: Work, own: Subject, other: Subject, figures: dict[str, Any]
 ) -> dict[str, Any]:
     """Prints one result as a JSON object, and returns it."""
     about = {"benchmark": benchmark, "work": name, "rows": work.rows}
     about |= {"source": work.source, "target": work.target, "dropout_inside": work.dropout_inside}
-    about |= {"against": other.name, "keep_pages": other.keep_pages}
+    about |= {"own": own.options["overrides"], "against": other.name}
+    about |= {"keep_pages": other.keep_pages}
     whole = about | figures
     print(json.dumps(whole), flush=True)
     return whole

@@ -60,13 +60,35 @@ def parse_variant(text: str) -> tuple[str, Overrides]:
       InputError: when it has another form.
     """
     name, colon, rest = text.partition(":")
-    pairs = [pair.partition("=") for pair in rest.split(",")]
-    if not (name and colon and all(field and equals for field, equals, _ in pairs)):
+    fields = _fields(rest)
+    if not (name and colon and fields):
         raise InputError(
             f"--variant={text}: write NAME:FIELD=VALUE,FIELD=VALUE, for example "
             "no_dropout:model.dropout=0.0"
         )
-    return name, {field.strip(): _value(value) for field, _, value in pairs}
+    return name, fields
+
+
+def parse_own(text: str) -> Overrides:
+    """``FIELD=VALUE,FIELD=VALUE`` as the fields; none when it is empty.
+
+    Raises:
+      InputError: when it has another form.
+    """
+    fields = _fields(text)
+    if text and not fields:
+        raise InputError(
+            f"--own={text}: write FIELD=VALUE,FIELD=VALUE, for example model.dropout=0.0"
+        )
+    return fields
+
+
+def _fields(text: str) -> Overrides:
+    """None when a part of the text is not ``FIELD=VALUE``."""
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    if not all(field.strip() and equals for field, equals, _ in pairs):
+        return {}
+    return {field.strip(): _value(value) for field, _, value in pairs}
 
 
 def _value(text: str) -> Any:

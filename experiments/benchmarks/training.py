@@ -44,13 +44,17 @@ _LENGTHS = flags.DEFINE_list(
 
 def main() -> None:
     """Measures and prints."""
-    own = reporting.own("training", {})
-    products = Subject("matrix products", f"{PROGRAMS}.own.matrix_products", {}, own.keep_pages)
-    others = [*_peers(), products, *reporting.variants(own), *reporting.with_returned_pages(own)]
-    others = reporting.chosen(others)
+    works = dict(_works())
+    own = reporting.own("training", {}, works.values())
+    overrides = own.options["overrides"]
+    products = dataclasses.replace(
+        own, name="matrix products", place=f"{PROGRAMS}.own.matrix_products"
+    )
+    ways = [*reporting.variants(own, works.values()), *reporting.with_returned_pages(own)]
+    others = reporting.chosen([*_peers(), products, *ways])
     results = []
-    for name, work in _works():
-        flops = step_flops(config_of(work).model, work.rows, work.source)
+    for name, work in works.items():
+        flops = step_flops(config_of(work, overrides).model, work.rows, work.source)
         for other, figures in compare(own, others, work, reporting.effort(), reporting.say):
             tokens = work.rows * work.target
             figures |= {
@@ -58,7 +62,7 @@ def main() -> None:
                 "own_gflop_per_second": round(flops / figures["own_ms"] / 1e6, 1),
                 "own_target_tokens_per_second": round(tokens / figures["own_ms"] * 1e3),
             }
-            results.append(reporting.result("training", name, work, other, figures))
+            results.append(reporting.result("training", name, work, own, other, figures))
     reporting.print_table(results)
 
 

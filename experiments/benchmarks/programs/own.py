@@ -69,11 +69,11 @@ def decoding(work: Work, beams: int, overrides: Mapping[str, Any]) -> Program:
     return Program(call, _about(experiment))
 
 
-def matrix_products(work: Work) -> Program:
+def matrix_products(work: Work, overrides: Mapping[str, Any]) -> Program:
     """The matrix products of a training step and nothing else, each in its fastest form; a sample
     is the time that all of them take.
     """
-    timed = products.Timed(products.of_step(config_of(work).model, *_shape(work)))
+    timed = products.Timed(products.of_step(config_of(work, overrides).model, *_shape(work)))
     return Program(seconds=timed, about=_versions())
 
 
