@@ -16,17 +16,27 @@ import pathlib
 import resource
 import sys
 import time
-from collections.abc import Callable
-from typing import Any, TextIO
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO, TypeVar
 
 from experiments import memory
 from experiments.benchmarks.load import OtherLoad
 from experiments.benchmarks.work import Work
 
-SAMPLE_SECONDS = 0.25
+SAMPLE_SECONDS = 1.0
 """A sample is of so many calls as last this long together, so that the clock is fine enough."""
-TRIALS = 3
-"""Of each number of threads; the fastest counts, because other load can only slow one down."""
+FEW_CALLS = 2
+"""In a sample of no more calls than this, one that is not timed goes before them: while the other
+program had its turn, this one's threads slept and its data left the caches.
+"""
+LONG_CALL_SECONDS = 5.0
+"""A call of this length does without, because those first moments are nothing beside it."""
+TRIED = 4
+"""Batches of a text with which choices are tried."""
+TRIALS, FEWEST_TRIALS, TRIAL_SECONDS = 5, 2, 20.0
+"""Of each choice, how many times it is tried; and how many at least, however long that takes."""
+
+Batch, Choice = TypeVar("Batch"), TypeVar("Choice")
 
 
 @dataclasses.dataclass
@@ -41,6 +51,8 @@ class Program:
     """Versions and the like, for the results."""
     seconds: Callable[[], float] | None = None
     """Such a sample, in seconds."""
+    units: float = 1.0
+    """What a call does is so many times what a sample is the time of."""
 
 
 def main(place: str, request: str) -> None:
@@ -56,7 +68,7 @@ def main(place: str, request: str) -> None:
         return
     try:
         program = _prepared(place, options)
-        calls = _calls_a_sample(program)
+        sampler = Sampler(program)
     except ModuleNotFoundError as error:
         _write(answers, {"missing": error.name})
         return
@@ -66,7 +78,7 @@ def main(place: str, request: str) -> None:
         return
     _write(answers, {"ready": program.about})
     for _ in sys.stdin:
-        _write(answers, _sample(program, calls))
+        _write(answers, sampler.sample())
 
 
 def _prepared(place: str, options: dict[str, Any]) -> Program:
@@ -74,26 +86,35 @@ def _prepared(place: str, options: dict[str, Any]) -> Program:
     return getattr(importlib.import_module(module), function)(**options)
 
 
-def _calls_a_sample(program: Program) -> int:
-    """After the calls that compile and warm up."""
-    if program.seconds is not None:
-        program.seconds()
-        return 1
-    for _ in range(2):
-        program.call()
-    return max(1, round(SAMPLE_SECONDS / seconds_of(program.call)))
+class Sampler:
+    """Takes samples of a program that is ready."""
 
-
-def _sample(program: Program, calls: int) -> dict[str, Any]:
-    with OtherLoad() as other:
+    def __init__(self, program: Program):
+        """Makes the calls that compile and warm up."""
+        self._program, self._calls, self._warms_up = program, 1, False
         if program.seconds is not None:
-            seconds = program.seconds()
-        else:
-            began = time.perf_counter()
-            for _ in range(calls):
-                program.call()
-            seconds = (time.perf_counter() - began) / calls
-    return {"seconds": seconds, "other_load": other.cores, "peak_mib": round(peak_mib())}
+            program.seconds()
+            return
+        program.call()
+        seconds = min(seconds_of(program.call) for _ in range(2))
+        self._calls = max(1, round(SAMPLE_SECONDS / seconds))
+        self._warms_up = self._calls <= FEW_CALLS and seconds < LONG_CALL_SECONDS
+
+    def sample(self) -> dict[str, Any]:
+        """The fields of an `alternating.Sample`."""
+        if self._warms_up:
+            self._program.call()
+        with OtherLoad() as other:
+            seconds = self._seconds()
+        return {"seconds": seconds, "other_load": other.cores, "peak_mib": round(peak_mib())}
+
+    def _seconds(self) -> float:
+        if self._program.seconds is not None:
+            return self._program.seconds()
+        began = time.perf_counter()
+        for _ in range(self._calls):
+            self._program.call()
+        return (time.perf_counter() - began) / self._calls / self._program.units
 
 
 def peak_mib() -> float:
@@ -120,12 +141,44 @@ def better_threads(call: Callable[[], Any], use: Callable[[int], None]) -> int:
       call: does the work once.
       use: sets the number of threads.
     """
-    fastest = {}
-    for threads in {1, len(os.sched_getaffinity(0))}:
-        use(threads)
-        call()
-        fastest[threads] = min(seconds_of(call) for _ in range(TRIALS))
-    best = min(fastest, key=fastest.__getitem__)
+    return fastest(call, use, sorted({1, cores()}))
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def a_few(batches: Sequence[Batch]) -> Sequence[Batch]:
+    """Some of the batches of a text, from all parts of it."""
+    return batches[:: -(-len(batches) // TRIED)]
+
+
+def fastest(
+    call: Callable[[], Any], use: Callable[[Choice], None], choices: Sequence[Choice]
+) -> Choice:
+    """Leaves `call` with the choice with which it is fastest, and returns that.
+
+    The choices have their turns one after the other, and of each the fastest call counts: other
+    load can only slow a call down, and what comes and goes slows them all.
+
+    Args:
+      call: does the work once.
+      use: makes a choice; the first call after it is not timed.
+      choices: of which one is left.
+    """
+    taken = {choice: [] for choice in choices}
+    began = time.monotonic()
+    for trial in range(TRIALS):
+        if trial >= FEWEST_TRIALS and time.monotonic() - began > TRIAL_SECONDS:
+            break
+        for choice in choices:
+            use(choice)
+            call()
+            taken[choice].append(seconds_of(call))
+    best = min(choices, key=lambda choice: min(taken[choice]))
+    times = ", ".join(f"{choice}: {min(seconds):.3g}" for choice, seconds in taken.items())
+    print(f"  fastest call in seconds by threads: {times}", file=sys.stderr, flush=True)
     use(best)
     return best
 

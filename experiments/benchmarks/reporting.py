@@ -45,6 +45,17 @@ VARIANTS = flags.DEFINE_multi_string(
 )
 
 
+def define_dropout() -> flags.FlagHolder:
+    """The flag of the benchmarks that train."""
+    return flags.DEFINE_enum(
+        "dropout",
+        "inside",
+        ["inside", "paper"],
+        "inside: also on attention weights and in the feed-forward network, as PyTorch's layers "
+        "have it; paper: as the paper has it. The same for all.",
+    )
+
+
 def effort() -> Effort:
     """As the flags say."""
     return Effort(ROUNDS.value, QUIET.value, BUDGET.value)
@@ -82,7 +93,7 @@ def chosen(subjects: Sequence[Subject]) -> list[Subject]:
     """
     for pattern in ONLY.value:
         if not fnmatch.filter([subject.name for subject in subjects], pattern):
-            names = "; ".join(subject.name for subject in subjects)
+            names = "; ".join(dict.fromkeys(subject.name for subject in subjects))
             raise InputError(f"--only={pattern}: nothing has such a name; there are: {names}")
     return [
         subject
@@ -149,6 +160,7 @@ def result(
     """Prints one result as a JSON object, and returns it."""
     about = {"benchmark": benchmark, "work": name, "rows": work.rows}
     about |= {"source": work.source, "target": work.target, "dropout_inside": work.dropout_inside}
+    about |= {"buckets": work.buckets} if work.buckets else {}
     about |= {"own": own.options["overrides"], "against": other.name}
     about |= {"keep_pages": other.keep_pages}
     whole = about | figures

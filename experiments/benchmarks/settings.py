@@ -2,20 +2,24 @@
 """This program's config for a work that is measured, and how its fields are overridden."""
 
 import ast
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from experiments.benchmarks.work import DROPOUT, Work
-from transformer.config import Config
+from transformer.config import Config, DataConfig
 from transformer.errors import InputError
 from transformer.fields import flat, unknown_field
+
+_COMMA = re.compile(r",(?![^(]*\))")
+"""One that is not within brackets."""
 
 Overrides = dict[str, Any]
 """Config fields, as ``model.dropout``, and their values."""
 
 
 def config_of(work: Work, overrides: Mapping[str, Any] | None = None) -> Config:
-    """The config whose only batch is that of the work.
+    """The config whose only batch is that of the work, or whose batches are of its buckets.
 
     Args:
       work: what is measured.
@@ -39,9 +43,9 @@ def config_of(work: Work, overrides: Mapping[str, Any] | None = None) -> Config:
         },
         "data": {
             "max_length": longest,
-            "bucket_lengths": (longest,),
+            "bucket_lengths": tuple(work.buckets) or (longest,),
             "tokens_per_batch": work.rows * longest,
-            "row_multiple": work.rows,
+            "row_multiple": DataConfig.row_multiple if work.buckets else work.rows,
         },
     }
     known = flat(Config())
@@ -84,8 +88,8 @@ def parse_own(text: str) -> Overrides:
 
 
 def _fields(text: str) -> Overrides:
-    """None when a part of the text is not ``FIELD=VALUE``."""
-    pairs = [pair.partition("=") for pair in text.split(",")]
+    """Empty when a part of the text is not ``FIELD=VALUE``; a value may have commas in brackets."""
+    pairs = [pair.partition("=") for pair in _COMMA.split(text)]
     if not all(field.strip() and equals for field, equals, _ in pairs):
         return {}
     return {field.strip(): _value(value) for field, _, value in pairs}

@@ -28,13 +28,7 @@ TOKENS = 2048
 """Of a batch, source and target each, where lengths are given."""
 
 _WORKS = flags.DEFINE_list("works", list(WORKS), "Which of them.")
-_DROPOUT = flags.DEFINE_enum(
-    "dropout",
-    "inside",
-    ["inside", "paper"],
-    "inside: also on attention weights and in the feed-forward network, as PyTorch's layers have "
-    "it; paper: as the paper has it. The same for all.",
-)
+_DROPOUT = reporting.define_dropout()
 _LENGTHS = flags.DEFINE_list(
     "lengths",
     [],

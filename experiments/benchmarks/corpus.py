@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast real text is trained and translated, whose sentences have all kinds of lengths.
+
+python -m experiments.benchmarks.corpus --source=train.en --target=train.de --translate=val.en
+
+The vocabulary is learned from the training text; W1 is a small model and W2 the paper's base model
+(`benchmarks/work.py`), with random weights. Programs are timed in turns, each in a process of its
+own; a figure is the median over the rounds, and a ratio says how many times as long the peer takes.
+Peers come with pip install -e .[bench]; one that is not there is skipped. Standard output has one
+JSON object a result, standard error a table.
+
+Training: the first batches of an epoch as `train` makes them, their reading included; times are of
+1,000 target tokens, and padding is not one. PyTorch has the same pairs in memory, in the same
+batches or in its own, sorted by length within the same budget, each batch padded no further than to
+its longest source and its longest target. All shapes have been compiled before.
+
+Translating: this program from text to text, each translation one token longer than its source;
+times are of one sentence. The peers go from ids to ids, in batches sorted by length. Their limits
+hold for a whole batch, so each of its translations has as many tokens as all have on average: the
+tokens are as many, and no sentence of a batch waits for a longer one.
+"""
+
+import dataclasses
+import pathlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+from experiments.benchmarks import reporting
+from experiments.benchmarks.alternating import PROGRAMS, Subject, compare
+from experiments.benchmarks.programs import own as this_program
+from experiments.benchmarks.text import Text
+from experiments.benchmarks.work import WORKS, Work
+from experiments.datasets import text_files
+from experiments.flags import run
+from transformer.config import DataConfig
+from transformer.errors import InputError
+from transformer.tokenizer import Tokenizer
+
+TOGETHER = 64
+"""Sentences of a batch that is translated."""
+
+_SOURCE = flags.DEFINE_string("source", None, "Training text, one sentence a line.")
+_TARGET = flags.DEFINE_string("target", None, "Its translation, line by line.")
+_TRANSLATE = flags.DEFINE_string(
+    "translate", None, "Text that is translated; unless given, only training is measured."
+)
+_WORKS = flags.DEFINE_list("works", list(WORKS), "Which of them.")
+_VOCABULARY = flags.DEFINE_integer(
+    "vocabulary", None, "Sub-words; as many as the work has unless given.", lower_bound=5
+)
+_BUCKETS = flags.DEFINE_list(
+    "buckets",
+    ["12", "16", "20", "24", "32", "64"],
+    "The lengths that this program's batches come in; longer sentences are left out.",
+)
+_TOKENS = flags.DEFINE_integer("tokens", 2048, "Positions of a batch, source and target each.")
+_BATCHES = flags.DEFINE_integer("batches", 16, "Trained in one sample.", lower_bound=1)
+_SENTENCES = flags.DEFINE_integer(
+    "sentences", None, "Only the first so many lines are translated.", lower_bound=1
+)
+_BEAMS = flags.DEFINE_list("beams", ["4"], "Numbers of beams; 1 is greedy search.")
+_DROPOUT = reporting.define_dropout()
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What programs are compared in."""
+
+    name: str
+    own: Subject
+    others: Sequence[Subject]
+    about: dict[str, Any]
+    """For the results."""
+
+
+def main() -> None:
+    """Measures and prints."""
+    for flag in (_SOURCE, _TARGET):
+        if not flag.value:
+            raise InputError(f"--{flag.name}=FILE is missing")
+    beams = reporting.numbers("beams", _BEAMS.value)
+    works = dict(_works())
+    reporting.own("training_text", {}, works.values())
+    results = []
+    for name, work in works.items():
+        with tempfile.TemporaryDirectory() as folder:
+            reporting.say(f"{name}: learning a vocabulary and tokenizing")
+            text = prepare(work, folder)
+            tasks = [_training(work, folder, len(text.rows))]
+            if text.lines:
+                tasks += [_translating(work, folder, number) for number in beams]
+            chosen = reporting.chosen([other for task in tasks for other in task.others])
+            for task in tasks:
+                others = [other for other in task.others if other in chosen]
+                results += _results(name, work, dataclasses.replace(task, others=others))
+    reporting.print_table(results)
+
+
+def _works() -> Iterator[tuple[str, Work]]:
+    buckets = tuple(sorted(set(reporting.numbers("buckets", _BUCKETS.value))))
+    rows, least = _TOKENS.value // buckets[-1], DataConfig.row_multiple
+    if rows < least:
+        raise InputError(
+            f"--tokens={_TOKENS.value}: a batch has at least {least} rows, so of sentences of "
+            f"{buckets[-1]} tokens at least {least * buckets[-1]}; raise it, or shorten --buckets"
+        )
+    for name in reporting.works(_WORKS.value):
+        one = WORKS[name]
+        yield (
+            name,
+            dataclasses.replace(
+                one,
+                vocabulary=_VOCABULARY.value or one.vocabulary,
+                rows=rows,
+                source=buckets[-1],
+                target=buckets[-1],
+                dropout_inside=_DROPOUT.value == "inside",
+                buckets=buckets,
+            ),
+        )
+
+
+def prepare(work: Work, folder: str) -> Text:
+    """Writes into the folder what the programs need, and returns it.
+
+    Raises:
+      InputError: for files that cannot be read, or that the vocabulary is too large for.
+    """
+    home = pathlib.Path(folder)
+    sources, targets = text_files.read_pairs(_SOURCE.value, _TARGET.value)
+    tokenizer = _learned([*sources, *targets], work.vocabulary)
+    (home / this_program.VOCABULARY).write_bytes(tokenizer.model)
+    experiment = this_program.experiment_of_text(work, folder, *_files(), _overrides())
+    batches = experiment.data.train
+    [corpus] = batches.corpora
+    planned = batches.plan(0)[: _BATCHES.value]
+    pairs = np.concatenate([batch.pairs for batch in planned])
+    lines = text_files.read_lines(_TRANSLATE.value) if _TRANSLATE.value else []
+    lines = lines[: _SENTENCES.value]
+    ids = [np.array(one, np.int32) for one in tokenizer.encode(lines)]
+    # The end token is one of the ids.
+    kept = [place for place, one in enumerate(ids) if 1 < len(one) <= work.source]
+    if lines and not kept:
+        raise InputError(
+            f"{_TRANSLATE.value}: no line has 1 to {work.source - 1} sub-words (--buckets)"
+        )
+    if len(kept) < len(lines):
+        reporting.say(f"{len(lines) - len(kept)} empty or too long lines are left out")
+    written = "".join(f"{lines[place]}\n" for place in kept)
+    (home / this_program.LINES).write_text(written, encoding="utf-8")
+    text = Text(
+        sources=[np.asarray(corpus.source[pair], np.int32) for pair in pairs],
+        targets=[np.asarray(corpus.target[pair], np.int32) for pair in pairs],
+        rows=[len(batch.pairs) for batch in planned],
+        lines=[ids[place] for place in kept],
+    )
+    text.save(_text_file(folder))
+    return text
+
+
+def _learned(sentences: list[str], size: int) -> Tokenizer:
+    try:
+        return Tokenizer.train(sentences, size)
+    except InputError as problem:
+        said = str(problem).replace("--config.model.vocab_size", "--vocabulary")
+        raise InputError(said.replace("model.vocab_size", "--vocabulary")) from None
+
+
+def _files() -> tuple[str, str]:
+    return _SOURCE.value, _TARGET.value
+
+
+def _overrides() -> dict[str, Any]:
+    return reporting.parse_own(reporting.OWN.value)
+
+
+def _text_file(folder: str) -> str:
+    return f"{folder}/text.npz"
+
+
+def _training(work: Work, folder: str, batches: int) -> Task:
+    source, target = _files()
+    options = {"folder": folder, "source": source, "target": target, "batches": batches}
+    own = reporting.own("training_text", options, [work])
+    peers = [
+        Subject(
+            f"PyTorch eager {dtype} {cut}",
+            f"{PROGRAMS}.pytorch.training_text",
+            {"path": _text_file(folder), "by_length": by_length, "dtype": dtype},
+        )
+        for dtype in ("float32", "bfloat16")
+        for cut, by_length in (("same batches", False), ("sorted by length", True))
+    ]
+    return _task("training a text", work, own, peers, {"unit": "1,000 target tokens"})
+
+
+def _translating(work: Work, folder: str, beams: int) -> Task:
+    shared = {"beams": beams, "together": TOGETHER}
+    own = reporting.own("translating", {"folder": folder, **shared}, [work])
+    options = {"path": _text_file(folder), **shared}
+    peers = [
+        Subject(
+            f"CTranslate2 {dtype}", f"{PROGRAMS}.opennmt.translating", {**options, "dtype": dtype}
+        )
+        for dtype in ("float32", "int8")
+    ]
+    peers.append(Subject("Marian float32", f"{PROGRAMS}.marian.translating", options))
+    about = {"unit": "sentence", "beams": beams}
+    return _task("translating a text", work, own, peers, about)
+
+
+def _task(
+    name: str, work: Work, own: Subject, peers: Sequence[Subject], about: dict[str, Any]
+) -> Task:
+    kept = map(reporting.with_kept_pages, peers)
+    ways = [*reporting.variants(own, [work]), *reporting.with_returned_pages(own)]
+    return Task(name, own, [*peers, *kept, *ways], about)
+
+
+def _results(name: str, work: Work, task: Task) -> Iterator[dict[str, Any]]:
+    if not task.others:
+        return
+    reporting.say(f"{name}, {task.name}")
+    for other, figures in compare(task.own, task.others, work, reporting.effort(), reporting.say):
+        figures |= task.about
+        for side in ("own_", ""):
+            a_second = 1e3 / figures[f"{side}ms"]
+            if "beams" in task.about:
+                figures[f"{side}sentences_per_second"] = round(a_second, 1)
+            else:
+                figures[f"{side}target_tokens_per_second"] = round(1000 * a_second)
+        yield reporting.result(task.name, name, work, task.own, other, figures)
+
+
+if __name__ == "__main__":
+    run(main, config_from=None)
