@@ -218,6 +218,8 @@ def test_a_variant_is_a_name_and_config_fields():
     changed = config_of(WORKS["W1"], {"model.d_ff": 128, "optimizer.name": "adamw"})
     assert (changed.model.d_ff, changed.optimizer.name) == (128, "adamw")
     assert changed.model.d_model == 256
+    name, fields = parse_variant("short:data.bucket_lengths=(8, 16),data.max_length=16")
+    assert fields == {"data.bucket_lengths": (8, 16), "data.max_length": 16}
 
 
 @pytest.mark.parametrize("text", ["narrow", ":model.d_ff=1", "narrow:", "narrow:model.d_ff"])
@@ -338,6 +340,58 @@ def test_a_peer_that_fails_says_why(tmp_path, monkeypatch):
         Subject("Marian", f"{PROGRAMS}.marian.training", {"dtype": "float32"}).start(TINY)
 
 
+class Timed:
+    """A call that takes so many seconds, and the clock that it is timed with."""
+
+    def __init__(self, monkeypatch, *seconds):
+        self.now, self.calls, self._seconds = 0.0, 0, itertools.cycle(seconds)
+        monkeypatch.setattr(program.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(program.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(program, "OtherLoad", load.OtherLoad)
+        monkeypatch.setattr(load, "_counts", lambda: None)
+
+    def __call__(self):
+        self.calls += 1
+        self.now += next(self._seconds)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "calls"),
+    # Of one or two calls a sample, one more goes before them, unless it takes long.
+    [(0.01, 100), (0.3, 3), (0.5, 1 + 2), (2.0, 1 + 1), (6.0, 1)],
+)
+def test_a_sample_is_of_calls_that_last_a_second_and_begins_warm(monkeypatch, seconds, calls):
+    call = Timed(monkeypatch, seconds)
+    sampler = program.Sampler(program.Program(call, units=4.0))
+    before = call.calls
+    sample = sampler.sample()
+    assert call.calls - before == calls
+    assert sample["seconds"] == pytest.approx(seconds / 4)
+
+
+def test_the_fastest_choice_is_found_although_other_load_comes_and_goes(monkeypatch, capfd):
+    chosen = []
+    # One choice after the other, the first call of each not timed: 1 has its turn under load.
+    call = Timed(monkeypatch, 9, 3.0, 9, 2.0, 9, 1.0, 9, 2.0)
+    assert program.fastest(call, chosen.append, [1, 2]) == 1
+    # Two turns, though they take longer than there is time for, and no more.
+    assert chosen == [1, 2, 1, 2, 1]
+    assert "by threads: 1: 1, 2: 2" in capfd.readouterr().err
+
+
+def test_short_calls_are_tried_more_often(monkeypatch):
+    chosen = []
+    call = Timed(monkeypatch, 0.1)
+    program.fastest(call, chosen.append, ["a", "b"])
+    assert len(chosen) == 2 * program.TRIALS + 1
+
+
+def test_choices_are_tried_on_batches_from_all_parts_of_a_text():
+    assert program.a_few(list(range(16))) == [0, 4, 8, 12]
+    assert program.a_few(list(range(9))) == [0, 3, 6]
+    assert program.a_few([7]) == [7]
+
+
 def test_peers_do_not_load_jax_nor_this_program_the_peers():
     program = (
         "import sys; import experiments.benchmarks.program; "
@@ -375,8 +429,8 @@ def test_the_model_of_pytorch_has_as_many_parameters_as_this_program():
         ("training", ["--own=plain"], "--own=plain: write FIELD=VALUE"),
         ("decoding", ["--own=model.dropuot=0"], "did you mean 'model.dropout'"),
         ("training", ["--variant=x:model.attention_kernel=chunked"], "attention_dropout"),
-        ("training", ["--lengths=0"], "--lengths=0: '0' is not a whole number above 0"),
-        ("decoding", ["--beams=1,none"], "'none' is not a whole number above 0"),
+        ("training", ["--lengths=0"], "--lengths=0: '0' is not a whole number of at least 1"),
+        ("decoding", ["--beams=1,none"], "'none' is not a whole number of at least 1"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_with_the_remedy(module, arguments, message):

@@ -21,24 +21,21 @@ tokens are as many, and no sentence of a batch waits for a longer one.
 """
 
 import dataclasses
-import pathlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 from absl import flags
 
-from experiments.benchmarks import reporting
+from experiments.benchmarks import prepared, reporting
 from experiments.benchmarks.alternating import PROGRAMS, Subject, compare
-from experiments.benchmarks.programs import own as this_program
-from experiments.benchmarks.text import Text
+from experiments.benchmarks.settings import numbers, parse_own
 from experiments.benchmarks.work import WORKS, Work
 from experiments.datasets import text_files
+from experiments.datasets.text_files import TwoFiles
 from experiments.flags import run
 from transformer.config import DataConfig
 from transformer.errors import InputError
-from transformer.tokenizer import Tokenizer
 
 TOGETHER = 64
 """Sentences of a batch that is translated."""
@@ -82,15 +79,20 @@ def main() -> None:
     for flag in (_SOURCE, _TARGET):
         if not flag.value:
             raise InputError(f"--{flag.name}=FILE is missing")
-    beams = reporting.numbers("beams", _BEAMS.value)
+    beams = numbers("beams", _BEAMS.value)
     works = dict(_works())
+    # Before anything is prepared, the fields of --own are looked at.
     reporting.own("training_text", {}, works.values())
+    pairs = TwoFiles(_SOURCE.value, _TARGET.value)
+    lines = text_files.read_lines(_TRANSLATE.value) if _TRANSLATE.value else []
+    lines = lines[: _SENTENCES.value]
     results = []
     for name, work in works.items():
         with tempfile.TemporaryDirectory() as folder:
             reporting.say(f"{name}: learning a vocabulary and tokenizing")
-            text = prepare(work, folder)
-            tasks = [_training(work, folder, len(text.rows))]
+            overrides = parse_own(reporting.OWN.value)
+            text = prepared.prepare(work, folder, pairs, lines, _BATCHES.value, overrides)
+            tasks = [_training(work, folder, pairs, len(text.rows))]
             if text.lines:
                 tasks += [_translating(work, folder, number) for number in beams]
             chosen = reporting.chosen([other for task in tasks for other in task.others])
@@ -101,7 +103,7 @@ def main() -> None:
 
 
 def _works() -> Iterator[tuple[str, Work]]:
-    buckets = tuple(sorted(set(reporting.numbers("buckets", _BUCKETS.value))))
+    buckets = tuple(sorted(set(numbers("buckets", _BUCKETS.value))))
     rows, least = _TOKENS.value // buckets[-1], DataConfig.row_multiple
     if rows < least:
         raise InputError(
@@ -124,73 +126,15 @@ def _works() -> Iterator[tuple[str, Work]]:
         )
 
 
-def prepare(work: Work, folder: str) -> Text:
-    """Writes into the folder what the programs need, and returns it.
-
-    Raises:
-      InputError: for files that cannot be read, or that the vocabulary is too large for.
-    """
-    home = pathlib.Path(folder)
-    sources, targets = text_files.read_pairs(_SOURCE.value, _TARGET.value)
-    tokenizer = _learned([*sources, *targets], work.vocabulary)
-    (home / this_program.VOCABULARY).write_bytes(tokenizer.model)
-    experiment = this_program.experiment_of_text(work, folder, *_files(), _overrides())
-    batches = experiment.data.train
-    [corpus] = batches.corpora
-    planned = batches.plan(0)[: _BATCHES.value]
-    pairs = np.concatenate([batch.pairs for batch in planned])
-    lines = text_files.read_lines(_TRANSLATE.value) if _TRANSLATE.value else []
-    lines = lines[: _SENTENCES.value]
-    ids = [np.array(one, np.int32) for one in tokenizer.encode(lines)]
-    # The end token is one of the ids.
-    kept = [place for place, one in enumerate(ids) if 1 < len(one) <= work.source]
-    if lines and not kept:
-        raise InputError(
-            f"{_TRANSLATE.value}: no line has 1 to {work.source - 1} sub-words (--buckets)"
-        )
-    if len(kept) < len(lines):
-        reporting.say(f"{len(lines) - len(kept)} empty or too long lines are left out")
-    written = "".join(f"{lines[place]}\n" for place in kept)
-    (home / this_program.LINES).write_text(written, encoding="utf-8")
-    text = Text(
-        sources=[np.asarray(corpus.source[pair], np.int32) for pair in pairs],
-        targets=[np.asarray(corpus.target[pair], np.int32) for pair in pairs],
-        rows=[len(batch.pairs) for batch in planned],
-        lines=[ids[place] for place in kept],
-    )
-    text.save(_text_file(folder))
-    return text
-
-
-def _learned(sentences: list[str], size: int) -> Tokenizer:
-    try:
-        return Tokenizer.train(sentences, size)
-    except InputError as problem:
-        said = str(problem).replace("--config.model.vocab_size", "--vocabulary")
-        raise InputError(said.replace("model.vocab_size", "--vocabulary")) from None
-
-
-def _files() -> tuple[str, str]:
-    return _SOURCE.value, _TARGET.value
-
-
-def _overrides() -> dict[str, Any]:
-    return reporting.parse_own(reporting.OWN.value)
-
-
-def _text_file(folder: str) -> str:
-    return f"{folder}/text.npz"
-
-
-def _training(work: Work, folder: str, batches: int) -> Task:
-    source, target = _files()
-    options = {"folder": folder, "source": source, "target": target, "batches": batches}
+def _training(work: Work, folder: str, pairs: TwoFiles, batches: int) -> Task:
+    options = {"folder": folder, "source": pairs.source, "target": pairs.target}
+    options["batches"] = batches
     own = reporting.own("training_text", options, [work])
     peers = [
         Subject(
             f"PyTorch eager {dtype} {cut}",
             f"{PROGRAMS}.pytorch.training_text",
-            {"path": _text_file(folder), "by_length": by_length, "dtype": dtype},
+            {"path": prepared.text_file(folder), "by_length": by_length, "dtype": dtype},
         )
         for dtype in ("float32", "bfloat16")
         for cut, by_length in (("same batches", False), ("sorted by length", True))
@@ -201,7 +145,7 @@ def _training(work: Work, folder: str, batches: int) -> Task:
 def _translating(work: Work, folder: str, beams: int) -> Task:
     shared = {"beams": beams, "together": TOGETHER}
     own = reporting.own("translating", {"folder": folder, **shared}, [work])
-    options = {"path": _text_file(folder), **shared}
+    options = {"path": prepared.text_file(folder), **shared}
     peers = [
         Subject(
             f"CTranslate2 {dtype}", f"{PROGRAMS}.opennmt.translating", {**options, "dtype": dtype}

@@ -20,6 +20,7 @@ from absl import flags
 
 from experiments.benchmarks import reporting
 from experiments.benchmarks.alternating import PROGRAMS, Subject, compare
+from experiments.benchmarks.settings import numbers
 from experiments.benchmarks.work import WORKS, Work
 from experiments.flags import run
 
@@ -37,7 +38,7 @@ def main() -> None:
     """Measures and prints."""
     works, results = dict(_works()), []
     for name, work in works.items():
-        for beams in reporting.numbers("beams", _BEAMS.value):
+        for beams in numbers("beams", _BEAMS.value):
             reporting.say(f"{name}, {'greedy' if beams == 1 else f'{beams} beams'}")
             own = reporting.own("decoding", {"beams": beams}, works.values())
             ways = [
@@ -57,7 +58,7 @@ def main() -> None:
 
 
 def _works() -> Iterator[tuple[str, Work]]:
-    targets = reporting.numbers("targets", _TARGETS.value)
+    targets = numbers("targets", _TARGETS.value)
     for name in reporting.works(_WORKS.value):
         work = dataclasses.replace(WORKS[name], rows=_SENTENCES.value or WORKS[name].rows)
         if not targets:

@@ -73,18 +73,6 @@ def works(names: Sequence[str]) -> list[str]:
     return list(names)
 
 
-def numbers(flag: str, texts: Sequence[str]) -> list[int]:
-    """Those of a flag.
-
-    Raises:
-      InputError: for one that is not a whole number above 0.
-    """
-    for text in texts:
-        if not text.isdecimal() or int(text) < 1:
-            raise InputError(f"--{flag}={','.join(texts)}: {text!r} is not a whole number above 0")
-    return list(map(int, texts))
-
-
 def chosen(subjects: Sequence[Subject]) -> list[Subject]:
     """Those that ``--only`` names.
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This program's config for a work that is measured, and how its fields are overridden."""
+"""This program's config for a work that is measured, how its fields are overridden, and lists of
+numbers on the command line.
+"""
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.benchmarks.work import DROPOUT, Work
@@ -55,6 +57,20 @@ def config_of(work: Work, overrides: Mapping[str, Any] | None = None) -> Config:
         group, _, field = name.partition(".")
         fields.setdefault(group, {})[field] = value
     return Config.from_dict(fields)
+
+
+def numbers(flag: str, texts: Sequence[str], least: int = 1) -> list[int]:
+    """Those of a flag.
+
+    Raises:
+      InputError: for one that is not a whole number, or is below `least`.
+    """
+    for text in texts:
+        if not text.isdecimal() or int(text) < least:
+            raise InputError(
+                f"--{flag}={','.join(texts)}: {text!r} is not a whole number of at least {least}"
+            )
+    return list(map(int, texts))
 
 
 def parse_variant(text: str) -> tuple[str, Overrides]:

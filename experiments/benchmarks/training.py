@@ -19,7 +19,7 @@ from absl import flags
 
 from experiments.benchmarks import reporting
 from experiments.benchmarks.alternating import PROGRAMS, Subject, compare
-from experiments.benchmarks.settings import config_of
+from experiments.benchmarks.settings import config_of, numbers
 from experiments.benchmarks.work import WORKS, Work
 from experiments.costs import step_flops
 from experiments.flags import run
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def _works() -> Iterator[tuple[str, Work]]:
-    lengths = reporting.numbers("lengths", _LENGTHS.value)
+    lengths = numbers("lengths", _LENGTHS.value)
     for name in reporting.works(_WORKS.value):
         work = dataclasses.replace(WORKS[name], dropout_inside=_DROPOUT.value == "inside")
         if not lengths:

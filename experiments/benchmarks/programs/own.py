@@ -11,21 +11,17 @@ import jax
 import numpy as np
 
 from experiments import cache, compose, costs, measure
-from experiments.benchmarks import products, text
+from experiments.benchmarks import prepared, products, text
 from experiments.benchmarks.program import Program
 from experiments.benchmarks.settings import config_of
 from experiments.benchmarks.work import Work
-from experiments.datasets import text_files, token_cache
-from experiments.datasets.text_files import TwoFiles
+from experiments.datasets import text_files
 from transformer import sharded_decoding, sharding
 from transformer.arrays import Array
 from transformer.attention import KERNELS
 from transformer.tokenizer import Tokenizer
 from transformer.training import Batch
 from transformer.translator import Translator
-
-VOCABULARY, LINES = "tokenizer.model", "lines.txt"
-"""Files in the folder of a text."""
 
 
 def training(work: Work, overrides: Mapping[str, Any]) -> Program:
@@ -57,7 +53,8 @@ def training_text(
       batches: how many.
       overrides: of config fields.
     """
-    experiment = experiment_of_text(work, folder, source, target, overrides)
+    experiment = prepared.experiment_of_text(work, folder, source, target, overrides)
+    cache.keep_compiled_programs()
     read = experiment.data.train
     state = experiment.init_state()
 
@@ -73,20 +70,6 @@ def training_text(
     tokens = sum(np.count_nonzero(ids) for _, ids in arrays)
     about = _about(experiment) | {"padding_share": share, "batches": batches}
     return Program(call, about, units=tokens / 1000)
-
-
-def experiment_of_text(
-    work: Work, folder: str, source: str, target: str, overrides: Mapping[str, Any]
-) -> compose.Experiment:
-    """What `train` makes of two files, without validation.
-
-    The tokenized text is kept in the folder, where the vocabulary is.
-    """
-    home = pathlib.Path(folder)
-    tokenizer = Tokenizer.load(home / VOCABULARY)
-    corpus = token_cache.tokenized(TwoFiles(source, target), tokenizer, home / "tokens", None)
-    cache.keep_compiled_programs()
-    return costs.experiment_of_corpora(config_of(work, overrides), tokenizer, [(1.0, corpus)])
 
 
 def translating(
@@ -114,11 +97,11 @@ def translating(
     }
     experiment = _experiment(work, own | dict(overrides))
     home = pathlib.Path(folder)
-    tokenizer = Tokenizer.load(home / VOCABULARY)
+    tokenizer = Tokenizer.load(home / prepared.VOCABULARY)
     translator = Translator(
         experiment.config, experiment.init_state().params, tokenizer, mesh=experiment.mesh
     )
-    lines = text_files.read_lines(home / LINES)
+    lines = text_files.read_lines(home / prepared.LINES)
     lengths = [len(translation.tokens) for translation in translator(lines)]
     assert lengths == [len(ids) + 1 for ids in tokenizer.encode(lines)]
     about = _about(experiment) | {"output_tokens": sum(lengths)}
