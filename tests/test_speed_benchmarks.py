@@ -8,7 +8,6 @@ import importlib.util
 import itertools
 import json
 import os
-import subprocess
 import sys
 import time
 
@@ -16,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_apps import REPOSITORY, run
+from test_apps import run
 
 from experiments import costs
-from experiments.benchmarks import load, products, program, reporting, start, work
+from experiments.benchmarks import load, products, reporting, start, work
 from experiments.benchmarks.alternating import (
     PROGRAMS,
     Effort,
@@ -27,9 +26,7 @@ from experiments.benchmarks.alternating import (
     Sample,
     Spread,
     Subject,
-    Unavailable,
     alternate,
-    compare,
     figures,
 )
 from experiments.benchmarks.programs import own
@@ -274,135 +271,6 @@ def test_every_translation_has_exactly_as_many_tokens_as_the_work_says(beams):
     assert not (found[:, :-1] == 2).any()
 
 
-FAKE = """
-from experiments.benchmarks.program import Program
-
-def sleeping(work, seconds):
-    import time
-    print("what a library says")
-    return Program(lambda: time.sleep(seconds), {"rows": work.rows})
-
-def ending(work):
-    samples = iter([1.0])
-    return Program(seconds=lambda: next(samples, None) or exit(7))
-"""
-
-
-@pytest.fixture
-def fake(tmp_path, monkeypatch):
-    (tmp_path / "fake.py").write_text(FAKE)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
-
-
-def test_a_program_in_a_process_of_its_own_gives_a_sample_each_time_it_is_asked(fake):
-    with Subject("fake", "fake.sleeping", {"seconds": 0.01}).start(TINY) as process:
-        assert process.about == {"rows": TINY.rows}
-        samples = [process.sample(), process.sample()]
-        assert process._process.poll() is None
-    assert process._process.returncode is not None
-    assert all(0.01 <= sample.seconds < 0.2 and sample.peak_mib > 1 for sample in samples)
-
-
-def test_a_program_that_ends_by_itself_is_told_by_its_name(fake):
-    with (
-        Subject("the fake", "fake.ending").start(TINY) as process,
-        pytest.raises(Unavailable, match="the process of the fake ended with status 7"),
-    ):
-        process.sample()
-
-
-def test_a_peer_that_is_missing_is_skipped_and_the_next_one_measured(fake):
-    said = []
-    own_program = Subject("own", "fake.sleeping", {"seconds": 0.01})
-    missing = Subject("missing", "no_such_module.training")
-    slower = Subject("slower", "fake.sleeping", {"seconds": 0.04})
-    effort = Effort(rounds=1, budget=0)
-    [(measured_one, found)] = compare(own_program, [missing, slower], TINY, effort, said.append)
-    assert measured_one is slower
-    assert found["ratio"] > 2
-    assert "missing is skipped: no_such_module is not installed (pip install -e .[bench])" in said
-    with pytest.raises(InputError, match="missing cannot be measured: no_such_module"):
-        list(compare(missing, [slower], TINY, effort, said.append))
-
-
-def test_a_peer_that_is_not_installed_says_so(tmp_path, monkeypatch):
-    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('no torch', name='torch')\n")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
-    options = {"compiled": False, "dtype": "float32"}
-    with pytest.raises(Unavailable, match=r"torch is not installed \(pip install"):
-        Subject("PyTorch", f"{PROGRAMS}.pytorch.training", options).start(TINY)
-
-
-def test_a_peer_that_fails_says_why(tmp_path, monkeypatch):
-    (tmp_path / "torch.py").write_text("raise OSError('a broken library\\nand more')\n")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
-    with pytest.raises(Unavailable, match="^OSError: a broken library$"):
-        Subject("Marian", f"{PROGRAMS}.marian.training", {"dtype": "float32"}).start(TINY)
-
-
-class Timed:
-    """A call that takes so many seconds, and the clock that it is timed with."""
-
-    def __init__(self, monkeypatch, *seconds):
-        self.now, self.calls, self._seconds = 0.0, 0, itertools.cycle(seconds)
-        monkeypatch.setattr(program.time, "perf_counter", lambda: self.now)
-        monkeypatch.setattr(program.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(program, "OtherLoad", load.OtherLoad)
-        monkeypatch.setattr(load, "_counts", lambda: None)
-
-    def __call__(self):
-        self.calls += 1
-        self.now += next(self._seconds)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "calls"),
-    # Of one or two calls a sample, one more goes before them, unless it takes long.
-    [(0.01, 100), (0.3, 3), (0.5, 1 + 2), (2.0, 1 + 1), (6.0, 1)],
-)
-def test_a_sample_is_of_calls_that_last_a_second_and_begins_warm(monkeypatch, seconds, calls):
-    call = Timed(monkeypatch, seconds)
-    sampler = program.Sampler(program.Program(call, units=4.0))
-    before = call.calls
-    sample = sampler.sample()
-    assert call.calls - before == calls
-    assert sample["seconds"] == pytest.approx(seconds / 4)
-
-
-def test_the_fastest_choice_is_found_although_other_load_comes_and_goes(monkeypatch, capfd):
-    chosen = []
-    # One choice after the other, the first call of each not timed: 1 has its turn under load.
-    call = Timed(monkeypatch, 9, 3.0, 9, 2.0, 9, 1.0, 9, 2.0)
-    assert program.fastest(call, chosen.append, [1, 2]) == 1
-    # Two turns, though they take longer than there is time for, and no more.
-    assert chosen == [1, 2, 1, 2, 1]
-    assert "by threads: 1: 1, 2: 2" in capfd.readouterr().err
-
-
-def test_short_calls_are_tried_more_often(monkeypatch):
-    chosen = []
-    call = Timed(monkeypatch, 0.1)
-    program.fastest(call, chosen.append, ["a", "b"])
-    assert len(chosen) == 2 * program.TRIALS + 1
-
-
-def test_choices_are_tried_on_batches_from_all_parts_of_a_text():
-    assert program.a_few(list(range(16))) == [0, 4, 8, 12]
-    assert program.a_few(list(range(9))) == [0, 3, 6]
-    assert program.a_few([7]) == [7]
-
-
-def test_peers_do_not_load_jax_nor_this_program_the_peers():
-    program = (
-        "import sys; import experiments.benchmarks.program; "
-        "print({'jax', 'torch', 'transformer'} & set(sys.modules))"
-    )
-    finished = subprocess.run(
-        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    )
-    assert finished.stdout == "set()\n"
-
-
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs the extra bench")
 def test_the_model_of_pytorch_has_as_many_parameters_as_this_program():
     from experiments.benchmarks.programs import pytorch
@@ -491,10 +359,3 @@ def test_attention_is_measured_forward_and_backward(kernel):
     gradients = own.attention(TINY, kernel).call()
     assert [gradient.shape for gradient in gradients] == [(4, 6, 2, 8)] * 3
     assert all(np.abs(gradient).max() > 0 for gradient in gradients)
-
-
-@pytest.mark.skipif(not load._STATISTICS.exists(), reason="no /proc")
-def test_the_peak_of_a_process_is_its_own_and_not_that_of_its_parent(fake):
-    with Subject("fake", "fake.sleeping", {"seconds": 0.01}).start(TINY) as process:
-        # This process has JAX.
-        assert process.sample().peak_mib < program.peak_mib() / 2
