@@ -119,7 +119,6 @@ class Timed:
         self.now, self.calls, self._seconds = 0.0, 0, itertools.cycle(seconds)
         monkeypatch.setattr(program.time, "perf_counter", lambda: self.now)
         monkeypatch.setattr(program.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(program, "OtherLoad", load.OtherLoad)
         monkeypatch.setattr(load, "_counts", lambda: None)
 
     def __call__(self):
@@ -141,21 +140,42 @@ def test_a_sample_is_of_calls_that_last_a_second_and_begins_warm(monkeypatch, se
     assert sample["seconds"] == pytest.approx(seconds / 4)
 
 
+def loads(monkeypatch, *cores):
+    """Has the other load of each trial be one of these, one after the other."""
+    following = itertools.cycle(cores)
+
+    class Load(load.OtherLoad):
+        def __exit__(self, *_):
+            self.cores = next(following)
+
+    monkeypatch.setattr(program, "OtherLoad", Load)
+
+
 def test_the_fastest_choice_is_found_although_other_load_comes_and_goes(monkeypatch, capfd):
     chosen = []
-    # One choice after the other, the first call of each not timed: 1 has its turn under load.
-    call = Timed(monkeypatch, 9, 3.0, 9, 2.0, 9, 1.0, 9, 2.0)
+    # Of each trial, the call that is not counted and the one that is: 1 begins under load.
+    call = Timed(monkeypatch, 9, 30.0, 9, 2.0, 9, 1.0, 9, 2.5)
+    loads(monkeypatch, 0.9, 0.0)
     assert program.fastest(call, chosen.append, [1, 2]) == 1
-    # Two turns, though they take longer than there is time for, and no more.
+    # There is time for two turns.
     assert chosen == [1, 2, 1, 2, 1]
-    assert "by threads: 1: 1, 2: 2" in capfd.readouterr().err
+    assert "1: 1 (other load 0.90), 2: 2 (other load 0.00)" in capfd.readouterr().err
 
 
-def test_short_calls_are_tried_more_often(monkeypatch):
+def test_choices_are_tried_until_each_has_had_quiet_trials(monkeypatch):
     chosen = []
+    loads(monkeypatch, 0.0)
     call = Timed(monkeypatch, 0.1)
     program.fastest(call, chosen.append, ["a", "b"])
     assert len(chosen) == 2 * program.TRIALS + 1
+    # A trial is of as many calls as take 0.3 seconds.
+    assert call.calls == 2 * program.TRIALS * (1 + 3)
+    # b is never quiet: the choices are tried as long as there is time, 1.2 seconds a turn.
+    chosen.clear()
+    loads(monkeypatch, 0.0, 0.5)
+    program.fastest(Timed(monkeypatch, 0.15), chosen.append, ["a", "b"])
+    turns = -(-program.CHOICE_SECONDS // (2 * 3 * 0.15))
+    assert abs(len(chosen) - (2 * turns + 1)) <= 2
 
 
 def test_choices_are_tried_on_batches_from_all_parts_of_a_text():
