@@ -151,6 +151,7 @@ def test_batches_come_in_the_lengths_of_the_buckets_and_any_config_field_can_be_
         (["--buckets=8,x"], "--buckets=8,x: 'x' is not a whole number of at least 1"),
         (["--beams=0"], "--beams=0: '0' is not a whole number of at least 1"),
         (["--own=model.dropuot=0"], "did you mean 'model.dropout'"),
+        (["--variant=x:model.dropuot=0"], "did you mean 'model.dropout'"),
         (["--works=W1", "--vocabulary=9000"], "set --vocabulary="),
         (["--works=W1", "--vocabulary=30", "--only=Sockeye*"], "nothing has such a name"),
     ],

@@ -81,8 +81,8 @@ def main() -> None:
             raise InputError(f"--{flag.name}=FILE is missing")
     beams = numbers("beams", _BEAMS.value)
     works = dict(_works())
-    # Before anything is prepared, the fields of --own are looked at.
-    reporting.own("training_text", {}, works.values())
+    # Before anything is prepared, the fields of --own and --variant are looked at.
+    reporting.variants(reporting.own("training_text", {}, works.values()), works.values())
     pairs = TwoFiles(_SOURCE.value, _TARGET.value)
     lines = text_files.read_lines(_TRANSLATE.value) if _TRANSLATE.value else []
     lines = lines[: _SENTENCES.value]

@@ -102,7 +102,9 @@ class Sampler:
             program.seconds()
             return
         program.call()
-        seconds = min(seconds_of(program.call) for _ in range(2))
+        seconds = seconds_of(program.call)
+        if seconds < LONG_CALL_SECONDS:
+            seconds = min(seconds, seconds_of(program.call))
         self._calls = max(1, round(SAMPLE_SECONDS / seconds))
         self._warms_up = self._calls <= FEW_CALLS and seconds < LONG_CALL_SECONDS
 

@@ -8,8 +8,10 @@ W1 is a small model and W2 the paper's base model (`benchmarks/work.py`), with r
 random sentences. This program's step and that of each peer are timed in turns, each in a process of
 its own; a figure is the median over the rounds, and a ratio says how many times as long the peer
 takes. "matrix products" are those of the step alone, each in its fastest form: that ratio is the
-share of the machine's rate that the step reaches. Peers come with pip install -e .[bench]; one that
-is not there is skipped. Standard output has one JSON object a result, standard error a table.
+share of the machine's rate that the step reaches. --own=FIELD=VALUE,... measures this program with
+other config fields against all of them, and --variant=NAME:FIELD=VALUE,... against itself. Peers
+come with pip install -e .[bench]; one that is not there is skipped. Standard output has one JSON
+object a result, standard error a table.
 """
 
 import dataclasses
