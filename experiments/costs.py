@@ -119,6 +119,22 @@ def experiment_of_lengths(
         return Side(np.broadcast_to(np.int32(UNK_ID), offsets[-1]), offsets)
 
     corpora = [(weight, Corpus(side(left), side(right))) for weight, left, right in mixture]
+    return experiment_of_corpora(config, tokenizer, corpora)
+
+
+def experiment_of_corpora(
+    config: Config, tokenizer: Tokenizer | None, corpora: Sequence[tuple[float, Corpus]]
+) -> compose.Experiment:
+    """The experiment on corpora that are tokenized already, without validation text.
+
+    Args:
+      config: validated.
+      tokenizer: of the experiment, if it has one already; no sub-words are sampled.
+      corpora: each with its weight.
+
+    Raises:
+      InputError: when no pair is left, or for devices or micro-batches that do not fit.
+    """
     batches = Batches(corpora, config.data, config.training.seed)
     nothing = datasets.Split(config.data.dataset, [], [])
     data = compose.Data(batches, nothing, Corpus(Side.of([]), Side.of([])))

@@ -8,7 +8,6 @@ import importlib.util
 import itertools
 import json
 import os
-import subprocess
 import sys
 import time
 
@@ -16,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_apps import REPOSITORY, run
+from test_apps import run
 
 from experiments import costs
-from experiments.benchmarks import load, products, program, reporting, start, work
+from experiments.benchmarks import load, products, reporting, start, work
 from experiments.benchmarks.alternating import (
     PROGRAMS,
     Effort,
@@ -27,13 +26,11 @@ from experiments.benchmarks.alternating import (
     Sample,
     Spread,
     Subject,
-    Unavailable,
     alternate,
-    compare,
     figures,
 )
 from experiments.benchmarks.programs import own
-from experiments.benchmarks.settings import config_of, parse_variant
+from experiments.benchmarks.settings import config_of, parse_own, parse_variant
 from experiments.benchmarks.work import WORKS, Work
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
@@ -218,12 +215,20 @@ def test_a_variant_is_a_name_and_config_fields():
     changed = config_of(WORKS["W1"], {"model.d_ff": 128, "optimizer.name": "adamw"})
     assert (changed.model.d_ff, changed.optimizer.name) == (128, "adamw")
     assert changed.model.d_model == 256
+    name, fields = parse_variant("short:data.bucket_lengths=(8, 16),data.max_length=16")
+    assert fields == {"data.bucket_lengths": (8, 16), "data.max_length": 16}
 
 
 @pytest.mark.parametrize("text", ["narrow", ":model.d_ff=1", "narrow:", "narrow:model.d_ff"])
 def test_a_variant_of_another_form_is_refused(text):
     with pytest.raises(InputError, match="write NAME:FIELD=VALUE"):
         parse_variant(text)
+
+
+def test_this_program_is_as_users_have_it_unless_fields_are_given():
+    assert parse_own("") == {}
+    fields = parse_own("model.dropout=0.2, model.attention_kernel=fused")
+    assert fields == {"model.dropout": 0.2, "model.attention_kernel": "fused"}
 
 
 def test_a_variant_of_a_field_that_there_is_not_is_refused():
@@ -266,83 +271,6 @@ def test_every_translation_has_exactly_as_many_tokens_as_the_work_says(beams):
     assert not (found[:, :-1] == 2).any()
 
 
-FAKE = """
-from experiments.benchmarks.program import Program
-
-def sleeping(work, seconds):
-    import time
-    print("what a library says")
-    return Program(lambda: time.sleep(seconds), {"rows": work.rows})
-
-def ending(work):
-    samples = iter([1.0])
-    return Program(seconds=lambda: next(samples, None) or exit(7))
-"""
-
-
-@pytest.fixture
-def fake(tmp_path, monkeypatch):
-    (tmp_path / "fake.py").write_text(FAKE)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
-
-
-def test_a_program_in_a_process_of_its_own_gives_a_sample_each_time_it_is_asked(fake):
-    with Subject("fake", "fake.sleeping", {"seconds": 0.01}).start(TINY) as process:
-        assert process.about == {"rows": TINY.rows}
-        samples = [process.sample(), process.sample()]
-        assert process._process.poll() is None
-    assert process._process.returncode is not None
-    assert all(0.01 <= sample.seconds < 0.2 and sample.peak_mib > 1 for sample in samples)
-
-
-def test_a_program_that_ends_by_itself_is_told_by_its_name(fake):
-    with (
-        Subject("the fake", "fake.ending").start(TINY) as process,
-        pytest.raises(Unavailable, match="the process of the fake ended with status 7"),
-    ):
-        process.sample()
-
-
-def test_a_peer_that_is_missing_is_skipped_and_the_next_one_measured(fake):
-    said = []
-    own_program = Subject("own", "fake.sleeping", {"seconds": 0.01})
-    missing = Subject("missing", "no_such_module.training")
-    slower = Subject("slower", "fake.sleeping", {"seconds": 0.04})
-    effort = Effort(rounds=1, budget=0)
-    [(measured_one, found)] = compare(own_program, [missing, slower], TINY, effort, said.append)
-    assert measured_one is slower
-    assert found["ratio"] > 2
-    assert "missing is skipped: no_such_module is not installed (pip install -e .[bench])" in said
-    with pytest.raises(InputError, match="missing cannot be measured: no_such_module"):
-        list(compare(missing, [slower], TINY, effort, said.append))
-
-
-def test_a_peer_that_is_not_installed_says_so(tmp_path, monkeypatch):
-    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('no torch', name='torch')\n")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
-    options = {"compiled": False, "dtype": "float32"}
-    with pytest.raises(Unavailable, match=r"torch is not installed \(pip install"):
-        Subject("PyTorch", f"{PROGRAMS}.pytorch.training", options).start(TINY)
-
-
-def test_a_peer_that_fails_says_why(tmp_path, monkeypatch):
-    (tmp_path / "torch.py").write_text("raise OSError('a broken library\\nand more')\n")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
-    with pytest.raises(Unavailable, match="^OSError: a broken library$"):
-        Subject("Marian", f"{PROGRAMS}.marian.training", {"dtype": "float32"}).start(TINY)
-
-
-def test_peers_do_not_load_jax_nor_this_program_the_peers():
-    program = (
-        "import sys; import experiments.benchmarks.program; "
-        "print({'jax', 'torch', 'transformer'} & set(sys.modules))"
-    )
-    finished = subprocess.run(
-        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    )
-    assert finished.stdout == "set()\n"
-
-
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs the extra bench")
 def test_the_model_of_pytorch_has_as_many_parameters_as_this_program():
     from experiments.benchmarks.programs import pytorch
@@ -366,8 +294,11 @@ def test_the_model_of_pytorch_has_as_many_parameters_as_this_program():
         ("training", ["--only=Sockeye*"], "nothing has such a name; there are: PyTorch eager"),
         ("training", ["--variant=plain"], "write NAME:FIELD=VALUE"),
         ("training", ["--variant=x:model.dropuot=0"], "did you mean 'model.dropout'"),
-        ("training", ["--lengths=0"], "--lengths=0: '0' is not a whole number above 0"),
-        ("decoding", ["--beams=1,none"], "'none' is not a whole number above 0"),
+        ("training", ["--own=plain"], "--own=plain: write FIELD=VALUE"),
+        ("decoding", ["--own=model.dropuot=0"], "did you mean 'model.dropout'"),
+        ("training", ["--variant=x:model.attention_kernel=chunked"], "attention_dropout"),
+        ("training", ["--lengths=0"], "--lengths=0: '0' is not a whole number of at least 1"),
+        ("decoding", ["--beams=1,none"], "'none' is not a whole number of at least 1"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_with_the_remedy(module, arguments, message):
@@ -377,12 +308,27 @@ def test_what_cannot_be_measured_is_refused_with_the_remedy(module, arguments, m
     assert "Traceback" not in finished.err
 
 
+def test_fields_need_only_be_possible_for_the_works_that_are_measured():
+    # Attention weights have dropout in the works as they are, which this kernel does not have.
+    fields = "model.attention_kernel=chunked"
+    finished = run(
+        "experiments.benchmarks.training",
+        "--dropout=paper",
+        f"--own={fields}",
+        f"--variant=chunked:{fields}",
+        "--only=Sockeye*",
+    )
+    assert "nothing has such a name; there are: PyTorch eager" in finished.err
+    assert "this program, chunked" in finished.err
+
+
 def test_a_result_is_one_line_of_json(capsys):
     subject = Subject("PyTorch", f"{PROGRAMS}.pytorch.training", keep_pages=True)
+    this = Subject("this program", f"{PROGRAMS}.own.training", {"overrides": {"model.dropout": 0}})
     rounds = [Round(Sample(1.0, 0.0), Sample(2.0, 0.0))]
-    reporting.result("training", "W1", WORKS["W1"], subject, figures(rounds, Effort()))
+    reporting.result("training", "W1", WORKS["W1"], this, subject, figures(rounds, Effort()))
     printed = json.loads(capsys.readouterr().out)
-    assert printed["against"] == "PyTorch"
+    assert (printed["own"], printed["against"]) == ({"model.dropout": 0}, "PyTorch")
     assert printed["ratio"] == 2.0
     assert printed["keep_pages"] is True
 
@@ -413,10 +359,3 @@ def test_attention_is_measured_forward_and_backward(kernel):
     gradients = own.attention(TINY, kernel).call()
     assert [gradient.shape for gradient in gradients] == [(4, 6, 2, 8)] * 3
     assert all(np.abs(gradient).max() > 0 for gradient in gradients)
-
-
-@pytest.mark.skipif(not load._STATISTICS.exists(), reason="no /proc")
-def test_the_peak_of_a_process_is_its_own_and_not_that_of_its_parent(fake):
-    with Subject("fake", "fake.sleeping", {"seconds": 0.01}).start(TINY) as process:
-        # This process has JAX.
-        assert process.sample().peak_mib < program.peak_mib() / 2

@@ -251,7 +251,7 @@ def compare(
     """
     say(f"preparing {own.name}")
     try:
-        with own.start(work) as running:
+        with _stopped_by_termination(), own.start(work) as running:
             for other in others:
                 say(f"measuring {other.name}")
                 try:
@@ -264,6 +264,18 @@ def compare(
                 yield other, own_about | process.about | figures(rounds, effort)
     except Unavailable as reason:
         raise InputError(f"{own.name} cannot be measured: {reason}") from None
+
+
+@contextlib.contextmanager
+def _stopped_by_termination() -> Iterator[None]:
+    """SIGTERM, as `timeout` sends it, ends the measured programs too: they would go on, as load on
+    whatever is measured next.
+    """
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def figures(rounds: Sequence[Round], effort: Effort) -> dict[str, Any]:

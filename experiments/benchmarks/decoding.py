@@ -20,6 +20,7 @@ from absl import flags
 
 from experiments.benchmarks import reporting
 from experiments.benchmarks.alternating import PROGRAMS, Subject, compare
+from experiments.benchmarks.settings import numbers
 from experiments.benchmarks.work import WORKS, Work
 from experiments.flags import run
 
@@ -35,12 +36,15 @@ _TARGETS = flags.DEFINE_list(
 
 def main() -> None:
     """Measures and prints."""
-    results = []
-    for name, work in _works():
-        for beams in reporting.numbers("beams", _BEAMS.value):
+    works, results = dict(_works()), []
+    for name, work in works.items():
+        for beams in numbers("beams", _BEAMS.value):
             reporting.say(f"{name}, {'greedy' if beams == 1 else f'{beams} beams'}")
-            own = reporting.own("decoding", {"beams": beams})
-            ways = [*reporting.variants(own), *reporting.with_returned_pages(own)]
+            own = reporting.own("decoding", {"beams": beams}, works.values())
+            ways = [
+                *reporting.variants(own, works.values()),
+                *reporting.with_returned_pages(own),
+            ]
             others = reporting.chosen([*_peers(beams), *ways])
             for other, figures in compare(own, others, work, reporting.effort(), reporting.say):
                 tokens = work.rows * work.target
@@ -49,12 +53,12 @@ def main() -> None:
                     "own_tokens_per_second": round(tokens / figures["own_ms"] * 1e3),
                     "own_sentences_per_second": round(work.rows / figures["own_ms"] * 1e3, 1),
                 }
-                results.append(reporting.result("decoding", name, work, other, figures))
+                results.append(reporting.result("decoding", name, work, own, other, figures))
     reporting.print_table(results)
 
 
 def _works() -> Iterator[tuple[str, Work]]:
-    targets = reporting.numbers("targets", _TARGETS.value)
+    targets = numbers("targets", _TARGETS.value)
     for name in reporting.works(_WORKS.value):
         work = dataclasses.replace(WORKS[name], rows=_SENTENCES.value or WORKS[name].rows)
         if not targets:

@@ -16,17 +16,33 @@ import pathlib
 import resource
 import sys
 import time
-from collections.abc import Callable
-from typing import Any, TextIO
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TextIO, TypeVar
 
 from experiments import memory
 from experiments.benchmarks.load import OtherLoad
 from experiments.benchmarks.work import Work
 
-SAMPLE_SECONDS = 0.25
+SAMPLE_SECONDS = 1.0
 """A sample is of so many calls as last this long together, so that the clock is fine enough."""
-TRIALS = 3
-"""Of each number of threads; the fastest counts, because other load can only slow one down."""
+FEW_CALLS = 2
+"""In a sample of no more calls than this, one that is not timed goes before them: while the other
+program had its turn, this one's threads slept and its data left the caches.
+"""
+LONG_CALL_SECONDS = 5.0
+"""A call of this length does without, because those first moments are nothing beside it."""
+TRIED = 4
+"""Batches of a text with which choices are tried."""
+TRIAL_SECONDS = 0.3
+"""A choice is tried for so long at once, so that other load is seen (`load`)."""
+TRIALS, FEWEST_TRIALS, CHOICE_SECONDS = 3, 2, 45.0
+"""Each choice is tried until it has had so many quiet trials; or, when that takes longer than this,
+until it has had the fewer ones, loud or not.
+"""
+QUIET_CORES = 0.15
+"""The most that other processes may keep busy in a quiet trial."""
+
+Batch, Choice = TypeVar("Batch"), TypeVar("Choice")
 
 
 @dataclasses.dataclass
@@ -41,6 +57,8 @@ class Program:
     """Versions and the like, for the results."""
     seconds: Callable[[], float] | None = None
     """Such a sample, in seconds."""
+    units: float = 1.0
+    """What a call does is so many times what a sample is the time of."""
 
 
 def main(place: str, request: str) -> None:
@@ -56,7 +74,7 @@ def main(place: str, request: str) -> None:
         return
     try:
         program = _prepared(place, options)
-        calls = _calls_a_sample(program)
+        sampler = Sampler(program)
     except ModuleNotFoundError as error:
         _write(answers, {"missing": error.name})
         return
@@ -66,7 +84,7 @@ def main(place: str, request: str) -> None:
         return
     _write(answers, {"ready": program.about})
     for _ in sys.stdin:
-        _write(answers, _sample(program, calls))
+        _write(answers, sampler.sample())
 
 
 def _prepared(place: str, options: dict[str, Any]) -> Program:
@@ -74,26 +92,37 @@ def _prepared(place: str, options: dict[str, Any]) -> Program:
     return getattr(importlib.import_module(module), function)(**options)
 
 
-def _calls_a_sample(program: Program) -> int:
-    """After the calls that compile and warm up."""
-    if program.seconds is not None:
-        program.seconds()
-        return 1
-    for _ in range(2):
-        program.call()
-    return max(1, round(SAMPLE_SECONDS / seconds_of(program.call)))
+class Sampler:
+    """Takes samples of a program that is ready."""
 
-
-def _sample(program: Program, calls: int) -> dict[str, Any]:
-    with OtherLoad() as other:
+    def __init__(self, program: Program):
+        """Makes the calls that compile and warm up."""
+        self._program, self._calls, self._warms_up = program, 1, False
         if program.seconds is not None:
-            seconds = program.seconds()
-        else:
-            began = time.perf_counter()
-            for _ in range(calls):
-                program.call()
-            seconds = (time.perf_counter() - began) / calls
-    return {"seconds": seconds, "other_load": other.cores, "peak_mib": round(peak_mib())}
+            program.seconds()
+            return
+        program.call()
+        seconds = seconds_of(program.call)
+        if seconds < LONG_CALL_SECONDS:
+            seconds = min(seconds, seconds_of(program.call))
+        self._calls = max(1, round(SAMPLE_SECONDS / seconds))
+        self._warms_up = self._calls <= FEW_CALLS and seconds < LONG_CALL_SECONDS
+
+    def sample(self) -> dict[str, Any]:
+        """The fields of an `alternating.Sample`."""
+        if self._warms_up:
+            self._program.call()
+        with OtherLoad() as other:
+            seconds = self._seconds()
+        return {"seconds": seconds, "other_load": other.cores, "peak_mib": round(peak_mib())}
+
+    def _seconds(self) -> float:
+        if self._program.seconds is not None:
+            return self._program.seconds()
+        began = time.perf_counter()
+        for _ in range(self._calls):
+            self._program.call()
+        return (time.perf_counter() - began) / self._calls / self._program.units
 
 
 def peak_mib() -> float:
@@ -120,14 +149,67 @@ def better_threads(call: Callable[[], Any], use: Callable[[int], None]) -> int:
       call: does the work once.
       use: sets the number of threads.
     """
-    fastest = {}
-    for threads in {1, len(os.sched_getaffinity(0))}:
-        use(threads)
-        call()
-        fastest[threads] = min(seconds_of(call) for _ in range(TRIALS))
-    best = min(fastest, key=fastest.__getitem__)
+    return fastest(call, use, sorted({1, cores()}))
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def a_few(batches: Sequence[Batch]) -> Sequence[Batch]:
+    """Some of the batches of a text, from all parts of it."""
+    return batches[:: -(-len(batches) // TRIED)]
+
+
+def fastest(
+    call: Callable[[], Any], use: Callable[[Choice], None], choices: Sequence[Choice]
+) -> Choice:
+    """Leaves `call` with the choice with which it is fastest, and returns that.
+
+    The choices have their turns one after the other, and of each its fastest trial counts: other
+    load can only slow one down, and what comes and goes slows them all. Lasting load does not: it
+    takes more from two threads than from one, so that quiet trials are waited for.
+
+    Args:
+      call: does the work once.
+      use: makes a choice; the first call after it is not timed.
+      choices: of which one is left.
+    """
+    trials: dict[Choice, list[Trial]] = {choice: [] for choice in choices}
+    began = time.monotonic()
+    while not _enough(trials.values(), time.monotonic() - began):
+        for choice in choices:
+            use(choice)
+            calls = max(1, round(TRIAL_SECONDS / seconds_of(call)))
+            with OtherLoad() as other:
+                seconds = seconds_of(lambda calls=calls: [call() for _ in range(calls)]) / calls
+            trials[choice].append(Trial(seconds, other.cores or 0.0))
+    fastest_trials = {choice: min(of_one) for choice, of_one in trials.items()}
+    best = min(choices, key=fastest_trials.__getitem__)
+    told = ", ".join(
+        f"{choice}: {trial.seconds:.3g} (other load {trial.load:.2f})"
+        for choice, trial in fastest_trials.items()
+    )
+    print(f"  seconds of a call by threads: {told}", file=sys.stderr, flush=True)
     use(best)
     return best
+
+
+class Trial(NamedTuple):
+    """Of a choice; one is less than another if it is faster."""
+
+    seconds: float
+    load: float
+    """Cores that other processes kept busy."""
+
+
+def _enough(trials: Iterable[Sequence[Trial]], spent: float) -> bool:
+    """Whether every choice has been tried enough, after so many seconds."""
+    quiet = min(sum(trial.load <= QUIET_CORES for trial in of_one) for of_one in trials)
+    return quiet >= TRIALS or (
+        spent > CHOICE_SECONDS and min(len(of_one) for of_one in trials) >= FEWEST_TRIALS
+    )
 
 
 def _write(answers: TextIO, value: dict[str, Any]) -> None:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast a corpus is tokenized into the cache and read as batches, and how much memory it takes.
 
-python -m experiments.benchmarks.reading --pairs=1000000
+python -m experiments.benchmarks.reading --pairs=1000000,10000000
 
 The text is invented here, from a seed, in a temporary folder: words as frequent as in a language
 (Zipf's law), as many a sentence as in WMT's news text. Beside the cache, SentencePiece itself
 encodes a part of the same text with as many threads as the cache uses processes: what it allows on
 this machine. Memory is the resident memory of this process and those it starts, all pages counted,
-those of mapped files too. The last line on standard output is one JSON object.
+those of mapped files too. Each number of pairs is measured in a process of its own, so that none
+has the memory of another. Standard output has one JSON object a number.
 """
 
 import contextlib
@@ -15,23 +16,26 @@ import json
 import os
 import pathlib
 import resource
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
+from experiments.benchmarks.settings import numbers
 from experiments.datasets import token_cache
 from experiments.datasets.batching import Batches
 from experiments.datasets.corpus import Corpus
 from experiments.datasets.text_files import TwoFiles
+from experiments.flags import run
 from transformer.arrays import PAD_ID
 from transformer.config import DataConfig
 from transformer.tokenizer import Tokenizer
 
-PAIRS = flags.DEFINE_integer("pairs", 1_000_000, "How many pairs.", lower_bound=1000)
+PAIRS = flags.DEFINE_list("pairs", ["1000000"], "How many pairs; several numbers are possible.")
 PROCESSES = flags.DEFINE_integer(
     "processes", None, "How many tokenize; one for each core unless given.", lower_bound=1
 )
@@ -42,17 +46,31 @@ SEED = flags.DEFINE_integer("seed", 0, "Of the text.", lower_bound=0)
 
 WORDS, WORD_LENGTH = 60_000, 5.5
 SENTENCE_LENGTH, LONGEST = 23.6, 100
-AT_ONCE = 50_000
+FEWEST, AT_ONCE = 1000, 50_000
 LEARNED_FROM, COMPARED = 50_000, 200_000
 
 
-def main(_: list[str]) -> None:
+def main() -> int:
     """Measures and prints."""
+    counts = numbers("pairs", PAIRS.value, least=FEWEST)
+    if len(counts) == 1:
+        print(json.dumps(measured(counts[0])))
+        return 0
+    for count in counts:
+        again = [sys.executable, "-m", "experiments.benchmarks.reading", *sys.argv[1:]]
+        # The last of several equal flags counts.
+        if status := subprocess.run([*again, f"--pairs={count}"], check=False).returncode:
+            return status
+    return 0
+
+
+def measured(count: int) -> dict[str, float]:
+    """With so many pairs."""
     processes = PROCESSES.value or token_cache.cores()
     with tempfile.TemporaryDirectory(dir=FOLDER.value) as folder:
         home = pathlib.Path(folder)
-        _say(f"inventing {PAIRS.value:,} pairs")
-        pairs = invent(home, PAIRS.value, SEED.value)
+        _say(f"inventing {count:,} pairs")
+        pairs = invent(home, count, SEED.value)
         sources, targets = next(pairs.chunks(LEARNED_FROM))
         tokenizer = Tokenizer.train([*sources, *targets], VOCABULARY.value)
         del sources, targets
@@ -66,21 +84,20 @@ def main(_: list[str]) -> None:
         sources, targets = next(pairs.chunks(COMPARED))
         with Spent() as alone:
             tokenizer.processor.encode([*sources, *targets], num_threads=processes)
-        result = {
-            "pairs": PAIRS.value,
+        return {
+            "pairs": count,
             "text_gib": round(sum(path.stat().st_size for path in home.glob("*.txt")) / 2**30, 3),
-            "tokens_a_pair": round(tokens / PAIRS.value, 1),
+            "tokens_a_pair": round(tokens / count, 1),
             "processes": processes,
-            "tokenizing_pairs_per_second": round(PAIRS.value / tokenizing.seconds),
+            "tokenizing_pairs_per_second": round(count / tokenizing.seconds),
             "sentencepiece_pairs_per_second": round(len(sources) / alone.seconds),
-            "tokenizing_pairs_per_cpu_second": round(PAIRS.value / tokenizing.cpu_seconds),
+            "tokenizing_pairs_per_cpu_second": round(count / tokenizing.cpu_seconds),
             "sentencepiece_pairs_per_cpu_second": round(len(sources) / alone.cpu_seconds),
             "tokenizing_peak_gib": tokenizing.peak_gib,
             "planning_seconds": round(planning, 2),
             "reading_pairs_per_second": round(read / (reading.seconds - planning)),
             "reading_peak_gib": reading.peak_gib,
         }
-    print(json.dumps(result))
 
 
 class Spent:
@@ -175,4 +192,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run(main, config_from=None)

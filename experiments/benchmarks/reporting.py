@@ -8,14 +8,14 @@ import dataclasses
 import fnmatch
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from absl import flags
 
 from experiments import memory, tables
 from experiments.benchmarks.alternating import PROGRAMS, Effort, Subject
-from experiments.benchmarks.settings import config_of, parse_variant
+from experiments.benchmarks.settings import Overrides, config_of, parse_own, parse_variant
 from experiments.benchmarks.work import WORKS, Work
 from transformer.errors import InputError
 
@@ -31,12 +31,29 @@ QUIET = flags.DEFINE_float(
 BUDGET = flags.DEFINE_float(
     "budget", Effort.budget, "Seconds for a comparison; until then loud samples are taken again."
 )
+OWN = flags.DEFINE_string(
+    "own",
+    "",
+    "FIELD=VALUE,...: config fields of this program in every comparison, for example "
+    "model.dropout_generator=hash; as users have it unless given.",
+)
 VARIANTS = flags.DEFINE_multi_string(
     "variant",
     [],
-    "NAME:FIELD=VALUE,...: this program with other config fields, as one more that it is compared "
-    "with; may be given several times.",
+    "NAME:FIELD=VALUE,...: this program with these config fields and not those of --own, as one "
+    "more that it is compared with; may be given several times.",
 )
+
+
+def define_dropout() -> flags.FlagHolder:
+    """The flag of the benchmarks that train."""
+    return flags.DEFINE_enum(
+        "dropout",
+        "inside",
+        ["inside", "paper"],
+        "inside: also on attention weights and in the feed-forward network, as PyTorch's layers "
+        "have it; paper: as the paper has it. The same for all.",
+    )
 
 
 def effort() -> Effort:
@@ -56,18 +73,6 @@ def works(names: Sequence[str]) -> list[str]:
     return list(names)
 
 
-def numbers(flag: str, texts: Sequence[str]) -> list[int]:
-    """Those of a flag.
-
-    Raises:
-      InputError: for one that is not a whole number above 0.
-    """
-    for text in texts:
-        if not text.isdecimal() or int(text) < 1:
-            raise InputError(f"--{flag}={','.join(texts)}: {text!r} is not a whole number above 0")
-    return list(map(int, texts))
-
-
 def chosen(subjects: Sequence[Subject]) -> list[Subject]:
     """Those that ``--only`` names.
 
@@ -76,7 +81,7 @@ def chosen(subjects: Sequence[Subject]) -> list[Subject]:
     """
     for pattern in ONLY.value:
         if not fnmatch.filter([subject.name for subject in subjects], pattern):
-            names = "; ".join(subject.name for subject in subjects)
+            names = "; ".join(dict.fromkeys(subject.name for subject in subjects))
             raise InputError(f"--only={pattern}: nothing has such a name; there are: {names}")
     return [
         subject
@@ -85,17 +90,21 @@ def chosen(subjects: Sequence[Subject]) -> list[Subject]:
     ]
 
 
-def own(function: str, options: Mapping[str, Any]) -> Subject:
-    """This program as it is for users, to be compared with others.
+def own(function: str, options: Mapping[str, Any], measured: Collection[Work]) -> Subject:
+    """This program as it is for users but for the fields of ``--own``, to be compared with others.
 
     Args:
       function: of `programs.own`.
       options: its arguments beside the work and the overridden config fields.
+      measured: the works that it will do.
+
+    Raises:
+      InputError: for a field that there is not, or a value that it cannot have in one of the works.
     """
     return Subject(
         "this program",
         f"{PROGRAMS}.own.{function}",
-        {**options, "overrides": {}},
+        {**options, "overrides": _possible(parse_own(OWN.value), measured)},
         # As `flags.run` does; where that has no effect, it has none here.
         keep_pages=memory.keep_pages(),
     )
@@ -108,19 +117,24 @@ def with_returned_pages(own: Subject) -> list[Subject]:
     return [dataclasses.replace(own, name="this program, pages given back", keep_pages=False)]
 
 
-def variants(own: Subject) -> list[Subject]:
+def variants(own: Subject, measured: Collection[Work]) -> list[Subject]:
     """This program with the fields of ``--variant``.
 
     Raises:
-      InputError: for a field that there is not, or a value that it cannot have.
+      InputError: for a field that there is not, or a value that it cannot have in one of the works.
     """
     subjects = []
     for name, overrides in map(parse_variant, VARIANTS.value):
-        for work in WORKS.values():
-            config_of(work, overrides)
-        options = {**own.options, "overrides": overrides}
+        options = {**own.options, "overrides": _possible(overrides, measured)}
         subjects.append(dataclasses.replace(own, name=f"this program, {name}", options=options))
     return subjects
+
+
+def _possible(overrides: Overrides, measured: Collection[Work]) -> Overrides:
+    """The same, if each work can be done with them."""
+    for work in measured:
+        config_of(work, overrides)
+    return overrides
 
 
 def with_kept_pages(subject: Subject) -> Subject:
@@ -129,12 +143,14 @@ def with_kept_pages(subject: Subject) -> Subject:
 
 
 def result(
-    benchmark: str, name: str, work: Work, other: Subject, figures: dict[str, Any]
+    benchmark: str, name: str, work: Work, own: Subject, other: Subject, figures: dict[str, Any]
 ) -> dict[str, Any]:
     """Prints one result as a JSON object, and returns it."""
     about = {"benchmark": benchmark, "work": name, "rows": work.rows}
     about |= {"source": work.source, "target": work.target, "dropout_inside": work.dropout_inside}
-    about |= {"against": other.name, "keep_pages": other.keep_pages}
+    about |= {"buckets": work.buckets} if work.buckets else {}
+    about |= {"own": own.options["overrides"], "against": other.name}
+    about |= {"keep_pages": other.keep_pages}
     whole = about | figures
     print(json.dumps(whole), flush=True)
     return whole

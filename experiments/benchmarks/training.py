@@ -8,8 +8,10 @@ W1 is a small model and W2 the paper's base model (`benchmarks/work.py`), with r
 random sentences. This program's step and that of each peer are timed in turns, each in a process of
 its own; a figure is the median over the rounds, and a ratio says how many times as long the peer
 takes. "matrix products" are those of the step alone, each in its fastest form: that ratio is the
-share of the machine's rate that the step reaches. Peers come with pip install -e .[bench]; one that
-is not there is skipped. Standard output has one JSON object a result, standard error a table.
+share of the machine's rate that the step reaches. --own=FIELD=VALUE,... measures this program with
+other config fields against all of them, and --variant=NAME:FIELD=VALUE,... against itself. Peers
+come with pip install -e .[bench]; one that is not there is skipped. Standard output has one JSON
+object a result, standard error a table.
 """
 
 import dataclasses
@@ -19,7 +21,7 @@ from absl import flags
 
 from experiments.benchmarks import reporting
 from experiments.benchmarks.alternating import PROGRAMS, Subject, compare
-from experiments.benchmarks.settings import config_of
+from experiments.benchmarks.settings import config_of, numbers
 from experiments.benchmarks.work import WORKS, Work
 from experiments.costs import step_flops
 from experiments.flags import run
@@ -28,13 +30,7 @@ TOKENS = 2048
 """Of a batch, source and target each, where lengths are given."""
 
 _WORKS = flags.DEFINE_list("works", list(WORKS), "Which of them.")
-_DROPOUT = flags.DEFINE_enum(
-    "dropout",
-    "inside",
-    ["inside", "paper"],
-    "inside: also on attention weights and in the feed-forward network, as PyTorch's layers have "
-    "it; paper: as the paper has it. The same for all.",
-)
+_DROPOUT = reporting.define_dropout()
 _LENGTHS = flags.DEFINE_list(
     "lengths",
     [],
@@ -44,13 +40,17 @@ _LENGTHS = flags.DEFINE_list(
 
 def main() -> None:
     """Measures and prints."""
-    own = reporting.own("training", {})
-    products = Subject("matrix products", f"{PROGRAMS}.own.matrix_products", {}, own.keep_pages)
-    others = [*_peers(), products, *reporting.variants(own), *reporting.with_returned_pages(own)]
-    others = reporting.chosen(others)
+    works = dict(_works())
+    own = reporting.own("training", {}, works.values())
+    overrides = own.options["overrides"]
+    products = dataclasses.replace(
+        own, name="matrix products", place=f"{PROGRAMS}.own.matrix_products"
+    )
+    ways = [*reporting.variants(own, works.values()), *reporting.with_returned_pages(own)]
+    others = reporting.chosen([*_peers(), products, *ways])
     results = []
-    for name, work in _works():
-        flops = step_flops(config_of(work).model, work.rows, work.source)
+    for name, work in works.items():
+        flops = step_flops(config_of(work, overrides).model, work.rows, work.source)
         for other, figures in compare(own, others, work, reporting.effort(), reporting.say):
             tokens = work.rows * work.target
             figures |= {
@@ -58,12 +58,12 @@ def main() -> None:
                 "own_gflop_per_second": round(flops / figures["own_ms"] / 1e6, 1),
                 "own_target_tokens_per_second": round(tokens / figures["own_ms"] * 1e3),
             }
-            results.append(reporting.result("training", name, work, other, figures))
+            results.append(reporting.result("training", name, work, own, other, figures))
     reporting.print_table(results)
 
 
 def _works() -> Iterator[tuple[str, Work]]:
-    lengths = reporting.numbers("lengths", _LENGTHS.value)
+    lengths = numbers("lengths", _LENGTHS.value)
     for name in reporting.works(_WORKS.value):
         work = dataclasses.replace(WORKS[name], dropout_inside=_DROPOUT.value == "inside")
         if not lengths:

@@ -33,6 +33,10 @@ class Work:
     """Whether attention weights and the layer between the two maps of the feed-forward network have
     dropout too, as the layers of PyTorch have; the paper has none there.
     """
+    buckets: tuple[int, ...] = ()
+    """Where sentences are of a text (`text.py`), the lengths that this program's batches come in,
+    of which the last is `source` and `target`; a shorter batch has as many more rows.
+    """
 
     def token_ids(self) -> tuple[np.ndarray, np.ndarray]:
         """Int32 sources [rows, source] and targets [rows, target], as frequent as in a language:

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hugging Face's `MarianMTModel`, a post-norm Transformer with sinusoidal positions."""
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 import transformers
 from torch import Tensor
 
-from experiments.benchmarks.program import Program, better_threads
-from experiments.benchmarks.programs.pytorch import START_ID, smoothed_loss, steps
+from experiments.benchmarks import text
+from experiments.benchmarks.program import Program, a_few, better_threads
+from experiments.benchmarks.programs.pytorch import START_ID, batch_of, smoothed_loss, steps
 from experiments.benchmarks.work import DROPOUT, Work
 
 END_ID = 2
@@ -59,7 +63,7 @@ def training(work: Work, dtype: str) -> Program:
         ).logits
         return smoothed_loss(logits, target)
 
-    program = steps(model, loss, work, dtype)
+    program = steps(model, loss, [batch_of(work)], dtype)
     program.about["version"] = _version()
     return program
 
@@ -84,6 +88,45 @@ def decoding(work: Work, beams: int) -> Program:
     # The start token stands before them.
     assert call().shape[1] == work.target + 1
     return Program(call, {"version": _version(), "threads": threads})
+
+
+def translating(work: Work, path: str, beams: int, together: int) -> Program:
+    """`generate`, from ids to ids, on the lines of a text, the shortest first.
+
+    Args:
+      work: the sizes of the model.
+      path: of a `text.Text`, which says how long the translations of a batch are.
+      beams: 1 is greedy search.
+      together: sentences of a batch.
+    """
+    model = model_of(work).eval()
+    padding = model.config.pad_token_id
+    batches = []
+    for sentences, length in text.Text.load(path).translated(together):
+        known = [np.minimum(ids, padding - 1) for ids in sentences]
+        batches.append((torch.from_numpy(text.padded(known, padding)), length))
+
+    def translated(some: Sequence[tuple[Tensor, int]]) -> int:
+        tokens = 0
+        with torch.inference_mode():
+            for source, length in some:
+                found = model.generate(
+                    input_ids=source,
+                    attention_mask=(source != padding).long(),
+                    num_beams=beams,
+                    do_sample=False,
+                    min_new_tokens=length,
+                    max_new_tokens=length,
+                )
+                assert found.shape[1] == length + 1
+                tokens += found[:, 1:].numel()
+        return tokens
+
+    threads = better_threads(lambda: translated(a_few(batches)), torch.set_num_threads)
+    about = {"version": _version(), "threads": threads, "output_tokens": translated(batches)}
+    return Program(
+        lambda: translated(batches), about, units=sum(len(source) for source, _ in batches)
+    )
 
 
 def _version() -> str:

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """This program itself, on the path that `train` and `translate` take."""
 
+import contextlib
+import itertools
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,14 +11,17 @@ import jax
 import numpy as np
 
 from experiments import cache, compose, costs, measure
-from experiments.benchmarks import products
+from experiments.benchmarks import prepared, products, text
 from experiments.benchmarks.program import Program
 from experiments.benchmarks.settings import config_of
 from experiments.benchmarks.work import Work
+from experiments.datasets import text_files
 from transformer import sharded_decoding, sharding
 from transformer.arrays import Array
 from transformer.attention import KERNELS
+from transformer.tokenizer import Tokenizer
 from transformer.training import Batch
+from transformer.translator import Translator
 
 
 def training(work: Work, overrides: Mapping[str, Any]) -> Program:
@@ -31,6 +37,75 @@ def training(work: Work, overrides: Mapping[str, Any]) -> Program:
 
     call()
     return Program(call, _about(experiment) | _memory(experiment, batch))
+
+
+def training_text(
+    work: Work, folder: str, source: str, target: str, batches: int, overrides: Mapping[str, Any]
+) -> Program:
+    """The first so many steps of a training on a text, with the reading of its batches, which are
+    prepared by another thread as for `train`; the last step is waited for.
+
+    Args:
+      work: whose buckets are the lengths of batches.
+      folder: with the vocabulary.
+      source: file of the sources.
+      target: file of the targets.
+      batches: how many.
+      overrides: of config fields.
+    """
+    experiment = prepared.experiment_of_text(work, folder, source, target, overrides)
+    cache.keep_compiled_programs()
+    read = experiment.data.train
+    state = experiment.init_state()
+
+    def call() -> None:
+        nonlocal state
+        with contextlib.closing(read.iterate(0)) as reader:
+            for batch in itertools.islice(reader, batches):
+                state, sums = experiment.train_step(state, experiment.on_mesh(batch))
+        jax.block_until_ready((state, sums))
+
+    arrays = [(read[place].source, read[place].target) for place in range(batches)]
+    share = text.padding_share(arrays)
+    tokens = sum(np.count_nonzero(ids) for _, ids in arrays)
+    about = _about(experiment) | {"padding_share": share, "batches": batches}
+    return Program(call, about, units=tokens / 1000)
+
+
+def translating(
+    work: Work, folder: str, beams: int, together: int, overrides: Mapping[str, Any]
+) -> Program:
+    """A `Translator` that is given the lines as text and returns text; each translation is one
+    token longer than its source: the end token is not allowed earlier, and nothing else then.
+
+    Args:
+      work: whose buckets are the lengths of batches.
+      folder: with the vocabulary and the lines.
+      beams: 1 is greedy search.
+      together: sentences of a batch.
+      overrides: of config fields.
+
+    Raises:
+      AssertionError: when a translation has another length.
+    """
+    longest = work.source + 1
+    own = {
+        "decode.beams": beams,
+        "decode.batch_size": together,
+        "decode.extra_length": 1,
+        "decode.min_length": longest,
+    }
+    experiment = _experiment(work, own | dict(overrides))
+    home = pathlib.Path(folder)
+    tokenizer = Tokenizer.load(home / prepared.VOCABULARY)
+    translator = Translator(
+        experiment.config, experiment.init_state().params, tokenizer, mesh=experiment.mesh
+    )
+    lines = text_files.read_lines(home / prepared.LINES)
+    lengths = [len(translation.tokens) for translation in translator(lines)]
+    assert lengths == [len(ids) + 1 for ids in tokenizer.encode(lines)]
+    about = _about(experiment) | {"output_tokens": sum(lengths)}
+    return Program(lambda: translator(lines), about, units=len(lines))
 
 
 def decoding(work: Work, beams: int, overrides: Mapping[str, Any]) -> Program:
@@ -69,11 +144,11 @@ def decoding(work: Work, beams: int, overrides: Mapping[str, Any]) -> Program:
     return Program(call, _about(experiment))
 
 
-def matrix_products(work: Work) -> Program:
+def matrix_products(work: Work, overrides: Mapping[str, Any]) -> Program:
     """The matrix products of a training step and nothing else, each in its fastest form; a sample
     is the time that all of them take.
     """
-    timed = products.Timed(products.of_step(config_of(work).model, *_shape(work)))
+    timed = products.Timed(products.of_step(config_of(work, overrides).model, *_shape(work)))
     return Program(seconds=timed, about=_versions())
 
 
