@@ -65,6 +65,16 @@ def test_the_products_of_uneven_models_and_lengths_are_counted_too():
     assert total == 4 * costs.forward_flops(model, 6, 9)
 
 
+def test_a_search_of_one_step_is_a_forward_pass_and_each_beam_is_one_more_query():
+    model = config_of(TINY).model
+    assert products.of_search(model, 4, 6, 1, beams=1) == products.of_forward(model, 4, 6, 1)
+    once, twice = (products.of_search(model, 4, 6, steps, beams=3) for steps in (1, 2))
+    logits = products.Product(m=4 * 3, k=model.d_model, n=model.vocab_size)
+    assert (once[logits], twice[logits]) == (1, 2)
+    over_the_keys = products.Product(m=3, k=model.head_widths("decoder")[0], n=3, batch=4 * 2)
+    assert (once[over_the_keys], twice[over_the_keys]) == (1, 2)
+
+
 def test_a_product_has_two_gradients_with_as_many_operations():
     product = products.Product(m=2, k=3, n=5, batch=7)
     itself, left, right = product.with_gradients()

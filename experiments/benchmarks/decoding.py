@@ -8,7 +8,8 @@ W1 is a small model and W2 the paper's base model (`benchmarks/work.py`), with r
 CTranslate2 has those of the Marian model, converted. Every sentence is searched to exactly as many
 tokens as the work says, from ids to ids, with the whole search: finished hypotheses, length penalty
 and stopping rule. This program and each peer are timed in turns, each in a process of its own; a
-figure is the median over the rounds, and a ratio says how many times as long the peer takes. Peers
+figure is the median over the rounds, and a ratio says how many times as long the peer takes.
+"matrix products" are those of the search alone, each in its fastest form, as in `training`. Peers
 come with pip install -e .[bench]; one that is not there is skipped. Standard output has one JSON
 object a result, standard error a table.
 """
@@ -41,7 +42,11 @@ def main() -> None:
         for beams in numbers("beams", _BEAMS.value):
             reporting.say(f"{name}, {'greedy' if beams == 1 else f'{beams} beams'}")
             own = reporting.own("decoding", {"beams": beams}, works.values())
+            products = dataclasses.replace(
+                own, name="matrix products", place=f"{PROGRAMS}.own.search_products"
+            )
             ways = [
+                products,
                 *reporting.variants(own, works.values()),
                 *reporting.with_returned_pages(own),
             ]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The matrix products of a training step, and how fast this machine computes them at its best.
+"""The matrix products of a training step or a search, and how fast this machine computes them at
+its best.
 
-The step's operations divided by the time that its products alone take is the harmonic mean of
-their rates, each weighted by its operations: no training step on the same library can be faster.
+Their operations divided by the time that they take alone is the harmonic mean of their rates, each
+weighted by its operations: nothing that computes them with the same library can be faster.
 """
 
 import collections
@@ -40,34 +41,79 @@ class Product:
         yield dataclasses.replace(self, m=self.k, k=self.m)
 
 
+class _Counts(collections.Counter[Product]):
+    """How often each product is there."""
+
+    def attention(
+        self, model: TransformerConfig, side: str, rows: int, queries: int, keys: int
+    ) -> None:
+        """Of one layer: the projections of queries and output, and the two over all keys."""
+        heads, (d_k, d_v) = model.heads(side), model.head_widths(side)
+        self[Product(rows * queries, model.d_model, heads * d_k)] += 1
+        self[Product(queries, d_k, keys, rows * heads)] += 1
+        self[Product(queries, keys, d_v, rows * heads)] += 1
+        self[Product(rows * queries, heads * d_v, model.d_model)] += 1
+
+    def keys_values(self, model: TransformerConfig, side: str, positions: int) -> None:
+        """Of one layer: the projections of keys and values."""
+        heads, widths = model.heads(side), model.head_widths(side)
+        for width in widths:
+            self[Product(positions, model.d_model, heads * width)] += 1
+
+    def feed_forward(self, model: TransformerConfig, positions: int) -> None:
+        """Of one layer."""
+        self[Product(positions, model.d_model, model.d_ff)] += 1
+        self[Product(positions, model.d_ff, model.d_model)] += 1
+
+    def encoder(self, model: TransformerConfig, rows: int, source: int) -> None:
+        """All its layers."""
+        for _ in range(model.depth("encoder")):
+            self.keys_values(model, "encoder", rows * source)
+            self.attention(model, "encoder", rows, source, source)
+            self.feed_forward(model, rows * source)
+
+    def decoder(
+        self, model: TransformerConfig, rows: int, queries: int, keys: int, source: int
+    ) -> None:
+        """All its layers and the logits, but not the keys and values of the memory."""
+        for _ in range(model.depth("decoder")):
+            self.keys_values(model, "decoder", rows * queries)
+            self.attention(model, "decoder", rows, queries, keys)
+            self.attention(model, "decoder", rows, queries, source)
+            self.feed_forward(model, rows * queries)
+        self[Product(rows * queries, model.d_model, model.vocab_size)] += 1
+
+    def memory(self, model: TransformerConfig, positions: int) -> None:
+        """The keys and values of the memory, of all layers of the decoder."""
+        for _ in range(model.depth("decoder")):
+            self.keys_values(model, "decoder", positions)
+
+
 def of_forward(
     model: TransformerConfig, rows: int, source: int, target: int
 ) -> collections.Counter[Product]:
     """How many products of each shape a forward pass has; their operations together are
     `costs.forward_flops`.
     """
-    counts: collections.Counter[Product] = collections.Counter()
+    counts = _Counts()
+    counts.encoder(model, rows, source)
+    counts.memory(model, rows * source)
+    counts.decoder(model, rows, target, target, source)
+    return counts
 
-    def attention(side: str, queries: int, keys: int) -> None:
-        heads, (d_k, d_v) = model.heads(side), model.head_widths(side)
-        for positions, width in ((queries, d_k), (keys, d_k), (keys, d_v)):
-            counts[Product(rows * positions, model.d_model, heads * width)] += layers
-        counts[Product(queries, d_k, keys, rows * heads)] += layers
-        counts[Product(queries, keys, d_v, rows * heads)] += layers
-        counts[Product(rows * queries, heads * d_v, model.d_model)] += layers
 
-    def feed_forward(positions: int) -> None:
-        counts[Product(rows * positions, model.d_model, model.d_ff)] += layers
-        counts[Product(rows * positions, model.d_ff, model.d_model)] += layers
-
-    layers = model.depth("encoder")
-    attention("encoder", source, source)
-    feed_forward(source)
-    layers = model.depth("decoder")
-    attention("decoder", target, target)
-    attention("decoder", target, source)
-    feed_forward(target)
-    counts[Product(rows * target, model.d_model, model.vocab_size)] += 1
+def of_search(
+    model: TransformerConfig, rows: int, source: int, target: int, beams: int
+) -> collections.Counter[Product]:
+    """Those of a search of so many steps: each beam of a sentence is a query over the keys that the
+    sentence's beams have, half of those in the end at the mean.
+    """
+    counts, step = _Counts(), _Counts()
+    counts.encoder(model, rows, source)
+    counts.memory(model, rows * source)
+    step.decoder(model, rows, beams, (target + 1) // 2 * beams, source)
+    for product, times in step.items():
+        counts[product] += times * target
     return counts
 
 

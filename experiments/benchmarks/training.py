@@ -44,7 +44,7 @@ def main() -> None:
     own = reporting.own("training", {}, works.values())
     overrides = own.options["overrides"]
     products = dataclasses.replace(
-        own, name="matrix products", place=f"{PROGRAMS}.own.matrix_products"
+        own, name="matrix products", place=f"{PROGRAMS}.own.step_products"
     )
     ways = [*reporting.variants(own, works.values()), *reporting.with_returned_pages(own)]
     others = reporting.chosen([*_peers(), products, *ways])

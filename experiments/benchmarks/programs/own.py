@@ -4,6 +4,7 @@
 import contextlib
 import itertools
 import pathlib
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -144,12 +145,20 @@ def decoding(work: Work, beams: int, overrides: Mapping[str, Any]) -> Program:
     return Program(call, _about(experiment))
 
 
-def matrix_products(work: Work, overrides: Mapping[str, Any]) -> Program:
+def step_products(work: Work, overrides: Mapping[str, Any]) -> Program:
     """The matrix products of a training step and nothing else, each in its fastest form; a sample
     is the time that all of them take.
     """
-    timed = products.Timed(products.of_step(config_of(work, overrides).model, *_shape(work)))
-    return Program(seconds=timed, about=_versions())
+    return _alone(products.of_step(config_of(work, overrides).model, *_shape(work)))
+
+
+def search_products(work: Work, beams: int, overrides: Mapping[str, Any]) -> Program:
+    """Those of a search, likewise."""
+    return _alone(products.of_search(config_of(work, overrides).model, *_shape(work), beams))
+
+
+def _alone(counts: Counter[products.Product]) -> Program:
+    return Program(seconds=products.Timed(counts), about=_versions())
 
 
 def _shape(work: Work) -> tuple[int, int, int]:
