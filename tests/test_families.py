@@ -29,6 +29,6 @@ def test_every_name_that_a_config_accepts_has_a_family_and_no_family_lacks_one()
 
 
 @pytest.mark.parametrize("family", families.FAMILIES.values())
-@pytest.mark.parametrize("call", ["__call__", "encode", "init_cache", "step", "reorder"])
+@pytest.mark.parametrize("call", ["__call__", "encode", "init_cache", "step", "reorder", "grow"])
 def test_every_family_offers_what_trainer_search_and_inspection_call(family, call):
     assert call in vars(family)
