@@ -156,7 +156,8 @@ def test_the_batches_are_uneven_over_rows_devices_and_micro_batches():
 def test_the_curve_goes_down_and_depends_on_the_dropout():
     wet, dry = run("float64", 10).losses, run("float64", 10, EIGHT, DRY).losses
     assert wet[-1] < wet[0] - 0.5
-    assert np.abs(wet - dry).min() > 1e-3
+    # The curves may cross, but nearly everywhere they are far apart.
+    assert np.median(np.abs(wet - dry)) > 1e-2
 
 
 MESHES = {
