@@ -296,7 +296,7 @@ def test_neither_the_whole_table_nor_logits_nor_the_rows_of_others_are_sent(pres
         assert shape != (24, 16)
         assert not of_activations or (shape[0] == 16 and shape[-1] not in (24, 6)), shape
     if preset == "tensor":
-        assert found["all-gather"] == {(16, 10, 4)}  # the best word of each device's share
+        assert "all-gather" not in found  # even the best word comes from maxima and minima
 
 
 # What pmap became.
