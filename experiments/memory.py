@@ -19,8 +19,8 @@ def keep_pages() -> bool:
     use of JAX.
 
     Memory is not given back before the process ends, and glibc does not always find a freed block
-    again: training the small model of the benchmarks settled at 1.9 GiB, with three shapes of
-    batches at 2.5, where it needs 1.1 without. The environment variable
+    again: the process of the benchmark that trains the small model (`benchmarks.training`, W1)
+    comes to 2.8 GiB, where it comes to 1.2 without. The environment variable
     ``TRANSFORMER_RETURN_PAGES=1`` leaves glibc as it is. On other C libraries nothing happens.
 
     Returns:

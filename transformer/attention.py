@@ -3,8 +3,8 @@
 
 Every kernel has one signature, so that a config chooses it by name. ``einsum`` is the formula
 itself and the tested reference; ``chunked`` is the formula for a few queries at a time, for long
-sentences; ``fused`` hands the work to `jax.nn.dot_product_attention`. The last two never have all
-weights in memory, so they give none away.
+sentences; ``fused`` hands the work to `jax.nn.dot_product_attention`. The last two give no weights
+away.
 """
 
 from collections.abc import Callable
@@ -105,10 +105,10 @@ def chunked_attention(
     """The formula for `CHUNK` queries after another `CHUNK`, in memory that grows with T + S.
 
     Queries have nothing to do with each other, so this changes no number. The backward pass keeps
-    no weights but computes those of a chunk again: two more products for each four. They are read
-    and written while they are still in a processor's cache, which for long sentences saves more
-    time than that costs. What is left of T S is the mask, where it differs from query to query: a
-    byte for each query and key, for all heads and, if it is causal, for all sentences together.
+    no weights but computes those of a chunk again, a product more beside six, so that memory is
+    saved and not time. What is left of T S is the mask, where it differs from query
+    to query: a byte for each query and key, for all heads and, if it is causal, for all sentences
+    together.
 
     Raises:
       InputError: when weights or dropout on weights are asked for.
@@ -129,7 +129,7 @@ def chunked_attention(
     varies = mask is not None and mask.shape[2] > 1
 
     @jax.checkpoint
-    def attend(chunk: tuple[Array, Array | None]) -> Float[Array, "B N C Hv"]:
+    def attend(chunk: tuple[Array, Array | None]) -> Float[Array, "B N _ Hv"]:
         queries, own_mask = chunk
         return cached_attention(queries, keys, values, own_mask if varies else mask)
 
@@ -167,7 +167,8 @@ def cached_attention(
     value: Float[Array, "B N C Hv"],
     mask: Bool[Array, "#B #N #K C"] | None,
 ) -> Float[Array, "B N K Hv"]:
-    """The same formula for one query of each beam, over keys and values as a cache lays them out.
+    """The same formula for one query of each beam, or for other queries that lie like these, over
+    keys and values as a cache lays them out.
 
     Both are as a matrix product reads them, heads outside and for the keys H before the places C.
     In any other layout they would be copied into this one at each step, which takes several times

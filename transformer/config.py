@@ -39,7 +39,7 @@ class TransformerConfig(Group):
     """Width of a head's values; d_model / heads unless given."""
     attention_bias: bool = False
     attention_kernel: Literal["einsum", "chunked", "fused"] = "einsum"
-    """The last two keep no weights: memory for long sentences, but nothing to look at."""
+    """``chunked`` saves memory where sentences are long; only ``einsum`` has weights to look at."""
     activation: Literal["relu", "gelu", "swish"] = "relu"
     norm: Literal["post", "pre"] = "post"
     norm_epsilon: float = 1e-6

@@ -87,7 +87,7 @@ def _rounding_forward(spec: str, x: Array, kernel: Array) -> tuple[Array, tuple[
 
 
 def _rounding_backward(spec: str, inputs: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
-    """dx = y' W^T and dW = x^T y', each transposing first what it reads across the rows."""
+    """dx = y' W^T and dW = x^T y', for which x is transposed first."""
     x, kernel = inputs
     rows, summed, made = axes_of(spec)
     of_x, of_kernel, of_y = _axes_of_arrays(spec)
