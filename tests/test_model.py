@@ -401,3 +401,25 @@ def test_bfloat16_logits_are_near_the_float32_ones(config, params, forward, sour
 def test_the_model_of_the_fixture_is_the_oracles(forward, params, config, source, target_in):
     expected = oracle.logits(oracle.arrays(params), config, source, target_in)
     np.testing.assert_allclose(forward(params, source, target_in), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("backend", "kept_in"), [("cpu", "float32"), ("gpu", "bfloat16")])
+def test_caches_of_bfloat16_hold_bfloat16_values_and_give_teacher_forcings_logits(
+    monkeypatch, config, params, source, target_in, backend, kept_in
+):
+    """The CPU keeps them in a wider dtype, which changes none of them."""
+    model = families.build(dataclasses.replace(config, compute_dtype="bfloat16"))
+    call = functools.partial(model.apply, {"params": params})
+    expected, _ = call(source, target_in)
+    memory, _ = call(source, method=model.encode)
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    cache = call(memory, source, 1, 4, method=model.init_cache)
+    for t in range(4):
+        logits, cache = call(target_in[:, t : t + 1], cache, method=model.step)
+        assert logits.dtype == jnp.bfloat16
+        difference = (logits[:, 0] - expected[:, t]).astype(jnp.float32)
+        assert jnp.abs(difference).max() < 0.02 * jnp.abs(expected.astype(jnp.float32)).max()
+    for layer in cache.layers:
+        for kept in jax.tree.leaves(layer):
+            assert kept.dtype == kept_in
+            np.testing.assert_array_equal(kept.astype(jnp.bfloat16).astype(kept.dtype), kept)
