@@ -75,6 +75,21 @@ def params(model):
 
 
 @pytest.fixture(scope="session")
+def shallow():
+    """(params, config) of a model that compiles quickly, of stacks that differ in all they can."""
+    config = TransformerConfig(
+        vocab_size=11,
+        encoder_layers=1,
+        decoder_layers=2,
+        encoder_heads=3,
+        decoder_heads=2,
+        d_model=6,
+        d_ff=8,
+    )
+    return oracle.random_params(families.build(config), seed=0), config
+
+
+@pytest.fixture(scope="session")
 def forward(model):
     """The compiled forward pass: (params, source, target_in) -> logits."""
     return jax.jit(lambda params, *tokens: model.apply({"params": params}, *tokens)[0])

@@ -15,7 +15,7 @@ import pytest
 from transformer import families, layers
 from transformer import model as model_file
 from transformer.attention import masked_softmax
-from transformer.capture import Interventions, gate, patch
+from transformer.capture import KINDS, Interventions, gate, patch
 from transformer.errors import InputError
 from transformer.masks import causal_mask, padding_mask
 
@@ -87,6 +87,8 @@ def test_every_captured_array_has_the_shape_its_annotation_says(trace):
     assert trace.decoder.cross_attention.weights.shape == (3, 3, 3, 4, 5)
     assert trace.encoder.residual.shape == (3, 3, 5, 12)
     assert trace.decoder.residual.shape == (4, 3, 4, 12)
+    assert trace.encoder.self_attention.value.shape == (2, 3, 3, 5, 4)
+    assert trace.decoder.cross_attention.query.shape == (3, 3, 3, 4, 5)
     assert trace.encoder.sublayers.shape == (2, 2, 3, 5, 12)
     assert trace.decoder.sublayers.shape == (3, 3, 3, 4, 12)
 
@@ -132,27 +134,30 @@ def test_weights_are_the_softmax_of_the_scores_under_the_mask_and_sum_to_one(
 
 def test_scores_and_z_follow_from_queries_keys_and_values(trace):
     for attention in (trace.encoder.self_attention, trace.decoder.cross_attention):
-        scores = jnp.einsum("LBTNH,LBSNH->LBNTS", attention.query, attention.key) / 5**0.5
+        scores = jnp.einsum("LBNTH,LBNSH->LBNTS", attention.query, attention.key) / 5**0.5
         np.testing.assert_allclose(attention.scores, scores, atol=1e-5)
-        z = jnp.einsum("LBNTS,LBSNH->LBTNH", attention.weights, attention.value)
+        z = jnp.einsum("LBNTS,LBNSH->LBNTH", attention.weights, attention.value)
         np.testing.assert_allclose(attention.z, z, atol=1e-5)
 
 
-def test_heads_sum_to_the_sub_layers_output(trace, params, config):
-    """norm(x + sum of head_out) is the residual stream after the sub-layer."""
-    for layer in range(2):
-        p = params["encoder"][f"layer_{layer}"]["self_attention_residual"]
-        heads = trace.encoder.self_attention.head_out[layer].sum(1)
-        expected = layer_norm(p, trace.encoder.residual[layer] + heads, config)
-        np.testing.assert_allclose(trace.encoder.sublayers[layer, 0], expected, atol=1e-5)
-    for layer in range(3):
-        before = trace.decoder.residual[layer]
-        for place, name in enumerate(("self_attention", "cross_attention")):
-            p = params["decoder"][f"layer_{layer}"][f"{name}_residual"]
-            heads = getattr(trace.decoder, name).head_out[layer].sum(1)
-            after = trace.decoder.sublayers[layer, place]
-            np.testing.assert_allclose(after, layer_norm(p, before + heads, config), atol=1e-5)
-            before = after
+def test_what_sub_layers_put_out_is_what_is_added_to_the_residual_stream(trace, params, config):
+    """The output of attention is the sum of its heads; norm(x + output) is the stream after it."""
+    for name in ("encoder", "decoder"):
+        stack = getattr(trace, name)
+        for layer in range(len(stack.feed_forward)):
+            p, before = params[name][f"layer_{layer}"], stack.residual[layer]
+            outputs = {"feed_forward": stack.feed_forward[layer]}
+            for attention in ("cross_attention", "self_attention"):
+                if (captured := getattr(stack, attention)) is not None:
+                    heads = captured.head_out[layer].sum(1)
+                    np.testing.assert_allclose(captured.output[layer], heads, atol=1e-5)
+                    outputs = {attention: captured.output[layer]} | outputs
+            for (sublayer, output), after in zip(
+                outputs.items(), stack.sublayers[layer], strict=True
+            ):
+                expected = layer_norm(p[f"{sublayer}_residual"], before + output, config)
+                np.testing.assert_allclose(after, expected, atol=1e-5)
+                before = after
 
 
 def test_the_residual_stream_begins_with_embedding_plus_position_and_ends_in_the_logits(
@@ -247,6 +252,22 @@ def test_a_patch_overwrites_the_residual_stream_there_and_nowhere_else(
     before = changed.logits[:, :position] - trace.logits[:, :position]
     np.testing.assert_allclose(before, 0, atol=1e-5)
     assert float(jnp.abs(changed.logits[:, position] - trace.logits[:, position]).min()) > 0
+
+
+def test_attention_is_found_by_its_kind(trace):
+    assert trace.attention("encoder") is trace.encoder.self_attention
+    assert trace.attention("decoder") is trace.decoder.self_attention
+    assert trace.attention("cross") is trace.decoder.cross_attention
+
+
+def test_gates_are_read_and_replaced_by_kind_and_patches_stay(nothing):
+    ones = nothing.gates
+    assert [getattr(ones, kind).shape for kind in KINDS] == [(2, 3), (3, 3), (3, 3)]
+    other = nothing.replace(
+        decoder=nothing.decoder.replace(patch_mask=~nothing.decoder.patch_mask)
+    ).with_gates(ones.replace(cross=2 * ones.cross))
+    assert (other.decoder.cross_heads == 2).all() and other.decoder.patch_mask.all()
+    assert (other.encoder.self_heads == 1).all() and (other.decoder.self_heads == 1).all()
 
 
 def test_the_memory_of_one_sentence_can_be_patched_into_the_others(params, run, nothing, trace):

@@ -18,21 +18,40 @@ from transformer.config import TransformerConfig
 Capture = Literal["none", "weights", "full"]
 """A static argument: nothing, attention weights only, or every intermediate value."""
 
+Kind = Literal["encoder", "decoder", "cross"]
+"""Self-attention of the encoder, of the decoder, and the decoder's attention to the memory."""
+KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
+
+
+@flax.struct.dataclass
+class PerHead:
+    """A number for every head, by kind of attention; stacks may differ in layers and heads."""
+
+    encoder: Float[Array, "*B L N"]
+    decoder: Float[Array, "*B M K"]
+    cross: Float[Array, "*B M K"]
+
 
 @flax.struct.dataclass
 class AttentionTrace:
-    """One attention sub-layer, or a whole stack of them with a leading axis L."""
+    """One attention sub-layer, or a whole stack of them with a leading axis L.
 
-    weights: Float[Array, "*L B N T S"]
+    The traces of one sentence pair (`inspection.run`) lack the axis B, here and below.
+    """
+
+    weights: Float[Array, "*LB N T S"]
     """After mask and softmax, before dropout; rows sum to 1."""
-    scores: Float[Array, "*L B N T S"] | None = None
+    scores: Float[Array, "*LB N T S"] | None = None
     """query . key / sqrt(d_k), before the mask."""
-    query: Float[Array, "*L B T N H"] | None = None
-    key: Float[Array, "*L B S N H"] | None = None
-    value: Float[Array, "*L B S N Hv"] | None = None
-    z: Float[Array, "*L B T N Hv"] | None = None
-    head_out: Float[Array, "*L B N T D"] | None = None
+    query: Float[Array, "*LB N T H"] | None = None
+    key: Float[Array, "*LB N S H"] | None = None
+    value: Float[Array, "*LB N S Hv"] | None = None
+    z: Float[Array, "*LB N T Hv"] | None = None
+    """For each query, the weighted sum of the values, times the head's gate."""
+    head_out: Float[Array, "*LB N T D"] | None = None
     """z W^O head by head; the sum over heads, plus the bias if any, is the sub-layer's output."""
+    output: Float[Array, "*LB T D"] | None = None
+    """The sub-layer's output, which is added to the residual stream."""
 
 
 @flax.struct.dataclass
@@ -41,12 +60,14 @@ class StackTrace:
 
     self_attention: AttentionTrace | None
     cross_attention: AttentionTrace | None = None
-    embedded: Float[Array, "B T D"] | None = None
+    embedded: Float[Array, "*B T D"] | None = None
     """Token embeddings times sqrt(d_model), before positions are added."""
     positions: Float[Array, "T D"] | None = None
-    sublayers: Float[Array, "L U B T D"] | None = None
+    feed_forward: Float[Array, "L *B T D"] | None = None
+    """The output of each layer's feed-forward network, which is added to the residual stream."""
+    sublayers: Float[Array, "L U *B T D"] | None = None
     """The residual stream after each of a layer's U sub-layers."""
-    residual: Float[Array, "L+1 B T D"] | None = None
+    residual: Float[Array, "L+1 *B T D"] | None = None
     """The residual stream: the stack's input, then the output of every layer."""
 
 
@@ -56,7 +77,12 @@ class Trace:
 
     encoder: StackTrace
     decoder: StackTrace
-    logits: Float[Array, "B T V"] | None = None
+    logits: Float[Array, "*B T V"] | None = None
+
+    def attention(self, kind: Kind) -> AttentionTrace:
+        """The attention of this kind in every layer."""
+        stack = self.encoder if kind == "encoder" else self.decoder
+        return stack.cross_attention if kind == "cross" else stack.self_attention
 
 
 @flax.struct.dataclass
@@ -94,6 +120,18 @@ class Interventions:
             )
 
         return cls(stack("encoder", source_length), stack("decoder", target_length))
+
+    @property
+    def gates(self) -> PerHead:
+        """The gates of all heads."""
+        return PerHead(self.encoder.self_heads, self.decoder.self_heads, self.decoder.cross_heads)
+
+    def with_gates(self, gates: PerHead) -> "Interventions":
+        """The same patches with other gates."""
+        return Interventions(
+            self.encoder.replace(self_heads=gates.encoder),
+            self.decoder.replace(self_heads=gates.decoder, cross_heads=gates.cross),
+        )
 
 
 def patch(

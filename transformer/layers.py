@@ -167,9 +167,14 @@ class MultiHeadAttention(_Parametric):
             return output, None
         trace = AttentionTrace(weights=attended.weights)
         if capture == "full":
-            head_out = project("BTNH,NHD->BNTD", z, self.output_kernel)
             trace = trace.replace(
-                scores=attended.scores, query=query, key=key, value=value, z=z, head_out=head_out
+                scores=attended.scores,
+                query=query.swapaxes(1, 2),
+                key=key.swapaxes(1, 2),
+                value=value.swapaxes(1, 2),
+                z=z.swapaxes(1, 2),
+                head_out=project("BTNH,NHD->BNTD", z, self.output_kernel),
+                output=output,
             )
         return output, trace
 
@@ -288,12 +293,14 @@ def attention_of(
 
 @flax.struct.dataclass
 class LayerTrace:
-    """What one layer captured."""
+    """What one layer captured; the last two only where the capture is full."""
 
     self_attention: AttentionTrace | None
-    cross_attention: AttentionTrace | None
-    sublayers: tuple[Float[Array, "B T D"], ...]
-    """The residual stream after each sub-layer; empty unless the capture is full."""
+    cross_attention: AttentionTrace | None = None
+    feed_forward: Float[Array, "B T D"] | None = None
+    """The output of the feed-forward network."""
+    sublayers: tuple[Float[Array, "B T D"], ...] = ()
+    """The residual stream after each sub-layer."""
 
 
 class EncoderLayer(nn.Module):
@@ -320,10 +327,13 @@ class EncoderLayer(nn.Module):
             lambda y: attention(y, y, y, mask, rows=rows, capture=capture, gates=gates),
             rows=rows,
         )
-        output, _ = Residual(self.config, name="feed_forward_residual")(
-            attended, lambda y: (network(y, rows=rows), None), rows=rows
+        output, transformed = Residual(self.config, name="feed_forward_residual")(
+            attended, lambda y: (network(y, rows=rows),) * 2, rows=rows
         )
-        return output, LayerTrace(trace, None, (attended, output) if capture == "full" else ())
+        captured = LayerTrace(trace)
+        if capture == "full":
+            captured = captured.replace(feed_forward=transformed, sublayers=(attended, output))
+        return output, captured
 
 
 class DecoderLayer(nn.Module):
@@ -367,11 +377,14 @@ class DecoderLayer(nn.Module):
             ),
             rows=rows,
         )
-        output, _ = self.feed_forward_residual(
-            informed, lambda y: (self.feed_forward(y, rows=rows), None), rows=rows
+        output, transformed = self.feed_forward_residual(
+            informed, lambda y: (self.feed_forward(y, rows=rows),) * 2, rows=rows
         )
-        sublayers = (attended, informed, output) if capture == "full" else ()
-        return output, LayerTrace(self_trace, cross_trace, sublayers)
+        captured = LayerTrace(self_trace, cross_trace)
+        if capture == "full":
+            sublayers = (attended, informed, output)
+            captured = captured.replace(feed_forward=transformed, sublayers=sublayers)
+        return output, captured
 
     def init_cache(
         self, memory: Float[Array, "B S D"], beams: int, length: int, groups: int

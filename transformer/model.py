@@ -331,5 +331,8 @@ def _stack_trace(
     )
     if capture == "weights":
         return trace
-    sublayers = jnp.stack([jnp.stack(trace.sublayers) for trace in traces])
-    return trace.replace(residual=jnp.stack(residual), sublayers=sublayers)
+    return trace.replace(
+        feed_forward=jnp.stack([trace.feed_forward for trace in traces]),
+        sublayers=jnp.stack([jnp.stack(trace.sublayers) for trace in traces]),
+        residual=jnp.stack(residual),
+    )

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heads removed one by one, and what their gates' gradients say of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+from transformer import families
+from transformer.capture import KINDS
+from transformer.config import TrainingConfig
+from transformer.errors import InputError
+from transformer.inspection import ablation
+from transformer.training import Batch, loss_sums
+
+TARGET = jnp.array([[5, 9, 4, 2], [10, 7, 2, 0], [6, 2, 0, 0]])
+TOKENS = 9
+
+
+@pytest.fixture(scope="module")
+def result(shallow, source):
+    """Every head removed."""
+    return ablation.ablate_heads(*shallow, source, TARGET)
+
+
+@pytest.fixture(scope="module")
+def nll(shallow, source):
+    """Compiled: gates -> the summed negative log-likelihood of the sentences."""
+    return jax.jit(lambda gates: ablation.nll_with_gates(*shallow, source, TARGET, gates))
+
+
+@pytest.fixture(scope="module")
+def gradients(shallow, source):
+    """Of each sentence with respect to every gate."""
+    return ablation.gate_gradients(*shallow, source, TARGET)
+
+
+def plain_nll(params, config, source):
+    """The summed negative log-likelihood of a model that has no gates."""
+    batch, training = Batch(source, TARGET), TrainingConfig(label_smoothing=0.0)
+    return loss_sums(params, batch, families.build(config), training)
+
+
+def changed(params, side, layer, attention, head, factor):
+    """The parameters with one head's output kernel made smaller."""
+    params = jax.tree.map(lambda leaf: leaf, params)
+    kernels = params[side][layer][attention]
+    kernels["output"] = kernels["output"].at[head].multiply(factor)
+    return params
+
+
+# Heads removed.
+
+
+def test_the_baseline_is_the_loss_of_the_untouched_model_per_token(result, shallow, source):
+    sums = jax.jit(lambda: plain_nll(*shallow, source))()
+    assert float(sums.tokens) == TOKENS
+    assert float(result.loss) == pytest.approx(float(sums.nll) / TOKENS, rel=1e-5)
+
+
+def test_gates_of_one_are_bitwise_the_baseline(shallow, source):
+    """Operation by operation, as a compiler may order the sums of two programs differently."""
+    gates = ablation.open_gates(shallow[1])
+    gated = ablation.nll_with_gates(*shallow, source, TARGET, gates)
+    assert gated == plain_nll(*shallow, source).nll
+
+
+def test_every_head_of_every_kind_is_removed_alone(result, nll, shallow):
+    ones = ablation.open_gates(shallow[1])
+    shapes = {"encoder": (1, 3), "decoder": (2, 2), "cross": (2, 2)}
+    for kind in KINDS:
+        increase, gates = getattr(result.increase, kind), getattr(ones, kind)
+        assert increase.shape == shapes[kind]
+        for place in np.ndindex(shapes[kind]):
+            closed = ones.replace(**{kind: gates.at[place].set(0.0)})
+            alone = float(nll(closed)) / TOKENS - float(result.loss)
+            assert float(increase[place]) == pytest.approx(alone, abs=1e-5)
+        assert np.abs(increase).min() > 1e-4
+
+
+def test_a_head_that_puts_out_nothing_is_not_missed_however_many_are_removed_at_once(
+    shallow, source
+):
+    emptied = changed(shallow[0], "decoder", "layer_1", "cross_attention", head=1, factor=0.0)
+    found = ablation.ablate_heads(emptied, shallow[1], source, TARGET, heads_at_once=3)
+    assert abs(float(found.increase.cross[1, 1])) < 1e-6
+    assert np.abs(np.delete(found.increase.cross, 3)).min() > 1e-4
+    assert np.abs(found.increase.encoder).min() > 1e-4
+
+
+# Gradients of gates.
+
+
+def test_the_gradient_of_a_gate_is_the_slope_in_it(shallow, source):
+    """In float64, where a step can be so small that no curve and no corner matters."""
+    with jax.enable_x64(True):
+        model = oracle.float64(shallow[0]), shallow[1]
+        ones, step = ablation.open_gates(shallow[1]), 1e-5
+        nll = jax.jit(lambda gates: ablation.nll_with_gates(*model, source, TARGET, gates))
+        gradients = ablation.gate_gradients(*model, source, TARGET)
+        for kind in KINDS:
+            gates = getattr(ones, kind)
+            assert gates.dtype == jnp.float64
+            for place in np.ndindex(gates.shape):
+                up, down = (
+                    float(nll(ones.replace(**{kind: gates.at[place].add(by)})))
+                    for by in (step, -step)
+                )
+                summed = float(getattr(gradients, kind)[:, *place].sum())
+                assert summed == pytest.approx((up - down) / (2 * step), rel=1e-6)
+
+
+def test_each_sentence_has_a_gradient_of_its_own(gradients, shallow, source):
+    assert gradients.encoder.shape == (3, 1, 3)
+    assert gradients.decoder.shape == gradients.cross.shape == (3, 2, 2)
+    other = ablation.gate_gradients(*shallow, source.at[0, 1].set(6), TARGET)
+    for kind in KINDS:
+        np.testing.assert_array_equal(getattr(other, kind)[1:], getattr(gradients, kind)[1:])
+        assert (getattr(other, kind)[0] != getattr(gradients, kind)[0]).all()
+
+
+def test_importance_is_the_sum_of_sizes_and_the_estimate_of_removal_the_sum(
+    gradients, shallow, source
+):
+    importance = ablation.head_importance(*shallow, source, TARGET)
+    for kind in KINDS:
+        each = np.asarray(getattr(gradients, kind))
+        magnitude, removal = getattr(importance.magnitude, kind), getattr(importance.removal, kind)
+        np.testing.assert_allclose(magnitude, np.abs(each).sum(0) / TOKENS, rtol=1e-5)
+        np.testing.assert_allclose(removal, -each.sum(0) / TOKENS, rtol=1e-4, atol=1e-6)
+
+
+def test_for_a_small_head_the_estimate_is_what_its_removal_costs(shallow, source):
+    small = changed(shallow[0], "encoder", "layer_0", "self_attention", head=1, factor=0.02)
+    exact = ablation.ablate_heads(small, shallow[1], source, TARGET).increase.encoder[0, 1]
+    estimate = ablation.head_importance(small, shallow[1], source, TARGET).removal.encoder[0, 1]
+    assert float(estimate) == pytest.approx(float(exact), rel=0.05)
+    assert abs(float(exact)) > 1e-5
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ([[4, 2]], [[5, 2], [5, 2]], "there are 1 source sentences and 2 targets"),
+        ([[4, 2]], [[5, 11]], r"target\[0, 1\] is 11, but this model's tokens are 0 to 10"),
+        ([4, 2], [[5, 2]], r"source has the shape \[2\], but it must be sentences padded with 0"),
+        ([[4, 2], [2]], [[5, 2]], "source has rows of different lengths; pad them with 0"),
+    ],
+)
+def test_what_is_not_sentence_pairs_is_refused(shallow, source, target, message):
+    for measure in (ablation.ablate_heads, ablation.gate_gradients, ablation.head_importance):
+        with pytest.raises(InputError, match=message):
+            measure(*shallow, source, target)
+
+
+def test_no_heads_at_once_are_refused(shallow, source):
+    with pytest.raises(InputError, match="heads_at_once is 0, but it must be at least 1"):
+        ablation.ablate_heads(*shallow, source, TARGET, heads_at_once=0)

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The alignment error rate by hand, and of a model whose heads align as they are made to."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer.errors import InputError
+from transformer.inspection import alignment
+from transformer.inspection.alignment import AlignedBatch, count_links, hard_links, target_rows
+from transformer.inspection.trace import run
+from transformer.inspection.words import NO_WORD
+from transformer.positions import shift_right
+
+
+def links(*pairs, size=(3, 4)):
+    """A matrix that is true at these (target, source) pairs."""
+    matrix = np.zeros(size, bool)
+    matrix[tuple(np.transpose(pairs))] = True
+    return matrix
+
+
+# Links and their error rate.
+
+
+def test_the_alignment_error_rate_of_the_textbook():
+    """A has 4 links; of 3 sure ones it has 2, of 5 possible ones 3: 1 - (2 + 3) / (4 + 3)."""
+    sure = links((0, 0), (1, 1), (2, 2))
+    possible = sure | links((1, 2), (2, 3))
+    counts = count_links(links((0, 0), (1, 1), (2, 3), (0, 3)), sure, possible)
+    assert [float(n) for n in (counts.proposed, counts.sure)] == [4, 3]
+    assert [float(n) for n in (counts.in_sure, counts.in_possible)] == [2, 3]
+    assert float(counts.error_rate()) == pytest.approx(1 - 5 / 7)
+
+
+def test_all_sure_links_and_some_possible_ones_make_no_error_and_none_of_them_all():
+    sure, possible = links((0, 0), (1, 1)), links((2, 2), (2, 3))
+    rate = lambda found: float(count_links(found, sure, possible).error_rate())  # noqa: E731
+    assert rate(sure) == rate(sure | links((2, 3))) == 0
+    assert rate(links((0, 1), (1, 0))) == 1
+    assert rate(links((2, 2))) == pytest.approx(1 - 1 / 3)
+
+
+def test_with_sure_links_alone_the_error_rate_is_one_less_the_f_measure():
+    found, sure = links((0, 0), (1, 1), (2, 2), (2, 3)), links((0, 0), (1, 1), (1, 2))
+    precision, recall = 2 / 4, 2 / 3
+    expected = 1 - 2 * precision * recall / (precision + recall)
+    assert float(count_links(found, sure).error_rate()) == pytest.approx(expected)
+
+
+def test_counts_of_sentences_are_added_before_they_are_divided():
+    good = count_links(links((0, 0)), links((0, 0)))
+    bad = count_links(links((0, 1), (1, 0), (2, 1)), links((0, 0)))
+    assert float((good + bad).error_rate()) == pytest.approx(1 - 2 / 6)
+
+
+def test_no_links_at_all_are_no_error():
+    nothing = np.zeros((3, 4), bool)
+    assert float(count_links(nothing, nothing).error_rate()) == 0
+
+
+def test_a_word_is_linked_to_what_it_reads_most_the_first_of_equals():
+    weights = jnp.array([[0.2, 0.5, 0.3, 0.0], [0.4, 0.1, 0.4, 0.1], [0.0, 0.0, 0.0, 0.0]])
+    np.testing.assert_array_equal(hard_links(weights), links((0, 1), (1, 0)))
+
+
+# Whose row it is.
+
+
+def test_a_row_is_the_token_that_it_predicts_or_that_it_reads():
+    """Row t predicts y[t] and reads y[t-1]; y[2], the last, is read by no row."""
+    weights = jnp.arange(24.0).reshape(2, 3, 4)
+    np.testing.assert_array_equal(target_rows(weights, "predict"), weights)
+    read = target_rows(weights, "read")
+    np.testing.assert_array_equal(read[:, :2], weights[:, 1:])
+    np.testing.assert_array_equal(read[:, 2], 0)
+
+
+def test_another_convention_is_refused():
+    with pytest.raises(InputError, match="row convention 'input' is unknown; choose 'predict'"):
+        target_rows(jnp.ones((1, 1)), "input")
+
+
+# Of a model.
+
+
+@pytest.fixture(scope="module")
+def batch(source):
+    """Sentences of which every token but the last is a word of its own."""
+    target = np.array([[5, 9, 4, 2], [10, 7, 2, 0], [6, 2, 0, 0]])
+
+    def words(tokens):
+        return np.where(np.asarray(tokens) > 2, np.arange(tokens.shape[1]), NO_WORD)
+
+    sure = np.random.default_rng(0).random((3, 4, 5)) < 0.4
+    sure &= (words(target) != NO_WORD)[:, :, None] & (words(source) != NO_WORD)[:, None]
+    return AlignedBatch(np.asarray(source), target, words(source), words(target), sure)
+
+
+@pytest.fixture(scope="module")
+def attention(shallow, batch):
+    """The encoder-decoder attention of each sentence pair [B,L,N,T,S], as computed."""
+    traced = jax.jit(lambda *pair: run(*shallow, *pair, capture="weights")[1])
+    pairs = zip(batch.source, shift_right(jnp.asarray(batch.target)), strict=True)
+    return np.stack([traced(*pair).attention("cross").weights for pair in pairs])
+
+
+def by_hand(weights, batch, convention):
+    """The error rate of one matrix a sentence [B,T,S], link by link."""
+    proposed = right = 0
+    for b, rows in enumerate(weights):
+        for t, word in enumerate(batch.target_words[b]):
+            row = t if convention == "predict" else t + 1
+            if word != NO_WORD and row < len(rows):
+                keys = np.where(batch.source_words[b] == NO_WORD, -1, rows[row])
+                proposed += 1
+                right += int(batch.sure[b, t, keys.argmax()])
+    return 1 - 2 * right / (proposed + batch.sure.sum())
+
+
+@pytest.mark.parametrize("convention", ["predict", "read"])
+def test_the_errors_of_every_head_and_layer_are_those_counted_by_hand(
+    shallow, batch, attention, convention
+):
+    errors = alignment.alignment_errors(*shallow, batch, convention)
+    assert errors.heads.shape == (2, 2) and errors.layers.shape == (2,)
+    for layer, head in np.ndindex(2, 2):
+        expected = by_hand(attention[:, layer, head], batch, convention)
+        assert float(errors.heads[layer, head]) == pytest.approx(expected)
+    for layer in range(2):
+        expected = by_hand(attention[:, layer].mean(1), batch, convention)
+        assert float(errors.layers[layer]) == pytest.approx(expected)
+    assert len(np.unique(errors.heads)) > 1
+
+
+@pytest.mark.parametrize("convention", ["predict", "read"])
+def test_a_head_whose_links_are_the_gold_makes_no_error(shallow, batch, attention, convention):
+    words = (batch.target_words != NO_WORD)[:, :, None] & (batch.source_words != NO_WORD)[:, None]
+    head = target_rows(jnp.asarray(attention[:, 1, 0]), convention)
+    gold = batch.replace(sure=np.asarray(hard_links(jnp.where(words, head, 0))))
+    errors = alignment.alignment_errors(*shallow, gold, convention)
+    assert float(errors.heads[1, 0]) == pytest.approx(0)
+    assert np.asarray(errors.heads).max() > 0.2
+
+
+def test_both_conventions_are_given_beside_the_untrained_model(shallow, batch):
+    params, config = shallow
+    report = alignment.alignment_errors_against_untrained(params, config, batch, seed=7)
+    assert [(name, list(rates)) for name, rates in report.items()] == [
+        ("trained", ["predict", "read"]),
+        ("untrained", ["predict", "read"]),
+    ]
+    fresh = alignment.untrained_params(config, 7)
+    assert jax.tree.structure(fresh) == jax.tree.structure(params)
+    for name, own in (("trained", params), ("untrained", fresh)):
+        for convention in ("predict", "read"):
+            expected = alignment.alignment_errors(own, config, batch, convention)
+            np.testing.assert_array_equal(report[name][convention].heads, expected.heads)
+    assert (report["trained"]["read"].heads != report["untrained"]["read"].heads).any()
+
+
+def test_tokens_of_another_vocabulary_are_refused(shallow, batch):
+    with pytest.raises(InputError, match=r"target\[0, 0\] is 12, but this model's tokens are 0"):
+        alignment.alignment_errors(*shallow, batch.replace(target=batch.target + 7), "read")

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is read off logits, and off the residual stream as if it were the last."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+from transformer import families
+from transformer.config import TransformerConfig
+from transformer.errors import InputError
+from transformer.inspection import readout
+from transformer.inspection.readout import LogitDifference, LogProbability, logit_lens
+from transformer.inspection.trace import run
+
+CONFIG = TransformerConfig(vocab_size=5)
+LOGITS = jnp.log(jnp.array([[0.2, 0.3, 0.5], [0.7, 0.2, 0.1]])) + 3.0
+
+
+def test_a_log_probability_is_of_the_softmax_of_its_row():
+    assert float(LogProbability(0, 2)(LOGITS)) == pytest.approx(np.log(0.5), abs=1e-6)
+    assert float(LogProbability(1, 1)(LOGITS)) == pytest.approx(np.log(0.2), abs=1e-6)
+
+
+def test_a_logit_difference_is_the_logarithm_of_the_odds():
+    assert float(LogitDifference(1, 0, 2)(LOGITS)) == pytest.approx(np.log(7), abs=1e-6)
+    assert float(LogitDifference(1, 2, 0)(LOGITS)) == pytest.approx(-np.log(7), abs=1e-6)
+
+
+@pytest.mark.parametrize("metric", [LogProbability(2, 0), LogProbability(0, 3)])
+def test_outside_the_logits_there_is_no_number_and_that_is_refused(metric):
+    value = metric(LOGITS)
+    with pytest.raises(InputError, match="the metric is nan in the clean run; check that its pos"):
+        readout.require_finite(value, "clean run")
+    readout.require_finite(LogProbability(-1, -1)(LOGITS), "clean run")
+
+
+def test_a_metric_of_the_same_kind_is_not_compiled_for_again_and_a_function_may_be_one():
+    compilations = []
+
+    @jax.jit
+    def read(metric):
+        compilations.append(metric)
+        return metric(LOGITS)
+
+    values = [read(readout.checked(LogProbability(0, token), 2, CONFIG)) for token in range(3)]
+    assert len(compilations) == 1
+    np.testing.assert_allclose(np.exp(values), [0.2, 0.3, 0.5], atol=1e-6)
+    total = read(readout.checked(lambda logits: jnp.exp(logits - 3.0).sum(), 2, CONFIG))
+    assert float(total) == pytest.approx(2, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "metric", [lambda logits: logits[0], lambda logits: {"sum": logits.sum(0)}]
+)
+def test_what_is_not_one_number_is_no_metric(metric):
+    with pytest.raises(InputError, match=r"of logits \[2, 5\] the metric gives .* \[\[5\]\], but"):
+        readout.checked(metric, 2, CONFIG)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_the_last_row_of_the_logit_lens_is_the_logits_and_the_first_is_the_input(
+    norm, shallow, source, target_in
+):
+    config = dataclasses.replace(shallow[1], norm=norm)
+    params = oracle.random_params(families.build(config), seed=2)
+
+    @jax.jit
+    def traced():
+        logits, trace = run(params, config, source[0], target_in[0], capture="full")
+        return logits, trace.decoder.residual, logit_lens(params, config, trace.decoder.residual)
+
+    logits, residual, lens = traced()
+    assert lens.shape == (3, 4, 11)
+    np.testing.assert_allclose(lens[-1], logits, atol=1e-5)
+    x = np.asarray(residual[0], np.float64)
+    if norm == "pre":
+        p = oracle.arrays(params)["decoder"]["final_norm"]
+        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+        x = x * p["scale"] + p["bias"]
+    expected = x @ np.asarray(params["embedding"]["table"], np.float64).T
+    np.testing.assert_allclose(lens[0], expected, atol=1e-4)

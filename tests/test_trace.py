@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One sentence pair is the batch's row; looking changes nothing; what is wrong is refused."""
+
+import dataclasses
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+from transformer import families, inspection
+from transformer.capture import KINDS, Interventions
+from transformer.config import Config, TransformerConfig
+from transformer.errors import InputError
+from transformer.inspection import trace as trace_file
+from transformer.inspection.trace import check_weights, residual_flow, run
+
+ROW = 1
+"""The sentence pair of the tests' batch that is looked at; its source is padded."""
+
+
+@pytest.fixture(scope="module")
+def pair(source, target_in):
+    """(source [S], target_in [T])."""
+    return source[ROW], target_in[ROW]
+
+
+@pytest.fixture(scope="module")
+def full(params, config, pair):
+    """The logits and the trace of the pair, operation by operation."""
+    return run(params, config, *pair, capture="full")
+
+
+@pytest.fixture(scope="module")
+def batched(model, params, source, target_in):
+    """The same of the whole batch, by the model itself."""
+    apply = jax.jit(lambda: model.apply({"params": params}, source, target_in, capture="full"))
+    return apply()
+
+
+# What is shown.
+
+
+def test_run_is_what_the_package_offers():
+    assert inspection.run is run
+
+
+def test_a_pair_is_traced_as_its_row_of_a_batch(full, batched):
+    logits, trace = full
+    np.testing.assert_allclose(logits, batched[0][ROW], atol=1e-4)
+    np.testing.assert_array_equal(trace.logits, logits)
+    for kind in KINDS:
+        rows = jax.tree.map(lambda array: array[:, ROW], batched[1].attention(kind))
+        jax.tree.map(
+            lambda own, row: np.testing.assert_allclose(own, row, atol=1e-4),
+            trace.attention(kind),
+            rows,
+        )
+    for name in ("encoder", "decoder"):
+        own, row = getattr(trace, name), getattr(batched[1], name)
+        np.testing.assert_allclose(own.embedded, row.embedded[ROW], atol=1e-5)
+        np.testing.assert_array_equal(own.positions, row.positions)
+        np.testing.assert_allclose(own.feed_forward, row.feed_forward[:, ROW], atol=1e-4)
+        np.testing.assert_allclose(own.sublayers, row.sublayers[:, :, ROW], atol=1e-4)
+        np.testing.assert_allclose(own.residual, row.residual[:, ROW], atol=1e-4)
+
+
+def test_every_array_is_layers_then_heads_then_positions(full):
+    trace = full[1]
+    shapes = {
+        "encoder": {"L": 2, "T": 5, "S": 5},
+        "decoder": {"L": 3, "T": 4, "S": 4},
+        "cross": {"L": 3, "T": 4, "S": 5},
+    }
+    for kind, size in shapes.items():
+        attention, layers, t, s = trace.attention(kind), size["L"], size["T"], size["S"]
+        assert attention.weights.shape == attention.scores.shape == (layers, 3, t, s)
+        assert attention.query.shape == (layers, 3, t, 5)
+        assert attention.key.shape == (layers, 3, s, 5)
+        assert attention.value.shape == (layers, 3, s, 4)
+        assert attention.z.shape == (layers, 3, t, 4)
+        assert attention.head_out.shape == (layers, 3, t, 12)
+        assert attention.output.shape == (layers, t, 12)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_heads_plus_the_bias_sum_to_the_sub_layers_output(bias, config, pair, full, params):
+    trace = full[1]
+    if bias:
+        config = dataclasses.replace(config, attention_bias=True)
+        params = oracle.random_params(families.build(config), seed=4)
+        trace = jax.jit(lambda: run(params, config, *pair, capture="full")[1])()
+    for kind in KINDS:
+        stack = params["encoder" if kind == "encoder" else "decoder"]
+        name = "cross_attention" if kind == "cross" else "self_attention"
+        attention = trace.attention(kind)
+        for layer, output in enumerate(attention.output):
+            heads = attention.head_out[layer].sum(0)
+            constant = stack[f"layer_{layer}"][name].get("output_bias", 0.0)
+            np.testing.assert_allclose(output, heads + constant, atol=1e-5)
+            assert not bias or np.abs(constant).max() > 0.1
+
+
+def test_the_six_steps_of_a_head_recomputed_by_hand_are_the_models_own(full, params, pair):
+    """Query, key and value; score; divided; softmax under the mask; weighted values; their sum."""
+    kernels = oracle.arrays(params)["encoder"]["layer_0"]["self_attention"]
+    trace, head, query = full[1].encoder, 2, 1
+    x = np.asarray(trace.residual[0], np.float64)
+    q, k, v = (x @ kernels[name][:, head] for name in ("query", "key", "value"))
+    scores = [q[query] @ k[s] / 5**0.5 for s in range(5)]
+    shares = np.exp(scores) * (np.asarray(pair[0]) != 0)
+    weights = shares / shares.sum()
+    z = sum(weight * value for weight, value in zip(weights, v, strict=True))
+    own = trace.self_attention
+    np.testing.assert_allclose(own.scores[0, head, query], scores, atol=1e-5)
+    np.testing.assert_allclose(own.weights[0, head, query], weights, atol=1e-5)
+    np.testing.assert_allclose(own.z[0, head, query], z, atol=1e-5)
+
+
+def test_rows_sum_to_one_and_what_is_masked_is_exactly_zero(full, pair):
+    trace = full[1]
+    for kind in KINDS:
+        np.testing.assert_allclose(trace.attention(kind).weights.sum(-1), 1, atol=1e-6)
+    padding = np.asarray(pair[0]) == 0
+    assert padding.sum() == 2
+    assert not np.asarray(trace.attention("encoder").weights)[..., padding].any()
+    assert not np.asarray(trace.attention("cross").weights)[..., padding].any()
+    assert not np.triu(trace.attention("decoder").weights, k=1).any()
+
+
+def test_encoder_and_decoder_may_differ_in_depth_and_heads(pair):
+    config = TransformerConfig(
+        vocab_size=11, d_model=12, d_ff=16,
+        encoder_layers=1, decoder_layers=3, encoder_heads=4, decoder_heads=2,
+    )  # fmt: skip
+    params = oracle.random_params(families.build(config), seed=5)
+    _, trace = jax.jit(lambda: run(params, config, *pair, capture="full"))()
+    shapes = [trace.attention(kind).weights.shape for kind in KINDS]
+    assert shapes == [(1, 4, 5, 5), (3, 2, 4, 4), (3, 2, 4, 5)]
+    flows = residual_flow(trace.encoder, config), residual_flow(trace.decoder, config)
+    assert [flow.cosine.shape for flow in flows] == [(1, 2, 5), (3, 3, 4)]
+
+
+# Looking changes nothing.
+
+
+def test_the_logits_are_bitwise_the_same_whatever_is_captured_and_with_no_intervention(
+    params, config, pair, full
+):
+    plain, trace = run(params, config, *pair)
+    assert trace is None
+    np.testing.assert_array_equal(full[0], plain)
+    weights_only, trace = run(params, config, *pair, capture="weights")
+    np.testing.assert_array_equal(weights_only, plain)
+    assert len(jax.tree.leaves(trace)) == 3
+    nothing = Interventions.none(config, 5, 4)
+    unchanged, _ = run(params, config, *pair, interventions=nothing)
+    np.testing.assert_array_equal(unchanged, plain)
+
+
+def test_a_pass_patched_everywhere_from_a_run_is_that_run(params, config, pair, full, source):
+    """Another source, every vector of the residual stream overwritten: bitwise the first run."""
+    logits, trace = full
+    nothing = Interventions.none(config, 5, 4)
+    everywhere = Interventions(
+        *(
+            stack.replace(patch_mask=~stack.patch_mask, patch_value=own.residual)
+            for stack, own in ((nothing.encoder, trace.encoder), (nothing.decoder, trace.decoder))
+        )
+    )
+    padded_alike = jnp.where(pair[0] == 0, 0, source[0])
+    patched, _ = run(params, config, padded_alike, pair[1], interventions=everywhere)
+    np.testing.assert_array_equal(patched, logits)
+    assert np.abs(run(params, config, padded_alike, pair[1])[0] - logits).max() > 1e-2
+
+
+# Transformed.
+
+
+def test_it_survives_jit_with_the_config_static_and_vmap_over_a_batch(
+    params, config, source, target_in, batched
+):
+    def each(params, config, sources, targets):
+        return jax.vmap(lambda s, t: run(params, config, s, t, capture="full"))(sources, targets)
+
+    logits, trace = jax.jit(each, static_argnums=1)(params, config, source, target_in)
+    np.testing.assert_allclose(logits, batched[0], atol=1e-4)
+    assert trace.attention("cross").weights.shape == (3, 3, 3, 4, 5)
+    np.testing.assert_allclose(
+        trace.attention("cross").weights,
+        batched[1].attention("cross").weights.swapaxes(0, 1),
+        atol=1e-4,
+    )
+
+
+def test_its_trace_can_be_differentiated(params, config, pair):
+    """The weights of layer 0 depend on its own query kernel and not on the next layer's."""
+
+    @jax.jit
+    @jax.grad
+    def gradient(params):
+        trace = run(params, config, *pair, capture="weights")[1]
+        return trace.attention("encoder").weights[0, 0, 0, 0]
+
+    layers = gradient(params)["encoder"]
+    assert np.abs(layers["layer_0"]["self_attention"]["query"]).max() > 0
+    assert not np.abs(layers["layer_1"]["self_attention"]["query"]).any()
+
+
+def test_token_ids_may_be_lists(params, config, pair, full):
+    logits, _ = run(params, config, *(tokens.tolist() for tokens in pair))
+    np.testing.assert_array_equal(logits, full[0])
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (jnp.ones((1, 5), jnp.int32), r"source has the shape \[1, 5\].*use jax.vmap"),
+        ([], r"source has the shape \[0\]"),
+        (np.array([0.5, 2.0]), "source is float64, but token ids are whole numbers"),
+        ([4, 11, 2], r"source\[1\] is 11, but this model's tokens are 0 to 10"),
+        ([4, -1, 2], r"source\[1\] is -1"),
+        ([0, 0], "source is padding throughout"),
+    ],
+)
+def test_what_is_not_a_sentence_is_refused(params, config, source, message):
+    with pytest.raises(InputError, match=message):
+        run(params, config, source, [1, 4])
+
+
+def test_parameters_of_another_model_are_refused(params, config):
+    for other in ({"decoder_layers": 4}, {"vocab_size": 12}, {"d_k": 6}):
+        with pytest.raises(InputError, match="the parameters are not those of this config"):
+            run(params, dataclasses.replace(config, **other), [4, 2], [1])
+    with pytest.raises(InputError, match="the parameters are not those of this config"):
+        run({"params": params}, config, [4, 2], [1])
+
+
+def test_what_no_model_is_run_with_is_refused(params, config):
+    """Without the types that the tests hold arguments to, which would come first."""
+    unchecked = inspect.unwrap(run)
+    with pytest.raises(InputError, match=r"capture 'all' is unknown; choose one of \['none', 'we"):
+        unchecked(params, config, [4, 2], [1], capture="all")
+    with pytest.raises(InputError, match="config is a Config, but it must be that of the model: "):
+        inspect.unwrap(trace_file.check_config)(Config(model=config))
+
+
+def test_interventions_for_another_length_or_model_are_refused(params, config):
+    with pytest.raises(
+        InputError,
+        match=r"interventions.encoder.patch_mask has the shape \[3, 6, 1\].*need \[3, 5, 1\]",
+    ):
+        run(params, config, [4] * 5, [1], interventions=Interventions.none(config, 6, 1))
+    nothing = Interventions.none(config, 2, 1)
+    lacking = nothing.replace(decoder=nothing.decoder.replace(cross_heads=None))
+    with pytest.raises(InputError, match=r"interventions lack a part"):
+        run(params, config, [4, 2], [1], interventions=lacking)
+
+
+def test_weights_that_are_no_numbers_are_refused(params, config, pair):
+    broken = jax.tree.map(lambda leaf: leaf, params)
+    attention = broken["decoder"]["layer_1"]["cross_attention"]
+    attention["query"] = attention["query"].at[0, 2].set(jnp.nan)
+    with pytest.raises(InputError, match=r"decoder attention: row \[2, 0, 0\] sums to nan"):
+        run(broken, config, *pair, capture="weights")
+
+
+def test_weights_are_checked_row_by_row_and_under_the_mask():
+    weights = np.array([[[0.5, 0.5], [1.0, 0.0]]])
+    causal = np.tril(np.ones((2, 2), bool))
+    check_weights(weights)
+    check_weights(weights.astype(np.float16) + np.float16(2e-4))
+    with pytest.raises(InputError, match=r"the weight at \[0, 0, 1\] is 0.5, but that query may"):
+        check_weights(weights, causal)
+    heads_first = np.array([[0.9, 0.8], [0.1, 0.2]])
+    with pytest.raises(InputError, match=r"mine: row \[0\] sums to 1.7.*the last axis, the keys"):
+        check_weights(heads_first, name="mine")
+    with pytest.raises(InputError, match=r"row \[0\] sums to 1 with least weight -0.5"):
+        check_weights(np.array([[1.5, -0.5]]))
+
+
+# The residual stream.
+
+
+def test_residual_flow_measures_the_vectors_of_a_hand_made_stream():
+    """x = (3, 4) plus (-3, 0): lengths 5, 3 and 4, a cosine of 16/20, mean 2 and variance 4."""
+    config = TransformerConfig(d_model=2, num_heads=1, num_layers=1)
+    attention = trace_file.AttentionTrace(
+        weights=jnp.ones((1, 1, 1, 1)), output=jnp.array([[[-3.0, 0.0]]])
+    )
+    stack = trace_file.StackTrace(
+        self_attention=attention,
+        feed_forward=jnp.array([[[0.0, 2.0]]]),
+        sublayers=jnp.array([[[[0.0, 1.0]], [[0.0, 6.0]]]]),
+        residual=jnp.array([[[3.0, 4.0]], [[0.0, 6.0]]]),
+    )
+    flow = residual_flow(stack, config)
+    found = [float(getattr(flow, f.name)[0, 0, 0]) for f in dataclasses.fields(flow)]
+    np.testing.assert_allclose(found, [5, 3, 4, 1, 0.8, 2, 4], rtol=1e-6)
+    found = [float(getattr(flow, f.name)[0, 1, 0]) for f in dataclasses.fields(flow)]
+    np.testing.assert_allclose(found, [1, 2, 3, 6, 1, 1.5, 2.25], rtol=1e-6)
+    flow = residual_flow(stack, dataclasses.replace(config, norm="pre"))
+    np.testing.assert_allclose([flow.mean[0, 0, 0], flow.variance[0, 0, 0]], [3.5, 0.25])
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_the_sum_is_what_goes_on_in_pre_norm_and_what_is_normalised_in_post_norm(
+    norm, config, pair
+):
+    config = dataclasses.replace(config, norm=norm)
+    params = oracle.random_params(families.build(config), seed=6)
+    trace = jax.jit(lambda: run(params, config, *pair, capture="full")[1])()
+    flow = residual_flow(trace.decoder, config)
+    if norm == "pre":
+        np.testing.assert_allclose(flow.after, flow.total, rtol=1e-4)
+    else:
+        # What layer norm gives, before its scale and bias: mean 0 and variance 1.
+        scale = params["decoder"]["layer_0"]["feed_forward_residual"]["norm"]
+        normed = (trace.decoder.sublayers[0, 2] - scale["bias"]) / scale["scale"]
+        total = trace.decoder.sublayers[0, 1] + trace.decoder.feed_forward[0]
+        restored = normed * jnp.sqrt(flow.variance[0, 2])[:, None] + flow.mean[0, 2][:, None]
+        np.testing.assert_allclose(restored, total, atol=1e-3)
+
+
+def test_the_residual_flow_needs_a_full_capture(params, config, pair):
+    _, trace = run(params, config, *pair, capture="weights")
+    with pytest.raises(InputError, match="run with capture='full'"):
+        residual_flow(trace.encoder, config)
