@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts that figures are put together from: heat maps with labels, numbers and colour bars."""
 
+import textwrap
 from collections.abc import Sequence
 
 import numpy as np
@@ -83,6 +84,22 @@ def numbers(image: AxesImage, form: str = "{:.2f}", least: float = -np.inf) -> N
         )
 
 
+def words(image: AxesImage, tokens: Sequence[Sequence[str]], form: str = "{:.2f}") -> None:
+    """Writes a token and the cell's value into each cell, the token cut to what has room."""
+    values, ax = image.get_array(), image.axes
+    width, height = cell_size(ax, values.shape)
+    size = min(7.5, 72 * height * 0.5)
+    room = width - text_width(form.format(0), size * 0.85) - 0.14
+    for (row, column), value in np.ndenumerate(values):
+        ink = ink_on(image.cmap(image.norm(value)))
+        look = {"va": "center_baseline", "color": ink}
+        token = shortened(tokens[row][column], room, size)
+        ax.text(column - 0.5 + 0.04 / width, row, token, ha="left", fontsize=size, **look)
+        number = form.format(value)
+        x = column + 0.5 - 0.04 / width
+        ax.text(x, row, number, ha="right", fontsize=size * 0.85, **look)
+
+
 def row_labels(ax: Axes, labels: Sequence[str], size: float = 8, side: str = "left") -> None:
     """One label a row, outside the axes."""
     size = min(size, 72 * cell_size(ax, (len(labels), 1))[1] * 0.85)
@@ -130,14 +147,15 @@ def colour_bar(
     bar = picture.colorbar(image, cax=ax)
     bar.outline.set_linewidth(0.5)
     ax.tick_params(labelsize=7)
-    ax.set_ylabel(label, fontsize=7.5)
+    at_once = max(int(len(label) * height / max(text_width(label, 7.5), 1e-6)), 8)
+    ax.set_ylabel("\n".join(textwrap.wrap(label, at_once)), fontsize=7.5)
     low, high = image.get_clim()
     ticks = np.linspace(low, high, 3 if height < 1.5 or (low, high) != (0.0, 1.0) else 5)
     bar.set_ticks(ticks, labels=[f"{tick:.3g}" for tick in ticks])
     return ax
 
 
-COLOUR_BAR_WIDTH = 0.75
+COLOUR_BAR_WIDTH = 0.85
 """Inches that a colour bar takes with its numbers, its label and the space before it."""
 
 

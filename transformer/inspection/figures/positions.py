@@ -35,7 +35,7 @@ def plot_positional_encoding(
     wide, high, square, gap, top = 3.6, 1.9, 1.9, 0.75, 0.3
     step = high + 0.85
     picture = style.sheet(
-        0.4 + wide + 2 * (gap + square) + 2 * parts.COLOUR_BAR_WIDTH + 0.3,
+        0.4 + wide + 2 * (gap + 0.3 + square),
         top + step * len(found) - 0.2,
         f"{title}, {length} positions of {width} numbers",
         "Product of positions p and p + k, divided by its largest: for sinusoids the same at every "

@@ -110,13 +110,14 @@ def plot_residual_flow(
     else:
         ax.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False, fontsize=8)
 
-    for name, values, at, here, limits, colours in (
-        ("‖f(x)‖ / ‖x‖", share, second_left, second_top, (0.0, float(share.max())), style.WEIGHTS),
-        ("cosine of x and x + f(x)", cosine, third_left, third_top, (-1.0, 1.0), style.SIGNED),
+    lowest = float(np.floor(cosine.min() * 10) / 10)
+    for name, values, at, here, limits in (
+        ("‖f(x)‖ / ‖x‖", share, second_left, second_top, (0.0, float(share.max()))),
+        ("cosine of x and x + f(x)", cosine, third_left, third_top, (lowest, 1.0)),
     ):
         ax = style.axes(picture, at, here, wide, high)
         ax.set_label(name)
-        image = parts.heat(ax, values, limits, colours)
+        image = parts.heat(ax, values, limits)
         parts.column_labels(ax, tokens)
         if not beside:
             parts.row_labels(ax, names)

@@ -178,14 +178,13 @@ def _steps_picture(strips, numbers, place, words) -> Picture:
 
     small = {"fontsize": min(8.0, 72 * row * 0.6)}
     query_left = columns["q"][0]
-    parts.unit_text(
-        content, query_left - 0.08, 0.43, f"1   query q of {tokens[query]!r}", ha="right"
-    )
+    asking = f"'{style.shortened(tokens[query], 1.0, 8)}'"
+    parts.unit_text(content, query_left - 0.08, 0.43, f"1   query q of {asking}", ha="right")
     parts.unit_text(
         content,
         columns["result"][0] - 0.08,
         bottom + 0.29,
-        f"6   sum = z of {tokens[query]!r}",
+        f"6   sum = z of {asking}",
         ha="right",
     )
     bar_left, bar_width = columns["weights"]
@@ -269,8 +268,8 @@ def plot_attention_matrices(
     row_height = max(span["S"], span["D"])
     keys_height = parts.label_height(tokens, span["S"] / len(tokens), size)
     second = top + row_height + 0.6 + keys_height
-    sign = 0.34
-    width = left + span["D"] + sum(2 * span[h] + 2 * sign for h in ("H", "H", "Hv"))
+    sign, again = 0.34, 0.62
+    width = left + span["D"] + 2 * (2 * span["H"] + span["Hv"]) + 4 * sign + 2 * again
     below = left + span["H"] + 2 * span["S"] + 2 * span["Hv"] + 4 * sign + 0.9
     width = max(width, below)
     height = second + max(span["S"], span["H"]) + 0.1
@@ -290,10 +289,9 @@ def plot_attention_matrices(
         else:
             parts.signed(ax, values, parts.largest(values))
         said = f"{name}\n{values.shape[0]}×{values.shape[1]}"
-        room = keys_height if weights else 0.0
-        parts.unit_text(
-            content, at + wide / 2, middle - high / 2 - 0.06 - room, said, fontsize=8, va="bottom"
-        )
+        above = middle - high / 2 - 0.06 - (keys_height if weights else 0.0)
+        look = {"fontsize": 8, "va": "bottom", "parse_math": "$" in name}
+        parts.unit_text(content, at + wide / 2, above, said, **look)
         return ax, at + wide
 
     def operator(text, at, middle, space=sign):
@@ -304,8 +302,8 @@ def plot_attention_matrices(
     ax, at = matrix("X", x, left, middle, ("S", "D"))
     parts.row_labels(ax, tokens, size)
     for name, kernel, product, h in (("Q", wq, q, "H"), ("K", wk, k, "H"), ("V", wv, v, "Hv")):
-        at = operator("×", at, middle) if name == "Q" else operator(",  ×", at, middle)
-        _, at = matrix(f"W{name}", kernel, at, middle, ("D", h))
+        at = operator("×" if name == "Q" else ",   X ×", at, middle, sign if name == "Q" else again)
+        _, at = matrix(f"$W^{name}$", kernel, at, middle, ("D", h))
         at = operator("=", at, middle)
         _, at = matrix(name, product, at, middle, ("S", h))
 
@@ -336,7 +334,7 @@ def plot_head_assembly(
     tokens: Sequence[str],
     *,
     output: ArrayLike | None = None,
-    title: str = "Heads side by side times W^O are a sum of heads",
+    title: str = "Heads side by side, times the output matrix, are a sum of heads",
 ) -> Picture:
     """Concat(z_1, ..., z_N) W^O, and the same as z_1 W^O_1 + ... + z_N W^O_N.
 
@@ -375,9 +373,7 @@ def plot_head_assembly(
     row_step = high + 0.62
     width = max(left + 2 * outer + inner + 2 * sign, left + in_row * (outer + sign) + outer)
     height = second + rows * row_step - 0.1
-    note = (
-        "One cell a number, blue below 0, vermilion above. Under each head: its share of ‖z W^O‖."
-    )
+    note = "One cell a number, blue below 0, vermilion above. Under each head: its share of the lengths."
     picture = style.sheet(width, height, title, note)
     content = style.canvas(picture, width, height)
 
@@ -386,7 +382,8 @@ def plot_head_assembly(
         ax.set_label(name)
         parts.signed(ax, values, most)
         said = said or f"{name}\n{values.shape[0]}×{values.shape[1]}"
-        parts.unit_text(content, at + wide / 2, top - 0.05, said, fontsize=8, va="bottom")
+        look = {"fontsize": 8, "va": "bottom", "parse_math": "$" in said}
+        parts.unit_text(content, at + wide / 2, top - 0.05, said, **look)
         return ax
 
     at = left
@@ -406,7 +403,7 @@ def plot_head_assembly(
     at += inner
     parts.unit_text(content, at + sign / 2, middle, "×", fontsize=10)
     at += sign
-    ax = matrix("W^O", kernel, at, middle - inner / 2, outer, inner, parts.largest(wo))
+    ax = matrix("$W^O$", kernel, at, middle - inner / 2, outer, inner, parts.largest(wo))
     ax.hlines(np.arange(1, heads) * head_size - 0.5, *ax.get_xlim(), color=style.INK, lw=0.8)
     at += outer
     parts.unit_text(content, at + sign / 2, middle, "=", fontsize=10)

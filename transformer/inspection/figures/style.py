@@ -82,7 +82,7 @@ class Picture(Figure):
 
     def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
         """What a notebook shows: the picture with its alternative text, or the text alone."""
-        png = _rendered(self, "png", {}, DPI)
+        png = rendered(self, "png", {}, DPI)
         data = {"image/png": png, "text/plain": f"<Figure: {self.description}>"}
         return data, {"image/png": {"alt": self.description}}
 
@@ -198,7 +198,7 @@ def _wrapped(text: str, width: float, size: float) -> list[str]:
 def ink_on(colour: tuple[float, float, float, float]) -> str:
     """Black or white, whichever is read more easily on a colour (by relative luminance)."""
     linear = np.asarray(colour[:3]) ** 2.2
-    return INK if linear @ (0.2126, 0.7152, 0.0722) > 0.18 else PAPER
+    return INK if linear @ (0.2126, 0.7152, 0.0722) > 0.2 else PAPER
 
 
 def describe(figure: Figure) -> str:
@@ -236,11 +236,12 @@ def save(figure: Figure, path: epath.PathLike, *, dpi: int = 160) -> epath.Path:
     if kind not in metadata:
         raise InputError(f"{path} ends in {path.suffix!r}; a figure is saved as {list(metadata)}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, _rendered(figure, kind, metadata[kind], dpi))
+    write_whole(path, rendered(figure, kind, metadata[kind], dpi))
     return path
 
 
-def _rendered(figure: Figure, kind: str, metadata: dict[str, str | None], dpi: int) -> bytes:
+def rendered(figure: Figure, kind: str, metadata: dict[str, str | None], dpi: int) -> bytes:
+    """The bytes of a picture file."""
     file = io.BytesIO()
     with matplotlib.style.context(_STYLE):
         figure.savefig(file, format=kind, dpi=dpi, metadata=metadata)
