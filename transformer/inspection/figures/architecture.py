@@ -62,8 +62,8 @@ def plot_architecture(config: TransformerConfig, *, title: str | None = None) ->
     shares = {part: _count(shapes[part]) for part in ("embedding", "encoder", "decoder")}
     note = (
         f"Parameters: embedding {shares['embedding']:,}, encoder {shares['encoder']:,}, decoder "
-        f"{shares['decoder']:,}. D = {config.d_model} is d_model; S and T are the lengths of source "
-        "and target."
+        f"{shares['decoder']:,}. D = {config.d_model} is d_model; S and T are the lengths of "
+        "source and target."
     )
     picture = style.sheet(width, high, title, note)
     content = style.canvas(picture, width, high)
@@ -292,8 +292,8 @@ def _arrow(content, x: float, y: float, to_x: float, to_y: float, colour: str) -
 def _told(config: TransformerConfig, title: str, shapes: Any, shares: dict[str, int]) -> str:
     """The description."""
     of_layers = [
-        f"{config.depth(side)} {side} layers of {_count(shapes[side]['layer_0']):,} parameters with "
-        f"{config.heads(side)} heads"
+        f"{config.depth(side)} {side} layers of {_count(shapes[side]['layer_0']):,} parameters "
+        f"with {config.heads(side)} heads"
         for side in ("encoder", "decoder")
     ]
     norm = {

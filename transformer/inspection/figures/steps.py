@@ -373,7 +373,10 @@ def plot_head_assembly(
     row_step = high + 0.62
     width = max(left + 2 * outer + inner + 2 * sign, left + in_row * (outer + sign) + outer)
     height = second + rows * row_step - 0.1
-    note = "One cell a number, blue below 0, vermilion above. Under each head: its share of the lengths."
+    note = (
+        "One cell a number, blue below 0, vermilion above. Under each head: its share of the "
+        "vectors' mean lengths."
+    )
     picture = style.sheet(width, height, title, note)
     content = style.canvas(picture, width, height)
 

@@ -6,6 +6,7 @@ and sizes are in inches from the top left corner, computed from what is drawn: n
 automatic layout, and nothing overlaps whatever the number of tokens.
 """
 
+import base64
 import functools
 import io
 import textwrap
@@ -82,8 +83,11 @@ class Picture(Figure):
 
     def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
         """What a notebook shows: the picture with its alternative text, or the text alone."""
-        png = rendered(self, "png", {}, DPI)
-        data = {"image/png": png, "text/plain": f"<Figure: {self.description}>"}
+        png = rendered(self, "png", {"Software": None}, DPI)
+        data = {
+            "image/png": base64.b64encode(png).decode("ascii"),
+            "text/plain": f"<Figure: {self.description}>",
+        }
         return data, {"image/png": {"alt": self.description}}
 
 
