@@ -4,6 +4,7 @@
 import base64
 import io
 from collections.abc import Sequence
+from numbers import Real
 
 import numpy as np
 from etils import epath
@@ -78,7 +79,7 @@ def _frame_picture(
     return picture
 
 
-def _flowed(tokens: Sequence[str], width: float) -> list[list[tuple[int, str, float, float]]]:
+def _flowed(tokens: Sequence[str], width: Real) -> list[list[tuple[int, str, float, float]]]:
     """Tokens set in lines: (place, text, left, width)."""
     lines, at = [[]], 0.0
     for place, token in enumerate(tokens):
@@ -128,7 +129,7 @@ def animate_decoding(
     result: int = 0,
     layer: int = -1,
     head: int | None = None,
-    seconds: float = 1.0,
+    seconds: Real = 1.0,
 ) -> epath.Path:
     """The film strip in motion: the same bytes for the same log.
 
@@ -176,7 +177,7 @@ def animate_decoding(
     return path
 
 
-def _gif(images: list[Image.Image], seconds: float, comment: str) -> bytes:
+def _gif(images: list[Image.Image], seconds: Real, comment: str) -> bytes:
     first, *others = images
     file = io.BytesIO()
     first.save(

@@ -3,6 +3,7 @@
 
 import dataclasses
 import math
+from numbers import Real
 from typing import Any
 
 import flax.linen as nn
@@ -164,7 +165,7 @@ def _inside(name: str, kernels: Any) -> tuple[str, ...]:
     return name, shapes, f"{_count(kernels):,}"
 
 
-def _stacks(content, config: TransformerConfig, high: float) -> None:
+def _stacks(content, config: TransformerConfig, high: Real) -> None:
     """All layers small: the last encoder layer's output goes to every decoder layer."""
     deep = {side: config.depth(side) for side in ("encoder", "decoder")}
     row = min((high - 0.9) / max(deep.values()), 0.5)
@@ -262,7 +263,7 @@ def _draw_column(content, boxes, left, high, layers, bottom_text, top_text, memo
     return y - 0.28
 
 
-def _rounded(content, left: float, top: float, wide: float, high: float, colour: str) -> None:
+def _rounded(content, left: Real, top: Real, wide: Real, high: Real, colour: str) -> None:
     content.add_patch(
         FancyBboxPatch(
             (left, top),
@@ -276,7 +277,7 @@ def _rounded(content, left: float, top: float, wide: float, high: float, colour:
     )
 
 
-def _arrow(content, x: float, y: float, to_x: float, to_y: float, colour: str) -> None:
+def _arrow(content, x: Real, y: Real, to_x: Real, to_y: Real, colour: str) -> None:
     """A straight line with a small filled head."""
     content.plot([x, to_x], [y, to_y], color=colour, linewidth=0.8, solid_capstyle="butt")
     length = math.hypot(to_x - x, to_y - y)

@@ -3,9 +3,10 @@
 
 import textwrap
 from collections.abc import Collection, Sequence
-from typing import Literal
+from numbers import Real
 
 import numpy as np
+from matplotlib.axis import Axis
 from numpy.typing import ArrayLike
 
 from transformer.arrays import Float
@@ -13,6 +14,9 @@ from transformer.errors import InputError
 from transformer.inspection.figures import parts, style
 from transformer.inspection.figures.checks import Sizes, check_weights
 from transformer.inspection.figures.style import Picture
+
+MOST_NAMED = 12
+"""Tokens that a small matrix can name; of more it gives the numbers."""
 
 NOT_WHY = "A weight says where a head reads, not why the model answers."
 
@@ -73,9 +77,9 @@ def _matrix(weights, queries, keys, hidden, title, least_cell, note=NOT_WHY):
     image = parts.heat(ax, weights, hidden=hidden)
     parts.row_labels(ax, queries)
     parts.column_labels(ax, keys)
-    parts.axis_names(ax, rows="query")
     ax.xaxis.set_label_position("top")
-    parts.axis_names(ax, columns="key")
+    ax.set_xlabel("key", fontsize=7.5, color=style.SOFT)
+    ax.set_ylabel("query", fontsize=7.5, color=style.SOFT)
     parts.colour_bar(picture, image, "weight", left + width + 0.15, top, max(height, 0.9))
     return picture, image
 
@@ -125,50 +129,36 @@ def plot_attention_grid(
     heads = _chosen(sizes, "heads", heads, "N")
 
     longest = max(len(queries), len(keys))
-    named = longest <= 12
+    named = longest <= MOST_NAMED
     cell = 0.17 if named else min(0.17, 1.25 / longest)
     width, height = cell * len(keys), cell * len(queries)
     step_x, step_y = max(width, 0.5) + 0.12, max(height, 0.4) + 0.12
-    rows, columns = (queries, keys) if named else ([""], [""])
     left = 0.65 + (parts.label_width(queries, 6.5) + 0.08 if named else 0.22)
     top = 0.28 + (parts.label_height(keys, cell, 6.5) + 0.05 if named else 0.22)
-    key = [] if named else _numbered(queries, keys, left + step_x * len(heads))
-    inside = top + step_y * len(layers)
-    picture = style.sheet(
-        left + step_x * len(heads) + parts.COLOUR_BAR_WIDTH,
-        inside + 0.16 * len(key),
-        title,
-        NOT_WHY,
-    )
-    for row, layer in enumerate(layers):
-        for column, head in enumerate(heads):
-            ax = style.axes(picture, left + step_x * column, top + step_y * row, width, height)
-            ax.set_label(f"layer {layer + 1} head {head + 1}")
-            image = parts.heat(ax, weights[layer, head])
-            if named:
-                rows, columns = queries, keys
-            if column == 0:
-                if named:
-                    parts.row_labels(ax, rows, 6.5)
-                else:
-                    _ordinals(ax.yaxis, len(queries))
-            if row == 0:
-                if named:
-                    parts.column_labels(ax, columns, 6.5)
-                else:
-                    _ordinals(ax.xaxis, len(keys))
-                    ax.xaxis.tick_top()
-    content = style.canvas(picture, left + step_x * len(heads), inside + 0.16 * len(key))
+    right, bottom = left + step_x * len(heads), top + step_y * len(layers)
+    key = [] if named else _numbered(queries, keys, right)
+    bottom_of_key = bottom + 0.16 * len(key)
+    picture = style.sheet(right + parts.COLOUR_BAR_WIDTH, bottom_of_key, title, NOT_WHY)
+    content = style.canvas(picture, right, bottom_of_key)
     for column, head in enumerate(heads):
         x = left + step_x * column + width / 2
         parts.unit_text(content, x, 0.08, f"head {head + 1}", fontsize=8)
-    for row, layer in enumerate(layers):
-        y = top + step_y * row + height / 2
-        parts.unit_text(content, 0, y, f"layer {layer + 1}", fontsize=8, ha="left")
     for number, line in enumerate(key):
-        parts.unit_text(content, 0, inside + 0.1 + 0.16 * number, line, fontsize=7, ha="left")
+        parts.unit_text(content, 0, bottom + 0.1 + 0.16 * number, line, fontsize=7, ha="left")
+    for row, layer in enumerate(layers):
+        y = top + step_y * row
+        said = f"layer {layer + 1}"
+        parts.unit_text(content, 0, y + height / 2, said, fontsize=8, ha="left")
+        for column, head in enumerate(heads):
+            ax = style.axes(picture, left + step_x * column, y, width, height)
+            ax.set_label(f"layer {layer + 1} head {head + 1}")
+            image = parts.heat(ax, weights[layer, head])
+            if column == 0:
+                _name_axis(ax.yaxis, queries, named)
+            if row == 0:
+                _name_axis(ax.xaxis, keys, named)
     bar_height = min(step_y * len(layers) - 0.12, 1.8)
-    parts.colour_bar(picture, image, "weight", left + step_x * len(heads) + 0.05, top, bar_height)
+    parts.colour_bar(picture, image, "weight", right + 0.05, top, bar_height)
     sharp = weights[np.ix_(layers, heads)].max(-1).mean(-1)
     place = np.unravel_index(sharp.argmax(), sharp.shape)
     picture.description = (
@@ -190,20 +180,24 @@ def _chosen(sizes: Sizes, name: str, places: Sequence[int] | None, letter: str) 
     return [sizes.index(f"{name}[{n}]", place, letter) for n, place in enumerate(places)]
 
 
-def _ordinals(axis, length: int) -> None:
-    """The numbers 1, 10, 20, ... along an axis of tokens."""
-    ticks = [0, *range(9, length, 10)]
+def _name_axis(axis: Axis, tokens: list[str], named: bool) -> None:
+    """The tokens along an axis or, where they are too many, the numbers 1, 10, 20, ..."""
+    if named:
+        label = parts.row_labels if axis.axis_name == "y" else parts.column_labels
+        label(axis.axes, tokens, 6.5)
+        return
+    ticks = [0, *range(9, len(tokens), 10)]
     axis.set_ticks(ticks, [str(tick + 1) for tick in ticks])
     axis.set_tick_params(labelsize=6, pad=1)
+    if axis.axis_name == "x":
+        axis.tick_top()
 
 
-def _numbered(queries: list[str], keys: list[str], width: float) -> list[str]:
+def _numbered(queries: list[str], keys: list[str], width: Real) -> list[str]:
     """Lines that say which number is which token."""
     lines = []
-    same = queries == keys
-    for name, tokens in (("tokens" if same else "keys", keys), ("queries", queries)):
-        if same and name == "queries":
-            continue
+    lists = {"tokens": keys} if queries == keys else {"keys": keys, "queries": queries}
+    for name, tokens in lists.items():
         listed = "   ".join(f"{n + 1} {style.shown(token)}" for n, token in enumerate(tokens))
         per_inch = len(listed) / style.text_width(listed, 7)
         lines += textwrap.wrap(f"{name}:   {listed}", max(int(width * per_inch * 0.92), 30))
@@ -217,7 +211,7 @@ def plot_token_heads(
     query_tokens: Sequence[str],
     key_tokens: Sequence[str],
     *,
-    normalize: Literal["keys", "heads"] = "keys",
+    normalize: str = "keys",
     title: str | None = None,
 ) -> Picture:
     """Where every head of a layer reads for one query, as lines and as numbers.
@@ -287,7 +281,7 @@ def _token_heads_picture(values, undefined, token, queries, keys, normalize, tit
     picture = style.sheet(width + parts.COLOUR_BAR_WIDTH, height, title, note)
     content = style.canvas(picture, width, height)
 
-    def y(place: float) -> float:
+    def y(place: Real) -> float:
         return top + row * (place + 0.5)
 
     for place, label in enumerate(queries):
@@ -375,7 +369,7 @@ def plot_alignment(
     target_out: Sequence[str],
     *,
     gold: Collection[tuple[int, int]] | None = None,
-    convention: Literal["predict", "input"] = "predict",
+    convention: str = "predict",
     title: str = "Encoder-decoder attention as an alignment",
 ) -> Picture:
     """Encoder-decoder weights beside the gold word alignment.

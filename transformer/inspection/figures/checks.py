@@ -46,7 +46,11 @@ class Sizes:
         return found
 
     def mask(self, name: str, value: ArrayLike, letters: str) -> Bool[np.ndarray, "..."]:
-        """The array of booleans; true means "may attend"."""
+        """The array of booleans; true means "may attend".
+
+        Raises:
+          InputError: for another shape or type.
+        """
         found = self._shaped(name, value, letters)
         if found.dtype != bool:
             raise InputError(
@@ -56,7 +60,11 @@ class Sizes:
         return found
 
     def tokens(self, name: str, value: Sequence[str], letter: str) -> list[str]:
-        """One string for each of the letter's positions."""
+        """One string for each of the letter's positions.
+
+        Raises:
+          InputError: for anything else, or for another number of them.
+        """
         found = list(value)
         if isinstance(value, str) or not all(isinstance(token, str) for token in found):
             raise InputError(f"{name} must be a list of strings, one a token, not {value!r}")
@@ -64,7 +72,11 @@ class Sizes:
         return found
 
     def index(self, name: str, value: int, letter: str) -> int:
-        """A place along the letter's axis, counted from its start even where given from its end."""
+        """A place along the letter's axis, counted from its start even where given from its end.
+
+        Raises:
+          InputError: when it is not there.
+        """
         size, _ = self.known[letter]
         if not -size <= value < size:
             raise InputError(
@@ -72,6 +84,17 @@ class Sizes:
                 "counted from the end)"
             )
         return value % size
+
+    def count(self, name: str, value: int, letter: str) -> int:
+        """A number of things, of as many as the letter has.
+
+        Raises:
+          InputError: when it is not from 1 to that.
+        """
+        size, _ = self.known[letter]
+        if not 1 <= value <= size:
+            raise InputError(f"{name} is {value}, but must be from 1 to {size}")
+        return value
 
     def _shaped(self, name: str, value: ArrayLike, letters: str) -> np.ndarray:
         try:

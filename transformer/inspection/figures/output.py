@@ -19,7 +19,7 @@ def plot_output_distribution(
     logits: ArrayLike,
     vocabulary: Sequence[str],
     target_in: Sequence[str],
-    target_out: Sequence[int],
+    target_out: ArrayLike,
     *,
     before: ArrayLike | None = None,
     target: ArrayLike | None = None,
@@ -57,7 +57,7 @@ def plot_output_distribution(
     if target is not None:
         aimed = sizes.array("target", target, "T V")
         check_distribution("target", aimed)
-    top_k = min(sizes.index("top_k", top_k - 1, "V") + 1, len(vocabulary))
+    top_k = sizes.count("top_k", top_k, "V")
 
     rows = parts.read_predict(read, [vocabulary[token] for token in right])
     left = parts.label_width(rows) + 0.12
@@ -134,7 +134,7 @@ def plot_logit_lens(
     lens_logits: ArrayLike,
     vocabulary: Sequence[str],
     target_in: Sequence[str],
-    target_out: Sequence[int],
+    target_out: ArrayLike,
     *,
     title: str = "Logit lens: what each decoder layer would predict",
 ) -> Picture:

@@ -3,6 +3,7 @@
 
 import textwrap
 from collections.abc import Sequence
+from numbers import Real
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -26,7 +27,7 @@ from transformer.inspection.figures.style import (
 LONGEST_LABEL = 1.6
 """Inches beyond which a token is cut."""
 
-Limits = tuple[float, float]
+Limits = tuple[Real, Real]
 
 
 def heat(
@@ -62,7 +63,7 @@ def cell_size(ax: Axes, shape: tuple[int, ...]) -> tuple[float, float]:
     return place.width * width / shape[1], place.height * height / shape[0]
 
 
-def numbers(image: AxesImage, form: str = "{:.2f}", least: float = -np.inf) -> None:
+def numbers(image: AxesImage, form: str = "{:.2f}", least: Real = -np.inf) -> None:
     """Writes each cell's value into it, where it is at least so much."""
     values = image.get_array()
     ax = image.axes
@@ -100,7 +101,7 @@ def words(image: AxesImage, tokens: Sequence[Sequence[str]], form: str = "{:.2f}
         ax.text(x, row, number, ha="right", fontsize=size * 0.85, **look)
 
 
-def row_labels(ax: Axes, labels: Sequence[str], size: float = 8, side: str = "left") -> None:
+def row_labels(ax: Axes, labels: Sequence[str], size: Real = 8, side: str = "left") -> None:
     """One label a row, outside the axes."""
     size = min(size, 72 * cell_size(ax, (len(labels), 1))[1] * 0.85)
     ax.set_yticks(range(len(labels)), [shortened(label, LONGEST_LABEL, size) for label in labels])
@@ -109,7 +110,7 @@ def row_labels(ax: Axes, labels: Sequence[str], size: float = 8, side: str = "le
         ax.yaxis.tick_right()
 
 
-def column_labels(ax: Axes, labels: Sequence[str], size: float = 8, side: str = "top") -> None:
+def column_labels(ax: Axes, labels: Sequence[str], size: Real = 8, side: str = "top") -> None:
     """One label a column, upright where they do not fit beside each other."""
     size, upright = column_label_form(labels, cell_size(ax, (1, len(labels)))[0], size)
     ax.set_xticks(
@@ -122,25 +123,25 @@ def column_labels(ax: Axes, labels: Sequence[str], size: float = 8, side: str = 
         ax.xaxis.tick_top()
 
 
-def column_label_form(labels: Sequence[str], cell: float, size: float = 8) -> tuple[float, bool]:
+def column_label_form(labels: Sequence[str], cell: Real, size: Real = 8) -> tuple[Real, bool]:
     """The size of the labels of columns that are so many inches wide, and whether they stand."""
-    upright = label_width(labels, size) > cell * 0.95
+    upright = bool(label_width(labels, size) > cell * 0.95)
     return (min(size, 72 * cell * 0.85) if upright else size), upright
 
 
-def label_width(labels: Sequence[str], size: float = 8) -> float:
+def label_width(labels: Sequence[str], size: Real = 8) -> float:
     """Inches that the labels of rows take."""
     return max(text_width(shortened(label, LONGEST_LABEL, size), size) for label in labels)
 
 
-def label_height(labels: Sequence[str], cell: float, size: float = 8) -> float:
+def label_height(labels: Sequence[str], cell: Real, size: Real = 8) -> float:
     """Inches that the labels of columns so wide take."""
     size, upright = column_label_form(labels, cell, size)
     return (label_width(labels, size) if upright else size / 72) + 0.08
 
 
 def colour_bar(
-    picture: Picture, image: AxesImage, label: str, left: float, top: float, height: float
+    picture: Picture, image: AxesImage, label: str, left: Real, top: Real, height: Real
 ) -> Axes:
     """A scale for the colours of a heat map, 0.12 inches wide with its numbers beside it."""
     ax = axes(picture, left, top, 0.12, height)
@@ -159,17 +160,7 @@ COLOUR_BAR_WIDTH = 0.85
 """Inches that a colour bar takes with its numbers, its label and the space before it."""
 
 
-def axis_names(
-    ax: Axes, rows: str | None = None, columns: str | None = None, label_room: float = 0.0
-) -> None:
-    """What the rows and the columns are, in small letters."""
-    if rows:
-        ax.set_ylabel(rows, fontsize=7.5, color=SOFT)
-    if columns:
-        ax.set_xlabel(columns, fontsize=7.5, color=SOFT)
-
-
-def outline(ax: Axes, row: float, column: float, colour: str, *, width: float = 1.6) -> Rectangle:
+def outline(ax: Axes, row: Real, column: Real, colour: str, *, width: Real = 1.6) -> Rectangle:
     """A frame around one cell of a heat map."""
     return ax.add_patch(
         Rectangle(
@@ -190,7 +181,7 @@ def largest(*arrays: Float[np.ndarray, "..."]) -> float:
     return max((float(np.abs(array).max()) for array in arrays), default=0.0) or 1.0
 
 
-def signed(ax: Axes, values: Float[np.ndarray, "R C"], most: float) -> AxesImage:
+def signed(ax: Axes, values: Float[np.ndarray, "R C"], most: Real) -> AxesImage:
     """A heat map of values of both signs, white at 0."""
     return heat(ax, values, (-most, most), SIGNED)
 
@@ -211,6 +202,6 @@ def read_predict(target_in: Sequence[str], target_out: Sequence[str]) -> list[st
     return [f"{read} → {predicted}" for read, predicted in zip(target_in, target_out, strict=True)]
 
 
-def unit_text(ax: Axes, x: float, y: float, text: str, **options) -> None:
+def unit_text(ax: Axes, x: Real, y: Real, text: str, **options) -> None:
     """Text on a `canvas`, centred unless said otherwise."""
     ax.text(x, y, text, **({"ha": "center", "va": "center", "color": INK} | options))

@@ -11,6 +11,7 @@ import functools
 import io
 import textwrap
 from collections.abc import Callable
+from numbers import Real
 from typing import ParamSpec
 
 import matplotlib
@@ -105,7 +106,7 @@ def styled(draw: Callable[Parameters, Picture]) -> Callable[Parameters, Picture]
     return drawn
 
 
-def sheet(width: float, height: float, title: str, note: str = "") -> Picture:
+def sheet(width: Real, height: Real, title: str, note: str = "") -> Picture:
     """An empty figure for content of this size, under a title and a line that says more.
 
     Content lies from `MARGIN` to the right and from `HEADER` down. A title or note that is wider
@@ -128,7 +129,7 @@ def sheet(width: float, height: float, title: str, note: str = "") -> Picture:
     return picture
 
 
-def axes(picture: Picture, left: float, top: float, width: float, height: float) -> Axes:
+def axes(picture: Picture, left: Real, top: Real, width: Real, height: Real) -> Axes:
     """Axes at a place of the content, in inches."""
     full_width, full_height = picture.get_size_inches()
     top = HEADER + picture.more_header + top
@@ -142,16 +143,16 @@ def axes(picture: Picture, left: float, top: float, width: float, height: float)
     )
 
 
-def canvas(picture: Picture, width: float, height: float) -> Axes:
+def canvas(picture: Picture, width: Real, height: Real) -> Axes:
     """Axes without a frame over the whole content, whose units are inches from its top left."""
-    ax = axes(picture, 0, 0, width, height)
+    ax = axes(picture, 0.0, 0.0, width, height)
     ax.set_xlim(0, width)
     ax.set_ylim(height, 0)
     ax.set_axis_off()
     return ax
 
 
-def text_width(text: str, size: float) -> float:
+def text_width(text: str, size: Real) -> float:
     """Inches that a text of this size in points takes."""
     if not text:
         return 0.0
@@ -160,7 +161,7 @@ def text_width(text: str, size: float) -> float:
     return width / 72
 
 
-def widest(texts: list[str], size: float) -> float:
+def widest(texts: list[str], size: Real) -> float:
     """Inches of the widest of several texts."""
     return max((text_width(text, size) for text in texts), default=0.0)
 
@@ -183,7 +184,7 @@ def _font() -> ft2font.FT2Font:
     return font_manager.get_font(font_manager.findfont(FONT))
 
 
-def shortened(token: str, width: float, size: float) -> str:
+def shortened(token: str, width: Real, size: Real) -> str:
     """The token, cut with an ellipsis where it is wider than so many inches."""
     token = shown(token)
     if text_width(token, size) <= width:
@@ -193,7 +194,7 @@ def shortened(token: str, width: float, size: float) -> str:
     return token + "…"
 
 
-def _wrapped(text: str, width: float, size: float) -> list[str]:
+def _wrapped(text: str, width: Real, size: Real) -> list[str]:
     """Lines that are no wider than so many inches."""
     average = text_width(text, size) / len(text)
     return textwrap.wrap(text, max(int(width / average / 1.03), 10))

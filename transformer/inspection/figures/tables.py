@@ -2,6 +2,7 @@
 """One number a head, a site, or a token: head tables, patch maps, attributions; and masks."""
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 
 import numpy as np
 from matplotlib.colors import ListedColormap
@@ -13,7 +14,7 @@ from transformer.inspection.figures.checks import Sizes
 from transformer.inspection.figures.style import Picture
 
 
-def _scale(values: list[np.ndarray], limits: tuple[float, float] | None):
+def _scale(values: list[np.ndarray], limits: tuple[Real, Real] | None):
     """From 0 for values of one sign, white at 0 for values of both."""
     low, high = (min(v.min() for v in values), max(v.max() for v in values))
     if limits is not None:
@@ -30,7 +31,7 @@ def plot_head_table(
     *,
     label: str = "value",
     form: str = "{:.2f}",
-    limits: tuple[float, float] | None = None,
+    limits: tuple[Real, Real] | None = None,
     title: str = "One number for every head",
 ) -> Picture:
     """A number for each head of each layer, side by side for each kind of attention.
@@ -264,7 +265,7 @@ def plot_masks(
         at += label
         ax = style.axes(picture, at, top, wide, cell * len(rows))
         ax.set_label(name)
-        parts.heat(ax, mask.astype(float), (0, 1), ListedColormap([style.PAPER, style.SKY]), ~mask)
+        parts.heat(ax, mask.astype(float), (0.0, 1.0), ListedColormap([style.PAPER, style.SKY]), ~mask)
         dots = np.argwhere(mask)
         ax.plot(
             dots[:, 1],
