@@ -74,6 +74,7 @@ def plot_positional_encoding(
         ax.plot(np.arange(length), mean, color=style.BLUE, linewidth=1.4)
         ax.axhline(0, color=style.FAINT, linewidth=0.6, zorder=0)
         ax.set_title("by distance k")
+        ax.set_xticks(_few(length))
         ax.set_xlabel("k", fontsize=7.5)
         ax.tick_params(labelsize=7)
         told.append(
@@ -91,8 +92,12 @@ def plot_positional_encoding(
 def _count(ax, across: str, columns: int, down: str, rows: int) -> None:
     """Numbered axes."""
     for axis, size in ((ax.xaxis, columns), (ax.yaxis, rows)):
-        ticks = sorted({0, size // 2, size - 1})
-        axis.set_ticks(ticks, [str(tick) for tick in ticks])
+        axis.set_ticks(_few(size), map(str, _few(size)))
     ax.tick_params(labelsize=7)
     ax.set_xlabel(across, fontsize=7.5, labelpad=1)
     ax.set_ylabel(down, fontsize=7.5, labelpad=1)
+
+
+def _few(size: int) -> list[int]:
+    """The first, the middle and the last of so many places."""
+    return sorted({0, size // 2, size - 1})

@@ -265,7 +265,9 @@ def plot_masks(
         at += label
         ax = style.axes(picture, at, top, wide, cell * len(rows))
         ax.set_label(name)
-        parts.heat(ax, mask.astype(float), (0.0, 1.0), ListedColormap([style.PAPER, style.SKY]), ~mask)
+        parts.heat(
+            ax, mask.astype(float), (0.0, 1.0), ListedColormap([style.PAPER, style.SKY]), ~mask
+        )
         dots = np.argwhere(mask)
         ax.plot(
             dots[:, 1],
