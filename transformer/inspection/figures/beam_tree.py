@@ -84,7 +84,7 @@ def plot_beam_tree(
                 content,
                 x + wide - 0.05,
                 y + high / 2,
-                f"{step.log_probs[beam]:.2f}",
+                _two_digits(step.log_probs[beam]),
                 ha="right",
                 fontsize=6.5,
                 zorder=3,
@@ -105,7 +105,7 @@ def plot_beam_tree(
                 **look,
             )
             _node(content, at, y, 1.55, high, rank == 0, False)
-            text = f"{mark}{one.log_prob:.2f}   score {one.score:.3f}"
+            text = f"{mark}{_two_digits(one.log_prob)}   score {one.score:.3f}"
             parts.unit_text(
                 content,
                 at + 0.08,
@@ -139,6 +139,11 @@ def _greedy(log: SearchLog) -> dict[int, int]:
             break
         found[index + 1] = following.index(tokens)
     return found
+
+
+def _two_digits(value: float) -> str:
+    """Without the sign of a zero."""
+    return f"{round(value, 2) + 0.0:.2f}"
 
 
 def _node(content, left, top, wide, high, strong, dashed) -> None:

@@ -27,6 +27,8 @@ def plot_residual_flow(
     With post-norm the stream goes on as LayerNorm(x + f(x)); with pre-norm as x + f(x), and f reads
     LayerNorm(x).
 
+    The arrays are those of `sublayers.flow`.
+
     Args:
       before: [U,T,D], x: the stream that enters each of U sub-layers, layer after layer.
       added: [U,T,D], f(x): what the sub-layer computes.
@@ -68,7 +70,11 @@ def plot_residual_flow(
     third_left = second_left + panel + 0.35 if beside else second_left
     third_top = second_top if beside else second_top + high + 0.3 + heading
     width = max(third_left + panel, left + chart + 2.2)
-    picture = style.sheet(width, third_top + high + (0.35 if beside else 0.05), title)
+    note = (
+        "x is the stream that comes to a sub-layer, f(x) what it computes. LayerNorm(x + f(x)) "
+        "goes on with post-norm; x + f(x) with pre-norm, where f reads LayerNorm(x)."
+    )
+    picture = style.sheet(width, third_top + high + (0.35 if beside else 0.05), title, note)
 
     chart_top = second_top if beside else top
     ax = style.axes(picture, left, chart_top, chart, high)
