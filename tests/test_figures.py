@@ -254,6 +254,17 @@ def test_the_same_data_give_the_same_bytes(name, tmp_path):
     assert b"<dc:date>" not in files[0][1]
 
 
+def test_titles_and_names_are_shown_however_awkward_they_are(tmp_path):
+    for title in ["", "$a_{", "你", LONG_WORD * 4, "a\nb"]:
+        figure = figures.plot_head_table({title or "x": [[1.0]]}, label=title, title=title)
+        figures.save(figure, tmp_path / "f.png", dpi=40)
+    token = "▁你"
+    figure = figures.plot_token_heads(np.ones((1, 1, 1)), 0, [token], ["שלום"])
+    figures.save(figure, tmp_path / "f.png", dpi=40)
+    assert "▁<4F60>" in {text.get_text() for text in every_text(figure)}
+    assert token in figures.describe(figure)
+
+
 def test_long_descriptions_stay_short_enough_to_be_listened_to():
     told = {name: len(figures.describe(drawn(name, "long"))) for name in DRAWN}
     assert {name: length for name, length in told.items() if length > 2000} == {}
@@ -721,6 +732,10 @@ WRONG = {
     "attributions to too few tokens": (
         lambda: figures.plot_attribution(np.zeros((1, 4)), ["a", "b"], ["c"], ["x"]),
         r"source and prefix together has 3 tokens, but attribution says that S\+T is 4",
+    ),
+    "rows of unequal sides": (
+        lambda: figures.read_predict(ROWS, KEYS),
+        "target_out has 5 tokens, but target_in says that T is 4",
     ),
     "no table": (lambda: figures.plot_head_table({}), "values is empty"),
     "no positions": (lambda: figures.plot_positional_encoding({}), "tables is empty"),

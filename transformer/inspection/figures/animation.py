@@ -8,7 +8,8 @@ from numbers import Real
 
 import numpy as np
 from etils import epath
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.patches import FancyBboxPatch
 from PIL import Image
 
@@ -20,6 +21,9 @@ from transformer.inspection.figures.style import Picture
 from transformer.inspection.search_log import SearchLog
 from transformer.paths import absolute, write_whole
 
+LINE, BAR = 0.35, 0.27
+"""Inches from line to line of tokens, and from bar to bar."""
+
 
 @style.styled
 def _frame_picture(
@@ -27,60 +31,55 @@ def _frame_picture(
 ) -> Picture:
     """One picture of the animation; all have the same size. Number 0 shows the encoder alone."""
     width = 9.0
-    lines_of = lambda tokens: _flowed(tokens, width - 0.1)  # noqa: E731
-    source_lines = lines_of(source)
-    whole = ["start", *words_of(vocabulary, [frame.chosen for frame in frames])]
-    target_lines = lines_of(whole)
-    top_k = len(frames[0].tokens)
-    high = 0.35 * (len(source_lines) + len(target_lines)) + 1.0 + 0.27 * (top_k + 1) + 0.3
-    steps = len(frames)
-    headline = (
-        f"Step {number} of {steps}: read and predict"
-        if number
-        else "First the encoder reads the whole source, once"
-    )
+    target = ["start", *words_of(vocabulary, [frame.chosen for frame in frames])]
+    source_lines, target_lines = _in_lines(source, width), _in_lines(target, width)
+    bars = len(frames[0].tokens) + 1
+    high = LINE * (len(source_lines) + len(target_lines)) + 1.0 + BAR * bars + 0.3
+    headline = "First the encoder reads the whole source, once"
+    if number:
+        headline = f"Step {number} of {len(frames)}: read and predict"
     picture = style.sheet(width, high, headline, said)
     content = style.canvas(picture, width, high)
+    heading = {"ha": "left", "color": style.SOFT}
     frame = frames[number - 1] if number else None
-    shade = frame.reads if frame is not None and frame.reads is not None else None
-    parts.unit_text(content, 0, 0.08, "source", ha="left", color=style.SOFT)
-    y = _flow(content, source_lines, 0.22, shade)
-    y += 0.25
-    parts.unit_text(content, 0, y, "target so far", ha="left", color=style.SOFT)
-    emphasised = np.zeros(len(whole))
-    if number:
-        emphasised[number - 1] = 1.0
-    after = _flow(content, target_lines, y + 0.14, None, number, emphasised)
-    if frame is not None:
-        y = after + 0.3
-        parts.unit_text(content, 0, y, "most probable next tokens", ha="left", color=style.SOFT)
-        bars = list(zip(frame.tokens, frame.probabilities, strict=True))
-        if not frame.listed:
-            bars.append((frame.chosen, frame.probability))
-        for place, (token, probability) in enumerate(bars):
-            at = y + 0.22 + 0.27 * place
-            taken = token == frame.chosen
-            [word] = words_of(vocabulary, [token])
-            weight = "bold" if taken else "normal"
-            text = style.shortened(word, 1.5, 9)
-            parts.unit_text(content, 1.7, at, text, ha="right", fontsize=9, fontweight=weight)
-            colour = style.VERMILION if taken else style.SKY
-            content.barh(at, 5.5 * probability, 0.18, left=1.8, color=colour)
-            said = f"{probability:.2g}" + ("  ← taken" if taken else "")
-            parts.unit_text(content, 1.86 + 5.5 * probability, at, said, ha="left")
-    picture.description = headline + "."
-    if frame is not None:
-        read = whole[number - 1]
-        picture.description = (
-            f"Step {number} of {steps}: reads {read!r}"
-            + (f", most from source {source[shade.argmax()]!r}" if shade is not None else "")
-            + f", predicts {whole[number]!r}."
-        )
+    reads = None if frame is None else frame.reads
+    faces = [style.PAPER] * len(source) if reads is None else list(map(style.WEIGHTS, reads))
+    parts.unit_text(content, 0, 0.08, "source", **heading)
+    end = _boxes(content, source_lines, 0.22, faces, None)
+    parts.unit_text(content, 0, end + 0.25, "target so far", **heading)
+    faces = [style.PAPER] * max(number, 1)
+    end = _boxes(content, target_lines, end + 0.39, faces, number - 1 if number else None)
+    if frame is None:
+        picture.description = headline + "."
+        return picture
+    parts.unit_text(content, 0, end + 0.3, "most probable next tokens", **heading)
+    _bars(content, frame, vocabulary, end + 0.52)
+    picture.description = (
+        f"Step {number} of {len(frames)}: reads {target[number - 1]!r}"
+        + (f", most from source {source[reads.argmax()]!r}" if reads is not None else "")
+        + f", predicts {target[number]!r}."
+    )
     return picture
 
 
-def _flowed(tokens: Sequence[str], width: Real) -> list[list[tuple[int, str, float, float]]]:
-    """Tokens set in lines: (place, text, left, width)."""
+def _bars(content: Axes, frame: Frame, vocabulary: Sequence[str], top: Real) -> None:
+    """The most probable tokens and, where it is not among them, the one that was taken."""
+    bars = list(zip(frame.tokens, frame.probabilities, strict=True))
+    if not frame.listed:
+        bars.append((frame.chosen, frame.probability))
+    for place, (token, probability) in enumerate(bars):
+        y, taken = top + BAR * place, token == frame.chosen
+        [word] = words_of(vocabulary, [token])
+        look = {"ha": "right", "fontsize": 9, "fontweight": style.weight(word, taken)}
+        parts.unit_text(content, 1.7, y, style.shortened(word, 1.5, 9), **look)
+        colour = style.VERMILION if taken else style.SKY
+        content.barh(y, 5.5 * probability, 0.18, left=1.8, color=colour)
+        said = f"{probability:.2g}" + ("  ← taken" if taken else "")
+        parts.unit_text(content, 1.86 + 5.5 * probability, y, said, ha="left")
+
+
+def _in_lines(tokens: Sequence[str], width: Real) -> list[list[tuple[int, str, float, float]]]:
+    """Tokens set in lines of so many inches: (place, text, left, width)."""
     lines, at = [[]], 0.0
     for place, token in enumerate(tokens):
         text = style.shortened(token, 2.0, 10)
@@ -93,16 +92,14 @@ def _flowed(tokens: Sequence[str], width: Real) -> list[list[tuple[int, str, flo
     return lines
 
 
-def _flow(content, lines, top, shade, shown_to=None, emphasised=None) -> float:
-    """Draws lines of tokens in boxes; returns where they end."""
+def _boxes(content: Axes, lines, top: Real, faces: list, framed: int | None) -> float:
+    """Draws tokens in boxes, as many as have a face; returns where the last line ends."""
     for number, line in enumerate(lines):
-        y = top + 0.35 * number
+        y = top + LINE * number
         for place, text, left, wide in line:
-            if shown_to is not None and place >= max(shown_to, 1):
+            if place >= len(faces):
                 continue
-            weight = 0.0 if shade is None else float(shade[place])
-            face = style.WEIGHTS(weight) if shade is not None else style.PAPER
-            frame = emphasised is not None and emphasised[place]
+            face, strong = to_rgba(faces[place]), place == framed
             content.add_patch(
                 FancyBboxPatch(
                     (left, y),
@@ -110,15 +107,14 @@ def _flow(content, lines, top, shade, shown_to=None, emphasised=None) -> float:
                     0.27,
                     boxstyle="round,pad=0,rounding_size=0.04",
                     facecolor=face,
-                    edgecolor=style.VERMILION if frame else style.SOFT,
-                    linewidth=1.6 if frame else 0.5,
+                    edgecolor=style.VERMILION if strong else style.SOFT,
+                    linewidth=1.6 if strong else 0.5,
                     clip_on=False,
                 )
             )
-            ink = style.ink_on(face) if shade is not None else style.INK
-            middle = left + wide / 2
-            parts.unit_text(content, middle, y + 0.13, text, fontsize=10, color=ink)
-    return top + 0.35 * len(lines)
+            look = {"fontsize": 10, "color": style.ink_on(face)}
+            parts.unit_text(content, left + wide / 2, y + 0.13, text, **look)
+    return top + LINE * len(lines)
 
 
 def animate_decoding(

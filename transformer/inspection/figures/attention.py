@@ -294,7 +294,7 @@ def _token_heads_picture(values, undefined, token, queries, keys, normalize, tit
             ha="right",
             fontsize=size,
             color=style.INK if chosen else style.SOFT,
-            fontweight="bold" if chosen else "normal",
+            fontweight=style.weight(label, chosen),
             alpha=1 if chosen else 0.75,
         )
     for place, label in enumerate(keys):

@@ -17,7 +17,6 @@ from transformer.inspection.search_log import SearchLog
 class Frame:
     """One step on the way to one result."""
 
-    prefix: tuple[int, ...]
     tokens: list[int]
     """The most probable next tokens, the most probable first."""
     probabilities: Float[np.ndarray, " k"]
@@ -53,7 +52,6 @@ def frames_of(log: SearchLog, result: int, layer: int, head: int | None) -> list
             reads = _mean_over_heads(step.cross_attention[beam], layer, head)
         frames.append(
             Frame(
-                found.tokens[:index],
                 step.top_tokens[beam].tolist(),
                 np.exp(step.top_log_probs[beam]),
                 reads,

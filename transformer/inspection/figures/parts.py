@@ -12,6 +12,7 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
 from transformer.arrays import Bool, Float
+from transformer.inspection.figures.checks import Sizes
 from transformer.inspection.figures.style import (
     INK,
     SIGNED,
@@ -21,6 +22,7 @@ from transformer.inspection.figures.style import (
     axes,
     ink_on,
     shortened,
+    shown,
     text_width,
 )
 
@@ -85,33 +87,30 @@ def numbers(image: AxesImage, form: str = "{:.2f}", least: Real = -np.inf) -> No
         )
 
 
-def words(image: AxesImage, tokens: Sequence[Sequence[str]], form: str = "{:.2f}") -> None:
+def words(image: AxesImage, tokens: Sequence[Sequence[str]]) -> None:
     """Writes a token and the cell's value into each cell, the token cut to what has room."""
     values, ax = image.get_array(), image.axes
     width, height = cell_size(ax, values.shape)
     size = min(7.5, 72 * height * 0.5)
-    room = width - text_width(form.format(0), size * 0.85) - 0.14
+    room = width - text_width("0.00", size * 0.85) - 0.14
     for (row, column), value in np.ndenumerate(values):
         ink = ink_on(image.cmap(image.norm(value)))
         look = {"va": "center_baseline", "color": ink}
         token = shortened(tokens[row][column], room, size)
         ax.text(column - 0.5 + 0.04 / width, row, token, ha="left", fontsize=size, **look)
-        number = form.format(value)
         x = column + 0.5 - 0.04 / width
-        ax.text(x, row, number, ha="right", fontsize=size * 0.85, **look)
+        ax.text(x, row, f"{value:.2f}", ha="right", fontsize=size * 0.85, **look)
 
 
-def row_labels(ax: Axes, labels: Sequence[str], size: Real = 8, side: str = "left") -> None:
-    """One label a row, outside the axes."""
+def row_labels(ax: Axes, labels: Sequence[str], size: Real = 8) -> None:
+    """One label a row, left of the axes."""
     size = min(size, 72 * cell_size(ax, (len(labels), 1))[1] * 0.85)
     ax.set_yticks(range(len(labels)), [shortened(label, LONGEST_LABEL, size) for label in labels])
     ax.tick_params(axis="y", length=0, labelsize=size, pad=3)
-    if side == "right":
-        ax.yaxis.tick_right()
 
 
-def column_labels(ax: Axes, labels: Sequence[str], size: Real = 8, side: str = "top") -> None:
-    """One label a column, upright where they do not fit beside each other."""
+def column_labels(ax: Axes, labels: Sequence[str], size: Real = 8) -> None:
+    """One label a column, above the axes; upright where they do not fit beside each other."""
     size, upright = column_label_form(labels, cell_size(ax, (1, len(labels)))[0], size)
     ax.set_xticks(
         range(len(labels)),
@@ -119,8 +118,7 @@ def column_labels(ax: Axes, labels: Sequence[str], size: Real = 8, side: str = "
         rotation=90 if upright else 0,
     )
     ax.tick_params(axis="x", length=0, labelsize=size, pad=3)
-    if side == "top":
-        ax.xaxis.tick_top()
+    ax.xaxis.tick_top()
 
 
 def column_label_form(labels: Sequence[str], cell: Real, size: Real = 8) -> tuple[Real, bool]:
@@ -148,8 +146,9 @@ def colour_bar(
     bar = picture.colorbar(image, cax=ax)
     bar.outline.set_linewidth(0.5)
     ax.tick_params(labelsize=7)
-    at_once = max(int(len(label) * height / max(text_width(label, 7.5), 1e-6)), 8)
-    ax.set_ylabel("\n".join(textwrap.wrap(label, at_once)), fontsize=7.5)
+    if label:
+        at_once = max(int(len(label) * height / text_width(label, 7.5)), 8)
+        ax.set_ylabel("\n".join(textwrap.wrap(shown(label), at_once)), fontsize=7.5)
     low, high = image.get_clim()
     ticks = np.linspace(low, high, 3 if height < 1.5 or (low, high) != (0.0, 1.0) else 5)
     bar.set_ticks(ticks, labels=[f"{tick:.3g}" for tick in ticks])
@@ -198,10 +197,21 @@ def list_of(things: Sequence[str], most: int = 8) -> str:
 
 
 def read_predict(target_in: Sequence[str], target_out: Sequence[str]) -> list[str]:
-    """What the rows of a decoder are called: the token that is read, and the one it predicts."""
-    return [f"{read} → {predicted}" for read, predicted in zip(target_in, target_out, strict=True)]
+    """What the rows of a decoder are called: the token that is read, and the one it predicts.
+
+    Raises:
+      InputError: when there are not equally many of both.
+    """
+    sizes = Sizes()
+    both = zip(
+        sizes.tokens("target_in", target_in, "T"),
+        sizes.tokens("target_out", target_out, "T"),
+        strict=True,
+    )
+    return [f"{read} → {predicted}" for read, predicted in both]
 
 
 def unit_text(ax: Axes, x: Real, y: Real, text: str, **options) -> None:
     """Text on a `canvas`, centred unless said otherwise."""
-    ax.text(x, y, text, **({"ha": "center", "va": "center", "color": INK} | options))
+    visible = "\n".join(map(shown, text.split("\n"))) if text else ""
+    ax.text(x, y, visible, **({"ha": "center", "va": "center", "color": INK} | options))

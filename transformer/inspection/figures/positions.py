@@ -47,7 +47,7 @@ def plot_positional_encoding(
         ax = style.axes(picture, at, here, wide, high)
         ax.set_label(f"{name} table")
         image = parts.signed(ax, pe, parts.largest(pe))
-        ax.set_title(name)
+        ax.set_title(style.shown(name))
         _count(ax, "dimension", width, "position", length)
         at += wide
         parts.colour_bar(picture, image, "", at + 0.1, here, high)

@@ -190,7 +190,7 @@ def _steps_picture(strips, numbers, place, words) -> Picture:
     bar_left, bar_width = columns["weights"]
     for s, token in enumerate(tokens):
         y = top + row * (s + 0.5)
-        look = {"fontweight": "bold"} if s == query else {}
+        look = {"fontweight": style.weight(token, s == query)}
         label = style.shortened(token, parts.LONGEST_LABEL, small["fontsize"])
         parts.unit_text(content, left - 0.06, y, label, ha="right", **small, **look)
         for name, values in (("products", products), ("scores", scores)):

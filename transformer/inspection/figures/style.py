@@ -30,7 +30,7 @@ from transformer.paths import absolute, write_whole
 
 INK, SOFT, FAINT, PAPER = "#1b1b1b", "#5c5c5c", "#d9d9d9", "#ffffff"
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-ORANGE, SKY, YELLOW = "#E69F00", "#56B4E9", "#F0E442"
+ORANGE, SKY = "#E69F00", "#56B4E9"
 HEAD_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, INK)
 """Okabe and Ito's, which colour-blind readers can tell apart; yellow is too faint for lines."""
 DASHES = ("-", "--", ":", "-.")
@@ -63,7 +63,6 @@ _STYLE = [
         "savefig.facecolor": PAPER,
         "svg.hashsalt": "transformer.inspection.figures",
         "svg.fonttype": "path",
-        "hatch.linewidth": 0.5,
     },
 ]
 
@@ -81,6 +80,8 @@ class Picture(Figure):
 
     description = ""
     """What a reader who does not see the figure is told: what it is, and what it shows."""
+    title_height = 0.0
+    """Inches that the title takes beyond its first line."""
 
     def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
         """What a notebook shows: the picture with its alternative text, or the text alone."""
@@ -110,16 +111,16 @@ def sheet(width: Real, height: Real, title: str, note: str = "") -> Picture:
     """An empty figure for content of this size, under a title and a line that says more.
 
     Content lies from `MARGIN` to the right and from `HEADER` down. A title or note that is wider
-    than the content is broken into lines, for which the figure grows at the bottom.
+    than the content is broken into lines, for which the figure grows.
     """
     width = max(width + 2 * MARGIN, 4.2)
     titles = _wrapped(title, width - 2 * MARGIN, 11)
-    notes = _wrapped(note, width - 2 * MARGIN, 8) if note else []
+    notes = _wrapped(note, width - 2 * MARGIN, 8)
     notes_height = 0.17 * len(notes) + 0.1 if notes else 0.0
-    more = 0.2 * (len(titles) - 1)
-    full = HEADER + more + height + notes_height + MARGIN * 0.6
+    title_height = 0.2 * max(len(titles) - 1, 0)
+    full = HEADER + title_height + height + notes_height + MARGIN * 0.6
     picture = Picture(figsize=(width, full), dpi=DPI)
-    picture.more_header = more
+    picture.title_height = title_height
     for number, line in enumerate(titles):
         y = 1 - (0.3 + 0.2 * number) / full
         picture.text(MARGIN / width, y, line, fontsize=11, va="center")
@@ -132,7 +133,7 @@ def sheet(width: Real, height: Real, title: str, note: str = "") -> Picture:
 def axes(picture: Picture, left: Real, top: Real, width: Real, height: Real) -> Axes:
     """Axes at a place of the content, in inches."""
     full_width, full_height = picture.get_size_inches()
-    top = HEADER + picture.more_header + top
+    top = HEADER + picture.title_height + top
     return picture.add_axes(
         (
             (MARGIN + left) / full_width,
@@ -161,11 +162,6 @@ def text_width(text: str, size: Real) -> float:
     return width / 72
 
 
-def widest(texts: list[str], size: Real) -> float:
-    """Inches of the widest of several texts."""
-    return max((text_width(text, size) for text in texts), default=0.0)
-
-
 def shown(token: str) -> str:
     """A token as a figure can show it: what has no glyph or is invisible, by its code point."""
     if not token.strip(" "):
@@ -175,13 +171,20 @@ def shown(token: str) -> str:
 
 @functools.cache
 def _shown_character(character: str) -> str:
-    visible = character.isprintable() and _font().get_char_index(ord(character))
+    visible = character.isprintable() and _font("normal").get_char_index(ord(character))
     return character if visible else f"<{ord(character):X}>"
 
 
+def weight(text: str, bold: bool) -> str:
+    """Bold where it is wished and the bold font has all that is to be shown."""
+    has_all = all(_font("bold").get_char_index(ord(character)) for character in shown(text))
+    return "bold" if bold and has_all else "normal"
+
+
 @functools.cache
-def _font() -> ft2font.FT2Font:
-    return font_manager.get_font(font_manager.findfont(FONT))
+def _font(weight: str) -> ft2font.FT2Font:
+    properties = font_manager.FontProperties(family=FONT, weight=weight)
+    return font_manager.get_font(font_manager.findfont(properties))
 
 
 def shortened(token: str, width: Real, size: Real) -> str:
@@ -196,6 +199,9 @@ def shortened(token: str, width: Real, size: Real) -> str:
 
 def _wrapped(text: str, width: Real, size: Real) -> list[str]:
     """Lines that are no wider than so many inches."""
+    if not text.strip():
+        return []
+    text = shown(text)
     average = text_width(text, size) / len(text)
     return textwrap.wrap(text, max(int(width / average / 1.03), 10))
 
@@ -206,12 +212,12 @@ def ink_on(colour: tuple[float, float, float, float]) -> str:
     return INK if linear @ (0.2126, 0.7152, 0.0722) > 0.2 else PAPER
 
 
-def describe(figure: Figure) -> str:
+def describe(figure: Picture) -> str:
     """A figure of this package in words, for those who do not see it."""
     return figure.description
 
 
-def save(figure: Figure, path: epath.PathLike, *, dpi: int = 160) -> epath.Path:
+def save(figure: Picture, path: epath.PathLike, *, dpi: int = 160) -> epath.Path:
     """Writes a figure, with its description inside, and nothing that differs from run to run.
 
     Args:
@@ -245,17 +251,16 @@ def save(figure: Figure, path: epath.PathLike, *, dpi: int = 160) -> epath.Path:
     return path
 
 
-def rendered(figure: Figure, kind: str, metadata: dict[str, str | None], dpi: int) -> bytes:
+def rendered(figure: Picture, kind: str, metadata: dict[str, str | None], dpi: int) -> bytes:
     """The bytes of a picture file."""
     file = io.BytesIO()
     with matplotlib.style.context(_STYLE):
         figure.savefig(file, format=kind, dpi=dpi, metadata=metadata)
     data = file.getvalue()
     if kind == "svg":
-        # A screen reader reads these; it does not look into matplotlib's RDF.
-        told = f'<svg role="img"><desc>{escape(figure.description)}</desc>'.encode()
-        opening, rest = data.split(b"<svg ", 1)
-        attributes, inside = rest.split(b">", 1)
-        role, desc = told.split(b">", 1)
-        data = opening + role + b" " + attributes + b">" + desc + inside
+        # A screen reader reads this; it does not look into matplotlib's RDF.
+        before, opened, after = data.partition(b"<svg ")
+        attributes, closed, inside = after.partition(b">")
+        told = f"<desc>{escape(figure.description)}</desc>".encode()
+        data = before + opened + b'role="img" ' + attributes + closed + told + inside
     return data
