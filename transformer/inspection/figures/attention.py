@@ -198,9 +198,12 @@ def _numbered(queries: list[str], keys: list[str], width: Real) -> list[str]:
     lines = []
     lists = {"tokens": keys} if queries == keys else {"keys": keys, "queries": queries}
     for name, tokens in lists.items():
-        listed = "   ".join(f"{n + 1} {style.shown(token)}" for n, token in enumerate(tokens))
+        # A number stays in one line with its token.
+        items = [f"{n + 1} {style.shown(token)}" for n, token in enumerate(tokens)]
+        listed = f"{name}:   " + "   ".join(item.replace(" ", "\xa0") for item in items)
         per_inch = len(listed) / style.text_width(listed, 7)
-        lines += textwrap.wrap(f"{name}:   {listed}", max(int(width * per_inch * 0.92), 30))
+        wrapped = textwrap.wrap(listed, max(int(width * per_inch * 0.92), 30))
+        lines += [line.replace("\xa0", " ") for line in wrapped]
     return lines
 
 

@@ -147,8 +147,9 @@ def colour_bar(
     bar.outline.set_linewidth(0.5)
     ax.tick_params(labelsize=7)
     if label:
+        label = shown(label)
         at_once = max(int(len(label) * height / text_width(label, 7.5)), 8)
-        ax.set_ylabel("\n".join(textwrap.wrap(shown(label), at_once)), fontsize=7.5)
+        ax.set_ylabel("\n".join(textwrap.wrap(label, at_once)), fontsize=7.5)
     low, high = image.get_clim()
     ticks = np.linspace(low, high, 3 if height < 1.5 or (low, high) != (0.0, 1.0) else 5)
     bar.set_ticks(ticks, labels=[f"{tick:.3g}" for tick in ticks])

@@ -56,7 +56,8 @@ def plot_head_table(
     cell, row, left, top, gap = 0.48, 0.32, 0.62, 0.55, 0.4
     deepest = max(len(table) for table in tables.values())
     spans = [
-        max(cell * table.shape[1], style.text_width(name, 9)) for name, table in tables.items()
+        max(cell * table.shape[1], style.text_width(style.shown(name), 9))
+        for name, table in tables.items()
     ]
     width = left + sum(spans) + gap * (len(spans) - 1) + parts.COLOUR_BAR_WIDTH + 0.1
     height = max(row * deepest, 0.9)
