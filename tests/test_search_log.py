@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log of a search tells what beam search did: its result, its hypotheses, where they read."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer.config import DecodeConfig
+from transformer.constraints import NEVER, Constraints
+from transformer.decoding import beam_search
+from transformer.errors import InputError
+from transformer.inspection import search_log
+from transformer.positions import shift_right
+
+EOS = 2
+SOURCE = [4, 7, 5, 10, 2]
+SEARCHES = {
+    "beams": DecodeConfig(beams=3, max_length=7),
+    "greedy": DecodeConfig(beams=1, max_length=7),
+    "constrained": DecodeConfig(
+        beams=4, max_length=6, min_length=3, block_ngrams=1, length_penalty="length", alpha=1.0
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=SEARCHES, ids=str)
+def searched(request, config, params):
+    """(decode, log): the same sentence searched in several ways."""
+    decode = SEARCHES[request.param]
+    return decode, search_log.record(params, config, SOURCE, decode=decode, top=4)
+
+
+def test_the_result_is_that_of_beam_search(model, params, searched):
+    decode, log = searched
+
+    @jax.jit
+    def search(params, row):
+        def call(method, *arguments):
+            return model.apply({"params": params}, *arguments, method=method)
+
+        memory, _ = call(model.encode, row)
+        return beam_search(
+            lambda tokens, cache: call(model.step, tokens, cache),
+            model.reorder,
+            call(model.init_cache, memory, row, decode.beams, decode.max_length),
+            jnp.array([decode.max_length]),
+            beams=decode.beams,
+            max_length=decode.max_length,
+            results=1,
+            penalty=decode.length_penalty,
+            alpha=decode.alpha,
+            constraints=Constraints(min_length=decode.min_length, block_ngrams=decode.block_ngrams),
+        )
+
+    found = jax.tree.map(lambda leaf: np.asarray(leaf)[0], search(params, jnp.array([SOURCE])))
+    assert len(log.results) == (found.scores > NEVER / 2).sum() >= 1
+    for place, result in enumerate(log.results):
+        assert list(result.tokens) == [int(token) for token in found.tokens[place] if token]
+        assert result.score == found.scores[place]
+        assert result.log_prob == found.log_probs[place]
+
+
+@pytest.fixture(scope="module")
+def by_teacher_forcing(model, params):
+    """tokens -> (logits [M, V], cross-attention [L, N, M, S]), one compiled pass for all."""
+
+    @jax.jit
+    def forward(target):
+        target_in = shift_right(target[None])
+        source = jnp.array([SOURCE])
+        logits, trace = model.apply({"params": params}, source, target_in, capture="weights")
+        return logits[0], trace.decoder.cross_attention.weights[:, 0]
+
+    def padded(tokens):
+        return forward(jnp.array([*tokens, *[0] * (8 - len(tokens))]))
+
+    return padded
+
+
+def test_hypotheses_have_the_log_probability_that_the_model_gives_their_tokens(
+    by_teacher_forcing, searched
+):
+    _, log = searched
+    checked = 0
+    for step in log.steps[1:]:
+        for tokens, total in zip(step.tokens, step.log_probs, strict=True):
+            log_probs = jax.nn.log_softmax(by_teacher_forcing(tokens)[0])
+            expected = sum(float(log_probs[t, token]) for t, token in enumerate(tokens))
+            np.testing.assert_allclose(total, expected, rtol=1e-4)
+            checked += 1
+    assert checked >= 4
+
+
+def test_every_hypothesis_is_its_parent_and_one_more_token(searched):
+    decode, log = searched
+    assert log.steps[0].tokens == ((),)
+    assert log.steps[0].parents == ()
+    for before, step in zip(log.steps, log.steps[1:], strict=False):
+        assert 1 <= len(step.tokens) <= decode.beams
+        assert list(step.log_probs) == sorted(step.log_probs, reverse=True)
+        for tokens, parent in zip(step.tokens, step.parents, strict=True):
+            assert tokens[:-1] == before.tokens[parent]
+            assert EOS not in tokens
+
+
+def test_the_finished_hypotheses_are_the_results_and_those_that_were_worse(searched):
+    decode, log = searched
+    finished = {(*step.tokens[one.beam], EOS): one for step in log.steps for one in step.finished}
+    assert len(finished) >= len(log.results)
+    for result in log.results:
+        np.testing.assert_allclose(finished[result.tokens].score, result.score, rtol=1e-5)
+        np.testing.assert_allclose(finished[result.tokens].log_prob, result.log_prob, rtol=1e-5)
+    kept = {result.tokens for result in log.results}
+    others = [one.score for tokens, one in finished.items() if tokens not in kept]
+    assert all(score <= log.results[-1].score + 1e-5 for score in others)
+
+
+def test_the_path_of_a_result_leads_through_the_hypotheses_that_it_begins_with(searched):
+    _, log = searched
+    for place, result in enumerate(log.results):
+        path = log.path(place)
+        assert len(path) == len(result.tokens)
+        for read, (step, beam) in enumerate(zip(log.steps, path, strict=False)):
+            assert step.tokens[beam] == result.tokens[:read]
+
+
+def test_predictions_and_attention_are_those_of_teacher_forcing(by_teacher_forcing, searched):
+    _, log = searched
+    for index, step in enumerate(log.steps):
+        assert step.top_tokens.shape == step.top_log_probs.shape == (len(step.tokens), 4)
+        for place, tokens in enumerate(step.tokens):
+            logits, weights = by_teacher_forcing(tokens)
+            expected, ids = jax.lax.top_k(jax.nn.log_softmax(logits[index]), 4)
+            np.testing.assert_array_equal(step.top_tokens[place], ids)
+            np.testing.assert_allclose(step.top_log_probs[place], expected, rtol=1e-3, atol=1e-4)
+            np.testing.assert_allclose(step.cross_attention[place], weights[:, :, index], atol=1e-5)
+
+
+def test_a_kernel_that_keeps_no_weights_is_looked_into_all_the_same(config, params):
+    decode = SEARCHES["beams"]
+    chunked = dataclasses.replace(config, attention_kernel="chunked")
+    log, expected = (search_log.record(params, c, SOURCE, decode=decode) for c in (chunked, config))
+    assert log.results == expected.results
+    assert log.steps[-1].cross_attention.shape == (len(log.steps[-1].tokens), 3, 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "words"),
+    [
+        ([[4, 2]], {}, r"source has shape \(1, 2\), but must be the ids of one sentence"),
+        ([], {}, "source has shape"),
+        ([4, 2, 0], {}, "source has the id 0, but must hold ids from 1 to 10, without padding"),
+        ([4, 11], {}, "source has the id 11"),
+        ([4, 2], {"decode": DecodeConfig(method="sample")}, "decode.method is 'sample'"),
+        ([4, 2], {"decode": DecodeConfig(groups=2)}, "decode.groups 2, but only plain"),
+        ([4, 2], {"results": 5}, "5 results asked for, but decode.beams is 4"),
+        ([4, 2], {"top": 0}, "top is 0, but must be at least 1"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(config, params, source, options, words):
+    with pytest.raises(InputError, match=words):
+        search_log.record(params, config, source, **options)
