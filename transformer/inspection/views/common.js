@@ -48,7 +48,8 @@ const table = (caption, columns, rows) => make("div", {class: "wide", tabindex: 
       cells.map(cell => make("td", {class: "number"}, cell)))))));
 
 // The drawing as a file; what it takes from the page's style is written into it.
-const saver = drawing => button("Save as SVG", () => {
+const saver = chosen => button("Save as SVG", () => {
+  const drawing = chosen instanceof Function ? chosen() : chosen;
   const {color, backgroundColor: fill} = getComputedStyle(document.body);
   const copy = drawing.cloneNode(true);
   const [x, y, width, height] = drawing.getAttribute("viewBox").split(" ");

@@ -53,7 +53,7 @@ views.heads = (options, [pair]) => {
         const lines = [...chosen].flatMap(i => [...columns.keys()].map(j => [weight(head, i, j), i, j]));
         return [text(head + 1, x + 6, 12, 13, {"text-anchor": "middle"}),
           ...lines.filter(([value]) => value > .01).map(([value, i, j]) => draw("line", {
-            x1: left, y1: y(i), x2: right, y2: y(j), stroke: fill, "stroke-opacity": fixed(value),
+            x1: left, y1: y(i), x2: right, y2: y(j) + (place + .5) * 14 / heads.length - 7, stroke: fill, "stroke-opacity": fixed(value),
             "stroke-width": fixed(1 + 3 * value)})),
           ...columns.map((_, j) => draw("rect", {x, y: y(j) - 8, width: 12, height: 16, fill,
             "fill-opacity": fixed(Math.sqrt(weight(head, row, j)))}))];

@@ -90,7 +90,8 @@ def token_lines(
         for column, weight in enumerate(head_weights[row].tolist()):
             x = right + 13 * head + 4
             if weight > 0.01:
-                ends = {"x1": left, "y1": y(row), "x2": right, "y2": y(column)}
+                end = y(column) + (head + 0.5) * 14 / len(weights) - 7
+                ends = {"x1": left, "y1": y(row), "x2": right, "y2": f"{end:g}"}
                 stroke = {"stroke": colour, "stroke_opacity": f"{weight:.3f}"}
                 width = f"{1 + 3 * weight:.3f}"
                 drawing.append(element("line", **ends, **stroke, stroke_width=width))
