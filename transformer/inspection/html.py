@@ -20,6 +20,8 @@ import re
 import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 
+from transformer.inspection import squeeze
+
 _NOT_HTML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 """Characters that an HTML file cannot hold."""
 
@@ -79,7 +81,7 @@ def page(title: str, *sections: Html, style: str | None = None, script: str = ""
         ),
         element("link", rel="icon", href="data:,"),
         element("title", title),
-        element("style", Html(_STYLE + (REPORT_STYLE if style is None else style))),
+        element("style", Html(squeeze.style(_STYLE + (REPORT_STYLE if style is None else style)))),
     )
     scripts = [element("script", Html(script))] if script else []
     body = element("body", element("main", element("h1", title), *sections), *scripts)
@@ -373,7 +375,6 @@ thead th { font-weight: 600; border-top: 0; vertical-align: bottom }
 .number { text-align: right; font-variant-numeric: tabular-nums }
 td.number { white-space: nowrap }
 svg text { fill: currentColor; font: 12px system-ui, sans-serif }
-@media print { main { max-width: none; padding: 0 } }
 """
 """Of every page."""
 
@@ -403,5 +404,6 @@ path.s2 { stroke: var(--s2) } path.s3 { stroke: var(--s3) }
 .mark.s0 { fill: var(--s0) } .mark.s1 { fill: var(--s1) }
 .mark.s2 { fill: var(--s2) } .mark.s3 { fill: var(--s3) }
 article { break-inside: avoid }
+@media print { main { max-width: none; padding: 0 } }
 """
 """Of pages with charts and sentences."""

@@ -6,7 +6,7 @@ const namespace = document.querySelector("svg").namespaceURI;
 const views = {};
 
 // An element; an attribute that is a function listens to the event of its name.
-const filled = (node, attributes, content) => {
+const filled = (node, attributes, content = []) => {
   for (const [name, value] of Object.entries(attributes))
     if (value instanceof Function) node.addEventListener(name, value);
     else if (value != null) node.setAttribute(name, value);
@@ -20,12 +20,21 @@ const draw = (tag, attributes = {}, ...content) =>
 
 // Each token between "first strong isolate" and "pop", so that it turns no text around it.
 const label = tokens => tokens.map(token => `\u2068${token}\u2069`).join(" → ");
-const fixed = (value, digits = 3) => value.toFixed(digits).replace(/^-(?=[0.]*$)/, "");
+const fixed = (value, digits = 3) => value.toFixed(digits);
 const range = count => [...Array(count).keys()];
 const sum = values => values.reduce((a, b) => a + b, 0);
 const within = (value, count) => Math.max(0, Math.min(count - 1, value));
 const colour = head => data.colours[head % data.colours.length];
-const arrows = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]};
+
+// Of the event `keydown`: what each key does; the arrow keys `move(down, right)`.
+const keys = acts => event => {
+  if (acts[event.key]) {
+    acts[event.key]();
+    event.preventDefault();
+  }
+};
+const arrows = move => ({ArrowUp: () => move(-1, 0), ArrowDown: () => move(1, 0),
+  ArrowLeft: () => move(0, -1), ArrowRight: () => move(0, 1)});
 
 // A label in a drawing, squeezed where it is longer than its room.
 const text = (content, x, y, room, attributes) => draw("text", {x, y, dy: ".32em", ...attributes,
@@ -47,16 +56,10 @@ const table = (caption, columns, rows) => make("div", {class: "wide", tabindex: 
       make("th", {scope: "row"}, first),
       cells.map(cell => make("td", {class: "number"}, cell)))))));
 
-// The drawing as a file; what it takes from the page's style is written into it.
+// The drawing as a file: dark on nothing, as paper wants it, whatever the page's colours are.
 const saver = chosen => button("Save as SVG", () => {
-  const drawing = chosen instanceof Function ? chosen() : chosen;
-  const {color, backgroundColor: fill} = getComputedStyle(document.body);
-  const copy = drawing.cloneNode(true);
-  const [x, y, width, height] = drawing.getAttribute("viewBox").split(" ");
-  filled(copy, {width, height, fill: color, color, style: "font:12px sans-serif"}, []);
-  copy.prepend(draw("rect", {x, y, width, height, fill}));
+  const copy = chosen().cloneNode(true);
+  filled(copy, {style: "color:#1b1b1b;fill:#1b1b1b;font:12px sans-serif"});
   const file = new Blob([new XMLSerializer().serializeToString(copy)], {type: "image/svg+xml"});
-  const href = URL.createObjectURL(file);
-  make("a", {href, download: "attention.svg"}).click();
-  setTimeout(() => URL.revokeObjectURL(href), 1000);
+  make("a", {href: URL.createObjectURL(file), download: "attention.svg"}).click();
 });

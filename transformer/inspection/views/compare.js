@@ -28,8 +28,8 @@ views.compare = ({names, patch, patched, ...options}, pairs) => {
   };
   const where = places(pairs[0], state, show);
   show();
-  const nodes = [tools(where.node, heads, saver(() => maps.lastChild.querySelector("svg"))),
-    make("p", {class: "hint"}, "Square cells: more in the second sentence; round cells: less. Arrow keys read the cells."), said, maps];
+  const nodes = [tools(where.nodes, heads, saver(() => maps.lastChild.querySelector("svg"))),
+    make("small", {}, "Square cells: more in the second sentence; round cells: less. Arrow keys read the cells."), said, maps];
   if (patch) {
     const cell = spoken(), levels = patch.map((_, level) => level ? `after layer ${level}` : "the stack's input");
     const positions = patched.map(label);

@@ -3,112 +3,99 @@
 views.heads = (options, [pair]) => {
   const state = {...options, heads: new Set(options.heads), kept: new Set()};
   const said = spoken(), buttons = make("span"), numbers = make("div");
-  const family = () => pair[state.family];
-
-  // The weight; or the head's share of the weights that all heads of the layer have there.
-  const weight = (head, i, j) => {
-    const own = head => family().weight(state.layer, head, i, j);
-    return state.shares ? own(head) / (sum(range(family().heads).map(own)) || 1) : own(head);
+  const set = changes => {
+    Object.assign(state, changes);
+    show();
   };
-  const choose = row => { state.row = within(row, family().rows.length); show(); };
-  const keep = () => {
-    state.kept.delete(state.row) || state.kept.add(state.row);
+  const toggle = (chosen, one) => {
+    chosen.delete(one) || chosen.add(one);
     show();
   };
   const picture = draw("svg", {
     tabindex: 0, role: "listbox", "aria-label": "Rows", "aria-multiselectable": true,
     mousemove: ({target}) => {
-      const row = target.closest("g[id]")?.dataset.row;
-      if (row != null && row != state.row) choose(+row);
+      const row = target.closest("g[id]")?.id.slice(1);
+      if (row && row != state.row) set({row: +row});
     },
-    click: keep,
-    keydown: event => {
-      const {key} = event;
-      if (arrows[key]) choose(state.row + sum(arrows[key]));
-      else if (key === " ") keep();
-      else if (key === "a") { state.kept = new Set(family().rows.keys()); show(); }
-      else if (key === "Escape") { state.kept.clear(); show(); }
-      else return;
-      event.preventDefault();
-    },
+    click: () => toggle(state.kept, state.row),
+    keydown: keys({
+      ...arrows((down, right) => set({row: state.row + down + right})),
+      " ": () => toggle(state.kept, state.row),
+      a: () => set({kept: new Set(pair[state.family].rows.keys())}),
+      Escape: () => set({kept: new Set()}),
+    }),
   });
 
   const show = () => {
-    const {title, layers, rows, columns} = family(), {layer, row, shares} = state;
-    const heads = [...state.heads].sort((a, b) => a - b);
-    const chosen = new Set([...state.kept, row]);
+    const {layer, shares, kept} = state, family = pair[state.family], {title, rows, columns} = family;
+    const all = range(family.heads), row = state.row = within(state.row, rows.length);
+    let heads = all.filter(head => state.heads.has(head));
+    if (!heads.length) state.heads = new Set(heads = all);
+    const shown = [...rows.keys()].filter(i => i === row || kept.has(i));
+
+    // The weight; or the head's share of the weights that all heads of the layer have there.
+    const weight = (head, i, j) => {
+      const own = head => family.weight(layer, head, i, j);
+      return own(head) / (shares && sum(all.map(own)) || 1);
+    };
+
     const left = rows[0].length > 1 ? 210 : 130, right = left + 190;
     const far = right + 13 * heads.length + 8, width = far + 130, y = place => 34 + 22 * place;
     filled(picture, {viewBox: `0 0 ${width} ${y(Math.max(rows.length, columns.length))}`,
-      style: `max-width:${width}px`, "aria-activedescendant": `row${row}`}, []);
+      style: `max-width:${width}px`, "aria-activedescendant": "r" + row});
     picture.replaceChildren(
-      ...rows.map((tokens, i) => draw("g", {id: `row${i}`, role: "option", "data-row": i,
-        "aria-selected": chosen.has(i), "font-weight": chosen.has(i) ? 700 : 400},
+      ...rows.map((tokens, i) => draw("g", {id: "r" + i, role: "option", "aria-selected": shown.includes(i)},
         draw("rect", {y: y(i) - 11, width: left, height: 22, fill: "#0b7fc4",
-          "fill-opacity": i === row ? .3 : chosen.has(i) ? .15 : 0}),
+          "fill-opacity": i === row ? .3 : kept.has(i) ? .15 : 0}),
         text(label(tokens), left - 8, y(i), left - 12, {"text-anchor": "end"}))),
       ...columns.map((tokens, j) => text(label(tokens), far, y(j), 125)),
       ...heads.flatMap((head, place) => {
         const x = right + 13 * place + 4, fill = colour(head);
-        const lines = [...chosen].flatMap(i => [...columns.keys()].map(j => [weight(head, i, j), i, j]));
-        return [text(head + 1, x + 6, 12, 13, {"text-anchor": "middle"}),
-          ...lines.filter(([value]) => value > .01).map(([value, i, j]) => draw("line", {
-            x1: left, y1: y(i), x2: right, y2: y(j) + (place + .5) * 14 / heads.length - 7, stroke: fill, "stroke-opacity": fixed(value),
-            "stroke-width": fixed(1 + 3 * value)})),
+        const lines = shown.flatMap(i => columns.map((_, j) => [weight(head, i, j), y(i), y(j)]))
+          .filter(([value]) => value > .01);
+        return [text(head + 1, x + 1, 12, 13),
           ...columns.map((_, j) => draw("rect", {x, y: y(j) - 8, width: 12, height: 16, fill,
-            "fill-opacity": fixed(Math.sqrt(weight(head, row, j)))}))];
+            "fill-opacity": Math.sqrt(weight(head, row, j))})),
+          ...lines.map(([value, y1, end]) => draw("line", {
+            x1: left, y1, x2: right, y2: end + (place + .5) * 14 / heads.length - 7, stroke: fill,
+            "stroke-opacity": value, "stroke-width": 1 + 3 * value}))];
       }));
 
     const cells = columns.map((_, j) => heads.map(head => weight(head, row, j)));
-    const means = cells.map(values => sum(values) / heads.length);
-    // Of shares the mean over all heads is the same everywhere: say whose is the largest.
-    const best = cells.map(values => Math.max(...values));
-    const order = [...columns.keys()].sort((a, b) => shares ? best[b] - best[a] : means[b] - means[a]);
-    const top = order.slice(0, 3).map(j => `${label(columns[j])} ` + (shares
-      ? `${fixed(best[j])} of head ${heads[cells[j].indexOf(best[j])] + 1}` : fixed(means[j])));
-    const whose = heads.length > 1 ? `the mean of ${heads.length} heads` : `head ${heads[0] + 1}`;
-    said.textContent = `${title}, layer ${layer + 1} of ${layers}, row ${row + 1} of ${rows.length}, `
-      + `${label(rows[row])}: ${shares ? "largest shares" : whose + " reads"} ${top.join(", ")}.`;
+    const mean = values => sum(values) / heads.length, of = label(rows[row]);
+    // The mean share of all heads is the same everywhere: say whose is the largest.
+    const told = cells.map(values => shares ? Math.max(...values) : mean(values));
+    const top = [...columns.keys()].sort((a, b) => told[b] - told[a]).slice(0, 3).map(j =>
+      `${label(columns[j])} ${fixed(told[j])}`
+        + (shares ? ` of head ${heads[cells[j].indexOf(told[j])] + 1}` : ""));
+    said.textContent = `${title}, layer ${layer + 1} of ${family.layers}, row ${row + 1} of ${rows.length}, ${of}, `
+      + `${shares ? "largest shares" : "mean"}, heads ${heads.map(head => head + 1).join(" ")}: ${top.join(", ")}.`;
 
-    const sums = heads.map(head => family().sum(layer, head, row));
+    const line = (name, values, digits) => [name, ...[...values, mean(values)].map(v => fixed(v, digits))];
     numbers.replaceChildren(table(
-      `${shares ? "Shares between heads" : "Attention"} of ${label(rows[row])}, to 1/4095; sums are exact`,
+      (shares ? "Shares" : "Weights") + " to 1/4095; sums exact",
       ["", ...heads.map(head => `head ${head + 1}`), "mean"],
-      [...cells.map((values, j) => [label(columns[j]), ...[...values, means[j]].map(v => fixed(v))]),
-        ...(shares ? [] : [["sum", ...[...sums, sum(sums) / heads.length].map(v => fixed(v, 6))]])]));
-    [...buttons.children].forEach((node, head) => node.setAttribute("aria-pressed", state.heads.has(head)));
+      [...cells.map((values, j) => line(label(columns[j]), values)), ...(shares ? []
+        : [line("sum", heads.map(head => family.sum(layer, head, row)), 6)])]));
+    if (buttons.children.length !== all.length) buttons.replaceChildren(...all.map(head => button(head + 1,
+      ({shiftKey}) => shiftKey ? set({heads: new Set([head])}) : toggle(state.heads, head),
+      {"aria-label": `head ${head + 1}`, style: `--head:${colour(head)}`})));
+    all.map(head => buttons.children[head].setAttribute("aria-pressed", state.heads.has(head)));
   };
 
-  const only = heads => { state.heads = new Set(heads); show(); };
-  const all = () => only(range(family().heads));
-  const toggle = head => {
-    if (!state.heads.delete(head) || !state.heads.size) state.heads.add(head);
-    show();
-  };
-  const moved = () => {
-    state.kept.clear();
-    buttons.replaceChildren(...range(family().heads).map(head => button(head + 1,
-      event => event.shiftKey ? only([head]) : toggle(head),
-      {"aria-label": `head ${head + 1}`, style: `--head:${colour(head)}`, dblclick: () => only([head])})));
-    choose(state.row);
-  };
-  const where = places(pair, state, () => {
-    state.heads = new Set(range(family().heads));
-    moved();
+  const where = places(pair, state, () => show());
+  addEventListener("head", ({detail}) => {
+    if (detail.pair === pair) {
+      set({...detail, heads: new Set([detail.head])});
+      where.show();
+      picture.focus();
+    }
   });
-  document.addEventListener("head", ({detail}) => {
-    if (detail.pair !== pair) return;
-    Object.assign(state, detail, {heads: new Set([detail.head])});
-    where.show();
-    moved();
-    picture.focus();
-  });
-  moved();
-  return [tools(where.node, choice("Weights", ["attention: a row sums to 1",
-    "shares between heads, as in The Illustrated Transformer"], state.shares,
-    value => { state.shares = value; show(); })),
-  tools("Heads", buttons, button("all", all), saver(picture)),
-  make("p", {class: "hint"}, "Point at a row or use the arrow keys; a click or Space keeps it, "
-    + "A keeps all, Escape none. Shift with a head's button: it alone."),
+  show();
+  return [tools(where.nodes, choice("Weights", ["attention: a row sums to 1",
+    "shares between heads, as in The Illustrated Transformer"], state.shares, shares => set({shares}))),
+  tools("Heads", buttons, button("all", () => set({heads: new Set()})), saver(() => picture)),
+  make("small", {}, "Arrow keys or pointer: a row. Space or click keeps it, A all, "
+    + "Escape none. Shift with a head: it alone."),
   said, make("div", {class: "wide"}, picture), numbers];
 };

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A search: a column of hypotheses for each step; the chosen one's reading and choices.
 views.replay = ({source, steps, results}) => {
-  const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   const layers = steps[0].layers ?? 0;
   const state = {step: 0, beam: 0, layer: layers - 1, timer: 0};
   const said = spoken(), reading = make("div"), choices = make("div");
   const COLUMN = 112, ROW = 34;
-  const read = (beam, j) => {
-    const place = 2 * ((beam * layers + state.layer) * source.length + j), {reads} = steps[state.step];
-    return (letters.indexOf(reads[place]) * 64 + letters.indexOf(reads[place + 1])) / 4095;
-  };
+  const read = j => share(steps[state.step].reads, (state.beam * layers + state.layer) * source.length + j);
   const best = results[0].path;
   // The tokens of a hypothesis, from its last back to its first.
   const tokens = (step, beam) => step
@@ -21,15 +17,11 @@ views.replay = ({source, steps, results}) => {
       const node = target.closest("[data-beam]");
       if (node) go(+node.dataset.step, +node.dataset.beam);
     },
-    keydown: event => {
-      const [down, right] = arrows[event.key] ?? [];
-      if (down == null) return;
-      // To the left lies the parent; to the right the first that goes on from this one.
-      if (right < 0) go(state.step - 1, steps[state.step].parents[state.beam] ?? 0);
-      else if (right) go(state.step + 1, Math.max(0, steps[state.step + 1]?.parents.indexOf(state.beam)));
-      else go(state.step, state.beam + down);
-      event.preventDefault();
-    }});
+    // To the left lies the parent; to the right the first that goes on from this one.
+    keydown: keys(arrows((down, right) => {
+      if (right < 0) go(state.step - 1, steps[state.step].parents[state.beam]);
+      else go(state.step + right, right ? steps[state.step + 1]?.parents.indexOf(state.beam) : state.beam + down);
+    }))});
   const drawn = () => {
     const most = Math.max(...steps.map(step => step.tokens.length + step.finished.length));
     const y = place => 16 + ROW * place, nodes = [], edges = [];
@@ -54,7 +46,7 @@ views.replay = ({source, steps, results}) => {
       });
     });
     filled(picture, {viewBox: `0 0 ${COLUMN * steps.length} ${ROW * most}`,
-      style: `width:${COLUMN * steps.length}px;max-width:none`, "aria-activedescendant": `s${state.step}-${state.beam}`}, []);
+      style: `width:${COLUMN * steps.length}px;max-width:none`, "aria-activedescendant": `s${state.step}-${state.beam}`});
     picture.replaceChildren(...edges, ...nodes);
   };
   const go = (step, beam = best[step] ?? 0) => {
@@ -62,19 +54,19 @@ views.replay = ({source, steps, results}) => {
     const now = steps[state.step];
     state.beam = within(beam, now.tokens.length);
     drawn();
-    const order = layers ? range(source.length).sort((a, b) => read(state.beam, b) - read(state.beam, a)).slice(0, 3) : [];
+    const order = layers ? range(source.length).sort((a, b) => read(b) - read(a)).slice(0, 3) : [];
     const ends = now.finished.filter(([beam]) => beam === state.beam).map(([, score]) => ` It ends here, score ${fixed(score)}.`);
     const [first] = now.next[state.beam];
     said.textContent = `Step ${state.step + 1} of ${steps.length}, hypothesis ${state.beam + 1} of ${now.tokens.length}: `
       + `${sentence(tokens(state.step, state.beam))}, log probability ${fixed(now.scores[state.beam])}. `
-      + (layers ? `It reads ${order.map(j => `${label(source[j])} ${fixed(read(state.beam, j))}`).join(", ")}. ` : "")
+      + (layers ? `It reads ${order.map(j => label(source[j]) + " " + fixed(read(j))).join(", ")}. ` : "")
       + `Most probable next: ${label([first[0]])}, ${fixed(first[1])}.${ends.join("")}`;
     const lives = (steps[state.step + 1]?.tokens ?? []).filter((_, k) => steps[state.step + 1].parents[k] === state.beam);
     choices.replaceChildren(table("What may come next", ["token", "probability", ""],
       now.next[state.beam].map(([token, chance]) => [label([token]), fixed(chance, 4), lives.includes(token) ? "lives on" : ""])));
     reading.replaceChildren(...(layers ? [table("Where it reads: the mean of the layer's heads, to 1/4095", ["source", "weight", ""],
-      source.map((token, j) => [label(token), fixed(read(state.beam, j)),
-        make("meter", {value: read(state.beam, j), "aria-hidden": true})]))] : []));
+      source.map((token, j) => [label(token), fixed(read(j)),
+        make("meter", {value: read(j), "aria-hidden": true})]))] : []));
     slider.value = state.step;
     if (state.step === steps.length - 1) stop();
   };
@@ -91,7 +83,7 @@ views.replay = ({source, steps, results}) => {
   go(0);
   return [tools(button("Back", () => go(state.step - 1)), button("Next", () => go(state.step + 1)), still ? [] : play, slider,
     layers ? choice("Layer", range(layers).map(n => n + 1), state.layer, layer => { state.layer = layer; go(state.step, state.beam); }) : [],
-    saver(picture)), said, make("div", {class: "wide"}, picture),
+    saver(() => picture)), said, make("div", {class: "wide"}, picture),
   make("div", {class: "maps"}, choices, reading),
   table("Translations found", ["translation", "score"], results.map(result => [sentence(result.tokens), fixed(result.score)]))];
 };

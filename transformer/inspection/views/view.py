@@ -10,11 +10,10 @@ import functools
 import importlib.resources
 import os
 import pathlib
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from transformer.inspection import html
+from transformer.inspection import html, squeeze
 from transformer.inspection.html import Html, element, paragraph
 from transformer.inspection.views.attention import Family
 
@@ -24,14 +23,14 @@ HEAD_COLOURS = (
 )
 """The ninth head has the first one's colour again. Each stands out from white and from black."""
 
-SCRIPTS = {
-    "heads": ("weights", "heads"),
-    "grid": ("weights", "map", "grid"),
-    "steps": ("steps",),
-    "replay": ("replay",),
-    "compare": ("weights", "map", "compare"),
+FILES = {
+    "heads": ("share.js", "weights.js", "heads.js"),
+    "grid": ("share.js", "weights.js", "map.js", "grid.js", "grid.css"),
+    "steps": ("steps.js",),
+    "replay": ("share.js", "replay.js", "maps.css"),
+    "compare": ("share.js", "weights.js", "map.js", "compare.js", "maps.css"),
 }
-"""The files of each view's script, after ``common`` and before ``start``."""
+"""The files of each kind of view, beside those that every page has."""
 
 SANDBOX = "allow-scripts allow-downloads"
 """What a page may do within a notebook: run its script and, at a click, save a picture."""
@@ -106,14 +105,15 @@ def page(title: str, views: Sequence[View], before: Sequence[Html] = ()) -> str:
         )
         for view in views
     ]
-    names = dict.fromkeys(name for view in views for name in SCRIPTS[view.kind])
+    own = dict.fromkeys(name for view in views for name in FILES[view.kind])
+    names = ["views.css", "common.js", *own, "start.js"]
     return html.page(
         title,
         *before,
         *sections,
         html.json_block("data", data),
-        style=_file("views.css"),
-        script="\n".join(map(_file, ["common.js", *(f"{name}.js" for name in names), "start.js"])),
+        style="".join(_file(name) for name in names if name.endswith(".css")),
+        script="\n".join(_file(name) for name in names if name.endswith(".js")),
     )
 
 
@@ -124,11 +124,6 @@ def _still(view: View, class_: str) -> Html:
 
 @functools.cache
 def _file(name: str) -> str:
-    """A file of this package without what no browser needs: comments, indentation, spaces."""
+    """A script or a style of this package as a page has it."""
     text = importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-    lines = (line.strip() for line in text.splitlines())
-    kept = "\n".join(line for line in lines if line and not line.startswith(("//", "/*")))
-    # What stands between quotes stays as it is.
-    pieces = re.split(r"""("[^"\n]*"|`[^`]*`)""", kept)
-    pieces[::2] = [re.sub(r" ?([=*/<>?:;,&|{}]) ?", r"\1", code) for code in pieces[::2]]
-    return re.sub(r"(?<=[,;{(])\n", "", "".join(pieces))
+    return squeeze.script(text) if name.endswith(".js") else squeeze.style(text)
