@@ -368,13 +368,13 @@ h1 { font-size: 1.6rem; line-height: 1.25; overflow-wrap: anywhere }
 h2 { font-size: 1.25rem; margin: 2.2rem 0 .6rem; border-bottom: 1px solid var(--line) }
 .wide { overflow-x: auto; margin: .8rem 0 }
 table { border-collapse: collapse }
-caption { text-align: left; color: var(--soft); padding-bottom: .3rem }
+caption { text-align: left; color: var(--soft) }
 th, td { text-align: left; vertical-align: top; padding: .25rem .9rem .25rem 0;
   border-top: 1px solid var(--line); font-weight: normal }
 thead th { font-weight: 600; border-top: 0; vertical-align: bottom }
 .number { text-align: right; font-variant-numeric: tabular-nums }
 td.number { white-space: nowrap }
-svg text { fill: currentColor; font: 12px system-ui, sans-serif }
+svg text { fill: currentColor; font-size: 12px }
 """
 """Of every page."""
 

@@ -40,9 +40,8 @@ views.heads = (options, [pair]) => {
     };
 
     const left = rows[0].length > 1 ? 210 : 130, right = left + 190;
-    const far = right + 13 * heads.length + 8, width = far + 130, y = place => 34 + 22 * place;
-    filled(picture, {viewBox: `0 0 ${width} ${y(Math.max(rows.length, columns.length))}`,
-      style: `max-width:${width}px`, "aria-activedescendant": "r" + row});
+    const far = right + 13 * heads.length + 8, y = place => 34 + 22 * place;
+    sized(picture, far + 130, y(Math.max(rows.length, columns.length)), {"aria-activedescendant": "r" + row});
     picture.replaceChildren(
       ...rows.map((tokens, i) => draw("g", {id: "r" + i, role: "option", "aria-selected": shown.includes(i)},
         draw("rect", {y: y(i) - 11, width: left, height: 22, fill: "#0b7fc4",
@@ -69,7 +68,7 @@ views.heads = (options, [pair]) => {
       `${label(columns[j])} ${fixed(told[j])}`
         + (shares ? ` of head ${heads[cells[j].indexOf(told[j])] + 1}` : ""));
     said.textContent = `${title}, layer ${layer + 1} of ${family.layers}, row ${row + 1} of ${rows.length}, ${of}, `
-      + `${shares ? "largest shares" : "mean"}, heads ${heads.map(head => head + 1).join(" ")}: ${top.join(", ")}.`;
+      + `${shares ? "top shares" : "mean"} of heads ${heads.map(head => head + 1).join(" ")}: ${top.join(", ")}.`;
 
     const line = (name, values, digits) => [name, ...[...values, mean(values)].map(v => fixed(v, digits))];
     numbers.replaceChildren(table(
@@ -83,19 +82,18 @@ views.heads = (options, [pair]) => {
     all.map(head => buttons.children[head].setAttribute("aria-pressed", state.heads.has(head)));
   };
 
-  const where = places(pair, state, () => show());
+  const where = places(pair, state, anew => set(anew && {heads: new Set(), kept: new Set()}));
   addEventListener("head", ({detail}) => {
-    if (detail.pair === pair) {
-      set({...detail, heads: new Set([detail.head])});
-      where.show();
-      picture.focus();
-    }
+    if (detail.pair !== pair) return;
+    set({...detail, heads: new Set([detail.head])});
+    where.show();
+    picture.focus();
   });
   show();
-  return [tools(where.nodes, choice("Weights", ["attention: a row sums to 1",
-    "shares between heads, as in The Illustrated Transformer"], state.shares, shares => set({shares}))),
+  return [tools(where.nodes, choice("Weights", ["attention: rows sum to 1",
+    "shares of heads, as in The Illustrated Transformer"], state.shares, shares => set({shares}))),
   tools("Heads", buttons, button("all", () => set({heads: new Set()})), saver(() => picture)),
-  make("small", {}, "Arrow keys or pointer: a row. Space or click keeps it, A all, "
-    + "Escape none. Shift with a head: it alone."),
+  make("small", {}, "Arrow keys or pointer: a row. Space: keep it. A: all. Esc: none. "
+    + "Shift with a head: only it."),
   said, make("div", {class: "wide"}, picture), numbers];
 };

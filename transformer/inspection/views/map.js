@@ -15,9 +15,7 @@ const map = (name, rows, columns, value, moved) => {
     point(row, column);
     moved(...at);
   };
-  const width = left + size * columns.length + 4, height = top + size * rows.length + 4;
   const picture = draw("svg", {tabindex: 0, role: "application", "aria-label": `${name}; arrow keys`,
-    viewBox: `0 0 ${width} ${height}`, style: `max-width:${width}px`,
     mousemove: ({target}) => {
       const cell = target.dataset.at?.split(",");
       if (cell) go(...cell.map(Number));
@@ -34,5 +32,6 @@ const map = (name, rows, columns, value, moved) => {
     const [x, y] = [left + size * (j + .5), top - 6];
     return text(column, x, y, top - 8, {transform: `rotate(-90,${x},${y})`});
   }));
+  sized(picture, left + size * columns.length + 4, top + size * rows.length + 4);
   return Object.assign(picture, {go, point});
 };

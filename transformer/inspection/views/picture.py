@@ -123,9 +123,7 @@ def _upright(content: str, x: float, y: float) -> Html:
     return text(content, x, y - 6, y - 8, transform=turned)
 
 
-def _cells(
-    values: Float[np.ndarray, "R C"], size: int, left: float, top: float
-) -> Iterator[Html]:
+def _cells(values: Float[np.ndarray, "R C"], size: int, left: float, top: float) -> Iterator[Html]:
     """One path for all cells of a shade, so that thirty by thirty of them are short."""
     shades = np.rint(np.sqrt(np.clip(np.abs(values), 0, 1)) * LEVELS).astype(int)
     radius = (size - 1) / 2

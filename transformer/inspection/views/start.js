@@ -2,6 +2,5 @@
 // Puts each view in place of its picture.
 document.querySelectorAll(".view").forEach((section, place) => {
   const {kind, pairs, ...options} = data.views[place];
-  const shown = views[kind](options, pairs.map(pair => data.pairs[pair]));
-  section.querySelector(".still").replaceWith(...shown);
+  section.lastChild.replaceWith(...views[kind](options, pairs.map(pair => data.pairs[pair])));
 });

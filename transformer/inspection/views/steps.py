@@ -142,9 +142,7 @@ def _vectors(attention: AttentionTrace, layer: int, head: int) -> dict[str, np.n
     }
 
 
-def steps(
-    heads: Sequence[Head], *, row: int = 0, title: str = "Attention in six steps"
-) -> View:
+def steps(heads: Sequence[Head], *, row: int = 0, title: str = "Attention in six steps") -> View:
     """A walk through the computation of one row of a head, every number shown.
 
     Args:

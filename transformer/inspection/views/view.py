@@ -99,7 +99,7 @@ def page(title: str, views: Sequence[View], before: Sequence[Html] = ()) -> str:
         element(
             "section",
             *([element("h2", view.title)] if len(views) > 1 or before else []),
-            _still(view, class_="still"),
+            _still(view),
             class_="view",
             aria_label=view.title,
         )
@@ -117,7 +117,7 @@ def page(title: str, views: Sequence[View], before: Sequence[Html] = ()) -> str:
     )
 
 
-def _still(view: View, class_: str) -> Html:
+def _still(view: View, class_: str | None = None) -> Html:
     """The picture and what it shows, for where no script runs."""
     return element("div", view.picture, paragraph(view.told), class_=class_)
 

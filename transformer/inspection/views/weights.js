@@ -21,8 +21,9 @@ const places = (pair, state, change) => {
   };
   const set = changes => {
     Object.assign(state, changes);
-    if ("family" in changes) show();
-    change();
+    const anew = "family" in changes;
+    if (anew) show();
+    change(anew);
   };
   show();
   return {nodes: [family, layer], show};
