@@ -2,7 +2,9 @@
 """The head view: the tokens of rows and columns, and lines for the weights of each head."""
 
 from collections.abc import Sequence
-from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
 
 from transformer.errors import InputError
 from transformer.inspection.views import picture
@@ -16,7 +18,7 @@ def head_view(
     layer: int = -1,
     heads: Sequence[int] | None = None,
     row: int = 0,
-    normalize: Literal["keys", "heads"] = "keys",
+    normalize: str = "keys",
     title: str = "Attention, head by head",
 ) -> View:
     """A view of one sentence pair's attention, in which everything below can be changed.
@@ -66,11 +68,7 @@ def head_view(
     )
 
 
-def shares_between_heads(weights):
-    """Each head's share of the weights that all heads have at a place; 0 where none has any.
-
-    Args:
-      weights: ``[N,T,S]``.
-    """
+def shares_between_heads(weights: Float[np.ndarray, "N T S"]) -> Float[np.ndarray, "N T S"]:
+    """Each head's share of the weights that all heads have at a place; 0 where none has any."""
     total = weights.sum(0)
-    return weights / total.clip(min=1e-300)
+    return np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)

@@ -11,13 +11,14 @@ views.heads = (options, [pair]) => {
     chosen.delete(one) || chosen.add(one);
     show();
   };
+  const under = ({target}) => target.closest("g[id]")?.id.slice(1);
   const picture = draw("svg", {
     tabindex: 0, role: "listbox", "aria-label": "Rows", "aria-multiselectable": true,
-    mousemove: ({target}) => {
-      const row = target.closest("g[id]")?.id.slice(1);
+    mousemove: event => {
+      const row = under(event);
       if (row && row != state.row) set({row: +row});
     },
-    click: () => toggle(state.kept, state.row),
+    click: event => under(event) && toggle(state.kept, state.row),
     keydown: keys({
       ...arrows((down, right) => set({row: state.row + down + right})),
       " ": () => toggle(state.kept, state.row),
@@ -67,12 +68,12 @@ views.heads = (options, [pair]) => {
     const top = [...columns.keys()].sort((a, b) => told[b] - told[a]).slice(0, 3).map(j =>
       `${label(columns[j])} ${fixed(told[j])}`
         + (shares ? ` of head ${heads[cells[j].indexOf(told[j])] + 1}` : ""));
-    said.textContent = `${title}, layer ${layer + 1} of ${family.layers}, row ${row + 1} of ${rows.length}, ${of}, `
+    said.textContent = `${title}, layer ${layer + 1}, row ${row + 1} of ${rows.length}, ${of}, `
       + `${shares ? "top shares" : "mean"} of heads ${heads.map(head => head + 1).join(" ")}: ${top.join(", ")}.`;
 
     const line = (name, values, digits) => [name, ...[...values, mean(values)].map(v => fixed(v, digits))];
     numbers.replaceChildren(table(
-      (shares ? "Shares" : "Weights") + " to 1/4095; sums exact",
+      "Rounded to 1/4095; sums are exact",
       ["", ...heads.map(head => `head ${head + 1}`), "mean"],
       [...cells.map((values, j) => line(label(columns[j]), values)), ...(shares ? []
         : [line("sum", heads.map(head => family.sum(layer, head, row)), 6)])]));
@@ -93,7 +94,7 @@ views.heads = (options, [pair]) => {
   return [tools(where.nodes, choice("Weights", ["attention: rows sum to 1",
     "shares of heads, as in The Illustrated Transformer"], state.shares, shares => set({shares}))),
   tools("Heads", buttons, button("all", () => set({heads: new Set()})), saver(() => picture)),
-  make("small", {}, "Arrow keys or pointer: a row. Space: keep it. A: all. Esc: none. "
-    + "Shift with a head: only it."),
+  make("small", {}, "Arrow keys or pointer: row. Space: keep. A: all. Esc: none. "
+    + "Shift and a head: only it."),
   said, make("div", {class: "wide"}, picture), numbers];
 };

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from jaxtyping import Float
 
-from transformer.inspection.html import Html, element
+from transformer.inspection.html import Html, Number, element
 from transformer.inspection.views.attention import Label
 
 MORE, LESS = "#0b7fc4", "#d0650f"
@@ -27,7 +27,7 @@ def joined(label: Label) -> str:
     return " → ".join(f"{FIRST_STRONG_ISOLATE}{token}{POP_ISOLATE}" for token in label)
 
 
-def svg(width: float, height: float, title: str, *drawing: object) -> Html:
+def svg(width: Number, height: Number, title: str, *drawing: object) -> Html:
     """A drawing of a size in pixels, smaller where there is less room."""
     return element(
         "svg",
@@ -43,14 +43,14 @@ def svg(width: float, height: float, title: str, *drawing: object) -> Html:
     )
 
 
-def text(content: str, x: float, y: float, room: float, **attributes: object) -> Html:
+def text(content: str, x: Number, y: Number, room: Number, **attributes: object) -> Html:
     """A label, squeezed where it is longer than its room."""
     if _width(content) > room:
         attributes |= {"textLength": f"{room:g}", "lengthAdjust": "spacingAndGlyphs"}
     return element("text", content, x=f"{x:g}", y=f"{y:g}", dy="0.32em", **attributes)
 
 
-def rect(x: float, y: float, width: float, height: float, fill: str, opacity: float) -> Html:
+def rect(x: Number, y: Number, width: Number, height: Number, fill: str, opacity: Number) -> Html:
     """A filled rectangle."""
     placed = {"x": f"{x:g}", "y": f"{y:g}", "width": f"{width:g}", "height": f"{height:g}"}
     return element("rect", **placed, fill=fill, fill_opacity=f"{opacity:.3g}")
@@ -117,13 +117,15 @@ def heat_map(
     return svg(left + size * len(columns) + 4, top + size * len(rows) + 4, title, *drawing)
 
 
-def _upright(content: str, x: float, y: float) -> Html:
+def _upright(content: str, x: Number, y: Number) -> Html:
     """A column's label, from its foot up."""
     turned = f"rotate(-90,{x:g},{y - 6:g})"
     return text(content, x, y - 6, y - 8, transform=turned)
 
 
-def _cells(values: Float[np.ndarray, "R C"], size: int, left: float, top: float) -> Iterator[Html]:
+def _cells(
+    values: Float[np.ndarray, "R C"], size: int, left: Number, top: Number
+) -> Iterator[Html]:
     """One path for all cells of a shade, so that thirty by thirty of them are short."""
     shades = np.rint(np.sqrt(np.clip(np.abs(values), 0, 1)) * LEVELS).astype(int)
     radius = (size - 1) / 2
@@ -194,7 +196,7 @@ def _png(shades: np.ndarray) -> str:
     return "data:image/png;base64," + base64.b64encode(data).decode("ascii")
 
 
-def _width(content: str) -> float:
+def _width(content: str) -> Number:
     """About how many pixels wide it is shown."""
     return sum(
         0 if unicodedata.category(c) in ("Mn", "Cf") else 13 if _is_wide(c) else 7 for c in content

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from transformer.capture import AttentionTrace, Trace
 from transformer.errors import InputError
@@ -21,13 +21,16 @@ class Head:
     title: str
     rows: tuple[Label, ...]
     columns: tuple[Label, ...]
-    query: Float[np.ndarray, "T H"]
-    key: Float[np.ndarray, "S H"]
-    value: Float[np.ndarray, "S Hv"]
-    weights: Float[np.ndarray, "T S"]
-    """After the softmax; a key whose weight is exactly 0 was masked."""
-    z: Float[np.ndarray, "T Hv"]
-    """The model's own result, for comparison."""
+    query: np.ndarray
+    """``[T,H]``."""
+    key: np.ndarray
+    """``[S,H]``."""
+    value: np.ndarray
+    """``[S,Hv]``."""
+    weights: np.ndarray
+    """``[T,S]``, after the softmax; a key whose weight is exactly 0 was masked."""
+    z: np.ndarray
+    """``[T,Hv]``: the model's own result, for comparison."""
 
     def __post_init__(self):
         """Holds the numbers to each other.
@@ -35,13 +38,18 @@ class Head:
         Raises:
           InputError: when shapes do not fit, or query, key and weights are not of one pass.
         """
+        for name in ("query", "key", "value", "weights", "z"):
+            array = np.asarray(getattr(self, name), np.float64)
+            if array.ndim != 2 or not np.isfinite(array).all():
+                raise InputError(f"{self.title}: {name} is not a matrix of finite numbers")
+            object.__setattr__(self, name, array)
         given = {n: getattr(self, n).shape for n in ("query", "key", "value", "weights", "z")}
         (t, h), (s, hv) = self.query.shape, self.value.shape
         needed = {"query": (t, h), "key": (s, h), "value": (s, hv), "weights": (t, s), "z": (t, hv)}
         if given != needed or (t, s) != (len(self.rows), len(self.columns)):
             raise InputError(
                 f"{self.title}: the shapes {given} do not fit together and to {len(self.rows)} "
-                f"rows and {len(self.columns)} columns; see the annotations of this class"
+                f"rows and {len(self.columns)} columns; see the fields of this class"
             )
         scaled, weights, z = recomputed(self.query, self.key, self.value, self.weights > 0)
         for name, ours, theirs in (("weights", weights, self.weights), ("z", z, self.z)):
@@ -71,16 +79,13 @@ class Head:
         }
 
 
-def recomputed(query, key, value, allowed):
-    """Steps 2 to 6 for all rows: scores over the root of d_k, their softmax, and z.
-
-    Args:
-      query: ``[T,H]``.
-      key: ``[S,H]``.
-      value: ``[S,Hv]``.
-      allowed: ``[T,S]``, true where a row may attend.
-    """
-    query, key, value = (np.asarray(array, np.float64) for array in (query, key, value))
+def recomputed(
+    query: Float[np.ndarray, "T H"],
+    key: Float[np.ndarray, "S H"],
+    value: Float[np.ndarray, "S Hv"],
+    allowed: Bool[np.ndarray, "T S"],
+) -> tuple[Float[np.ndarray, "T S"], Float[np.ndarray, "T S"], Float[np.ndarray, "T Hv"]]:
+    """Steps 2 to 6 for all rows: scores over the root of d_k, their softmax, and z."""
     scaled = np.einsum("TH,SH->TS", query, key) / np.sqrt(query.shape[1])
     masked = np.where(allowed, scaled, -np.inf)
     exponentials = np.exp(masked - masked.max(1, keepdims=True))
