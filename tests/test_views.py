@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -190,11 +191,15 @@ def test_entropy_is_log2_of_the_keys_where_rows_are_uniform_and_0_where_they_hav
     assert family.entropy().tolist() == [[2.0, 0.0]]
 
 
+def traced(model, params, source, target_in, capture):
+    """The logits and the trace of some sentence pairs."""
+    run = jax.jit(lambda *tokens: model.apply({"params": params}, *tokens, capture=capture))
+    return run(jnp.array(source), jnp.array(target_in))
+
+
 def test_a_trace_gives_its_families_with_or_without_the_batch_axis(model, params):
     source, target_in = [4, 7, 5, 2], [1, 5, 9]
-    _, trace = model.apply(
-        {"params": params}, jnp.array([source]), jnp.array([target_in]), capture="full"
-    )
+    _, trace = traced(model, params, [source], [target_in], "full")
     tokens = {
         "source_tokens": words(4, "s"),
         "target_in": words(3, "t"),
@@ -215,16 +220,13 @@ def test_a_trace_gives_its_families_with_or_without_the_batch_axis(model, params
     with pytest.raises(InputError, match="layer 3 does not exist: Encoder-decoder attention has 3"):
         heads_of(trace, [("cross", 3, 0)], **tokens)
 
-    _, trace = model.apply(
-        {"params": params}, jnp.array([source] * 2), jnp.array([target_in] * 2), capture="weights"
-    )
+    _, trace = traced(model, params, [source] * 2, [target_in] * 2, "weights")
     with pytest.raises(InputError, match="one sentence pair"):
         families_of(trace, **tokens)
 
 
 def test_a_trace_of_weights_alone_has_no_steps(model, params):
-    tokens = jnp.array([[4, 7]])
-    _, trace = model.apply({"params": params}, tokens, tokens, capture="weights")
+    _, trace = traced(model, params, [[4, 7]], [[1, 5]], "weights")
     with pytest.raises(InputError, match="capture='full'"):
         heads_of(
             trace,

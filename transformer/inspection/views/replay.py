@@ -43,7 +43,7 @@ def replay(
     best = log.path()
     told = (
         f"Search with {beams} beam{'s' if beams > 1 else ''}: "
-        f"{picture.joined(tuple(results[0]['tokens']))}."
+        f"{' '.join(picture.joined((token,)) for token in results[0]['tokens'])}"
     )
     return View(
         kind="replay",
@@ -98,7 +98,7 @@ def _reads(step: SearchStep, source: int) -> np.ndarray:
 def _reading(log: SearchLog, path: Sequence[int], source, tokens: list[str], told: str):
     """Where the best translation's tokens were read from, in the last layer; or its words."""
     if log.steps[0].cross_attention is None:
-        words = picture.text(picture.joined(tuple(tokens)), 0, 12, 550)
+        words = picture.text(" ".join(picture.joined((token,)) for token in tokens), 0, 12, 550)
         return picture.svg(560, 24, told, words)
     reads = [
         _reads(step, len(source))[place, -1] for step, place in zip(log.steps, path, strict=False)
