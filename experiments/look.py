@@ -10,7 +10,10 @@ that translation in place of the one found. The last line is the page's path.
 
 import itertools
 
+import jax
+import jax.numpy as jnp
 from absl import flags
+from etils import epath
 
 from experiments import weights, workdir
 from experiments.flags import run
@@ -40,8 +43,7 @@ NUMBERS = 16_000
 
 def main(config: Config) -> None:
     """Translates, traces, writes the page."""
-    if not OUTPUT.value:
-        raise InputError("missing --output=FILE.html")
+    output = _output()
     if weights.ENSEMBLE.value:
         raise InputError("--ensemble: a page shows one model; name its workdir alone")
     for flag in (SENTENCE, TARGET):
@@ -49,16 +51,12 @@ def main(config: Config) -> None:
     translator = weights.translator(config)
     tokenizer, params, model = translator.tokenizer, translator.params, config.model
     [source] = tokenizer.encode([SENTENCE.value])
+    _check_length("--sentence", source, config)
     log = search_log.record(params, model, source, decode=config.decode)
     target = list(log.results[0].tokens)
     if TARGET.value is not None:
         [target] = tokenizer.encode([TARGET.value])
-    for name, ids in (("--sentence", source), ("--target", target)):
-        if len(ids) > config.data.max_length:
-            raise InputError(
-                f"{name} has {len(ids)} tokens, more than data.max_length = "
-                f"{config.data.max_length}; shorten it, or raise --config.data.max_length"
-            )
+        _check_length("--target", target, config)
     target_in = [BOS_ID, *target[:-1]]
     trace = _trace(params, model, source, target_in)
     tokens = {
@@ -71,8 +69,18 @@ def main(config: Config) -> None:
     views = [head_view(attention), grid(attention), steps(heads), replay(log, tokenizer.pieces)]
     found = tokenizer.decode(log.results[0].tokens)
     text = page("A look inside", views, before=[_introduction(config, found)])
-    workdir.write_text(paths.reachable(OUTPUT.value), text)
+    workdir.write_text(output, text)
     print(OUTPUT.value)
+
+
+def _output() -> epath.Path:
+    """Where the page goes; what is plainly wrong with it is said before anything is computed."""
+    if not OUTPUT.value:
+        raise InputError("missing --output=FILE.html")
+    output = paths.reachable(OUTPUT.value)
+    if output.is_dir() or not (paths.is_remote(output) or output.parent.is_dir()):
+        raise InputError(f"--output={output} cannot be written; name a file in a directory")
+    return output
 
 
 def _check(flag: flags.FlagHolder) -> None:
@@ -88,11 +96,17 @@ def _check(flag: flags.FlagHolder) -> None:
         raise InputError(f"--{flag.name} has several lines; give one sentence")
 
 
+def _check_length(name: str, ids: list[int], config: Config) -> None:
+    """Refuses a sentence that the model was not made for."""
+    if len(ids) > config.data.max_length:
+        raise InputError(
+            f"{name} has {len(ids)} tokens, more than data.max_length = "
+            f"{config.data.max_length}; shorten it, or raise --config.data.max_length"
+        )
+
+
 def _trace(params: Params, config: TransformerConfig, source: list, target_in: list) -> Trace:
     """Everything that the model computes for one sentence pair."""
-    import jax
-    import jax.numpy as jnp
-
     # The other kernels compute the same and keep no weights.
     model = families.build(config.replace(attention_kernel="einsum"))
     run_model = jax.jit(lambda *tokens: model.apply({"params": params}, *tokens, capture="full"))

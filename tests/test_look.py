@@ -61,6 +61,7 @@ def test_a_given_target_is_read_in_its_place(place, look):
     assert "What the decoder reads here: g d" in Reader(text).text
 
 
+@pytest.mark.slow
 def test_the_same_command_writes_the_same_bytes(place, look, made):
     finished = look("--sentence=a b c", f"--output={place / 'again.html'}")
     assert finished.status == 0, finished.err
@@ -86,7 +87,8 @@ def test_it_says_what_it_does_not_show_and_asks_for_nothing(made):
         ),
         (["--output=x.html", "--sentence=a", "--ensemble=other"], "a page shows one model"),
         (["--output=x.html", "--sentence=a", "--config.decode.method=sample"], "decode.method"),
-        (["--output=/dev/null/x.html", "--sentence=a"], "x.html cannot be written"),
+        (["--output=no/x.html", "--sentence=a"], "--output=no/x.html cannot be written"),
+        (["--output=.", "--sentence=a"], "--output=. cannot be written"),
     ],
 )
 def test_what_cannot_be_shown_is_said_in_one_line(look, flags, message):
