@@ -356,6 +356,7 @@ def test_a_search_is_gone_through_step_by_step(show):
     assert f"Step 3 of 3, hypothesis 1 of 2: {isolated('one')} {isolated('two')}" in said(shown)
     press(shown, "ArrowDown")
     assert "It ends here, score -1.500" in said(shown)
+    assert tree.locator("text", has_text="■ end -1.50").count() == 1
     press(shown, "ArrowLeft", "ArrowLeft", "ArrowLeft")
     assert said(shown).startswith("Step 1 of 3")
 

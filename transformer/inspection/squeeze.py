@@ -5,7 +5,9 @@ import re
 
 
 def style(text: str) -> str:
-    """A style sheet in which every comment has lines of its own."""
+    """A style sheet in which every comment has lines of its own, and no selector a space before a
+    colon.
+    """
     kept = _squeezed(_without_comments(text), "=*/<>:;,{}")
     return kept.replace("\n", "")
 

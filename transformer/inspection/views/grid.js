@@ -45,6 +45,6 @@ views.grid = ({measures}, [pair]) => {
     choice("Order", ["layer and head", ...measures.map(one => `highest ${one.name}`)], 0, order => set({order})),
     saver(() => large.firstChild), views.heads ? button("Show in the head view",
       () => dispatchEvent(new CustomEvent("head", {detail: {...state, pair}}))) : []),
-  make("small", {}, "Layer.head; rows are queries, columns keys, the shade the root of the weight. Arrow keys move."),
+  make("small", {}, "Layer.head; rows are queries, columns keys, the shade the root of the weight, which is rounded to 1/4095. Arrow keys move."),
   make("div", {class: "wide"}, list), said, large];
 };

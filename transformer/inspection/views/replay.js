@@ -4,7 +4,7 @@ views.replay = ({source, steps, results}) => {
   const layers = steps[0].layers ?? 0;
   const state = {step: 0, beam: 0, layer: layers - 1, timer: 0};
   const said = spoken(), reading = make("div"), choices = make("div");
-  const COLUMN = 112, ROW = 34;
+  const COLUMN = 112, ROW = 38;
   const read = j => share(steps[state.step].reads, (state.beam * layers + state.layer) * source.length + j);
   const best = results[0].path;
   // The tokens of a hypothesis, from its last back to its first.
@@ -24,7 +24,7 @@ views.replay = ({source, steps, results}) => {
     }))});
   const drawn = () => {
     const most = Math.max(...steps.map(step => step.tokens.length + step.finished.length));
-    const y = place => 16 + ROW * place, nodes = [], edges = [];
+    const y = place => 18 + ROW * place, nodes = [], edges = [];
     const edge = (step, from, to, on) => edges.push(draw("path", {fill: "none", stroke: on ? "#0b7fc4" : "currentColor",
       "stroke-width": on ? 3 : 1, "stroke-opacity": on ? 1 : .4,
       d: `M${COLUMN * step - 16},${y(from)}L${COLUMN * step + 4},${y(to)}`}));
@@ -34,20 +34,22 @@ views.replay = ({source, steps, results}) => {
         const on = n === state.step && beam === state.beam, chosen = best[n] === beam;
         if (n) edge(n, step.parents[beam], beam, chosen && best[n - 1] === step.parents[beam]);
         nodes.push(draw("g", {role: "option", id: `s${n}-${beam}`, "aria-selected": on, "data-step": n, "data-beam": beam},
-          draw("rect", {x: COLUMN * n + 4, y: y(beam) - 14, width: COLUMN - 22, height: 28, rx: 4, fill: "#0b7fc4",
+          draw("rect", {x: COLUMN * n + 4, y: y(beam) - 16, width: COLUMN - 22, height: 32, rx: 4, fill: "#0b7fc4",
             "fill-opacity": on ? .4 : chosen ? .15 : 0, stroke: "currentColor", "stroke-width": on ? 2 : .5}),
-          text(n ? label([token]) : "(start)", COLUMN * n + 9, y(beam) - 5, COLUMN - 32),
-          draw("text", {x: COLUMN * n + 9, y: y(beam) + 10, "font-size": 10}, fixed(step.scores[beam], 2))));
+          text(n ? label([token]) : "(start)", COLUMN * n + 9, y(beam) - 6, COLUMN - 32),
+          draw("text", {x: COLUMN * n + 9, y: y(beam) + 12, "font-size": 10}, fixed(step.scores[beam], 2))));
       });
-      if (n < state.step) step.finished.forEach(([beam, score], k) => {
+      // Those that end stand where the next step begins, below those that live on.
+      if (n < state.step || n === steps.length - 1) step.finished.forEach(([beam, score], k) => {
         const place = (steps[n + 1]?.tokens.length ?? 0) + k;
-        edge(n + 1, beam, place, false);
+        edge(n + 1, beam, place, n === best.length - 1 && beam === best[n]);
         nodes.push(text(`■ end ${fixed(score, 2)}`, COLUMN * (n + 1) + 9, y(place), COLUMN - 32));
       });
     });
-    filled(picture, {viewBox: `0 0 ${COLUMN * steps.length} ${ROW * most}`,
-      style: `width:${COLUMN * steps.length}px;max-width:none`, "aria-activedescendant": `s${state.step}-${state.beam}`});
+    const width = COLUMN * (steps.length + 1);
+    filled(picture, {viewBox: `0 0 ${width} ${ROW * most}`, style: `width:${width}px;max-width:none`, "aria-activedescendant": `s${state.step}-${state.beam}`});
     picture.replaceChildren(...edges, ...nodes);
+    picture.parentNode?.scrollTo(COLUMN * (state.step - 4), 0);
   };
   const go = (step, beam = best[step] ?? 0) => {
     state.step = within(step, steps.length);

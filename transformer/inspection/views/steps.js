@@ -29,7 +29,7 @@ views.steps = options => {
     const unless = (j, value) => masked(j) ? "masked" : fixed(value, 4);
     const each = cells => names.map((name, j) => [name, ...cells(j)]);
     const [words, ...tables] = [
-      () => [`The row's token has a query, every token it may read a key and a value: its vector times W^Q, W^K, W^V of this head.`,
+      () => [`The row's token has a query, every token it may read a key and a value: its vector times W^Q, W^K, W^V of this head. They are here as the model has them, in single precision.`,
         table("query", dimensions(width), [[token, ...numbers(query)]]),
         table("keys", dimensions(width), each(j => numbers(head.key[j]))),
         table("values", dimensions(wide), each(j => numbers(head.value[j])))],
