@@ -37,8 +37,10 @@ TARGET = flags.DEFINE_string(
 )
 OUTPUT = flags.DEFINE_string("output", None, "Where the page goes, for example look.html.")
 
-NUMBERS = 16_000
-"""The most numbers of queries, keys and values on a page: of some heads where all have more."""
+NUMBERS = 12_000
+"""The most numbers of queries, keys and values on a page: of some heads where all have more. Also
+the most weights that the search shows: of the last layer where all have more.
+"""
 
 
 def main(config: Config) -> None:
@@ -66,7 +68,12 @@ def main(config: Config) -> None:
     }
     attention = families_of(trace, **tokens)
     heads = heads_of(trace, _some_heads(model, len(source), len(target)), **tokens)
-    views = [head_view(attention), grid(attention), steps(heads), replay(log, tokenizer.pieces)]
+    views = [
+        head_view(attention),
+        grid(attention),
+        steps(heads),
+        replay(log, tokenizer.pieces, layers=_some_layers(log, model)),
+    ]
     found = tokenizer.decode(log.results[0].tokens)
     text = page("A look inside", views, before=[_introduction(config, found)])
     workdir.write_text(output, text)
@@ -133,6 +140,12 @@ def _some_heads(config: TransformerConfig, source: int, target: int) -> list[tup
             break
         chosen.append((kind, layer, head))
     return sorted(chosen, key=lambda one: (list(shapes).index(one[0]), one[1:]))
+
+
+def _some_layers(log: search_log.SearchLog, config: TransformerConfig) -> list[int] | None:
+    """The decoder's layers whose reading the search shows: all if there is room, or the last."""
+    read = sum(len(step.tokens) for step in log.steps) * len(log.source)
+    return None if read * config.depth("decoder") <= NUMBERS else [-1]
 
 
 def _introduction(config: Config, found: str) -> Html:

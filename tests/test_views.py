@@ -341,6 +341,8 @@ def test_a_search_without_steps_or_with_other_attention_is_refused():
     log = search()
     with pytest.raises(InputError, match="no step or no result"):
         replay(SearchLog(log.source, (), log.results), pieces)
+    with pytest.raises(InputError, match="layer 2 does not exist: the decoder has 2"):
+        replay(log, pieces, layers=[2])
     with pytest.raises(InputError, match="2 hypotheses and 2 source tokens|1 hypotheses and 2"):
         replay(SearchLog(log.source[:2], log.steps, log.results), pieces)
 
@@ -444,8 +446,34 @@ def test_tokens_that_nobody_would_see_are_named(token, shown):
 
 def test_a_report_of_6_layers_8_heads_and_30_tokens_is_under_400_kilobytes():
     both = pair(30, 30, (6, 8), (6, 8))
-    views = [head_view(both), grid(both), steps([one_head(30, 30, 64, 64)] * 2)]
+    assert [family.weights.shape for family in both] == [(6, 8, 30, 30)] * 3
+    views = [
+        head_view(both),
+        grid(both),
+        steps([one_head(30, 30, 64, 64)]),
+        replay(*long_search(), layers=[-1]),
+    ]
     assert len(page("A report", views).encode()) < 400_000
+
+
+def long_search():
+    """Four beams over thirty steps in a model of 6 layers and 8 heads, and its tokens."""
+    source, beams = tuple(range(4, 34)), range(4)
+    found = [tuple(4 + (place + beam) % 30 for place in range(30)) for beam in beams]
+    log_steps = [
+        SearchStep(
+            tokens=tuple(found[beam][:index] for beam in beams),
+            log_probs=tuple(-0.1234 * index - beam for beam in beams),
+            parents=tuple(beams),
+            top_tokens=np.arange(4, 24).reshape(4, 5),
+            top_log_probs=np.log(np.full((4, 5), 0.123456)),
+            cross_attention=softmax_weights(4, 6, 8, 30, seed=index),
+            finished=(),
+        )
+        for index in range(30)
+    ]
+    log = SearchLog(source, tuple(log_steps), (Result(found[0], -1.0, -2.0),))
+    return log, lambda ids: [f"▁word{token}" for token in ids]
 
 
 def test_a_page_is_saved_as_it_is(tmp_path):
@@ -470,6 +498,25 @@ def test_colours_stand_out_in_both_schemes(colour, paper):
 
 def test_every_kind_of_view_names_its_files():
     assert {view.kind for view in every_view()} == set(FILES)
+
+
+def test_a_still_head_view_names_its_heads_and_draws_what_is_not_weak():
+    both = pair()
+    read = Reader(head_view(both, heads=[1, 3], row=2).picture)
+    weights = both[0].weights[-1][[1, 3], 2]
+    lines = [path for path in read.all("path") if "L" in path["d"]]
+    expected = [f"{weight:.2f}" for weight in weights.ravel().tolist() if weight >= 0.01]
+    assert [line["stroke-opacity"] for line in lines] == expected
+    assert [text for text in read.shown if text.isdigit()] == ["2", "4"]
+
+
+def test_cells_that_are_all_positive_are_one_image_of_so_many_pixels():
+    drawn = picture.heat_map("x", np.full((2, 3), 0.5), ["r", "s"], ["a", "b", "c"])
+    [image] = Reader(drawn).all("image")
+    kind, _, encoded = image["href"].partition(",")
+    assert kind == "data:image/png;base64"
+    assert base64.b64decode(encoded)[16:24] == bytes([0, 0, 0, 3, 0, 0, 0, 2])
+    assert float(image["width"]) / float(image["height"]) == 3 / 2
 
 
 def test_negative_cells_are_round_and_shades_follow_the_square_root():

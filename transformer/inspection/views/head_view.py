@@ -50,12 +50,13 @@ def head_view(
         f"{first.title}, layer {layer + 1} of {len(first.weights)}, row {row + 1} ({of}), "
         f"{'head' if len(chosen) == 1 else 'heads'} {numbers}: {what}."
     )
+    drawn = {str(head + 1): weights[head] for head in chosen}
     colours = [HEAD_COLOURS[head % len(HEAD_COLOURS)] for head in chosen]
     return View(
         kind="heads",
         title=title,
         told=told,
-        picture=picture.token_lines(told, weights[chosen], first.rows, first.columns, row, colours),
+        picture=picture.token_lines(told, drawn, first.rows, first.columns, row, colours),
         options={
             "family": 0,
             "layer": layer,

@@ -5,10 +5,10 @@ import base64
 import struct
 import unicodedata
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 
 from transformer.inspection.html import Html, Number, element
 from transformer.inspection.views.attention import Label
@@ -58,7 +58,7 @@ def rect(x: Number, y: Number, width: Number, height: Number, fill: str, opacity
 
 def token_lines(
     title: str,
-    weights: Float[np.ndarray, "N T S"],
+    weights: Mapping[str, Float[np.ndarray, "T S"]],
     rows: Sequence[Label],
     columns: Sequence[Label],
     row: int,
@@ -68,7 +68,7 @@ def token_lines(
 
     Args:
       title: of the drawing.
-      weights: of the heads that are drawn.
+      weights: of the heads that are drawn, by their numbers.
       rows: their tokens.
       columns: their tokens.
       row: whose weights are drawn.
@@ -86,16 +86,18 @@ def token_lines(
         drawing.append(text(joined(label), left - 8, y(place), left - 12, text_anchor="end"))
     for place, label in enumerate(columns):
         drawing.append(text(joined(label), far, y(place), 125))
-    for head, (head_weights, colour) in enumerate(zip(weights, colours, strict=True)):
-        for column, weight in enumerate(head_weights[row].tolist()):
-            x = right + 13 * head + 4
-            if weight > 0.01:
-                end = y(column) + (head + 0.5) * 14 / len(weights) - 7
-                ends = {"x1": left, "y1": y(row), "x2": right, "y2": f"{end:g}"}
-                stroke = {"stroke": colour, "stroke_opacity": f"{weight:.3f}"}
-                width = f"{1 + 3 * weight:.3f}"
-                drawing.append(element("line", **ends, **stroke, stroke_width=width))
-            drawing.append(rect(x, y(column) - 8, 12, 16, colour, weight**0.5))
+    for head, ((name, own), colour) in enumerate(zip(weights.items(), colours, strict=True)):
+        drawing.append(text(name, right + 13 * head + 5, 12, 13))
+        lines, squares = [], []
+        for column, weight in enumerate(own[row].tolist()):
+            if weight < 0.01:
+                continue
+            x, end = right + 13 * head + 4, y(column) + (head + 0.5) * 14 / len(weights) - 7
+            line = {"stroke_opacity": f"{weight:.2f}", "stroke_width": f"{1 + 3 * weight:.1f}"}
+            lines.append(element("path", d=f"M{left},{y(row)}L{right},{end:.4g}", **line))
+            square = {"d": f"M{x},{y(column) - 8}h12v16h-12z"}
+            squares.append(element("path", **square, fill_opacity=f"{weight**0.5:.2f}"))
+        drawing += [element("g", *lines, stroke=colour), element("g", *squares, fill=colour)]
     return svg(far + 130, y(max(len(rows), len(columns))), title, *drawing)
 
 
@@ -103,11 +105,12 @@ def heat_map(
     title: str, values: Float[np.ndarray, "R C"], rows: Sequence[str], columns: Sequence[str]
 ) -> Html:
     """Cells shaded by the square root of a value from -1 to 1; negative ones are round."""
+    signed = values.min(initial=0) < 0
     size = max(10, min(26, 560 // max(len(columns), 1)))
     left = min(210, 12 + max(map(_width, rows), default=0))
     top = min(130, 12 + max(map(_width, columns), default=0))
     drawing = [
-        *_cells(values, size, left, top),
+        *(_cells(values, size, left, top) if signed else [_image(values, size, left, top)]),
         *(
             text(row, left - 6, top + size * (place + 0.5), left - 8, text_anchor="end")
             for place, row in enumerate(rows)
@@ -148,8 +151,7 @@ def thumbnails(title: str, weights: Float[np.ndarray, "L N T S"]) -> Html:
     """A small map of every head, a row of them for each layer."""
     layers, heads, rows, columns = weights.shape
     scale = max(1, 84 // max(rows, columns))
-    shades = np.rint(15 * np.sqrt(np.clip(weights, 0, 1))).astype(np.uint8)
-    framed = np.pad(shades, ((0, 0), (0, 0), (0, 1), (0, 1)))
+    framed = np.pad(weights, ((0, 0), (0, 0), (0, 1), (0, 1)))
     sheet = framed.transpose(0, 2, 1, 3).reshape(layers * (rows + 1), heads * (columns + 1))
     left, top = 62, 20
     # A cell of the sheet is `scale` pixels wide, and a gap between heads is one cell.
@@ -158,19 +160,19 @@ def thumbnails(title: str, weights: Float[np.ndarray, "L N T S"]) -> Html:
         *(text(f"layer {n + 1}", 0, top + down * (n + 0.5), 60) for n in range(layers)),
         *(text(f"{n + 1}", left + across * (n + 0.5), 10, 30) for n in range(heads)),
     ]
-    image = element(
-        "image",
-        href=_png(sheet),
-        x=left,
-        y=top,
-        width=heads * across,
-        height=layers * down,
-        style="image-rendering:pixelated",
-    )
+    image = _image(sheet, scale, left, top)
     return svg(left + heads * across, top + layers * down, title, *names, image)
 
 
-def _png(shades: np.ndarray) -> str:
+def _image(values: Float[np.ndarray, "R C"], size: int, left: Number, top: Number) -> Html:
+    """Cells without gaps, as an image: much shorter where there are many."""
+    shades = np.rint(15 * np.sqrt(np.clip(values, 0, 1))).astype(np.uint8)
+    rows, columns = shades.shape
+    place = {"x": f"{left:g}", "y": f"{top:g}", "width": columns * size, "height": rows * size}
+    return element("image", href=_png(shades), **place, style="image-rendering:pixelated")
+
+
+def _png(shades: UInt8[np.ndarray, "R C"]) -> str:
     """An image of 16 shades, from white to `MORE`, as an address that holds it."""
     height, width = shades.shape
     even = np.pad(shades, ((0, 0), (0, width % 2)))
@@ -199,7 +201,8 @@ def _png(shades: np.ndarray) -> str:
 def _width(content: str) -> Number:
     """About how many pixels wide it is shown."""
     return sum(
-        0 if unicodedata.category(c) in ("Mn", "Cf") else 13 if _is_wide(c) else 7 for c in content
+        0 if unicodedata.category(c) in ("Mn", "Cf") else 13 if _is_wide(c) else 7.5
+        for c in content
     )
 
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A search: a column of hypotheses for each step; the chosen one's reading and choices.
-views.replay = ({source, steps, results}) => {
-  const layers = steps[0].layers ?? 0;
+views.replay = ({source, steps, results, layers: shown}) => {
+  const layers = shown.length;
   const state = {step: 0, beam: 0, layer: layers - 1, timer: 0};
   const said = spoken(), reading = make("div"), choices = make("div");
   const COLUMN = 112, ROW = 38;
@@ -84,7 +84,7 @@ views.replay = ({source, steps, results}) => {
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
   go(0);
   return [tools(button("Back", () => go(state.step - 1)), button("Next", () => go(state.step + 1)), still ? [] : play, slider,
-    layers ? choice("Layer", range(layers).map(n => n + 1), state.layer, layer => { state.layer = layer; go(state.step, state.beam); }) : [],
+    layers ? choice("Layer", shown.map(n => n + 1), state.layer, layer => { state.layer = layer; go(state.step, state.beam); }) : [],
     saver(() => picture)), said, make("div", {class: "wide"}, picture),
   make("div", {class: "maps"}, choices, reading),
   table("Translations found", ["translation", "score"], results.map(result => [sentence(result.tokens), fixed(result.score)]))];

@@ -4,18 +4,24 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from jaxtyping import Float
 
 from transformer.errors import InputError
+from transformer.inspection.html import Html
 from transformer.inspection.search_log import SearchLog, SearchStep
 from transformer.inspection.views import packing, picture
-from transformer.inspection.views.attention import TOLERANCE, labels
+from transformer.inspection.views.attention import TOLERANCE, Label, labels
 from transformer.inspection.views.view import View
+
+Pieces = Callable[[Sequence[int]], Sequence[str]]
+"""From ids to tokens."""
 
 
 def replay(
     log: SearchLog,
-    pieces: Callable[[Sequence[int]], Sequence[str]],
+    pieces: Pieces,
     *,
+    layers: Sequence[int] | None = None,
     title: str = "Decoding, step by step",
 ) -> View:
     """A search that can be gone through step by step; greedy search is the one with one beam.
@@ -23,10 +29,12 @@ def replay(
     Args:
       log: from `search_log.record`, or made by hand.
       pieces: from ids to tokens, for example `Tokenizer.pieces`.
+      layers: whose cross-attention can be shown, the last of them first; all if None.
       title: of the page.
 
     Raises:
-      InputError: when the search has no step or no result, or attention that does not sum to one.
+      InputError: when the search has no step or no result, when there is no such layer, or when
+        attention does not sum to one.
     """
     if not log.steps or not log.results:
         raise InputError("the search has no step or no result; record one of a whole sentence")
@@ -41,6 +49,7 @@ def replay(
         for place, result in enumerate(log.results)
     ]
     best = log.path()
+    shown = _layers(log.steps[0], layers)
     told = (
         f"Search with {beams} beam{'s' if beams > 1 else ''}: "
         f"{' '.join(picture.joined((token,)) for token in results[0]['tokens'])}"
@@ -49,17 +58,31 @@ def replay(
         kind="replay",
         title=title,
         told=told,
-        picture=_reading(log, best, source, results[0]["tokens"], told),
+        picture=_reading(log, best, shown, source, results[0]["tokens"], told),
         options={
             "source": source,
-            "steps": [_packed(step, pieces, len(source)) for step in log.steps],
+            "layers": shown,
+            "steps": [_packed(step, pieces, shown, len(source)) for step in log.steps],
             "results": results,
         },
         height=900,
     )
 
 
-def _packed(step: SearchStep, pieces, source: int) -> dict[str, object]:
+def _layers(step: SearchStep, layers: Sequence[int] | None) -> list[int]:
+    """Places of the layers that are shown; none in a search without attention."""
+    if step.cross_attention is None:
+        return []
+    depth = np.asarray(step.cross_attention).shape[1]
+    for layer in layers or ():
+        if not -depth <= layer < depth:
+            raise InputError(f"layer {layer} does not exist: the decoder has {depth}, from 0")
+    return [layer % depth for layer in (range(depth) if layers is None else layers)]
+
+
+def _packed(
+    step: SearchStep, pieces: Pieces, layers: Sequence[int], source: int
+) -> dict[str, object]:
     """What a page's script reads of one step."""
 
     def named(ids) -> list[str]:
@@ -76,13 +99,12 @@ def _packed(step: SearchStep, pieces, source: int) -> dict[str, object]:
         ],
         "finished": [[end.beam, round(end.score, 4)] for end in step.finished],
     }
-    if step.cross_attention is not None:
-        packed["reads"] = packing.shares(_reads(step, source))
-        packed["layers"] = int(step.cross_attention.shape[1])
+    if layers:
+        packed["reads"] = packing.shares(_reads(step, layers, source))
     return packed
 
 
-def _reads(step: SearchStep, source: int) -> np.ndarray:
+def _reads(step: SearchStep, layers: Sequence[int], source: int) -> Float[np.ndarray, "K L S"]:
     """Where each hypothesis reads, ``[K,L,S]``: the mean over a layer's heads."""
     weights = np.asarray(step.cross_attention, np.float64)
     if weights.ndim != 4 or weights.shape[-1] != source or len(weights) != len(step.tokens):
@@ -92,16 +114,24 @@ def _reads(step: SearchStep, source: int) -> np.ndarray:
         )
     if np.abs(weights.sum(-1) - 1).max() > TOLERANCE:
         raise InputError("a step's attention has rows that do not sum to 1; give softmax weights")
-    return weights.mean(2)
+    return weights.mean(2)[:, layers]
 
 
-def _reading(log: SearchLog, path: Sequence[int], source, tokens: list[str], told: str):
+def _reading(
+    log: SearchLog,
+    path: Sequence[int],
+    layers: Sequence[int],
+    source: Sequence[Label],
+    tokens: Sequence[str],
+    told: str,
+) -> Html:
     """Where the best translation's tokens were read from, in the last layer; or its words."""
-    if log.steps[0].cross_attention is None:
+    if not layers:
         words = picture.text(" ".join(picture.joined((token,)) for token in tokens), 0, 12, 550)
         return picture.svg(560, 24, told, words)
     reads = [
-        _reads(step, len(source))[place, -1] for step, place in zip(log.steps, path, strict=False)
+        _reads(step, layers, len(source))[place, -1]
+        for step, place in zip(log.steps, path, strict=False)
     ]
     before = ["(start)", *tokens[:-1]]
     rows = [picture.joined(pair) for pair in zip(before, tokens, strict=True)]
