@@ -21,11 +21,13 @@ setuptools.setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=setuptools.find_namespace_packages(include=["transformer*", "experiments*"]),
+    package_data={"transformer.inspection.views": ["*.js", "*.css"]},
     install_requires=REQUIREMENTS,
     extras_require={
         "test": [
             "beartype>=0.22.1",
             "import-linter>=2.5",
+            "playwright>=1.55.0",
             "pytest>=8.4.0",
             "pytest-xdist>=3.8.0",
             "ruff>=0.16.0",

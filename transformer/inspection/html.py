@@ -4,18 +4,23 @@
 page("Learning", section("Loss", line_chart("Loss", [Series("train", steps, losses)],
                                             x_label="step", y_label="nats a token")))
 
-A page is one file: no script, no network, no library, no font of its own. It follows the reader's
-light or dark setting and prints. Whatever is put into markup is escaped, unless it is `Html`.
-The same arguments give the same bytes.
+A page is one file: no network, no library, no font of its own, and no script but the one it is
+made with, if any. It follows the reader's light or dark setting and prints. Whatever is put into
+markup is escaped, unless it is `Html`. The same arguments give the same bytes.
 """
 
+import base64
 import dataclasses
+import hashlib
 import html
 import itertools
+import json
 import math
 import re
 import unicodedata
 from collections.abc import Collection, Iterator, Sequence
+
+from transformer.inspection import squeeze
 
 _NOT_HTML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 """Characters that an HTML file cannot hold."""
@@ -55,8 +60,15 @@ def element(tag: str, *content: object, **attributes: object) -> Html:
 _WITHOUT_CONTENT = ("br", "hr", "link", "meta")
 
 
-def page(title: str, *sections: Html) -> str:
-    """A whole file, in English; the title is its heading too."""
+def page(title: str, *sections: Html, style: str | None = None, script: str = "") -> str:
+    """A whole file, in English; the title is its heading too.
+
+    Args:
+      title: of the page.
+      *sections: its content.
+      style: what the page's own style leaves out; `REPORT_STYLE` unless given.
+      script: runs when the content is there. The browser is told its digest and runs nothing else.
+    """
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -65,14 +77,30 @@ def page(title: str, *sections: Html) -> str:
         element(
             "meta",
             http_equiv="Content-Security-Policy",
-            content="default-src 'none'; style-src 'unsafe-inline'; img-src data:",
+            content="; ".join([*_POLICY, *([f"script-src {_digest(script)}"] if script else [])]),
         ),
         element("link", rel="icon", href="data:,"),
         element("title", title),
-        element("style", Html(_STYLE)),
+        element("style", Html(squeeze.style(_STYLE + (REPORT_STYLE if style is None else style)))),
     )
-    body = element("body", element("main", element("h1", title), *sections))
+    scripts = [element("script", Html(script))] if script else []
+    body = element("body", element("main", element("h1", title), *sections), *scripts)
     return "<!DOCTYPE html>\n" + element("html", head, "\n", body, lang="en") + "\n"
+
+
+_POLICY = ("default-src 'none'", "style-src 'unsafe-inline'", "img-src data:")
+
+
+def _digest(script: str) -> str:
+    """How a Content-Security-Policy names a script by its content."""
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def json_block(name: str, value: object) -> Html:
+    """A value for a page's script to read, by the id `name`; nothing in it can be markup."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", r"\u003c")
+    return element("script", Html(text), type="application/json", id=name)
 
 
 def section(heading: str, *content: object) -> Html:
@@ -330,27 +358,34 @@ def _label(value: float) -> str:
 
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1b1b1b; --soft: #5c5c5c; --line: #d4d4d4; --paper: #fff;
-  --s0: #0b61a4; --s1: #b3430a; --s2: #2c7a2c; --s3: #7a3b9a }
+:root { color-scheme: light dark; --ink: #1b1b1b; --soft: #5c5c5c; --line: #d4d4d4; --paper: #fff }
 @media (prefers-color-scheme: dark) { :root { --ink: #e8e8e8; --soft: #a9a9a9; --line: #474747;
-  --paper: #161616; --s0: #6cb4f0; --s1: #f0965a; --s2: #7fcf7f; --s3: #cc9be6 } }
+  --paper: #161616 } }
 body { margin: 0; background: var(--paper); color: var(--ink);
   font: 16px/1.5 system-ui, sans-serif }
 main { max-width: 54rem; margin: 0 auto; padding: 1rem 1rem 3rem }
 h1 { font-size: 1.6rem; line-height: 1.25; overflow-wrap: anywhere }
 h2 { font-size: 1.25rem; margin: 2.2rem 0 .6rem; border-bottom: 1px solid var(--line) }
-h3 { font-size: 1rem; margin: 1.1rem 0 .2rem }
-code, .code { font: .85em ui-monospace, monospace; overflow-wrap: anywhere }
-.code { border: 1px solid var(--line); border-radius: 3px; padding: 0 .2em; margin: 0 .1em }
 .wide { overflow-x: auto; margin: .8rem 0 }
 table { border-collapse: collapse }
-caption { text-align: left; color: var(--soft); padding-bottom: .3rem }
+caption { text-align: left; color: var(--soft) }
 th, td { text-align: left; vertical-align: top; padding: .25rem .9rem .25rem 0;
   border-top: 1px solid var(--line); font-weight: normal }
 thead th { font-weight: 600; border-top: 0; vertical-align: bottom }
-td:not(.number) { min-width: 11rem }
 .number { text-align: right; font-variant-numeric: tabular-nums }
 td.number { white-space: nowrap }
+svg text { fill: currentColor; font-size: 12px }
+"""
+"""Of every page."""
+
+REPORT_STYLE = """
+:root { --s0: #0b61a4; --s1: #b3430a; --s2: #2c7a2c; --s3: #7a3b9a }
+@media (prefers-color-scheme: dark) { :root { --s0: #6cb4f0; --s1: #f0965a; --s2: #7fcf7f;
+  --s3: #cc9be6 } }
+h3 { font-size: 1rem; margin: 1.1rem 0 .2rem }
+code, .code { font: .85em ui-monospace, monospace; overflow-wrap: anywhere }
+.code { border: 1px solid var(--line); border-radius: 3px; padding: 0 .2em; margin: 0 .1em }
+td:not(.number) { min-width: 11rem }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem .9rem; margin: 0 }
 dt { color: var(--soft) }
 dd { margin: 0; overflow-wrap: anywhere }
@@ -362,7 +397,6 @@ figcaption { font-weight: 600 }
   padding: 0 }
 .legend svg { width: 34px; height: 14px; margin-right: .4rem; vertical-align: -2px }
 figure > svg { width: 100%; height: auto; color: var(--soft) }
-svg text { fill: currentColor; font: 12px system-ui, sans-serif }
 .grid { stroke: var(--line) }
 path.s0 { stroke: var(--s0) } path.s1 { stroke: var(--s1) }
 path.s2 { stroke: var(--s2) } path.s3 { stroke: var(--s3) }
@@ -372,3 +406,4 @@ path.s2 { stroke: var(--s2) } path.s3 { stroke: var(--s3) }
 article { break-inside: avoid }
 @media print { main { max-width: none; padding: 0 } }
 """
+"""Of pages with charts and sentences."""

@@ -1,0 +1,539 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The views in a real browser: driven by keyboard and pointer, with and without scripts.
+
+Everything a page may not do is watched: a request, an error, a violation of its own policy.
+"""
+
+import html
+import re
+import xml.etree.ElementTree
+
+import numpy as np
+import pytest
+from test_html import AWKWARD, BROWSER
+from test_views import one_head, pair, pieces, search
+
+from transformer.inspection.views.compare import compare
+from transformer.inspection.views.grid import grid
+from transformer.inspection.views.head_view import head_view, shares_between_heads
+from transformer.inspection.views.replay import replay
+from transformer.inspection.views.steps import recomputed, steps
+from transformer.inspection.views.view import page
+
+sync_api = pytest.importorskip(
+    "playwright.sync_api", reason="no Playwright; continuous integration has it"
+)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no browser; continuous integration has it")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Headless Chromium."""
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=BROWSER, args=["--no-sandbox"], timeout=120_000
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    """Opens a page's text: (text, options of the browser's context) -> the page.
+
+    When the test ends, no request but for the page itself must have been made and nothing reported.
+    """
+    contexts, requests, reports = [], [], []
+
+    def show(text, **options):
+        path = tmp_path / f"page{len(contexts)}.html"
+        path.write_text(text, encoding="utf-8")
+        contexts.append(browser.new_context(**options))
+        shown = contexts[-1].new_page()
+        shown.set_default_timeout(60_000)
+        shown.on("request", lambda request: requests.append(request.url))
+        shown.on("pageerror", lambda error: reports.append(str(error)))
+        shown.on("console", lambda message: reports.append(message.text))
+        shown.goto(path.as_uri())
+        requests.remove(path.as_uri())
+        return shown
+
+    yield show
+    for context in contexts:
+        context.close()
+    assert [url for url in requests if url != "about:srcdoc" and not url.startswith("data:")] == []
+    assert reports == []
+
+
+def cells(shown, table=0):
+    """The rows of a table, without the heading."""
+    return (
+        shown.locator("table")
+        .nth(table)
+        .evaluate(
+            "table => [...table.tBodies[0].rows].map(row => [...row.cells].map(c => c.textContent))"
+        )
+    )
+
+
+def said(shown, place=0):
+    """What a screen reader is told."""
+    return shown.locator("[aria-live=polite]").nth(place).text_content()
+
+
+def press(shown, *keys):
+    """Presses keys one after the other."""
+    for key in keys:
+        shown.keyboard.press(key)
+
+
+def isolated(token):
+    return f"\u2068{token}\u2069"
+
+
+def test_a_page_of_every_view_works_and_asks_for_nothing(show):
+    both = pair()
+    views = [
+        head_view(both),
+        grid(both),
+        steps([one_head()]),
+        replay(search(), pieces),
+        compare(both, pair(seed=9), patch=np.linspace(-1, 1, 15).reshape(3, 5)),
+    ]
+    shown = show(page("Everything", views))
+    assert shown.locator("svg[role=img]").count() == 0, "every picture has made room for its view"
+    assert shown.locator("section.view").count() == len(views)
+
+    [head] = shown.locator("[role=listbox][aria-label=Rows]").all()
+    head.focus()
+    press(shown, "ArrowDown")
+    encoder = both[0]
+    rows = cells(shown)
+    for column in range(5):
+        expected = encoder.weights[-1, :, 1, column]
+        found = [float(cell) for cell in rows[column][1:-1]]
+        np.testing.assert_allclose(found, expected, atol=0.5 / 4095 + 0.0005)
+    assert rows[-1][0] == "sum"
+    assert [float(cell) for cell in rows[-1][1:]] == pytest.approx([1.0] * 5, abs=1e-6)
+    best = encoder.weights[-1, :, 1].mean(0).argmax()
+    assert f"of heads 1 2 3 4: {isolated(f's{best}')}" in said(shown)
+
+
+# The head view.
+
+
+def selects(shown):
+    return shown.locator("select")
+
+
+@pytest.mark.slow
+def test_every_layer_of_stacks_of_unequal_depth_and_heads_is_there(show):
+    both = pair(encoder=(2, 4), decoder=(5, 3))
+    shown = show(head_view(both).html)
+    for place, family in enumerate(both):
+        selects(shown).nth(0).select_option(index=place)
+        layers = selects(shown).nth(1).locator("option").all_text_contents()
+        assert layers == [str(layer + 1) for layer in range(len(family.weights))]
+        heads = family.weights.shape[1]
+        assert shown.locator("button[aria-pressed=true]").count() == heads
+        for layer in range(len(family.weights)):
+            selects(shown).nth(1).select_option(index=layer)
+            shown.locator("[role=listbox]").focus()
+            press(shown, *["ArrowUp"] * 5)
+            found = np.array(cells(shown))[:-1, 1:-1].astype(float)
+            np.testing.assert_allclose(found.T, family.weights[layer, :, 0], atol=0.00063)
+
+
+@pytest.mark.slow
+def test_heads_are_shown_hidden_and_singled_out_by_keyboard(show):
+    shown = show(head_view(pair()).html)
+    heads = [shown.get_by_role("button", name=f"head {n + 1}") for n in range(4)]
+
+    def pressed():
+        return [n for n, head in enumerate(heads) if head.get_attribute("aria-pressed") == "true"]
+
+    heads[1].focus()
+    press(shown, "Enter")
+    assert pressed() == [0, 2, 3]
+    press(shown, "Space")
+    assert pressed() == [0, 1, 2, 3]
+    press(shown, "Shift+Enter")
+    assert pressed() == [1]
+    assert len(cells(shown)[0]) == 3, "the token, the head, the mean"
+    press(shown, "Enter")
+    assert pressed() == [0, 1, 2, 3], "never none"
+    heads[2].click(modifiers=["Shift"])
+    assert pressed() == [2]
+    shown.get_by_role("button", name="all").press("Enter")
+    assert pressed() == [0, 1, 2, 3]
+
+
+@pytest.mark.slow
+def test_tokens_are_chosen_by_keys_and_pointer_and_kept(show):
+    shown = show(head_view(pair(), row=2).html)
+    tokens = shown.locator("[role=listbox]")
+
+    def chosen():
+        return tokens.locator("[aria-selected=true]").evaluate_all("all => all.map(one => one.id)")
+
+    tokens.focus()
+    press(shown, "Space", "ArrowDown")
+    assert chosen() == ["r2", "r3"]
+    press(shown, "Escape")
+    assert chosen() == ["r3"]
+    press(shown, "ArrowDown", "ArrowDown", "ArrowDown")
+    assert chosen() == ["r4"], "the last row stays the last"
+    assert tokens.get_attribute("aria-activedescendant") == "r4"
+    press(shown, "a")
+    assert len(chosen()) == 5
+    press(shown, "Escape")
+    tokens.locator("#r1").hover()
+    assert chosen() == ["r1"]
+    tokens.locator("#r1").click()
+    tokens.locator("#r0").hover()
+    assert chosen() == ["r0", "r1"]
+
+
+@pytest.mark.slow
+def test_a_line_is_as_strong_as_its_weight_and_weak_ones_are_left_out(show):
+    both = pair()
+    shown = show(head_view(both, layer=0, heads=[1], row=3).html)
+    drawn = shown.locator("line").evaluate_all(
+        "all => all.map(line => +line.getAttribute('stroke-opacity'))"
+    )
+    weights = both[0].weights[0, 1, 3]
+    np.testing.assert_allclose(drawn, weights[weights > 0.01], atol=0.5 / 4095)
+
+
+@pytest.mark.slow
+def test_shares_between_heads_are_an_option_that_says_what_it_is(show):
+    both = pair()
+    shown = show(head_view(both, row=1).html)
+    choice = selects(shown).nth(2)
+    assert "Illustrated Transformer" in choice.locator("option").nth(1).text_content()
+    choice.select_option(index=1)
+    shares = shares_between_heads(both[0].weights[-1])[:, 1]
+    found = np.array(cells(shown))[:, 1:-1].astype(float)
+    np.testing.assert_allclose(found.T, shares, atol=0.02)
+    np.testing.assert_allclose(found.sum(1), 1, atol=0.003)
+    head, key = np.unravel_index(shares.argmax(), shares.shape)
+    assert f"top shares of heads 1 2 3 4: {isolated(f's{key}')}" in said(shown)
+    assert f"of head {head + 1}" in said(shown)
+
+
+@pytest.mark.slow
+def test_rows_of_the_decoder_are_named_after_both_tokens(show):
+    shown = show(head_view(pair()[1:]).html)
+    named = shown.locator("[role=option]").all_text_contents()
+    assert named[0] == f"{isolated('<s>')} → {isolated('t0')}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("frame", [False, True], ids=["page", "notebook"])
+def test_the_drawing_is_saved_as_a_picture_with_colours_of_its_own(show, frame):
+    view = head_view(pair())
+    text = f"<!DOCTYPE html>{view._repr_html_()}" if frame else view.html
+    shown = show(text, color_scheme="dark")
+    place = shown.frame_locator("iframe") if frame else shown
+    with shown.expect_download() as download:
+        place.get_by_role("button", name="Save as SVG").press("Enter")
+    assert download.value.suggested_filename == "attention.svg"
+    root = xml.etree.ElementTree.parse(download.value.path()).getroot()
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert "color:#1b1b1b" in root.get("style")
+    assert "var(" not in xml.etree.ElementTree.tostring(root, encoding="unicode")
+
+
+# The overview.
+
+
+@pytest.mark.slow
+def test_the_overview_is_gone_through_by_keys_and_ordered_by_a_measure(show):
+    both = pair()
+    shown = show(page("x", [head_view(both), grid(both)]))
+    overview = shown.locator("section").nth(1)
+    names = overview.locator(".grid button").evaluate_all("all => all.map(one => one.textContent)")
+    assert names == [f"{layer}.{head}" for layer in (1, 2) for head in (1, 2, 3, 4)]
+    overview.locator(".grid button").first.focus()
+    press(shown, "ArrowRight", "ArrowDown")
+    assert "layer 2, head 2" in overview.locator("[aria-live]").text_content()
+
+    overview.get_by_role("application").focus()
+    press(shown, "ArrowDown", "ArrowRight", "ArrowRight")
+    weight = both[0].weights[1, 1, 1, 2]
+    told = overview.locator("[aria-live]").text_content()
+    assert f"{isolated('s1')} reads {isolated('s2')}: " in told
+    assert float(told.rstrip(".").split()[-1]) == pytest.approx(weight, abs=0.00063)
+
+    overview.get_by_role("button", name="Show in the head view").press("Enter")
+    assert "layer 2, row 1 of 5" in said(shown)
+    assert "of heads 2:" in said(shown)
+    assert shown.evaluate("document.activeElement.getAttribute('aria-label')") == "Rows"
+
+    overview.locator("select").nth(1).select_option(index=1)
+    first = overview.locator(".grid button").first.text_content()
+    layer, head = np.unravel_index(both[0].entropy().argmax(), (2, 4))
+    assert first == f"{layer + 1}.{head + 1}"
+    overview.locator("select").nth(0).select_option(index=2)
+    assert overview.locator(".grid button").count() == 3 * 2
+
+
+# Six steps.
+
+
+def numbers(rows):
+    return np.array([[float(cell) for cell in row[1:]] for row in rows])
+
+
+@pytest.mark.slow
+def test_every_number_of_the_six_steps_is_right(show):
+    head = one_head()
+    shown = show(steps([head], row=1).html)
+    scaled, weights, z = recomputed(head.query, head.key, head.value, head.weights > 0)
+    close = {"atol": 0.00006}
+
+    assert said(shown).startswith("Step 1 of 6")
+    np.testing.assert_allclose(numbers(cells(shown))[0], head.query[1], **close)
+    np.testing.assert_allclose(numbers(cells(shown, 1)), head.key, **close)
+    np.testing.assert_allclose(numbers(cells(shown, 2)), head.value, **close)
+
+    following = shown.get_by_role("button", name="Next")
+    following.press("Enter")
+    scores = numbers(cells(shown))
+    np.testing.assert_allclose(scores[:, 0], head.key @ head.query[1], **close)
+    np.testing.assert_allclose(scores[:, 1:], head.key * head.query[1], **close)
+
+    following.press("Enter")
+    np.testing.assert_allclose(numbers(cells(shown))[:, 1], scaled[1], **close)
+
+    following.press("Enter")
+    *rows, total = cells(shown)
+    powers = np.exp(scaled[1] - scaled[1].max())
+    np.testing.assert_allclose(numbers(rows), np.stack([scaled[1], powers, weights[1]], 1), **close)
+    assert total == ["sum", "", f"{powers.sum():.4f}", "1.000000"]
+
+    following.press("Enter")
+    np.testing.assert_allclose(
+        numbers(cells(shown))[:, 1:], weights[1][:, None] * head.value, **close
+    )
+
+    following.press("Enter")
+    np.testing.assert_allclose(numbers(cells(shown)), np.stack([z[1], head.z[1]]), **close)
+    assert float(said(shown).rstrip(".").split()[-1]) < 1e-6
+    shown.get_by_role("button", name="Back").press("Enter")
+    assert said(shown).startswith("Step 5 of 6")
+
+
+@pytest.mark.slow
+def test_what_is_masked_is_named_and_gets_no_weight(show):
+    full = one_head()
+    allowed = np.array([[True, False, True, True]] * 3)
+    _, weights, z = recomputed(full.query, full.key, full.value, allowed)
+    head = type(full)("x", full.rows, full.columns, full.query, full.key, full.value, weights, z)
+    shown = show(steps([full, head]).html)
+    selects(shown).nth(0).select_option(index=1)
+    shown.get_by_role("button", name="4 softmax").press("Enter")
+    assert cells(shown)[1][1:] == ["masked", "0.0000", "0.0000"]
+    assert cells(shown)[-1][-1] == "1.000000"
+
+
+# Decoding.
+
+
+@pytest.mark.slow
+def test_a_search_is_gone_through_step_by_step(show):
+    log = search()
+    shown = show(replay(log, pieces).html)
+    assert said(shown).startswith("Step 1 of 3, hypothesis 1 of 1: (start)")
+    assert cells(shown)[0] == [isolated("one"), "0.5000", "lives on"]
+    shown.get_by_role("button", name="Next").press("Enter")
+    assert f"hypothesis 2 of 2: {isolated('two')}" in said(shown), "the best translation's path"
+    tree = shown.get_by_role("listbox")
+    tree.focus()
+    press(shown, "ArrowUp")
+    assert f"hypothesis 1 of 2: {isolated('one')}" in said(shown)
+    press(shown, "ArrowRight")
+    assert f"Step 3 of 3, hypothesis 1 of 2: {isolated('one')} {isolated('two')}" in said(shown)
+    press(shown, "ArrowDown")
+    assert "It ends here, score -1.500" in said(shown)
+    assert tree.locator("text", has_text="■ end -1.50").count() == 1
+    press(shown, "ArrowLeft", "ArrowLeft", "ArrowLeft")
+    assert said(shown).startswith("Step 1 of 3")
+
+    reads = numbers([row[:2] for row in cells(shown, 1)])[:, 0]
+    expected = log.steps[0].cross_attention[0].mean(1)
+    np.testing.assert_allclose(reads, expected[-1], atol=0.00063)
+    selects(shown).select_option(index=0)
+    reads = numbers([row[:2] for row in cells(shown, 1)])[:, 0]
+    np.testing.assert_allclose(reads, expected[0], atol=0.00063)
+
+    slider = shown.get_by_role("slider")
+    slider.focus()
+    press(shown, "ArrowRight", "ArrowRight")
+    assert said(shown).startswith("Step 3 of 3")
+    words = f"{isolated('two')} {isolated('one')} {isolated('</s>')}"
+    assert cells(shown, 2) == [[words, "-1.500"]]
+
+
+@pytest.mark.slow
+def test_a_search_plays_only_where_motion_is_welcome(show):
+    text = replay(search(cross=False), pieces).html
+    shown = show(text)
+    shown.get_by_role("button", name="Play").press("Enter")
+    shown.get_by_text("Step 3 of 3").wait_for()
+    assert shown.get_by_role("button", name="Play").count() == 1, "it has stopped"
+    still = show(text, reduced_motion="reduce")
+    assert still.get_by_role("button", name="Play").count() == 0
+    assert still.get_by_role("button", name="Next").count() == 1
+
+
+# Two sentences.
+
+
+@pytest.mark.slow
+def test_the_difference_of_two_sentences_and_the_patch_map_are_read_by_keys(show):
+    first, second = pair(), pair(seed=9, tokens=["s0", "s1", "s2", "s3", "wide"])
+    patch = np.linspace(-1, 1, 15).reshape(3, 5)
+    shown = show(compare(first, second, names=("tired", "wide"), layer=0, patch=patch).html)
+    maps = shown.get_by_role("application")
+    assert maps.count() == 4
+    maps.nth(2).focus()
+    press(shown, "ArrowDown", *["ArrowRight"] * 4)
+    before, after = first[0].weights[0, 0, 1, 4], second[0].weights[0, 0, 1, 4]
+    both = f"{isolated('s4')} / {isolated('wide')}"
+    told = said(shown)
+    assert told.startswith(f"{isolated('s1')} reads {both}: ")
+    values = [float(number) for number in re.findall(r"-?[01]\.\d+", told)]
+    np.testing.assert_allclose(values, [before, after, after - before], atol=0.001)
+    round_cells = maps.nth(2).locator("rect[rx]:not([rx='0'])").count()
+    difference = np.rint(second[0].weights[0, 0] * 4095) - np.rint(first[0].weights[0, 0] * 4095)
+    assert round_cells == (difference < 0).sum()
+
+    maps.nth(3).focus()
+    press(shown, "ArrowDown", "ArrowRight")
+    assert said(shown, 1) == f"after layer 1, {isolated('s1')}: {patch[1, 1]:.3f}"
+    np.testing.assert_allclose(numbers(cells(shown)), patch, atol=0.0051)
+    selects(shown).nth(0).select_option(index=1)
+    assert selects(shown).nth(1).locator("option").count() == 3
+    assert selects(shown).nth(2).locator("option").count() == 2
+
+
+# Wherever a page stands.
+
+
+def views():
+    both = pair()
+    return [
+        head_view(both),
+        grid(both),
+        steps([one_head()]),
+        replay(search(), pieces),
+        compare(both, pair(seed=9)),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", views(), ids=lambda view: view.kind)
+def test_every_control_is_reached_by_the_tab_key(show, view):
+    shown = show(view.html)
+    wanted = shown.evaluate(
+        "[...document.querySelectorAll('button, select, input, [tabindex]')]"
+        ".filter(node => node.tabIndex === 0).map(node => node.outerHTML.slice(0, 80))"
+    )
+    reached = []
+    for _ in wanted:
+        press(shown, "Tab")
+        reached.append(shown.evaluate("document.activeElement.outerHTML.slice(0, 80)"))
+    assert reached == wanted
+    unnamed = shown.locator("button, select, input, svg[tabindex]").evaluate_all(
+        "all => all.filter(node => !(node.textContent.trim() || node.ariaLabel"
+        " || node.closest('label'))).length"
+    )
+    assert unnamed == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", views(), ids=lambda view: view.kind)
+def test_a_notebook_shows_the_view_or_the_picture_but_never_both(show, view):
+    def visible(shown):
+        picture = shown.locator(".transformer-view").is_visible()
+        frame = shown.frame_locator("iframe")
+        controls = frame.locator("select, button").count()
+        return picture, frame.locator("svg[role=img]").is_visible(), controls
+
+    output = f"<!DOCTYPE html><div>{view._repr_html_()}</div>"
+    picture, still, controls = visible(show(output))
+    assert (picture, still) == (False, False)
+    assert controls > 1
+    # Where a site takes out frames, or what is in them.
+    for stripped in (
+        output.replace("<iframe", "<!--").replace("</iframe>", "-->"),
+        output.replace(" srcdoc=", " data-srcdoc="),
+    ):
+        shown = show(stripped)
+        assert shown.locator(".transformer-view svg").is_visible()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", views(), ids=lambda view: view.kind)
+def test_a_notebook_that_lets_no_script_run_shows_the_picture(browser, view):
+    shown = browser.new_page()
+    # Playwright's own switch does not reach frames in processes of their own.
+    shown.set_content(view._repr_html_().replace("allow-scripts", ""))
+    assert not shown.locator(".transformer-view").is_visible()
+    frame = shown.frame_locator("iframe")
+    assert frame.locator("svg[role=img]").first.is_visible()
+    assert frame.locator("select, button").count() == 0
+    shown.close()
+
+
+@pytest.mark.slow
+def test_a_notebook_is_out_of_the_view_s_reach(show):
+    output = "<!DOCTYPE html><title>notebook</title>" + head_view(pair())._repr_html_()
+    shown = show(output)
+    frame = shown.frames[1]
+    with pytest.raises(sync_api.Error, match="Blocked a frame|cross-origin|SecurityError"):
+        frame.evaluate("parent.document.title")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", AWKWARD)
+def test_any_token_is_shown_as_it_is(show, text):
+    both = pair(tokens=[text, "s1", "s2", "s3", "s4"])
+    shown = show(page("x", [head_view(both), grid(both)]))
+    assert shown.locator("[role=option]").first.text_content() == isolated(text)
+    assert cells(shown)[0][0] == isolated(text)
+    assert isolated(text) in said(shown)
+    assert shown.locator("script").count() == 2
+    still = show(head_view(both).html, java_script_enabled=False)
+    assert html.escape(text, quote=False).split("&")[0] in still.content()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize("view", views(), ids=lambda view: view.kind)
+def test_a_page_fits_a_window_of_any_width(show, view, width):
+    shown = show(view.html, viewport={"width": width, "height": 800})
+    assert shown.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.slow
+def test_a_script_that_was_added_does_not_run(browser):
+    text = head_view(pair()).html.replace("<main>", "<main><script>document.title = 'x'</script>")
+    shown = browser.new_page()
+    reports = []
+    shown.on("console", lambda message: reports.append(message.text))
+    shown.set_content(text)
+    assert shown.title() == "Attention, head by head"
+    [report] = reports
+    assert "Content Security Policy" in report
+    shown.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", views(), ids=lambda view: view.kind)
+def test_without_scripts_a_page_shows_a_picture_and_says_what_it_is(show, view):
+    shown = show(view.html, java_script_enabled=False)
+    assert shown.locator("svg[role=img]").first.is_visible()
+    assert shown.get_by_text(view.told, exact=True).last.is_visible()
+    assert shown.locator("button, select").count() == 0
