@@ -150,7 +150,8 @@ class Origin:
 
     scope: str
     """From the outermost function to the operation: ``jit(f)/Transformer/encoder/.../add``; of
-    several operations in one instruction, that of the last. Empty where XLA does not know.
+    several operations in one instruction, that of a matrix product or else of the last. Empty where
+    XLA does not know.
     """
     multiplies: bool
     """Whether there is a matrix product in it."""
@@ -164,7 +165,8 @@ def origins(text: str) -> dict[str, Origin]:
       text: as `Program.parse` takes it.
     """
     found: dict[str, Origin] = {}
-    multiplying, scopes = set(), {}
+    scopes: dict[str, str] = {}
+    products: dict[str, str] = {}
     inside = ""
     for line in text.splitlines():
         if begins := _COMPUTATION.match(line):
@@ -173,12 +175,14 @@ def origins(text: str) -> dict[str, Origin]:
         if one is None:
             continue
         name, _, opcode = one.groups()
-        called = _CALLED.findall(line)
-        multiplies = opcode == "dot" or not multiplying.isdisjoint(called)
-        own = _SCOPE.search(line)
-        scope = own.group(1) if own else next((scopes.get(part, "") for part in called), "")
+        called, own = _CALLED.findall(line), _SCOPE.search(line)
+        scope = (
+            own.group(1) if own else next((scopes[part] for part in called if part in scopes), "")
+        )
+        of_products = [products[part] for part in called if part in products]
+        multiplies = opcode == "dot" or bool(of_products)
         if multiplies:
-            multiplying.add(inside)
+            scope = products[inside] = next(filter(None, of_products), scope)
         if scope:
             scopes[inside] = scope
         if opcode not in ("while", "conditional"):
