@@ -30,6 +30,7 @@ _CALLED = re.compile(
 )
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_SCOPE = re.compile(r'\bop_name="([^"]*)"')
 _PROMOTED = re.compile(r"\bto_apply=%?[\w.-]+_promoted\b")
 _ARRAY = re.compile(r"\b[a-z]+(\d*)\w*\[([\d,<=]*)\]")
 _GROUPS = re.compile(r"\breplica_groups=(\{.*?\}\}|\{\}|\[\S+|\w+\[.*?\{.*?\})")
@@ -141,6 +142,52 @@ class Program:
                 found[key] = found.get(key, 0) + times * np.array([1, size])
         every = [Collective(*key, *numbers.tolist()) for key, numbers in found.items()]
         return tuple(sorted(every, key=lambda one: -one.bytes))
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """What an instruction was made of."""
+
+    scope: str
+    """From the outermost function to the operation: ``jit(f)/Transformer/encoder/.../add``; of
+    several operations in one instruction, that of a matrix product or else of the last. Empty where
+    XLA does not know.
+    """
+    multiplies: bool
+    """Whether there is a matrix product in it."""
+
+
+def origins(text: str) -> dict[str, Origin]:
+    """The origin of each instruction that computes something itself, by its name; loops and
+    branches are none.
+
+    Args:
+      text: as `Program.parse` takes it.
+    """
+    found: dict[str, Origin] = {}
+    scopes: dict[str, str] = {}
+    products: dict[str, str] = {}
+    inside = ""
+    for line in text.splitlines():
+        if begins := _COMPUTATION.match(line):
+            inside = begins.group(2)
+        one = _INSTRUCTION.match(line)
+        if one is None:
+            continue
+        name, _, opcode = one.groups()
+        called, own = _CALLED.findall(line), _SCOPE.search(line)
+        scope = (
+            own.group(1) if own else next((scopes[part] for part in called if part in scopes), "")
+        )
+        of_products = [products[part] for part in called if part in products]
+        multiplies = opcode == "dot" or bool(of_products)
+        if multiplies:
+            scope = products[inside] = next(filter(None, of_products), scope)
+        if scope:
+            scopes[inside] = scope
+        if opcode not in ("while", "conditional"):
+            found[name] = Origin(scope, multiplies)
+    return found
 
 
 def device_groups(text: str, devices: int) -> Groups:

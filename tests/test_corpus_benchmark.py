@@ -193,10 +193,10 @@ def test_padding_changes_nothing_for_pytorch(monkeypatch):
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs the extra bench")
 @pytest.mark.parametrize("by_length", [False, True])
 def test_pytorch_trains_a_text(tmp_path, by_length, monkeypatch):
-    from experiments.benchmarks import program
+    from experiments.benchmarks import threads
     from experiments.benchmarks.programs import pytorch
 
-    monkeypatch.setattr(program, "cores", lambda: 1)
+    monkeypatch.setattr(threads, "cores", lambda: 1)
     pairs = of_lengths((2, 9), (3, 3), (5, 2), rows=[2, 1])
     pairs.save(tmp_path / "text.npz")
     found = pytorch.training_text(TINY, tmp_path / "text.npz", by_length, "float32")

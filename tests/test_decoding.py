@@ -4,7 +4,6 @@
 import functools
 import math
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,10 +16,9 @@ from transformer.decoding import (
     NEVER,
     beam_search,
     length_penalty,
-    rooms,
     search_limits,
-    while_growing,
 )
+from transformer.decoding_loop import LEAST
 from transformer.errors import InputError
 
 EOS, A, B, C = 2, 3, 4, 5
@@ -42,65 +40,35 @@ def random_tables(seed, rows, vocabulary, depth, scale=1.5):
     return logits.astype(np.float32)
 
 
-STATIC = ("beams", "max_length", "results", "penalty", "alpha", "groups", "diversity", "on_step")
+STATIC = (
+    *("beams", "max_length", "results", "penalty", "alpha", "groups", "diversity", "on_step"),
+    "retire",
+)
 
 
 @functools.partial(jax.jit, static_argnames=STATIC)
-def search(tables, limits, *, beams, max_length, on_step=None, **options):
-    """`beam_search` over tables; its cache is the prefix that each beam has read."""
+def search(tables, limits, *, beams, max_length, on_step=None, retire=False, **options):
+    """`beam_search` over tables; its cache has them and the prefix that each beam has read."""
     vocabulary = tables.shape[-1]
 
-    def step(tokens, state):
+    def step(tokens, cache):
+        tables, state = cache
         if on_step is not None:
             jax.debug.callback(on_step)
         state = jnp.where(tokens == 1, 0, state * vocabulary + tokens + 1)
         place = jnp.minimum(state, tables.shape[1] - 1)
-        return jnp.take_along_axis(tables, place[..., None], axis=1), state
+        return jnp.take_along_axis(tables, place[..., None], axis=1), (tables, state)
 
-    def reorder(state, parents):
-        return jnp.take_along_axis(state, parents, axis=1)
+    def reorder(cache, parents):
+        tables, state = cache
+        return tables, jnp.take_along_axis(state, parents, axis=1)
 
-    start = jnp.zeros((tables.shape[0], beams), jnp.int32)
-    return beam_search(step, reorder, start, limits, beams=beams, max_length=max_length, **options)
+    def take(cache, sentences):
+        return jax.tree.map(lambda leaf: leaf[sentences], cache)
 
-
-def test_room_is_a_quarter_then_half_then_all_and_for_few_tokens_all_at_once():
-    assert rooms(74) == (19, 38, 74)
-    assert rooms(16) == (4, 8, 16)
-    assert rooms(15) == (15,)
-
-
-@pytest.mark.parametrize("max_length", [17, 40])
-def test_a_cache_has_room_for_every_step_and_grows_only_when_it_is_full(max_length):
-    """The cache is as long as its room; a step writes its own number at its place."""
-
-    def going_on(state):
-        return state.index < limit
-
-    def advance(state):
-        return state.replace(
-            index=state.index + 1, cache=state.cache.at[state.index].set(state.index, mode="drop")
-        )
-
-    def grow(cache, room):
-        seen.append(room)
-        return jnp.pad(cache, (0, room - cache.size), constant_values=-1)
-
-    for limit in (0, 3, max_length // 2, max_length):
-        seen = []
-        state = Counter(jnp.zeros((), jnp.int32), jnp.zeros((0,), jnp.int32))
-        state = while_growing(going_on, advance, state, grow, max_length)
-        assert tuple(seen) == rooms(max_length)
-        expected = np.where(np.arange(max_length) < limit, np.arange(max_length), -1)
-        np.testing.assert_array_equal(state.cache, expected)
-
-
-@flax.struct.dataclass
-class Counter:
-    """A state for `while_growing`."""
-
-    index: jax.Array
-    cache: jax.Array
+    cache = tables, jnp.zeros((tables.shape[0], beams), jnp.int32)
+    options |= {"beams": beams, "max_length": max_length, "take": take if retire else None}
+    return beam_search(step, reorder, cache, limits, **options)
 
 
 def log_probs_of(table):
@@ -385,6 +353,18 @@ def test_a_sentence_is_searched_as_if_it_were_alone(mixed):
         )
         np.testing.assert_array_equal(alone.tokens[0], found.tokens[row])
         np.testing.assert_allclose(alone.scores[0], found.scores[row], rtol=1e-6)
+
+
+def test_that_sentences_retire_changes_nothing():
+    tables = random_tables(8, LEAST + 2, 5, 5)
+    limits = jnp.array([5, 0, 1, 2, 3, 4, 5, 2, 1, 3, 2, 1, 0, 2, 3, 1, 2, 4])
+    prefix = np.zeros((limits.size, 5), np.int32)
+    prefix[::3, 0], prefix[::5, 1] = B, A
+    options = {"beams": 4, "max_length": 5, "groups": 2}
+    options["constraints"] = Constraints(block_ngrams=1, prefix=jnp.array(prefix))
+    found = search(tables, limits, retire=True, **options)
+    assert len(np.unique(found.scores)) > 20
+    jax.tree.map(np.testing.assert_array_equal, found, search(tables, limits, **options))
 
 
 def test_room_beyond_the_limits_changes_nothing(mixed):

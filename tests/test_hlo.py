@@ -99,6 +99,39 @@ def test_collectives_are_counted_by_hand():
     assert [one.bytes for one in found] == sorted((one.bytes for one in found), reverse=True)
 
 
+SCOPES = """\
+%fused (x: f32[4,4], y: f32[4,4]) -> f32[4,4] {
+  %product = f32[4,4]{1,0} dot(%x, %y), lhs_contracting_dims={1}, metadata={op_name="jit(f)/dot"}
+  ROOT %added = f32[4,4]{1,0} add(%product, %y), metadata={op_name="jit(f)/add" source_line=7}
+}
+
+%simple (x: f32[4,4]) -> f32[4,4] {
+  ROOT %negated = f32[4,4]{1,0} negate(%x), metadata={op_name="jit(f)/negate"}
+}
+
+%body (state: f32[4,4]) -> f32[4,4] {
+  %fused_product = f32[4,4]{1,0} fusion(%a, %b), calls=%fused, metadata={op_name="jit(f)/last"}
+  %unknown = f32[4,4]{1,0} fusion(%a), kind=kLoop, calls=%simple
+  ROOT %exp.1 = f32[4,4]{1,0} exponential(%unknown), metadata={op_name="jit(f)/while/body/exp"}
+}
+
+ENTRY %main (a: f32[4,4]) -> f32[4,4] {
+  ROOT %loop = f32[4,4]{1,0} while(%a), condition=%test, body=%body, \
+metadata={op_name="jit(f)/while"}
+}
+"""
+
+
+def test_each_operation_has_the_scope_it_was_made_in_and_a_loop_none():
+    origins = hlo.origins(SCOPES)
+    assert origins["exp.1"] == hlo.Origin("jit(f)/while/body/exp", multiplies=False)
+    assert origins["product"] == hlo.Origin("jit(f)/dot", multiplies=True)
+    # What is fused with a product belongs to it; of other fusions the last operation says it.
+    assert origins["fused_product"] == hlo.Origin("jit(f)/dot", multiplies=True)
+    assert origins["unknown"] == hlo.Origin("jit(f)/negate", multiplies=False)
+    assert "loop" not in origins
+
+
 @pytest.mark.parametrize(
     ("kind", "sent"),
     [

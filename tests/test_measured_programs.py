@@ -10,7 +10,7 @@ import time
 import pytest
 from test_apps import REPOSITORY
 
-from experiments.benchmarks import load, program
+from experiments.benchmarks import load, program, threads
 from experiments.benchmarks.alternating import (
     PROGRAMS,
     Effort,
@@ -148,7 +148,7 @@ def loads(monkeypatch, *cores):
         def __exit__(self, *_):
             self.cores = next(following)
 
-    monkeypatch.setattr(program, "OtherLoad", Load)
+    monkeypatch.setattr(threads, "OtherLoad", Load)
 
 
 def test_the_fastest_choice_is_found_although_other_load_comes_and_goes(monkeypatch, capfd):
@@ -156,7 +156,7 @@ def test_the_fastest_choice_is_found_although_other_load_comes_and_goes(monkeypa
     # Of each trial, the call that is not counted and the one that is: 1 begins under load.
     call = Timed(monkeypatch, 9, 30.0, 9, 2.0, 9, 1.0, 9, 2.5)
     loads(monkeypatch, 0.9, 0.0)
-    assert program.fastest(call, chosen.append, [1, 2]) == 1
+    assert threads.fastest(call, chosen.append, [1, 2]) == 1
     # There is time for two turns.
     assert chosen == [1, 2, 1, 2, 1]
     assert "1: 1 (other load 0.90), 2: 2 (other load 0.00)" in capfd.readouterr().err
@@ -166,22 +166,22 @@ def test_choices_are_tried_until_each_has_had_quiet_trials(monkeypatch):
     chosen = []
     loads(monkeypatch, 0.0)
     call = Timed(monkeypatch, 0.1)
-    program.fastest(call, chosen.append, ["a", "b"])
-    assert len(chosen) == 2 * program.TRIALS + 1
+    threads.fastest(call, chosen.append, ["a", "b"])
+    assert len(chosen) == 2 * threads.TRIALS + 1
     # A trial is of as many calls as take 0.3 seconds.
-    assert call.calls == 2 * program.TRIALS * (1 + 3)
+    assert call.calls == 2 * threads.TRIALS * (1 + 3)
     # b is never quiet: the choices are tried as long as there is time, 1.2 seconds a turn.
     chosen.clear()
     loads(monkeypatch, 0.0, 0.5)
-    program.fastest(Timed(monkeypatch, 0.15), chosen.append, ["a", "b"])
-    turns = -(-program.CHOICE_SECONDS // (2 * 3 * 0.15))
+    threads.fastest(Timed(monkeypatch, 0.15), chosen.append, ["a", "b"])
+    turns = -(-threads.CHOICE_SECONDS // (2 * 3 * 0.15))
     assert abs(len(chosen) - (2 * turns + 1)) <= 2
 
 
 def test_choices_are_tried_on_batches_from_all_parts_of_a_text():
-    assert program.a_few(list(range(16))) == [0, 4, 8, 12]
-    assert program.a_few(list(range(9))) == [0, 3, 6]
-    assert program.a_few([7]) == [7]
+    assert threads.a_few(list(range(16))) == [0, 4, 8, 12]
+    assert threads.a_few(list(range(9))) == [0, 3, 6]
+    assert threads.a_few([7]) == [7]
 
 
 def test_peers_do_not_load_jax_nor_this_program_the_peers():

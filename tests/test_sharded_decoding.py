@@ -16,6 +16,7 @@ import pytest
 
 from transformer import ensembles, families, sharded_decoding, sharding
 from transformer.config import Config, DataConfig, DecodeConfig, ParallelConfig, TransformerConfig
+from transformer.decoding_loop import LEAST
 from transformer.errors import InputError
 from transformer.tokenizer import Tokenizer
 from transformer.translator import NOTHING, Translator, abstract_params
@@ -107,6 +108,13 @@ def test_the_translations_are_many_and_none_ranks_as_another():
     for row, (first, second) in enumerate(found):
         assert (first == NOTHING) == (not SENTENCES[row].strip())
         assert first == NOTHING or first.score > second.score + 0.01
+
+
+@pytest.mark.parametrize("method", ["diverse beams and constraints", "samples"])
+def test_sentences_that_retire_are_translated_the_same(method):
+    """In batches of six, as everywhere else here, none does."""
+    together = translator_on(ParallelConfig(), **METHODS[method], batch_size=LEAST + 2)
+    assert_same(together.nbest(SENTENCES, 2, prefixes=PREFIXES), translated(method, True))
 
 
 @pytest.mark.parametrize("mesh", ["3", "8", "fsdp and tensor 4 x 2"])

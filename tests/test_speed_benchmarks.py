@@ -4,6 +4,7 @@ nobody.
 """
 
 import dataclasses
+import functools
 import importlib.util
 import itertools
 import json
@@ -18,7 +19,7 @@ import pytest
 from test_apps import run
 
 from experiments import costs
-from experiments.benchmarks import load, products, reporting, start, work
+from experiments.benchmarks import breakdown, load, products, reporting, start, work
 from experiments.benchmarks.alternating import (
     PROGRAMS,
     Effort,
@@ -279,6 +280,37 @@ def test_every_translation_has_exactly_as_many_tokens_as_the_work_says(beams):
     assert (found != 0).sum(-1).tolist() == [9] * 4
     assert set(found[:, -1].tolist()) == {2}
     assert not (found[:, :-1] == 2).any()
+
+
+@pytest.mark.parametrize(
+    ("scope", "part"),
+    [
+        ("decoder/layer_1/cross_attention_residual/cross_attention.attend/dot", "attention"),
+        ("decoder/layer_1/cross_attention_residual/norm/add", "residual connections, layer norms"),
+        ("encoder/layer_0/feed_forward_residual/feed_forward/dot", "feed-forward networks"),
+        ("encoder/layer_0/feed_forward_residual/add", "residual connections, layer norms"),
+        ("embedding.logits/dot", "embeddings, logits"),
+        ("", "the rest"),
+    ],
+)
+def test_the_scope_of_an_operation_says_which_part_of_the_model_it_is_of(scope, part):
+    assert breakdown.part_of(f"jit(step)/jvp(Transformer)/{scope}", "the rest") == part
+
+
+@pytest.mark.parametrize(
+    "traced", [own.traced_training, functools.partial(own.traced_decoding, beams=2)]
+)
+def test_the_time_of_a_call_is_that_of_the_parts_of_the_model(traced):
+    call, text = traced(TINY, overrides={})
+    whole, parts = breakdown.measured(call, text, "the rest", calls=1)
+    assert whole > 0
+    assert {part for part, multiplies in parts if multiplies} == {
+        "attention",
+        "feed-forward networks",
+        "embeddings, logits",
+    }
+    assert {part for part, _ in parts} >= {"the rest", "residual connections, layer norms"}
+    assert all(milliseconds > 0 for milliseconds in parts.values())
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs the extra bench")

@@ -67,6 +67,17 @@ class LayerCache:
             self_value=jnp.pad(self.self_value, (none, none, more, none)),
         )
 
+    def take(self, sentences: Int[Array, " B"]) -> "LayerCache":
+        """That of these sentences alone."""
+        batch = self.cross_key.shape[0]
+        return jax.tree.map(lambda leaf: rows_of(leaf, sentences, batch), self)
+
+
+def rows_of(leaf: Array, sentences: Int[Array, " B"], batch: int) -> Array:
+    """The rows of these of `batch` sentences; those of one sentence lie side by side."""
+    per_sentence = leaf.reshape(batch, -1, *leaf.shape[1:])
+    return per_sentence[sentences].reshape(-1, *leaf.shape[1:])
+
 
 def _dtype_of_caches(dtype: jnp.dtype) -> jnp.dtype:
     """float32 for bfloat16 on the CPU, where XLA computes attention over few queries in float32 and

@@ -39,7 +39,6 @@ Diverse beam search (Vijayakumar et al. 2016) divides the K beams into groups of
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import flax.struct
 import jax
@@ -48,13 +47,12 @@ import jax.numpy as jnp
 from transformer.arrays import BOS_ID, EOS_ID, PAD_ID, Array, Bool, Float, Int
 from transformer.config import DecodeConfig
 from transformer.constraints import NEVER, UNCONSTRAINED, Constraints, next_log_probs
+from transformer.decoding_loop import Cache, Grow, Take, decode_loop
 from transformer.errors import InputError
 from transformer.top_k import top_k
 
-Cache = Any
 Step = Callable[[Int[Array, "B K"], Cache], tuple[Float[Array, "B K V"], Cache]]
 Reorder = Callable[[Cache, Int[Array, "B K"]], Cache]
-Grow = Callable[[Cache, int], Cache]
 
 
 @flax.struct.dataclass
@@ -82,9 +80,9 @@ class _Group:
 
 @flax.struct.dataclass
 class _Search:
-    index: Int[Array, ""]
+    limits: Int[Array, " B"]
+    constraints: Constraints
     groups: tuple[_Group, ...]
-    cache: Cache
 
 
 def length_penalty(length: Array, penalty: str, alpha: float) -> Float[Array, "..."]:
@@ -115,38 +113,6 @@ def search_limits(source_lengths: Int[Array, " B"], config: DecodeConfig) -> Int
     return source_lengths + config.extra_length
 
 
-def rooms(max_length: int) -> tuple[int, ...]:
-    """For how many tokens caches have room, one time after another while a search goes on.
-
-    A step reads all of a cache, and limits are far above what most translations need (the paper's
-    is the source's length + 50). So a cache begins with a quarter of the room and grows to half and
-    then to all of it. Each of these is compiled on its own: more of them would not pay.
-    """
-    if max_length < 16:
-        return (max_length,)
-    quarter = -(-max_length // 4)
-    return quarter, 2 * quarter, max_length
-
-
-def while_growing(
-    going_on: Callable[[Any], Bool[Array, ""]],
-    advance: Callable[[Any], Any],
-    state: Any,
-    grow: Grow,
-    max_length: int,
-) -> Any:
-    """`jax.lax.while_loop` over a state with an `index` and a `cache`, whose cache has the room of
-    `rooms` for it, one after the other.
-    """
-    for room in rooms(max_length):
-        state = jax.lax.while_loop(
-            lambda state, room=room: going_on(state) & (state.index < room),
-            advance,
-            state.replace(cache=grow(state.cache, room)),
-        )
-    return state
-
-
 def beam_search(
     step: Step,
     reorder: Reorder,
@@ -156,6 +122,7 @@ def beam_search(
     beams: int,
     max_length: int,
     grow: Grow = lambda cache, _: cache,
+    take: Take | None = None,
     results: int | None = None,
     penalty: str = "gnmt",
     alpha: float = 0.6,
@@ -168,12 +135,14 @@ def beam_search(
     Args:
       step: reads the last token of each beam; position 0 reads the start token.
       reorder: gathers the cache along its beams.
-      cache: for B sentences and K beams, at position 0, with the first room of `rooms`.
+      cache: for B sentences and K beams, at position 0, with the first room of
+        `decoding_loop.rooms`.
       limits: the most tokens each sentence's translation may have, the end token included; at least
         1 and at most `max_length`. A sentence with limit 0 is not searched at all.
       beams: K; 1 is greedy search: the most probable token at every step.
       max_length: M, static.
-      grow: gives a cache room for so many tokens.
+      grow: see `decoding_loop.decode_loop`.
+      take: see `decoding_loop.decode_loop`.
       results: how many of the best must be certain before a sentence may stop early; `beams` if
         None. The remaining places are then filled with whatever had finished.
       penalty: see `length_penalty`.
@@ -185,36 +154,36 @@ def beam_search(
     Returns:
       K hypotheses a sentence, best first.
     """
-    batch, size = limits.shape[0], beams // groups
+    size = beams // groups
     results = min(results or beams, size)
 
     def worth(log_probs, length):
         return log_probs / length_penalty(length, penalty, alpha)
 
-    def advance(search: _Search) -> _Search:
+    def advance(index: Int[Array, ""], search: _Search, cache: Cache) -> tuple[_Search, Cache]:
         live_tokens = _side_by_side([group.live_tokens for group in search.groups])
         last = jax.lax.dynamic_index_in_dim(
-            live_tokens, jnp.maximum(search.index - 1, 0), axis=2, keepdims=False
+            live_tokens, jnp.maximum(index - 1, 0), axis=2, keepdims=False
         )
-        last = jnp.where(search.index == 0, BOS_ID, last)
-        logits, cache = step(last, search.cache)
-        log_probs = next_log_probs(logits, live_tokens, search.index, limits, constraints)
+        last = jnp.where(index == 0, BOS_ID, last)
+        logits, cache = step(last, cache)
+        log_probs = next_log_probs(logits, live_tokens, index, search.limits, search.constraints)
 
         advanced, parents = [], []
         for number, group in enumerate(search.groups):
             own = log_probs[:, number * size : (number + 1) * size] if groups > 1 else log_probs
-            taken = _times_taken(advanced, search.index, own.shape[-1]) if advanced else None
-            group, own_parents = advance_group(group, own, taken, search.index)
+            taken = _times_taken(advanced, index, own.shape[-1]) if advanced else None
+            group, own_parents = advance_group(group, own, taken, index, search.limits)
             advanced.append(group)
             parents.append(own_parents + number * size if number else own_parents)
-        return _Search(search.index + 1, tuple(advanced), reorder(cache, _side_by_side(parents)))
+        return search.replace(groups=tuple(advanced)), reorder(cache, _side_by_side(parents))
 
-    def advance_group(group, next_log_probs, taken, index) -> tuple[_Group, Array]:
+    def advance_group(group, next_log_probs, taken, index, limits) -> tuple[_Group, Array]:
         log_probs = group.live_log_probs[..., None] + next_log_probs
 
         # 2K candidates are enough: at most K of them end, so K that do not remain. Of a single beam
         # one is enough: where it ends, no other of this length can be worth more.
-        vocabulary = log_probs.shape[-1]
+        batch, _, vocabulary = log_probs.shape
         candidates = 1 if beams == 1 else min(2 * size, size * vocabulary)
         value = log_probs if taken is None else log_probs - diversity * taken[:, None]
         ranked, flat_ids = top_k(value.reshape(batch, -1), candidates)
@@ -254,6 +223,7 @@ def beam_search(
         group = _Group(live_tokens, live_log_probs, finished, finished_count, done)
         return group, live_parents
 
+    batch = limits.shape[0]
     nothing = Hypotheses(
         tokens=jnp.full((batch, size, max_length), PAD_ID, jnp.int32),
         scores=jnp.full((batch, size), NEVER),
@@ -267,12 +237,14 @@ def beam_search(
         finished_count=jnp.zeros((batch,), jnp.int32),
         done=limits <= 0,
     )
-    found = while_growing(
-        lambda search: ~_done(search).all(),
+    found = decode_loop(
         advance,
-        _Search(jnp.zeros((), jnp.int32), (start,) * groups, cache),
-        grow,
-        max_length,
+        _Search(limits, constraints, (start,) * groups),
+        cache,
+        going_on=lambda search: ~_done(search),
+        max_length=max_length,
+        grow=grow,
+        take=take,
     ).groups
     first, *others = (group.finished for group in found)
     for other in others:

@@ -65,6 +65,12 @@ class Ensemble(nn.Module):
         members = zip(self.models, caches, strict=True)
         return tuple(model.grow(cache, length) for model, cache in members)
 
+    @nn.nowrap
+    def take(self, caches: tuple[Any, ...], sentences: Int[Array, " B"]) -> tuple[Any, ...]:
+        """The caches of these sentences alone."""
+        members = zip(self.models, caches, strict=True)
+        return tuple(model.take(cache, sentences) for model, cache in members)
+
 
 def join(models: list[nn.Module], params: list[Params]) -> tuple[Ensemble, Params]:
     """The ensemble of these models, and its parameters."""

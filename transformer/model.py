@@ -9,6 +9,7 @@ The calls that every model family offers, whoever uses them (trainer, beam searc
     step(tokens, cache)               -> logits, cache         one target position of every beam
     reorder(cache, parents)           -> cache                 the beams that survived
     grow(cache, M)                    -> cache                 room for more positions
+    take(cache, sentences)            -> cache                 the sentences that go on
 """
 
 import flax.linen as nn
@@ -17,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Bool, Float, Int
-from transformer.caches import LayerCache
+from transformer.caches import LayerCache, rows_of
 from transformer.capture import (
     Capture,
     Interventions,
@@ -309,6 +310,16 @@ class Transformer(nn.Module):
         return cache.replace(
             layers=tuple(layer.grow(length * beams) for layer in cache.layers),
             ancestry=jnp.pad(cache.ancestry, more),
+        )
+
+    @staticmethod
+    def take(cache: DecodeCache, sentences: Int[Array, " B"]) -> DecodeCache:
+        """The cache of these sentences alone."""
+        batch = len(cache.source_mask)
+        return cache.replace(
+            layers=tuple(layer.take(sentences) for layer in cache.layers),
+            source_mask=cache.source_mask[sentences],
+            ancestry=rows_of(cache.ancestry, sentences, batch),
         )
 
 

@@ -13,16 +13,18 @@ import jax.numpy as jnp
 
 from transformer.arrays import BOS_ID, EOS_ID, PAD_ID, Array, Bool, Float, Int, Key
 from transformer.constraints import NEVER, UNCONSTRAINED, Constraints, next_log_probs
-from transformer.decoding import Cache, Grow, Hypotheses, Step, length_penalty, while_growing
+from transformer.decoding import Hypotheses, Step, length_penalty
+from transformer.decoding_loop import Cache, Grow, Take, decode_loop
 
 
 @flax.struct.dataclass
 class _Samples:
-    index: Int[Array, ""]
+    limits: Int[Array, " B"]
+    constraints: Constraints
+    keys: Key[Array, "B K"]
     tokens: Int[Array, "B K M"]
     log_probs: Float[Array, "B K"]
     ended: Bool[Array, "B K"]
-    cache: Cache
 
 
 def sample(
@@ -34,6 +36,7 @@ def sample(
     samples: int,
     max_length: int,
     grow: Grow = lambda cache, _: cache,
+    take: Take | None = None,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float = 1.0,
@@ -47,13 +50,14 @@ def sample(
     Args:
       step: reads the last token of each sample; position 0 reads the start token.
       cache: for B sentences and K samples, at position 0, with the first room of
-        `decoding.rooms`; a group for each sample, because no sample goes on from another.
+        `decoding_loop.rooms`; a group for each sample, because no sample goes on from another.
       limits: the most tokens each sentence's translation may have, the end token included; nothing
         is drawn for a sentence with limit 0.
       keys: one a sentence.
       samples: K.
       max_length: M, static.
-      grow: gives a cache room for so many tokens.
+      grow: see `decoding_loop.decode_loop`.
+      take: see `decoding_loop.decode_loop`.
       temperature: see `truncate`.
       top_k: see `truncate`.
       top_p: see `truncate`.
@@ -72,33 +76,41 @@ def sample(
     at_position = jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(0, None)), in_axes=(0, None))
     draw = jax.vmap(jax.vmap(jax.random.categorical))
 
-    def advance(drawn: _Samples) -> _Samples:
+    def advance(index: Array, drawn: _Samples, cache: Cache) -> tuple[_Samples, Cache]:
         last = jax.lax.dynamic_index_in_dim(
-            drawn.tokens, jnp.maximum(drawn.index - 1, 0), axis=2, keepdims=False
+            drawn.tokens, jnp.maximum(index - 1, 0), axis=2, keepdims=False
         )
-        logits, cache = step(jnp.where(drawn.index == 0, BOS_ID, last), drawn.cache)
-        log_probs = next_log_probs(logits, drawn.tokens, drawn.index, limits, constraints)
+        logits, cache = step(jnp.where(index == 0, BOS_ID, last), cache)
+        log_probs = next_log_probs(logits, drawn.tokens, index, drawn.limits, drawn.constraints)
         chances = truncate(log_probs, temperature, top_k, top_p, min_p)
-        token = draw(at_position(sample_keys, drawn.index), chances).astype(jnp.int32)
+        token = draw(at_position(drawn.keys, index), chances).astype(jnp.int32)
         log_prob = jnp.take_along_axis(log_probs, token[..., None], axis=-1)[..., 0]
         token = jnp.where(drawn.ended, PAD_ID, token)
-        return _Samples(
-            index=drawn.index + 1,
-            tokens=jax.lax.dynamic_update_index_in_dim(drawn.tokens, token, drawn.index, axis=2),
+        drawn = drawn.replace(
+            tokens=jax.lax.dynamic_update_index_in_dim(drawn.tokens, token, index, axis=2),
             log_probs=drawn.log_probs + jnp.where(drawn.ended, 0.0, log_prob),
             ended=drawn.ended | (token == EOS_ID),
-            cache=cache,
         )
+        return drawn, cache
 
     nowhere = jnp.broadcast_to((limits <= 0)[:, None], (batch, samples))
     start = _Samples(
-        index=jnp.zeros((), jnp.int32),
+        limits=limits,
+        constraints=constraints,
+        keys=sample_keys,
         tokens=jnp.full((batch, samples, max_length), PAD_ID, jnp.int32),
         log_probs=jnp.where(nowhere, NEVER, 0.0),
         ended=nowhere,
-        cache=cache,
     )
-    drawn = while_growing(lambda drawn: ~drawn.ended.all(), advance, start, grow, max_length)
+    drawn = decode_loop(
+        advance,
+        start,
+        cache,
+        going_on=lambda drawn: ~drawn.ended.all(-1),
+        max_length=max_length,
+        grow=grow,
+        take=take,
+    )
     lengths = jnp.maximum((drawn.tokens != PAD_ID).sum(-1), 1)
     scores = drawn.log_probs / length_penalty(lengths, penalty, alpha)
     return Hypotheses(drawn.tokens, jnp.where(nowhere, NEVER, scores), drawn.log_probs)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-from transformer import decoding, sampling
+from transformer import decoding, decoding_loop, sampling
 from transformer.arrays import PAD_ID, Array, Float, Int, Key, Params, UInt
 from transformer.config import DecodeConfig
 from transformer.constraints import Constraints
@@ -124,13 +124,14 @@ def search(
     limits = jnp.where(lengths > 0, decoding.search_limits(lengths, config), 0)
     step = functools.partial(call, model.step)
 
-    def cache(beams: int, groups: int) -> decoding.Cache:
-        room = decoding.rooms(max_length)[0]
+    def cache(beams: int, groups: int) -> decoding_loop.Cache:
+        room = decoding_loop.rooms(max_length)[0]
         return call(model.init_cache, memory, source, beams, room, groups)
 
     options = {
         "max_length": max_length,
         "grow": model.grow,
+        "take": model.take,
         "penalty": config.length_penalty,
         "alpha": config.alpha,
         "constraints": Constraints(config.min_length, config.block_ngrams, prefix),

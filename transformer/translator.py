@@ -5,7 +5,6 @@ translator = Translator.from_workdir("runs/pronouns")
 translator(["The animal didn't cross the street because it was too tired."])
 """
 
-import collections
 import dataclasses
 import logging
 import math
@@ -285,22 +284,20 @@ class Translator:
     def _batches(
         self, rows: list[list[int]], most: int, keep_empty: bool = False
     ) -> Iterator[tuple[list[int], np.ndarray]]:
-        """Groups rows of like length into few shapes: their places, and their ids padded.
+        """Puts rows of like length together, in few shapes: their places, and their ids padded.
 
-        The number of rows is a multiple of the mesh's axis ``data``; the last ones are padding.
+        The longest come first, so that the batch that is left with rows of padding is the cheapest.
+        The number of rows is a multiple of the mesh's axis ``data``.
         """
         devices = self.mesh.shape["data"]
-        groups = collections.defaultdict(list)
-        for index, ids in enumerate(rows):
-            if keep_empty or ids != [EOS_ID]:
-                groups[self.config.data.bucket(len(ids))].append(index)
-        for length, members in sorted(groups.items()):
-            members.sort(key=lambda index: len(rows[index]))
-            for start in range(0, len(members), most):
-                chunk = members[start : start + most]
-                height = next((h for h in (1, 8) if len(chunk) <= h < most), most)
-                height = -(-height // devices) * devices
-                yield chunk, _pad([rows[index] for index in chunk], (height, length))
+        chosen = [index for index, ids in enumerate(rows) if keep_empty or ids != [EOS_ID]]
+        chosen.sort(key=lambda index: -len(rows[index]))
+        for start in range(0, len(chosen), most):
+            chunk = chosen[start : start + most]
+            length = self.config.data.bucket(len(rows[chunk[0]]))
+            height = next((h for h in (1, 8) if len(chunk) <= h < most), most)
+            height = -(-height // devices) * devices
+            yield chunk, _pad([rows[index] for index in chunk], (height, length))
 
     def _placed(self, rows: Any) -> Any:
         """Arrays of rows, divided over the devices."""

@@ -10,8 +10,9 @@ import transformers
 from torch import Tensor
 
 from experiments.benchmarks import text
-from experiments.benchmarks.program import Program, a_few, better_threads
+from experiments.benchmarks.program import Program
 from experiments.benchmarks.programs.pytorch import START_ID, batch_of, smoothed_loss, steps
+from experiments.benchmarks.threads import a_few, better_threads
 from experiments.benchmarks.work import DROPOUT, Work
 
 END_ID = 2

@@ -11,7 +11,8 @@ import numpy as np
 from ctranslate2.converters import TransformersConverter
 
 from experiments.benchmarks import text
-from experiments.benchmarks.program import Program, a_few, better_threads, cores, fastest
+from experiments.benchmarks.program import Program
+from experiments.benchmarks.threads import a_few, better_threads, cores, fastest
 from experiments.benchmarks.work import Work
 
 

@@ -5,11 +5,12 @@ import contextlib
 import itertools
 import pathlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from experiments import cache, compose, costs, measure
 from experiments.benchmarks import prepared, products, text
@@ -20,9 +21,13 @@ from experiments.datasets import text_files
 from transformer import sharded_decoding, sharding
 from transformer.arrays import Array
 from transformer.attention import KERNELS
+from transformer.decoding import Hypotheses
 from transformer.tokenizer import Tokenizer
 from transformer.training import Batch
 from transformer.translator import Translator
+
+Traced = tuple[Callable[[], None], str]
+"""A call that runs a compiled program to its end, and the text of that program."""
 
 
 def training(work: Work, overrides: Mapping[str, Any]) -> Program:
@@ -37,7 +42,7 @@ def training(work: Work, overrides: Mapping[str, Any]) -> Program:
         jax.block_until_ready((state, sums))
 
     call()
-    return Program(call, _about(experiment) | _memory(experiment, batch))
+    return Program(call, _about(experiment.mesh) | _memory(experiment, batch))
 
 
 def training_text(
@@ -69,7 +74,7 @@ def training_text(
     arrays = [(read[place].source, read[place].target) for place in range(batches)]
     share = text.padding_share(arrays)
     tokens = sum(np.count_nonzero(ids) for _, ids in arrays)
-    about = _about(experiment) | {"padding_share": share, "batches": batches}
+    about = _about(experiment.mesh) | {"padding_share": share, "batches": batches}
     return Program(call, about, units=tokens / 1000)
 
 
@@ -105,7 +110,7 @@ def translating(
     lines = text_files.read_lines(home / prepared.LINES)
     lengths = [len(translation.tokens) for translation in translator(lines)]
     assert lengths == [len(ids) + 1 for ids in tokenizer.encode(lines)]
-    about = _about(experiment) | {"output_tokens": sum(lengths)}
+    about = _about(experiment.mesh) | {"output_tokens": sum(lengths)}
     return Program(lambda: translator(lines), about, units=len(lines))
 
 
@@ -116,6 +121,47 @@ def decoding(work: Work, beams: int, overrides: Mapping[str, Any]) -> Program:
     Raises:
       AssertionError: when a translation has another length.
     """
+    search, arguments, static = _search(work, beams, overrides)
+
+    def call() -> np.ndarray:
+        return np.asarray(search(*arguments, **static).tokens)[:, 0]
+
+    assert ((call() != 0).sum(-1) == work.target).all()
+    return Program(call, _about(static["mesh"]))
+
+
+def traced_training(work: Work, overrides: Mapping[str, Any]) -> Traced:
+    """The calls of `training`, and the text of the program that they run."""
+    experiment = _experiment(work, overrides)
+    batch = experiment.on_mesh(Batch(*work.token_ids()))
+    state = experiment.init_state()
+    program = experiment.train_step.lower(state, batch).compile()
+
+    def call() -> None:
+        nonlocal state
+        state, sums = program(state, batch)
+        jax.block_until_ready((state, sums))
+
+    call()
+    return call, program.as_text()
+
+
+def traced_decoding(work: Work, beams: int, overrides: Mapping[str, Any]) -> Traced:
+    """Those of `decoding`, likewise."""
+    search, arguments, static = _search(work, beams, overrides)
+    program = search.lower(*arguments, **static).compile()
+
+    def call() -> None:
+        jax.block_until_ready(program(*arguments))
+
+    call()
+    return call, program.as_text()
+
+
+def _search(
+    work: Work, beams: int, overrides: Mapping[str, Any]
+) -> tuple[Callable[..., Hypotheses], tuple, dict[str, Any]]:
+    """What `translate` calls for a batch, its arrays, and what it is compiled for."""
     own = {
         "decode.beams": beams,
         "decode.batch_size": work.rows,
@@ -123,26 +169,16 @@ def decoding(work: Work, beams: int, overrides: Mapping[str, Any]) -> Program:
         "decode.max_length": work.target,
     }
     experiment = _experiment(work, own | dict(overrides))
-    params = experiment.init_state().params
     source = sharding.place(work.token_ids()[0], sharding.batch_sharding(experiment.mesh))
-
-    def call() -> np.ndarray:
-        found = sharded_decoding.decode(
-            params,
-            source,
-            None,
-            None,
-            np.uint32(0),
-            mesh=experiment.mesh,
-            model=experiment.model,
-            config=experiment.config.decode,
-            results=1,
-            max_length=work.target,
-        )
-        return np.asarray(found.tokens)[:, 0]
-
-    assert ((call() != 0).sum(-1) == work.target).all()
-    return Program(call, _about(experiment))
+    arguments = experiment.init_state().params, source, None, None, np.uint32(0)
+    static = {
+        "mesh": experiment.mesh,
+        "model": experiment.model,
+        "config": experiment.config.decode,
+        "results": 1,
+        "max_length": work.target,
+    }
+    return sharded_decoding.decode, arguments, static
 
 
 def step_products(work: Work, overrides: Mapping[str, Any]) -> Program:
@@ -198,8 +234,8 @@ def _memory(experiment: compose.Experiment, batch: Batch) -> dict[str, int]:
     }
 
 
-def _about(experiment: compose.Experiment) -> dict[str, Any]:
-    return _versions() | {"devices": experiment.mesh.size}
+def _about(mesh: Mesh) -> dict[str, Any]:
+    return _versions() | {"devices": mesh.size}
 
 
 def _versions() -> dict[str, Any]:

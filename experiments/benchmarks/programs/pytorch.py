@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from experiments.benchmarks import text
-from experiments.benchmarks.program import Program, a_few, better_threads
+from experiments.benchmarks.program import Program
+from experiments.benchmarks.threads import a_few, better_threads
 from experiments.benchmarks.work import DROPOUT, Work
 
 START_ID = 1
