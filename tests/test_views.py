@@ -237,23 +237,28 @@ def test_a_trace_of_several_sentences_or_of_weights_alone_is_refused(trace):
 
 
 def unpacked(text):
-    letters = packing.ALPHABET.decode()
-    codes = [letters.index(letter) for letter in text]
-    return [(64 * high + low) / 4095 for high, low in zip(codes[::2], codes[1::2], strict=True)]
+    """The numbers of packed shares; `test_browser` holds the pages' own script to them."""
+    codes, numbers = iter(map(packing.ALPHABET.index, text.encode())), []
+    for code in codes:
+        more = code - packing.ALONE
+        numbers.append(code if more < 0 else packing.ALONE + more * 87 + next(codes))
+    return [number / packing.STEPS for number in numbers]
 
 
 def test_shares_are_right_to_half_a_step_and_0_and_1_exactly():
     values = np.array([0.0, 1, 0.5, 1 / 3, 1e-9])
     found = unpacked(packing.shares(values))
     assert found[:2] == [0.0, 1.0]
-    np.testing.assert_allclose(found, values, atol=0.5 / 4095)
-    assert packing.shares(np.array([0.0, 1.0])) == "AA//"
+    np.testing.assert_allclose(found, values, atol=0.5 / packing.STEPS)
+    assert packing.shares(np.array([0.0, 1.0])) == "!~~"
+    every = np.arange(packing.STEPS + 1) / packing.STEPS
+    np.testing.assert_allclose(unpacked(packing.shares(every)), every, atol=1e-9)
 
 
 def test_of_a_decoder_only_what_it_may_read_is_on_a_page():
     _, decoder, cross = pair()
-    assert len(decoder.packed()["weights"]) == 2 * 3 * 2 * (4 * 5 // 2)
-    assert len(cross.packed()["weights"]) == 2 * 3 * 2 * 4 * 5
+    assert len(unpacked(decoder.packed()["weights"])) == 3 * 2 * (4 * 5 // 2)
+    assert len(unpacked(cross.packed()["weights"])) == 3 * 2 * 4 * 5
 
 
 def test_floats_are_the_bytes_of_single_precision():

@@ -36,6 +36,8 @@ class Family:
     weights: Float[np.ndarray, "L N T S"]
     rows: tuple[Label, ...]
     columns: tuple[Label, ...]
+    since: int = 0
+    """How many layers of the model lie before the first of these."""
 
     @property
     def title(self) -> str:
@@ -45,6 +47,11 @@ class Family:
     def entropy(self) -> Float[np.ndarray, "L N"]:
         """The entropy of each head's rows in bits, on average over its rows."""
         return np.asarray(measures.row_mean(measures.entropy(self.weights)))
+
+    def last(self, layers: int) -> "Family":
+        """The last so many layers alone."""
+        left_out = max(len(self.weights) - layers, 0)
+        return dataclasses.replace(self, weights=self.weights[left_out:], since=left_out)
 
     def layer(self, layer: int) -> int:
         """The layer's place, from 0, where it may be counted from the end.
@@ -77,6 +84,7 @@ class Family:
         return {
             "title": self.title,
             "layers": self.weights.shape[0],
+            "since": self.since,
             "heads": self.weights.shape[1],
             "rows": self.rows,
             "columns": self.columns,
