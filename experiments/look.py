@@ -3,80 +3,69 @@
 
 python -m experiments.look --workdir=runs/de --sentence=TEXT --output=FILE.html
 
-The page is one file and needs no network. It has the attention of every layer and head, one head's
-computation in six steps, and the search for the translation. With --target=TEXT the decoder reads
-that translation in place of the one found. The last line is the page's path.
+The page is one file and needs no network. It has the attention of every layer and head, what is
+lost without each, one head's computation in six steps, the search for the translation, what every
+layer would predict, and the words that each prediction rests on. With --target=TEXT the decoder
+reads that translation in place of the one found. With --compare=TEXT the page also compares the
+sentence with a second one; where that has as many tokens, with the difference of their attention,
+and with the places of the encoder that carry the first one's answer. The last line is the page's
+path.
 """
 
-import itertools
-
-import jax
-import jax.numpy as jnp
 from absl import flags
 from etils import epath
 
-from experiments import weights, workdir
+from experiments import one_sentence, weights, workdir
 from experiments.flags import run
-from transformer import families, paths
-from transformer.arrays import BOS_ID, Params
-from transformer.capture import Trace
-from transformer.config import Config, TransformerConfig
+from experiments.one_sentence import Reading
+from transformer import paths
+from transformer.config import Config
 from transformer.errors import InputError
 from transformer.inspection import search_log
 from transformer.inspection.html import Html, element, paragraph, section, sentence
-from transformer.inspection.views.attention import families_of
-from transformer.inspection.views.grid import grid
-from transformer.inspection.views.head_view import head_view
-from transformer.inspection.views.replay import replay
-from transformer.inspection.views.steps import heads_of, steps
 from transformer.inspection.views.view import page
+from transformer.tokenizer import Tokenizer
 
 SENTENCE = flags.DEFINE_string("sentence", None, "What the encoder reads.")
 TARGET = flags.DEFINE_string(
     "target", None, "What the decoder reads; the translation found if absent."
 )
+COMPARE = flags.DEFINE_string("compare", None, "A second sentence, to compare with the first.")
 OUTPUT = flags.DEFINE_string("output", None, "Where the page goes, for example look.html.")
-
-NUMBERS = 12_000
-"""The most numbers of queries, keys and values on a page: of some heads where all have more. Also
-the most weights that the search shows: of the last layer where all have more.
-"""
 
 
 def main(config: Config) -> None:
-    """Translates, traces, writes the page."""
+    """Translates, traces, measures, writes the page."""
     output = _output()
     if weights.ENSEMBLE.value:
         raise InputError("--ensemble: a page shows one model; name its workdir alone")
-    for flag in (SENTENCE, TARGET):
+    for flag in (SENTENCE, TARGET, COMPARE):
         _check(flag)
     translator = weights.translator(config)
-    tokenizer, params, model = translator.tokenizer, translator.params, config.model
-    [source] = tokenizer.encode([SENTENCE.value])
-    _check_length("--sentence", source, config)
-    log = search_log.record(params, model, source, decode=config.decode)
-    target = list(log.results[0].tokens)
+    model = (translator.params, config.model, translator.tokenizer)
+    source = _encoded(SENTENCE, config, translator.tokenizer)
+    log = search_log.record(*model[:2], source, decode=config.decode)
+    found = target = list(log.results[0].tokens)
+    texts = [("Read: ", SENTENCE.value), ("Translated: ", translator.tokenizer.decode(found))]
     if TARGET.value is not None:
-        [target] = tokenizer.encode([TARGET.value])
-        _check_length("--target", target, config)
-    target_in = [BOS_ID, *target[:-1]]
-    trace = _trace(params, model, source, target_in)
-    tokens = {
-        "source_tokens": tokenizer.pieces(source),
-        "target_in": tokenizer.pieces(target_in),
-        "target_out": tokenizer.pieces(target),
-    }
-    attention = families_of(trace, **tokens)
-    heads = heads_of(trace, _some_heads(model, len(source), len(target)), **tokens)
-    views = [
-        head_view(attention),
-        grid(attention),
-        steps(heads),
-        replay(log, tokenizer.pieces, layers=_some_layers(log, model)),
+        target = _encoded(TARGET, config, translator.tokenizer)
+        texts.append(("What the decoder reads here: ", TARGET.value))
+    reading = Reading.of(*model, source, target)
+    parts = [
+        *one_sentence.attention(reading),
+        one_sentence.search(log, reading),
+        one_sentence.logit_lens(reading),
+        one_sentence.residual_stream(reading),
+        *one_sentence.attributions(reading),
     ]
-    found = tokenizer.decode(log.results[0].tokens)
-    text = page("A look inside", views, before=[_introduction(config, found)])
-    workdir.write_text(output, text)
+    if COMPARE.value is not None:
+        other = _encoded(COMPARE, config, translator.tokenizer)
+        log = search_log.record(*model[:2], other, decode=config.decode)
+        translation = log.results[0].tokens
+        texts.append(("The second sentence: ", COMPARE.value))
+        texts.append(("Translated: ", translator.tokenizer.decode(translation)))
+        parts += one_sentence.comparison(reading, Reading.of(*model, other, translation))
+    workdir.write_text(output, page("A look inside", [_introduction(config, texts), *parts]))
     print(OUTPUT.value)
 
 
@@ -93,7 +82,7 @@ def _output() -> epath.Path:
 def _check(flag: flags.FlagHolder) -> None:
     """Refuses what is not one sentence."""
     text = flag.value
-    if text is None and flag is TARGET:
+    if text is None and flag is not SENTENCE:
         return
     if text is None:
         raise InputError(f"missing --{flag.name}=TEXT")
@@ -103,60 +92,23 @@ def _check(flag: flags.FlagHolder) -> None:
         raise InputError(f"--{flag.name} has several lines; give one sentence")
 
 
-def _check_length(name: str, ids: list[int], config: Config) -> None:
-    """Refuses a sentence that the model was not made for."""
+def _encoded(flag: flags.FlagHolder, config: Config, tokenizer: Tokenizer) -> list[int]:
+    """The token ids of what a flag says, if the model was made for so many."""
+    [ids] = tokenizer.encode([flag.value])
     if len(ids) > config.data.max_length:
         raise InputError(
-            f"{name} has {len(ids)} tokens, more than data.max_length = "
+            f"--{flag.name} has {len(ids)} tokens, more than data.max_length = "
             f"{config.data.max_length}; shorten it, or raise --config.data.max_length"
         )
+    return ids
 
 
-def _trace(params: Params, config: TransformerConfig, source: list, target_in: list) -> Trace:
-    """Everything that the model computes for one sentence pair."""
-    # The other kernels compute the same and keep no weights.
-    model = families.build(config.replace(attention_kernel="einsum"))
-    run_model = jax.jit(lambda *tokens: model.apply({"params": params}, *tokens, capture="full"))
-    _, trace = run_model(jnp.asarray([source]), jnp.asarray([target_in]))
-    return trace
-
-
-def _some_heads(config: TransformerConfig, source: int, target: int) -> list[tuple[str, int, int]]:
-    """(kind, layer, head) of as many heads as a page has room for, of the last layers first."""
-    shapes = {
-        "encoder": ("encoder", source, source),
-        "decoder": ("decoder", target, target),
-        "cross": ("decoder", target, source),
-    }
-    every = []
-    for kind, (side, rows, columns) in shapes.items():
-        size = sum(config.head_widths(side)) * (rows + columns)
-        places = itertools.product(range(config.depth(side)), range(config.heads(side)))
-        every += [(config.depth(side) - layer, head, kind, layer, size) for layer, head in places]
-    chosen, room = [], NUMBERS
-    for _, head, kind, layer, size in sorted(every, key=lambda one: one[:2]):
-        room -= size
-        if room < 0 and chosen:
-            break
-        chosen.append((kind, layer, head))
-    return sorted(chosen, key=lambda one: (list(shapes).index(one[0]), one[1:]))
-
-
-def _some_layers(log: search_log.SearchLog, config: TransformerConfig) -> list[int] | None:
-    """The decoder's layers whose reading the search shows: all if there is room, or the last."""
-    read = sum(len(step.tokens) for step in log.steps) * len(log.source)
-    return None if read * config.depth("decoder") <= NUMBERS else [-1]
-
-
-def _introduction(config: Config, found: str) -> Html:
-    """The sentences, the model, and what the pictures do not say."""
-    lines = [("Read: ", SENTENCE.value), ("Translated: ", found)]
-    if TARGET.value is not None:
-        lines.append(("What the decoder reads here: ", TARGET.value))
+def _introduction(config: Config, texts: list[tuple[str, str]]) -> Html:
+    """The sentences by what they are, the model, and what the pictures do not say."""
     model = config.model
     return section(
         "The sentence",
-        *(paragraph(name, sentence(text)) for name, text in lines),
+        *(paragraph(name, sentence(text)) for name, text in texts),
         paragraph(
             f"{model.depth('encoder')} encoder and {model.depth('decoder')} decoder layers, "
             f"{model.heads('encoder')} and {model.heads('decoder')} heads; "

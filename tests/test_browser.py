@@ -16,6 +16,7 @@ from test_views import one_head, pair, pieces, search
 from transformer.inspection.views.compare import compare
 from transformer.inspection.views.grid import grid
 from transformer.inspection.views.head_view import head_view, shares_between_heads
+from transformer.inspection.views.packing import STEPS
 from transformer.inspection.views.replay import replay
 from transformer.inspection.views.steps import recomputed, steps
 from transformer.inspection.views.view import page
@@ -112,7 +113,7 @@ def test_a_page_of_every_view_works_and_asks_for_nothing(show):
     for column in range(5):
         expected = encoder.weights[-1, :, 1, column]
         found = [float(cell) for cell in rows[column][1:-1]]
-        np.testing.assert_allclose(found, expected, atol=0.5 / 4095 + 0.0005)
+        np.testing.assert_allclose(found, expected, atol=0.5 / STEPS + 0.0005)
     assert rows[-1][0] == "sum"
     assert [float(cell) for cell in rows[-1][1:]] == pytest.approx([1.0] * 5, abs=1e-6)
     best = encoder.weights[-1, :, 1].mean(0).argmax()
@@ -202,7 +203,7 @@ def test_a_line_is_as_strong_as_its_weight_and_weak_ones_are_left_out(show):
         "all => all.map(line => +line.getAttribute('stroke-opacity'))"
     )
     weights = both[0].weights[0, 1, 3]
-    np.testing.assert_allclose(drawn, weights[weights > 0.01], atol=0.5 / 4095)
+    np.testing.assert_allclose(drawn, weights[weights > 0.01], atol=0.5 / STEPS)
 
 
 @pytest.mark.slow
@@ -252,9 +253,11 @@ def test_the_overview_is_gone_through_by_keys_and_ordered_by_a_measure(show):
     both = pair()
     shown = show(page("x", [head_view(both), grid(both)]))
     overview = shown.locator("section").nth(1)
-    names = overview.locator(".grid button").evaluate_all("all => all.map(one => one.textContent)")
+    names = overview.locator(".overview button").evaluate_all(
+        "all => all.map(one => one.textContent)"
+    )
     assert names == [f"{layer}.{head}" for layer in (1, 2) for head in (1, 2, 3, 4)]
-    overview.locator(".grid button").first.focus()
+    overview.locator(".overview button").first.focus()
     press(shown, "ArrowRight", "ArrowDown")
     assert "layer 2, head 2" in overview.locator("[aria-live]").text_content()
 
@@ -271,11 +274,11 @@ def test_the_overview_is_gone_through_by_keys_and_ordered_by_a_measure(show):
     assert shown.evaluate("document.activeElement.getAttribute('aria-label')") == "Rows"
 
     overview.locator("select").nth(1).select_option(index=1)
-    first = overview.locator(".grid button").first.text_content()
+    first = overview.locator(".overview button").first.text_content()
     layer, head = np.unravel_index(both[0].entropy().argmax(), (2, 4))
     assert first == f"{layer + 1}.{head + 1}"
     overview.locator("select").nth(0).select_option(index=2)
-    assert overview.locator(".grid button").count() == 3 * 2
+    assert overview.locator(".overview button").count() == 3 * 2
 
 
 # Six steps.
@@ -406,7 +409,7 @@ def test_the_difference_of_two_sentences_and_the_patch_map_are_read_by_keys(show
     values = [float(number) for number in re.findall(r"-?[01]\.\d+", told)]
     np.testing.assert_allclose(values, [before, after, after - before], atol=0.001)
     round_cells = maps.nth(2).locator("rect[rx]:not([rx='0'])").count()
-    difference = np.rint(second[0].weights[0, 0] * 4095) - np.rint(first[0].weights[0, 0] * 4095)
+    difference = np.rint(second[0].weights[0, 0] * STEPS) - np.rint(first[0].weights[0, 0] * STEPS)
     assert round_cells == (difference < 0).sum()
 
     maps.nth(3).focus()

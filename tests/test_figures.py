@@ -496,7 +496,7 @@ def test_an_alignment_frames_the_gold_cells_of_the_row_that_predicts_or_reads():
         s.target_in,
         s.target_out,
         gold={(0, 0), (2, 1), (3, 4)},
-        convention="input",
+        convention="read",
     )
     assert framed(figure) == ["gold 1 0", "gold 3 1"], "the last token is never read"
     np.testing.assert_array_equal(values(figure), s.cross[0, 0])
@@ -705,7 +705,7 @@ WRONG = {
     ),
     "another convention": (
         lambda: figures.plot_alignment(UNIFORM, KEYS, ROWS, ROWS, convention="output"),
-        "convention is 'output', but must be 'predict' or 'input'",
+        "convention is 'output', but must be 'predict' or 'read'",
     ),
     "a query that sees nothing": (
         lambda: figures.plot_attention_steps(

@@ -15,7 +15,7 @@ from transformer.capture import KINDS, Interventions
 from transformer.config import Config, TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import trace as trace_file
-from transformer.inspection.trace import check_weights, residual_flow, run
+from transformer.inspection.trace import run
 
 ROW = 1
 """The sentence pair of the tests' batch that is looked at; its source is padded."""
@@ -139,8 +139,6 @@ def test_encoder_and_decoder_may_differ_in_depth_and_heads(pair):
     _, trace = jax.jit(lambda: run(params, config, *pair, capture="full"))()
     shapes = [trace.attention(kind).weights.shape for kind in KINDS]
     assert shapes == [(1, 4, 5, 5), (3, 2, 4, 4), (3, 2, 4, 5)]
-    flows = residual_flow(trace.encoder, config), residual_flow(trace.decoder, config)
-    assert [flow.cosine.shape for flow in flows] == [(1, 2, 5), (3, 3, 4)]
 
 
 # Looking changes nothing.
@@ -268,66 +266,3 @@ def test_weights_that_are_no_numbers_are_refused(params, config, pair):
     attention["query"] = attention["query"].at[0, 2].set(jnp.nan)
     with pytest.raises(InputError, match=r"decoder attention: row \[2, 0, 0\] sums to nan"):
         run(broken, config, *pair, capture="weights")
-
-
-def test_weights_are_checked_row_by_row_and_under_the_mask():
-    weights = np.array([[[0.5, 0.5], [1.0, 0.0]]])
-    causal = np.tril(np.ones((2, 2), bool))
-    check_weights(weights)
-    check_weights(weights.astype(np.float16) + np.float16(2e-4))
-    with pytest.raises(InputError, match=r"the weight at \[0, 0, 1\] is 0.5, but that query may"):
-        check_weights(weights, causal)
-    heads_first = np.array([[0.9, 0.8], [0.1, 0.2]])
-    with pytest.raises(InputError, match=r"mine: row \[0\] sums to 1.7.*the last axis, the keys"):
-        check_weights(heads_first, name="mine")
-    with pytest.raises(InputError, match=r"row \[0\] sums to 1 with least weight -0.5"):
-        check_weights(np.array([[1.5, -0.5]]))
-
-
-# The residual stream.
-
-
-def test_residual_flow_measures_the_vectors_of_a_hand_made_stream():
-    """x = (3, 4) plus (-3, 0): lengths 5, 3 and 4, a cosine of 16/20, mean 2 and variance 4."""
-    config = TransformerConfig(d_model=2, num_heads=1, num_layers=1)
-    attention = trace_file.AttentionTrace(
-        weights=jnp.ones((1, 1, 1, 1)), output=jnp.array([[[-3.0, 0.0]]])
-    )
-    stack = trace_file.StackTrace(
-        self_attention=attention,
-        feed_forward=jnp.array([[[0.0, 2.0]]]),
-        sublayers=jnp.array([[[[0.0, 1.0]], [[0.0, 6.0]]]]),
-        residual=jnp.array([[[3.0, 4.0]], [[0.0, 6.0]]]),
-    )
-    flow = residual_flow(stack, config)
-    found = [float(getattr(flow, f.name)[0, 0, 0]) for f in dataclasses.fields(flow)]
-    np.testing.assert_allclose(found, [5, 3, 4, 1, 0.8, 2, 4], rtol=1e-6)
-    found = [float(getattr(flow, f.name)[0, 1, 0]) for f in dataclasses.fields(flow)]
-    np.testing.assert_allclose(found, [1, 2, 3, 6, 1, 1.5, 2.25], rtol=1e-6)
-    flow = residual_flow(stack, dataclasses.replace(config, norm="pre"))
-    np.testing.assert_allclose([flow.mean[0, 0, 0], flow.variance[0, 0, 0]], [3.5, 0.25])
-
-
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_the_sum_is_what_goes_on_in_pre_norm_and_what_is_normalised_in_post_norm(
-    norm, config, pair
-):
-    config = dataclasses.replace(config, norm=norm)
-    params = oracle.random_params(families.build(config), seed=6)
-    trace = jax.jit(lambda: run(params, config, *pair, capture="full")[1])()
-    flow = residual_flow(trace.decoder, config)
-    if norm == "pre":
-        np.testing.assert_allclose(flow.after, flow.total, rtol=1e-4)
-    else:
-        # What layer norm gives, before its scale and bias: mean 0 and variance 1.
-        scale = params["decoder"]["layer_0"]["feed_forward_residual"]["norm"]
-        normed = (trace.decoder.sublayers[0, 2] - scale["bias"]) / scale["scale"]
-        total = trace.decoder.sublayers[0, 1] + trace.decoder.feed_forward[0]
-        restored = normed * jnp.sqrt(flow.variance[0, 2])[:, None] + flow.mean[0, 2][:, None]
-        np.testing.assert_allclose(restored, total, atol=1e-3)
-
-
-def test_the_residual_flow_needs_a_full_capture(params, config, pair):
-    _, trace = run(params, config, *pair, capture="weights")
-    with pytest.raises(InputError, match="run with capture='full'"):
-        residual_flow(trace.encoder, config)

@@ -378,10 +378,29 @@ svg text { fill: currentColor; font-size: 12px }
 """
 """Of every page."""
 
-REPORT_STYLE = """
+CHART_STYLE = """
 :root { --s0: #0b61a4; --s1: #b3430a; --s2: #2c7a2c; --s3: #7a3b9a }
 @media (prefers-color-scheme: dark) { :root { --s0: #6cb4f0; --s1: #f0965a; --s2: #7fcf7f;
   --s3: #cc9be6 } }
+figure { margin: 1.2rem 0; break-inside: avoid; overflow-x: auto }
+figcaption { font-weight: 600 }
+.unit { font-weight: normal; color: var(--soft); margin-left: .6rem }
+.legend { display: flex; flex-wrap: wrap; gap: .1rem 1.3rem; list-style: none; margin: 0;
+  padding: 0 }
+.legend svg { width: 34px; height: 14px; margin-right: .4rem; vertical-align: -2px }
+figure > svg { width: 100%; min-width: 30rem; height: auto; color: var(--soft) }
+.grid { stroke: var(--line) }
+path.s0 { stroke: var(--s0) } path.s1 { stroke: var(--s1) }
+path.s2 { stroke: var(--s2) } path.s3 { stroke: var(--s3) }
+.s0, .s1, .s2, .s3 { stroke-width: 1.8 }
+.mark.s0 { fill: var(--s0) } .mark.s1 { fill: var(--s1) }
+.mark.s2 { fill: var(--s2) } .mark.s3 { fill: var(--s3) }
+"""
+"""Of charts."""
+
+REPORT_STYLE = (
+    CHART_STYLE
+    + """
 h3 { font-size: 1rem; margin: 1.1rem 0 .2rem }
 code, .code { font: .85em ui-monospace, monospace; overflow-wrap: anywhere }
 .code { border: 1px solid var(--line); border-radius: 3px; padding: 0 .2em; margin: 0 .1em }
@@ -390,20 +409,8 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem .9rem; ma
 dt { color: var(--soft) }
 dd { margin: 0; overflow-wrap: anywhere }
 em { color: var(--soft) }
-figure { margin: 1.2rem 0; break-inside: avoid }
-figcaption { font-weight: 600 }
-.unit { font-weight: normal; color: var(--soft); margin-left: .6rem }
-.legend { display: flex; flex-wrap: wrap; gap: .1rem 1.3rem; list-style: none; margin: 0;
-  padding: 0 }
-.legend svg { width: 34px; height: 14px; margin-right: .4rem; vertical-align: -2px }
-figure > svg { width: 100%; height: auto; color: var(--soft) }
-.grid { stroke: var(--line) }
-path.s0 { stroke: var(--s0) } path.s1 { stroke: var(--s1) }
-path.s2 { stroke: var(--s2) } path.s3 { stroke: var(--s3) }
-.s0, .s1, .s2, .s3 { stroke-width: 1.8 }
-.mark.s0 { fill: var(--s0) } .mark.s1 { fill: var(--s1) }
-.mark.s2 { fill: var(--s2) } .mark.s3 { fill: var(--s3) }
 article { break-inside: avoid }
 @media print { main { max-width: none; padding: 0 } }
 """
+)
 """Of pages with charts and sentences."""

@@ -3,7 +3,7 @@
 
 Weights are ``Float[*L, T, S]``: rows over the last axis sum to 1, and whatever stands before the
 last two axes (layers, heads, a batch) stays. These are pure functions of arrays from any model, in
-JAX or NumPy; `trace.check_weights` refuses arrays that are not attention weights.
+JAX or NumPy; `weights.check_weights` refuses arrays that are not attention weights.
 
 A weight says where a head reads, not why the model answered; `ablation` and `patching` ask that.
 """

@@ -32,13 +32,11 @@ from transformer.capture import (
 )
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
+from transformer.inspection.weights import check_weights, first
 from transformer.masks import causal_mask, padding_mask
 
 Tokens = Array | np.ndarray | Sequence
 """Token ids of one sentence; the functions below refuse what is not ``Int[S]``."""
-
-ROW_SUM_TOLERANCE = 1e-3
-"""How far a row of attention weights may be from 1: weights in 16 bits are still accepted."""
 
 
 def run(
@@ -218,7 +216,7 @@ def _token_array(name: str, tokens: Tokens, config: TransformerConfig) -> Array 
         ids = np.asarray(array)
         wrong = (ids < 0) | (ids >= config.vocab_size)
         if wrong.any():
-            place = _first(wrong)
+            place = first(wrong)
             raise InputError(
                 f"{name}{list(place)} is {ids[place]}, but this model's tokens are 0 to "
                 f"{config.vocab_size - 1}; encode the text with the model's own tokenizer"
@@ -273,7 +271,7 @@ def _without_batch(trace: Trace) -> Trace:
     return Trace(stack(trace.encoder), stack(trace.decoder), logits)
 
 
-# What every attention matrix must be.
+# What the attention matrices must be.
 
 
 @flax.struct.dataclass
@@ -289,99 +287,3 @@ def masks_of(source: Int[Array, " S"], target_length: int) -> Masks:
     """The masks under which the model computes a sentence pair (paper 3.2.3)."""
     real = padding_mask(source[None])[0, 0]
     return Masks(encoder=real, decoder=causal_mask(target_length)[0, 0], cross=real)
-
-
-def check_weights(
-    weights: Float[Array | np.ndarray, "*L T S"],
-    mask: Bool[Array | np.ndarray, "#T S"] | None = None,
-    name: str = "attention weights",
-) -> None:
-    """Refuses an array that cannot be attention weights after a softmax over the keys.
-
-    Args:
-      weights: every row, over the last axis, a distribution; within `ROW_SUM_TOLERANCE` of 1.
-      mask: where a query may attend; elsewhere the weight must be exactly 0.
-      name: what they are called in the message.
-
-    Raises:
-      InputError: naming the first row that is wrong. Weights that were normalised over heads, or
-        over queries, are the usual reason.
-    """
-    weights = np.asarray(weights)
-    sums = weights.sum(-1, dtype=np.float64)
-    wrong = ~(np.abs(sums - 1) <= ROW_SUM_TOLERANCE) | (weights < 0).any(-1)
-    if wrong.any():
-        place = _first(wrong)
-        raise InputError(
-            f"{name}: row {list(place)} sums to {sums[place]:.6g} with least weight "
-            f"{weights[place].min():.6g}, but a softmax over the keys sums to 1 and is never "
-            "negative; give weights normalised over the last axis, the keys"
-        )
-    if mask is not None:
-        shown = np.where(np.asarray(mask), 0, weights)
-        if shown.any():
-            place = _first(shown != 0)
-            raise InputError(
-                f"{name}: the weight at {list(place)} is {weights[place]:.6g}, but that query may "
-                "not attend to that key; the mask and the weights are of different sentences"
-            )
-
-
-def _first(where: Bool[np.ndarray, "..."]) -> tuple[int, ...]:
-    return tuple(int(index) for index in np.argwhere(where)[0])
-
-
-# The residual stream around every sub-layer.
-
-
-@flax.struct.dataclass
-class ResidualFlow:
-    """Lengths (Euclidean norms) of the vectors around each of a layer's U sub-layers."""
-
-    before: Float[Array, "L U T"]
-    """|x|: the residual stream as it comes in."""
-    added: Float[Array, "L U T"]
-    """|f(x)|: what the sub-layer puts out."""
-    total: Float[Array, "L U T"]
-    """|x + f(x)|."""
-    after: Float[Array, "L U T"]
-    """What goes on: |LayerNorm(x + f(x))| with post-norm, |x + f(x)| with pre-norm."""
-    cosine: Float[Array, "L U T"]
-    """Of x and x + f(x): 1 where the sub-layer turned nothing."""
-    mean: Float[Array, "L U T"]
-    """Over D, of the vector that the layer norm normalises: x + f(x), or with pre-norm x."""
-    variance: Float[Array, "L U T"]
-    """Of the same vector."""
-
-
-def residual_flow(stack: StackTrace, config: TransformerConfig) -> ResidualFlow:
-    """How long the vectors are that residual connections add up, and how far they turn.
-
-    Args:
-      stack: `Trace.encoder` or `Trace.decoder` of one sentence pair, captured in full.
-      config: of the model; where its layer norms stand decides what they normalise.
-
-    Raises:
-      InputError: when the capture was not full.
-    """
-    if stack.residual is None:
-        raise InputError("the residual stream was not captured; run with capture='full'")
-    attentions = [stack.self_attention, stack.cross_attention]
-    outputs = [attention.output for attention in attentions if attention is not None]
-    added = jnp.stack([*outputs, stack.feed_forward], axis=1)
-    before = jnp.concatenate([stack.residual[:-1, None], stack.sublayers[:, :-1]], axis=1)
-    total = before + added
-    normalised = before if config.norm == "pre" else total
-
-    def length(x: Float[Array, "L U T D"]) -> Float[Array, "L U T"]:
-        return jnp.linalg.norm(x, axis=-1)
-
-    return ResidualFlow(
-        before=length(before),
-        added=length(added),
-        total=length(total),
-        after=length(stack.sublayers),
-        cosine=(before * total).sum(-1) / (length(before) * length(total)),
-        mean=normalised.mean(-1),
-        variance=normalised.var(-1),
-    )

@@ -4,6 +4,7 @@
 import textwrap
 from collections.abc import Collection, Sequence
 from numbers import Real
+from typing import get_args
 
 import numpy as np
 from matplotlib.axis import Axis
@@ -11,9 +12,11 @@ from numpy.typing import ArrayLike
 
 from transformer.arrays import Float
 from transformer.errors import InputError
+from transformer.inspection.alignment import Convention
 from transformer.inspection.figures import parts, style
-from transformer.inspection.figures.checks import Sizes, check_weights
+from transformer.inspection.figures.checks import Sizes
 from transformer.inspection.figures.style import Picture
+from transformer.inspection.weights import check_weights
 
 MOST_NAMED = 12
 """Tokens that a small matrix can name; of more it gives the numbers."""
@@ -52,7 +55,7 @@ def plot_attention(
     allowed = np.ones(weights.shape, bool)
     if mask is not None:
         allowed = sizes.mask("mask", mask, "T S")
-    check_weights("weights", weights, allowed)
+    check_weights(weights, allowed, "weights")
 
     picture, image = _matrix(weights, queries, keys, ~allowed, title, 0.27 if annotate else 0.2)
     if annotate:
@@ -124,7 +127,7 @@ def plot_attention_grid(
     weights = sizes.array("weights", weights, "L N T S")
     queries = sizes.tokens("query_tokens", query_tokens, "T")
     keys = sizes.tokens("key_tokens", key_tokens, "S")
-    check_weights("weights", weights)
+    check_weights(weights, name="weights")
     layers = _chosen(sizes, "layers", layers, "L")
     heads = _chosen(sizes, "heads", heads, "N")
 
@@ -237,7 +240,7 @@ def plot_token_heads(
     weights = sizes.array("weights", weights, "N T S")
     queries = sizes.tokens("query_tokens", query_tokens, "T")
     keys = sizes.tokens("key_tokens", key_tokens, "S")
-    check_weights("weights", weights)
+    check_weights(weights, name="weights")
     token = sizes.index("token", token, "T")
     if normalize not in ("keys", "heads"):
         raise InputError(f"normalize is {normalize!r}, but must be 'keys' or 'heads'")
@@ -387,7 +390,7 @@ def plot_alignment(
       target_out: T tokens that are predicted.
       gold: pairs (t, s): token t of `target_out` translates token s of `source`; framed.
       convention: whether a row aligns the token it predicts (``predict``) or the one it reads
-        (``input``, one row later).
+        (``read``, one row later).
       title: above the figure.
 
     Raises:
@@ -399,9 +402,9 @@ def plot_alignment(
     keys = sizes.tokens("source", source, "S")
     read = sizes.tokens("target_in", target_in, "T")
     predicted = sizes.tokens("target_out", target_out, "T")
-    check_weights("weights", weights)
-    if convention not in ("predict", "input"):
-        raise InputError(f"convention is {convention!r}, but must be 'predict' or 'input'")
+    check_weights(weights, name="weights")
+    if convention not in get_args(Convention):
+        raise InputError(f"convention is {convention!r}, but must be 'predict' or 'read'")
     for t, s in gold or ():
         sizes.index("the target place of a gold pair", t, "T")
         sizes.index("the source place of a gold pair", s, "S")

@@ -8,8 +8,7 @@ from numpy.typing import ArrayLike
 
 from transformer.arrays import Bool, Float
 from transformer.errors import InputError
-
-ROW_SUM_TOLERANCE = 1e-3
+from transformer.inspection.weights import ROW_SUM_TOLERANCE
 
 
 class Sizes:
@@ -120,37 +119,6 @@ class Sizes:
                 f"{name} has {said}, but {by} says that {letter} is {known}; give arrays and "
                 "tokens of the same sentence, queries before keys"
             )
-
-
-def check_weights(
-    name: str, weights: Float[np.ndarray, "... T S"], mask: Bool[np.ndarray, "T S"] | None = None
-) -> None:
-    """Attention weights are probabilities: rows that sum to one, and exactly 0 where masked.
-
-    Raises:
-      InputError: naming the first row or cell where they are not.
-    """
-    if (weights < 0).any():
-        place = np.argwhere(weights < 0)[0].tolist()
-        raise InputError(
-            f"{name}{place} is {weights[tuple(place)]:.4g}, but attention weights are at least 0; "
-            "give the weights after the softmax, not the scores"
-        )
-    sums = weights.sum(-1)
-    wrong = np.argwhere(np.abs(sums - 1) > ROW_SUM_TOLERANCE)
-    if len(wrong):
-        row = wrong[0].tolist()
-        raise InputError(
-            f"{name}{row} sums to {sums[tuple(row)]:.4g}, but the weights of a query sum to 1 over "
-            "its keys; give the weights after the softmax and before dropout, [.., query, key]. "
-            "Shares between heads are drawn by plot_token_heads(normalize='heads')"
-        )
-    if mask is not None and (weights[..., ~mask] != 0).any():
-        place = np.argwhere((weights != 0) & ~mask)[0].tolist()
-        raise InputError(
-            f"{name}{place} is {weights[tuple(place)]:.4g} where the mask is false, but what a "
-            "query may not attend to has weight 0; check that mask and weights belong together"
-        )
 
 
 def check_distribution(name: str, rows: Float[np.ndarray, "... V"]) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from transformer.arrays import Float
 from transformer.inspection.figures import parts, style
 from transformer.inspection.figures.checks import Sizes
 from transformer.inspection.figures.style import Picture
+from transformer.inspection.residual import ResidualFlow, length
 
 
 @style.styled
@@ -27,7 +27,7 @@ def plot_residual_flow(
     With post-norm the stream goes on as LayerNorm(x + f(x)); with pre-norm as x + f(x), and f reads
     LayerNorm(x).
 
-    The arrays are those of `sublayers.flow`.
+    The arrays and the names are those of `residual.residual_flow`.
 
     Args:
       before: [U,T,D], x: the stream that enters each of U sub-layers, layer after layer.
@@ -46,15 +46,11 @@ def plot_residual_flow(
     after = sizes.array("after", after, "U T D")
     names = sizes.tokens("sublayers", sublayers, "U")
     tokens = sizes.tokens("tokens", tokens, "T")
-    summed = before + added
-    lengths = {
-        "x": _length(before),
-        "f(x)": _length(added),
-        "x + f(x)": _length(summed),
-        "goes on": _length(after),
-    }
+    flow = ResidualFlow(tuple(names), before, added, after)
+    vectors = {"x": before, "f(x)": added, "x + f(x)": flow.total, "goes on": after}
+    lengths = {name: np.asarray(length(own)) for name, own in vectors.items()}
     share = lengths["f(x)"] / np.maximum(lengths["x"], 1e-30)
-    cosine = (before * summed).sum(-1) / np.maximum(lengths["x"] * lengths["x + f(x)"], 1e-30)
+    cosine = np.asarray(flow.cosine())
 
     cell = min(max(3.0 / len(tokens), 0.2), 0.42)
     row = min(max(3.0 / len(names), 0.2), 0.32)
@@ -144,7 +140,3 @@ def plot_residual_flow(
         f"what goes on: {parts.list_of(told, 18)}."
     )
     return picture
-
-
-def _length(vectors: Float[np.ndarray, "U T D"]) -> Float[np.ndarray, "U T"]:
-    return np.linalg.norm(vectors, axis=-1)

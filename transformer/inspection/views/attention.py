@@ -9,14 +9,13 @@ import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
-from transformer.capture import AttentionTrace, Trace
+from transformer.capture import KINDS, Trace
 from transformer.errors import InputError
+from transformer.inspection import measures
 from transformer.inspection.views import packing
-
-TOLERANCE = 1e-3
-"""How far a row's sum may be from one."""
+from transformer.inspection.weights import check_weights
 
 TITLES = {
     "encoder": "Encoder self-attention",
@@ -37,6 +36,8 @@ class Family:
     weights: Float[np.ndarray, "L N T S"]
     rows: tuple[Label, ...]
     columns: tuple[Label, ...]
+    since: int = 0
+    """How many layers of the model lie before the first of these."""
 
     @property
     def title(self) -> str:
@@ -45,9 +46,12 @@ class Family:
 
     def entropy(self) -> Float[np.ndarray, "L N"]:
         """The entropy of each head's rows in bits, on average over its rows."""
-        w = self.weights
-        bits = np.where(w > 0, -w * np.log2(np.where(w > 0, w, 1)), 0)
-        return bits.sum(-1).mean(-1)
+        return np.asarray(measures.row_mean(measures.entropy(self.weights)))
+
+    def last(self, layers: int) -> "Family":
+        """The last so many layers alone."""
+        left_out = max(len(self.weights) - layers, 0)
+        return dataclasses.replace(self, weights=self.weights[left_out:], since=left_out)
 
     def layer(self, layer: int) -> int:
         """The layer's place, from 0, where it may be counted from the end.
@@ -80,6 +84,7 @@ class Family:
         return {
             "title": self.title,
             "layers": self.weights.shape[0],
+            "since": self.since,
             "heads": self.weights.shape[1],
             "rows": self.rows,
             "columns": self.columns,
@@ -143,40 +148,13 @@ def families_of(
     target_in: Sequence[str],
     target_out: Sequence[str],
 ) -> tuple[Family, ...]:
-    """The kinds of attention in the trace of one sentence pair; see `families`."""
-
-    def weights(attention: AttentionTrace | None):
-        return None if attention is None else one_pair(attention.weights, 4)
-
+    """The kinds of attention in a trace of one sentence pair (`trace.run`); see `families`."""
     return families(
-        encoder=weights(trace.encoder.self_attention),
-        decoder=weights(trace.decoder.self_attention),
-        cross=weights(trace.decoder.cross_attention),
+        **{kind: own.weights for kind in KINDS if (own := trace.attention(kind)) is not None},
         source_tokens=source_tokens,
         target_in=target_in,
         target_out=target_out,
     )
-
-
-def one_pair(stacked, axes: int) -> np.ndarray:
-    """An array ``[L,...]`` of a trace without its axis B, if it has one.
-
-    Args:
-      stacked: ``[L,...]`` or ``[L,B,...]``.
-      axes: how many it has without B.
-
-    Raises:
-      InputError: when there are several sentences in it.
-    """
-    array = np.asarray(stacked)
-    if array.ndim == axes + 1 and array.shape[1] == 1:
-        return array[:, 0]
-    if array.ndim != axes:
-        raise InputError(
-            f"the trace has arrays of shape {array.shape}; a view shows one sentence pair: run the "
-            "model on that pair alone"
-        )
-    return array
 
 
 def labels(tokens: Sequence[str]) -> tuple[Label, ...]:
@@ -214,27 +192,9 @@ def _checked(weights, kind: str, rows: int, columns: int) -> Float[np.ndarray, "
             f"{kind}: weights of shape {array.shape} have {array.shape[2]} rows and "
             f"{array.shape[3]} columns, but there are tokens for {rows} rows and {columns} columns"
         )
-    if not np.isfinite(array).all() or array.min() < 0:
-        raise InputError(f"{kind}: some weights are negative or not finite; give softmax weights")
-    sums = array.sum(-1)
-    layer, head, row = np.unravel_index(np.abs(sums - 1).argmax(), sums.shape)
-    if abs(sums[layer, head, row] - 1) > TOLERANCE:
-        raise InputError(
-            f"{kind}: row {row} of layer {layer}, head {head} sums to "
-            f"{sums[layer, head, row]:.4g}, not to 1; give the weights after the softmax over keys "
-            "and before dropout"
-        )
-    if kind == "decoder" and _later(array).any():
-        raise InputError(
-            "decoder: a row attends to positions that come later; the weights above the diagonal "
-            "must be exactly 0"
-        )
+    causal = np.tril(np.ones(array.shape[2:], bool)) if kind == "decoder" else None
+    check_weights(array, causal, f"the weights of {kind} attention")
     return array
-
-
-def _later(weights: Float[np.ndarray, "L N T T"]) -> Bool[np.ndarray, "L N T T"]:
-    """Where a weight lies on a later position."""
-    return np.triu(weights, 1) != 0
 
 
 def _place(index: int, count: int, what: str, where: str) -> int:

@@ -42,7 +42,7 @@ const text = (content, x, y, room, attributes) => draw("text", {x, y, dy: ".32em
 
 // A drawing's size; it shrinks with the window, but stays readable.
 const sized = (picture, width, height, more) => filled(picture, {viewBox: `0 0 ${width} ${height}`,
-  style: `max-width:${width}px;min-width:min(${width}px,26rem)`, ...more});
+  style: `max-width:${width}px;min-width:${Math.min(width, Math.max(416, width * .75))}px`, ...more});
 
 const button = (name, click, attributes) => make("button", {click, ...attributes}, name);
 const choice = (name, options, chosen, change) => make("label", {}, `${name} `,

@@ -29,7 +29,7 @@ views.compare = ({names, patch, patched, ...options}, pairs) => {
   const where = places(pairs[0], state, show);
   show();
   const nodes = [tools(where.nodes, heads, saver(() => maps.lastChild.querySelector("svg"))),
-    make("small", {}, "Square cells: more in the second sentence; round cells: less. Arrow keys read the cells; weights are rounded to 1/4095."), said, maps];
+    make("small", {}, "Square cells: more in the second sentence; round cells: less. Arrow keys read the cells; weights are rounded to 1/4128."), said, maps];
   if (patch) {
     const cell = spoken(), levels = patch.map((_, level) => level ? `after layer ${level}` : "the stack's input");
     const positions = patched.map(label);

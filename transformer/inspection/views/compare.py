@@ -48,8 +48,8 @@ def compare(
     layer, [head] = before.layer(layer), before.heads([head])
     difference = after.weights[layer, head] - before.weights[layer, head]
     told = (
-        f"{before.title}, layer {layer + 1}, head {head + 1}: {names[1]} minus {names[0]}; round "
-        "cells are negative."
+        f"{before.title}, layer {before.since + layer + 1}, head {head + 1}: {names[1]} minus "
+        f"{names[0]}; round cells are negative."
     )
     rows, columns = _both(before.rows, after.rows), _both(before.columns, after.columns)
     options = {"layer": layer, "head": head, "names": names, "measure": measure}
@@ -82,7 +82,7 @@ def _effects(patch, families: tuple[Family, ...]):
     if encoder is None:
         raise InputError("a patch map needs the encoder's attention, whose tokens it is about")
     effects = np.asarray(patch, np.float64)
-    layers, _, _, tokens = encoder.weights.shape
+    tokens, layers = len(encoder.columns), encoder.since + len(encoder.weights)
     if effects.shape != (layers + 1, tokens) or not np.isfinite(effects).all():
         raise InputError(
             f"the patch map has shape {effects.shape}; finite effects of [layers + 1, tokens] = "

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The overview: a small map of every head, in the order of a measure; the chosen one large.
 views.grid = ({measures}, [pair]) => {
-  const state = {family: 0, order: 0}, said = spoken(), large = make("div", {class: "wide"});
-  const list = make("div", {class: "grid", keydown: keys(arrows((down, right) => {
+  const state = {family: 0, order: 0}, said = spoken(), large = make("div", {class: "wide"}), numbers = make("details");
+  const list = make("div", {class: "overview", keydown: keys(arrows((down, right) => {
     const all = [...list.children], now = all.indexOf(document.activeElement);
     const next = all[within(now + right + down * pair[state.family].heads, all.length)];
     next.focus();
@@ -10,7 +10,7 @@ views.grid = ({measures}, [pair]) => {
   }))});
 
   const show = () => {
-    const family = pair[state.family], {title, weight} = family;
+    const family = pair[state.family], {title, weight, since} = family;
     const [rows, columns] = [family.rows, family.columns].map(labels => labels.map(label));
     const value = (order, [layer, head]) => measures[order].values[state.family][layer][head];
     const heads = range(family.layers).flatMap(layer => range(family.heads).map(head => [layer, head]));
@@ -23,8 +23,8 @@ views.grid = ({measures}, [pair]) => {
         context.fillStyle = `rgb(11 127 196/${Math.sqrt(weight(layer, head, i, j))})`;
         context.fillRect(j, i, 1, 1);
       }));
-      const name = `layer ${layer + 1}, head ${head + 1}`;
-      return button([canvas, `${layer + 1}.${head + 1}`], () => {
+      const at = since + layer + 1, name = `layer ${at}, head ${head + 1}`;
+      return button([canvas, `${at}.${head + 1}`], () => {
         Object.assign(state, {layer, head});
         [...list.children].map((node, n) => filled(node, {"aria-pressed": n === place, tabindex: n - place && -1}));
         const told = `${title}, ${name}: `
@@ -34,6 +34,8 @@ views.grid = ({measures}, [pair]) => {
         large.firstChild.go(0, 0);
       }, {"aria-label": name});
     }));
+    numbers.replaceChildren(make("summary", {}, "Every head in numbers"), table("In the same order", ["head", ...measures.map(one => one.name)],
+      heads.map(head => [`${since + head[0] + 1}.${head[1] + 1}`, ...measures.map((_, n) => fixed(value(n, head)))])));
     list.firstChild.click();
   };
   const set = changes => {
@@ -45,6 +47,6 @@ views.grid = ({measures}, [pair]) => {
     choice("Order", ["layer and head", ...measures.map(one => `highest ${one.name}`)], 0, order => set({order})),
     saver(() => large.firstChild), views.heads ? button("Show in the head view",
       () => dispatchEvent(new CustomEvent("head", {detail: {...state, pair}}))) : []),
-  make("small", {}, "Layer.head; rows are queries, columns keys, the shade the root of the weight, which is rounded to 1/4095. Arrow keys move."),
-  make("div", {class: "wide"}, list), said, large];
+  make("small", {}, "Layer.head; rows are queries, columns keys, the shade the root of the weight, which is rounded to 1/4128. Arrow keys move."),
+  make("div", {class: "wide"}, list), said, large, numbers];
 };

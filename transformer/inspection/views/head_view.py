@@ -47,7 +47,7 @@ def head_view(
     of = picture.joined(first.rows[row])
     numbers = ", ".join(str(head + 1) for head in chosen)
     told = (
-        f"{first.title}, layer {layer + 1} of {len(first.weights)}, row {row + 1} ({of}), "
+        f"{first.title}, layer {first.since + layer + 1}, row {row + 1} ({of}), "
         f"{'head' if len(chosen) == 1 else 'heads'} {numbers}: {what}."
     )
     drawn = {str(head + 1): weights[head] for head in chosen}

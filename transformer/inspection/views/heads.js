@@ -68,12 +68,12 @@ views.heads = (options, [pair]) => {
     const top = [...columns.keys()].sort((a, b) => told[b] - told[a]).slice(0, 3).map(j =>
       `${label(columns[j])} ${fixed(told[j])}`
         + (shares ? ` of head ${heads[cells[j].indexOf(told[j])] + 1}` : ""));
-    said.textContent = `${title}, layer ${layer + 1}, row ${row + 1} of ${rows.length}, ${of}, `
+    said.textContent = `${title}, layer ${family.since + layer + 1}, row ${row + 1} of ${rows.length}, ${of}, `
       + `${shares ? "top shares" : "mean"} of heads ${heads.map(head => head + 1).join(" ")}: ${top.join(", ")}.`;
 
     const line = (name, values, digits) => [name, ...[...values, mean(values)].map(v => fixed(v, digits))];
     numbers.replaceChildren(table(
-      "Rounded to 1/4095; sums are exact",
+      "Rounded to 1/4128; sums are exact",
       ["", ...heads.map(head => `head ${head + 1}`), "mean"],
       [...cells.map((values, j) => line(label(columns[j]), values)), ...(shares ? []
         : [line("sum", heads.map(head => family.sum(layer, head, row)), 6)])]));

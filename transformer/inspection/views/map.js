@@ -2,7 +2,7 @@
 // A map of cells with a cursor that the arrow keys and the pointer move: `moved(row, column)`.
 // A cell's shade is the square root of its value; negative cells are round.
 const map = (name, rows, columns, value, moved) => {
-  const size = Math.max(9, Math.min(26, 560 / columns.length | 0));
+  const size = Math.max(13, Math.min(26, 560 / columns.length | 0));
   const room = (labels, most) => Math.min(most, 20 + 7 * Math.max(...labels.map(one => one.length)));
   const left = room(rows, 210), top = room(columns, 130);
   const cursor = draw("rect", {height: size, fill: "none", stroke: "currentColor", "stroke-width": 2});

@@ -106,7 +106,7 @@ def heat_map(
 ) -> Html:
     """Cells shaded by the square root of a value from -1 to 1; negative ones are round."""
     signed = values.min(initial=0) < 0
-    size = max(10, min(26, 560 // max(len(columns), 1)))
+    size = max(13, min(26, 560 // max(len(columns), 1)))
     left = min(210, 12 + max(map(_width, rows), default=0))
     top = min(130, 12 + max(map(_width, columns), default=0))
     drawing = [

@@ -5,7 +5,8 @@ views.replay = ({source, steps, results, layers: shown}) => {
   const state = {step: 0, beam: 0, layer: layers - 1, timer: 0};
   const said = spoken(), reading = make("div"), choices = make("div");
   const COLUMN = 112, ROW = 38;
-  const read = j => share(steps[state.step].reads, (state.beam * layers + state.layer) * source.length + j);
+  const reads = steps.map(step => unpacked(step.reads ?? ""));
+  const read = j => reads[state.step][(state.beam * layers + state.layer) * source.length + j];
   const best = results[0].path;
   // The tokens of a hypothesis, from its last back to its first.
   const tokens = (step, beam) => step
@@ -66,7 +67,7 @@ views.replay = ({source, steps, results, layers: shown}) => {
     const lives = (steps[state.step + 1]?.tokens ?? []).filter((_, k) => steps[state.step + 1].parents[k] === state.beam);
     choices.replaceChildren(table("What may come next", ["token", "probability", ""],
       now.next[state.beam].map(([token, chance]) => [label([token]), fixed(chance, 4), lives.includes(token) ? "lives on" : ""])));
-    reading.replaceChildren(...(layers ? [table("Where it reads: the mean of the layer's heads, to 1/4095", ["source", "weight", ""],
+    reading.replaceChildren(...(layers ? [table("Where it reads: the mean of the layer's heads, to 1/4128", ["source", "weight", ""],
       source.map((token, j) => [label(token), fixed(read(j)),
         make("meter", {value: read(j), "aria-hidden": true})]))] : []));
     slider.value = state.step;

@@ -10,8 +10,9 @@ from transformer.errors import InputError
 from transformer.inspection.html import Html
 from transformer.inspection.search_log import SearchLog, SearchStep
 from transformer.inspection.views import packing, picture
-from transformer.inspection.views.attention import TOLERANCE, Label, labels
+from transformer.inspection.views.attention import Label, labels
 from transformer.inspection.views.view import View
+from transformer.inspection.weights import check_weights
 
 Pieces = Callable[[Sequence[int]], Sequence[str]]
 """From ids to tokens."""
@@ -112,8 +113,7 @@ def _reads(step: SearchStep, layers: Sequence[int], source: int) -> Float[np.nda
             f"a step's attention has shape {weights.shape}; [hypotheses, layers, heads, source] "
             f"with {len(step.tokens)} hypotheses and {source} source tokens is needed"
         )
-    if np.abs(weights.sum(-1) - 1).max() > TOLERANCE:
-        raise InputError("a step's attention has rows that do not sum to 1; give softmax weights")
+    check_weights(weights, name="a step's attention")
     return weights.mean(2)[:, layers]
 
 

@@ -10,8 +10,11 @@ from jaxtyping import Bool, Float
 from transformer.capture import AttentionTrace, Trace
 from transformer.errors import InputError
 from transformer.inspection.views import packing, picture
-from transformer.inspection.views.attention import TITLES, TOLERANCE, Label, families_of, one_pair
+from transformer.inspection.views.attention import TITLES, Label, families_of
 from transformer.inspection.views.view import View
+
+TOLERANCE = 1e-3
+"""How far numbers computed again may be from the model's, as a share of the largest or of 1."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -115,11 +118,6 @@ def heads_of(
     """
     tokens = {"source_tokens": source_tokens, "target_in": target_in, "target_out": target_out}
     families = {family.kind: family for family in families_of(trace, **tokens)}
-    attention = {
-        "encoder": trace.encoder.self_attention,
-        "decoder": trace.decoder.self_attention,
-        "cross": trace.decoder.cross_attention,
-    }
     heads = []
     for kind, layer, head in which:
         if kind not in families:
@@ -131,7 +129,7 @@ def heads_of(
                 f"{TITLES[kind]}, layer {layer + 1}, head {head + 1}",
                 family.rows,
                 family.columns,
-                **_vectors(attention[kind], layer, head),
+                **_vectors(trace.attention(kind), layer, head),
                 weights=family.weights[layer, head],
             )
         )
@@ -142,7 +140,7 @@ def _vectors(attention: AttentionTrace, layer: int, head: int) -> dict[str, np.n
     if attention.z is None:
         raise InputError("the trace has weights alone; capture it with capture='full'")
     return {
-        name: one_pair(getattr(attention, name), 4)[layer, :, head].astype(np.float64)
+        name: np.asarray(getattr(attention, name)[layer, head], np.float64)
         for name in ("query", "key", "value", "z")
     }
 

@@ -28,6 +28,7 @@ FILES = {
     "grid": ("share.js", "weights.js", "map.js", "grid.js", "grid.css"),
     "steps": ("steps.js",),
     "replay": ("share.js", "replay.js", "maps.css"),
+    "numbers": ("map.js", "numbers.js"),
     "compare": ("share.js", "weights.js", "map.js", "compare.js", "maps.css"),
 }
 """The files of each kind of view, beside those that every page has."""
@@ -78,14 +79,14 @@ class View:
         return hide + _still(self, class_="transformer-view") + frame
 
 
-def page(title: str, views: Sequence[View], before: Sequence[Html] = ()) -> str:
-    """One self-contained page with all these views.
+def page(title: str, parts: Sequence[View | Html]) -> str:
+    """One self-contained page.
 
     Args:
       title: its heading.
-      views: in the order in which they are shown.
-      before: sections that come before them.
+      parts: views and sections, in the order in which they are shown.
     """
+    views = [part for part in parts if isinstance(part, View)]
     pairs = list(dict.fromkeys(pair for view in views for pair in view.families))
     data = {
         "colours": HEAD_COLOURS,
@@ -98,21 +99,23 @@ def page(title: str, views: Sequence[View], before: Sequence[Html] = ()) -> str:
     sections = [
         element(
             "section",
-            *([element("h2", view.title)] if len(views) > 1 or before else []),
-            _still(view),
+            *([element("h2", part.title)] if len(parts) > 1 else []),
+            _still(part),
             class_="view",
-            aria_label=view.title,
+            aria_label=part.title,
         )
-        for view in views
+        if isinstance(part, View)
+        else part
+        for part in parts
     ]
+    charts = [html.CHART_STYLE] if len(views) < len(parts) else []
     own = dict.fromkeys(name for view in views for name in FILES[view.kind])
     names = ["views.css", "common.js", *own, "start.js"]
     return html.page(
         title,
-        *before,
         *sections,
         html.json_block("data", data),
-        style="".join(_file(name) for name in names if name.endswith(".css")),
+        style="".join([*charts, *(_file(name) for name in names if name.endswith(".css"))]),
         script="\n".join(_file(name) for name in names if name.endswith(".js")),
     )
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention weights from text: row by row; of a triangle, up to the diagonal.
 for (const family of data.pairs.flat()) {
-  const {heads, rows, columns, weights, triangular, sums} = family;
+  const {heads, rows, columns, triangular, sums} = family, weights = unpacked(family.weights);
   const row = (layer, head, i) => (layer * heads + head) * rows.length + i;
   // Where a row begins: after all whole triangles and the rows above in its own.
-  family.weight = (layer, head, i, j) => !triangular ? share(weights, row(layer, head, i) * columns.length + j)
-    : j > i ? 0 : share(weights, (row(layer, head, 0) * (rows.length + 1) + i * (i + 1)) / 2 + j);
+  family.weight = (layer, head, i, j) => !triangular ? weights[row(layer, head, i) * columns.length + j]
+    : j > i ? 0 : weights[(row(layer, head, 0) * (rows.length + 1) + i * (i + 1)) / 2 + j];
   family.sum = (layer, head, i) => 1 + (sums[row(layer, head, i)] ?? 0) / 1e6;
 }
 
@@ -14,10 +14,10 @@ const places = (pair, state, change) => {
   const layer = make("span");
   const family = choice("Attention", pair.map(one => one.title), 0, family => set({family}));
   const show = () => {
-    const {layers} = pair[state.family];
+    const {layers, since} = pair[state.family];
     state.layer = within(state.layer, layers);
     family.lastChild.value = state.family;
-    layer.replaceChildren(choice("Layer", range(layers).map(n => n + 1), state.layer, layer => set({layer})));
+    layer.replaceChildren(choice("Layer", range(layers).map(n => n + 1 + since), state.layer, layer => set({layer})));
   };
   const set = changes => {
     Object.assign(state, changes);
