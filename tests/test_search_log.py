@@ -8,18 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer import sharded_decoding
 from transformer.config import DecodeConfig
-from transformer.constraints import NEVER, Constraints
-from transformer.decoding import beam_search
+from transformer.constraints import NEVER
+from transformer.decoding import rooms
 from transformer.errors import InputError
 from transformer.inspection import search_log
 from transformer.positions import shift_right
 
 EOS = 2
 SOURCE = [4, 7, 5, 10, 2]
+LONGEST = 16
 SEARCHES = {
     "beams": DecodeConfig(beams=3, max_length=7),
     "greedy": DecodeConfig(beams=1, max_length=7),
+    "growing": DecodeConfig(beams=2, max_length=LONGEST),
     "constrained": DecodeConfig(
         beams=4, max_length=6, min_length=3, block_ngrams=1, length_penalty="length", alpha=1.0
     ),
@@ -33,27 +36,13 @@ def searched(request, config, params):
     return decode, search_log.record(params, config, SOURCE, decode=decode, top=4)
 
 
-def test_the_result_is_that_of_beam_search(model, params, searched):
+def test_the_result_is_that_of_the_search_that_translates(model, params, searched):
     decode, log = searched
 
     @jax.jit
     def search(params, row):
-        def call(method, *arguments):
-            return model.apply({"params": params}, *arguments, method=method)
-
-        memory, _ = call(model.encode, row)
-        return beam_search(
-            lambda tokens, cache: call(model.step, tokens, cache),
-            model.reorder,
-            call(model.init_cache, memory, row, decode.beams, decode.max_length),
-            jnp.array([decode.max_length]),
-            beams=decode.beams,
-            max_length=decode.max_length,
-            results=1,
-            penalty=decode.length_penalty,
-            alpha=decode.alpha,
-            constraints=Constraints(min_length=decode.min_length, block_ngrams=decode.block_ngrams),
-        )
+        options = {"results": 1, "max_length": decode.max_length}
+        return sharded_decoding.search(params, row, model=model, config=decode, **options)
 
     found = jax.tree.map(lambda leaf: np.asarray(leaf)[0], search(params, jnp.array([SOURCE])))
     assert len(log.results) == (found.scores > NEVER / 2).sum() >= 1
@@ -75,9 +64,14 @@ def by_teacher_forcing(model, params):
         return logits[0], trace.decoder.cross_attention.weights[:, 0]
 
     def padded(tokens):
-        return forward(jnp.array([*tokens, *[0] * (8 - len(tokens))]))
+        return forward(jnp.array([*tokens, *[0] * (LONGEST - len(tokens))]))
 
     return padded
+
+
+def test_a_long_search_is_watched_in_every_room_that_its_cache_has(config, params):
+    log = search_log.record(params, config, SOURCE, decode=SEARCHES["growing"])
+    assert len(log.steps) > rooms(LONGEST)[-2]
 
 
 def test_hypotheses_have_the_log_probability_that_the_model_gives_their_tokens(

@@ -20,7 +20,13 @@ from transformer import families
 from transformer.arrays import EOS_ID, PAD_ID, Array, Float, Int, Params
 from transformer.config import DecodeConfig, TransformerConfig
 from transformer.constraints import NEVER, Constraints, next_log_probs
-from transformer.decoding import Hypotheses, beam_search, length_penalty, search_limits
+from transformer.decoding import (
+    Hypotheses,
+    beam_search,
+    length_penalty,
+    rooms,
+    search_limits,
+)
 from transformer.errors import InputError
 from transformer.positions import shift_right
 
@@ -197,10 +203,11 @@ def _watched(
         return beam_search(
             step,
             reorder,
-            call(model.init_cache, memory, row, decode.beams, longest),
+            call(model.init_cache, memory, row, decode.beams, rooms(longest)[0]),
             limits,
             beams=decode.beams,
             max_length=longest,
+            grow=model.grow,
             results=results,
             penalty=decode.length_penalty,
             alpha=decode.alpha,
