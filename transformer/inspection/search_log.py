@@ -20,13 +20,8 @@ from transformer import families
 from transformer.arrays import EOS_ID, PAD_ID, Array, Float, Int, Params
 from transformer.config import DecodeConfig, TransformerConfig
 from transformer.constraints import NEVER, Constraints, next_log_probs
-from transformer.decoding import (
-    Hypotheses,
-    beam_search,
-    length_penalty,
-    rooms,
-    search_limits,
-)
+from transformer.decoding import Hypotheses, beam_search, length_penalty, search_limits
+from transformer.decoding_loop import rooms
 from transformer.errors import InputError
 from transformer.positions import shift_right
 
