@@ -11,7 +11,7 @@ import pytest
 from transformer import sharded_decoding
 from transformer.config import DecodeConfig
 from transformer.constraints import NEVER
-from transformer.decoding import rooms
+from transformer.decoding_loop import rooms
 from transformer.errors import InputError
 from transformer.inspection import search_log
 from transformer.positions import shift_right
