@@ -11,11 +11,12 @@ import xml.etree.ElementTree
 import numpy as np
 import pytest
 from test_html import AWKWARD, BROWSER
-from test_views import one_head, pair, pieces, search
+from test_views import NATS, one_head, pair, pieces, search
 
 from transformer.inspection.views.compare import compare
 from transformer.inspection.views.grid import grid
 from transformer.inspection.views.head_view import head_view, shares_between_heads
+from transformer.inspection.views.numbers import numbers as numbers_view
 from transformer.inspection.views.packing import STEPS
 from transformer.inspection.views.replay import replay
 from transformer.inspection.views.steps import recomputed, steps
@@ -99,6 +100,7 @@ def test_a_page_of_every_view_works_and_asks_for_nothing(show):
         grid(both),
         steps([one_head()]),
         replay(search(), pieces),
+        numbers_view([[0.25, -1.0, 0.0]], ["r"], ["a", "b", "c"], **NATS),
         compare(both, pair(seed=9), patch=np.linspace(-1, 1, 15).reshape(3, 5)),
     ]
     shown = show(page("Everything", views))
@@ -390,6 +392,25 @@ def test_a_search_plays_only_where_motion_is_welcome(show):
     assert still.get_by_role("button", name="Next").count() == 1
 
 
+# Numbers of both signs.
+
+
+@pytest.mark.slow
+def test_numbers_are_read_by_keys_and_have_a_shape_for_each_sign(show):
+    shown = show(numbers_view([[0.25, -1.0, -1e-9]], ["r"], ["a", "b", "c"], **NATS).html)
+    cells_drawn = shown.locator("rect[data-at]").evaluate_all(
+        "all => all.map(cell => [cell.getAttribute('rx') > 0, +cell.getAttribute('fill-opacity')])"
+    )
+    assert cells_drawn == [[False, 0.5], [True, 1], [False, 0]]
+    shown.get_by_role("application").focus()
+    press(shown, "ArrowRight")
+    assert said(shown) == f"{isolated('r')}, {isolated('b')}: -1.000"
+    press(shown, "ArrowRight", "ArrowRight")
+    assert said(shown) == f"{isolated('r')}, {isolated('c')}: 0.000"
+    shown.locator("summary").press("Enter")
+    assert cells(shown) == [[isolated("r"), "0.250", "-1.000", "0.000"]]
+
+
 # Two sentences.
 
 
@@ -431,6 +452,7 @@ def views():
         grid(both),
         steps([one_head()]),
         replay(search(), pieces),
+        numbers_view([[0.25, -1.0, 0.0]], ["r"], ["a", "b", "c"], **NATS),
         compare(both, pair(seed=9)),
     ]
 
