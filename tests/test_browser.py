@@ -10,7 +10,9 @@ import xml.etree.ElementTree
 
 import numpy as np
 import pytest
+from test_apps import run
 from test_html import AWKWARD, BROWSER
+from test_translate import make_workdir
 from test_views import NATS, one_head, pair, pieces, search
 
 from transformer.inspection.views.compare import compare
@@ -440,6 +442,63 @@ def test_the_difference_of_two_sentences_and_the_patch_map_are_read_by_keys(show
     selects(shown).nth(0).select_option(index=1)
     assert selects(shown).nth(1).locator("option").count() == 3
     assert selects(shown).nth(2).locator("option").count() == 2
+
+
+# The report of a sentence.
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Of `look`: two sentences that differ in a word, the words awkward."""
+    folder = tmp_path_factory.mktemp("report")
+    make_workdir(folder / "run", 3, words="a </script> 😀 שלום d e f", decoder_layers=2)
+    finished = run(
+        "experiments.look",
+        f"--workdir={folder / 'run'}",
+        "--sentence=</script> 😀 שלום",
+        "--target=d </script>",
+        "--compare=</script> 😀 d",
+        f"--output={folder / 'page.html'}",
+    )
+    assert finished.status == 0, finished.err
+    return (folder / "page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_report_is_read_by_keys_and_tells_its_numbers(show, report):
+    shown = show(report)
+    assert shown.locator("svg[role=img]:not(figure svg)").count() == 0
+    assert shown.locator("script").count() == 2
+    sections = {
+        heading: shown.locator("section", has=shown.get_by_role("heading", name=heading))
+        for heading in shown.get_by_role("heading", level=2).all_text_contents()
+    }
+    rests = sections["Where each prediction rests"]
+    rests.get_by_role("application").focus()
+    press(shown, "ArrowRight", "ArrowRight")
+    told = rests.locator("[aria-live]").text_content()
+    rests.locator("summary").press("Enter")
+    number = rests.locator("tbody tr").first.locator("td").nth(2).text_content()
+    assert told == f"{isolated('predicts ▁d')}, {isolated('x ▁שלום')}: {number}"
+
+    both = sections["Attention in both, its difference, and patching"]
+    maps = both.get_by_role("application")
+    assert maps.count() == 4
+    maps.nth(3).focus()
+    press(shown, "ArrowDown", "ArrowRight", "ArrowRight")
+    assert both.locator("[aria-live]").nth(1).text_content().startswith("after layer 1, ")
+
+    numbers = sections["Every layer and head"].locator("details")
+    numbers.locator("summary").press("Enter")
+    assert numbers.locator("tbody tr").count() == 2
+    assert "loss added without the head" in numbers.locator("thead").text_content()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_report_fits_a_telephone(show, report, scheme):
+    shown = show(report, viewport={"width": 360, "height": 800}, color_scheme=scheme)
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 360
 
 
 # Wherever a page stands.

@@ -19,6 +19,7 @@ from test_apps import REPOSITORY
 from transformer.config import DecodeConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import figures, search_log
+from transformer.inspection.figures import style
 from transformer.inspection.figures.style import shortened, shown
 from transformer.positions import sinusoids
 
@@ -454,6 +455,14 @@ def test_positions_are_drawn_with_the_products_of_their_rows_by_distance():
         np.testing.assert_allclose(values(figure, f"{layout} products"), table @ table.T)
         line, _ = panel(figure, f"{layout} distances").lines
         np.testing.assert_allclose(line.get_ydata(), table[0] @ table.T / 12, atol=1e-12)
+
+
+def test_a_row_of_the_decoder_names_tokens_of_any_kind_from_left_to_right():
+    mark = "\u200e"
+    rows = figures.read_predict(["<s>", "שלום", ""], ["שלום", "", "a"])
+    assert rows == [f"<s> → {mark}שלום{mark}", f"{mark}שלום{mark} → (empty)", "(empty) → a"]
+    assert [shown(row) for row in rows] == rows
+    assert style.text_width(mark, 8) == 0
 
 
 def test_the_residual_flow_is_drawn_as_lengths_shares_and_cosines():

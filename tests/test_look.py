@@ -16,7 +16,7 @@ def place(tmp_path_factory):
     """A folder with the workdir of a model whose stacks differ."""
     folder = tmp_path_factory.mktemp("look")
     sizes = {"encoder_layers": 1, "decoder_layers": 2, "encoder_heads": 4, "decoder_heads": 2}
-    make_workdir(folder / "run", 1, **sizes)
+    make_workdir(folder / "run", 3, **sizes)
     return folder
 
 
@@ -29,7 +29,7 @@ def look(place):
 @pytest.fixture(scope="module")
 def made(place, look):
     """What the command says, and its page, of a sentence and of one that differs in a word."""
-    finished = look("--sentence=a b c", "--compare=a g c", f"--output={place / 'page.html'}")
+    finished = look("--sentence=a b c", "--compare=a d c", f"--output={place / 'page.html'}")
     assert finished.status == 0, finished.err
     return finished, (place / "page.html").read_text(encoding="utf-8")
 
@@ -97,7 +97,7 @@ def test_contributions_and_the_gap_make_the_difference_that_the_words_make(made)
 def test_two_sentences_of_one_length_have_a_difference_and_a_map_of_where_the_answer_lies(made):
     shown = data_of(made[1])["views"][-1]
     text = Reader(made[1]).text
-    assert "The second sentence: a g c" in text
+    assert "The second sentence: a d c" in text
     assert shown["pairs"] == [1, 2]
     assert np.shape(shown["patch"]) == (2, 4)
     # The sentences differ in the second token: at the input, nothing else can restore anything.
@@ -173,7 +173,7 @@ def test_a_report_of_6_layers_8_heads_and_30_tokens_is_under_400_kilobytes(tmp_p
 
 @pytest.mark.slow
 def test_the_same_command_writes_the_same_bytes(place, look, made):
-    again = read(place, look, "--sentence=a b c", "--compare=a g c")
+    again = read(place, look, "--sentence=a b c", "--compare=a d c")
     assert again == made[1]
 
 
