@@ -151,11 +151,11 @@ def test_models_of_any_kind_are_opened(tmp_path, sizes):
 @pytest.mark.slow
 def test_a_report_of_6_layers_8_heads_and_30_tokens_is_under_400_kilobytes(tmp_path):
     """The comparison with a second sentence of this length included."""
-    words = [f"word{number}" for number in range(6)]
+    words = [f"word{number}" for number in range(7)]
     make_workdir(
         tmp_path / "run", 1, words=" ".join(words), num_layers=6, num_heads=8, d_model=64, d_k=64
     )
-    sentences = [" ".join(words[(place + first) % 6] for place in range(29)) for first in (0, 1)]
+    sentences = [" ".join(words[(place + first) % 7] for place in range(29)) for first in (0, 1)]
     text = read(
         tmp_path,
         lambda *flags: run("experiments.look", f"--workdir={tmp_path / 'run'}", *flags),
