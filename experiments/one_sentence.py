@@ -2,14 +2,17 @@
 """What a trained model does with one sentence, as the parts of a page."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
 
+import flax.struct
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from transformer.arrays import BOS_ID, Params
-from transformer.capture import KINDS, StackTrace, Trace
+from transformer.arrays import BOS_ID, Array, Float, Int, Params
+from transformer.capture import KINDS, Trace
 from transformer.config import TransformerConfig
 from transformer.inspection import ablation, attribution, measures, patching, readout, residual
 from transformer.inspection.html import (
@@ -55,7 +58,46 @@ OPERATIONS = 1e12
 AT_ONCE = 16
 """Heads that are removed, or sites that are patched, in one batch: memory for that many logits."""
 
-_run = jax.jit(run, static_argnames=("config", "capture"))
+
+@flax.struct.dataclass
+class Computed:
+    """What one run of the model shows."""
+
+    trace: Trace
+    distance: dict[str, Float[Array, "L N"]]
+    """From a query to what it reads, on average, by the kind of attention."""
+    roles: dict[str, measures.HeadRoles]
+    lens: Float[Array, "P T V"]
+    """The probabilities of every token after each of P = L + 1 places of the decoder."""
+    flows: dict[str, residual.ResidualFlow]
+    """By the side."""
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def _computed(
+    params: Params,
+    config: TransformerConfig,
+    source: Int[Array, " S"],
+    target_in: Int[Array, " T"],
+) -> Computed:
+    """All in one program, which is compiled much sooner than many small ones."""
+    _, trace = run(params, config, source, target_in, capture="full")
+    weights = {kind: trace.attention(kind).weights for kind in KINDS}
+    logits = readout.logit_lens(params, config, trace.decoder.residual)
+    return Computed(
+        trace=trace,
+        distance={
+            kind: measures.row_mean(measures.mean_distance(own)) for kind, own in weights.items()
+        },
+        roles={kind: measures.head_roles(own) for kind, own in weights.items()},
+        lens=jax.nn.softmax(logits.astype(jnp.float32)),
+        flows={
+            side: jax.tree.map(
+                lambda own: own.astype(jnp.float32), residual.residual_flow(getattr(trace, side))
+            )
+            for side in ("encoder", "decoder")
+        },
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +110,7 @@ class Reading:
     source: list[int]
     target: list[int]
     """What is predicted, the end token last."""
-    trace: Trace
+    computed: Computed
 
     @classmethod
     def of(
@@ -83,8 +125,8 @@ class Reading:
         # The other kernels compute the same and keep no weights.
         config = config.replace(attention_kernel="einsum")
         target_in = np.array([BOS_ID, *target[:-1]])
-        _, trace = _run(params, config, np.array(source), target_in, capture="full")
-        return cls(params, config, tokenizer, list(source), list(target), trace)
+        computed = jax.device_get(_computed(params, config, np.array(source), target_in))
+        return cls(params, config, tokenizer, list(source), list(target), computed)
 
     def of_source(self, source: Sequence[int]) -> "Reading":
         """The same model and target with another source."""
@@ -117,8 +159,8 @@ class Reading:
 
 def attention(reading: Reading) -> list[Part]:
     """The head view, every head with its measures, and the six steps."""
-    families = families_of(reading.trace, **reading.tokens)
-    heads = heads_of(reading.trace, _some_heads(reading), **reading.tokens)
+    families = families_of(reading.computed.trace, **reading.tokens)
+    heads = heads_of(reading.computed.trace, _some_heads(reading), **reading.tokens)
     return [
         head_view(families),
         grid(families, measures=_of_heads(reading)),
@@ -135,20 +177,15 @@ def _of_heads(reading: Reading) -> dict[str, dict[str, np.ndarray]]:
         [reading.target],
         heads_at_once=AT_ONCE,
     ).increase
-    weights = {kind: reading.trace.attention(kind).weights for kind in KINDS}
-    roles = {kind: measures.head_roles(own) for kind, own in weights.items()}
+    roles = reading.computed.roles
     positions = {"previous": "previous", "next": "next", "first": "first", "end": "last"}
     return {
         "loss added without the head, nats a token": {
             kind: getattr(removed, kind) for kind in KINDS
         },
-        "mean distance": {
-            kind: measures.row_mean(measures.mean_distance(own)) for kind, own in weights.items()
-        },
+        "mean distance": reading.computed.distance,
         **{
-            f"weight on the {name} position": {
-                kind: getattr(own, role) for kind, own in roles.items()
-            }
+            f"weight on the {name} position": {kind: getattr(roles[kind], role) for kind in KINDS}
             for role, name in (positions | {"diagonal": "own"}).items()
         },
     }
@@ -191,10 +228,7 @@ def search(log: SearchLog, reading: Reading) -> View:
 
 def logit_lens(reading: Reading) -> Html:
     """The most probable token of every position, from the residual stream after every layer."""
-    logits = readout.logit_lens(
-        reading.params, reading.config, reading.trace.decoder.residual
-    ).astype(np.float32)
-    probabilities = np.asarray(jax.nn.softmax(logits))
+    probabilities = reading.computed.lens
     best = probabilities.argmax(-1)
     layers = len(best) - 1
     columns = [
@@ -230,9 +264,7 @@ def logit_lens(reading: Reading) -> Html:
 
 def residual_stream(reading: Reading) -> Html:
     """How long the vectors are that every sub-layer reads, adds and leaves."""
-    content = []
-    for name, stack in (("Encoder", reading.trace.encoder), ("Decoder", reading.trace.decoder)):
-        content += _flow(name, stack)
+    content = [part for side, flow in reading.computed.flows.items() for part in _flow(side, flow)]
     goes_on = "LayerNorm(x + f(x))" if reading.config.norm == "post" else "x + f(LayerNorm(x))"
     return section(
         "Residual stream",
@@ -244,13 +276,13 @@ def residual_stream(reading: Reading) -> Html:
     )
 
 
-def _flow(name: str, stack: StackTrace) -> list[Html]:
-    flow = residual.residual_flow(stack)
+def _flow(side: str, flow: residual.ResidualFlow) -> list[Html]:
+    name = side.capitalize()
     vectors = {"x": flow.before, "f(x)": flow.added, "x + f(x)": flow.total, "goes on": flow.after}
-    means = {key: np.asarray(residual.length(own).mean(-1)) for key, own in vectors.items()}
+    means = {key: residual.length(own).mean(-1) for key, own in vectors.items()}
     places = range(1, len(flow.names) + 1)
     lines = [Series(key, places, own.tolist()) for key, own in means.items()]
-    columns = [*means.values(), np.asarray(flow.cosine().mean(-1))]
+    columns = [*means.values(), flow.cosine().mean(-1)]
     rows = [
         [sublayer, *(f"{own[place]:.2f}" for own in columns)]
         for place, sublayer in enumerate(flow.names)
@@ -350,11 +382,11 @@ def comparison(first: Reading, second: Reading) -> list[Part]:
             "cannot be compared one by one, so there is neither a difference nor a patch map. What "
             "follows is the second sentence's own attention."
         )
-        own = families_of(second.trace, **second.tokens)
+        own = families_of(second.computed.trace, **second.tokens)
         return [section(heading, paragraph(reason)), head_view(own, title="The second sentence")]
     other = first.of_source(second.source)
     patch, measure, said = _patch_map(first, second)
-    pairs = [families_of(own.trace, **own.tokens) for own in (first, other)]
+    pairs = [families_of(own.computed.trace, **own.tokens) for own in (first, other)]
     layers = COMPARED // _weights_of_a_layer(pairs[0])
     view = compare(
         *(tuple(family.last(max(layers, 1)) for family in pair) for pair in pairs),

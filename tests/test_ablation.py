@@ -59,6 +59,7 @@ def test_the_baseline_is_the_loss_of_the_untouched_model_per_token(result, shall
     assert float(result.loss) == pytest.approx(float(sums.nll) / TOKENS, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_gates_of_one_are_bitwise_the_baseline(shallow, source):
     """Operation by operation, as a compiler may order the sums of two programs differently."""
     gates = ablation.open_gates(shallow[1])
@@ -79,6 +80,7 @@ def test_every_head_of_every_kind_is_removed_alone(result, nll, shallow):
         assert np.abs(increase).min() > 1e-4
 
 
+@pytest.mark.slow
 def test_a_head_that_puts_out_nothing_is_not_missed_however_many_are_removed_at_once(
     shallow, source
 ):

@@ -144,6 +144,7 @@ def test_a_head_whose_links_are_the_gold_makes_no_error(shallow, batch, attentio
     assert np.asarray(errors.heads).max() > 0.2
 
 
+@pytest.mark.slow
 def test_both_conventions_are_given_beside_the_untrained_model(shallow, batch):
     params, config = shallow
     report = alignment.alignment_errors_against_untrained(params, config, batch, seed=7)

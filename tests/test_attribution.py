@@ -85,6 +85,7 @@ def test_where_the_answer_rests_on_one_word_that_word_has_all_of_it(shallow):
     assert abs(float(found.target[2])) > 0.1
 
 
+@pytest.mark.slow
 def test_against_a_token_only_the_words_that_differ_from_it_contribute(shallow, value):
     source, target_in = np.array([4, 7, 4, 4, 0]), np.array([4, 4, 9, 4])
     found = integrated_gradients(*shallow, source, target_in, METRIC, baseline_token=4)
@@ -95,6 +96,7 @@ def test_against_a_token_only_the_words_that_differ_from_it_contribute(shallow, 
     assert float(found.relative_gap) < 0.02
 
 
+@pytest.mark.slow
 def test_input_times_gradient_is_the_slope_in_the_length_of_a_words_vector(shallow):
     """In float64 by central differences."""
     with jax.enable_x64(True):

@@ -10,12 +10,15 @@ import xml.etree.ElementTree
 
 import numpy as np
 import pytest
+from test_apps import run
 from test_html import AWKWARD, BROWSER
-from test_views import one_head, pair, pieces, search
+from test_translate import make_workdir
+from test_views import NATS, one_head, pair, pieces, search
 
 from transformer.inspection.views.compare import compare
 from transformer.inspection.views.grid import grid
 from transformer.inspection.views.head_view import head_view, shares_between_heads
+from transformer.inspection.views.numbers import numbers as numbers_view
 from transformer.inspection.views.packing import STEPS
 from transformer.inspection.views.replay import replay
 from transformer.inspection.views.steps import recomputed, steps
@@ -99,6 +102,7 @@ def test_a_page_of_every_view_works_and_asks_for_nothing(show):
         grid(both),
         steps([one_head()]),
         replay(search(), pieces),
+        numbers_view([[0.25, -1.0, 0.0]], ["r"], ["a", "b", "c"], **NATS),
         compare(both, pair(seed=9), patch=np.linspace(-1, 1, 15).reshape(3, 5)),
     ]
     shown = show(page("Everything", views))
@@ -390,6 +394,25 @@ def test_a_search_plays_only_where_motion_is_welcome(show):
     assert still.get_by_role("button", name="Next").count() == 1
 
 
+# Numbers of both signs.
+
+
+@pytest.mark.slow
+def test_numbers_are_read_by_keys_and_have_a_shape_for_each_sign(show):
+    shown = show(numbers_view([[0.25, -1.0, -1e-9]], ["r"], ["a", "b", "c"], **NATS).html)
+    cells_drawn = shown.locator("rect[data-at]").evaluate_all(
+        "all => all.map(cell => [cell.getAttribute('rx') > 0, +cell.getAttribute('fill-opacity')])"
+    )
+    assert cells_drawn == [[False, 0.5], [True, 1], [False, 0]]
+    shown.get_by_role("application").focus()
+    press(shown, "ArrowRight")
+    assert said(shown) == f"{isolated('r')}, {isolated('b')}: -1.000"
+    press(shown, "ArrowRight", "ArrowRight")
+    assert said(shown) == f"{isolated('r')}, {isolated('c')}: 0.000"
+    shown.locator("summary").press("Enter")
+    assert cells(shown) == [[isolated("r"), "0.250", "-1.000", "0.000"]]
+
+
 # Two sentences.
 
 
@@ -421,6 +444,63 @@ def test_the_difference_of_two_sentences_and_the_patch_map_are_read_by_keys(show
     assert selects(shown).nth(2).locator("option").count() == 2
 
 
+# The report of a sentence.
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Of `look`: two sentences that differ in a word, the words awkward."""
+    folder = tmp_path_factory.mktemp("report")
+    make_workdir(folder / "run", 3, words="a </script> 😀 שלום d e f", decoder_layers=2)
+    finished = run(
+        "experiments.look",
+        f"--workdir={folder / 'run'}",
+        "--sentence=</script> 😀 שלום",
+        "--target=d </script>",
+        "--compare=</script> 😀 d",
+        f"--output={folder / 'page.html'}",
+    )
+    assert finished.status == 0, finished.err
+    return (folder / "page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_report_is_read_by_keys_and_tells_its_numbers(show, report):
+    shown = show(report)
+    assert shown.locator("svg[role=img]:not(figure svg)").count() == 0
+    assert shown.locator("script").count() == 2
+    sections = {
+        heading: shown.locator("section", has=shown.get_by_role("heading", name=heading))
+        for heading in shown.get_by_role("heading", level=2).all_text_contents()
+    }
+    rests = sections["Where each prediction rests"]
+    rests.get_by_role("application").focus()
+    press(shown, "ArrowRight", "ArrowRight")
+    told = rests.locator("[aria-live]").text_content()
+    rests.locator("summary").press("Enter")
+    number = rests.locator("tbody tr").first.locator("td").nth(2).text_content()
+    assert told == f"{isolated('predicts ▁d')}, {isolated('x ▁שלום')}: {number}"
+
+    both = sections["Attention in both, its difference, and patching"]
+    maps = both.get_by_role("application")
+    assert maps.count() == 4
+    maps.nth(3).focus()
+    press(shown, "ArrowDown", "ArrowRight", "ArrowRight")
+    assert both.locator("[aria-live]").nth(1).text_content().startswith("after layer 1, ")
+
+    numbers = sections["Every layer and head"].locator("details")
+    numbers.locator("summary").press("Enter")
+    assert numbers.locator("tbody tr").count() == 2
+    assert "loss added without the head" in numbers.locator("thead").text_content()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_report_fits_a_telephone(show, report, scheme):
+    shown = show(report, viewport={"width": 360, "height": 800}, color_scheme=scheme)
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 360
+
+
 # Wherever a page stands.
 
 
@@ -431,6 +511,7 @@ def views():
         grid(both),
         steps([one_head()]),
         replay(search(), pieces),
+        numbers_view([[0.25, -1.0, 0.0]], ["r"], ["a", "b", "c"], **NATS),
         compare(both, pair(seed=9)),
     ]
 

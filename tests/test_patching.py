@@ -91,6 +91,7 @@ def test_everything_patched_is_the_clean_run_and_nothing_the_corrupt_one(sites, 
         assert patched("encoder", only(ENCODER, place)) == pytest.approx(clean, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_in_the_decoder_the_last_vector_of_the_row_asked_about_is_all_of_its_answer(
     shallow, patched
 ):
@@ -107,6 +108,7 @@ def test_in_the_decoder_the_last_vector_of_the_row_asked_about_is_all_of_its_ans
     assert abs(float(sites.effect[1, 1])) > 1e-3
 
 
+@pytest.mark.slow
 def test_the_first_order_estimate_is_the_slope_from_the_corrupt_run_to_the_clean_one(shallow):
     """In float64 by central differences: each site a little way towards the clean run's vector."""
     with jax.enable_x64(True):

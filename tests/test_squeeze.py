@@ -37,6 +37,23 @@ def test_comments_indentation_and_spaces_go_and_what_is_quoted_stays():
     )
 
 
+def test_constants_that_follow_each_other_are_declared_at_once():
+    text = """
+    const a = 1, b = [2];
+    const c = d => {
+      const e = d + a;
+      const f = e;
+      return f;
+    };
+    const g = c(a,
+      b);
+    const h = g;
+    """
+    assert squeeze.script(text) == (
+        "const a=1,b=[2],c=d=>{const e=d+a,f=e;return f};const g=c(a,b);const h=g;"
+    )
+
+
 def test_a_style_loses_what_it_may_and_keeps_a_descendant_and_a_sum():
     text = """
     /* A comment. */

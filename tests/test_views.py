@@ -21,6 +21,7 @@ from transformer.inspection.views.attention import families, families_of
 from transformer.inspection.views.compare import compare
 from transformer.inspection.views.grid import grid
 from transformer.inspection.views.head_view import head_view, shares_between_heads
+from transformer.inspection.views.numbers import numbers
 from transformer.inspection.views.replay import replay
 from transformer.inspection.views.steps import Head, heads_of, recomputed, steps
 from transformer.inspection.views.view import FILES, HEAD_COLOURS, page
@@ -87,6 +88,9 @@ def pieces(ids):
     return [["<pad>", "<s>", "</s>", "<unk>", "one", "two"][int(token)] for token in ids]
 
 
+NATS = {"measure": "Nats", "title": "Numbers"}
+
+
 def every_view():
     """One view of each kind."""
     both = pair()
@@ -95,6 +99,7 @@ def every_view():
         grid(both),
         steps([one_head()]),
         replay(search(), pieces),
+        numbers(np.linspace(-2, 1, 6).reshape(2, 3), ["r", "s"], words(3, "c"), **NATS),
         compare(both, pair(seed=9), patch=np.linspace(-1, 1, 15).reshape(3, 5)),
     ]
 
@@ -311,6 +316,27 @@ def test_a_patch_map_fits_the_encoder():
         compare(pair(), pair(), patch=np.ones((2, 5)))
     with pytest.raises(InputError, match="needs the encoder's attention"):
         compare(pair()[1:], pair()[1:], patch=np.ones((3, 5)))
+
+
+def test_of_the_last_layers_alone_a_comparison_keeps_their_numbers_and_the_whole_patch_map():
+    pairs = [tuple(family.last(1) for family in pair(seed=seed)) for seed in (0, 9)]
+    view = compare(*pairs, patch=np.ones((3, 5)))
+    assert "layer 2, head 1: second sentence minus first sentence" in view.told
+    [first, _] = data_of(view.html)["pairs"]
+    assert [(family["layers"], family["since"]) for family in first] == [(1, 1), (1, 2), (1, 2)]
+    assert pair()[0].last(5).weights.shape == (2, 4, 5, 5)
+
+
+def test_a_map_of_numbers_names_the_largest_and_has_as_many_names():
+    view = numbers([[0.5, -2.0]], ["r"], ["a", "b"], **NATS)
+    assert view.told == (
+        "Nats; round cells are negative. The largest is -2, for \u2068r\u2069 and \u2068b\u2069."
+    )
+    shown = data_of(view.html)["views"][0]
+    assert (shown["values"], shown["most"]) == ([[0.5, -2.0]], 2.0)
+    for wrong in ([[1.0]], [[1.0, np.nan]], []):
+        with pytest.raises(InputError, match=r"\[rows, columns\] = \(1, 2\)"):
+            numbers(wrong, ["r"], ["a", "b"], **NATS)
 
 
 def test_steps_need_vectors_of_one_pass():

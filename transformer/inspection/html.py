@@ -214,6 +214,7 @@ def line_chart(
     if not points:
         return element("figure", element("figcaption", title), paragraph("There are no values."))
     across = _Axis.over([x for x, _ in points], LEFT, RIGHT)
+    across = dataclasses.replace(across, whole=all(float(x).is_integer() for x, _ in points))
     up = _Axis.over([*(y for _, y in points), *include], BOTTOM, TOP).rounded()
     drawing = [
         element("title", title),
@@ -262,6 +263,8 @@ class _Axis:
     high: Number
     start: Number
     end: Number
+    whole: bool = False
+    """Ticks at whole numbers only."""
 
     @classmethod
     def over(cls, values: Sequence[Number], start: Number, end: Number) -> "_Axis":
@@ -280,7 +283,7 @@ class _Axis:
 
     def ticks(self) -> list[float]:
         """Round values along the axis."""
-        step = _step(self.low, self.high)
+        step = max(_step(self.low, self.high), int(self.whole))
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         return [number * step for number in range(first, last + 1)]
 
@@ -396,7 +399,7 @@ path.s2 { stroke: var(--s2) } path.s3 { stroke: var(--s3) }
 .mark.s0 { fill: var(--s0) } .mark.s1 { fill: var(--s1) }
 .mark.s2 { fill: var(--s2) } .mark.s3 { fill: var(--s3) }
 """
-"""Of charts."""
+"""Of pages with charts."""
 
 REPORT_STYLE = (
     CHART_STYLE

@@ -14,10 +14,10 @@ def style(text: str) -> str:
 
 def script(text: str) -> str:
     """A script in which every comment has lines of its own, every statement ends with a semicolon,
-    and no template literal stands within another.
+    and no template literal stands within another. No line ends within a string.
     """
     # What stands between quotes stays as it is.
-    pieces = re.split(r"""("[^"\n]*"|`[^`]*`)""", _without_comments(text))
+    pieces = re.split(r"""("[^"\n]*"|`[^`]*`)""", _declared_together(_without_comments(text)))
     pieces[::2] = [
         re.sub(r"(?<![+-]) ([+-]) (?![+-])", r"\1", _squeezed(code, "=*/<>?:;,&|(){}[]"))
         for code in pieces[::2]
@@ -28,6 +28,20 @@ def script(text: str) -> str:
 def _without_comments(text: str) -> str:
     lines = (line.strip() for line in text.splitlines())
     return "\n".join(line for line in lines if line and not line.startswith(("//", "/*")))
+
+
+def _declared_together(code: str) -> str:
+    """Code in which constants that follow each other, a line each, are declared at once."""
+    lines = [""]
+    for line in code.splitlines():
+        before = lines[-1]
+        whole = before.startswith("const ") and before.endswith(";")
+        level = sum(map(before.count, "([{")) == sum(map(before.count, ")]}"))
+        if whole and level and line.startswith("const "):
+            lines[-1] = f"{before[:-1]}, {line.removeprefix('const ')}"
+        else:
+            lines.append(line)
+    return "\n".join(lines[1:])
 
 
 def _squeezed(code: str, separators: str) -> str:

@@ -202,7 +202,7 @@ def _numbered(queries: list[str], keys: list[str], width: Real) -> list[str]:
     lists = {"tokens": keys} if queries == keys else {"keys": keys, "queries": queries}
     for name, tokens in lists.items():
         # A number stays in one line with its token.
-        items = [f"{n + 1} {style.shown(token)}" for n, token in enumerate(tokens)]
+        items = [f"{n + 1} {style.beside_others(token)}" for n, token in enumerate(tokens)]
         listed = f"{name}:   " + "   ".join(item.replace(" ", "\xa0") for item in items)
         per_inch = len(listed) / style.text_width(listed, 7)
         wrapped = textwrap.wrap(listed, max(int(width * per_inch * 0.92), 30))

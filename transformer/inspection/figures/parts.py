@@ -20,6 +20,7 @@ from transformer.inspection.figures.style import (
     WEIGHTS,
     Picture,
     axes,
+    beside_others,
     ink_on,
     shortened,
     shown,
@@ -209,7 +210,7 @@ def read_predict(target_in: Sequence[str], target_out: Sequence[str]) -> list[st
         sizes.tokens("target_out", target_out, "T"),
         strict=True,
     )
-    return [f"{read} → {predicted}" for read, predicted in both]
+    return [f"{beside_others(read)} → {beside_others(predicted)}" for read, predicted in both]
 
 
 def unit_text(ax: Axes, x: Real, y: Real, text: str, **options) -> None:

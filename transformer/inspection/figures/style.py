@@ -10,6 +10,7 @@ import base64
 import functools
 import io
 import textwrap
+import unicodedata
 from collections.abc import Callable
 from numbers import Real
 from typing import ParamSpec
@@ -71,6 +72,9 @@ HEADER = 0.62
 """Inches for a figure's title and the line below it."""
 
 DPI = 110
+
+LEFT_TO_RIGHT = "\u200e"
+"""The mark that holds a line to this direction; it takes no room."""
 
 Parameters = ParamSpec("Parameters")
 
@@ -172,7 +176,16 @@ def shown(token: str) -> str:
 @functools.cache
 def _shown_character(character: str) -> str:
     visible = character.isprintable() and _font("normal").get_char_index(ord(character))
-    return character if visible else f"<{ord(character):X}>"
+    return character if visible or character == LEFT_TO_RIGHT else f"<{ord(character):X}>"
+
+
+def beside_others(token: str) -> str:
+    """A token as it is shown within a line: one that is written from right to left does not turn
+    the text around it.
+    """
+    token = shown(token)
+    turns = any(unicodedata.bidirectional(character) in ("R", "AL", "AN") for character in token)
+    return LEFT_TO_RIGHT + token + LEFT_TO_RIGHT if turns else token
 
 
 def weight(text: str, bold: bool) -> str:

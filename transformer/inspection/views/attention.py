@@ -8,6 +8,7 @@ import dataclasses
 import unicodedata
 from collections.abc import Sequence
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -46,7 +47,7 @@ class Family:
 
     def entropy(self) -> Float[np.ndarray, "L N"]:
         """The entropy of each head's rows in bits, on average over its rows."""
-        return np.asarray(measures.row_mean(measures.entropy(self.weights)))
+        return np.asarray(_mean_entropy(self.weights))
 
     def last(self, layers: int) -> "Family":
         """The last so many layers alone."""
@@ -92,6 +93,9 @@ class Family:
             "weights": packing.shares(weights),
             "sums": {int(place): int(sums[place]) for place in np.flatnonzero(sums)},
         }
+
+
+_mean_entropy = jax.jit(lambda weights: measures.row_mean(measures.entropy(weights)))
 
 
 def families(

@@ -20,7 +20,7 @@ const draw = (tag, attributes = {}, ...content) =>
 
 // Each token between "first strong isolate" and "pop", so that it turns no text around it.
 const label = tokens => tokens.map(token => `\u2068${token}\u2069`).join(" → ");
-const fixed = (value, digits = 3) => value.toFixed(digits);
+const fixed = (value, digits = 3) => (+value.toFixed(digits) + 0).toFixed(digits);
 const range = count => [...Array(count).keys()];
 const sum = values => values.reduce((a, b) => a + b, 0);
 const within = (value, count) => Math.max(0, Math.min(count - 1, value));
@@ -28,9 +28,10 @@ const colour = head => data.colours[head % data.colours.length];
 
 // Of the event `keydown`: what each key does; the arrow keys `move(down, right)`.
 const keys = acts => event => {
-  if (!acts[event.key]) return;
+  const act = acts[event.key];
+  if (!act) return;
   event.preventDefault();
-  acts[event.key]();
+  act();
 };
 const arrows = move => ({ArrowUp: () => move(-1, 0), ArrowDown: () => move(1, 0),
   ArrowLeft: () => move(0, -1), ArrowRight: () => move(0, 1)});
@@ -42,7 +43,7 @@ const text = (content, x, y, room, attributes) => draw("text", {x, y, dy: ".32em
 
 // A drawing's size; it shrinks with the window, but stays readable.
 const sized = (picture, width, height, more) => filled(picture, {viewBox: `0 0 ${width} ${height}`,
-  style: `max-width:${width}px;min-width:${Math.min(width, Math.max(416, width * .75))}px`, ...more});
+  style: `max-width:${width}px;min-width:${width * .75}px`, ...more});
 
 const button = (name, click, attributes) => make("button", {click, ...attributes}, name);
 const choice = (name, options, chosen, change) => make("label", {}, `${name} `,
@@ -61,8 +62,7 @@ const table = (caption, columns, rows) => make("div", {class: "wide", tabindex: 
 
 // The drawing as a file: dark on nothing, as paper wants it, whatever the page's colours are.
 const saver = chosen => button("Save as SVG", () => {
-  const copy = chosen().cloneNode(true);
-  filled(copy, {style: "color:#1b1b1b;fill:#1b1b1b;font:12px sans-serif"});
-  const file = new Blob([new XMLSerializer().serializeToString(copy)], {type: "image/svg+xml"});
-  make("a", {href: URL.createObjectURL(file), download: "attention.svg"}).click();
+  const copy = filled(chosen().cloneNode(true), {style: "color:#1b1b1b;fill:#1b1b1b;font:12px sans-serif"});
+  make("a", {download: "attention.svg", href: URL.createObjectURL(new Blob(
+    [new XMLSerializer().serializeToString(copy)], {type: "image/svg+xml"}))}).click();
 });

@@ -34,7 +34,7 @@ views.grid = ({measures}, [pair]) => {
         large.firstChild.go(0, 0);
       }, {"aria-label": name});
     }));
-    numbers.replaceChildren(make("summary", {}, "Every head in numbers"), table("In the same order", ["head", ...measures.map(one => one.name)],
+    numbers.replaceChildren(make("summary", {}, "In numbers"), table("Every head", ["head", ...measures.map(one => one.name)],
       heads.map(head => [`${since + head[0] + 1}.${head[1] + 1}`, ...measures.map((_, n) => fixed(value(n, head)))])));
     list.firstChild.click();
   };
@@ -47,6 +47,6 @@ views.grid = ({measures}, [pair]) => {
     choice("Order", ["layer and head", ...measures.map(one => `highest ${one.name}`)], 0, order => set({order})),
     saver(() => large.firstChild), views.heads ? button("Show in the head view",
       () => dispatchEvent(new CustomEvent("head", {detail: {...state, pair}}))) : []),
-  make("small", {}, "Layer.head; rows are queries, columns keys, the shade the root of the weight, which is rounded to 1/4128. Arrow keys move."),
+  make("small", {}, "Layer.head; rows: queries, columns: keys; shade: root of the weight, rounded to 1/4128. Arrow keys move."),
   make("div", {class: "wide"}, list), said, large, numbers];
 };

@@ -5,7 +5,7 @@ views.replay = ({source, steps, results, layers: shown}) => {
   const state = {step: 0, beam: 0, layer: layers - 1, timer: 0};
   const said = spoken(), reading = make("div"), choices = make("div");
   const COLUMN = 112, ROW = 38;
-  const reads = steps.map(step => unpacked(step.reads ?? ""));
+  const reads = steps.map(step => unpacked(step.reads));
   const read = j => reads[state.step][(state.beam * layers + state.layer) * source.length + j];
   const best = results[0].path;
   // The tokens of a hypothesis, from its last back to its first.

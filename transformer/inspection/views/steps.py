@@ -4,6 +4,7 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
@@ -14,7 +15,9 @@ from transformer.inspection.views.attention import TITLES, Label, families_of
 from transformer.inspection.views.view import View
 
 TOLERANCE = 1e-3
-"""How far numbers computed again may be from the model's, as a share of the largest or of 1."""
+"""How far numbers computed again may be from the model's, as a share of the largest or of 1; with
+numbers of 16 bits, twice their rounding.
+"""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,8 +44,12 @@ class Head:
         Raises:
           InputError: when shapes do not fit, or query, key and weights are not of one pass.
         """
+        tolerance = TOLERANCE
         for name in ("query", "key", "value", "weights", "z"):
-            array = np.asarray(getattr(self, name), np.float64)
+            array = np.asarray(getattr(self, name))
+            if jnp.issubdtype(array.dtype, jnp.floating):
+                tolerance = max(tolerance, 2 * float(jnp.finfo(array.dtype).eps))
+            array = array.astype(np.float64)
             if array.ndim != 2 or not np.isfinite(array).all():
                 raise InputError(f"{self.title}: {name} is not a matrix of finite numbers")
             object.__setattr__(self, name, array)
@@ -57,7 +64,7 @@ class Head:
         scaled, weights, z = recomputed(self.query, self.key, self.value, self.weights > 0)
         for name, ours, theirs in (("weights", weights, self.weights), ("z", z, self.z)):
             largest = np.abs(ours - theirs).max()
-            if not largest <= TOLERANCE * max(1, np.abs(theirs).max()):
+            if not largest <= tolerance * max(1, np.abs(theirs).max()):
                 raise InputError(
                     f"{self.title}: {name} recomputed from query, key and value differ by "
                     f"{largest:.3g} from those given; give the values of one forward pass"
@@ -140,7 +147,7 @@ def _vectors(attention: AttentionTrace, layer: int, head: int) -> dict[str, np.n
     if attention.z is None:
         raise InputError("the trace has weights alone; capture it with capture='full'")
     return {
-        name: np.asarray(getattr(attention, name)[layer, head], np.float64)
+        name: np.asarray(getattr(attention, name)[layer, head])
         for name in ("query", "key", "value", "z")
     }
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention weights from text: row by row; of a triangle, up to the diagonal.
 for (const family of data.pairs.flat()) {
-  const {heads, rows, columns, triangular, sums} = family, weights = unpacked(family.weights);
+  const {heads, rows, columns, sums} = family, weights = unpacked(family.weights);
   const row = (layer, head, i) => (layer * heads + head) * rows.length + i;
   // Where a row begins: after all whole triangles and the rows above in its own.
-  family.weight = (layer, head, i, j) => !triangular ? weights[row(layer, head, i) * columns.length + j]
-    : j > i ? 0 : weights[(row(layer, head, 0) * (rows.length + 1) + i * (i + 1)) / 2 + j];
-  family.sum = (layer, head, i) => 1 + (sums[row(layer, head, i)] ?? 0) / 1e6;
+  family.weight = (layer, head, i, j) => family.triangular
+    ? j > i ? 0 : weights[(row(layer, head, 0) * (rows.length + 1) + i * i + i) / 2 + j]
+    : weights[row(layer, head, i) * columns.length + j];
+  family.sum = (...place) => 1 + (sums[row(...place)] ?? 0) / 1e6;
 }
 
 // Choices of a kind of attention and of a layer; `show` brings them up to date.
