@@ -38,6 +38,7 @@ from transformer.inspection.figures.tables import (
     plot_masks,
     plot_patch_map,
 )
+from transformer.inspection.figures.vectors import plot_vectors
 
 __all__ = [
     "Picture",
@@ -61,6 +62,7 @@ __all__ = [
     "plot_positional_encoding",
     "plot_residual_flow",
     "plot_token_heads",
+    "plot_vectors",
     "read_predict",
     "save",
 ]
