@@ -144,6 +144,16 @@ DRAWN = {
     ),
     "decoding": lambda s: figures.plot_decoding(s.log, s.vocabulary),
     "beam_tree": lambda s: figures.plot_beam_tree(s.log, s.vocabulary),
+    "curves": lambda s: figures.plot_curves(
+        {
+            "training": (range(len(s.source)), np.exp(s.normal(len(s.source)))),
+            "validation": ([0, len(s.source)], [3.0, 0.5]),
+        },
+        x_label="step",
+        y_label="loss (nats a token)",
+        levels={"the least that is possible": 0.33},
+        logarithmic=len(s.source) > 5,
+    ),
     "logit_lens": lambda s: figures.plot_logit_lens(s.logits, s.vocabulary, s.target_in, s.ids),
     "head_table": lambda s: figures.plot_head_table(
         {"encoder": s.normal((2, 4)), "decoder": s.normal((3, 8)), "cross": s.normal((3, 8))},
@@ -422,7 +432,7 @@ def test_steps_matrices_and_assembly_are_those_of_a_model_under_its_mask(trace, 
     attention, layer, head = trace.decoder.self_attention, 1, 2
     x = trace.decoder.residual[layer, 0]
     q, k, v, z = (
-        np.asarray(part)[layer, 0, :, head]
+        np.asarray(part)[layer, 0, head]
         for part in (attention.query, attention.key, attention.value, attention.z)
     )
     figure = figures.plot_attention_steps(x, q, k, v, 3, tokens, mask=causal, z=z)
@@ -434,7 +444,7 @@ def test_steps_matrices_and_assembly_are_those_of_a_model_under_its_mask(trace, 
     np.testing.assert_allclose(
         values(figure, "weights").data, attention.weights[layer, 0, head], atol=1e-6
     )
-    every_z = np.moveaxis(np.asarray(attention.z)[layer, 0], 1, 0)
+    every_z = np.asarray(attention.z)[layer, 0]
     output = np.asarray(attention.head_out)[layer, 0].sum(0)
     figure = figures.plot_head_assembly(every_z, kernels["output"], tokens, output=output)
     np.testing.assert_allclose(values(figure, "sum"), output, atol=1e-5)
@@ -496,7 +506,7 @@ def test_an_alignment_frames_the_gold_cells_of_the_row_that_predicts_or_reads():
         s.target_in,
         s.target_out,
         gold={(0, 0), (2, 1), (3, 4)},
-        convention="input",
+        convention="read",
     )
     assert framed(figure) == ["gold 1 0", "gold 3 1"], "the last token is never read"
     np.testing.assert_array_equal(values(figure), s.cross[0, 0])
@@ -705,7 +715,7 @@ WRONG = {
     ),
     "another convention": (
         lambda: figures.plot_alignment(UNIFORM, KEYS, ROWS, ROWS, convention="output"),
-        "convention is 'output', but must be 'predict' or 'input'",
+        "convention is 'output', but must be 'predict' or 'read'",
     ),
     "a query that sees nothing": (
         lambda: figures.plot_attention_steps(

@@ -387,7 +387,7 @@ def plot_alignment(
       target_out: T tokens that are predicted.
       gold: pairs (t, s): token t of `target_out` translates token s of `source`; framed.
       convention: whether a row aligns the token it predicts (``predict``) or the one it reads
-        (``input``, one row later).
+        (``read``, one row later), as in `alignment.target_rows`.
       title: above the figure.
 
     Raises:
@@ -400,8 +400,8 @@ def plot_alignment(
     read = sizes.tokens("target_in", target_in, "T")
     predicted = sizes.tokens("target_out", target_out, "T")
     check_weights("weights", weights)
-    if convention not in ("predict", "input"):
-        raise InputError(f"convention is {convention!r}, but must be 'predict' or 'input'")
+    if convention not in ("predict", "read"):
+        raise InputError(f"convention is {convention!r}, but must be 'predict' or 'read'")
     for t, s in gold or ():
         sizes.index("the target place of a gold pair", t, "T")
         sizes.index("the source place of a gold pair", s, "S")
