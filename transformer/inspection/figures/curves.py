@@ -67,8 +67,9 @@ def plot_curves(
         ax.axhline(level, **looks[name]).set_gid(f"level {name}")
     ax.set_yscale("log" if logarithmic else "linear")
     ax.margins(x=0.01)
-    _ticks(ax.xaxis, *ax.get_xlim(), MaxNLocator(6))
-    _ticks(ax.yaxis, *ax.get_ylim(), LogLocator(10, (1, 2, 5)) if logarithmic else MaxNLocator(6))
+    even = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10])
+    _ticks(ax.xaxis, *ax.get_xlim(), even)
+    _ticks(ax.yaxis, *ax.get_ylim(), LogLocator(10, (1, 2, 5)) if logarithmic else even)
     ax.set_xlabel(style.shown(x_label))
     ax.set_ylabel(style.shown(y_label))
     ax.grid(color=style.FAINT, linewidth=0.5)
@@ -108,7 +109,7 @@ def _ticks(axis: Axis, low: Real, high: Real, locator: Locator) -> None:
     """Round numbers along an axis, as far as it goes."""
     ticks = [tick for tick in locator.tick_values(low, high) if low <= tick <= high]
     axis.set_ticks([], minor=True)
-    axis.set_ticks(ticks, [f"{tick:.4g}".replace("-", "−") for tick in ticks])
+    axis.set_ticks(ticks, [f"{tick:,.6g}".replace("-", "−") for tick in ticks])
 
 
 def _looks(curves: Mapping, levels: Mapping) -> dict[str, dict]:
