@@ -267,10 +267,24 @@ print(f"Of these {len(differing)}, beam search's is more probable in {beam_more_
 print(f"Beam search is right in {beam_right}, greedy search in {greedy_right}.")
 
 # %% [markdown]
-# The one of them that greedy search is least sure of, as a tree (or, if none differed, the one of
-# all). The dashed frames are what greedy search would take, the most probable token every time; the
-# thick line leads to the best result. Where they part, follow the numbers: what looked better for
-# one token looks worse a few tokens later.
+# A more probable translation is not always a better one: where the model is wrong about what is
+# probable, a better search finds its mistakes more surely. And where beam search's own is the less
+# probable one, the length penalty has preferred it, or greedy's beginning fell out of the beams.
+# These are the sentences (the first three) in which the penalty decides between translations:
+
+# %%
+for n in decided[:3]:
+    print("source   ", test.sources[n])
+    for name, found in (("α = 0.6", by_beam[n]), ("α = 0", unpenalised[n])):
+        length = len(found.tokens)
+        print(f"{name:9} {found.text}   (log P {found.log_prob:.2f}, {length} tokens)")
+    print()
+
+# %% [markdown]
+# And the one that greedy search is least sure of, of those in which greedy and beam search differ
+# (if none do, of all), as a tree. The dashed frames are what greedy search would take, the most
+# probable token every time; the thick line leads to the best result. Where they part, follow the
+# numbers: what looked better for one token looks worse a few tokens later.
 
 # %%
 least_sure = min(differing or range(len(test)), key=lambda n: by_greedy[n].log_prob)
@@ -279,8 +293,8 @@ tree = search_log.record(params, config, doubtful, decode=DecodeConfig(beams=4))
 figures.plot_beam_tree(tree, vocabulary, title=f"Beam search: {test.sources[least_sure]}")
 
 # %% [markdown]
-# *What this does not prove.* A more probable translation is not always a better one: the model may
-# be wrong about what is probable, and then a better search finds its mistakes more surely.
+# *What this does not prove.* A handful of sentences of one model on one grammar say little about
+# greedy and beam search elsewhere; on real text they differ in many more.
 #
 # ## Sampling
 #
@@ -335,6 +349,8 @@ np.testing.assert_allclose(
 assert len(differing) < 0.1 * len(test)
 assert beam_more_probable >= len(differing) / 2
 assert len(decided) < 0.1 * len(test)
+# What the penalty prefers is longer.
+assert sum(len(by_beam[n].tokens) - len(unpenalised[n].tokens) for n in decided) >= 0
 # A sample's chance of being the best translation is that translation's probability.
 assert abs(drawn.count(found) / 64 - np.exp(best.log_prob)) < 0.25
 assert without_tail.count(found) > drawn.count(found)
