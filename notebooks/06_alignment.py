@@ -184,8 +184,8 @@ figures.plot_head_table(
 )
 
 # %% [markdown]
-# And of the mean of each layer's heads. In the last layer it aligns better than any single head:
-# they err at different words.
+# And of the mean of each layer's heads, which aligns as no single head does. The last layer's mean
+# aligns better than most of its heads do alone: they err at different words.
 
 # %%
 for name, conventions in report.items():
@@ -296,9 +296,9 @@ for place in np.argsort(rates, axis=None):
     print(f"{name}   {rates[where]:10.2f}   {increase[where]:+.3f}")
 
 # %% [markdown]
-# One and the same model translates nearly everything right, whether its alignments are called good
-# or bad: by another head, or by the other convention, the error rate is several times as high, and
-# not one translation is different. A head need not read the word that it helps to translate, for
+# One and the same model translates most sentences exactly right, whether its alignments are called
+# good or bad: by another head, or by the other convention, the error rate is several times as high,
+# and not one translation is different. A head need not read the word that it helps to translate, for
 # after the encoder every source position knows of the others. The error rate measures how far
 # attention can be *read as* an alignment, and that is all.
 #
@@ -318,11 +318,11 @@ assert {("didn't", "nicht"), ("didn't", "überquerte"), ("animal", "Tier"), ("it
 # better than one gold link a word.
 assert best["trained"][best_convention] < min(best["untrained"].values()) - 0.2
 assert best["trained"][best_convention] < diagonal
-assert report["trained"][best_convention].layers[-1] < rates.min()
+assert report["trained"][best_convention].layers[-1] < np.median(rates[-1])
 for lowest in best.values():
     assert all(value > best_possible - 1e-6 for value in lowest.values())
-# Nearly all is translated right, though by other heads or the other convention the rate is high.
-assert exactly_right > 0.85
+# Most is translated right, though by other heads or the other convention the error rate is high.
+assert exactly_right > 0.8
 assert rates.max() > 2 * rates.min() and of_heads["read"].min() > 2 * of_heads["predict"].min()
 # What a word receives is the sum over its tokens.
 np.testing.assert_allclose(sum(received.values()), merged[negation, negated], rtol=1e-5)
