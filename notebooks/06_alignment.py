@@ -298,8 +298,8 @@ for place in np.argsort(rates, axis=None):
 # %% [markdown]
 # One and the same model translates most sentences exactly right, whether its alignments are called
 # good or bad: by another head, or by the other convention, the error rate is several times as high,
-# and not one translation is different. A head need not read the word that it helps to translate, for
-# after the encoder every source position knows of the others. The error rate measures how far
+# and not one translation is different. A head need not read the word that it helps to translate,
+# for after the encoder every source position knows of the others. The error rate measures how far
 # attention can be *read as* an alignment, and that is all.
 #
 # *What this does not prove.* A toy grammar shows the method, not language. One model, one seed: in
