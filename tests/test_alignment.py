@@ -8,10 +8,17 @@ import pytest
 
 from transformer.errors import InputError
 from transformer.inspection import alignment
-from transformer.inspection.alignment import AlignedBatch, count_links, hard_links, target_rows
+from transformer.inspection.alignment import (
+    AlignedBatch,
+    aligned_batch,
+    count_links,
+    hard_links,
+    target_rows,
+)
 from transformer.inspection.trace import run
 from transformer.inspection.words import NO_WORD
 from transformer.positions import shift_right
+from transformer.tokenizer import Tokenizer
 
 
 def links(*pairs, size=(3, 4)):
@@ -80,6 +87,46 @@ def test_a_row_is_the_token_that_it_predicts_or_that_it_reads():
 def test_another_convention_is_refused():
     with pytest.raises(InputError, match="row convention 'input' is unknown; choose 'predict'"):
         target_rows(jnp.ones((1, 1)), "input")
+
+
+# From text.
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    """Which cuts the rarer words."""
+    return Tokenizer.train(["ab ab, ab ab abc.", "dd dd. dd, d"], 13)
+
+
+def test_a_batch_knows_the_word_of_every_token_and_the_gold_links_of_the_words(tokenizer):
+    sources, targets = ["abc, dd.", "d"], ["dd abc", "ab"]
+    split = lambda text: text.replace(",", " ,").replace(".", " .").split()  # noqa: E731
+    gold = [[(0, 1), (2, 0)], []]
+    batch = aligned_batch(tokenizer, sources, targets, gold, split=split)
+    for side, texts in (("source", sources), ("target", targets)):
+        tokens, of_tokens = getattr(batch, side), getattr(batch, f"{side}_words")
+        assert [[i for i in row if i] for row in tokens.tolist()] == tokenizer.encode(texts)
+        for row, owners, text in zip(tokens, of_tokens, texts, strict=True):
+            rebuilt = [""] * len(split(text))
+            for piece, owner in zip(tokenizer.pieces(row.tolist()), owners.tolist(), strict=True):
+                if owner != NO_WORD:
+                    rebuilt[owner] += piece.replace("▁", "")
+            assert rebuilt == split(text)
+    np.testing.assert_array_equal(batch.sure[0], links((1, 0), (0, 2), size=(2, 4)))
+    assert not batch.sure[1].any()
+
+
+@pytest.mark.parametrize(
+    ("targets", "gold", "words"),
+    [
+        (["dd"], [[(0, 0)]], "there are 2 sources, 1 targets and 1 alignments"),
+        (["dd", "d"], [[], [(0, 1)]], r"pair 1 aligns the words \[0, 1\], but has 1 source and 1"),
+        (["dd", "d"], [[(-1, 0)], []], r"pair 0 aligns the words \[-1, 0\]"),
+    ],
+)
+def test_an_alignment_of_other_sentences_is_refused(tokenizer, targets, gold, words):
+    with pytest.raises(InputError, match=words):
+        aligned_batch(tokenizer, ["ab", "ab"], targets, gold)
 
 
 # Of a model.

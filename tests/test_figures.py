@@ -149,6 +149,16 @@ DRAWN = {
     ),
     "decoding": lambda s: figures.plot_decoding(s.log, s.vocabulary),
     "beam_tree": lambda s: figures.plot_beam_tree(s.log, s.vocabulary),
+    "curves": lambda s: figures.plot_curves(
+        {
+            "training": (range(len(s.source)), np.exp(s.normal(len(s.source)))),
+            "validation": ([0, len(s.source)], [3.0, 0.5]),
+        },
+        x_label="step",
+        y_label="loss (nats a token)",
+        levels={"the least that is possible": 0.33},
+        logarithmic=len(s.source) > 5,
+    ),
     "logit_lens": lambda s: figures.plot_logit_lens(s.logits, s.vocabulary, s.target_in, s.ids),
     "head_table": lambda s: figures.plot_head_table(
         {"encoder": s.normal((2, 4)), "decoder": s.normal((3, 8)), "cross": s.normal((3, 8))},

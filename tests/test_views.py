@@ -438,6 +438,11 @@ def test_the_same_arguments_give_the_same_bytes():
     assert every_view()[0]._repr_html_() == every_view()[0]._repr_html_()
 
 
+def test_a_view_is_told_in_a_line_where_only_text_is_shown():
+    for view in every_view():
+        assert repr(view) == f"<View: {view.title}>"
+
+
 def test_weights_are_on_a_page_once_however_many_views_show_them():
     both = pair()
     data = data_of(page("x", [head_view(both), grid(both), compare(both, pair(seed=3))]))

@@ -10,6 +10,7 @@ are the rates of the same model untrained. A high rate does not mean bad transla
 """
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 import flax.linen as nn
@@ -17,14 +18,16 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from transformer import families
-from transformer.arrays import Array, Bool, Float, Int, Params
+from transformer.arrays import PAD_ID, Array, Bool, Float, Int, Params
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import words
 from transformer.inspection.trace import check_pairs, run
 from transformer.positions import shift_right
+from transformer.tokenizer import Tokenizer
 
 Convention = Literal["predict", "read"]
 """Whose row row t is: the target token's that it predicts, y[t], or that it reads, y[t-1]."""
@@ -125,6 +128,63 @@ class AlignedBatch:
     """Gold links by target word and source word; false beyond the words of a sentence."""
     possible: Bool[Array | np.ndarray, "B Q K"] | None = None
     """As in `count_links`."""
+
+
+def aligned_batch(
+    tokenizer: Tokenizer,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    links: Sequence[ArrayLike],
+    *,
+    split: Callable[[str], Sequence[str]] = str.split,
+) -> AlignedBatch:
+    """Sentence pairs with their gold alignment, tokenized and padded.
+
+    Args:
+      tokenizer: the model's.
+      sources: raw text.
+      targets: as many translations.
+      links: for each pair the places (source word, target word) that are aligned, from 0; all are
+        sure.
+      split: from a sentence to the words that the places count.
+
+    Raises:
+      InputError: when there are not equally many of each, or for a place that no word has.
+    """
+    if not len(sources) == len(targets) == len(links):
+        raise InputError(
+            f"there are {len(sources)} sources, {len(targets)} targets and {len(links)} "
+            "alignments; give one of each a pair"
+        )
+    source, source_words, keys = _tokens_and_words(tokenizer, sources, split)
+    target, target_words, queries = _tokens_and_words(tokenizer, targets, split)
+    sure = np.zeros((len(sources), max(queries, default=0), max(keys, default=0)), bool)
+    for number, pairs in enumerate(links):
+        places = np.asarray(pairs, int).reshape(-1, 2)
+        size = keys[number], queries[number]
+        outside = ((places < 0) | (places >= size)).any(-1)
+        if outside.any():
+            raise InputError(
+                f"pair {number} aligns the words {places[outside][0].tolist()}, but has {size[0]} "
+                f"source and {size[1]} target words, counted from 0; give the places of the words "
+                "into which `split` divides it"
+            )
+        sure[number, places[:, 1], places[:, 0]] = True
+    return AlignedBatch(source, target, source_words, target_words, sure)
+
+
+def _tokens_and_words(
+    tokenizer: Tokenizer, sentences: Sequence[str], split: Callable[[str], Sequence[str]]
+) -> tuple[Int[np.ndarray, "B S"], Int[np.ndarray, "B S"], list[int]]:
+    """Token ids, the word of each token, and how many words each sentence has."""
+    ids, divided = tokenizer.encode(sentences), list(map(split, sentences))
+    longest = max(map(len, ids), default=0)
+    tokens = np.full((len(ids), longest), PAD_ID, np.int32)
+    owners = np.full((len(ids), longest), words.NO_WORD, np.int32)
+    for place, (own, of_sentence) in enumerate(zip(ids, divided, strict=True)):
+        tokens[place, : len(own)] = own
+        owners[place, : len(own)] = words.words_of_pieces(tokenizer.pieces(own), of_sentence)
+    return tokens, owners, list(map(len, divided))
 
 
 @flax.struct.dataclass

@@ -21,6 +21,7 @@ from transformer.inspection.figures.attention import (
     plot_token_heads,
 )
 from transformer.inspection.figures.beam_tree import plot_beam_tree
+from transformer.inspection.figures.curves import plot_curves
 from transformer.inspection.figures.decoding import plot_decoding
 from transformer.inspection.figures.output import plot_logit_lens, plot_output_distribution
 from transformer.inspection.figures.parts import read_predict
@@ -52,6 +53,7 @@ __all__ = [
     "plot_attention_steps",
     "plot_attribution",
     "plot_beam_tree",
+    "plot_curves",
     "plot_decoding",
     "plot_head_assembly",
     "plot_head_table",

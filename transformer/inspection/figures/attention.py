@@ -390,7 +390,7 @@ def plot_alignment(
       target_out: T tokens that are predicted.
       gold: pairs (t, s): token t of `target_out` translates token s of `source`; framed.
       convention: whether a row aligns the token it predicts (``predict``) or the one it reads
-        (``read``, one row later).
+        (``read``, one row later), as in `alignment.target_rows`.
       title: above the figure.
 
     Raises:
