@@ -32,9 +32,11 @@ from transformer.inspection.alignment import untrained_params
 from transformer.inspection.trace import run
 from transformer.translator import Translator
 
+TRANSLATED = 600
+"""Sentences of a split whose pronouns are counted."""
 TWINS = 150
-"""Pairs of sentences that all but the attribution is measured on."""
-ATTRIBUTED_TWINS = 32
+"""Pairs of sentences that all else but the attribution is measured on."""
+ATTRIBUTED_TWINS = 20
 STEPS = 1024
 """Of integrated gradients; with fewer the completeness gap of some sentences is above 2%."""
 
@@ -61,6 +63,10 @@ class Coreference:
     antecedent: Float[np.ndarray, "L N"]
     """The mean weight on the antecedent."""
     distractor: Float[np.ndarray, "L N"]
+    adjective: Float[np.ndarray, "L N"]
+    """The mean weight on the adjective, which tells the nouns apart; 0 in the decoder's own
+    attention, which does not see it.
+    """
     chance: float
     """Of as many heads that cannot tell the nouns apart, the best is below this in 95 of 100."""
     sentences: int
@@ -86,9 +92,8 @@ def coreference(
     )
     found = {}
     for kind in KINDS:
-        antecedent, distractor = np.asarray(getattr(weights, kind), np.float64)
-        if kind == "decoder":
-            antecedent, distractor = antecedent[both_read], distractor[both_read]
+        read = np.asarray(getattr(weights, kind), np.float64)
+        antecedent, distractor, adjective = read[:, both_read] if kind == "decoder" else read
         scores = antecedent - distractor
         # What goes by position alone cancels within twins, whose nouns stand in the same places.
         of_twins = scores.reshape(-1, 2, *scores.shape[1:]).mean(1)
@@ -99,6 +104,7 @@ def coreference(
             antecedent_ahead=np.asarray(measures.coreference_summary(scores).share),
             antecedent=antecedent.mean(0),
             distractor=distractor.mean(0),
+            adjective=adjective.mean(0),
             chance=measures.greatest_by_chance(of_twins),
             sentences=len(scores),
         )
@@ -107,24 +113,24 @@ def coreference(
 
 @functools.partial(jax.jit, static_argnames="config")
 def _noun_weights(params: Params, config: TransformerConfig, sentences: Sentences) -> PerHead:
-    """``[2,B,L,N]``: the weight on the antecedent and on the distractor, from the pronoun's row."""
+    """``[3,B,L,N]``: from the pronoun's row, the weight on antecedent, distractor and adjective."""
 
     def of_sentence(one: Sentences) -> PerHead:
         _, trace = run(params, config, one.source, one.target_in, capture="weights")
         predicting = jnp.arange(one.target_in.shape[0]) == one.position
         rows = {"encoder": one.has_role("it"), "decoder": predicting, "cross": predicting}
 
-        def both(kind: str) -> Float[Array, "2 L N"]:
-            has_role = one.has_prefix_role if kind == "decoder" else one.has_role
-            weights, nothing = trace.attention(kind).weights, jnp.zeros_like(has_role("antecedent"))
+        def all_three(kind: str) -> Float[Array, "3 L N"]:
+            of_keys = [one.has_role(word) for word in ("antecedent", "distractor", "adjective")]
+            if kind == "decoder":
+                nouns = [one.has_prefix_role(noun) for noun in ("antecedent", "distractor")]
+                of_keys = [*nouns, jnp.zeros_like(nouns[0])]
+            weights, nothing = trace.attention(kind).weights, jnp.zeros_like(of_keys[0])
             return jnp.stack(
-                [
-                    measures.coreference_score(weights, rows[kind], has_role(noun), nothing)
-                    for noun in ("antecedent", "distractor")
-                ]
+                [measures.coreference_score(weights, rows[kind], key, nothing) for key in of_keys]
             )
 
-        return PerHead(**{kind: both(kind) for kind in KINDS})
+        return PerHead(**{kind: all_three(kind) for kind in KINDS})
 
     each = jax.lax.map(of_sentence, sentences, batch_size=64)
     return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), each)
@@ -350,6 +356,7 @@ def _role_sums(
 def measure(
     translator: Translator,
     *,
+    translated: int = TRANSLATED,
     pairs: int = TWINS,
     attributed: int = ATTRIBUTED_TWINS,
     steps: int = STEPS,
@@ -358,6 +365,7 @@ def measure(
 
     Args:
       translator: of a model that was trained on `pronouns`, to German.
+      translated: how many sentences of each split are translated.
       pairs: how many pairs of twins of the test split are measured.
       attributed: and how many with integrated gradients.
       steps: of integrated gradients.
@@ -377,7 +385,7 @@ def measure(
             "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
         },
         "pronoun_accuracy": {
-            name: pronoun_accuracy(translator, name) for name in ("test", "test_unseen")
+            name: pronoun_accuracy(translator, name, translated) for name in ("test", "test_unseen")
         },
         "coreference": trained,
         "untrained": coreference(untrained, config, sentences),
