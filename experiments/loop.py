@@ -103,6 +103,18 @@ class Trainer:
         """Whether there is nothing left to do."""
         return self.stopped_early or self.step >= self.experiment.config.training.steps
 
+    def result(self) -> dict[str, Any]:
+        """What ``result.json`` says of a training that has ended."""
+        return {
+            "step": self.step,
+            "stopped_early": self.stopped_early,
+            "train_loss": self.meta["train_loss"],
+            "validation": self.meta["validation"],
+            "seconds": round(self.seconds(), 1),
+            "tokens_per_second": round(self.meta["tokens"] / self.meta["step_seconds"], 1),
+            "parameters": sum(leaf.size for leaf in jax.tree.leaves(self.state.params)),
+        }
+
     def update(self, batch: Batch) -> None:
         """One step on a batch of `Batches`, and whatever is due after it.
 

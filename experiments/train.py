@@ -92,7 +92,6 @@ def train(config: Config, directory: epath.Path) -> tuple[dict[str, Any] | None,
         restored = checkpoints.restore(experiment.abstract_state)
         state, meta = restored or (experiment.init_state(), fresh_meta())
         first = int(state.step)
-        parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         _say(_introduction(experiment))
         _say(
             f"{len(batches.source_lengths):,} pairs, "
@@ -123,15 +122,7 @@ def train(config: Config, directory: epath.Path) -> tuple[dict[str, Any] | None,
         name = signal.Signals(stop.signal).name
         _say(f"stopped by {name} after step {trainer.step}, saved; run the same command to go on")
         return None, stop.signal
-    result = {
-        "step": trainer.step,
-        "stopped_early": trainer.stopped_early,
-        "train_loss": trainer.meta["train_loss"],
-        "validation": trainer.meta["validation"],
-        "seconds": round(trainer.seconds(), 1),
-        "tokens_per_second": round(trainer.meta["tokens"] / trainer.meta["step_seconds"], 1),
-        "parameters": parameters,
-    }
+    result = trainer.result()
     if main:
         workdir.write_json(result_file, result)
     return result, 0

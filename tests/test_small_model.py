@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The small model is trained once, whoever asks and how often, and what it says is one line."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from experiments.configs import copy, pronouns_small
+from experiments.studies import small_model
+from transformer.config import DecodeConfig
+from transformer.errors import InputError
+
+
+@pytest.fixture
+def trainings(monkeypatch, tmp_path):
+    """A config of two quick steps in place of the real one; the workdirs that were trained."""
+    config = copy.get_config()
+    config = config.replace(
+        model=config.model.replace(num_layers=1, d_model=8, d_ff=8, num_heads=2),
+        decode=DecodeConfig(beams=1, max_length=4),
+        data=config.data.replace(tokens_per_batch=192),
+        training=config.training.replace(steps=2, validate_every=2, validation_sentences=2),
+    )
+    monkeypatch.setattr(pronouns_small, "get_config", lambda: config)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found, train = [], small_model._train
+
+    def counted(config, directory):
+        found.append(directory)
+        train(config, directory)
+
+    monkeypatch.setattr(small_model, "_train", counted)
+    return found
+
+
+def test_it_is_trained_the_first_time_and_opened_afterwards(trainings, tmp_path, capfd):
+    first = small_model.load(seed=3, folder=tmp_path)
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1, "one line, written over and over"
+    assert printed.err.rstrip().endswith("step 2 of 2, loss " + printed.err.split()[-1])
+    again = small_model.load(seed=3, folder=tmp_path)
+    assert capfd.readouterr().err == ""
+    assert trainings == [tmp_path / "pronouns_small_3"]
+    table = [np.asarray(one.params["embedding"]["table"]) for one in (first, again)]
+    np.testing.assert_array_equal(*table)
+
+
+def test_each_seed_has_a_model_of_its_own(trainings, tmp_path):
+    models = [small_model.load(seed, tmp_path) for seed in (0, 1)]
+    assert [one.config.training.seed for one in models] == [0, 1]
+    first, second = (np.asarray(one.params["embedding"]["table"]) for one in models)
+    assert np.abs(first - second).max() > 0.01
+    assert len(trainings) == 2
+
+
+def test_of_two_that_ask_at_once_one_trains_and_the_other_waits_for_it(trainings, tmp_path, capfd):
+    found = []
+    asking = [
+        threading.Thread(target=lambda: found.append(small_model.load(0, tmp_path)))
+        for _ in range(2)
+    ]
+    for one in asking:
+        one.start()
+    for one in asking:
+        one.join()
+    assert len(trainings) == 1
+    first, second = (np.asarray(one.params["embedding"]["table"]) for one in found)
+    np.testing.assert_array_equal(first, second)
+
+
+def test_a_model_of_another_config_is_not_taken_for_it(trainings, tmp_path, monkeypatch):
+    small_model.load(0, tmp_path)
+    config = pronouns_small.get_config()
+    other = config.replace(optimizer=config.optimizer.replace(learning_rate=0.5))
+    monkeypatch.setattr(pronouns_small, "get_config", lambda: other)
+    with pytest.raises(InputError, match="optimizer.learning_rate: 0.2 there, 0.5 now"):
+        small_model.load(0, tmp_path)
+
+
+def test_a_folder_in_which_nothing_can_be_made_is_refused(trainings, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written.*name a folder"):
+        small_model.load(0, tmp_path / "file")
+    assert trainings == []
+
+
+def test_the_real_one_is_a_small_model_of_the_pronouns():
+    model = pronouns_small.get_config().model
+    assert (model.num_layers, model.d_model, model.num_heads) == (2, 64, 4)
