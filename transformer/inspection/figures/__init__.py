@@ -39,6 +39,7 @@ from transformer.inspection.figures.tables import (
     plot_masks,
     plot_patch_map,
 )
+from transformer.inspection.figures.vectors import plot_vectors
 
 __all__ = [
     "Picture",
@@ -63,6 +64,7 @@ __all__ = [
     "plot_residual_flow",
     "plot_spread",
     "plot_token_heads",
+    "plot_vectors",
     "read_predict",
     "save",
 ]

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The notebooks run, soon enough, and what is kept of them is what they are."""
+
+import json
+import re
+import resource
+import subprocess
+import sys
+
+import pytest
+from test_apps import REPOSITORY, environment
+
+SOURCES = sorted((REPOSITORY / "notebooks").glob("*.py"))
+QUICK = ("01", "03")
+"""Run by the default suite; the others are slow."""
+SECONDS = 120
+"""Of processor time, on one core or spread over two."""
+BYTES = 1_000_000
+
+NOTEBOOKS = [
+    pytest.param(
+        source, id=source.stem, marks=() if source.stem[:2] in QUICK else (pytest.mark.slow,)
+    )
+    for source in SOURCES
+]
+
+
+def cells_of(notebook):
+    """(type, text) of each cell."""
+    return [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
+
+
+def outputs_of(notebook):
+    """Every output as text, without the bytes of pictures."""
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    for output in outputs:
+        output.get("data", {}).pop("image/png", None)
+    return json.dumps(outputs, ensure_ascii=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where all of them work, so that the small model is trained once."""
+    return tmp_path_factory.mktemp("notebooks")
+
+
+@pytest.fixture(scope="module")
+def ran(folder):
+    """Runs a notebook once; (source) -> how the command ended, the notebook, and its seconds."""
+    done = {}
+
+    def run(source):
+        if source not in done:
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            finished = subprocess.run(
+                [
+                    *(sys.executable, "scripts/notebooks.py", source.stem),
+                    *(f"--folder={folder}", f"--output={folder}"),
+                ],
+                cwd=REPOSITORY,
+                # Unlike the apps of other tests, what is compiled here runs for long.
+                env=environment() | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"},
+                capture_output=True,
+                text=True,
+                timeout=900,
+                check=False,
+            )
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            seconds = sum(
+                getattr(after, name) - getattr(before, name) for name in ("ru_utime", "ru_stime")
+            )
+            path = folder / f"{source.stem}.ipynb"
+            notebook = json.loads(path.read_text("utf-8")) if path.exists() else None
+            done[source] = finished, notebook, seconds
+        return done[source]
+
+    return run
+
+
+@pytest.mark.parametrize("source", NOTEBOOKS)
+def test_a_notebook_runs_to_its_end_in_time(ran, source):
+    finished, notebook, seconds = ran(source)
+    assert finished.returncode == 0, finished.stderr
+    assert notebook["cells"][-1]["cell_type"] == "code"
+    assert "assert" in "".join(notebook["cells"][-1]["source"]), "it ends by checking its text"
+    assert seconds < SECONDS
+
+
+@pytest.mark.parametrize("source", NOTEBOOKS)
+def test_what_is_kept_has_the_cells_of_the_source_and_outputs_of_the_same_kinds(ran, source):
+    _, fresh, _ = ran(source)
+    kept = json.loads(source.with_suffix(".ipynb").read_text(encoding="utf-8"))
+    assert cells_of(kept) == cells_of(fresh)
+    assert kept["metadata"] == fresh["metadata"]
+
+    def kinds(notebook):
+        return [
+            [sorted(output.get("data", {output["output_type"]: ""})) for output in outputs]
+            for outputs in (cell.get("outputs", []) for cell in notebook["cells"])
+        ]
+
+    assert kinds(kept) == kinds(fresh)
+
+
+@pytest.mark.parametrize("path", [source.with_suffix(".ipynb") for source in SOURCES], ids=str)
+def test_what_is_kept_is_small_fetches_nothing_and_names_no_machine(path):
+    assert path.stat().st_size < BYTES
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    assert [cell["id"] for cell in notebook["cells"]] == [
+        f"cell-{number:02}" for number in range(1, len(notebook["cells"]) + 1)
+    ]
+    for cell in notebook["cells"]:
+        assert "execution" not in cell["metadata"], "times differ from run to run"
+    outputs = outputs_of(notebook)
+    fetched = re.findall(r"(?:src|href|url\(|@import)[^>]{0,9}https?://[^\s\"']*", outputs)
+    assert fetched == []
+    assert "Traceback" not in outputs
+    assert re.findall(r"(?:/home|/root|/tmp|/Users|/work)/[\w./-]*", outputs) == []
+
+
+@pytest.mark.parametrize("path", [source.with_suffix(".ipynb") for source in SOURCES], ids=str)
+def test_every_figure_has_a_text_in_its_place(path):
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    figures = [output for output in outputs if "image/png" in output.get("data", {})]
+    assert figures
+    for figure in figures:
+        assert len(figure["metadata"]["image/png"]["alt"]) > 40
+
+
+def test_an_unknown_notebook_is_refused_with_the_known_ones():
+    finished = subprocess.run(
+        [sys.executable, "scripts/notebooks.py", "99"],
+        cwd=REPOSITORY,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert finished.returncode == 1
+    assert "no notebook '99'" in finished.stderr
+    assert SOURCES[0].stem in finished.stderr
+
+
+def test_an_ipynb_of_each_source_is_kept_and_no_other():
+    kept = {path.stem for path in (REPOSITORY / "notebooks").glob("*.ipynb")}
+    assert kept == {source.stem for source in SOURCES}
