@@ -28,11 +28,14 @@ def sentences():
 
 @pytest.fixture(scope="module")
 def model():
-    """(params, config) of a model that answers something, and not always the same."""
+    """(params, config) of a model in which the source has a say: it is right about some twins."""
     config = TransformerConfig(
         vocab_size=800, encoder_layers=1, decoder_layers=2, d_model=8, d_ff=8, num_heads=2
     )
-    return oracle.random_params(families.build(config), seed=0), config
+    params = oracle.random_params(families.build(config), seed=2)
+    for layer in params["decoder"].values():
+        layer["cross_attention"] = jax.tree.map(lambda leaf: 8 * leaf, layer["cross_attention"])
+    return params, config
 
 
 def test_the_rows_are_those_of_it_and_of_the_prediction(model, sentences):
@@ -88,7 +91,7 @@ def test_at_the_input_the_adjective_carries_everything_and_nothing_else_does(mod
 def test_effects_are_those_of_the_twin_that_is_overwritten(model, sentences):
     exact, _, _ = resolution._patched(*model, sentences)
     one, twin = sentences[4], sentences[5]
-    metric = readout.LogitDifference(one.position, one.pronoun, one.other)
+    metric = readout.LogitDifference(int(one.position), int(one.pronoun), int(one.other))
     alone = patching.patch_sites(*model, one.source, twin.source, one.target_in, metric)
     np.testing.assert_allclose(exact.patched[4], alone.patched, atol=1e-4)
 

@@ -50,8 +50,8 @@ def sentences(tokenizer):
 
 
 def test_the_published_sentence_word_for_word(tokenizer):
-    [tired, wide] = [twins.read(tokenizer, EXAMPLES[:2])[row] for row in (0, 1)]
-    pieces = tokenizer.pieces(tired.source)
+    tired, wide = twins.read(tokenizer, EXAMPLES[:2])
+    pieces = tokenizer.pieces(tired.source.tolist())
     roles = {}
     for piece, role in zip(pieces, tired.source_roles, strict=True):
         roles.setdefault(ROLES[role], []).append(piece)
@@ -68,9 +68,9 @@ def test_the_published_sentence_word_for_word(tokenizer):
         "punctuation": ["."],
         "end token": ["</s>"],
     }
-    assert tokenizer.pieces([tired.pronoun, tired.other]) == ["▁es", "▁sie"]
+    assert tokenizer.pieces([int(tired.pronoun), int(tired.other)]) == ["▁es", "▁sie"]
     assert (wide.pronoun, wide.other) == (tired.other, tired.pronoun)
-    read = tokenizer.pieces(tired.target_in[: tired.position + 1])
+    read = tokenizer.pieces(tired.target_in[: tired.position + 1].tolist())
     assert "".join(read) == "<s>▁Das▁Tier▁überquerte▁die▁Straße▁nicht,▁weil"
     nouns = {
         noun: "".join(np.array(read)[tired.has_prefix_role(noun)[: len(read)]])

@@ -11,6 +11,7 @@ from typing import Any
 
 import flax.struct
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from experiments.datasets.pronouns import words
@@ -80,7 +81,7 @@ class Sentences:
     @property
     def preference(self) -> LogitDifference:
         """By how many nats a model prefers the right pronoun to the twin's."""
-        return LogitDifference(self.position, self.pronoun, self.other)
+        return LogitDifference(*map(jnp.asarray, (self.position, self.pronoun, self.other)))
 
     def has_role(self, role: str) -> Bool[Array | np.ndarray, "*B S"]:
         """Which source tokens are of one of `ROLES`."""

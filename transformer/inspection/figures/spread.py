@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One number of several models, which differ in their seed for example: how far they lie apart."""
 
-from collections.abc import Mapping, Sequence
-from numbers import Real
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,7 +21,7 @@ def plot_spread(
     label: str,
     marked: ArrayLike | None = None,
     marked_name: str = "this model",
-    limits: Sequence[Real] | None = None,
+    limits: ArrayLike | None = None,
     limits_name: str = "limit",
     title: str = "The same number of several models",
 ) -> Picture:
