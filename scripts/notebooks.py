@@ -18,6 +18,7 @@ import time
 
 import jupytext
 import nbformat
+from jupyter_client import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
@@ -80,7 +81,12 @@ def executed(source: pathlib.Path, folder: pathlib.Path) -> nbformat.NotebookNod
         client = NotebookClient(
             notebook,
             timeout=LONGEST,
-            kernel_name="python3",
+            # Sockets are files of the scratch folder: nothing goes over a network.
+            km=AsyncKernelManager(
+                kernel_name="python3",
+                transport="ipc",
+                connection_file=os.path.join(scratch, "kernel.json"),
+            ),
             record_timing=False,
             resources={"metadata": {"path": str(folder)}},
         )
