@@ -54,8 +54,9 @@ tokenizer, pieces = translator.tokenizer, translator.tokenizer.pieces
 
 TIRED = "The animal didn't cross the street because it was too tired."
 WIDE = "The animal didn't cross the street because it was too wide."
-for sentence, translation in zip((TIRED, WIDE), translator([TIRED, WIDE]), strict=True):
-    print(sentence, "→", translation.text)
+tired, wide = translator([TIRED, WIDE])
+print(TIRED, "→", tired.text)
+print(WIDE, "→", wide.text)
 
 # %% [markdown]
 # Now the first sentence goes through the model once more, and everything on the way is kept.
@@ -66,7 +67,7 @@ for sentence, translation in zip((TIRED, WIDE), translator([TIRED, WIDE]), stric
 run = jax.jit(inspection.run, static_argnames=("config", "capture"))
 
 source = tokenizer.encode([TIRED])[0]
-target = list(translator([TIRED])[0].tokens)
+target = list(tired.tokens)
 target_in = [BOS_ID, *target[:-1]]
 logits, seen = run(params, config, np.array(source), np.array(target_in), capture="full")
 
@@ -307,12 +308,14 @@ for n in range(len(layers)):
 # applied to every position: exchange two vectors, and its results are exchanged.
 
 # %%
-network = params["encoder"]["layer_0"]["feed_forward"]
-print({name: array.shape for name, array in network.items()}, "for any number of positions")
+kernels_and_biases = params["encoder"]["layer_0"]["feed_forward"]
+for name, array in kernels_and_biases.items():
+    print(f"{name:10} {array.shape}, for any number of positions")
 
-stream = seen.encoder.sublayers[0, 0]
-one_by_one = jnp.concatenate([feed_forward(vector[None], **network) for vector in stream])
-turned_round = feed_forward(stream[::-1], **network)[::-1]
+network = functools.partial(feed_forward, **kernels_and_biases)
+stream = seen.encoder.sublayers[0, 0][None]
+one_by_one = [network(stream[:, place : place + 1]) for place in range(len(source))]
+turned_round = network(stream[:, ::-1])[:, ::-1]
 
 # %% [markdown]
 # **"The decoder works on one position at a time."** Only when it writes. Where the translation is
@@ -412,8 +415,8 @@ for n, layer in enumerate(layers):
 assert not np.allclose(layers[0]["key"], layers[1]["key"], atol=0.01)
 
 # The feed-forward network, the masks, the padding.
-close(one_by_one, seen.encoder.feed_forward[0])
-close(turned_round, one_by_one)
+close(jnp.concatenate(one_by_one, axis=1)[0], seen.encoder.feed_forward[0])
+close(turned_round[0], seen.encoder.feed_forward[0])
 close(logits[:HALF], beginning)
 assert leaked > 0.05
 close(with_padding, logits)
@@ -424,5 +427,5 @@ assert np.isfinite(np.asarray(params["embedding"]["table"])[PAD_ID]).all()
 assert own_share.min() < 0.5, "some head reads another place more often than its own"
 close(slope, jax.nn.softmax(logits) - smoothed)
 assert float(cross_entropy(logits)) < float(cross_entropy(before))
-assert log.results[0].tokens == tuple(target), "greedy search finds here what beam search finds"
-assert " es " in translator([TIRED])[0].text and " sie " in translator([WIDE])[0].text
+assert log.results[0].tokens == tired.tokens, "greedy search finds here what beam search finds"
+assert " es " in tired.text and " sie " in wide.text

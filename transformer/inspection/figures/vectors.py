@@ -51,7 +51,7 @@ def plot_vectors(
     rows = -(-len(tables) // _ABREAST)
     picture = style.sheet(
         left + columns * (wide + gap) + 0.45,
-        top + rows * step - 0.15,
+        top + rows * step - 0.3,
         title,
         "Each row is a token's vector, each column one of its numbers; the colours mean the same "
         "in all tables.",

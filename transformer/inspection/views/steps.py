@@ -142,7 +142,7 @@ def _vectors(attention: AttentionTrace, layer: int, head: int) -> dict[str, np.n
     if attention.z is None:
         raise InputError("the trace has weights alone; capture it with capture='full'")
     return {
-        name: one_pair(getattr(attention, name), 4)[layer, :, head].astype(np.float64)
+        name: one_pair(getattr(attention, name), 4)[layer, head].astype(np.float64)
         for name in ("query", "key", "value", "z")
     }
 

@@ -36,7 +36,7 @@ SANDBOX = "allow-scripts allow-downloads"
 """What a page may do within a notebook: run its script and, at a click, save a picture."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class View:
     """One interactive view; it shows itself in a notebook, and `save` writes its page."""
 
@@ -51,6 +51,10 @@ class View:
     """The sentence pairs whose attention it shows."""
     height: int = 700
     """Of its frame in a notebook, in pixels."""
+
+    def __repr__(self) -> str:
+        """Its name; the numbers of a page would fill one."""
+        return f"<{type(self).__name__}: {self.title}>"
 
     @property
     def html(self) -> str:
