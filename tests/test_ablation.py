@@ -8,10 +8,13 @@ import oracle
 import pytest
 
 from transformer import families
-from transformer.capture import KINDS
+from transformer.capture import KINDS, Interventions
 from transformer.config import TrainingConfig
 from transformer.errors import InputError
 from transformer.inspection import ablation
+from transformer.inspection.readout import LogitDifference
+from transformer.inspection.trace import run
+from transformer.positions import shift_right
 from transformer.training import Batch, loss_sums
 
 TARGET = jnp.array([[5, 9, 4, 2], [10, 7, 2, 0], [6, 2, 0, 0]])
@@ -162,3 +165,52 @@ def test_what_is_not_sentence_pairs_is_refused(shallow, source, target, message)
 def test_no_heads_at_once_are_refused(shallow, source):
     with pytest.raises(InputError, match="heads_at_once is 0, but it must be at least 1"):
         ablation.ablate_heads(*shallow, source, TARGET, heads_at_once=0)
+
+
+# A number of each sentence pair.
+
+
+METRIC = LogitDifference(jnp.array([0, 1, 2]), jnp.array([5, 7, 2]), jnp.array([6, 6, 6]))
+
+
+def test_a_metric_is_that_of_each_sentence_pair_without_each_head(shallow, source):
+    params, config = shallow
+    target_in = shift_right(TARGET)
+    found = ablation.ablate_heads_for_metric(params, config, source, target_in, METRIC)
+    ones = ablation.open_gates(config)
+    for row in range(len(source)):
+        nothing = Interventions.none(config, source.shape[1], TARGET.shape[1])
+        metric = jax.tree.map(lambda leaf, row=row: leaf[row], METRIC)
+        plain, _ = run(params, config, source[row], target_in[row])
+        assert float(found.value[row]) == pytest.approx(float(metric(plain)), abs=1e-5)
+        closed = ones.replace(cross=ones.cross.at[1, 0].set(0.0))
+        without, _ = run(
+            params,
+            config,
+            source[row],
+            target_in[row],
+            interventions=nothing.with_gates(closed),
+        )
+        assert float(found.without.cross[row, 1, 0]) == pytest.approx(
+            float(metric(without)), abs=1e-5
+        )
+    expected = np.mean(found.value[:, None, None] - found.without.encoder, axis=0)
+    np.testing.assert_allclose(found.damage.encoder, expected, rtol=1e-5)
+
+
+def test_a_metric_needs_as_many_heads_at_once_as_there_is_memory_for(shallow, source):
+    arguments = (*shallow, source, shift_right(TARGET), METRIC)
+    together = ablation.ablate_heads_for_metric(*arguments)
+    apart = ablation.ablate_heads_for_metric(*arguments, heads_at_once=1)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), together, apart)
+
+
+def test_a_metric_that_does_not_fit_the_sentences_is_refused(shallow, source):
+    target_in = shift_right(TARGET)
+    with pytest.raises(InputError, match="there are 3 sentence pairs, but the metric's fields"):
+        one = LogitDifference(0, 5, 6)
+        ablation.ablate_heads_for_metric(*shallow, source, target_in, one)
+    with pytest.raises(InputError, match="it must give one number"):
+        ablation.ablate_heads_for_metric(*shallow, source, target_in, lambda logits: logits)
+    with pytest.raises(InputError, match="heads_at_once is 0"):
+        ablation.ablate_heads_for_metric(*shallow, source, target_in, METRIC, heads_at_once=0)

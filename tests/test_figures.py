@@ -171,6 +171,12 @@ DRAWN = {
         s.target_in,
         s.target_out,
     ),
+    "spread": lambda s: figures.plot_spread(
+        {word: s.normal(5) for word in dict.fromkeys(s.source)},
+        label="coreference score",
+        marked=s.normal(len(set(s.source))),
+        limits=np.abs(s.normal(len(set(s.source)))),
+    ),
     "masks": lambda s: figures.plot_masks(
         s.source,
         s.target_in,
@@ -633,6 +639,10 @@ def test_tables_maps_and_attributions_draw_their_numbers():
     for name, expected in table.items():
         np.testing.assert_array_equal(values(figure, name), expected)
     assert "highest 0.50 at layer 1 head 1" in figures.describe(figure)
+    written = {
+        text.get_text() for text in every_text(figures.plot_head_table({"a": [[-0.001, -1]]}))
+    }
+    assert {"0.00", "-1.00"} <= written and "-0.00" not in written
     effect = np.array([[0.0, 0.25], [1.0, 0.5]])
     figure = figures.plot_patch_map(effect, ["a", "b"])
     np.testing.assert_array_equal(values(figure), effect[::-1])
@@ -642,6 +652,22 @@ def test_tables_maps_and_attributions_draw_their_numbers():
     np.testing.assert_array_equal(values(figure, "source"), [[1.0, -2.0]])
     np.testing.assert_array_equal(values(figure, "prefix"), [[0.5]])
     assert "'x' most to source 'b' (-2.00)" in figures.describe(figure)
+
+
+def test_a_spread_has_a_dot_for_every_model_and_marks_one():
+    figure = figures.plot_spread(
+        {"encoder": [0.0, 0.5], "cross": [1.0, -0.25]},
+        label="score",
+        marked=[0.1, 0.9],
+        limits=[2, 3],
+    )
+    [ax] = [ax for ax in figure.axes if ax.get_label() == "spread"]
+    assert labels(ax.yaxis) == ["encoder", "cross"]
+    drawn = {tuple(np.atleast_1d(line.get_xdata())) for line in ax.lines}
+    assert {(0.0, 1.0), (0.5, -0.25), (0.1, 0.9), (2.0, 3.0)} <= drawn
+    assert "cross: -0.25 to 1.00, this model 0.90, limit 3.00" in figures.describe(figure)
+    with pytest.raises(InputError, match="marked has shape .1., .R., but the names of values"):
+        figures.plot_spread({"a": [1.0], "b": [2.0]}, label="score", marked=[1.0])
 
 
 def test_masks_of_all_three_kinds_of_attention():

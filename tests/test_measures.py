@@ -133,6 +133,28 @@ def test_of_one_sentence_there_is_no_standard_error():
     np.testing.assert_allclose(summary.share, [1, 0])
 
 
+def test_a_head_that_tells_the_nouns_apart_is_above_chance_and_others_are_below():
+    noise = np.random.default_rng(1).normal(0, 0.1, (400, 2, 3))
+    limit = measures.greatest_by_chance(noise)
+    assert 0.1 / 20 < limit < 4 * 0.1 / 20, "some standard errors of a mean of 400"
+    assert limit == measures.greatest_by_chance(noise)
+    assert measures.greatest_by_chance(noise[:, :1, :1]) < limit, "one head has one chance"
+    resolving = noise.copy()
+    resolving[:, 0, 0] += 0.2
+    assert resolving[:, 0, 0].mean() > measures.greatest_by_chance(resolving)
+    assert measures.greatest_by_chance(np.zeros((4, 1, 2))) == 0.0
+
+
+def test_a_rank_correlation_by_hand():
+    assert measures.rank_correlation([1, 2, 3], [10, 200, 3000]) == pytest.approx(1.0)
+    assert measures.rank_correlation([1, 2, 3], [3, 2, 1]) == pytest.approx(-1.0)
+    # Ranks 1 2 3 4 and 2 1 4 3: 1 - 6 (1 + 1 + 1 + 1) / (4 (16 - 1)).
+    assert measures.rank_correlation([1, 2, 3, 4], [2, 1, 9, 3]) == pytest.approx(0.6)
+    # Equal values share a rank: 1.5 1.5 3 against 1 2 3.
+    assert measures.rank_correlation([5, 5, 7], [1, 2, 3]) == pytest.approx(1.5 / np.sqrt(1.5 * 2))
+    assert np.isnan(measures.rank_correlation([1, 1, 1], [1, 2, 3]))
+
+
 # Norm-weighted attention.
 
 

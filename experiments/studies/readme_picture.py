@@ -17,10 +17,11 @@ import numpy as np
 from absl import flags
 
 from experiments import datasets
-from experiments.datasets.pronouns import spans
+from experiments.datasets.pronouns import words
 from experiments.flags import run
 from transformer.arrays import Array, Float, Int, Params
 from transformer.config import Config
+from transformer.inspection.words import words_of_pieces
 from transformer.positions import shift_right
 from transformer.translator import Translator
 
@@ -97,15 +98,9 @@ def best_head(translator: Translator, split: datasets.Split) -> tuple[int, int, 
 
 
 def _tokens_of(pieces: list[str], text: str, word: int) -> list[int]:
-    """The sub-words that overlap a word of the text."""
-    start, end = spans(text)[word]
-    tokens, place = [], -1  # SentencePiece puts a space before the first word.
-    for index, piece in enumerate(pieces):
-        first = place + piece.startswith("▁")
-        place += len(piece)
-        if first < end and place > start:
-            tokens.append(index)
-    return tokens
+    """The places of the sub-words of a word of the text."""
+    owners = words_of_pieces(pieces, words(text))
+    return [place for place, owner in enumerate(owners) if owner == word]
 
 
 def draw(readings: list[Reading], layer: int, head: int, preference: float):
@@ -121,7 +116,7 @@ def draw(readings: list[Reading], layer: int, head: int, preference: float):
     )
     for panel, reading in zip(panels, readings, strict=True):
         source = [piece.replace("▁", "") for piece in reading.source[:-1]] + ["(end)"]
-        words = "".join(reading.target[:-1]).replace("▁", " ").strip()
+        translation = "".join(reading.target[:-1]).replace("▁", " ").strip()
         [row] = [
             index
             for index, piece in enumerate(reading.target)
@@ -136,7 +131,7 @@ def draw(readings: list[Reading], layer: int, head: int, preference: float):
             panel.text(column, 0.28, f"{weight:.2f}", ha="center", color=shade, fontsize=8)
         panel.set_xticks([])
         panel.set_yticks([])
-        panel.set_xlabel(f"{words}        (predicting: {pronoun})", fontsize=12, labelpad=6)
+        panel.set_xlabel(f"{translation}        (predicting: {pronoun})", fontsize=12, labelpad=6)
     figure.text(
         0.5,
         0.015,

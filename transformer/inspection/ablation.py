@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is lost without a head: the loss with each one removed, and the gradient of its gate.
+"""What is lost without a head: the loss, or any number of the logits, with each one removed; and
+the gradient of its gate.
 
 A head is removed by a gate of 0 on its output. Removal shows what the rest of the model cannot
 make up for; heads that replace each other look useless one by one.
 """
 
 import functools
+from collections.abc import Callable
 
 import flax.struct
 import jax
@@ -14,6 +16,8 @@ import jax.numpy as jnp
 from transformer.arrays import PAD_ID, Array, Float, Int, Params
 from transformer.capture import KINDS, Interventions, PerHead
 from transformer.config import TransformerConfig
+from transformer.errors import InputError
+from transformer.inspection.readout import Metric, checked
 from transformer.inspection.trace import Tokens, apply, check_at_least_one, check_pairs
 from transformer.losses import smoothed_cross_entropy
 from transformer.positions import shift_right
@@ -27,6 +31,21 @@ class HeadAblation:
     """With every head, in nats a target token."""
     increase: PerHead
     """By how much it grows without that head; negative where the model is better without."""
+
+
+@flax.struct.dataclass
+class MetricAblation:
+    """A metric of B sentence pairs with each head of the model removed."""
+
+    value: Float[Array, " B"]
+    """With every head."""
+    without: PerHead
+    """``[B,L,N]``: without that head."""
+
+    @property
+    def damage(self) -> PerHead:
+        """By how much the metric falls, on average over the sentences; negative where it rises."""
+        return jax.tree.map(lambda each: (self.value[:, None, None] - each).mean(0), self.without)
 
 
 @flax.struct.dataclass
@@ -101,6 +120,45 @@ def ablate_heads(
     return _ablate_heads(params, config, source, target, heads_at_once)
 
 
+def ablate_heads_for_metric(
+    params: Params,
+    config: TransformerConfig,
+    source: Tokens,
+    target_in: Tokens,
+    metric: Metric,
+    *,
+    heads_at_once: int | None = None,
+) -> MetricAblation:
+    """One number of each sentence pair's logits without each head in turn, in one compiled call.
+
+    Args:
+      params: of the model that `config` describes.
+      config: of the model.
+      source: ids [B,S] of the source sentences, the end token last, 0 where padded.
+      target_in: ids [B,T] that the decoder reads for them, 0 where padded.
+      metric: of a sentence pair's logits [T,V], with a leading axis B on each of its fields, such
+        as a `readout.LogitDifference` of arrays [B]; or a function, the same of every pair.
+      heads_at_once: as in `ablate_heads`.
+
+    Raises:
+      InputError: for parameters of another model, tokens that are not sentence pairs of the
+        vocabulary, a metric of other than one number a sentence pair, or fewer than one head at
+        once.
+    """
+    check_at_least_one("heads_at_once", heads_at_once)
+    source, target_in = check_pairs(source, target_in, config)
+    if jax.tree_util.treedef_is_leaf(jax.tree.structure(metric)):
+        metric = jax.tree_util.Partial(metric)
+    shapes = [list(jnp.shape(leaf)) for leaf in jax.tree.leaves(metric)]
+    if any(shape[:1] != [len(source)] for shape in shapes):
+        raise InputError(
+            f"there are {len(source)} sentence pairs, but the metric's fields have the shapes "
+            f"{shapes}; give a value of each field for every sentence pair"
+        )
+    checked(jax.tree.map(lambda leaf: leaf[0], metric), target_in.shape[1], config)
+    return _ablate_heads_for_metric(params, config, source, target_in, metric, heads_at_once)
+
+
 def gate_gradients(
     params: Params, config: TransformerConfig, source: Tokens, target: Tokens
 ) -> PerHead:
@@ -152,18 +210,50 @@ def _ablate_heads(
 
     baseline = loss(ones)
 
-    def increase(kind: str) -> Float[Array, "L N"]:
+    return HeadAblation(
+        baseline,
+        jax.tree.map(lambda each: each - baseline, _without_each(loss, ones, heads_at_once)),
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("config", "heads_at_once"))
+def _ablate_heads_for_metric(
+    params: Params,
+    config: TransformerConfig,
+    source: Int[Array, "B S"],
+    target_in: Int[Array, "B T"],
+    metric: Metric,
+    heads_at_once: int | None,
+) -> MetricAblation:
+    ones = open_gates(config)
+    nothing = Interventions.none(config, source.shape[1], target_in.shape[1])
+
+    def values(gates: PerHead) -> Float[Array, " B"]:
+        interventions = nothing.with_gates(gates)
+        logits, _ = apply(params, config, source, target_in, interventions=interventions)
+        return jax.vmap(lambda metric, logits: metric(logits))(metric, logits)
+
+    without = _without_each(values, ones, heads_at_once)
+    return MetricAblation(values(ones), jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), without))
+
+
+def _without_each(
+    value: Callable[[PerHead], Float[Array, "..."]], ones: PerHead, heads_at_once: int | None
+) -> PerHead:
+    """What `value` gives of gates that are 0 for one head, for every head: ``[L,N,...]``."""
+
+    def of_kind(kind: str) -> Float[Array, "L N ..."]:
         shape = getattr(ones, kind).shape
         heads = shape[0] * shape[1]
         without_one = (1.0 - jnp.eye(heads)).reshape(heads, *shape)
-        losses = jax.lax.map(
-            lambda gates: loss(ones.replace(**{kind: gates})),
+        values = jax.lax.map(
+            lambda gates: value(ones.replace(**{kind: gates})),
             without_one,
             batch_size=heads_at_once or heads,
         )
-        return losses.reshape(shape) - baseline
+        return values.reshape(*shape, *values.shape[1:])
 
-    return HeadAblation(baseline, PerHead(**{kind: increase(kind) for kind in KINDS}))
+    return PerHead(**{kind: of_kind(kind) for kind in KINDS})
 
 
 @functools.partial(jax.jit, static_argnames="config")

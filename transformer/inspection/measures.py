@@ -9,6 +9,8 @@ A weight says where a head reads, not why the model answered; `ablation` and `pa
 """
 
 import math
+from collections.abc import Sequence
+from numbers import Real
 
 import flax.struct
 import jax.numpy as jnp
@@ -164,6 +166,53 @@ def coreference_summary(scores: Float[Array | np.ndarray, "B *L"]) -> Coreferenc
         standard_error=deviation / math.sqrt(sentences),
         share=((scores > 0) + 0.5 * (scores == 0)).mean(0),
     )
+
+
+def greatest_by_chance(
+    scores: Float[Array | np.ndarray, "B *L"],
+    *,
+    shuffles: int = 1000,
+    quantile: float = 0.95,
+    seed: int = 0,
+) -> float:
+    """What the greatest mean score of all heads stays below when the gold is shuffled.
+
+    In each shuffle the antecedent and the distractor of every sentence change places or not, by the
+    toss of a coin, which changes the sign of its scores. The best of many heads is always somewhat
+    above 0; above this limit, chance would rarely have brought it.
+
+    Args:
+      scores: of B independent sentences; where sentences come in twins, the mean of each two.
+      shuffles: how often the gold is shuffled.
+      quantile: the share of shuffles in which |mean| of every head is below the limit.
+      seed: of the coins.
+    """
+    of_heads = np.asarray(scores, np.float64).reshape(len(scores), -1)
+    coins = np.random.default_rng(seed).choice((-1.0, 1.0), (shuffles, len(of_heads)))
+    greatest = np.abs(coins @ of_heads / len(of_heads)).max(-1)
+    return float(np.quantile(greatest, quantile))
+
+
+def rank_correlation(
+    first: Float[Array | np.ndarray, " N"] | Sequence[Real],
+    second: Float[Array | np.ndarray, " N"] | Sequence[Real],
+) -> float:
+    """Spearman's: 1 where both put the heads in one order, -1 where in opposite ones.
+
+    Equal values share the mean of their ranks. NaN where one of the two has no order at all.
+
+    Args:
+      first: a number for each of N heads, or of whatever else is ranked.
+      second: another number for each.
+    """
+
+    def centred_ranks(values) -> Float[np.ndarray, " N"]:
+        values = np.asarray(values, np.float64)
+        return np.sign(values[:, None] - values).sum(-1) / 2
+
+    one, other = centred_ranks(first), centred_ranks(second)
+    scale = math.sqrt((one @ one) * (other @ other))
+    return float(one @ other) / scale if scale else math.nan
 
 
 # Weights times what they weigh.

@@ -27,6 +27,7 @@ from transformer.inspection.figures.output import plot_logit_lens, plot_output_d
 from transformer.inspection.figures.parts import read_predict
 from transformer.inspection.figures.positions import plot_positional_encoding
 from transformer.inspection.figures.residual import plot_residual_flow
+from transformer.inspection.figures.spread import plot_spread
 from transformer.inspection.figures.steps import (
     plot_attention_matrices,
     plot_attention_steps,
@@ -63,6 +64,7 @@ __all__ = [
     "plot_patch_map",
     "plot_positional_encoding",
     "plot_residual_flow",
+    "plot_spread",
     "plot_token_heads",
     "plot_vectors",
     "read_predict",

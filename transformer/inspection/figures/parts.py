@@ -71,7 +71,7 @@ def numbers(image: AxesImage, form: str = "{:.2f}", least: Real = -np.inf) -> No
     values = image.get_array()
     ax = image.axes
     width, height = cell_size(ax, values.shape)
-    longest = max((form.format(v) for v in values.compressed()), key=len, default="")
+    longest = max((_written(v, form) for v in values.compressed()), key=len, default="")
     size = max(min(8.0, 72 * height * 0.6, 8 * 0.9 * width / text_width(longest or "0", 8)), 3.5)
     for (row, column), value in np.ndenumerate(values):
         if np.ma.is_masked(values[row, column]) or value < least:
@@ -80,12 +80,18 @@ def numbers(image: AxesImage, form: str = "{:.2f}", least: Real = -np.inf) -> No
         ax.text(
             column,
             row,
-            form.format(value),
+            _written(value, form),
             ha="center",
             va="center",
             fontsize=size,
             color=ink,
         )
+
+
+def _written(value: Real, form: str) -> str:
+    """The value in this form; what rounds to 0 has no sign."""
+    text = form.format(value)
+    return text if any(digit in text for digit in "123456789") else text.replace("-", "")
 
 
 def words(image: AxesImage, tokens: Sequence[Sequence[str]]) -> None:

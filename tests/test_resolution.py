@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The study of how "it" is resolved: its measures on a tiny model, and its committed results."""
+
+import jax
+import numpy as np
+import oracle
+import pytest
+from test_twins import EXAMPLES
+
+from experiments.studies import resolution, twins
+from experiments.studies.twins import PREFIX_ROLES, ROLES
+from transformer import families
+from transformer.capture import KINDS
+from transformer.config import TransformerConfig
+from transformer.errors import InputError
+from transformer.inspection import patching, readout
+from transformer.inspection.trace import run
+from transformer.tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def sentences():
+    """Twenty of them."""
+    texts = [each[side] for each in EXAMPLES for side in ("source", "target")]
+    tokenizer = Tokenizer.train(texts * 2, 800)
+    return twins.read(tokenizer, EXAMPLES, 10)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """(params, config) of a model in which the source has a say: it is right about some twins."""
+    config = TransformerConfig(
+        vocab_size=800, encoder_layers=1, decoder_layers=2, d_model=8, d_ff=8, num_heads=2
+    )
+    params = oracle.random_params(families.build(config), seed=2)
+    for layer in params["decoder"].values():
+        layer["cross_attention"] = jax.tree.map(lambda leaf: 8 * leaf, layer["cross_attention"])
+    return params, config
+
+
+def test_the_rows_are_those_of_it_and_of_the_prediction(model, sentences):
+    found = resolution.coreference(*model, sentences)
+    antecedent = {kind: [] for kind in KINDS}
+    for one in sentences:
+        _, trace = run(*model, one.source, one.target_in, capture="weights")
+        it = trace.attention("encoder").weights[:, :, one.has_role("it")].mean(2)
+        antecedent["encoder"].append(it[..., one.has_role("antecedent")].sum(-1))
+        cross = trace.attention("cross").weights[:, :, one.position]
+        antecedent["cross"].append(cross[..., one.has_role("antecedent")].sum(-1))
+        decoder = trace.attention("decoder").weights[:, :, one.position]
+        if one.has_prefix_role("antecedent").any():
+            antecedent["decoder"].append(decoder[..., one.has_prefix_role("antecedent")].sum(-1))
+    for kind in KINDS:
+        np.testing.assert_allclose(found[kind].antecedent, np.mean(antecedent[kind], 0), rtol=1e-4)
+        np.testing.assert_allclose(
+            found[kind].score, found[kind].antecedent - found[kind].distractor, atol=1e-6
+        )
+        assert found[kind].sentences == len(antecedent[kind])
+    assert found["decoder"].sentences < len(sentences)
+
+
+def test_a_head_that_goes_by_position_alone_has_no_score(model, sentences):
+    """In the first layer "it" is the same in twins, and so is every key but the adjective's."""
+    found = resolution.coreference(*model, sentences)
+    assert np.abs(found["encoder"].score).max() < 0.02
+    assert (found["encoder"].antecedent_ahead >= 0.4).all()
+
+
+def test_the_preference_is_that_of_the_model(model, sentences):
+    found = resolution.pronoun_ablation(*model, sentences)
+    each = [float(one.preference(run(*model, one.source, one.target_in)[0])) for one in sentences]
+    assert found.preference == pytest.approx(np.mean(each), abs=1e-4)
+    assert found.right == pytest.approx(np.mean(np.array(each) > 0))
+    assert found.damage.cross.shape == found.right_without.cross.shape == (2, 2)
+    assert found.loss_increase.encoder.shape == (1, 2)
+
+
+def test_at_the_input_the_adjective_carries_everything_and_nothing_else_does(model, sentences):
+    found = resolution.role_patching(*model, sentences)
+    adjective = np.array([role == "adjective" for role in ROLES])
+    np.testing.assert_allclose(found.encoder[0], adjective, atol=1e-4)
+    np.testing.assert_array_equal(found.strongest[0], adjective)
+    np.testing.assert_allclose(found.strongest.sum(-1), 1)
+    assert found.encoder.shape == (2, len(ROLES)) and found.decoder.shape == (3, 2)
+    # The row that predicts is all that is left of the decoder at its end.
+    np.testing.assert_allclose(found.decoder[-1], [1, 0], atol=1e-4)
+    assert found.sentences < len(sentences), "some twins are answered alike"
+    assert (np.abs(found.estimate_correlation) <= 1).all()
+
+
+def test_effects_are_those_of_the_twin_that_is_overwritten(model, sentences):
+    exact, _, _ = resolution._patched(*model, sentences)
+    one, twin = sentences[4], sentences[5]
+    metric = readout.LogitDifference(int(one.position), int(one.pronoun), int(one.other))
+    alone = patching.patch_sites(*model, one.source, twin.source, one.target_in, metric)
+    np.testing.assert_allclose(exact.patched[4], alone.patched, atol=1e-4)
+
+
+def test_a_model_that_is_never_right_has_no_answer_to_look_for(model, sentences):
+    params, config = model
+    zero = jax.tree.map(np.zeros_like, params)
+    with pytest.raises(InputError, match="the model prefers the right pronoun in no two twins"):
+        resolution.role_patching(zero, config, sentences)
+
+
+def test_attributions_by_role_add_up_to_the_preference(model, sentences):
+    found = resolution.role_attribution(*model, sentences[:4], steps=64)
+    total = np.nansum(found.source) + found.prefix.sum()
+    assert total == pytest.approx(found.value - found.baseline, abs=0.05)
+    assert found.relative_gap.shape == (4,)
+
+
+# Numbers by role.
+
+
+def test_a_role_is_the_mean_over_its_tokens_and_then_over_the_sentences_that_have_it():
+    values = np.array([[[1.0, 3.0, 5.0, 9.0]], [[2.0, 4.0, 6.0, 9.0]]])
+    roles = np.array([[0, 0, 1, -1], [0, 2, 2, -1]])
+    means = resolution.role_means(values, roles, 4)
+    np.testing.assert_allclose(means, [[2.0, 5.0, 5.0, np.nan]])
+
+
+# What is committed.
+
+
+@pytest.fixture(scope="module")
+def committed():
+    """The results that the notebook reads."""
+    return resolution.results()
+
+
+def test_the_committed_results_are_of_several_seeds_and_say_how_they_were_made(committed):
+    seeds = [model["seed"] for model in committed["models"] if model["seed"] is not None]
+    assert len(set(seeds)) == len(seeds) >= 5
+    assert committed["command"].startswith("python -m experiments.studies.antecedent --seeds=")
+    assert ",".join(map(str, seeds)) in committed["command"]
+
+
+def test_the_committed_results_have_what_a_measurement_has(committed):
+    """All names, and arrays of the shapes that the model's layers and heads ask for."""
+    for model in committed["models"]:
+        encoder, decoder = model["model"]["layers"]
+        heads, decoder_heads = model["model"]["heads"]
+        shapes = dict(zip(KINDS, [(encoder, heads), *[(decoder, decoder_heads)] * 2], strict=True))
+        for name in ("coreference", "untrained"):
+            for kind, shape in shapes.items():
+                found = model[name][kind]
+                assert found.keys() == resolution.Coreference.__dataclass_fields__.keys()
+                assert np.shape(found["score"]) == np.shape(found["antecedent_ahead"]) == shape
+        assert model["ablation"].keys() == resolution.PronounAblation.__dataclass_fields__.keys()
+        for kind, shape in shapes.items():
+            assert np.shape(model["ablation"]["damage"][kind]) == shape
+        assert model["rank_correlation"].keys() == {*KINDS, "all"}
+        assert model["patching"].keys() == resolution.RolePatching.__dataclass_fields__.keys()
+        assert np.shape(model["patching"]["encoder"]) == (encoder + 1, len(ROLES))
+        assert np.shape(model["patching"]["decoder"]) == (decoder + 1, 2)
+        assert model["attribution"].keys() == resolution.RoleAttribution.__dataclass_fields__.keys()
+        assert len(model["attribution"]["source"]) == len(ROLES)
+        assert len(model["attribution"]["prefix"]) == len(PREFIX_ROLES)
+        assert model["pronoun_accuracy"].keys() == {"test", "test_unseen"}
+
+
+def test_the_committed_results_hold_what_must_hold_of_any_model(committed):
+    adjective = [float(role == "adjective") for role in ROLES]
+    for model in committed["models"]:
+        assert min(model["pronoun_accuracy"].values()) > 0.9
+        np.testing.assert_allclose(model["patching"]["encoder"][0], adjective, atol=1e-3)
+        assert max(model["attribution"]["relative_gap"]) < 0.02
+        for kind in KINDS:
+            untrained = model["untrained"][kind]
+            assert np.abs(untrained["score"]).max() < 0.05
