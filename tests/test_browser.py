@@ -522,7 +522,8 @@ def test_every_control_is_reached_by_the_tab_key(show, view):
     shown = show(view.html)
     wanted = shown.evaluate(
         "[...document.querySelectorAll('button, select, input, summary, [tabindex]')]"
-        ".filter(node => node.tabIndex === 0 && node.checkVisibility()).map(node => node.outerHTML.slice(0, 80))"
+        ".filter(node => node.tabIndex === 0 && node.checkVisibility())"
+        ".map(node => node.outerHTML.slice(0, 80))"
     )
     reached = []
     for _ in wanted:
