@@ -521,8 +521,9 @@ def views():
 def test_every_control_is_reached_by_the_tab_key(show, view):
     shown = show(view.html)
     wanted = shown.evaluate(
-        "[...document.querySelectorAll('button, select, input, [tabindex]')]"
-        ".filter(node => node.tabIndex === 0).map(node => node.outerHTML.slice(0, 80))"
+        "[...document.querySelectorAll('button, select, input, summary, [tabindex]')]"
+        ".filter(node => node.tabIndex === 0 && node.checkVisibility())"
+        ".map(node => node.outerHTML.slice(0, 80))"
     )
     reached = []
     for _ in wanted:
@@ -542,7 +543,7 @@ def test_a_notebook_shows_the_view_or_the_picture_but_never_both(show, view):
     def visible(shown):
         picture = shown.locator(".transformer-view").is_visible()
         frame = shown.frame_locator("iframe")
-        controls = frame.locator("select, button").count()
+        controls = frame.locator("select, button, summary").count()
         return picture, frame.locator("svg[role=img]").is_visible(), controls
 
     output = f"<!DOCTYPE html><div>{view._repr_html_()}</div>"

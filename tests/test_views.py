@@ -330,7 +330,8 @@ def test_of_the_last_layers_alone_a_comparison_keeps_their_numbers_and_the_whole
 def test_a_map_of_numbers_names_the_largest_and_has_as_many_names():
     view = numbers([[0.5, -2.0]], ["r"], ["a", "b"], **NATS)
     assert view.told == (
-        "Nats; round cells are negative. The largest is -2, for \u2068r\u2069 and \u2068b\u2069."
+        "Nats; round cells are negative, below 5% of the largest left out. The "
+        "largest is -2, for \u2068r\u2069 and \u2068b\u2069."
     )
     shown = data_of(view.html)["views"][0]
     assert (shown["values"], shown["most"]) == ([[0.5, -2.0]], 2.0)

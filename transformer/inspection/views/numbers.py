@@ -37,12 +37,13 @@ def numbers(
     row, column = np.unravel_index(np.abs(array).argmax(), array.shape)
     of_rows, of_columns = labels(rows), labels(columns)
     told = (
-        f"{measure}; round cells are negative. The largest is {array[row, column]:.3g}, for "
+        f"{measure}; round cells are negative, below 5% of the largest left out. The "
+        f"largest is {array[row, column]:.3g}, for "
         f"{picture.joined(of_rows[row])} and {picture.joined(of_columns[column])}."
     )
     drawn = picture.heat_map(
         told,
-        array / most,
+        np.where(np.abs(array) < 0.05 * most, 0, array / most),
         list(map(picture.joined, of_rows)),
         list(map(picture.joined, of_columns)),
     )
