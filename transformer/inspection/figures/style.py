@@ -24,6 +24,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.textpath import text_to_path
+from PIL import Image
 
 from transformer.errors import InputError
 from transformer.inspection.html import escape
@@ -89,12 +90,22 @@ class Picture(Figure):
 
     def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
         """What a notebook shows: the picture with its alternative text, or the text alone."""
-        png = rendered(self, "png", {"Software": None}, DPI)
+        png = _in_256_colours(rendered(self, "png", {"Software": None}, DPI))
         data = {
             "image/png": base64.b64encode(png).decode("ascii"),
             "text/plain": f"<Figure: {self.description}>",
         }
         return data, {"image/png": {"alt": self.description}}
+
+
+def _in_256_colours(png: bytes) -> bytes:
+    """Nearly the same picture in a third of the bytes, since a notebook keeps many of them."""
+    file = io.BytesIO()
+    picture = Image.open(io.BytesIO(png)).convert("RGB")
+    # The method that spares the colours of thin lines, whose pixels are few.
+    method, dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
+    picture.quantize(256, method, dither=dither).save(file, format="png", optimize=True)
+    return file.getvalue()
 
 
 def styled(draw: Callable[Parameters, Picture]) -> Callable[Parameters, Picture]:
