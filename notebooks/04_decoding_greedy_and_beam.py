@@ -158,9 +158,8 @@ figures.plot_beam_tree(beam, vocabulary)
 
 # %% [markdown]
 # Read it from the top. Each row holds the live hypotheses with their last token and log P so far;
-# lines lead to the beginning that each goes on from. Most beginnings die out within a step or two,
-# and new ones branch off near the best: what survives to the end are small variations of one
-# sentence.
+# lines lead to the beginning that each goes on from. Some beginnings die out, others branch off
+# from the best, and what survives to the end are small variations of one sentence.
 #
 # *What this does not prove.* The tree shows what the search looked at, not all that the model
 # finds likely; a good translation that begins with an unlikely token is never seen.
