@@ -427,5 +427,5 @@ assert np.isfinite(np.asarray(params["embedding"]["table"])[PAD_ID]).all()
 assert own_share.min() < 0.5, "some head reads another place more often than its own"
 close(slope, jax.nn.softmax(logits) - smoothed)
 assert float(cross_entropy(logits)) < float(cross_entropy(before))
-assert log.results[0].tokens == tired.tokens, "greedy search finds here what beam search finds"
+assert len(log.steps) == len(log.results[0].tokens), "a step for each token that was written"
 assert " es " in tired.text and " sie " in wide.text

@@ -180,7 +180,8 @@ figures.plot_attention(
 kinds = {"encoder": encoder, "decoder": decoder, "cross": cross}
 roles = {kind: measures.head_roles(weights) for kind, weights in kinds.items()}
 for kind, of_kind in roles.items():
-    print(f"{kind:8}", *[[name or "-" for name in layer] for layer in of_kind.names()])
+    for number, layer in enumerate(of_kind.names(), 1):
+        print(f"{kind:8} layer {number}:", *(f"{name or '-':9}" for name in layer))
 figures.plot_head_table(
     {kind: of_kind.previous for kind, of_kind in roles.items()},
     label="mean weight",
@@ -274,16 +275,20 @@ without, _ = run(
     np.array(target_in),
     interventions=everything_on.with_gates(closed),
 )
-print(f"switched off: {kind}, layer {layer + 1}, head {head + 1}")
 figures.plot_output_distribution(
     without,
     pieces(range(config.vocab_size)),
     read,
     np.array(target),
-    before=logits,
-    top_k=3,
-    title="The next token, without the head",
+    top_k=4,
+    title=f"The next token, without head {head + 1} of layer {layer + 1} ({kind})",
 )
+
+# %%
+chosen = np.arange(len(target)), np.array(target)
+right, right_without = (np.asarray(jax.nn.softmax(x))[chosen] for x in (logits, without))
+for label, one, other in zip(rows, right, right_without, strict=True):
+    print(f"{label:25} right with probability {one:.2f}, without the head {other:.2f}")
 
 # %% [markdown]
 # The picture shows what the *rest* of the model does when one part is missing, in this sentence.
@@ -292,12 +297,13 @@ figures.plot_output_distribution(
 # ## Held to the numbers
 
 # %%
-for kind, weights in kinds.items():
-    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
-    assert entropies[kind].shape == weights.shape[:2] == increase[kind].shape
-    assert (np.asarray(entropies[kind]) <= np.log2(weights.shape[-1])).all()
+for name, of_kind in kinds.items():
+    np.testing.assert_allclose(of_kind.sum(-1), 1, atol=1e-5)
+    assert entropies[name].shape == of_kind.shape[:2] == increase[name].shape
+    assert (np.asarray(entropies[name]) <= np.log2(of_kind.shape[-1])).all()
 np.testing.assert_allclose(shares.sum(0), 1, atol=1e-5)
 assert not np.allclose(shares.sum(-1), 1, atol=0.1), "shares are no distribution over words"
+assert (shares.argmax(-1) != weights.argmax(-1)).any(), "the story turns round at some head"
 assert rows[0].startswith("<s> "), "the first row of the decoder reads the start token"
 
 # The masks.
@@ -314,4 +320,4 @@ unchanged, _ = run(
 )
 np.testing.assert_allclose(unchanged, logits, atol=1e-4)
 assert max(values.max() for values in increase.values()) > 0
-assert float(np.abs(without - logits).max()) > 0.1
+assert right_without.mean() < right.mean()

@@ -2,7 +2,9 @@
 """Figures draw what they are given, are told in words, are readable, and change nothing around."""
 
 import ast
+import base64
 import functools
+import io
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -19,7 +21,7 @@ from test_apps import REPOSITORY
 from transformer.config import DecodeConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import figures, search_log
-from transformer.inspection.figures.style import shortened, shown
+from transformer.inspection.figures.style import DPI, shortened, shown
 from transformer.positions import sinusoids
 
 LONG_WORD = "▁Donaudampfschifffahrtsgesellschaft"
@@ -326,6 +328,17 @@ def test_a_notebook_shows_the_picture_with_its_description_as_alternative_text()
     assert metadata == {"image/png": {"alt": figures.describe(figure)}}
     assert data["image/png"].startswith("iVBOR")
     assert figures.describe(figure) in data["text/plain"]
+
+
+def test_a_notebook_keeps_few_colours_that_are_nearly_those_of_the_figure(tmp_path):
+    figure = drawn("token_heads")
+    kept = base64.b64decode(figure._repr_mimebundle_()[0]["image/png"])
+    whole = figures.save(figure, tmp_path / "figure.png", dpi=DPI)
+    assert len(kept) < len(whole.read_bytes()) / 2
+    pixels = [
+        np.asarray(Image.open(file).convert("RGB"), float) for file in (io.BytesIO(kept), whole)
+    ]
+    assert np.abs(pixels[0] - pixels[1]).mean() < 0.5
 
 
 def test_a_figure_is_saved_by_its_ending_into_a_folder_that_need_not_exist(tmp_path):

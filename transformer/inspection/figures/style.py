@@ -23,6 +23,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.textpath import text_to_path
+from PIL import Image
 
 from transformer.errors import InputError
 from transformer.inspection.html import escape
@@ -85,12 +86,20 @@ class Picture(Figure):
 
     def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
         """What a notebook shows: the picture with its alternative text, or the text alone."""
-        png = rendered(self, "png", {"Software": None}, DPI)
+        png = _in_256_colours(rendered(self, "png", {"Software": None}, DPI))
         data = {
             "image/png": base64.b64encode(png).decode("ascii"),
             "text/plain": f"<Figure: {self.description}>",
         }
         return data, {"image/png": {"alt": self.description}}
+
+
+def _in_256_colours(png: bytes) -> bytes:
+    """Nearly the same picture in a third of the bytes, since a notebook keeps many of them."""
+    file = io.BytesIO()
+    colours = Image.open(io.BytesIO(png)).convert("RGB")
+    colours.quantize(256, dither=Image.Dither.NONE).save(file, format="png", optimize=True)
+    return file.getvalue()
 
 
 def styled(draw: Callable[Parameters, Picture]) -> Callable[Parameters, Picture]:
