@@ -74,7 +74,7 @@ logits, seen = run(params, config, np.array(source), np.array(target_in), captur
 words, read, predicted = pieces(source), pieces(target_in), pieces(target)
 rows = figures.read_predict(read, predicted)
 print(len(words), "source tokens:", *words)
-print(len(read), "target tokens:", *rows, sep="   ")
+print(len(rows), "rows of the decoder:", *rows, sep="\n    ")
 
 # %% [markdown]
 # The sign `▁` stands for a space: a token that begins with it begins a word. A row of the decoder
@@ -300,8 +300,9 @@ layers = [
 ]
 for n in range(len(layers)):
     slopes = gradient["decoder"][f"layer_{n}"]["cross_attention"]
-    lengths = {name: float(jnp.linalg.norm(slopes[name])) for name in ("query", "key", "value")}
-    print(f"layer {n + 1}, length of the gradient:", lengths)
+    lengths = {name: jnp.linalg.norm(slopes[name]) for name in ("query", "key", "value")}
+    print(f"layer {n + 1}, length of the gradient:", end="  ")
+    print(*(f"{name} {length:.3f}" for name, length in lengths.items()))
 
 # %% [markdown]
 # **"Each position has a feed-forward network of its own."** There is one in each layer, which is

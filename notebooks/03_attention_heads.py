@@ -181,7 +181,7 @@ kinds = {"encoder": encoder, "decoder": decoder, "cross": cross}
 roles = {kind: measures.head_roles(weights) for kind, weights in kinds.items()}
 for kind, of_kind in roles.items():
     for number, layer in enumerate(of_kind.names(), 1):
-        print(f"{kind:8} layer {number}:", *(f"{name or '-':9}" for name in layer))
+        print(f"{kind:8} layer {number}:  " + "  ".join(name or "none" for name in layer))
 figures.plot_head_table(
     {kind: of_kind.previous for kind, of_kind in roles.items()},
     label="mean weight",

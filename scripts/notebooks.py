@@ -88,6 +88,7 @@ def executed(source: pathlib.Path, folder: pathlib.Path) -> nbformat.NotebookNod
                 connection_file=os.path.join(scratch, "kernel.json"),
             ),
             record_timing=False,
+            coalesce_streams=True,
             resources={"metadata": {"path": str(folder)}},
         )
         client.execute()

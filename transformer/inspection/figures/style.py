@@ -97,8 +97,10 @@ class Picture(Figure):
 def _in_256_colours(png: bytes) -> bytes:
     """Nearly the same picture in a third of the bytes, since a notebook keeps many of them."""
     file = io.BytesIO()
-    colours = Image.open(io.BytesIO(png)).convert("RGB")
-    colours.quantize(256, dither=Image.Dither.NONE).save(file, format="png", optimize=True)
+    picture = Image.open(io.BytesIO(png)).convert("RGB")
+    # The method that spares the colours of thin lines, whose pixels are few.
+    method, dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
+    picture.quantize(256, method, dither=dither).save(file, format="png", optimize=True)
     return file.getvalue()
 
 
