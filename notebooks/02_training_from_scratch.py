@@ -112,10 +112,10 @@ by_library = smoothed_cross_entropy(before[None], target[None], smoothing).loss
 print(f"cross-entropy over the sentence: {by_hand:.4f} by hand, {by_library:.4f} from the library")
 
 # %% [markdown]
-# "We simply subtract one distribution from the other", says *The Illustrated Transformer* of the
-# loss. As a loss that cannot be: two distributions both sum to 1, so their difference always sums
-# to 0. But there is something in it: the *gradient* of the cross-entropy with respect to the logits
-# is exactly p − q.
+# *The Illustrated Transformer* says that the two distributions are compared by subtracting one from
+# the other (and refers to cross-entropy for the details). As a loss that cannot be: both sum to 1,
+# so their difference always sums to 0. But there is something in it: the *gradient* of the
+# cross-entropy with respect to the logits is exactly p − q.
 
 # %%
 difference = jax.nn.softmax(before) - label

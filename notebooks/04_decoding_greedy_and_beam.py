@@ -158,9 +158,8 @@ figures.plot_beam_tree(beam, vocabulary)
 
 # %% [markdown]
 # Read it from the top. Each row holds the live hypotheses with their last token and log P so far;
-# lines lead to the beginning that each goes on from. Most beginnings die out within a step or two,
-# and new ones branch off near the best: what survives to the end are small variations of one
-# sentence.
+# lines lead to the beginning that each goes on from. Some beginnings die out, others branch off
+# from the best, and what survives to the end are small variations of one sentence.
 #
 # *What this does not prove.* The tree shows what the search looked at, not all that the model
 # finds likely; a good translation that begins with an unlikely token is never seen.
@@ -249,9 +248,9 @@ print(f"most probable of four {number_right(unpenalised)}")
 print(f"greedy and beam differ in {len(differing)}; the penalty decides {len(decided)}")
 
 # %% [markdown]
-# That is the honest size of the effect *here*: the grammar leaves the model almost no doubt, and
-# where there is no doubt all searches find the same. These are the sentences (the first five) in
-# which greedy and beam search differ:
+# That is the size of the effect *here*: the grammar leaves the model little doubt, and where there
+# is no doubt all searches find the same. These are the sentences (the first five) in which greedy
+# and beam search differ:
 
 # %%
 for n in differing[:5]:
@@ -297,7 +296,8 @@ figures.plot_beam_tree(tree, vocabulary, title=f"Beam search: {test.sources[leas
 
 # %% [markdown]
 # *What this does not prove.* A handful of sentences of one model on one grammar say little about
-# greedy and beam search elsewhere; on real text they differ in many more.
+# greedy and beam search elsewhere: in real text many translations of a sentence are good, and the
+# searches have more to choose from.
 #
 # ## Sampling
 #
