@@ -29,7 +29,10 @@ setuptools.setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=setuptools.find_namespace_packages(include=["transformer*", "experiments*"]),
-    package_data={"transformer.inspection.views": ["*.js", "*.css"]},
+    package_data={
+        "transformer.inspection.views": ["*.js", "*.css"],
+        "experiments.studies": ["results/*.json"],
+    },
     install_requires=REQUIREMENTS,
     extras_require={
         "test": [

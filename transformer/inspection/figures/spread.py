@@ -49,8 +49,9 @@ def plot_spread(
 
     left = max(style.text_width(style.shown(name), 8) for name in names) + 0.15
     top, high = 0.3, _ROW * len(names)
-    picture = style.sheet(left + _WIDTH, top + high + 0.5, title)
-    content = style.canvas(picture, left + _WIDTH, top + high + 0.5)
+    width = left + _WIDTH + 0.2  # the last tick's number is wider than the axis
+    picture = style.sheet(width, top + high + 0.5, title)
+    content = style.canvas(picture, width, top + high + 0.5)
     ax = style.axes(picture, left, top, _WIDTH, high)
     ax.set_label("spread")
     rows = np.arange(len(names))
@@ -85,9 +86,12 @@ def plot_spread(
         content.plot(at + 0.06, 0.1, markersize=6, mew=line.get_markeredgewidth(), **look)
         parts.unit_text(content, at + 0.17, 0.1, name, ha="left", fontsize=7.5)
         at += style.text_width(style.shown(name), 7.5) + 0.42
-    picture.description = f"{title} ({label}), of {dots.shape[1]} models. " + "; ".join(
+    told = [
         _told(name, dots[row], marks, bounds, row, marked_name, limits_name)
-        for row, name in enumerate(names[:16])
+        for row, name in enumerate(names)
+    ]
+    picture.description = (
+        f"{title} ({label}), of {dots.shape[1]} models. {parts.list_of(told, 16)}."
     )
     return picture
 
