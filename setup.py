@@ -12,13 +12,7 @@ REQUIREMENTS = [
     if line.partition("#")[0].strip()
 ]
 # What runs notebooks; two of them are run by the tests.
-NOTEBOOKS = [
-    "ipykernel>=6.30.0",
-    "jupyter_client>=8.6.3",
-    "jupytext>=1.17.0",
-    "nbclient>=0.10.2",
-    "nbformat>=5.10.4",
-]
+NOTEBOOKS = ["ipykernel>=6.30.0", "jupytext>=1.17.0", "nbclient>=0.10.2", "nbformat>=5.10.4"]
 
 setuptools.setup(
     name="attention-transformer",

@@ -96,8 +96,19 @@ figures.plot_architecture(config)
 #
 # ## 2. From words to vectors
 #
-# Each token has a vector, its row of the embedding table times the root of d_model. To it the
-# vector of its place in the sentence is added. The sum is what the first layer reads.
+# A token is a number: its place in the vocabulary. In the article's picture it is a "one-hot"
+# vector, with a 1 at that place and 0 everywhere else.
+
+# %%
+print(*(f"{word}={number}" for word, number in zip(words, source, strict=True)), sep="  ")
+table = params["embedding"]["table"]
+one_hot = jax.nn.one_hot(jnp.array(source), config.vocab_size)
+print("one-hot vectors", one_hot.shape, "times the embedding table", table.shape)
+
+# %% [markdown]
+# Such a vector times the embedding table is a row of the table. Nobody multiplies: the row is
+# looked up. Times the root of d_model it is the token's vector. To it the vector of its place in
+# the sentence is added. The sum is what the first layer reads.
 
 # %%
 embedded, positions = seen.encoder.embedded, seen.encoder.positions
@@ -399,6 +410,7 @@ print(f"its gradient and p − target differ by {off:.1e}")
 close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-4)
 
 # What the pictures are drawn from.
+close(one_hot @ table * np.sqrt(config.d_model), embedded)
 close(embedded + positions, seen.encoder.residual[0])
 close(jax.nn.softmax(q[it] @ k.T / np.sqrt(k.shape[-1])) @ v, z[it], atol=1e-5)
 close(x @ wq, q)
@@ -422,7 +434,7 @@ close(logits[:HALF], beginning)
 assert leaked > 0.05
 close(with_padding, logits)
 assert float(at_padding.max()) == 0
-assert np.isfinite(np.asarray(params["embedding"]["table"])[PAD_ID]).all()
+assert np.isfinite(np.asarray(table)[PAD_ID]).all()
 
 # The own position, the loss, the output.
 assert own_share.min() < 0.5, "some head reads another place more often than its own"

@@ -18,9 +18,9 @@ import time
 
 import jupytext
 import nbformat
-from jupyter_client import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from traitlets.config import Config
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = REPOSITORY / "notebooks"
@@ -78,15 +78,13 @@ def executed(source: pathlib.Path, folder: pathlib.Path) -> nbformat.NotebookNod
         path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
         own = {"IPYTHONDIR": scratch, "JUPYTER_RUNTIME_DIR": scratch, "PYTHONPATH": path}
         os.environ |= own
+        # Sockets are files of the scratch folder: nothing goes over a network.
+        sockets = {"transport": "ipc", "connection_file": os.path.join(scratch, "kernel.json")}
         client = NotebookClient(
             notebook,
             timeout=LONGEST,
-            # Sockets are files of the scratch folder: nothing goes over a network.
-            km=AsyncKernelManager(
-                kernel_name="python3",
-                transport="ipc",
-                connection_file=os.path.join(scratch, "kernel.json"),
-            ),
+            kernel_name="python3",
+            config=Config({"KernelManager": sockets}),
             record_timing=False,
             coalesce_streams=True,
             resources={"metadata": {"path": str(folder)}},
