@@ -75,6 +75,7 @@ def test_the_preference_is_that_of_the_model(model, sentences):
     assert found.loss_increase.encoder.shape == (1, 2)
 
 
+@pytest.mark.slow
 def test_at_the_input_the_adjective_carries_everything_and_nothing_else_does(model, sentences):
     found = resolution.role_patching(*model, sentences)
     adjective = np.array([role == "adjective" for role in ROLES])
@@ -88,6 +89,7 @@ def test_at_the_input_the_adjective_carries_everything_and_nothing_else_does(mod
     assert (np.abs(found.estimate_correlation) <= 1).all()
 
 
+@pytest.mark.slow
 def test_effects_are_those_of_the_twin_that_is_overwritten(model, sentences):
     exact, _, _ = resolution._patched(*model, sentences)
     one, twin = sentences[4], sentences[5]
@@ -96,6 +98,7 @@ def test_effects_are_those_of_the_twin_that_is_overwritten(model, sentences):
     np.testing.assert_allclose(exact.patched[4], alone.patched, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_never_right_has_no_answer_to_look_for(model, sentences):
     params, config = model
     zero = jax.tree.map(np.zeros_like, params)
@@ -103,6 +106,7 @@ def test_a_model_that_is_never_right_has_no_answer_to_look_for(model, sentences)
         resolution.role_patching(zero, config, sentences)
 
 
+@pytest.mark.slow
 def test_attributions_by_role_add_up_to_the_preference(model, sentences):
     found = resolution.role_attribution(*model, sentences[:4], steps=64)
     total = np.nansum(found.source) + found.prefix.sum()
