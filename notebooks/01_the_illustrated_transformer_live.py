@@ -34,7 +34,7 @@ import numpy as np
 from experiments.studies import small_model
 from transformer import families, inspection
 from transformer.arrays import BOS_ID, PAD_ID
-from transformer.inspection import figures, search_log, sublayers, trace
+from transformer.inspection import figures, residual, search_log, trace
 from transformer.inspection.views.steps import heads_of, steps
 from transformer.layers import feed_forward
 from transformer.positions import sinusoids
@@ -206,7 +206,7 @@ figures.plot_head_assembly(
 # Around each sub-layer: what came in is added to what it computed, and the sum is normalised.
 
 # %%
-flow = sublayers.flow(params, config, seen.encoder, "encoder")
+flow = residual.residual_flow(seen.encoder)
 figures.plot_residual_flow(flow.before, flow.added, flow.after, flow.names, words)
 
 # %% [markdown]

@@ -27,7 +27,7 @@ SENTENCES = flags.DEFINE_integer(
     "sentences", 256, "Whose loss is computed without each head.", lower_bound=1
 )
 LENGTH = flags.DEFINE_integer("length", 20, "Tokens of every sentence.", lower_bound=3)
-TURNS = flags.DEFINE_integer("turns", 5, "Of which the median is taken.", lower_bound=1)
+REPEATS = flags.DEFINE_integer("repeats", 5, "Of which the median is taken.", lower_bound=1)
 
 
 def main(config: Config) -> None:
@@ -35,7 +35,7 @@ def main(config: Config) -> None:
     params = alignment.untrained_params(config.model)
     result: dict[str, object] = {"sentences": SENTENCES.value, "length": LENGTH.value}
     for name, measure in measures(params, config.model, SENTENCES.value, LENGTH.value).items():
-        first, *later = (seconds(measure) for _ in range(1 + TURNS.value))
+        first, *later = (seconds(measure) for _ in range(1 + REPEATS.value))
         result[name] = {"first": round(first, 3), "median": round(statistics.median(later), 4)}
         print(f"{name}: {result[name]}", file=sys.stderr, flush=True)
     print(json.dumps(result))
