@@ -136,7 +136,10 @@ def test_the_fused_kernel_is_the_einsum_with_a_mask_and_in_its_gradients():
     assert_is_the_einsum(fused_attention, inputs, [mask])
 
 
-@pytest.mark.parametrize("queries", [1, CHUNK, 2 * CHUNK, 2 * CHUNK + 3])
+@pytest.mark.parametrize(
+    "queries",
+    [2 * CHUNK + 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, CHUNK, 2 * CHUNK))],
+)
 def test_the_chunked_kernel_is_the_einsum_for_any_length_mask_and_width(queries):
     *inputs, mask = random_inputs(d_k=4, d_v=6, queries=queries, keys=7)
     of_keys = mask[:, :, :1]

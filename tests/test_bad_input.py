@@ -344,12 +344,19 @@ def test_one_message_says_what_is_wrong_and_nothing_is_changed(place, here, name
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"model__vocab_size": 500},
-        {"data__train_source": "no such file"},
-        {"data__tokenizer": "bpe", "model__vocab_size": 6},
-        {"data__max_length": 2, "data__bucket_lengths": "(2,)"},
+        pytest.param({"model__vocab_size": 500}, id="vocabulary", marks=pytest.mark.slow),
+        pytest.param({"data__train_source": "no such file"}, id="path"),
+        pytest.param(
+            {"data__tokenizer": "bpe", "model__vocab_size": 6},
+            id="tokenizer",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"data__max_length": 2, "data__bucket_lengths": "(2,)"},
+            id="length",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["vocabulary", "path", "tokenizer", "length"],
 )
 def test_the_corrected_command_works_in_the_same_workdir(place, tmp_path, wrong):
     workdir = f"--workdir={tmp_path / 'new'}"

@@ -33,6 +33,8 @@ PLACES = [
     for name in sorted(path.stem for path in CONFIGS.glob("*.py"))
     for argument in ("", *(f":{argument}" for argument in ARGUMENTS.get(name, ())))
 ]
+SLOW_PLACES = ("base", "big", "iwslt14_deen", "t2t_base", "wmt14_ende_big")
+"""Of six layers, as `wmt14_ende_base` is."""
 
 
 def load(place):
@@ -67,7 +69,13 @@ def test_a_config_is_valid_and_comes_back_from_json_as_it_was(place):
     assert Config.from_json(config.to_json()) == config
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param(place, marks=pytest.mark.slow if place in SLOW_PLACES else ())
+        for place in PLACES
+    ],
+)
 def test_a_step_has_the_shapes_of_the_state_at_full_size(place):
     config = load(place)
     step, _, state = parts(config)

@@ -208,6 +208,7 @@ def test_pytorch_trains_a_text(tmp_path, by_length, monkeypatch):
     assert found.about["batches"] == (1 if by_length else 2)
 
 
+@pytest.mark.slow
 def test_each_number_of_pairs_is_read_and_told_in_a_line_of_its_own():
     finished = run(
         "experiments.benchmarks.reading", "--pairs=1000,1200", "--vocabulary=500", "--batches=2"

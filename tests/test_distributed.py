@@ -61,6 +61,7 @@ def together(train, tmp_path_factory):  # noqa: F811
     return workdir, finished
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_losses_of_one(alone, together):
     """As far as float32 sums in another order are the same."""
     curves = [
@@ -75,6 +76,7 @@ def test_two_processes_have_the_losses_of_one(alone, together):
     assert found["bleu"] == expected["bleu"]
 
 
+@pytest.mark.slow
 def test_process_0_alone_speaks(together):
     _, (main, other) = together
     assert main.result["step"] == STEPS

@@ -152,6 +152,7 @@ def test_a_step_that_does_not_fit_the_memory_is_told_how_it_will(capsys):
     assert "--config.training.batch_fitting=auto" in out
 
 
+@pytest.mark.slow
 def test_an_embedded_corpus_is_examined_too():
     finished = run(
         "experiments.doctor",

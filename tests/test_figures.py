@@ -603,6 +603,7 @@ def test_the_beam_tree_has_every_hypothesis_and_what_it_goes_on_from():
     assert {f"{total:.2f}" for total in s.log.steps[2].log_probs} <= written
 
 
+@pytest.mark.slow
 def test_a_search_is_animated_on_a_page_without_scripts(tmp_path):
     s = sentence("short")
     page = figures.animate_decoding(s.log, s.vocabulary, tmp_path / "f.html").read_text("utf-8")

@@ -134,6 +134,7 @@ def test_on_eight_devices_the_figures_are_the_compiled_steps(
     assert figures["flops"] == program.cost_analysis()["flops"]
 
 
+@pytest.mark.slow
 def test_the_shape_with_the_most_operations_is_compiled_or_all(on_mesh):
     one, every = on_mesh("data:8"), on_mesh("data:1")
     assert [(shape.rows, shape.length) for shape in one.shapes] == [(16, 8)]
@@ -256,6 +257,7 @@ def compared():
     )
 
 
+@pytest.mark.slow
 def test_a_fresh_process_simulates_the_devices_and_finds_the_same(compared, on_mesh):
     assert compared.status == 0, compared.err
     assert "compiling the step for batches of 16 x 8 tokens on 8 devices" in compared.err

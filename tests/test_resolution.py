@@ -38,6 +38,7 @@ def model():
     return params, config
 
 
+@pytest.mark.slow
 def test_the_rows_are_those_of_it_and_of_the_prediction(model, sentences):
     found = resolution.coreference(*model, sentences)
     antecedent = {kind: [] for kind in KINDS}

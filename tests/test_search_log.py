@@ -29,7 +29,15 @@ SEARCHES = {
 }
 
 
-@pytest.fixture(scope="module", params=SEARCHES, ids=str)
+QUICK = ("growing", "constrained")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SEARCHES
+    ],
+)
 def searched(request, config, params):
     """(decode, log): the same sentence searched in several ways."""
     decode = SEARCHES[request.param]

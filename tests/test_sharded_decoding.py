@@ -110,7 +110,9 @@ def test_the_translations_are_many_and_none_ranks_as_another():
         assert first == NOTHING or first.score > second.score + 0.01
 
 
-@pytest.mark.parametrize("method", ["diverse beams and constraints", "samples"])
+@pytest.mark.parametrize(
+    "method", ["diverse beams and constraints", pytest.param("samples", marks=SLOW)]
+)
 def test_sentences_that_retire_are_translated_the_same(method):
     """In batches of six, as everywhere else here, none does."""
     together = translator_on(ParallelConfig(), **METHODS[method], batch_size=LEAST + 2)
@@ -150,6 +152,7 @@ def test_one_sentence_is_translated_on_eight_devices():
     assert_same(translator_on(MESHES["8"]).nbest(["h"], 2), translated("beam search")[2:3])
 
 
+@pytest.mark.slow
 def test_an_ensemble_decodes_the_same_on_every_mesh():
     """Greedily, which is compiled sooner."""
     changes = [{}, {"d_model": 32, "d_ff": 8}]

@@ -34,6 +34,7 @@ def trainings(monkeypatch, tmp_path):
     return found
 
 
+@pytest.mark.slow
 def test_it_is_trained_the_first_time_and_opened_afterwards(trainings, tmp_path, capfd):
     first = small_model.load(seed=3, folder=tmp_path)
     printed = capfd.readouterr()
@@ -47,6 +48,7 @@ def test_it_is_trained_the_first_time_and_opened_afterwards(trainings, tmp_path,
     np.testing.assert_array_equal(*table)
 
 
+@pytest.mark.slow
 def test_each_seed_has_a_model_of_its_own(trainings, tmp_path):
     models = [small_model.load(seed, tmp_path) for seed in (0, 1)]
     assert [one.config.training.seed for one in models] == [0, 1]

@@ -37,6 +37,7 @@ def straight(train, tmp_path_factory):  # noqa: F811
     return workdir, finished
 
 
+@pytest.mark.slow
 def test_a_run_with_every_option_that_stops_half_way_ends_bit_for_bit_the_same(
     straight,
     train,  # noqa: F811

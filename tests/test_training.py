@@ -249,7 +249,7 @@ def test_micro_batches_give_the_gradient_of_one_pass(state_0, micro_batches):
     assert float(sums.loss) == pytest.approx(float(sums_apart.loss), rel=1e-5)
 
 
-@pytest.mark.parametrize("generator", ["threefry", "hash"])
+@pytest.mark.parametrize("generator", [pytest.param("threefry", marks=pytest.mark.slow), "hash"])
 @pytest.mark.parametrize("micro_batches", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_micro_batches_drop_out_what_one_pass_does(state_0, generator, micro_batches):
     """Every dropout there is, on rows that hold unlike numbers of tokens."""
