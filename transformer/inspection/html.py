@@ -281,9 +281,9 @@ class _Axis:
         low, high = math.floor(self.low / step + 1e-9), math.ceil(self.high / step - 1e-9)
         return dataclasses.replace(self, low=low * step, high=high * step)
 
-    def ticks(self) -> list[Number]:
+    def ticks(self) -> list[float]:
         """Round values along the axis."""
-        step = max(_step(self.low, self.high), int(self.whole))
+        step = max(_step(self.low, self.high), float(self.whole))
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         return [number * step for number in range(first, last + 1)]
 

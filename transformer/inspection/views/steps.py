@@ -147,7 +147,7 @@ def _vectors(attention: AttentionTrace, layer: int, head: int) -> dict[str, np.n
     if attention.z is None:
         raise InputError("the trace has weights alone; capture it with capture='full'")
     return {
-        name: np.asarray(getattr(attention, name)[layer, head], np.float64)
+        name: np.asarray(getattr(attention, name)[layer, head])
         for name in ("query", "key", "value", "z")
     }
 
