@@ -39,7 +39,7 @@ from transformer.tokenizer import Tokenizer
 
 Part = View | Html
 
-NUMBERS = 12_000
+NUMBERS = 8_000
 """The most numbers of queries, keys and values on a page: of some heads where all have more. Also
 the most weights that the search shows: of the last layer where all have more.
 """

@@ -10,6 +10,9 @@ from transformer.inspection.views import picture
 from transformer.inspection.views.attention import labels
 from transformer.inspection.views.view import View
 
+DRAWN = 400
+"""The most cells of the still picture: the largest."""
+
 
 def numbers(
     values, rows: Sequence[str], columns: Sequence[str], *, measure: str, title: str
@@ -34,16 +37,17 @@ def numbers(
             f"{(len(rows), len(columns))}, each at least 1, are needed"
         )
     most = float(np.abs(array).max()) or 1.0
+    least = max(0.05 * most, np.sort(np.abs(array), axis=None)[-DRAWN:][0])
     row, column = np.unravel_index(np.abs(array).argmax(), array.shape)
     of_rows, of_columns = labels(rows), labels(columns)
     told = (
-        f"{measure}; round cells are negative, below 5% of the largest left out. The "
+        f"{measure}; round cells are negative, below {least / most:.0%} of the largest left out. The "
         f"largest is {array[row, column]:.3g}, for "
         f"{picture.joined(of_rows[row])} and {picture.joined(of_columns[column])}."
     )
     drawn = picture.heat_map(
         told,
-        np.where(np.abs(array) < 0.05 * most, 0, array / most),
+        np.where(np.abs(array) < least, 0, array / most),
         list(map(picture.joined, of_rows)),
         list(map(picture.joined, of_columns)),
     )
