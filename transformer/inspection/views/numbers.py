@@ -41,8 +41,8 @@ def numbers(
     row, column = np.unravel_index(np.abs(array).argmax(), array.shape)
     of_rows, of_columns = labels(rows), labels(columns)
     told = (
-        f"{measure}; round cells are negative, below {least / most:.0%} of the largest left out. The "
-        f"largest is {array[row, column]:.3g}, for "
+        f"{measure}; round cells are negative, below {least / most:.0%} of the largest left out. "
+        f"The largest is {array[row, column]:.3g}, for "
         f"{picture.joined(of_rows[row])} and {picture.joined(of_columns[column])}."
     )
     drawn = picture.heat_map(
