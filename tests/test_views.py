@@ -21,7 +21,7 @@ from transformer.inspection.views.attention import families, families_of
 from transformer.inspection.views.compare import compare
 from transformer.inspection.views.grid import grid
 from transformer.inspection.views.head_view import head_view, shares_between_heads
-from transformer.inspection.views.numbers import numbers
+from transformer.inspection.views.numbers import DRAWN, numbers
 from transformer.inspection.views.replay import replay
 from transformer.inspection.views.steps import Head, heads_of, recomputed, steps
 from transformer.inspection.views.view import FILES, HEAD_COLOURS, page
@@ -330,14 +330,23 @@ def test_of_the_last_layers_alone_a_comparison_keeps_their_numbers_and_the_whole
 def test_a_map_of_numbers_names_the_largest_and_has_as_many_names():
     view = numbers([[0.5, -2.0]], ["r"], ["a", "b"], **NATS)
     assert view.told == (
-        "Nats; round cells are negative, below 5% of the largest left out. The "
-        "largest is -2, for \u2068r\u2069 and \u2068b\u2069."
+        "Nats; round cells are negative, below 5% of the largest left out. "
+        "The largest is -2, for \u2068r\u2069 and \u2068b\u2069."
     )
     shown = data_of(view.html)["views"][0]
     assert (shown["values"], shown["most"]) == ([[0.5, -2.0]], 2.0)
     for wrong in ([[1.0]], [[1.0, np.nan]], []):
         with pytest.raises(InputError, match=r"\[rows, columns\] = \(1, 2\)"):
             numbers(wrong, ["r"], ["a", "b"], **NATS)
+
+
+def test_a_still_map_of_many_numbers_draws_the_largest():
+    values = 100 + np.random.default_rng(0).permutation(DRAWN + 8).reshape(8, -1)
+    names = [[str(place) for place in range(length)] for length in values.shape]
+    view = numbers(-values, *names, **NATS)
+    # Cells of one shade are one path.
+    assert sum(path["d"].count("M") for path in Reader(view.picture).all("path")) == DRAWN
+    assert f"below {108 / (DRAWN + 107):.0%} of the largest left out" in view.told
 
 
 def test_steps_need_vectors_of_one_pass():
@@ -538,8 +547,10 @@ def test_a_still_head_view_names_its_heads_and_draws_what_is_not_weak():
     read = Reader(head_view(both, heads=[1, 3], row=2).picture)
     weights = both[0].weights[-1][[1, 3], 2]
     lines = [path for path in read.all("path") if "L" in path["d"]]
-    expected = [f"{weight:.2f}" for weight in weights.ravel().tolist() if weight >= 0.01]
+    expected = [f"{weight:.2f}" for weight in weights.ravel().tolist() if weight >= 0.05]
     assert [line["stroke-opacity"] for line in lines] == expected
+    squares = [path for path in read.all("path") if "L" not in path["d"]]
+    assert len(squares) == (weights >= 0.01).sum() > len(lines)
     assert [text for text in read.shown if text.isdigit()] == ["2", "4"]
 
 

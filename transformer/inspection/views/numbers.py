@@ -37,7 +37,9 @@ def numbers(
             f"{(len(rows), len(columns))}, each at least 1, are needed"
         )
     most = float(np.abs(array).max()) or 1.0
-    least = max(0.05 * most, np.sort(np.abs(array), axis=None)[-DRAWN:][0])
+    least = 0.05 * most
+    if array.size > DRAWN:
+        least = max(least, np.sort(np.abs(array), axis=None)[-DRAWN])
     row, column = np.unravel_index(np.abs(array).argmax(), array.shape)
     of_rows, of_columns = labels(rows), labels(columns)
     told = (

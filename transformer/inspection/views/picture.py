@@ -93,10 +93,10 @@ def token_lines(
             if weight < 0.01:
                 continue
             x, end = right + 13 * head + 4, y(column) + (head + 0.5) * 14 / len(weights) - 7
-            # The width is 1 of itself, which is said of the many faint lines by leaving it out.
-            width = f"{1 + 3 * weight:.1f}" if weight > 0.1 else None
-            line = {"stroke_opacity": f"{weight:.2f}", "stroke_width": width}
-            lines.append(element("path", d=f"M{left},{y(row)}L{right},{end:.4g}", **line))
+            # A fainter line would not be seen; what it says is in the square.
+            if weight >= 0.05:
+                line = {"stroke_opacity": f"{weight:.2f}", "stroke_width": f"{1 + 3 * weight:.1f}"}
+                lines.append(element("path", d=f"M{left},{y(row)}L{right},{end:.4g}", **line))
             square = {"d": f"M{x},{y(column) - 8}h12v16h-12z"}
             squares.append(element("path", **square, fill_opacity=f"{weight**0.5:.2f}"))
         drawing += [element("g", *lines, stroke=colour), element("g", *squares, fill=colour)]
