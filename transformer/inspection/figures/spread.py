@@ -48,11 +48,11 @@ def plot_spread(
     bounds = None if limits is None else sizes.array("limits", limits, "R")
 
     left = max(style.text_width(style.shown(name), 8) for name in names) + 0.15
-    top, high = 0.3, _ROW * len(names)
+    top, height = 0.3, _ROW * len(names)
     width = left + _WIDTH + 0.2  # the last tick's number is wider than the axis
-    picture = style.sheet(width, top + high + 0.5, title)
-    content = style.canvas(picture, width, top + high + 0.5)
-    ax = style.axes(picture, left, top, _WIDTH, high)
+    picture = style.sheet(width, top + height + 0.5, title)
+    content = style.canvas(picture, width, top + height + 0.5)
+    ax = style.axes(picture, left, top, _WIDTH, height)
     ax.set_label("spread")
     rows = np.arange(len(names))
     ax.hlines(rows, 0, 1, transform=ax.get_yaxis_transform(), color=style.FAINT, linewidth=0.6)
@@ -74,6 +74,10 @@ def plot_spread(
         look = {"color": style.VERMILION, "linestyle": "none", "marker": "D", "markersize": 5.5}
         drawn += ax.plot(marks, rows, fillstyle="none", mew=1.4, **look)
         said.append(marked_name)
+    # Ticks beyond the axis are not drawn, but would count as text beyond the page.
+    low, high = ax.get_xlim()
+    ax.set_xticks([tick for tick in ax.get_xticks() if low <= tick <= high])
+    ax.set_xlim(low, high)
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.set_yticks(rows, [style.shown(name) for name in names])
     ax.tick_params(axis="y", length=0)
