@@ -27,9 +27,9 @@ KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
 class PerHead:
     """A number for every head, by kind of attention; stacks may differ in layers and heads."""
 
-    encoder: Float[Array, "*B L N"]
-    decoder: Float[Array, "*B M K"]
-    cross: Float[Array, "*B M K"]
+    encoder: Float[Array, "*B _L _N"]
+    decoder: Float[Array, "*B _L _N"]
+    cross: Float[Array, "*B _L _N"]
 
 
 @flax.struct.dataclass

@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every figure draws the data that it is given."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from drawings import TINY, drawn, every_text, framed, labels, panel, sentence, softmax, values
+from PIL import Image
+
+from transformer.config import DecodeConfig, TransformerConfig
+from transformer.errors import InputError
+from transformer.inspection import figures, search_log
+from transformer.inspection.figures import style
+from transformer.inspection.figures.style import shown
+from transformer.inspection.trace import run
+from transformer.positions import sinusoids
+
+
+def test_attention_draws_the_weights_and_crosses_out_what_the_mask_forbids():
+    s = sentence("short")
+    figure = drawn("attention")
+    found = values(figure)
+    np.testing.assert_array_equal(found.data, s.decoder[0, 0])
+    np.testing.assert_array_equal(found.mask, ~s.causal)
+    [ax] = [ax for ax in figure.axes if ax.images]
+    assert labels(ax.yaxis) == ["▁The → ▁animal", "▁animal → didn", "didn → i4", "i4 → </s>"]
+    assert labels(ax.xaxis) == s.target_in
+    written = [text.get_text() for text in ax.texts]
+    assert written == [f"{value:.2f}" for value in s.decoder[0, 0][s.causal]]
+
+
+def test_the_grid_draws_every_layer_and_head_or_those_asked_for():
+    s = sentence("short")
+    figure = drawn("attention_grid")
+    for layer in range(3):
+        for head in range(8):
+            found = values(figure, f"layer {layer + 1} head {head + 1}")
+            np.testing.assert_array_equal(found, s.cross[layer, head])
+    some = figures.plot_attention_grid(s.cross, s.rows, s.source, layers=[-1], heads=[5, 0])
+    panels = [ax.get_label() for ax in some.axes if ax.get_label().startswith("layer")]
+    assert panels == ["layer 3 head 6", "layer 3 head 1"]
+
+
+def test_the_grid_of_a_long_sentence_numbers_its_tokens_and_says_which_is_which():
+    written = " ".join(text.get_text() for text in every_text(drawn("attention_grid", "long")))
+    assert "keys:   1 ▁The   2 ▁animal" in written
+    assert "queries:   1 ▁The → ▁animal" in written
+
+
+def test_heads_of_one_token_sum_to_one_over_the_keys():
+    s = sentence("short")
+    figure = drawn("token_heads")
+    np.testing.assert_array_equal(values(figure, "values"), s.encoder[1, :, 2].T)
+    np.testing.assert_allclose(values(figure, "values").sum(0), 1)
+    lines = {line.get_gid() for ax in figure.axes for line in ax.lines if line.get_gid()}
+    drawn_lines = np.argwhere(s.encoder[1, :, 2] > 0.01) + 1
+    assert lines == {f"head {head} key {key}" for head, key in drawn_lines}
+
+
+def test_shares_between_heads_sum_to_one_over_the_heads_and_are_called_so():
+    s = sentence("short")
+    figure = drawn("head_shares")
+    found = values(figure, "values")
+    row = s.decoder[1, :, 2, :3]
+    np.testing.assert_allclose(found[:3], (row / row.sum(0)).T)
+    np.testing.assert_allclose(found[:3].sum(1), 1)
+    assert found.mask[3:].all(), "no head may attend to what comes later"
+    assert "shares between heads" in figures.describe(figure)
+    assert any("As in the Illustrated Transformer's figure" in t.get_text() for t in figure.texts)
+
+
+def test_the_six_steps_of_a_hand_worked_case():
+    """q.k of 112 and 96 with keys of size 64: divided by 8, the weights are .88 and .12."""
+    q = np.zeros((2, 64))
+    q[0, 0] = 1.0
+    k = np.zeros((2, 64))
+    k[:, 0] = 112, 96
+    v = np.array([[1.0, 0.0], [0.0, 1.0]])
+    figure = figures.plot_attention_steps(
+        np.ones((2, 3)), q, k, v, 0, ["Thinking", "Machines"], z=[[0.8808, 0.1192]] * 2
+    )
+    written = {text.get_text() for text in every_text(figure)}
+    assert {"112.00", "96.00", "14.00", "12.00", "0.881", "0.119", "÷ √64"} <= written
+    np.testing.assert_allclose(values(figure, "result"), [[0.8808, 0.1192]], atol=1e-4)
+    np.testing.assert_allclose(values(figure, "weighted"), [[0.8808, 0], [0, 0.1192]], atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def trace(shallow):
+    """One sentence through a small model, everything captured."""
+    return jax.jit(lambda: run(*shallow, [4, 7, 5, 10, 2], [1, 5, 9, 4], capture="full")[1])()
+
+
+def test_steps_matrices_and_assembly_are_those_of_a_model_under_its_mask(trace, shallow):
+    """Which they check themselves, against the model's z and its output."""
+    params, _ = shallow
+    tokens, causal = ["a", "b", "c", "d"], np.tril(np.ones((4, 4), bool))
+    attention, layer, head = trace.decoder.self_attention, 1, 1
+    x = trace.decoder.residual[layer]
+    q, k, v, z = (
+        np.asarray(part)[layer, head]
+        for part in (attention.query, attention.key, attention.value, attention.z)
+    )
+    figure = figures.plot_attention_steps(x, q, k, v, 3, tokens, mask=causal, z=z)
+    np.testing.assert_allclose(values(figure, "result")[0], z[3], atol=1e-5)
+    kernels = params["decoder"][f"layer_{layer}"]["self_attention"]
+    of_head = [kernels[name][:, head] for name in ("query", "key", "value")]
+    figure = figures.plot_attention_matrices(x, *of_head, tokens, mask=causal, z=z)
+    np.testing.assert_allclose(values(figure, "Z"), z, atol=1e-5)
+    np.testing.assert_allclose(
+        values(figure, "weights").data, attention.weights[layer, head], atol=1e-6
+    )
+    every_z, output = np.asarray(attention.z)[layer], np.asarray(attention.output)[layer]
+    figure = figures.plot_head_assembly(every_z, kernels["output"], tokens, output=output)
+    np.testing.assert_allclose(values(figure, "sum"), output, atol=1e-5)
+    heads = [values(figure, f"head {n + 1}") for n in range(2)]
+    np.testing.assert_allclose(heads, attention.head_out[layer], atol=1e-5)
+    with pytest.raises(InputError, match=r"z\[3\] differs by .* the mask is the model's"):
+        figures.plot_attention_steps(x, q, k, v, 3, tokens, mask=np.eye(4, dtype=bool), z=z)
+    with pytest.raises(InputError, match="output differs by"):
+        figures.plot_head_assembly(every_z[::-1], kernels["output"], tokens, output=output)
+
+
+def test_positions_are_drawn_with_the_products_of_their_rows_by_distance():
+    figure = drawn("positional_encoding", "long")
+    for layout in ("interleaved", "halves"):
+        table = sinusoids(30, 24, layout)
+        np.testing.assert_array_equal(values(figure, f"{layout} table"), table)
+        np.testing.assert_allclose(values(figure, f"{layout} products"), table @ table.T)
+        line, _ = panel(figure, f"{layout} distances").lines
+        np.testing.assert_allclose(line.get_ydata(), table[0] @ table.T / 12, atol=1e-12)
+
+
+def test_a_row_of_the_decoder_names_tokens_of_any_kind_from_left_to_right():
+    mark = "\u200e"
+    rows = figures.read_predict(["<s>", "שלום", ""], ["שלום", "", "a"])
+    assert rows == [f"<s> → {mark}שלום{mark}", f"{mark}שלום{mark} → (empty)", "(empty) → a"]
+    assert [shown(row) for row in rows] == rows
+    assert style.text_width(mark, 8) == 0
+
+
+def test_vectors_of_any_width_are_drawn_in_colours_that_mean_the_same():
+    narrow, wide = np.eye(2, 3), -4 * np.eye(2, 5)
+    picture = figures.plot_vectors({"narrow": narrow, "wide": wide}, ["a", "b"])
+    images = {ax.get_label(): ax.images[0] for ax in picture.axes if ax.images}
+    np.testing.assert_array_equal(images["narrow"].get_array(), narrow)
+    np.testing.assert_array_equal(images["wide"].get_array(), wide)
+    assert images["narrow"].get_clim() == images["wide"].get_clim() == (-4.0, 4.0)
+    with pytest.raises(InputError, match="tokens has 3 tokens"):
+        figures.plot_vectors({"narrow": narrow}, ["a", "b", "c"])
+
+
+def test_the_residual_flow_is_drawn_as_lengths_shares_and_cosines():
+    x, added, after = sentence("short").stream
+    figure = drawn("residual_flow")
+    lines = {line.get_label(): line.get_xdata() for line in panel(figure, "lengths").lines}
+    norm = functools.partial(np.linalg.norm, axis=-1)
+    expected = {"x": x, "f(x)": added, "x + f(x)": x + added, "goes on": after}
+    assert lines.keys() == expected.keys()
+    for name, vectors in expected.items():
+        np.testing.assert_allclose(lines[name], norm(vectors).mean(-1))
+    np.testing.assert_allclose(values(figure, "‖f(x)‖ / ‖x‖"), norm(added) / norm(x))
+    cosine = (x * (x + added)).sum(-1) / norm(x) / norm(x + added)
+    np.testing.assert_allclose(values(figure, "cosine of x and x + f(x)"), cosine)
+
+
+def test_the_output_distribution_before_and_after_with_its_losses():
+    s = sentence("short")
+    figure = drawn("output_distribution")
+    for name, logits in (("before training", s.logits[0]), ("after training", s.logits[1])):
+        probabilities = softmax(logits)
+        np.testing.assert_allclose(values(figure, name), -np.sort(-probabilities)[:, :5])
+        assert (f"{-np.log(probabilities[0, s.ids[0]]):.2f}") in {
+            text.get_text() for text in every_text(figure)
+        }
+    ranks = np.argsort(-s.logits[1], axis=-1)[:, :5]
+    expected = [f"right {t} {k}" for t, k in np.argwhere(ranks == s.ids[:, None])]
+    frames = [p.get_gid() for p in panel(figure, "after training").patches if p.get_gid()]
+    assert frames == expected
+    kl = (s.smooth * (np.log(s.smooth) - np.log(softmax(s.logits[1])))).sum(-1)
+    assert f"{kl[1]:.2f}" in {text.get_text() for text in every_text(figure)}
+
+
+def test_an_alignment_frames_the_gold_cells_of_the_row_that_predicts_or_reads():
+    s = sentence("short")
+    assert framed(drawn("alignment")) == ["gold 0 0", "gold 2 1", "gold 2 4"]
+    figure = figures.plot_alignment(
+        s.cross[0, 0],
+        s.source,
+        s.target_in,
+        s.target_out,
+        gold={(0, 0), (2, 1), (3, 4)},
+        convention="read",
+    )
+    assert framed(figure) == ["gold 1 0", "gold 3 1"], "the last token is never read"
+    np.testing.assert_array_equal(values(figure), s.cross[0, 0])
+    assert "align the token it reads" in figures.describe(figure)
+
+
+def test_the_film_strip_follows_a_result_through_the_log():
+    s = sentence("short")
+    figure = drawn("decoding")
+    path = s.log.path()
+    expected = [
+        step.cross_attention[beam, -1].mean(0) for step, beam in zip(s.log.steps, path, strict=True)
+    ]
+    np.testing.assert_array_equal(values(figure, "attention"), expected)
+    tops = [np.exp(step.top_log_probs[b]) for step, b in zip(s.log.steps, path, strict=True)]
+    np.testing.assert_array_equal(values(figure, "probabilities"), tops)
+    second = figures.plot_decoding(s.log, s.vocabulary, result=1, layer=0, head=3)
+    assert len(values(second, "attention")) == 3
+    beam = s.log.path(1)[2]
+    np.testing.assert_array_equal(
+        values(second, "attention")[2], s.log.steps[2].cross_attention[beam, 0, 3]
+    )
+
+
+def test_the_beam_tree_has_every_hypothesis_and_what_it_goes_on_from():
+    s = sentence("short")
+    figure = drawn("beam_tree")
+    gids = {line.get_gid() for ax in figure.axes for line in ax.lines if line.get_gid()}
+    edges = {
+        f"edge {index} {beam} from {parent}"
+        for index, step in enumerate(s.log.steps)
+        for beam, parent in enumerate(step.parents)
+    }
+    assert {gid for gid in gids if gid.startswith("edge")} == edges
+    finished = {f"finished {n} {f.beam}" for n, p in enumerate(s.log.steps) for f in p.finished}
+    assert gids - edges == finished
+    thick = {
+        line.get_gid() for ax in figure.axes for line in ax.lines if line.get_linewidth() > 2.2
+    }
+    best = s.log.path()
+    assert thick == {
+        f"edge {n} {beam} from {s.log.steps[n].parents[beam]}" for n, beam in enumerate(best) if n
+    }
+    written = {text.get_text() for text in every_text(figure)}
+    assert "★ -5.50   score -1.500" in written
+    assert {f"{total:.2f}" for total in s.log.steps[2].log_probs} <= written
+
+
+@pytest.mark.slow
+def test_a_search_is_animated_on_a_page_without_scripts(tmp_path):
+    s = sentence("short")
+    page = figures.animate_decoding(s.log, s.vocabulary, tmp_path / "f.html").read_text("utf-8")
+    frames = len(s.log.results[0].tokens) + 1
+    assert page.count("<img ") == page.count('type="radio"') == frames
+    assert page.count('alt="Step ') == frames - 1
+    assert "<script" not in page
+
+
+@pytest.mark.slow
+def test_a_real_search_is_drawn_and_animated(shallow, tmp_path):
+    log = search_log.record(*shallow, [4, 7, 5, 10, 2], decode=DecodeConfig(beams=3, max_length=5))
+    vocabulary = [f"w{place}" for place in range(11)]
+    tree = figures.plot_beam_tree(log, vocabulary)
+    assert "Beam search with 3 beams" in figures.describe(tree)
+    figures.plot_decoding(log, vocabulary)
+    frames = len(log.results[0].tokens) + 1
+    for ending in ("gif", "html"):
+        files = [
+            figures.animate_decoding(log, vocabulary, tmp_path / f"{n}.{ending}") for n in (1, 2)
+        ]
+        first, second = (file.read_bytes() for file in files)
+        assert first == second
+    with Image.open(tmp_path / "1.gif") as image:
+        assert image.n_frames == frames
+        assert b"Step 1 of" in image.info["comment"]
+    page = (tmp_path / "1.html").read_text(encoding="utf-8")
+    assert page.count("<img ") == page.count('type="radio"') == frames
+    assert page.count('alt="Step ') == frames - 1
+    assert "<script" not in page
+    assert "http:" not in page.replace("http://www.w3.org", "")
+    assert "https:" not in page
+
+
+def test_the_logit_lens_draws_the_best_token_of_every_layer():
+    s = sentence("short")
+    figure = drawn("logit_lens")
+    probabilities = softmax(s.logits)
+    np.testing.assert_allclose(values(figure), probabilities.max(-1).T)
+    best = s.logits.argmax(-1).T
+    assert framed(figure) == [f"right {t} {n}" for t, n in np.argwhere(best == s.ids[:, None])]
+
+
+def test_tables_maps_and_attributions_draw_their_numbers():
+    table = {"encoder": [[0.5, -1.0]], "cross": [[1.0], [0.25]]}
+    figure = figures.plot_head_table(table)
+    for name, expected in table.items():
+        np.testing.assert_array_equal(values(figure, name), expected)
+    assert "highest 0.50 at layer 1 head 1" in figures.describe(figure)
+    written = {
+        text.get_text() for text in every_text(figures.plot_head_table({"a": [[-0.001, -1]]}))
+    }
+    assert {"0.00", "-1.00"} <= written and "-0.00" not in written
+    effect = np.array([[0.0, 0.25], [1.0, 0.5]])
+    figure = figures.plot_patch_map(effect, ["a", "b"])
+    np.testing.assert_array_equal(values(figure), effect[::-1])
+    [ax] = [ax for ax in figure.axes if ax.images]
+    assert labels(ax.yaxis) == ["after layer 1", "input"]
+    figure = figures.plot_attribution([[1.0, -2.0, 0.5]], ["a", "b"], ["c"], ["x"])
+    np.testing.assert_array_equal(values(figure, "source"), [[1.0, -2.0]])
+    np.testing.assert_array_equal(values(figure, "prefix"), [[0.5]])
+    assert "'x' most to source 'b' (-2.00)" in figures.describe(figure)
+
+
+def test_a_spread_has_a_dot_for_every_model_and_marks_one():
+    figure = figures.plot_spread(
+        {"encoder": [0.0, 0.5], "cross": [1.0, -0.25]},
+        label="score",
+        marked=[0.1, 0.9],
+        limits=[2, 3],
+    )
+    [ax] = [ax for ax in figure.axes if ax.get_label() == "spread"]
+    assert labels(ax.yaxis) == ["encoder", "cross"]
+    drawn = {tuple(np.atleast_1d(line.get_xdata())) for line in ax.lines}
+    assert {(0.0, 1.0), (0.5, -0.25), (0.1, 0.9), (2.0, 3.0)} <= drawn
+    assert "cross: -0.25 to 1.00, this model 0.90, limit 3.00" in figures.describe(figure)
+    with pytest.raises(InputError, match="marked has shape .1., .R., but the names of values"):
+        figures.plot_spread({"a": [1.0], "b": [2.0]}, label="score", marked=[1.0])
+
+
+def test_masks_of_all_three_kinds_of_attention():
+    figure = drawn("masks")
+    keys = np.array([True, True, True, False, False])
+    np.testing.assert_array_equal(values(figure, "encoder").mask, np.tile(~keys, (5, 1)))
+    np.testing.assert_array_equal(values(figure, "encoder-decoder").mask, np.tile(~keys, (4, 1)))
+    np.testing.assert_array_equal(values(figure, "decoder").mask, ~sentence("short").causal)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, {"2 encoder", "3 decoder", "pre-norm"}),
+        ({"norm": "post", "num_layers": 9, "encoder_layers": None}, {"9 encoder", "post-norm"}),
+        ({"positions": "learned", "attention_bias": True, "d_k": 5, "d_v": 4}, {"parameters"}),
+    ],
+)
+def test_the_architecture_counts_what_the_model_declares(changes, said):
+    config = TINY.replace(**changes)
+    figure = figures.plot_architecture(config)
+    told = figures.describe(figure)
+    assert all(words in told for words in said)
+    written = " ".join(text.get_text() for text in every_text(figure))
+    assert f"× {config.depth('decoder')}" in written
+    assert "masked self-attention, 3 heads" in written
+
+
+def test_the_base_model_has_the_parameters_of_the_paper():
+    figure = figures.plot_architecture(TransformerConfig())
+    assert "63,045,632 parameters" in figures.describe(figure)
+    assert "Q, K, V 512×8×64, O 8×64×512" in {text.get_text() for text in every_text(figure)}
