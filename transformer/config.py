@@ -183,12 +183,16 @@ class DecodeConfig(Group):
     """Minimum Bayes risk: by which sentence score translations are alike."""
     batch_size: int = 64
     """Sentences decoded together."""
+    shortlist: int | None = None
+    """Beam search over the most frequent sub-words and so many translations of each sub-word of the
+    source, as `experiments.shortlist` learns them; over all unless given. Faster, not the same.
+    """
 
     def validate(self) -> None:
         """Positive sizes, groups that divide the beams, shares that are shares."""
         self.require_positive(
             *("beams", "groups", "max_length", "batch_size", "extra_length"),
-            *("block_ngrams", "top_k", "mbr_samples"),
+            *("block_ngrams", "top_k", "mbr_samples", "shortlist"),
         )
         self.require(
             self.beams % self.groups == 0,
@@ -204,9 +208,10 @@ class DecodeConfig(Group):
         self.require(0 < self.top_p <= 1, "top_p", "above 0 and at most 1")
         self.require(0 <= self.min_p <= 1, "min_p", "at least 0 and at most 1")
         self.require(0 <= self.seed < 2**32, "seed", "at least 0 and below 2^32")
+        self.require(1 <= (self.shortlist or 1) <= 100, "shortlist", "1 to 100")
         # A field that would silently do nothing is more likely a mistake.
         sampling = ("temperature", "top_k", "top_p", "min_p")
-        for name in sampling if self.method == "beam" else ("groups",):
+        for name in sampling if self.method == "beam" else ("groups", "shortlist"):
             untouched = getattr(self, name) == getattr(type(self), name)
             self.require(untouched, name, f"left out with decode.method={self.method!r}")
 
@@ -255,13 +260,10 @@ class DataConfig(Group):
     tokenizer_model: str | None = None
     """... unless the path of one is given here."""
     character_coverage: float = 1.0
-    """The share of the training text's characters that the vocabulary holds; the rarest are left
-    out.
-    """
+    """The share of the training text's characters in the vocabulary; the rarest are left out."""
     subword_sampling: float = 0.0
-    """Training reads a sentence's sub-words sampled anew each epoch: with bpe the probability of
-    skipping a merge (0.1 is usual), with unigram the exponent of the sampled probabilities; 0 is
-    off.
+    """Sub-words are sampled anew each epoch: with bpe the probability of skipping a merge (0.1 is
+    usual), with unigram the exponent of the sampled probabilities; 0 is off.
     """
     token_cache: str | None = None
     """Folder of tokenized corpora, which runs may share; the workdir's ``tokens`` unless given."""
@@ -275,9 +277,7 @@ class DataConfig(Group):
     tokens_per_batch: int = 4096
     """Target positions (rows x length) of a training batch; its source has as many."""
     bucket_lengths: tuple[int, ...] = (16, 32, 64, 100)
-    """Batches come in these lengths only, so that few shapes are compiled; the last is
-    max_length.
-    """
+    """Batches come in these lengths only, so that few shapes are compiled; the last: max_length."""
     row_multiple: int = 8
     """The number of rows is a multiple of this, whatever the mesh."""
     packing: bool = False

@@ -61,7 +61,8 @@ def next_log_probs(
     if constraints.block_ngrams is not None:
         allowed = allowed & ~_repeats(produced, index, constraints.block_ngrams, token.size)
     if constraints.min_length:
-        going_on = allowed & (token != EOS_ID)
+        # A logit of NEVER says that the model itself rules a token out.
+        going_on = allowed & (token != EOS_ID) & (logits > NEVER / 2)
         may_end = (index >= constraints.min_length) | ~going_on.any(-1, keepdims=True)
         allowed = going_on | (may_end & (token == EOS_ID))
     if constraints.prefix is not None:

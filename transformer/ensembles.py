@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Float, Int, Params
+from transformer.shortlist import Shortlist
 
 
 class Ensemble(nn.Module):
@@ -38,11 +39,13 @@ class Ensemble(nn.Module):
         beams: int,
         length: int,
         groups: int = 1,
+        shortlist: Shortlist | None = None,
     ) -> tuple[Any, ...]:
         """Every member's cache."""
         members = zip(self.models, memories, strict=True)
         return tuple(
-            model.init_cache(memory, source, beams, length, groups) for model, memory in members
+            model.init_cache(memory, source, beams, length, groups, shortlist)
+            for model, memory in members
         )
 
     def step(

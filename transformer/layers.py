@@ -485,6 +485,10 @@ class Embedding(_Parametric):
         vectors = vectors + positions.astype(vectors.dtype)
         return self.dropped(vectors, self.config.dropout, self.config.dropout_generator, rows)
 
-    def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-        """The pre-softmax linear map, whose kernel is the embedding table (paper 3.4)."""
-        return project("BTD,VD->BTV", x, self.table)
+    def logits(
+        self, x: Float[Array, "B T D"], table: Float[Array, "V D"] | None = None
+    ) -> Float[Array, "B T V"]:
+        """The pre-softmax linear map, whose kernel is the embedding table (paper 3.4), or the rows
+        of it that are given.
+        """
+        return project("BTD,VD->BTV", x, self.table if table is None else table)

@@ -39,6 +39,7 @@ from transformer.layers import (
 )
 from transformer.masks import ancestry_mask, causal_mask, packed_mask, padding_mask
 from transformer.positions import within_segments
+from transformer.shortlist import Shortlist
 
 
 @flax.struct.dataclass
@@ -53,6 +54,10 @@ class DecodeCache:
     """
     index: Int[Array, ""]
     """The target position that the next step computes."""
+    shortlist: Shortlist | None = None
+    """The sub-words that may follow, if not all may ..."""
+    table: Float[Array, "V D"] | None = None
+    """... and their rows of the embedding table, in the compute dtype."""
 
 
 class Encoder(nn.Module):
@@ -264,18 +269,25 @@ class Transformer(nn.Module):
         beams: int,
         length: int,
         groups: int = 1,
+        shortlist: Shortlist | None = None,
     ) -> DecodeCache:
         """Room for `length` target tokens of `beams` hypotheses a sentence.
 
         Args:
           groups: into how many, of equal size, the beams are divided that never go on from a beam
             of another group. For each beam, self-attention reads the keys of its whole group.
+          shortlist: steps read and predict sub-words by their places in it, and no others.
         """
+        table = None
+        if shortlist is not None:
+            table = self.embedding.table[shortlist.ids].astype(memory.dtype)
         return DecodeCache(
             layers=self.decoder.init_cache(memory, beams, length, groups),
             source_mask=padding_mask(source),
             ancestry=jnp.zeros((len(memory) * groups, beams // groups, length), jnp.int32),
             index=jnp.zeros((), jnp.int32),
+            shortlist=shortlist,
+            table=table,
         )
 
     def step(
@@ -287,8 +299,14 @@ class Transformer(nn.Module):
         itself = jnp.arange(beams, dtype=jnp.int32)[:, None]
         now = jnp.arange(length) == cache.index
         cache = cache.replace(ancestry=jnp.where(now, itself, cache.ancestry))
+        shortlist = cache.shortlist
+        if shortlist is not None:
+            tokens = shortlist.ids[tokens]
         x, layers = self.decoder.step(self.embedding.embed(tokens, position), cache)
-        return self.embedding.logits(x), cache.replace(layers=layers, index=cache.index + 1)
+        logits = self.embedding.logits(x, cache.table)
+        if shortlist is not None:
+            logits = shortlist.limit(logits)
+        return logits, cache.replace(layers=layers, index=cache.index + 1)
 
     @staticmethod
     def reorder(cache: DecodeCache, parents: Int[Array, "B K"]) -> DecodeCache:
@@ -320,6 +338,7 @@ class Transformer(nn.Module):
             layers=tuple(layer.take(sentences) for layer in cache.layers),
             source_mask=cache.source_mask[sentences],
             ancestry=rows_of(cache.ancestry, sentences, batch),
+            shortlist=cache.shortlist and cache.shortlist.take(sentences),
         )
 
 

@@ -21,6 +21,7 @@ from transformer.arrays import PAD_ID, Array, Float, Int, Key, Params, UInt
 from transformer.config import DecodeConfig
 from transformer.constraints import Constraints
 from transformer.sharding import replicated
+from transformer.shortlist import Shortlist
 from transformer.training import Batch, score_step
 
 Rows = TypeVar("Rows")
@@ -60,6 +61,7 @@ def decode(
     prefix: Int[Array, "B M"] | None,
     lines: Int[Array, " B"] | None,
     seed: UInt[Array, ""],
+    shortlist: Shortlist | None = None,
     *,
     mesh: Mesh,
     model: nn.Module,
@@ -75,6 +77,7 @@ def decode(
       prefix: what each translation begins with, padded with 0.
       lines: the number of each sentence; samples depend on it and on the seed.
       seed: in place of `config.seed`, so that the compiled program is the same for all.
+      shortlist: the sub-words that may be in a translation, if not all may.
       mesh: static, as all that follows.
       model: of any family.
       config: how to search or to sample.
@@ -85,12 +88,22 @@ def decode(
     if lines is not None:
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.key(seed), lines)
 
-    def compute(params: Params, rows: tuple) -> decoding.Hypotheses:
+    ids, listed = (None, None) if shortlist is None else (shortlist.ids, shortlist.listed)
+
+    def compute(shared: tuple, rows: tuple) -> decoding.Hypotheses:
+        params, ids = shared
+        *rows, listed = rows
         return search(
-            params, *rows, model=model, config=config, results=results, max_length=max_length
+            params,
+            *rows,
+            None if ids is None else Shortlist(ids, listed),
+            model=model,
+            config=config,
+            results=results,
+            max_length=max_length,
         )
 
-    return row_by_row(compute, mesh)(params, (source, prefix, keys))
+    return row_by_row(compute, mesh)((params, ids), (source, prefix, keys, listed))
 
 
 @functools.partial(jax.jit, static_argnames=("mesh", "model"))
@@ -108,6 +121,7 @@ def search(
     source: Int[Array, "B S"],
     prefix: Int[Array, "B M"] | None = None,
     keys: Key[Array, " B"] | None = None,
+    shortlist: Shortlist | None = None,
     *,
     model: nn.Module,
     config: DecodeConfig,
@@ -123,10 +137,12 @@ def search(
     lengths = (source != PAD_ID).sum(-1)
     limits = jnp.where(lengths > 0, decoding.search_limits(lengths, config), 0)
     step = functools.partial(call, model.step)
+    if shortlist is not None and prefix is not None:
+        prefix = shortlist.places_of(prefix)
 
     def cache(beams: int, groups: int) -> decoding_loop.Cache:
         room = decoding_loop.rooms(max_length)[0]
-        return call(model.init_cache, memory, source, beams, room, groups)
+        return call(model.init_cache, memory, source, beams, room, groups, shortlist)
 
     options = {
         "max_length": max_length,
@@ -137,7 +153,7 @@ def search(
         "constraints": Constraints(config.min_length, config.block_ngrams, prefix),
     }
     if config.method == "beam":
-        return decoding.beam_search(
+        found = decoding.beam_search(
             step,
             model.reorder,
             cache(config.beams, config.groups),
@@ -148,15 +164,19 @@ def search(
             diversity=config.diversity,
             **options,
         )
-    return sampling.sample(
-        step,
-        cache(results, results),
-        limits,
-        keys,
-        samples=results,
-        temperature=config.temperature,
-        top_k=config.top_k,
-        top_p=config.top_p,
-        min_p=config.min_p,
-        **options,
-    )
+    else:
+        found = sampling.sample(
+            step,
+            cache(results, results),
+            limits,
+            keys,
+            samples=results,
+            temperature=config.temperature,
+            top_k=config.top_k,
+            top_p=config.top_p,
+            min_p=config.min_p,
+            **options,
+        )
+    if shortlist is None:
+        return found
+    return found.replace(tokens=shortlist.ids[found.tokens])

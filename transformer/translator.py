@@ -24,6 +24,8 @@ from transformer.checkpoints import Checkpoints
 from transformer.config import Config, ParallelConfig
 from transformer.constraints import NEVER
 from transformer.errors import InputError
+from transformer.lexicon import Lexicon, shortlisted
+from transformer.shortlist import Shortlist
 from transformer.tokenizer import Tokenizer
 from transformer.training import Batch
 
@@ -44,6 +46,9 @@ class Translation:
     tokens: tuple[int, ...]
     """Ids, the end token last."""
 
+
+LEXICON = "shortlist.npz"
+"""What `experiments.shortlist` leaves in a workdir."""
 
 NOTHING = Translation("", 0.0, 0.0, ())
 """The translation of an empty line."""
@@ -66,6 +71,7 @@ class Translator:
         tokenizer: Tokenizer,
         model: nn.Module | None = None,
         mesh: Mesh | None = None,
+        lexicon: Lexicon | None = None,
     ):
         """See `from_workdir` for a trained one.
 
@@ -75,10 +81,18 @@ class Translator:
           tokenizer: of the model's vocabulary.
           model: in place of the one of `config.model`.
           mesh: in place of the one of `config.parallel`.
+          lexicon: what `config.decode.shortlist` makes its shortlists of.
 
         Raises:
-          InputError: when there are fewer devices than `config.parallel` asks for.
+          InputError: when there are fewer devices than `config.parallel` asks for, or when there is
+            no lexicon for shortlists.
         """
+        if config.decode.shortlist is not None and lexicon is None:
+            raise InputError(
+                f"decode.shortlist is {config.decode.shortlist}, but no lexicon is given; give "
+                "lexicon=Lexicon.load(...), or leave decode.shortlist out"
+            )
+        self.lexicon = lexicon
         self.config = config
         self.tokenizer = tokenizer
         self.model = model or families.build(config.model)
@@ -110,7 +124,8 @@ class Translator:
 
         Raises:
           InputError: when a workdir is missing, unfinished or damaged, when the vocabularies
-            differ, or when there are fewer devices than `config.parallel` asks for.
+            differ, when there are fewer devices than `config.parallel` asks for, or when there is
+            no lexicon for `config.decode.shortlist`.
         """
         workdir = paths.reachable(workdir)
         config = config or config_to_read(workdir)
@@ -122,10 +137,13 @@ class Translator:
         for directory, own in zip([workdir, *others], configs, strict=True):
             with Checkpoints(directory, own.training) as checkpoints:
                 params.append(checkpoints.restore_params(abstract_params(own), average, around))
+        lexicon = None
+        if config.decode.shortlist is not None:
+            lexicon = Lexicon.load(workdir / LEXICON, config.model.vocab_size)
         if not others:
-            return cls(config, params[0], tokenizer, mesh=mesh)
+            return cls(config, params[0], tokenizer, mesh=mesh, lexicon=lexicon)
         model, joined = ensembles.join([families.build(own.model) for own in configs], params)
-        return cls(config, joined, tokenizer, model, mesh)
+        return cls(config, joined, tokenizer, model, mesh, lexicon)
 
     def __call__(self, sentences: Sequence[str]) -> list[Translation]:
         """The best translation of each sentence, in order."""
@@ -201,10 +219,11 @@ class Translator:
                 self.params,
                 *self._placed((source, prefix, lines)),
                 np.uint32(config.seed),
+                self._shortlist(source, prefix),
                 mesh=self.mesh,
                 model=self.model,
-                # The seed is an argument of its own, so that the program is the same for all.
-                config=config.replace(seed=0),
+                # Seed and shortlist are arguments, so that the program is the same for all.
+                config=config.replace(seed=0, shortlist=None),
                 results=results,
                 max_length=longest,
             )
@@ -212,6 +231,14 @@ class Translator:
             hypotheses = zip(found.tokens, found.scores, found.log_probs, strict=True)
             for row, fields in zip(rows, hypotheses, strict=False):
                 yield row, [self._translation(*one) for one in zip(*fields, strict=True)]
+
+    def _shortlist(self, source: np.ndarray, prefix: np.ndarray | None) -> Shortlist | None:
+        """What the translations of a batch may consist of, on the mesh."""
+        if self.lexicon is None or self.config.decode.shortlist is None:
+            return None
+        listed = self.lexicon.listed(source, self.config.decode.shortlist, prefix)
+        ids, listed = shortlisted(listed)
+        return Shortlist(sharding.place(ids, sharding.replicated(self.mesh)), self._placed(listed))
 
     def _chosen(self, found: list[Translation], results: int) -> list[Translation]:
         """The first so many of what was found; with minimum Bayes risk, of what is least risky."""

@@ -111,7 +111,7 @@ def record(
 
     Raises:
       InputError: when the source is empty, padded, or has an id outside the vocabulary; for another
-        method than beam search, for diverse beams, and for more results than beams.
+        method than beam search, for diverse beams or a shortlist, and for more results than beams.
     """
     decode = decode or DecodeConfig()
     _check(config, source, decode, top, results)
@@ -148,6 +148,11 @@ def _check(
         raise InputError(
             f"decode.method is {decode.method!r} and decode.groups {decode.groups}, but only plain "
             "beam search can be recorded; set them to 'beam' and 1"
+        )
+    if decode.shortlist is not None:
+        raise InputError(
+            f"decode.shortlist is {decode.shortlist}, but only a search over the whole vocabulary "
+            "can be recorded; leave it out"
         )
     if not 1 <= results <= decode.beams:
         raise InputError(

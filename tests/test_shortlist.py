@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A search over a shortlist finds what NumPy finds over the listed words alone, for each sentence
+by itself, however it is searched.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import oracle
+import pytest
+from test_ensembles import member
+from test_translator import CONFIG, SENTENCES, TOKENIZER, close
+
+from transformer import ensembles, families, sharded_decoding
+from transformer.arrays import EOS_ID, UNK_ID
+from transformer.config import DecodeConfig, ParallelConfig
+from transformer.decoding_loop import LEAST
+from transformer.errors import InputError
+from transformer.inspection import search_log
+from transformer.lexicon import MOST, Lexicon, shortlisted
+from transformer.shortlist import Shortlist
+from transformer.translator import Translator, abstract_params
+
+SIZE = CONFIG.model.vocab_size
+WAYS = {
+    "beam search": {},
+    "greedy search": {"beams": 1},
+    "diverse beams and constraints": {
+        "beams": 4,
+        "groups": 2,
+        "min_length": 2,
+        "block_ngrams": 2,
+    },
+}
+
+
+def lexicon_of(translations):
+    """A lexicon in which word w is translated with word w + 1, w + 2, ... of the seven."""
+    table = np.zeros((SIZE, MOST), np.int32)
+    for word in range(4, SIZE):
+        for rank in range(translations):
+            table[word, rank] = 4 + (word - 4 + rank + 1) % (SIZE - 4)
+    return Lexicon(table, np.array([EOS_ID]))
+
+
+def translator(lexicon, shortlist=2, model=None, params=None, parallel=None, **decode):
+    """The tiny model with this lexicon."""
+    config = CONFIG.replace(
+        decode=CONFIG.decode.replace(shortlist=shortlist, **decode),
+        parallel=parallel or ParallelConfig(),
+    )
+    if model is None:
+        model = families.build(config.model)
+        params = oracle.random_params(model, seed=3)
+    return Translator(config, params, TOKENIZER, model, lexicon=lexicon)
+
+
+@pytest.fixture(scope="module")
+def few():
+    """Lists of the end token, each word of the source and the two after it."""
+    return lexicon_of(2)
+
+
+def renormalised(next_words, listed):
+    """The same function over the listed words alone."""
+
+    def log_probs(prefix):
+        row = np.where(listed, next_words(prefix), -np.inf)
+        return row - np.logaddexp.reduce(row)
+
+    return log_probs
+
+
+def searched(next_words, listed, source, config):
+    """What beam search by NumPy finds: (score, log P, tokens), best first."""
+    found, _ = oracle.beam(
+        renormalised(next_words, listed),
+        len(source) + config.extra_length,
+        config.beams,
+        config.beams,
+        config.length_penalty,
+        config.alpha,
+    )
+    return found
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_the_best_translations_are_those_of_the_listed_words_alone(few, beams):
+    own = translator(few, beams=beams)
+    params = oracle.arrays(own.params)
+    sentences = ["a b", "c", "g a g"]
+    for sentence, results in zip(sentences, own.nbest(sentences, beams), strict=True):
+        [source] = TOKENIZER.encode([sentence])
+        [listed] = few.listed(np.array([source]), 2)
+        next_words = oracle.next_words(params, own.config.model, source)
+        expected = searched(next_words, listed, source, own.config.decode)
+        assert [result.tokens for result in results] == [tokens for _, _, tokens in expected]
+        for result, (score, log_prob, _) in zip(results, expected, strict=True):
+            np.testing.assert_allclose(
+                [result.score, result.log_prob], [score, log_prob], atol=1e-5
+            )
+            assert all(listed[token] for token in result.tokens)
+
+
+def test_an_ensemble_averages_what_each_member_gives_the_listed_words(few):
+    models, params = zip(*map(member, (0, 1)), strict=True)
+    own = translator(few, 2, *ensembles.join(list(models), list(params)))
+    sentences = ["a b", "g a g"]
+    for sentence, results in zip(sentences, own.nbest(sentences, 3), strict=True):
+        [source] = TOKENIZER.encode([sentence])
+        [listed] = few.listed(np.array([source]), 2)
+        each = [
+            renormalised(oracle.next_words(oracle.arrays(one), model.config, source), listed)
+            for model, one in zip(models, params, strict=True)
+        ]
+
+        def mean(prefix, each=each):
+            with np.errstate(divide="ignore"):
+                return np.log(np.mean([np.exp(one(prefix)) for one in each], axis=0))
+
+        expected = searched(mean, listed, source, own.config.decode)
+        assert [result.tokens for result in results] == [tokens for _, _, tokens in expected]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_list_of_all_words_changes_nothing(way):
+    everything = lexicon_of(SIZE - 4)
+    decode = WAYS[way]
+    listed, whole = (translator(everything, number, **decode)(SENTENCES) for number in (MOST, None))
+    for one, other in zip(listed, whole, strict=True):
+        close(one, other)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_translation_depends_on_no_other_sentence(few, way):
+    own = translator(few, **WAYS[way])
+    together = own(SENTENCES)
+    for row in (0, 2, 7):
+        [alone] = own.nbest(SENTENCES[row : row + 1], 1, first_line=1 + row)
+        close(together[row], alone[0])
+
+
+def test_sentences_that_retire_keep_their_lists(few):
+    sentences = [*SENTENCES, *(f"{sentence} a" for sentence in SENTENCES)]
+    together, apart = (
+        translator(few, batch_size=size)(sentences) for size in (LEAST + 4, LEAST // 2)
+    )
+    for one, other in zip(together, apart, strict=True):
+        close(one, other)
+
+
+@pytest.mark.parametrize(
+    "parallel", [{"data": 3}, {"model": 2, "preset": "tensor", "rules": ("vocab=",)}]
+)
+def test_translations_are_the_same_on_every_mesh(few, parallel):
+    one = translator(few)(SENTENCES)
+    many = translator(few, parallel=ParallelConfig(**parallel))(SENTENCES)
+    for some, others in zip(many, one, strict=True):
+        close(some, others)
+
+
+def test_a_prefix_may_have_what_is_not_listed(few):
+    own = translator(few)
+    free, forced = own(["a"]), own.nbest(["a"], 1, prefixes=["g f"])[0]
+    [prefix] = TOKENIZER.encode(["g f"])
+    assert not set(free[0].tokens) & set(prefix[:-1])
+    assert list(forced[0].tokens[:2]) == prefix[:-1]
+
+
+def test_where_nothing_listed_may_follow_the_end_token_does_though_the_output_is_short():
+    """The list is the special ids and the source's word, of which none may come again."""
+    [found] = translator(lexicon_of(0), min_length=4, block_ngrams=1)(["a"])
+    [[word, end]] = TOKENIZER.encode(["a"])
+    assert sorted(found.tokens[:-1]) == [UNK_ID, word]
+    assert found.tokens[-1] == end
+
+
+def test_logits_are_computed_of_the_listed_words_alone(few):
+    """No product of the search is as wide as the vocabulary."""
+    config = CONFIG.replace(decode=CONFIG.decode.replace(max_length=6))
+    model = families.build(config.model)
+    source = np.array([[4, 5, EOS_ID]])
+    ids, listed = shortlisted(few.listed(source, 2))
+    ids, listed = ids[:9], listed[:, :9]
+    options = {"model": model, "config": config.decode, "results": 1, "max_length": 6}
+
+    def widths(shortlist):
+        search = functools.partial(sharded_decoding.search, **options)
+        jaxpr = jax.make_jaxpr(search)(abstract_params(config), source, None, None, shortlist)
+        products = [one for one in oracle.equations(jaxpr) if one.primitive.name == "dot_general"]
+        return {one.outvars[0].aval.shape[-1] for one in products}
+
+    assert SIZE in widths(None)
+    some = widths(Shortlist(ids, listed))
+    assert 9 in some
+    assert SIZE not in some
+
+
+def test_a_shortlist_needs_a_lexicon():
+    with pytest.raises(InputError, match=r"decode\.shortlist is 2, but no lexicon is given"):
+        translator(None)
+
+
+@pytest.mark.parametrize("number", [0, 101])
+def test_numbers_of_translations_that_no_lexicon_has_are_refused(number):
+    with pytest.raises(InputError, match=f"decode.shortlist.*{number}|{number}.*shortlist"):
+        DecodeConfig(shortlist=number).validate()
+
+
+@pytest.mark.parametrize("method", ["sample", "mbr"])
+def test_shortlists_are_for_beam_search(method):
+    with pytest.raises(InputError, match=rf"shortlist.*left out with decode.method={method!r}"):
+        DecodeConfig(method=method, shortlist=20)
+
+
+def test_a_search_is_recorded_over_the_whole_vocabulary_only():
+    model = families.build(CONFIG.model)
+    decode = dataclasses.replace(CONFIG.decode, shortlist=3)
+    with pytest.raises(InputError, match=r"decode\.shortlist is 3, but only a search over"):
+        search_log.record(oracle.random_params(model, seed=3), CONFIG.model, [4, 2], decode=decode)

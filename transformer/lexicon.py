@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which target sub-words the sub-words of a source sentence are translated with, learned from
+sentence pairs: what shortlists are made of.
+
+The probabilities are those of IBM Model 1 (Brown et al. 1993), the simplest model of translation:
+every target sub-word comes from one of the source's sub-words, whatever their order. The end token,
+which every source has, takes what comes from none of them.
+"""
+
+import dataclasses
+import io
+import zipfile
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+from etils import epath
+
+from transformer import paths
+from transformer.arrays import EOS_ID, NUM_SPECIAL_IDS, PAD_ID, Bool, Int
+from transformer.errors import InputError
+
+MOST = 100
+"""A lexicon has this many translations of each sub-word, and as many frequent sub-words, which are
+on every list.
+"""
+ITERATIONS = 5
+"""Of expectation-maximisation; the order of the most probable translations changes little after."""
+LEAST_ROOM = 512
+"""Shortlists have room for so many sub-words, or for twice, four times ... as many, so that few
+programs are compiled.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Lexicon:
+    """What is learned of a training text."""
+
+    translations: Int[np.ndarray, "V k"]
+    """Of each source sub-word, the most probable first; where there are fewer, 0 fills the row."""
+    frequent: Int[np.ndarray, " _"]
+    """The most frequent target sub-words, the end token among them."""
+
+    @classmethod
+    def learn(
+        cls,
+        sources: Sequence[Sequence[int]],
+        targets: Sequence[Sequence[int]],
+        vocab_size: int,
+    ) -> "Lexicon":
+        """From sentence pairs of token ids.
+
+        It takes memory for every source token with every target token of its pair: 40 bytes each,
+        which for 100,000 pairs of 25 tokens are 2.5 GB.
+        """
+        pair, probability = translation_probabilities(sources, targets, vocab_size)
+        source, target = np.divmod(pair, vocab_size)
+        order = np.lexsort((-probability, source))
+        source, target = source[order], target[order]
+        first = np.searchsorted(source, np.arange(vocab_size))
+        rank = np.arange(len(source)) - first[source]
+        translations = np.full((vocab_size, MOST), PAD_ID, np.int32)
+        best = rank < MOST
+        translations[source[best], rank[best]] = target[best]
+
+        counts = np.bincount(np.concatenate([*map(np.asarray, targets)]), minlength=vocab_size)
+        frequent = np.argsort(-counts, kind="stable")[: min(MOST, np.count_nonzero(counts))]
+        return cls(translations, np.union1d(frequent, [EOS_ID]).astype(np.int32))
+
+    def save(self, path: epath.Path) -> None:
+        """Writes the lexicon, whole or not at all."""
+        file = io.BytesIO()
+        np.savez_compressed(file, translations=self.translations, frequent=self.frequent)
+        paths.write_whole(path, file.getvalue())
+
+    @classmethod
+    def load(cls, path: epath.Path, vocab_size: int) -> "Lexicon":
+        """Reads what `save` wrote.
+
+        Raises:
+          InputError: when there is none, or when it is damaged or of another vocabulary.
+        """
+        again = f"make it with python -m experiments.shortlist --workdir={path.parent}"
+        if not path.exists():
+            raise InputError(f"{path} is missing, which decode.shortlist needs; {again}")
+        try:
+            with np.load(io.BytesIO(path.read_bytes())) as file:
+                lexicon = cls(file["translations"], file["frequent"])
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise InputError(f"{path} cannot be read ({error}); {again}") from None
+        if len(lexicon.translations) != vocab_size:
+            raise InputError(
+                f"{path} is of {len(lexicon.translations)} sub-words, but the vocabulary has "
+                f"{vocab_size}; {again}"
+            )
+        return lexicon
+
+    def listed(
+        self,
+        sources: Int[np.ndarray, "B S"],
+        translations: int,
+        prefix: Int[np.ndarray, "B M"] | None = None,
+    ) -> Bool[np.ndarray, "B V"]:
+        """Which sub-words are on the list of each source.
+
+        The special ids, the frequent sub-words, the most probable translations of each of the
+        source's sub-words and these themselves (names and numbers are often copied), and those of
+        the prefix.
+
+        Args:
+          sources: padded with 0.
+          translations: how many of each sub-word, at most `MOST`.
+          prefix: what each translation begins with, padded with 0.
+        """
+        listed = np.zeros((len(sources), len(self.translations)), bool)
+        listed[:, :NUM_SPECIAL_IDS] = listed[:, self.frequent] = True
+        row = np.arange(len(sources))[:, None]
+        listed[row, sources] = True
+        listed[row[..., None], self.translations[sources, :translations]] = True
+        if prefix is not None:
+            listed[row, prefix] = True
+        return listed
+
+
+def translation_probabilities(
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    vocab_size: int,
+    iterations: int = ITERATIONS,
+) -> tuple[Int[np.ndarray, " P"], "np.ndarray"]:
+    """IBM Model 1's t(target | source) for all that occur in one pair.
+
+    Returns:
+      source x `vocab_size` + target in rising order, and the probability of each.
+    """
+    # Every target token with every source token of its pair.
+    source, target, place, places = [], [], [], 0
+    for one, other in zip(sources, targets, strict=True):
+        source.append(np.repeat(np.asarray(one, np.int64), len(other)))
+        target.append(np.tile(np.asarray(other, np.int64), len(one)))
+        place.append(np.tile(np.arange(places, places + len(other)), len(one)))
+        places += len(other)
+    together = np.concatenate(source) * vocab_size + np.concatenate(target)
+    place = np.concatenate(place)
+
+    pair, which = np.unique(together, return_inverse=True)
+    of_source = pair // vocab_size
+    probability = np.ones(len(pair))
+    for _ in range(iterations):
+        weight = probability[which]
+        share = weight / np.bincount(place, weight)[place]
+        expected = np.bincount(which, share)
+        probability = expected / np.bincount(of_source, expected)[of_source]
+    return pair, probability
+
+
+def room(count: int, vocab_size: int) -> int:
+    """For how many sub-words a shortlist of `count` has room."""
+    size = LEAST_ROOM
+    while size < count:
+        size *= 2
+    return min(size, vocab_size)
+
+
+def shortlisted(
+    listed: Bool[np.ndarray, "B V"],
+) -> tuple[Int[np.ndarray, " v"], Bool[np.ndarray, "B v"]]:
+    """`Shortlist.ids` and `Shortlist.listed` of a batch, of the sub-words that any sentence has."""
+    chosen = np.flatnonzero(listed.any(0))
+    ids = np.full(room(len(chosen), listed.shape[1]), chosen[-1], np.int32)
+    ids[: len(chosen)] = chosen
+    return ids, listed[:, ids] & (np.arange(len(ids)) < len(chosen))
