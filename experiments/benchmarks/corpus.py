@@ -17,7 +17,8 @@ its longest source and its longest target. All shapes have been compiled before.
 Translating: this program from text to text, each translation one token longer than its source;
 times are of one sentence. The peers go from ids to ids, in batches sorted by length. Their limits
 hold for a whole batch, so each of its translations has as many tokens as all have on average: the
-tokens are as many, and no sentence of a batch waits for a longer one.
+tokens are as many, and no sentence of a batch waits for a longer one. For
+--variant=shortlist:decode.shortlist=20 a lexicon is learned from the training text.
 """
 
 import dataclasses
@@ -37,9 +38,6 @@ from experiments.flags import run
 from transformer.config import DataConfig
 from transformer.errors import InputError
 
-TOGETHER = 64
-"""Sentences of a batch that is translated."""
-
 _SOURCE = flags.DEFINE_string("source", None, "Training text, one sentence a line.")
 _TARGET = flags.DEFINE_string("target", None, "Its translation, line by line.")
 _TRANSLATE = flags.DEFINE_string(
@@ -58,6 +56,9 @@ _TOKENS = flags.DEFINE_integer("tokens", 2048, "Positions of a batch, source and
 _BATCHES = flags.DEFINE_integer("batches", 16, "Trained in one sample.", lower_bound=1)
 _SENTENCES = flags.DEFINE_integer(
     "sentences", None, "Only the first so many lines are translated.", lower_bound=1
+)
+_TOGETHER = flags.DEFINE_integer(
+    "together", 64, "Sentences that are translated at once.", lower_bound=1
 )
 _BEAMS = flags.DEFINE_list("beams", ["4"], "Numbers of beams; 1 is greedy search.")
 _DROPOUT = reporting.define_dropout()
@@ -143,7 +144,7 @@ def _training(work: Work, folder: str, pairs: TwoFiles, batches: int) -> Task:
 
 
 def _translating(work: Work, folder: str, beams: int) -> Task:
-    shared = {"beams": beams, "together": TOGETHER}
+    shared = {"beams": beams, "together": _TOGETHER.value}
     own = reporting.own("translating", {"folder": folder, **shared}, [work])
     options = {"path": prepared.text_file(folder), **shared}
     peers = [
@@ -153,7 +154,7 @@ def _translating(work: Work, folder: str, beams: int) -> Task:
         for dtype in ("float32", "int8")
     ]
     peers.append(Subject("Marian float32", f"{PROGRAMS}.marian.translating", options))
-    about = {"unit": "sentence", "beams": beams}
+    about = {"unit": "sentence"} | shared
     return _task("translating a text", work, own, peers, about)
 
 

@@ -22,9 +22,10 @@ from transformer import sharded_decoding, sharding
 from transformer.arrays import Array
 from transformer.attention import KERNELS
 from transformer.decoding import Hypotheses
+from transformer.lexicon import Lexicon
 from transformer.tokenizer import Tokenizer
 from transformer.training import Batch
-from transformer.translator import Translator
+from transformer.translator import LEXICON, Translator
 
 Traced = tuple[Callable[[], None], str]
 """A call that runs a compiled program to its end, and the text of that program."""
@@ -86,7 +87,7 @@ def translating(
 
     Args:
       work: whose buckets are the lengths of batches.
-      folder: with the vocabulary and the lines.
+      folder: with the vocabulary, the lexicon and the lines.
       beams: 1 is greedy search.
       together: sentences of a batch.
       overrides: of config fields.
@@ -105,7 +106,11 @@ def translating(
     home = pathlib.Path(folder)
     tokenizer = Tokenizer.load(home / prepared.VOCABULARY)
     translator = Translator(
-        experiment.config, experiment.init_state().params, tokenizer, mesh=experiment.mesh
+        experiment.config,
+        experiment.init_state().params,
+        tokenizer,
+        mesh=experiment.mesh,
+        lexicon=Lexicon.load(home / LEXICON, tokenizer.vocab_size),
     )
     lines = text_files.read_lines(home / prepared.LINES)
     lengths = [len(translation.tokens) for translation in translator(lines)]
