@@ -47,7 +47,7 @@ def test_what_the_lists_hold_is_said_and_is_the_last_line(place, learned):
     figures = json.loads(last)
     assert figures["pairs"] == 4, "without the empty and the too long pair"
     assert [one["translations"] for one in figures["coverage"]] == [5, 10, 20, 50, 100]
-    assert any(line.split()[:4] == ["5", "8", "of", "11"] for line in table)
+    assert any(line.split()[:4] == ["5", "8", "of", "11"] for line in table), learned.out
     assert Lexicon.load(place / "run" / "shortlist.npz", 11).translations[4, 0] != 0
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from etils import epath
+from numpy.typing import ArrayLike
 
 from transformer import paths
 from transformer.arrays import EOS_ID, NUM_SPECIAL_IDS, PAD_ID, Bool, Int
@@ -44,8 +45,8 @@ class Lexicon:
     @classmethod
     def learn(
         cls,
-        sources: Sequence[Sequence[int]],
-        targets: Sequence[Sequence[int]],
+        sources: Sequence[ArrayLike],
+        targets: Sequence[ArrayLike],
         vocab_size: int,
     ) -> "Lexicon":
         """From sentence pairs of token ids.
@@ -67,19 +68,20 @@ class Lexicon:
         frequent = np.argsort(-counts, kind="stable")[: min(MOST, np.count_nonzero(counts))]
         return cls(translations, np.union1d(frequent, [EOS_ID]).astype(np.int32))
 
-    def save(self, path: epath.Path) -> None:
+    def save(self, path: epath.PathLike) -> None:
         """Writes the lexicon, whole or not at all."""
         file = io.BytesIO()
         np.savez_compressed(file, translations=self.translations, frequent=self.frequent)
-        paths.write_whole(path, file.getvalue())
+        paths.write_whole(paths.reachable(path), file.getvalue())
 
     @classmethod
-    def load(cls, path: epath.Path, vocab_size: int) -> "Lexicon":
+    def load(cls, path: epath.PathLike, vocab_size: int) -> "Lexicon":
         """Reads what `save` wrote.
 
         Raises:
           InputError: when there is none, or when it is damaged or of another vocabulary.
         """
+        path = paths.reachable(path)
         again = f"make it with python -m experiments.shortlist --workdir={path.parent}"
         if not path.exists():
             raise InputError(f"{path} is missing, which decode.shortlist needs; {again}")
@@ -123,8 +125,8 @@ class Lexicon:
 
 
 def translation_probabilities(
-    sources: Sequence[Sequence[int]],
-    targets: Sequence[Sequence[int]],
+    sources: Sequence[ArrayLike],
+    targets: Sequence[ArrayLike],
     vocab_size: int,
     iterations: int = ITERATIONS,
 ) -> tuple[Int[np.ndarray, " P"], "np.ndarray"]:
