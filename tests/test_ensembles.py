@@ -78,6 +78,16 @@ def test_an_ensemble_scores_as_numpy_does_over_the_mean(three):
         assert total == pytest.approx(expected, abs=1e-4)
 
 
+def test_each_member_is_rounded_to_its_own_compute_dtype():
+    sizes = [{}, {"compute_dtype": "bfloat16"}]
+    models = [families.build(CONFIG.model.replace(**some)) for some in sizes]
+    ensemble, joined = ensembles.join(models, [oracle.random_params(one, 1) for one in models])
+    kernels = [
+        member["embedding"]["table"].dtype.name for member in ensemble.rounded(joined).values()
+    ]
+    assert kernels == ["float32", "bfloat16"]
+
+
 def test_an_ensemble_of_one_is_the_model():
     alone, ensemble = translator_with(), ensemble_of(0)
     sentences = ["b c", "g"]

@@ -398,6 +398,28 @@ def test_bfloat16_logits_are_near_the_float32_ones(config, params, forward, sour
     assert 0 < error < 0.05 * float(jnp.abs(expected).max())
 
 
+@pytest.mark.parametrize("changes", [{"attention_bias": True}, {"positions": "learned"}])
+def test_parameters_that_are_rounded_before_give_the_very_same_logits(
+    config, source, target_in, changes
+):
+    model = families.build(dataclasses.replace(config, compute_dtype="bfloat16", **changes))
+    params = oracle.random_params(model, seed=7)
+    forward = jax.jit(lambda params: model.apply({"params": params}, source, target_in)[0])
+    rounded = model.rounded(params)
+    np.testing.assert_array_equal(forward(rounded), forward(params))
+    dtypes = {
+        path[-1].key: leaf.dtype.name for path, leaf in jax.tree_util.tree_leaves_with_path(rounded)
+    }
+    assert dtypes.pop("table") == dtypes["kernel_in"] == dtypes["output"] == "bfloat16"
+    assert dtypes["bias_in"] == dtypes["scale"] == dtypes["bias"] == "float32"
+    assert dtypes.get("query_bias", "float32") == "float32"
+    assert dtypes.get("positions", "bfloat16") == "bfloat16"
+
+
+def test_in_float32_there_is_nothing_to_round(model, params):
+    assert model.rounded(params) is params
+
+
 def test_the_model_of_the_fixture_is_the_oracles(forward, params, config, source, target_in):
     expected = oracle.logits(oracle.arrays(params), config, source, target_in)
     np.testing.assert_allclose(forward(params, source, target_in), expected, rtol=1e-4, atol=1e-5)

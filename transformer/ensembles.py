@@ -74,6 +74,14 @@ class Ensemble(nn.Module):
         members = zip(self.models, caches, strict=True)
         return tuple(model.take(cache, sentences) for model, cache in members)
 
+    @nn.nowrap
+    def rounded(self, params: Params) -> Params:
+        """Those of every member, each in its compute dtype."""
+        return {
+            f"models_{i}": model.rounded(params[f"models_{i}"])
+            for i, model in enumerate(self.models)
+        }
+
 
 def join(models: list[nn.Module], params: list[Params]) -> tuple[Ensemble, Params]:
     """The ensemble of these models, and its parameters."""

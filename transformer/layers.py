@@ -455,9 +455,11 @@ class Embedding(_Parametric):
             )
 
     def tokens(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        """Each token's row of the table times sqrt(d_model)."""
-        vectors = jnp.take(self.table, tokens, axis=0) * jnp.sqrt(self.config.d_model)
-        return vectors.astype(jnp.bfloat16) if self.config.compute_dtype == "bfloat16" else vectors
+        """Each token's row of the table, in the compute dtype, times sqrt(d_model)."""
+        vectors = jnp.take(self.table, tokens, axis=0)
+        if self.config.compute_dtype == "bfloat16":
+            vectors = vectors.astype(jnp.bfloat16)
+        return (vectors * jnp.sqrt(self.config.d_model)).astype(vectors.dtype)
 
     def positions(self, length: int) -> Float[Array, "T D"]:
         """The first `length` rows of the positional table."""
@@ -470,7 +472,8 @@ class Embedding(_Parametric):
                 )
             return self.learned[:length]
         return jnp.asarray(
-            sinusoids(length, config.d_model, config.sinusoid_layout), self.table.dtype
+            sinusoids(length, config.d_model, config.sinusoid_layout),
+            jnp.promote_types(self.table.dtype, jnp.float32),
         )
 
     def embed(

@@ -10,6 +10,7 @@ The calls that every model family offers, whoever uses them (trainer, beam searc
     reorder(cache, parents)           -> cache                 the beams that survived
     grow(cache, M)                    -> cache                 room for more positions
     take(cache, sentences)            -> cache                 the sentences that go on
+    rounded(params)                   -> params                what many calls need not cast again
 """
 
 import flax.linen as nn
@@ -17,7 +18,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Bool, Float, Int
+from transformer.arrays import Array, Bool, Float, Int, Params
 from transformer.caches import LayerCache, rows_of
 from transformer.capture import (
     Capture,
@@ -340,6 +341,24 @@ class Transformer(nn.Module):
             ancestry=rows_of(cache.ancestry, sentences, batch),
             shortlist=cache.shortlist and cache.shortlist.take(sentences),
         )
+
+    @nn.nowrap
+    def rounded(self, params: Params) -> Params:
+        """The parameters with every kernel and table in the compute dtype, as `layers.project`
+        casts them.
+
+        The model computes the same with either; with these it need not cast them at every call.
+        Biases, and the scales of layer norms, stay float32, in which they are used.
+        """
+        dtype = self.config.compute_dtype
+        if dtype == "float32":
+            return params
+
+        def cast(path: tuple, leaf: Array) -> Array:
+            name = path[-1].key
+            return leaf if name == "scale" or "bias" in name else leaf.astype(dtype)
+
+        return jax.tree_util.tree_map_with_path(cast, params)
 
 
 def _numbers(tokens: Int[Array, "B T"], train: bool, rows: Rows | None) -> Rows | None:

@@ -6,6 +6,7 @@ translator(["The animal didn't cross the street because it was too tired."])
 """
 
 import dataclasses
+import functools
 import logging
 import math
 from collections.abc import Iterator, Sequence
@@ -145,6 +146,11 @@ class Translator:
         model, joined = ensembles.join([families.build(own.model) for own in configs], params)
         return cls(config, joined, tokenizer, model, mesh, lexicon)
 
+    @functools.cached_property
+    def _rounded(self) -> Params:
+        """The parameters, cast once and not at every batch."""
+        return jax.jit(self.model.rounded)(self.params)
+
     def __call__(self, sentences: Sequence[str]) -> list[Translation]:
         """The best translation of each sentence, in order."""
         return [best[0] for best in self.nbest(sentences, 1)]
@@ -216,7 +222,7 @@ class Translator:
                 lines = np.full(height, -1, np.int32)
                 lines[: len(rows)] = [first_line + row for row in rows]
             found = sharded_decoding.decode(
-                self.params,
+                self._rounded,
                 *self._placed((source, prefix, lines)),
                 np.uint32(config.seed),
                 self._shortlist(source, prefix),
@@ -290,7 +296,7 @@ class Translator:
             )
             totals = np.asarray(
                 sharded_decoding.score(
-                    self.params, self._placed(batch), mesh=self.mesh, model=self.model
+                    self._rounded, self._placed(batch), mesh=self.mesh, model=self.model
                 )
             )
             for place, row in enumerate(rows):

@@ -166,7 +166,7 @@ def traced_decoding(work: Work, beams: int, overrides: Mapping[str, Any]) -> Tra
 def _search(
     work: Work, beams: int, overrides: Mapping[str, Any]
 ) -> tuple[Callable[..., Hypotheses], tuple, dict[str, Any]]:
-    """What `translate` calls for a batch, its arrays, and what it is compiled for."""
+    """What a `Translator` calls for a batch, its arrays, and what it is compiled for."""
     own = {
         "decode.beams": beams,
         "decode.batch_size": work.rows,
@@ -175,7 +175,8 @@ def _search(
     }
     experiment = _experiment(work, own | dict(overrides))
     source = sharding.place(work.token_ids()[0], sharding.batch_sharding(experiment.mesh))
-    arguments = experiment.init_state().params, source, None, None, np.uint32(0)
+    params = jax.jit(experiment.model.rounded)(experiment.init_state().params)
+    arguments = params, source, None, None, np.uint32(0)
     static = {
         "mesh": experiment.mesh,
         "model": experiment.model,
