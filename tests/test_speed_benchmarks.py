@@ -9,6 +9,7 @@ import importlib.util
 import itertools
 import json
 import os
+import re
 import sys
 import time
 
@@ -87,20 +88,27 @@ def test_a_product_has_two_gradients_with_as_many_operations():
 
 
 def test_all_forms_of_a_product_are_the_same_product():
-    product = products.Product(m=3, k=4, n=5, batch=2)
-    assert [call().shape for call in products._calls(product)] == [(2, 3, 5)] * 3
     left, right = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)
-    for left_transposed, right_transposed in products.FORMS:
-        form = products._form(left_transposed, right_transposed)
-        got = form(left.T if left_transposed else left, right.T if right_transposed else right)
-        np.testing.assert_array_equal(got, left @ right)
+    for transposed in products.FORMS:
+        operands = (
+            jnp.array(one.T if lies else one)
+            for one, lies in zip((left, right), transposed, strict=True)
+        )
+        np.testing.assert_array_equal(products._form(*operands, *transposed), left @ right)
+
+
+def test_products_that_are_timed_are_computed_whole_though_one_number_of_each_is_used():
+    left, right = jnp.ones((2, 8, 4)), jnp.ones((2, 4, 6))
+    repeated = products._repeated(False, False).lower(left, right, 3).compile()
+    assert re.search(r"= f32\[2,8,6\]\S* dot\(", repeated.as_text())
+    np.testing.assert_array_equal(repeated(left, right, 3), left)
 
 
 def test_each_product_counts_in_its_fastest_form():
     timed = products.Timed.__new__(products.Timed)
     one, two = products.Product(1, 1, 1), products.Product(2, 2, 2)
     timed._counts = {one: 3, two: 1}
-    timed._calls = {one: [lambda: 0.2, lambda: 0.1], two: [lambda: 1.0, lambda: 2.0]}
+    timed._timers = {one: [lambda: 0.2, lambda: 0.1], two: [lambda: 1.0, lambda: 2.0]}
     assert timed() == pytest.approx(3 * 0.1 + 1.0)
 
 

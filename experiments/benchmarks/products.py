@@ -131,7 +131,7 @@ def of_step(
 FORMS = ((False, False), (True, False), (False, True))
 """Whether the left and whether the right operand lies transposed in memory."""
 FORM_SECONDS = 0.01
-"""One timing of a form is of so many calls as last this long."""
+"""One timing of a form is of so many products as last this long."""
 TIMINGS = 3
 
 
@@ -140,25 +140,24 @@ class Timed:
 
     def __init__(self, counts: collections.Counter[Product]):
         self._counts = counts
-        self._calls = {product: list(map(_timer, _calls(product))) for product in counts}
+        self._timers = {product: list(_timers(product)) for product in counts}
 
     def __call__(self) -> float:
         """Seconds of all the products, measured now."""
         return sum(
-            times * min(timer() for timer in self._calls[product])
+            times * min(timer() for timer in self._timers[product])
             for product, times in self._counts.items()
         )
 
 
-def _calls(product: Product) -> Iterator[Callable[[], Array]]:
-    """The product in each form."""
+def _timers(product: Product) -> Iterator[Callable[[], float]]:
+    """What gives the seconds of the product, for each form."""
     keys = iter(jax.random.split(jax.random.key(0), 2 * len(FORMS)))
     lead = (product.batch,) if product.batch > 1 else ()
     for left_transposed, right_transposed in FORMS:
         left = _operand(next(keys), lead, product.m, product.k, left_transposed)
         right = _operand(next(keys), lead, product.k, product.n, right_transposed)
-        form = _form(left_transposed, right_transposed)
-        yield functools.partial(form, left, right)
+        yield _timer(_repeated(left_transposed, right_transposed), left, right)
 
 
 def _operand(key: Array, lead: tuple[int, ...], rows: int, columns: int, transposed: bool) -> Array:
@@ -166,30 +165,45 @@ def _operand(key: Array, lead: tuple[int, ...], rows: int, columns: int, transpo
     return jax.random.normal(key, lead + shape)
 
 
+def _form(left: Array, right: Array, left_transposed: bool, right_transposed: bool) -> Array:
+    """The product of operands of which one may lie transposed."""
+    return jnp.matmul(
+        left.swapaxes(-1, -2) if left_transposed else left,
+        right.swapaxes(-1, -2) if right_transposed else right,
+    )
+
+
 @functools.cache
-def _form(left_transposed: bool, right_transposed: bool) -> Callable[[Array, Array], Array]:
-    def product(left: Array, right: Array) -> Array:
-        if left_transposed:
-            left = left.swapaxes(-1, -2)
-        if right_transposed:
-            right = right.swapaxes(-1, -2)
-        return jnp.matmul(left, right)
-
-    return jax.jit(product)
-
-
-def _timer(call: Callable[[], Array]) -> Callable[[], float]:
-    """Gives the seconds of one call.
-
-    Calls are begun without waiting for the one before, as the products of a step follow each other
-    without a call from Python between them.
+def _repeated(
+    left_transposed: bool, right_transposed: bool
+) -> Callable[[Array, Array, int], Array]:
+    """The product so many times in one program, one after the other: what a call from Python costs
+    is more than a small product.
     """
-    jax.block_until_ready(call())
 
-    def seconds(calls: int) -> float:
+    def repeated(left: Array, right: Array, times: Array) -> Array:
+        def again(_: Array, left: Array) -> Array:
+            product = _form(left, right, left_transposed, right_transposed)
+            # All of it is computed, and the next one depends on it, for the price of one number.
+            product = jax.lax.optimization_barrier(product)
+            corner = (0,) * left.ndim
+            return left.at[corner].add(0 * product[corner])
+
+        return jax.lax.fori_loop(0, times, again, left)
+
+    return jax.jit(repeated)
+
+
+def _timer(
+    repeated: Callable[[Array, Array, int], Array], left: Array, right: Array
+) -> Callable[[], float]:
+    """Gives the seconds of one product."""
+
+    def seconds(times: int) -> float:
         began = time.perf_counter()
-        jax.block_until_ready([call() for _ in range(calls)])
-        return (time.perf_counter() - began) / calls
+        jax.block_until_ready(repeated(left, right, times))
+        return (time.perf_counter() - began) / times
 
-    calls = max(1, round(FORM_SECONDS / seconds(1)))
-    return lambda: statistics.median(seconds(calls) for _ in range(TIMINGS))
+    seconds(1)
+    times = max(1, round(FORM_SECONDS / seconds(3)))
+    return lambda: statistics.median(seconds(times) for _ in range(TIMINGS))
