@@ -33,8 +33,8 @@ from transformer.translator import LEXICON
 PAIRS = flags.DEFINE_integer(
     "pairs",
     100_000,
-    "At most so many training pairs are read, spread evenly over the text; of 25 tokens a side, "
-    "each takes 35 kB of memory.",
+    "At most so many training pairs are read, spread evenly over the text; 100,000 of 25 tokens a "
+    "side take about 1 GiB of memory.",
     lower_bound=1,
 )
 TRANSLATIONS = (5, 10, 20, 50, 100)

@@ -8,6 +8,7 @@ which every source has, takes what comes from none of them.
 """
 
 import dataclasses
+import functools
 import io
 import zipfile
 import zlib
@@ -18,7 +19,7 @@ from etils import epath
 from numpy.typing import ArrayLike
 
 from transformer import paths
-from transformer.arrays import EOS_ID, NUM_SPECIAL_IDS, PAD_ID, Bool, Int
+from transformer.arrays import EOS_ID, NUM_SPECIAL_IDS, PAD_ID, Bool, Float, Int
 from transformer.errors import InputError
 
 MOST = 100
@@ -27,6 +28,8 @@ on every list.
 """
 ITERATIONS = 5
 """Of expectation-maximisation; the order of the most probable translations changes little after."""
+PART = 10_000
+"""So many pairs are counted at once, to save memory."""
 LEAST_ROOM = 512
 """Shortlists have room for so many sub-words, or for twice, four times ... as many, so that few
 programs are compiled.
@@ -49,11 +52,7 @@ class Lexicon:
         targets: Sequence[ArrayLike],
         vocab_size: int,
     ) -> "Lexicon":
-        """From sentence pairs of token ids.
-
-        It takes memory for every source token with every target token of its pair: 40 bytes each,
-        which for 100,000 pairs of 25 tokens are 2.5 GB.
-        """
+        """From sentence pairs of token ids."""
         pair, probability = translation_probabilities(sources, targets, vocab_size)
         source, target = np.divmod(pair, vocab_size)
         order = np.lexsort((-probability, source))
@@ -129,31 +128,42 @@ def translation_probabilities(
     targets: Sequence[ArrayLike],
     vocab_size: int,
     iterations: int = ITERATIONS,
-) -> tuple[Int[np.ndarray, " P"], "np.ndarray"]:
-    """IBM Model 1's t(target | source) for all that occur in one pair.
+) -> tuple[Int[np.ndarray, " _"], Float[np.ndarray, " _"]]:
+    """IBM Model 1's t(target | source) for all that occur in one sentence pair.
 
     Returns:
       source x `vocab_size` + target in rising order, and the probability of each.
     """
-    # Every target token with every source token of its pair.
-    source, target, place, places = [], [], [], 0
-    for one, other in zip(sources, targets, strict=True):
-        source.append(np.repeat(np.asarray(one, np.int64), len(other)))
-        target.append(np.tile(np.asarray(other, np.int64), len(one)))
-        place.append(np.tile(np.arange(places, places + len(other)), len(one)))
-        places += len(other)
-    together = np.concatenate(source) * vocab_size + np.concatenate(target)
-    place = np.concatenate(place)
-
-    pair, which = np.unique(together, return_inverse=True)
+    parts = [slice(start, start + PART) for start in range(0, len(sources), PART)]
+    parts = [_together(sources[part], targets[part], vocab_size) for part in parts]
+    pair = functools.reduce(np.union1d, (keys for keys, _ in parts), np.zeros(0, np.int64))
+    parts = [(np.searchsorted(pair, keys).astype(np.int32), place) for keys, place in parts]
     of_source = pair // vocab_size
     probability = np.ones(len(pair))
     for _ in range(iterations):
-        weight = probability[which]
-        share = weight / np.bincount(place, weight)[place]
-        expected = np.bincount(which, share)
+        expected = np.zeros(len(pair))
+        for which, place in parts:
+            weight = probability[which]
+            share = weight / np.bincount(place, weight)[place]
+            expected += np.bincount(which, share, len(pair))
         probability = expected / np.bincount(of_source, expected)[of_source]
     return pair, probability
+
+
+def _together(
+    sources: Sequence[ArrayLike], targets: Sequence[ArrayLike], vocab_size: int
+) -> tuple[Int[np.ndarray, " _"], Int[np.ndarray, " _"]]:
+    """Every target token with every source token of its pair, as source x `vocab_size` + target,
+    and which of all target tokens it is.
+    """
+    keys, place, places = [], [], 0
+    for source, target in zip(sources, targets, strict=True):
+        source, target = np.asarray(source, np.int64), np.asarray(target, np.int64)
+        keys.append((source[:, None] * vocab_size + target).ravel())
+        here = np.arange(places, places + len(target), dtype=np.int32)
+        place.append(np.tile(here, len(source)))
+        places += len(target)
+    return np.concatenate(keys), np.concatenate(place)
 
 
 def room(count: int, vocab_size: int) -> int:
