@@ -36,6 +36,11 @@ WAYS = {
 }
 
 
+def all_but_one_slow(quick):
+    """The ways, each of which compiles searches of its own."""
+    return [way if way == quick else pytest.param(way, marks=pytest.mark.slow) for way in WAYS]
+
+
 def lexicon_of(translations):
     """A lexicon in which word w is translated with word w + 1, w + 2, ... of the seven."""
     table = np.zeros((SIZE, MOST), np.int32)
@@ -124,7 +129,7 @@ def test_an_ensemble_averages_what_each_member_gives_the_listed_words(few):
         assert [result.tokens for result in results] == [tokens for _, _, tokens in expected]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", all_but_one_slow("beam search"))
 def test_a_list_of_all_words_changes_nothing(way):
     everything = lexicon_of(SIZE - 4)
     decode = WAYS[way]
@@ -133,7 +138,7 @@ def test_a_list_of_all_words_changes_nothing(way):
         close(one, other)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", all_but_one_slow("diverse beams and constraints"))
 def test_a_translation_depends_on_no_other_sentence(few, way):
     own = translator(few, **WAYS[way])
     together = own(SENTENCES)
@@ -152,7 +157,13 @@ def test_sentences_that_retire_keep_their_lists(few):
 
 
 @pytest.mark.parametrize(
-    "parallel", [{"data": 3}, {"model": 2, "preset": "tensor", "rules": ("vocab=",)}]
+    "parallel",
+    [
+        {"data": 3},
+        pytest.param(
+            {"model": 2, "preset": "tensor", "rules": ("vocab=",)}, marks=pytest.mark.slow
+        ),
+    ],
 )
 def test_translations_are_the_same_on_every_mesh(few, parallel):
     one = translator(few)(SENTENCES)
