@@ -3,7 +3,9 @@
 
 import os
 import pathlib
+import signal
 
+import compiler
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -12,8 +14,11 @@ import pytest
 
 jax.config.update("jax_platforms", os.environ.setdefault("JAX_PLATFORMS", "cpu"))
 jax.config.update("jax_num_cpu_devices", 8)
-# Tests compile far more than they compute; this halves the time of a cold run.
+os.environ |= compiler.QUICK
 jax.config.update("jax_disable_most_optimizations", True)
+
+# A shell makes what it starts in the background ignore Ctrl-C, and so would what tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _flax_dataclass = flax.struct.dataclass
 
@@ -42,6 +47,8 @@ jaxtyping.install_import_hook(
 )
 
 import oracle  # noqa: E402 (nothing of the package may be imported before the hook)
+from apps import texts, train  # noqa: E402, F401 - fixtures of several files, and so are these:
+from browsing import browser, show  # noqa: E402, F401
 
 from transformer import families  # noqa: E402
 from transformer.config import TransformerConfig  # noqa: E402

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from apps import CONFIGS
 from tensorflow_datasets.core import registered
-from test_apps import CONFIGS
 
 from experiments.datasets import catalogue, embedded
 from experiments.flags import load_config_file

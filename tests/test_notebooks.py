@@ -7,8 +7,9 @@ import resource
 import subprocess
 import sys
 
+import compiler
 import pytest
-from test_apps import REPOSITORY, environment
+from apps import REPOSITORY, environment
 
 SOURCES = sorted((REPOSITORY / "notebooks").glob("*.py"))
 QUICK = ("01", "03")
@@ -50,7 +51,7 @@ def ran(folder):
     done = {}
     variables = environment() | {
         # Unlike in other tests, what is compiled runs for long, and some of it in each notebook.
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "0",
+        **compiler.USUAL,
         "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",

@@ -2,9 +2,11 @@
 """What the README promises of the embedded corpora: each trained by its command, then scored."""
 
 import json
+import os
 import subprocess
 import sys
 
+import compiler
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -12,7 +14,14 @@ pytestmark = pytest.mark.slow
 
 def run(app: str, *arguments: str, text: str = "") -> str:
     command = [sys.executable, "-m", f"experiments.{app}", *arguments]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        env=os.environ | compiler.USUAL,
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
