@@ -14,8 +14,8 @@ import sys
 import tempfile
 import traceback
 
-import compiler
 import pytest
+import variables
 
 REPOSITORY = pathlib.Path(__file__).parent.parent
 CONFIGS = REPOSITORY / "experiments" / "configs"
@@ -44,7 +44,7 @@ def scratch():
 def environment():
     """Of every command: nothing is read from the user's own cache or written to it."""
     return os.environ | {
-        **compiler.QUICK,
+        **variables.QUICK,
         "XDG_CACHE_HOME": scratch().name,
         "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(pathlib.Path(__file__).parent)]),
     }

@@ -1,24 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Eight simulated CPU devices, every call checked for shapes and types, one tiny model for all."""
 
+import gc
 import os
 import pathlib
 import signal
 
-import compiler
 import flax.struct
 import jax
 import jax.numpy as jnp
 import jaxtyping
 import pytest
+import variables
 
 jax.config.update("jax_platforms", os.environ.setdefault("JAX_PLATFORMS", "cpu"))
 jax.config.update("jax_num_cpu_devices", 8)
-os.environ |= compiler.QUICK
+os.environ |= variables.QUICK
 jax.config.update("jax_disable_most_optimizations", True)
 
 # A shell makes what it starts in the background ignore Ctrl-C, and so would what tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish():
+    """What importing has made stays; else it is gone through again and again for garbage."""
+    gc.collect()
+    gc.freeze()
+
 
 _flax_dataclass = flax.struct.dataclass
 

@@ -7,8 +7,8 @@ import resource
 import subprocess
 import sys
 
-import compiler
 import pytest
+import variables
 from apps import REPOSITORY, environment
 
 SOURCES = sorted((REPOSITORY / "notebooks").glob("*.py"))
@@ -49,9 +49,9 @@ def folder(tmp_path_factory):
 def ran(folder):
     """Runs a notebook once; (source) -> how the command ended, the notebook, and its seconds."""
     done = {}
-    variables = environment() | {
+    own = environment() | {
         # Unlike in other tests, what is compiled runs for long, and some of it in each notebook.
-        **compiler.USUAL,
+        **variables.USUAL,
         "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
@@ -66,7 +66,7 @@ def ran(folder):
                     *(f"--folder={folder}", f"--output={folder}"),
                 ],
                 cwd=REPOSITORY,
-                env=variables,
+                env=own,
                 capture_output=True,
                 text=True,
                 timeout=900,

@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 
-import compiler
 import pytest
+import variables
 
 pytestmark = pytest.mark.slow
 
@@ -16,7 +16,7 @@ def run(app: str, *arguments: str, text: str = "") -> str:
     command = [sys.executable, "-m", f"experiments.{app}", *arguments]
     done = subprocess.run(
         command,
-        env=os.environ | compiler.USUAL,
+        env=os.environ | variables.USUAL,
         input=text,
         capture_output=True,
         text=True,
