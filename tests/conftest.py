@@ -22,6 +22,14 @@ jax.config.update("jax_disable_most_optimizations", True)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+LONGEST = ("test_results", "test_pronoun_results", "test_notebooks", "test_apps", "test_devices")
+"""These files are begun first, so that neither process has to finish one when the other is done."""
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else 9)
+
+
 def pytest_collection_finish():
     """What importing has made stays; else it is gone through again and again for garbage."""
     gc.collect()
