@@ -265,10 +265,9 @@ def test_evaluation_prints_one_json_object_and_keeps_it(trained, evaluated):
 
 def test_an_embedded_corpus_is_evaluated_by_the_name_of_its_split(copied):
     workdir, _, finished = copied
-    process = start("experiments.evaluate", f"--workdir={workdir}", "--split=validation")
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    scores = json.loads(out)
+    evaluated = run("experiments.evaluate", f"--workdir={workdir}", "--split=validation")
+    assert evaluated.status == 0, evaluated.err
+    scores = json.loads(evaluated.out)
     assert scores["sentences"] == 500
     assert scores["nll"] == pytest.approx(finished.result["validation"]["nll"], rel=1e-5)
     assert (workdir / "evaluations" / "validation.json").exists()
