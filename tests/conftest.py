@@ -1,19 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
 """Eight simulated CPU devices, every call checked for shapes and types, one tiny model for all."""
 
+import gc
 import os
 import pathlib
+import signal
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 import jaxtyping
 import pytest
+import variables
 
 jax.config.update("jax_platforms", os.environ.setdefault("JAX_PLATFORMS", "cpu"))
 jax.config.update("jax_num_cpu_devices", 8)
-# Tests compile far more than they compute; this halves the time of a cold run.
+os.environ |= variables.QUICK
 jax.config.update("jax_disable_most_optimizations", True)
+
+# A shell makes what it starts in the background ignore Ctrl-C, and so would what tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+LONGEST = ("test_results", "test_pronoun_results", "test_notebooks", "test_apps", "test_devices")
+"""These files are begun first, so that neither process has to finish one when the other is done."""
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else 9)
+
+
+def pytest_collection_finish():
+    """What importing has made stays; else it is gone through again and again for garbage."""
+    gc.collect()
+    gc.freeze()
+
 
 _flax_dataclass = flax.struct.dataclass
 
@@ -42,6 +63,8 @@ jaxtyping.install_import_hook(
 )
 
 import oracle  # noqa: E402 (nothing of the package may be imported before the hook)
+from apps import texts, train  # noqa: E402, F401 - fixtures of several files, and so are these:
+from browsing import browser, show  # noqa: E402, F401
 
 from transformer import families  # noqa: E402
 from transformer.config import TransformerConfig  # noqa: E402

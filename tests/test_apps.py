@@ -2,180 +2,24 @@
 """The command line from end to end: train, stop, go on, evaluate, translate, score."""
 
 import contextlib
-import dataclasses
-import functools
 import json
-import os
-import pathlib
-import random
-import runpy
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import traceback
 
 import pytest
-
-REPOSITORY = pathlib.Path(__file__).parent.parent
-CONFIGS = REPOSITORY / "experiments" / "configs"
-
-
-@dataclasses.dataclass(frozen=True)
-class Finished:
-    """What a command left behind."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def result(self):
-        """The JSON object on the last line of standard output."""
-        return json.loads(self.out.splitlines()[-1])
-
-
-@functools.cache
-def scratch():
-    """A folder of this test session, the user's cache folder to every command; removed at exit."""
-    return tempfile.TemporaryDirectory(prefix="apps")
-
-
-def environment():
-    """Of every command: nothing is read from the user's own cache or written to it."""
-    return os.environ | {
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # compiles three times as fast
-        "XDG_CACHE_HOME": scratch().name,
-        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(pathlib.Path(__file__).parent)]),
-    }
-
-
-def start(module, *arguments, devices=1):
-    """``python -m MODULE ARGUMENTS``, running, with so many simulated devices."""
-    return subprocess.Popen(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        cwd=REPOSITORY,
-        env=environment() | {"JAX_NUM_CPU_DEVICES": str(devices)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def run(module, *arguments, stdin=b""):
-    """The same, to its end, in a process forked from one that has imported the libraries."""
-    with tempfile.TemporaryDirectory() as folder:
-        files = {name: pathlib.Path(folder) / name for name in ("stdin", "stdout", "stderr")}
-        files["stdin"].write_bytes(stdin)
-        request = [module, [*map(str, arguments)], [*map(str, files.values())]]
-        server = _server()
-        server.stdin.write(json.dumps(request) + "\n")
-        server.stdin.flush()
-        status = int(server.stdout.readline())
-        out, err = (files[name].read_bytes().decode() for name in ("stdout", "stderr"))
-        return Finished(status, out, err)
-
-
-@functools.cache
-def _server():
-    return subprocess.Popen(
-        [sys.executable, __file__],
-        cwd=REPOSITORY,
-        env=environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def serve():
-    """Runs what standard input asks for, each in a fork, and prints the exit statuses."""
-    import sacrebleu  # noqa: F401
-    import sentencepiece  # noqa: F401
-
-    from experiments import compose, flags, logs, workdir  # noqa: F401
-
-    for line in sys.stdin:
-        module, arguments, files = json.loads(line)
-        child = os.fork()
-        if not child:
-            signal.alarm(120)
-            for number, name in enumerate(files):
-                os.dup2(os.open(name, os.O_RDWR | os.O_CREAT), number)
-            sys.stdin = os.fdopen(0)
-            status = _status_of(module, arguments)
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)  # without taking all the libraries down one by one
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-
-
-def _status_of(module, arguments):
-    """The exit status of a module that is run as a program."""
-    sys.argv = [module, *arguments]
-    try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except SystemExit as stop:
-        if isinstance(stop.code, str):
-            print(stop.code, file=sys.stderr)
-        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except BaseException:
-        traceback.print_exc()
-        return 1
-    return 0
-
-
-TINY = (
-    "--config.model.d_model=16",
-    "--config.model.d_ff=32",
-    "--config.model.num_layers=1",
-    "--config.model.num_heads=2",
-    "--config.optimizer.warmup_steps=60",
-    "--config.decode.beams=2",
-    "--config.decode.extra_length=4",
-    "--config.training.validation_sentences=4",
-    "--config.logging.log_every=1",
+from apps import (
+    REPOSITORY,
+    STEPS,
+    TINY,
+    Finished,
+    environment,
+    lines_of,
+    parameters,
+    run,
+    start,
 )
-STEPS = 100
-
-
-@pytest.fixture(scope="session")
-def texts(tmp_path_factory):
-    """Lines of letters and the same in capitals: the flags that name the files of three splits."""
-    folder = tmp_path_factory.mktemp("texts")
-    generator = random.Random(0)
-    flags = []
-    for split, lines in (("train", 120), ("validation", 10), ("test", 9)):
-        rows = [" ".join(generator.choices("abcdefgh", k=2 + i % 6)) for i in range(lines)]
-        for side, text in (("source", rows), ("target", [row.upper() for row in rows])):
-            path = folder / f"{split}.{side}"
-            path.write_text("".join(row + "\n" for row in text))
-            flags.append(f"--config.data.{split}_{side}={path}")
-    return folder, flags
-
-
-@pytest.fixture(scope="session")
-def train(texts):
-    """The command that trains a tiny model on the letters: (workdir, flags) -> arguments."""
-
-    def arguments(workdir, *flags):
-        return (
-            f"--config={CONFIGS / 'text_files.py'}",
-            f"--workdir={workdir}",
-            *texts[1],
-            *TINY,
-            "--config.model.vocab_size=20",
-            "--config.data.tokenizer=word",
-            "--config.data.max_length=8",
-            "--config.data.bucket_lengths=(8,)",
-            "--config.data.tokens_per_batch=128",
-            f"--config.training.steps={STEPS}",
-            f"--config.training.validate_every={STEPS // 4}",
-            *flags,
-        )
-
-    return arguments
 
 
 @pytest.fixture(scope="session")
@@ -208,25 +52,6 @@ def copied(tmp_path_factory):
     process = start("experiments.train", *arguments)
     out, err = process.communicate(timeout=120)
     return workdir, arguments, Finished(process.returncode, out, err)
-
-
-def lines_of(path):
-    """The JSON objects of a file, one a line."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def parameters(workdir):
-    """Every byte of the parameters at the last step, and the step."""
-    import jax
-    import numpy as np
-
-    from transformer.checkpoints import Checkpoints
-    from transformer.translator import abstract_params, load_config
-
-    config = load_config(workdir)
-    with Checkpoints(workdir, config.training) as checkpoints:
-        params = checkpoints.restore_params(abstract_params(config), average=1)
-        return checkpoints.steps()[-1], [np.asarray(p).tobytes() for p in jax.tree.leaves(params)]
 
 
 # Training.
@@ -440,10 +265,9 @@ def test_evaluation_prints_one_json_object_and_keeps_it(trained, evaluated):
 
 def test_an_embedded_corpus_is_evaluated_by_the_name_of_its_split(copied):
     workdir, _, finished = copied
-    process = start("experiments.evaluate", f"--workdir={workdir}", "--split=validation")
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    scores = json.loads(out)
+    evaluated = run("experiments.evaluate", f"--workdir={workdir}", "--split=validation")
+    assert evaluated.status == 0, evaluated.err
+    scores = json.loads(evaluated.out)
     assert scores["sentences"] == 500
     assert scores["nll"] == pytest.approx(finished.result["validation"]["nll"], rel=1e-5)
     assert (workdir / "evaluations" / "validation.json").exists()
@@ -610,7 +434,3 @@ def test_reading_apps_leave_the_model_as_it_is(trained, workdir):
     run("experiments.translate", f"--workdir={workdir}", stdin=b"a b\n")
     run("experiments.evaluate", f"--workdir={workdir}")
     assert contents() == before
-
-
-if __name__ == "__main__":
-    serve()

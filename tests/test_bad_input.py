@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import oracle
 import pytest
-from test_apps import CONFIGS, run
+from apps import CONFIGS, run
 
 from transformer import families, optimizers
 from transformer.checkpoints import Checkpoints

@@ -5,7 +5,7 @@ import json
 import shutil
 
 import pytest
-from test_apps import run
+from apps import run
 from test_bad_input import WORDS, place  # noqa: F401 - a fixture
 from test_html import Reader
 

@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from apps import CONFIGS
 from tensorflow_datasets.core import registered
-from test_apps import CONFIGS
 
 from experiments.datasets import catalogue, embedded
 from experiments.flags import load_config_file
 from transformer import families, optimizers, sharding, training
-from transformer.config import Config
+from transformer.config import Config, DataConfig
 from transformer.errors import InputError
 from transformer.fields import difference
 from transformer.training import Batch
@@ -52,6 +52,17 @@ def parts(config):
     return step, make, nn.unbox(jax.eval_shape(make, jax.random.key(0)))
 
 
+@functools.cache
+def stepped(config, rows, length):
+    """The shapes of the state before a step and after it, and of the sums that it gives.
+
+    Of the data, only the size of a batch is in it: tasks of one corpus share the work.
+    """
+    step, _, state = parts(config)
+    tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
+    return state, *jax.eval_shape(step, state, Batch(tokens, tokens))
+
+
 def shapes(tree):
     """Shape and dtype of every leaf."""
     return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
@@ -78,11 +89,10 @@ def test_a_config_is_valid_and_comes_back_from_json_as_it_was(place):
 )
 def test_a_step_has_the_shapes_of_the_state_at_full_size(place):
     config = load(place)
-    step, _, state = parts(config)
     length = config.data.bucket_lengths[-1]
-    rows = config.data.tokens_per_batch // length
-    tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
-    after, sums = jax.eval_shape(step, state, Batch(tokens, tokens))
+    state, after, sums = stepped(
+        config.replace(data=DataConfig()), config.data.tokens_per_batch // length, length
+    )
     assert shapes(after) == shapes(state)
     assert {leaf.shape for leaf in jax.tree.leaves(sums)} == {()}
 

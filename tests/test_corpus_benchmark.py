@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from test_apps import run
+from apps import run
 
 from experiments.benchmarks import prepared, text
 from experiments.benchmarks.programs import own

@@ -5,7 +5,7 @@ import signal
 import socket
 
 import pytest
-from test_apps import Finished, lines_of, parameters, run, start, texts, train  # noqa: F401
+from apps import Finished, lines_of, parameters, run, start
 
 STEPS = 12
 SHORT = (f"--config.training.steps={STEPS}", "--config.training.validate_every=6")
@@ -44,7 +44,7 @@ def ended(processes):
 
 
 @pytest.fixture(scope="module")
-def alone(train, tmp_path_factory):  # noqa: F811
+def alone(train, tmp_path_factory):
     """A workdir trained by one process with one device, and what it said."""
     workdir = tmp_path_factory.mktemp("alone") / "run"
     finished = run("experiments.train", *train(workdir, *SHORT))
@@ -53,7 +53,7 @@ def alone(train, tmp_path_factory):  # noqa: F811
 
 
 @pytest.fixture(scope="module")
-def together(train, tmp_path_factory):  # noqa: F811
+def together(train, tmp_path_factory):
     """A workdir trained by two processes with a device each, and what they said."""
     workdir = tmp_path_factory.mktemp("together") / "run"
     finished = ended(pair(train(workdir, *SHORT, *TOGETHER)))
@@ -88,7 +88,7 @@ def test_process_0_alone_speaks(together):
 @pytest.mark.slow
 def test_a_signal_to_one_of_two_stops_both_at_one_step_and_they_go_on(
     together,
-    train,  # noqa: F811
+    train,
     tmp_path,
 ):
     arguments = train(tmp_path / "run", *SHORT, *TOGETHER, "--config.logging.samples=0")
@@ -109,7 +109,7 @@ def test_a_signal_to_one_of_two_stops_both_at_one_step_and_they_go_on(
     assert parameters(tmp_path / "run") == parameters(together[0])
 
 
-def test_what_one_process_finds_wrong_ends_both(train, tmp_path):  # noqa: F811
+def test_what_one_process_finds_wrong_ends_both(train, tmp_path):
     arguments = train(tmp_path / "run", *SHORT, *TOGETHER)
     wrong = "--config.data.train_source=missing.txt"
     good, bad = ended(pair(arguments, (*arguments, wrong)))
@@ -125,7 +125,7 @@ def test_what_one_process_finds_wrong_ends_both(train, tmp_path):  # noqa: F811
         (["--coordinator=h:1", "--processes=2", "--process=2"], "--process=2 of --processes=2"),
     ],
 )
-def test_half_a_description_of_the_processes_is_refused(train, tmp_path, flags, words):  # noqa: F811
+def test_half_a_description_of_the_processes_is_refused(train, tmp_path, flags, words):
     finished = run("experiments.train", *train(tmp_path / "run"), *flags)
     assert (finished.status, finished.out) == (1, "")
     assert words in finished.err
@@ -133,7 +133,7 @@ def test_half_a_description_of_the_processes_is_refused(train, tmp_path, flags, 
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_ends_the_other_at_once_with_one_message(
-    train,  # noqa: F811
+    train,
     tmp_path,
 ):
     processes = pair(train(tmp_path / "run", *TOGETHER))

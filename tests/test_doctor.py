@@ -6,7 +6,7 @@ import os
 import unicodedata
 
 import pytest
-from test_apps import CONFIGS, REPOSITORY, TINY, run
+from apps import CONFIGS, REPOSITORY, TINY, run
 
 from experiments import doctor as doctor_app
 

@@ -9,7 +9,7 @@ import sys
 
 import jax
 import pytest
-from test_apps import run
+from apps import run
 from test_bad_input import WORDS, place  # noqa: F401 - a fixture
 from test_html import Reader
 

@@ -11,10 +11,10 @@ import xml.etree.ElementTree
 import matplotlib
 import numpy as np
 import pytest
+from apps import REPOSITORY
 from drawings import DRAWN, LONG_WORD, Sentence, drawn, every_text, sentence
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
-from test_apps import REPOSITORY
 
 from transformer.errors import InputError
 from transformer.inspection import figures

@@ -6,8 +6,8 @@ import json
 import re
 
 import pytest
+from apps import REPOSITORY, run
 from ml_collections import config_dict
-from test_apps import REPOSITORY, run
 
 from experiments import flags
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from test_apps import REPOSITORY
+from apps import REPOSITORY
 
 PACKAGES = ("transformer", "experiments")
 FILES = sorted(

@@ -5,10 +5,10 @@ import html.parser
 import math
 import os
 import re
-import shutil
 import subprocess
 
 import pytest
+from browsing import BROWSER
 
 from transformer.inspection.html import (
     Html,
@@ -307,11 +307,6 @@ def test_a_chart_of_nothing_says_so(series):
 def test_coordinates_in_unequal_numbers_are_an_error():
     with pytest.raises(ValueError, match="argument 2 is shorter"):
         drawn(Series("a", [1, 2], [1]))
-
-
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no browser; continuous integration has one")

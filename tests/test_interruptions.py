@@ -8,7 +8,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from test_apps import lines_of, parameters, run, start, texts, train  # noqa: F401
+from apps import lines_of, parameters, run, start
 
 LONG = (
     "--config.training.steps=600",
@@ -40,7 +40,7 @@ def killed(arguments, reports, seconds):
 
 @pytest.mark.slow
 def test_a_training_killed_at_twenty_random_moments_ends_bit_for_bit_the_same(
-    train,  # noqa: F811
+    train,
     tmp_path,
 ):
     """A few about the start, the others while steps are made and, every five steps, saved."""
@@ -81,7 +81,7 @@ MESHES = {
 
 @pytest.mark.slow
 def test_a_training_that_goes_on_with_other_devices_comes_to_the_same_end(
-    train,  # noqa: F811
+    train,
     tmp_path,
 ):
     """Within the rounding of sums in another order."""

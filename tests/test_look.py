@@ -5,10 +5,10 @@ import re
 
 import numpy as np
 import pytest
-from test_apps import run
+from apps import run
+from exhibits import data_of
 from test_html import Reader
 from test_translate import make_workdir
-from test_views import data_of
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from etils import epath
-from test_apps import texts  # noqa: F401 - a fixture
 from test_train import config  # noqa: F401 - a fixture
 
 from experiments import compose, logs, loop
@@ -25,7 +24,7 @@ def experiment(config, tmp_path_factory):  # noqa: F811
     training = config.training.replace(
         steps=12, validate_every=3, max_skipped=3, validation_sentences=2
     )
-    config = config.replace(  # noqa: F811
+    config = config.replace(
         training=training,
         logging=config.logging.replace(log_every=2, samples=0),
         decode=config.decode.replace(beams=1, max_length=4),

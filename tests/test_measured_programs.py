@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from test_apps import REPOSITORY
+from apps import REPOSITORY
 
 from experiments.benchmarks import load, program, threads
 from experiments.benchmarks.alternating import (

@@ -8,7 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from test_apps import REPOSITORY, environment
+import variables
+from apps import REPOSITORY, environment
 
 SOURCES = sorted((REPOSITORY / "notebooks").glob("*.py"))
 QUICK = ("01", "03")
@@ -38,19 +39,45 @@ def outputs_of(notebook):
     return json.dumps(outputs, ensure_ascii=False)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Where all of them work, so that the small model is trained once."""
-    return tmp_path_factory.mktemp("notebooks")
+TRAINING = "from experiments.studies import small_model; small_model.load(seed=0, folder='runs')"
+"""What the first cells of a notebook do where nobody did it before."""
+
+
+def measured(command, folder, own):
+    """How a command ended, and its seconds of processor time."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    finished = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment() | own,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    names = ("ru_utime", "ru_stime")
+    return finished, sum(getattr(after, name) - getattr(before, name) for name in names)
 
 
 @pytest.fixture(scope="module")
-def ran(folder):
-    """Runs a notebook once; (source) -> how the command ended, the notebook, and its seconds."""
+def trained(tmp_path_factory):
+    """The folder where all of them work, so that the small model is trained once; the seconds."""
+    folder = tmp_path_factory.mktemp("notebooks")
+    command = [sys.executable, "-c", TRAINING]
+    finished, seconds = measured(command, folder, variables.USUAL)
+    assert finished.returncode == 0, finished.stderr
+    return folder, seconds
+
+
+@pytest.fixture(scope="module")
+def ran(trained):
+    """Runs a notebook once; (source) -> how the command ended, the notebook, and its seconds, those
+    of the training included.
+    """
+    folder, training = trained
     done = {}
-    variables = environment() | {
-        # Unlike in other tests, what is compiled runs for long, and some of it in each notebook.
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "0",
+    cache = {
         "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
@@ -58,26 +85,14 @@ def ran(folder):
 
     def run(source):
         if source not in done:
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            finished = subprocess.run(
-                [
-                    *(sys.executable, "scripts/notebooks.py", source.stem),
-                    *(f"--folder={folder}", f"--output={folder}"),
-                ],
-                cwd=REPOSITORY,
-                env=variables,
-                capture_output=True,
-                text=True,
-                timeout=900,
-                check=False,
-            )
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            seconds = sum(
-                getattr(after, name) - getattr(before, name) for name in ("ru_utime", "ru_stime")
-            )
+            program = [sys.executable, str(REPOSITORY / "scripts" / "notebooks.py"), source.stem]
+            folders = [f"--folder={folder}", f"--output={folder}"]
+            # Of the others one trains, and what they compile runs for long.
+            own = variables.QUICK if source.stem[:2] in QUICK else variables.USUAL
+            finished, seconds = measured([*program, *folders], REPOSITORY, own | cache)
             path = folder / f"{source.stem}.ipynb"
             notebook = json.loads(path.read_text("utf-8")) if path.exists() else None
-            done[source] = finished, notebook, seconds
+            done[source] = finished, notebook, training + seconds
         return done[source]
 
     return run

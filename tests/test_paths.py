@@ -13,10 +13,10 @@ import sys
 import time
 
 import pytest
+from apps import REPOSITORY, environment, lines_of, run
 from etils.epath import backend
 from fsspec.registry import _registry
 from tensorboard.backend.event_processing import event_file_loader
-from test_apps import REPOSITORY, environment, lines_of, run
 from test_bad_input import contents, here, place, training  # noqa: F401 - fixtures
 
 from experiments import cache, claims, logs, workdir

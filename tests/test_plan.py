@@ -6,7 +6,7 @@ import json
 import typing
 
 import pytest
-from test_apps import CONFIGS, run, texts  # noqa: F401 - a fixture
+from apps import CONFIGS, run
 
 from experiments import chips, compose, measure, plan
 from experiments.flags import load_config_file
@@ -107,7 +107,7 @@ def test_a_mesh_that_cannot_be_is_refused(text, message):
 def test_on_eight_devices_the_figures_are_the_compiled_steps(
     config,
     on_mesh,
-    texts,  # noqa: F811
+    texts,
     tmp_path,
     mesh,
     preset,

@@ -12,7 +12,7 @@ import sys
 import time
 
 import pytest
-from test_apps import REPOSITORY, TINY, environment, lines_of, run
+from apps import REPOSITORY, TINY, environment, lines_of, run
 
 SCRIPTS = sorted(path for path in (REPOSITORY / "scripts").iterdir() if path.suffix != ".py")
 RECORD = """#!{python}

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_apps import run
+from apps import run
 
 from experiments import costs
 from experiments.benchmarks import breakdown, load, products, reporting, start, work

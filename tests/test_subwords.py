@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import scipy.stats
-from test_apps import REPOSITORY, environment
+from apps import REPOSITORY, environment
 
 from transformer.subwords import SubwordSampler, merged, shares
 from transformer.tokenizer import Tokenizer

@@ -15,7 +15,7 @@ import time
 
 import numpy as np
 import pytest
-from test_apps import REPOSITORY
+from apps import REPOSITORY
 
 from experiments import datasets, tokenizing
 from experiments.datasets import token_cache

@@ -5,7 +5,7 @@ import dataclasses
 import json
 
 import pytest
-from test_apps import CONFIGS, parameters, run, texts, train  # noqa: F401 - two are fixtures
+from apps import CONFIGS, parameters, run
 
 from experiments import compose, measure
 from experiments.flags import load_config_file
@@ -29,7 +29,7 @@ EVERYTHING = (
 
 
 @pytest.fixture(scope="module")
-def straight(train, tmp_path_factory):  # noqa: F811
+def straight(train, tmp_path_factory):
     """A workdir trained for six steps with every option on, and what the command said."""
     workdir = tmp_path_factory.mktemp("straight") / "run"
     finished = run("experiments.train", *train(workdir, *EVERYTHING, "--config.training.steps=6"))
@@ -40,7 +40,7 @@ def straight(train, tmp_path_factory):  # noqa: F811
 @pytest.mark.slow
 def test_a_run_with_every_option_that_stops_half_way_ends_bit_for_bit_the_same(
     straight,
-    train,  # noqa: F811
+    train,
     tmp_path,
 ):
     for steps in (3, 6):
@@ -55,7 +55,7 @@ def test_the_compiled_parts_are_announced(straight):
 
 
 @pytest.fixture(scope="module")
-def patient(train, tmp_path_factory):  # noqa: F811
+def patient(train, tmp_path_factory):
     """A run that cannot become better, because its learning rate is all but nothing."""
     workdir = tmp_path_factory.mktemp("patient") / "run"
     flags = (
@@ -88,7 +88,7 @@ def test_a_run_that_stopped_early_is_finished(patient):
 
 
 @pytest.fixture(scope="module")
-def config(texts):  # noqa: F811
+def config(texts):
     """A tiny experiment whose batches have 4 rows."""
     config = load_config_file(str(CONFIGS / "text_files.py"))
     fields = dict(flag.removeprefix("--config.data.").split("=", 1) for flag in texts[1])
@@ -159,7 +159,7 @@ def test_auto_says_what_is_missing_when_nothing_fits(costs, config, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_auto_chose_is_written_down_and_kept(train, memory, tmp_path):  # noqa: F811
+def test_what_auto_chose_is_written_down_and_kept(train, memory, tmp_path):
     flags = (
         "--config.training.batch_fitting=auto",
         f"--config.training.memory_limit_gib={memory[1] * 0.999}",
@@ -209,7 +209,7 @@ def test_the_memory_that_is_there_is_some():
 # The text.
 
 
-def test_oddities_of_the_text_are_counted_with_their_first_place(train, texts, tmp_path):  # noqa: F811
+def test_oddities_of_the_text_are_counted_with_their_first_place(train, texts, tmp_path):
     """By a training that begins; one that goes on has said it already."""
     files = {}
     for side, name in (("source", "a\u2028b"), ("target", "A\u2028B")):

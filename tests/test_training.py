@@ -272,9 +272,13 @@ def test_equal_rows_drop_out_differently(state_0):
     twice = jax.tree.map(lambda rows: jnp.concatenate([rows, rows]), one)
     model, _ = parts(CONFIG)
 
+    @jax.jit
+    def sums(batch, rows):
+        options = (batch, model, CONFIG.training, state_0.rng, rows)
+        return training.loss_sums(state_0.params, *options)
+
     def loss(batch, rows):
-        options = (batch, model, CONFIG.training, state_0.rng, jnp.asarray(rows))
-        return float(training.loss_sums(state_0.params, *options).loss)
+        return float(sums(batch, jnp.asarray(rows)).loss)
 
     first, second = loss(one, [0]), loss(one, [1])
     assert first != second
@@ -339,26 +343,28 @@ def test_r_drop_is_the_mean_of_two_passes_and_their_divergence(state_0):
     batch = copy_batch()
     model, _ = parts(CONFIG)
     alpha = 3.0
-    config = CONFIG.training.replace(r_drop=alpha)
     key = jax.random.key(5)
-    sums = training.loss_sums(state_0.params, batch, model, config, key)
-    first, second = (
-        training.forward(state_0.params, batch, model, each) for each in jax.random.split(key)
-    )
-    ones = [
-        float(training.loss_sums(state_0.params, batch, model, CONFIG.training, each).loss)
-        for each in jax.random.split(key)
-    ]
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def loss_of(alpha, key):
+        config = CONFIG.training.replace(r_drop=alpha)
+        return training.loss_sums(state_0.params, batch, model, config, key)
+
+    @jax.jit
+    def logits_of(key):
+        return training.forward(state_0.params, batch, model, key)
+
+    sums = loss_of(alpha, key)
+    first, second = (logits_of(each) for each in jax.random.split(key))
+    ones = [float(loss_of(0.0, each).loss) for each in jax.random.split(key)]
     p, q = (np.asarray(jax.nn.log_softmax(x), np.float64) for x in (first, second))
     kl = lambda a, b: (np.exp(a) * (a - b)).sum(-1)[np.asarray(batch.target) != 0].sum()  # noqa: E731
     expected = sum(ones) / 2 + alpha * (kl(p, q) + kl(q, p)) / 4
     assert ones[0] != ones[1]
     assert float(sums.loss) == pytest.approx(expected, rel=1e-5)
     assert float(sums.tokens) == float((batch.target != 0).sum())
-    dry = training.loss_sums(state_0.params, batch, model, config)
-    assert float(dry.loss) == pytest.approx(
-        float(training.loss_sums(state_0.params, batch, model, CONFIG.training).loss)
-    )
+    dry = float(loss_of(alpha, None).loss)
+    assert dry == pytest.approx(float(loss_of(0.0, None).loss))
 
 
 # Running averages.

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import oracle
 import pytest
-from test_apps import REPOSITORY, environment, run
+from apps import REPOSITORY, environment, run
 
 from transformer import families
 from transformer.checkpoints import Checkpoints

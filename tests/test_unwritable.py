@@ -7,7 +7,7 @@ import resource
 import types
 
 import pytest
-from test_apps import lines_of, run
+from apps import lines_of, run
 from test_bad_input import contents, here, place, training  # noqa: F401 - fixtures
 
 from experiments import cache, logs

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What there is to show: attention, the vectors of a head, a search, and a view of each kind."""
+
+import json
+import re
+
+import numpy as np
+
+from transformer.inspection.search_log import Finished, Result, SearchLog, SearchStep
+from transformer.inspection.views.attention import families
+from transformer.inspection.views.compare import compare
+from transformer.inspection.views.grid import grid
+from transformer.inspection.views.head_view import head_view
+from transformer.inspection.views.numbers import numbers
+from transformer.inspection.views.replay import replay
+from transformer.inspection.views.steps import Head, recomputed, steps
+
+
+def softmax_weights(layers, heads, rows, columns, causal=False, seed=0):
+    """Attention with strong and weak weights, `[L,N,T,S]`."""
+    scores = 2 * np.random.default_rng(seed).normal(size=(layers, heads, rows, columns))
+    if causal:
+        scores = np.where(np.tril(np.ones((rows, columns), bool)), scores, -np.inf)
+    exponentials = np.exp(scores - scores.max(-1, keepdims=True))
+    return (exponentials / exponentials.sum(-1, keepdims=True)).astype(np.float32)
+
+
+def words(count, prefix):
+    return [f"{prefix}{place}" for place in range(count)]
+
+
+def pair(source=5, target=4, encoder=(2, 4), decoder=(3, 2), tokens=None, seed=0):
+    """All kinds of attention of one sentence pair, the stacks of unequal depth and heads."""
+    return families(
+        encoder=softmax_weights(*encoder, source, source, seed=seed),
+        decoder=softmax_weights(*decoder, target, target, causal=True, seed=seed + 1),
+        cross=softmax_weights(*decoder, target, source, seed=seed + 2),
+        source_tokens=tokens or words(source, "s"),
+        target_in=["<s>", *words(target - 1, "t")],
+        target_out=[*words(target - 1, "t"), "</s>"],
+    )
+
+
+def one_head(rows=3, columns=4, width=2, wide=3, seed=0):
+    """A head's vectors and what they give."""
+    generator = np.random.default_rng(seed)
+    query, key, value = (
+        generator.normal(size=shape) for shape in ((rows, width), (columns, width), (columns, wide))
+    )
+    _, weights, z = recomputed(query, key, value, np.ones((rows, columns), bool))
+    labels = [tuple((word,) for word in words(count, "w")) for count in (rows, columns)]
+    return Head("a head", *labels, query, key, value, weights, z)
+
+
+def search(cross=True, layers=2, heads=3, source=3):
+    """A search with two beams over three steps, as `search_log.record` keeps one."""
+
+    def attention(hypotheses):
+        weights = softmax_weights(hypotheses, layers, heads, source)
+        return weights if cross else None
+
+    def step(tokens, log_probs, parents, finished=()):
+        count = len(tokens)
+        top = np.array([[4, 5, 2]] * count)
+        chances = np.log(np.array([[0.5, 0.3, 0.1]] * count))
+        return SearchStep(tokens, log_probs, parents, top, chances, attention(count), finished)
+
+    steps = (
+        step(((),), (0.0,), ()),
+        step(((4,), (5,)), (-0.69, -1.2), (0, 0)),
+        step(((4, 5), (5, 4)), (-1.9, -1.89), (0, 1), (Finished(1, -2.5, -1.5),)),
+    )
+    return SearchLog((4, 5, 2), steps, (Result((5, 4, 2), -1.5, -2.5),))
+
+
+def pieces(ids):
+    return [["<pad>", "<s>", "</s>", "<unk>", "one", "two"][int(token)] for token in ids]
+
+
+NATS = {"measure": "Nats", "title": "Numbers"}
+
+
+def every_view():
+    """One view of each kind."""
+    both = pair()
+    return [
+        head_view(both),
+        grid(both),
+        steps([one_head()]),
+        replay(search(), pieces),
+        numbers(np.linspace(-2, 1, 6).reshape(2, 3), ["r", "s"], words(3, "c"), **NATS),
+        compare(both, pair(seed=9), patch=np.linspace(-1, 1, 15).reshape(3, 5)),
+    ]
+
+
+def data_of(text):
+    """What a page's script reads."""
+    [block] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
+    return json.loads(block)
