@@ -87,9 +87,7 @@ def ran(trained):
         if source not in done:
             program = [sys.executable, str(REPOSITORY / "scripts" / "notebooks.py"), source.stem]
             folders = [f"--folder={folder}", f"--output={folder}"]
-            # Of the others one trains, and what they compile runs for long.
-            own = variables.QUICK if source.stem[:2] in QUICK else variables.USUAL
-            finished, seconds = measured([*program, *folders], REPOSITORY, own | cache)
+            finished, seconds = measured([*program, *folders], REPOSITORY, variables.USUAL | cache)
             path = folder / f"{source.stem}.ipynb"
             notebook = json.loads(path.read_text("utf-8")) if path.exists() else None
             done[source] = finished, notebook, training + seconds

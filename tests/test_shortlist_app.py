@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from test_apps import run
+from apps import run
 from test_translate import CONFIG, make_workdir
 
 from experiments.shortlist import coverage
