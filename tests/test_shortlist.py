@@ -147,6 +147,7 @@ def test_a_translation_depends_on_no_other_sentence(few, way):
         close(together[row], alone[0])
 
 
+@pytest.mark.slow
 def test_sentences_that_retire_keep_their_lists(few):
     sentences = [*SENTENCES, *(f"{sentence} a" for sentence in SENTENCES)]
     together, apart = (

@@ -57,6 +57,7 @@ def test_each_seed_has_a_model_of_its_own(trainings, tmp_path):
     assert len(trainings) == 2
 
 
+@pytest.mark.slow
 def test_of_two_that_ask_at_once_one_trains_and_the_other_waits_for_it(trainings, tmp_path, capfd):
     found = []
     asking = [
@@ -72,6 +73,7 @@ def test_of_two_that_ask_at_once_one_trains_and_the_other_waits_for_it(trainings
     np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.slow
 def test_a_model_of_another_config_is_not_taken_for_it(trainings, tmp_path, monkeypatch):
     small_model.load(0, tmp_path)
     config = pronouns_small.get_config()
