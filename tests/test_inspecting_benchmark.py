@@ -3,10 +3,12 @@
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 from experiments.benchmarks.inspecting import measures, seconds
 
 
+@pytest.mark.slow
 def test_every_measure_is_of_so_many_sentences_or_of_one_pair(config, params):
     shapes = {
         name: jax.eval_shape(measure)

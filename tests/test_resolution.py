@@ -67,6 +67,7 @@ def test_a_head_that_goes_by_position_alone_has_no_score(model, sentences):
     assert (found["encoder"].antecedent_ahead >= 0.4).all()
 
 
+@pytest.mark.slow
 def test_the_preference_is_that_of_the_model(model, sentences):
     found = resolution.pronoun_ablation(*model, sentences)
     each = [float(one.preference(run(*model, one.source, one.target_in)[0])) for one in sentences]

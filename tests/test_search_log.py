@@ -29,7 +29,7 @@ SEARCHES = {
 }
 
 
-QUICK = ("growing", "constrained")
+QUICK = ("growing",)
 
 
 @pytest.fixture(
