@@ -132,6 +132,7 @@ for algorithm, size in SIZES.items():
 """
 
 
+@pytest.mark.slow
 def test_every_process_draws_the_same():
     """SentencePiece's own sampling does not: that is why it is not used."""
     drawn = {
