@@ -246,7 +246,9 @@ class Trainer:
                 "is intact"
             )
         split = experiment.data.validation.first(config.training.validation_sentences)
-        translator = Translator(config, params, experiment.tokenizer, mesh=experiment.mesh)
+        # A lexicon is learned when the training is over.
+        whole = config.replace(decode=config.decode.replace(shortlist=None))
+        translator = Translator(whole, params, experiment.tokenizer, mesh=experiment.mesh)
         hypotheses = [translation.text for translation in translator(split.sources)]
         values["bleu"] = corpus_scores(hypotheses, split.targets, bootstrap=0)["bleu"]
         values |= split.own_metrics(hypotheses)

@@ -20,19 +20,20 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from experiments import datasets, weights
+from experiments import datasets
 from experiments.flags import run
 from experiments.tables import print_table
 from transformer import paths
 from transformer.config import Config
 from transformer.errors import InputError
-from transformer.lexicon import Lexicon
+from transformer.lexicon import PAIRS, Lexicon
 from transformer.tokenizer import Tokenizer
 from transformer.translator import LEXICON
 
-PAIRS = flags.DEFINE_integer(
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory that train left.")
+MOST_PAIRS = flags.DEFINE_integer(
     "pairs",
-    100_000,
+    PAIRS,
     "At most so many training pairs are read, spread evenly over the text; 100,000 of 25 tokens a "
     "side take about 1 GiB of memory.",
     lower_bound=1,
@@ -45,7 +46,7 @@ Rows = list[list[int]]
 
 def main(config: Config) -> None:
     """Learns, writes, and says what the lists hold."""
-    directory = weights.directory()
+    directory = paths.reachable(WORKDIR.value)
     tokenizer = Tokenizer.load(directory / "tokenizer.model")
     began = time.perf_counter()
     sources, targets = _training(config, tokenizer)
@@ -120,7 +121,7 @@ def _training(config: Config, tokenizer: Tokenizer) -> tuple[Rows, Rows]:
 def _chosen(config: Config) -> Iterator[tuple[list[str], list[str]]]:
     """Every n-th pair of all corpora, so that there are no more than --pairs."""
     corpora = [pairs for _, pairs in datasets.training_corpora(config.data)]
-    stride = max(-(-sum(pairs.count() for pairs in corpora) // PAIRS.value), 1)
+    stride = max(-(-sum(pairs.count() for pairs in corpora) // MOST_PAIRS.value), 1)
     for pairs in corpora:
         before = 0
         for sources, targets in pairs.chunks():

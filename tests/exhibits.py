@@ -80,8 +80,12 @@ def pieces(ids):
 NATS = {"measure": "Nats", "title": "Numbers"}
 
 
-def every_view():
-    """One view of each kind."""
+PATCH = np.linspace(-1, 1, 15).reshape(3, 5)
+"""The effect of one at each layer and token."""
+
+
+def every_view(patch=PATCH):
+    """One view of each kind; with the effect of a patch, the comparison has a map of it."""
     both = pair()
     return [
         head_view(both),
@@ -89,7 +93,7 @@ def every_view():
         steps([one_head()]),
         replay(search(), pieces),
         numbers(np.linspace(-2, 1, 6).reshape(2, 3), ["r", "s"], words(3, "c"), **NATS),
-        compare(both, pair(seed=9), patch=np.linspace(-1, 1, 15).reshape(3, 5)),
+        compare(both, pair(seed=9), patch=patch),
     ]
 
 

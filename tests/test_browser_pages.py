@@ -6,16 +6,12 @@ import html
 import pytest
 from apps import run
 from browsing import cells, isolated, press, said
-from exhibits import NATS, one_head, pair, pieces, search
+from exhibits import every_view, pair
 from test_html import AWKWARD
 from test_translate import make_workdir
 
-from transformer.inspection.views.compare import compare
 from transformer.inspection.views.grid import grid
 from transformer.inspection.views.head_view import head_view
-from transformer.inspection.views.numbers import numbers as numbers_view
-from transformer.inspection.views.replay import replay
-from transformer.inspection.views.steps import steps
 from transformer.inspection.views.view import page
 
 # The report of a sentence.
@@ -78,20 +74,8 @@ def test_a_report_fits_a_telephone(show, report, scheme):
 # Wherever a page stands.
 
 
-def views():
-    both = pair()
-    return [
-        head_view(both),
-        grid(both),
-        steps([one_head()]),
-        replay(search(), pieces),
-        numbers_view([[0.25, -1.0, 0.0]], ["r"], ["a", "b", "c"], **NATS),
-        compare(both, pair(seed=9)),
-    ]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("view", views(), ids=lambda view: view.kind)
+@pytest.mark.parametrize("view", every_view(patch=None), ids=lambda view: view.kind)
 def test_every_control_is_reached_by_the_tab_key(show, view):
     shown = show(view.html)
     wanted = shown.evaluate(
@@ -112,7 +96,7 @@ def test_every_control_is_reached_by_the_tab_key(show, view):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("view", views(), ids=lambda view: view.kind)
+@pytest.mark.parametrize("view", every_view(patch=None), ids=lambda view: view.kind)
 def test_a_notebook_shows_the_view_or_the_picture_but_never_both(show, view):
     def visible(shown):
         picture = shown.locator(".transformer-view").is_visible()
@@ -134,7 +118,7 @@ def test_a_notebook_shows_the_view_or_the_picture_but_never_both(show, view):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("view", views(), ids=lambda view: view.kind)
+@pytest.mark.parametrize("view", every_view(patch=None), ids=lambda view: view.kind)
 def test_a_notebook_that_lets_no_script_run_shows_the_picture(browser, view):
     shown = browser.new_page()
     # Playwright's own switch does not reach frames in processes of their own.
@@ -172,7 +156,7 @@ def test_any_token_is_shown_as_it_is(show, text):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [360, 1200])
-@pytest.mark.parametrize("view", views(), ids=lambda view: view.kind)
+@pytest.mark.parametrize("view", every_view(patch=None), ids=lambda view: view.kind)
 def test_a_page_fits_a_window_of_any_width(show, view, width):
     shown = show(view.html, viewport={"width": width, "height": 800})
     assert shown.evaluate("document.documentElement.scrollWidth") <= width
@@ -192,7 +176,7 @@ def test_a_script_that_was_added_does_not_run(browser):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("view", views(), ids=lambda view: view.kind)
+@pytest.mark.parametrize("view", every_view(patch=None), ids=lambda view: view.kind)
 def test_without_scripts_a_page_shows_a_picture_and_says_what_it_is(show, view):
     shown = show(view.html, java_script_enabled=False)
     assert shown.locator("svg[role=img]").first.is_visible()

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from etils import epath
 
-from transformer import lexicon
 from transformer.arrays import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from transformer.errors import InputError
-from transformer.lexicon import MOST, Lexicon, shortlisted, translation_probabilities
+from transformer.lexicon import MOST, Lexicon, translation_probabilities
 
 THE, HOUSE, BOOK, A, DAS, HAUS, BUCH, EIN = range(4, 12)
 SOURCES = [[THE, HOUSE], [THE, BOOK], [A, BOOK]]
@@ -121,25 +120,6 @@ def test_each_sentence_of_a_batch_has_the_list_that_it_has_alone(learned):
     for row, together in zip(batch, learned.listed(batch, 2), strict=True):
         alone = learned.listed(row[None, row != PAD_ID], 2)
         np.testing.assert_array_equal(together, alone[0])
-
-
-def test_a_shortlist_has_what_any_sentence_lists(monkeypatch):
-    monkeypatch.setattr(lexicon, "LEAST_ROOM", 8)
-    listed = np.zeros((2, 40), bool)
-    listed[:, [*range(4), 33]] = listed[0, 9] = listed[1, 7] = True
-    ids, of_each = shortlisted(listed)
-    assert ids.tolist() == [0, 1, 2, 3, 7, 9, 33, 33], "the last one fills the room"
-    assert [np.flatnonzero(row).tolist() for row in of_each] == [
-        [0, 1, 2, 3, 5, 6],
-        [0, 1, 2, 3, 4, 6],
-    ]
-
-
-@pytest.mark.parametrize(
-    ("count", "room"), [(5, 512), (512, 512), (513, 1024), (4000, 4096), (4097, 8000)]
-)
-def test_shortlists_come_in_few_sizes(count, room):
-    assert lexicon.room(count, 8000) == room
 
 
 def test_a_lexicon_is_read_as_it_was_written(learned, tmp_path):

@@ -27,7 +27,7 @@ def experiment(config, tmp_path_factory):  # noqa: F811
     config = config.replace(
         training=training,
         logging=config.logging.replace(log_every=2, samples=0),
-        decode=config.decode.replace(beams=1, max_length=4),
+        decode=config.decode.replace(beams=1, max_length=4, shortlist=5),
     )
     built = compose.build(config, tmp_path_factory.mktemp("loop"))
     built.__dict__["at_first"] = built.init_state()
@@ -67,6 +67,13 @@ def train(experiment, directory, skipping, profile=None):
         for index in range(experiment.config.training.steps):
             made.update(experiment.data.train[index])
     return made
+
+
+def test_validation_translates_with_the_whole_vocabulary_since_there_is_no_lexicon_yet(
+    experiment, tmp_path
+):
+    assert experiment.config.decode.shortlist == 5
+    assert "bleu" in train(experiment, tmp_path, skipping=()).meta["validation"]
 
 
 def test_skipped_steps_are_counted_logged_and_told(experiment, tmp_path, capsys):

@@ -13,13 +13,13 @@ import pytest
 from test_ensembles import member
 from test_translator import CONFIG, SENTENCES, TOKENIZER, close
 
-from transformer import ensembles, families, sharded_decoding
+from transformer import ensembles, families, sharded_decoding, shortlist
 from transformer.arrays import EOS_ID, UNK_ID
 from transformer.config import DecodeConfig, ParallelConfig
 from transformer.decoding_loop import LEAST
 from transformer.errors import InputError
 from transformer.inspection import search_log
-from transformer.lexicon import MOST, Lexicon, shortlisted
+from transformer.lexicon import MOST, Lexicon
 from transformer.shortlist import Shortlist
 from transformer.translator import Translator, abstract_params
 
@@ -89,6 +89,23 @@ def searched(next_words, listed, source, config):
         config.alpha,
     )
     return found
+
+
+def test_a_shortlist_has_what_any_sentence_lists(monkeypatch):
+    monkeypatch.setattr(shortlist, "LEAST_ROOM", 8)
+    listed = np.zeros((2, 40), bool)
+    listed[:, [*range(4), 33]] = listed[0, 9] = listed[1, 7] = True
+    own = Shortlist.of(listed)
+    assert own.ids.tolist() == [0, 1, 2, 3, 7, 9, 33, 33], "the last one fills the room"
+    assert np.flatnonzero(own.listed[0]).tolist() == [0, 1, 2, 3, 5, 6]
+    assert np.flatnonzero(own.listed[1]).tolist() == [0, 1, 2, 3, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("count", "room"), [(5, 512), (512, 512), (513, 1024), (4000, 4096), (4097, 8000)]
+)
+def test_shortlists_come_in_few_sizes(count, room):
+    assert Shortlist.of(np.arange(8000)[None] < count).ids.shape == (room,)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -194,8 +211,8 @@ def test_logits_are_computed_of_the_listed_words_alone(few):
     config = CONFIG.replace(decode=CONFIG.decode.replace(max_length=6))
     model = families.build(config.model)
     source = np.array([[4, 5, EOS_ID]])
-    ids, listed = shortlisted(few.listed(source, 2))
-    ids, listed = ids[:9], listed[:, :9]
+    own = Shortlist.of(few.listed(source, 2))
+    own = Shortlist(own.ids[:9], own.listed[:, :9])
     options = {"model": model, "config": config.decode, "results": 1, "max_length": 6}
 
     def widths(shortlist):
@@ -205,7 +222,7 @@ def test_logits_are_computed_of_the_listed_words_alone(few):
         return {one.outvars[0].aval.shape[-1] for one in products}
 
     assert SIZE in widths(None)
-    some = widths(Shortlist(ids, listed))
+    some = widths(own)
     assert 9 in some
     assert SIZE not in some
 
@@ -215,7 +232,11 @@ def test_a_shortlist_needs_a_lexicon():
         translator(None)
 
 
-@pytest.mark.parametrize("number", [0, 101])
+def test_as_many_translations_may_be_asked_for_as_a_lexicon_has():
+    assert DecodeConfig(shortlist=MOST).shortlist == MOST
+
+
+@pytest.mark.parametrize("number", [0, MOST + 1])
 def test_numbers_of_translations_that_no_lexicon_has_are_refused(number):
     with pytest.raises(InputError, match=f"decode.shortlist.*{number}|{number}.*shortlist"):
         DecodeConfig(shortlist=number).validate()

@@ -15,6 +15,7 @@ mask entry means "may attend".
 
 from typing import Any
 
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
 PAD_ID = 0
@@ -30,6 +31,12 @@ NUM_SPECIAL_IDS = 4
 Params = Any
 """A nested dict of parameter arrays."""
 
+
+def wide(dtype: jnp.dtype) -> jnp.dtype:
+    """float32, or the dtype itself where that is wider: of sums, softmax and what is compared."""
+    return jnp.promote_types(dtype, jnp.float32)
+
+
 __all__ = [
     "BOS_ID",
     "EOS_ID",
@@ -43,4 +50,5 @@ __all__ = [
     "Key",
     "Params",
     "UInt",
+    "wide",
 ]

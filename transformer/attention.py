@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Bool, Float
+from transformer.arrays import Array, Bool, Float, wide
 from transformer.errors import InputError
 
 
@@ -50,7 +50,7 @@ def scaled_scores(
     query: Float[Array, "B T N H"], key: Float[Array, "B S N H"]
 ) -> Float[Array, "B N T S"]:
     """Q K^T / sqrt(d_k), in float32 or wider, whatever the inputs are."""
-    scores = jnp.einsum("BTNH,BSNH->BNTS", query, key, preferred_element_type=_wide(query))
+    scores = jnp.einsum("BTNH,BSNH->BNTS", query, key, preferred_element_type=wide(query.dtype))
     return scores / jnp.sqrt(query.shape[-1]).astype(scores.dtype)
 
 
@@ -175,13 +175,13 @@ def cached_attention(
     as long as the products themselves. They may be in a wider dtype than the queries, as what is
     computed from them.
     """
-    dtype, wide = query.dtype, _wide(query)
+    dtype, sums = query.dtype, wide(query.dtype)
     scores = jnp.einsum(
-        "BNKH,BNHC->BNKC", query.astype(key.dtype), key, preferred_element_type=wide
+        "BNKH,BNHC->BNKC", query.astype(key.dtype), key, preferred_element_type=sums
     )
-    weights = masked_softmax(scores / jnp.sqrt(query.shape[-1]).astype(wide), mask)
+    weights = masked_softmax(scores / jnp.sqrt(query.shape[-1]).astype(sums), mask)
     weights = weights.astype(dtype).astype(value.dtype)
-    z = jnp.einsum("BNKC,BNCH->BNKH", weights, value, preferred_element_type=wide)
+    z = jnp.einsum("BNKC,BNCH->BNKH", weights, value, preferred_element_type=sums)
     return z.astype(dtype)
 
 
@@ -204,7 +204,3 @@ def _refuse_weights(kernel: str, dropout: object, with_weights: bool) -> None:
             f"the {kernel!r} attention kernel has no dropout on weights; "
             "use model.attention_kernel='einsum' or model.attention_dropout=0"
         )
-
-
-def _wide(array: Array):
-    return jnp.promote_types(array.dtype, jnp.float32)

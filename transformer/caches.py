@@ -5,7 +5,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Float, Int
+from transformer.arrays import Array, Float, Int, wide
 
 
 @flax.struct.dataclass
@@ -83,4 +83,4 @@ def _dtype_of_caches(dtype: jnp.dtype) -> jnp.dtype:
     """float32 for bfloat16 on the CPU, where XLA computes attention over few queries in float32 and
     would convert all of a cache at each step; what is in it is not changed.
     """
-    return jnp.promote_types(dtype, jnp.float32) if jax.default_backend() == "cpu" else dtype
+    return wide(dtype) if jax.default_backend() == "cpu" else dtype

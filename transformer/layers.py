@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import normal, ones, variance_scaling, zeros
 
-from transformer.arrays import Array, Bool, Float, Int
+from transformer.arrays import Array, Bool, Float, Int, wide
 from transformer.attention import KERNELS, cached_attention
 from transformer.caches import LayerCache
 from transformer.capture import AttentionTrace, Capture, gate
@@ -37,8 +37,7 @@ def project(spec: str, x: Array, kernel: Array, bias: Array | None = None) -> Ar
     output = product(spec, x, kernel.astype(x.dtype))
     if bias is None:
         return output
-    wide = jnp.promote_types(x.dtype, jnp.float32)
-    return (output.astype(wide) + bias).astype(x.dtype)
+    return (output.astype(wide(x.dtype)) + bias).astype(x.dtype)
 
 
 def layer_norm(
@@ -48,8 +47,8 @@ def layer_norm(
     epsilon: float,
 ) -> Float[Array, "*B D"]:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias over D, in float32 or wider."""
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    centred = wide - wide.mean(-1, keepdims=True)
+    centred = x.astype(wide(x.dtype))
+    centred = centred - centred.mean(-1, keepdims=True)
     variance = jnp.square(centred).mean(-1, keepdims=True)
     return (centred * jax.lax.rsqrt(variance + epsilon) * scale + bias).astype(x.dtype)
 
@@ -473,7 +472,7 @@ class Embedding(_Parametric):
             return self.learned[:length]
         return jnp.asarray(
             sinusoids(length, config.d_model, config.sinusoid_layout),
-            jnp.promote_types(self.table.dtype, jnp.float32),
+            wide(self.table.dtype),
         )
 
     def embed(

@@ -28,12 +28,12 @@ on every list.
 """
 ITERATIONS = 5
 """Of expectation-maximisation; the order of the most probable translations changes little after."""
+PAIRS = 100_000
+"""Of so many sentence pairs a lexicon is learned, unless told otherwise; of 25 tokens a side they
+take about 1 GiB of memory.
+"""
 PART = 10_000
 """So many pairs are counted at once, to save memory."""
-LEAST_ROOM = 512
-"""Shortlists have room for so many sub-words, or for twice, four times ... as many, so that few
-programs are compiled.
-"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,21 +164,3 @@ def _together(
         place.append(np.tile(here, len(source)))
         places += len(target)
     return np.concatenate(keys), np.concatenate(place)
-
-
-def room(count: int, vocab_size: int) -> int:
-    """For how many sub-words a shortlist of `count` has room."""
-    size = LEAST_ROOM
-    while size < count:
-        size *= 2
-    return min(size, vocab_size)
-
-
-def shortlisted(
-    listed: Bool[np.ndarray, "B V"],
-) -> tuple[Int[np.ndarray, " v"], Bool[np.ndarray, "B v"]]:
-    """`Shortlist.ids` and `Shortlist.listed` of a batch, of the sub-words that any sentence has."""
-    chosen = np.flatnonzero(listed.any(0))
-    ids = np.full(room(len(chosen), listed.shape[1]), chosen[-1], np.int32)
-    ids[: len(chosen)] = chosen
-    return ids, listed[:, ids] & (np.arange(len(ids)) < len(chosen))

@@ -9,7 +9,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import PAD_ID, Array, Float, Int
+from transformer.arrays import PAD_ID, Array, Float, Int, wide
 from transformer.errors import InputError
 
 
@@ -122,4 +122,4 @@ def _most_probable(logits: Float[Array, "B T V"]) -> Int[Array, "B T"]:
 
 
 def _at_least_float32(logits: Array) -> Array:
-    return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    return logits.astype(wide(logits.dtype))

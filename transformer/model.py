@@ -334,12 +334,12 @@ class Transformer(nn.Module):
     @staticmethod
     def take(cache: DecodeCache, sentences: Int[Array, " B"]) -> DecodeCache:
         """The cache of these sentences alone."""
-        batch = len(cache.source_mask)
+        batch, shortlist = len(cache.source_mask), cache.shortlist
         return cache.replace(
             layers=tuple(layer.take(sentences) for layer in cache.layers),
             source_mask=cache.source_mask[sentences],
             ancestry=rows_of(cache.ancestry, sentences, batch),
-            shortlist=cache.shortlist and cache.shortlist.take(sentences),
+            shortlist=None if shortlist is None else shortlist.take(sentences),
         )
 
     @nn.nowrap

@@ -24,17 +24,19 @@ from transformer.sharding import replicated
 from transformer.shortlist import Shortlist
 from transformer.training import Batch, score_step
 
+Shared = TypeVar("Shared")
 Rows = TypeVar("Rows")
 Results = TypeVar("Results")
 
 
 def row_by_row(
-    compute: Callable[[Params, Rows], Results], mesh: Mesh
-) -> Callable[[Params, Rows], Results]:
+    compute: Callable[[Shared, Rows], Results], mesh: Mesh
+) -> Callable[[Shared, Rows], Results]:
     """The same function, computed on each device for its own rows.
 
     Args:
-      compute: from parameters and rows to one result a row, which depends on no other row.
+      compute: from what all rows share (parameters) and rows to one result a row, which depends on
+        no other row.
       mesh: from `sharding.make_mesh`.
     """
     # XLA left to itself would look for the most probable extensions in the logits of all rows on
@@ -48,8 +50,8 @@ def row_by_row(
         check_vma=False,  # a loop begins with constants, which JAX takes for the same everywhere
     )
 
-    def everywhere(params: Params, rows: Rows) -> Results:
-        return jax.lax.with_sharding_constraint(divided(params, rows), replicated(mesh))
+    def everywhere(shared: Shared, rows: Rows) -> Results:
+        return jax.lax.with_sharding_constraint(divided(shared, rows), replicated(mesh))
 
     return everywhere
 

@@ -12,9 +12,15 @@ those of the sub-words on its list, which sum to 1. Which sub-words these are is
 
 import flax.struct
 import jax.numpy as jnp
+import numpy as np
 
 from transformer.arrays import Array, Bool, Float, Int
 from transformer.constraints import NEVER
+
+LEAST_ROOM = 512
+"""Shortlists have room for so many sub-words, or for twice, four times ... as many, so that few
+programs are compiled.
+"""
 
 
 @flax.struct.dataclass
@@ -29,6 +35,19 @@ class Shortlist:
     """In rising order, the special ids first; the last one fills what room is left."""
     listed: Bool[Array, "B V"]
     """Which of them are on the list of each sentence."""
+
+    @classmethod
+    def of(cls, listed: Bool[np.ndarray, "B _"]) -> "Shortlist":
+        """Of a batch's sentences, from which sub-words of the whole vocabulary each may have; of
+        NumPy arrays.
+        """
+        chosen = np.flatnonzero(listed.any(0))
+        room = LEAST_ROOM
+        while room < len(chosen):
+            room *= 2
+        ids = np.full(min(room, listed.shape[1]), chosen[-1], np.int32)
+        ids[: len(chosen)] = chosen
+        return cls(ids, listed[:, ids] & (np.arange(len(ids)) < len(chosen)))
 
     def places_of(self, ids: Int[Array, "B M"]) -> Int[Array, "B M"]:
         """The places of sub-words that are all in it."""

@@ -25,7 +25,7 @@ from transformer.checkpoints import Checkpoints
 from transformer.config import Config, ParallelConfig
 from transformer.constraints import NEVER
 from transformer.errors import InputError
-from transformer.lexicon import Lexicon, shortlisted
+from transformer.lexicon import Lexicon
 from transformer.shortlist import Shortlist
 from transformer.tokenizer import Tokenizer
 from transformer.training import Batch
@@ -240,11 +240,12 @@ class Translator:
 
     def _shortlist(self, source: np.ndarray, prefix: np.ndarray | None) -> Shortlist | None:
         """What the translations of a batch may consist of, on the mesh."""
-        if self.lexicon is None or self.config.decode.shortlist is None:
+        number = self.config.decode.shortlist
+        if number is None:
             return None
-        listed = self.lexicon.listed(source, self.config.decode.shortlist, prefix)
-        ids, listed = shortlisted(listed)
-        return Shortlist(sharding.place(ids, sharding.replicated(self.mesh)), self._placed(listed))
+        of_batch = Shortlist.of(self.lexicon.listed(source, number, prefix))
+        everywhere = sharding.replicated(self.mesh)
+        return Shortlist(sharding.place(of_batch.ids, everywhere), self._placed(of_batch.listed))
 
     def _chosen(self, found: list[Translation], results: int) -> list[Translation]:
         """The first so many of what was found; with minimum Bayes risk, of what is least risky."""

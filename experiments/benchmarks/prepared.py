@@ -17,14 +17,12 @@ from experiments.benchmarks.work import Work
 from experiments.datasets import token_cache
 from experiments.datasets.text_files import TwoFiles
 from transformer.errors import InputError
-from transformer.lexicon import Lexicon
+from transformer.lexicon import PAIRS, Lexicon
 from transformer.tokenizer import Tokenizer
 from transformer.translator import LEXICON
 
 VOCABULARY, LINES = "tokenizer.model", "lines.txt"
 """Of this program: sub-words, and the text that is translated."""
-LEXICON_PAIRS = 100_000
-"""Of so many a lexicon is learned, at most."""
 
 
 def text_file(folder: str) -> str:
@@ -61,8 +59,8 @@ def prepare(
     read = experiment.data.train
     [corpus] = read.corpora
     if lines:
-        chosen = range(0, len(corpus), -(-len(corpus) // LEXICON_PAIRS))
-        sides = ([side[pair] for pair in chosen] for side in (corpus.source, corpus.target))
+        some = range(0, len(corpus), -(-len(corpus) // PAIRS))
+        sides = ([side[pair] for pair in some] for side in (corpus.source, corpus.target))
         Lexicon.learn(*sides, tokenizer.vocab_size).save(home / LEXICON)
     planned = read.plan(0)[:batches]
     chosen = np.concatenate([batch.pairs for batch in planned])

@@ -13,7 +13,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Float, Int, Params
+from transformer.arrays import Array, Float, Int, Params, wide
 from transformer.capture import Interventions
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
@@ -140,8 +140,8 @@ def _attribute(
         """The words and the positions of source and target, in float32 or wider."""
         _, trace = run(params, config, source, target_in, capture="full")
         vectors = [(stack.embedded, stack.positions) for stack in (trace.encoder, trace.decoder)]
-        wide = jnp.promote_types(vectors[0][0].dtype, jnp.float32)
-        return [tuple(each.astype(wide) for each in kind) for kind in zip(*vectors, strict=True)]
+        dtype = wide(vectors[0][0].dtype)
+        return [tuple(each.astype(dtype) for each in kind) for kind in zip(*vectors, strict=True)]
 
     words, positions = embedded(source, target_in)
     if baseline_token is None:

@@ -9,7 +9,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Float, Int, Params
+from transformer.arrays import Array, Float, Int, Params, wide
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection.trace import apply
@@ -47,8 +47,8 @@ class LogitDifference:
 
 def _row(logits: Float[Array, "T V"], position: Int[Array, ""] | int) -> Float[Array, " V"]:
     """A row in float32 or wider; NaN where there is none, since JAX would take the last one."""
-    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    return wide.at[position].get(mode="fill", fill_value=jnp.nan)
+    exact = logits.astype(wide(logits.dtype))
+    return exact.at[position].get(mode="fill", fill_value=jnp.nan)
 
 
 def _entry(row: Float[Array, " V"], token: Int[Array, ""] | int) -> Float[Array, ""]:

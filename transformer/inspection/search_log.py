@@ -152,7 +152,7 @@ def _check(
     if decode.shortlist is not None:
         raise InputError(
             f"decode.shortlist is {decode.shortlist}, but only a search over the whole vocabulary "
-            "can be recorded; leave it out"
+            "can be recorded; set it to None"
         )
     if not 1 <= results <= decode.beams:
         raise InputError(
