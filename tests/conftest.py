@@ -65,6 +65,7 @@ jaxtyping.install_import_hook(
 import oracle  # noqa: E402 (nothing of the package may be imported before the hook)
 from apps import texts, train  # noqa: E402, F401 - fixtures of several files, and so are these:
 from browsing import browser, show  # noqa: E402, F401
+from saving import abstract, saved_three, three  # noqa: E402, F401
 
 from transformer import families  # noqa: E402
 from transformer.config import TransformerConfig  # noqa: E402

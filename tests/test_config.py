@@ -295,3 +295,33 @@ def test_a_config_cannot_be_changed_and_can_be_a_key():
 def test_lists_become_tuples_when_read_from_a_dict():
     data = DataConfig.from_dict({"max_length": 20, "bucket_lengths": [10, 20]})
     assert data.bucket_lengths == (10, 20)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"groups": 3}, "decode.groups is 3, but must be a divisor of decode.beams = 4"),
+        ({"diversity": -0.5}, "decode.diversity is -0.5, but must be at least 0"),
+        ({"min_length": -1}, "decode.min_length is -1, but must be at least 0"),
+        (
+            {"min_length": 7, "max_length": 7},
+            "decode.min_length is 7, but must be below decode.max_length = 7",
+        ),
+        ({"block_ngrams": 0}, "decode.block_ngrams is 0, but must be at least 1"),
+        ({"method": "sample", "temperature": 0.0}, "decode.temperature is 0.0, but must be above"),
+        ({"method": "sample", "top_k": 0}, "decode.top_k is 0, but must be at least 1"),
+        ({"method": "sample", "top_p": 1.5}, "decode.top_p is 1.5, but must be above 0 and at"),
+        ({"method": "mbr", "min_p": -0.1}, "decode.min_p is -0.1, but must be at least 0 and"),
+        ({"method": "mbr", "mbr_samples": 0}, "decode.mbr_samples is 0, but must be at least 1"),
+        ({"seed": 2**32}, r"decode.seed is 4294967296, but must be at least 0 and below 2\^32"),
+        # What would do nothing.
+        ({"top_k": 5}, "decode.top_k is 5, but must be left out with decode.method='beam'"),
+        (
+            {"method": "sample", "groups": 2},
+            "decode.groups is 2, but must be left out with decode.method='sample'",
+        ),
+    ],
+)
+def test_fields_of_decoding_that_cannot_be_are_refused(fields, words):
+    with pytest.raises(InputError, match=words):
+        DecodeConfig(**fields)

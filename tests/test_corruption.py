@@ -11,8 +11,7 @@ import random
 import shutil
 
 import pytest
-from test_checkpoints import (
-    abstract,  # noqa: F401 - a fixture
+from saving import (
     best_params,
     bits,
     meta_at,
@@ -136,7 +135,7 @@ def damage(workdir, number):
 
 
 @pytest.mark.parametrize("number", CASES)
-def test_a_damage_is_named_or_does_no_harm(number, saved, as_saved, abstract, tmp_path, caplog):  # noqa: F811
+def test_a_damage_is_named_or_does_no_harm(number, saved, as_saved, abstract, tmp_path, caplog):
     workdir = shutil.copytree(saved, tmp_path / "run")
     damage(workdir, number)
     with caplog.at_level(logging.WARNING):

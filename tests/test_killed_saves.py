@@ -14,8 +14,7 @@ import time
 
 import pytest
 import test_disks
-from test_checkpoints import (
-    abstract,  # noqa: F401 - a fixture
+from saving import (
     best_params,
     bits,
     contents,
@@ -66,7 +65,7 @@ def names(directory):
 THREE = {"10", "20", "30", "digests", "10.json", "20.json", "30.json"}
 
 
-def test_what_was_not_finished_is_no_checkpoint_and_is_removed(run, directory, abstract):  # noqa: F811
+def test_what_was_not_finished_is_no_checkpoint_and_is_removed(run, directory, abstract):
     (directory / "digests" / "40.json").unlink()
     lose_half(directory / "40.orbax-checkpoint-tmp")
     (directory / "digests" / "40.json.partial").write_text('{"step": 4')
@@ -76,7 +75,7 @@ def test_what_was_not_finished_is_no_checkpoint_and_is_removed(run, directory, a
     assert names(directory) == THREE
 
 
-def test_between_the_digests_and_the_final_name(run, directory, abstract, caplog):  # noqa: F811
+def test_between_the_digests_and_the_final_name(run, directory, abstract, caplog):
     with caplog.at_level(logging.WARNING):
         state, _ = restored(run, abstract)
     assert bits(state) == bits(state_at(30))
@@ -89,7 +88,7 @@ def test_between_the_digests_and_the_final_name(run, directory, abstract, caplog
 
 
 @pytest.mark.parametrize("left", ["all", "half", "nothing"])
-def test_in_the_middle_of_the_deletion_of_an_old_one(run, directory, abstract, left):  # noqa: F811
+def test_in_the_middle_of_the_deletion_of_an_old_one(run, directory, abstract, left):
     (directory / "digests" / "10.json").rename(directory / "digests" / "10.deleted")
     if left == "half":
         lose_half(directory / "10")
@@ -100,7 +99,7 @@ def test_in_the_middle_of_the_deletion_of_an_old_one(run, directory, abstract, l
     assert names(directory) == THREE - {"10", "10.json"}
 
 
-def test_in_the_middle_of_setting_a_damaged_one_aside(run, directory, abstract):  # noqa: F811
+def test_in_the_middle_of_setting_a_damaged_one_aside(run, directory, abstract):
     """It has its new name; its digests are still there."""
     (directory / "30").rename(directory / "damaged-30")
     state, _ = restored(run, abstract)
@@ -108,7 +107,7 @@ def test_in_the_middle_of_setting_a_damaged_one_aside(run, directory, abstract):
     assert names(directory) == THREE - {"30", "30.json"} | {"damaged-30"}
 
 
-def test_a_reader_leaves_what_was_not_finished_to_the_training(run, directory, abstract):  # noqa: F811
+def test_a_reader_leaves_what_was_not_finished_to_the_training(run, directory, abstract):
     (directory / "digests" / "10.json").rename(directory / "digests" / "10.deleted")
     before = contents(run)
     assert bits(best_params(run, abstract)) == bits(state_at(30).params)

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint that is damaged is named, set aside and never used."""
+
+import json
+import logging
+import shutil
+
+import pytest
+from saving import (
+    KEEP_ALL,
+    best_params,
+    bits,
+    contents,
+    meta_at,
+    restored,
+    save,
+    state_at,
+    steps_in,
+)
+
+from transformer.checkpoints import Checkpoints
+from transformer.errors import InputError
+
+
+def flip(workdir, step):
+    """Flips one bit in the middle of the largest file of a checkpoint's numbers."""
+    files = (workdir / "checkpoints" / str(step) / "params").rglob("d/*")
+    largest = max((path for path in files if path.is_file()), key=lambda path: path.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    data[len(data) // 2] ^= 1
+    largest.write_bytes(data)
+    return "is not what was written"
+
+
+def truncate(workdir, step):
+    """Cuts a file of the optimizer's moments in half."""
+    folder = workdir / "checkpoints" / str(step) / "progress"
+    path = max((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    return "is not what was written"
+
+
+def lose(workdir, step):
+    """Removes the meta file."""
+    (workdir / "checkpoints" / str(step) / "meta" / "metadata").unlink()
+    return "file meta/metadata is missing"
+
+
+def digests(text):
+    """Overwrites the file of digests."""
+
+    def damage(workdir, step):
+        path = workdir / "checkpoints" / "digests" / f"{step}.json"
+        path.write_bytes(text)
+        return f"digests/{step}.json is not what was written"
+
+    return damage
+
+
+DAMAGES = {
+    "a flipped bit": flip,
+    "a file cut short": truncate,
+    "a file missing": lose,
+    "digests empty": digests(b""),
+    "digests cut short": digests(b'{"params/_METADATA": "ab'),
+    "digests not text": digests(b"\xff\xfe{}"),
+    "digests not an object": digests(b"[]"),
+}
+
+
+damaged = pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+
+
+@damaged
+def test_a_damaged_newest_is_named_set_aside_and_the_one_before_used(
+    three, abstract, damage, caplog
+):
+    problem = damage(three, 30)
+    with caplog.at_level(logging.WARNING, logger="transformer"):
+        state, meta = restored(three, abstract)
+    assert bits(state) == bits(state_at(20))
+    assert meta == meta_at(20)
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert "step 30" in warning
+    assert str(three / "checkpoints") in warning
+    assert problem in warning
+    assert steps_in(three) == [10, 20]
+    assert (three / "checkpoints" / "damaged-30").is_dir()
+
+
+def test_the_step_of_a_damaged_checkpoint_can_be_saved_and_restored_again(three, abstract):
+    flip(three, 30)
+    with Checkpoints(three, KEEP_ALL, writing=True) as checkpoints:
+        checkpoints.restore(abstract)
+        checkpoints.save(state_at(30), meta_at(30), {"nll": 0.5})
+    state, _ = restored(three, abstract)
+    assert bits(state) == bits(state_at(30))
+    assert bits(best_params(three, abstract)) == bits(state_at(30).params)
+
+
+def test_a_step_may_be_damaged_twice(three, abstract):
+    for _ in range(2):
+        flip(three, 30)
+        with Checkpoints(three, KEEP_ALL, writing=True) as checkpoints:
+            state, _ = checkpoints.restore(abstract)
+            assert bits(state) == bits(state_at(20))
+            checkpoints.save(state_at(30), meta_at(30))
+    state, _ = restored(three, abstract)
+    assert bits(state) == bits(state_at(30))
+
+
+def test_several_damaged_ones_are_all_set_aside(three, abstract):
+    flip(three, 30)
+    truncate(three, 20)
+    state, _ = restored(three, abstract)
+    assert bits(state) == bits(state_at(10))
+    assert steps_in(three) == [10]
+
+
+def test_a_file_too_many_is_a_damage(three, abstract):
+    (three / "checkpoints" / "30" / "params" / "stray").write_text("?")
+    state, _ = restored(three, abstract)
+    assert bits(state) == bits(state_at(20))
+
+
+def test_without_digests_what_can_be_read_is_used_with_a_warning(three, abstract, caplog):
+    shutil.rmtree(three / "checkpoints" / "digests")
+    assert bits(best_params(three, abstract)) == bits(state_at(10).params)
+    assert "that of step 10 is used although it cannot be verified" in caplog.text
+    state, _ = restored(three, abstract)
+    assert bits(state) == bits(state_at(30))
+    assert "that of step 30 is used although it cannot be verified" in caplog.text
+    averaged = best_params(three, abstract, average=1)
+    assert bits(averaged) == bits(state_at(30).params)
+
+
+def test_damaged_digests_alone_make_no_run_unusable(tmp_path, abstract, caplog):
+    save(tmp_path, [10])
+    (tmp_path / "checkpoints" / "digests" / "10.json").write_text("{")
+    state, _ = restored(tmp_path, abstract)
+    assert bits(state) == bits(state_at(10))
+    assert "digests/10.json is not what was written" in caplog.text
+    assert "step 10 is used although it cannot be verified" in caplog.text
+
+
+def test_what_is_known_to_be_damaged_is_not_used_even_if_it_is_all_there_is(tmp_path, abstract):
+    save(tmp_path, [10])
+    flip(tmp_path, 10)
+    with pytest.raises(InputError, match="step 10: file .* is not what was written"):
+        restored(tmp_path, abstract)
+
+
+def test_digests_that_changed_places_are_both_noticed(three, abstract, caplog):
+    folder = three / "checkpoints" / "digests"
+    for old, new in (("20.json", "x"), ("30.json", "20.json"), ("x", "30.json")):
+        (folder / old).rename(folder / new)
+    state, _ = restored(three, abstract)
+    assert bits(state) == bits(state_at(10))
+    assert "step 20: digests/20.json" in caplog.text
+    assert "step 30: digests/30.json" in caplog.text
+
+
+def worse_metrics(three):
+    """The best checkpoint's score is no longer the best."""
+    path = three / "checkpoints" / "10" / "metrics" / "metrics"
+    path.write_text(path.read_text().replace("1.0", "9.0"))
+
+
+def no_metrics(three):
+    """The best checkpoint's score is gone."""
+    shutil.rmtree(three / "checkpoints" / "10" / "metrics")
+
+
+@pytest.mark.parametrize("harm", [worse_metrics, no_metrics])
+def test_the_best_never_changes_without_a_word(three, abstract, caplog, harm):
+    harm(three)
+    with Checkpoints(three, KEEP_ALL) as checkpoints:
+        assert checkpoints.best() == 30
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert "step 10: file metrics/metrics is " in warning
+    assert bits(best_params(three, abstract)) == bits(state_at(30).params)
+
+
+def test_damaged_metrics_do_not_make_a_worse_one_the_best(three):
+    path = three / "checkpoints" / "30" / "metrics" / "metrics"
+    path.write_text(path.read_text().replace("2.0", "0.0"))
+    with Checkpoints(three, KEEP_ALL) as checkpoints:
+        assert checkpoints.best() == 10
+
+
+def test_a_damaged_one_is_set_aside_where_another_would_be_deleted(three):
+    worse_metrics(three)
+    save(three, [40], keep_last=1, nll={40: 0.5})
+    assert steps_in(three) == [40]
+    assert (three / "checkpoints" / "damaged-10").is_dir()
+    kept = sorted(path.name for path in (three / "checkpoints" / "digests").iterdir())
+    assert kept == ["40.json"]
+
+
+def test_a_removed_checkpoint_is_missed(three, abstract, caplog):
+    shutil.rmtree(three / "checkpoints" / "30")
+    state, _ = restored(three, abstract)
+    assert bits(state) == bits(state_at(20))
+    assert "the checkpoint of step 30 is not there" in caplog.text
+
+
+def test_without_digests_what_cannot_be_read_is_not_used(three, abstract, caplog):
+    shutil.rmtree(three / "checkpoints" / "digests")
+    for path in (three / "checkpoints" / "30" / "params").rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"")
+    state, _ = restored(three, abstract)
+    assert bits(state) == bits(state_at(20))
+    assert "checkpoint of step 30" in caplog.text
+
+
+@damaged
+def test_a_reader_passes_over_a_damaged_best_one(three, abstract, damage, caplog):
+    problem = damage(three, 10)
+    assert bits(best_params(three, abstract)) == bits(state_at(30).params)
+    assert "step 10" in caplog.text
+    assert problem in caplog.text
+
+
+def test_damaged_progress_keeps_its_parameters_from_being_used(three, abstract):
+    truncate(three, 10)
+    assert bits(best_params(three, abstract)) == bits(state_at(30).params)
+
+
+def test_none_intact_is_an_error_that_names_every_problem(three, abstract):
+    for step, damage in ((10, flip), (20, truncate), (30, lose)):
+        damage(three, step)
+    before = contents(three)
+    for read in (restored, best_params):
+        with pytest.raises(InputError, match="no intact checkpoint left") as raised:
+            read(three, abstract)
+        message = str(raised.value)
+        assert all(f"step {step}: file " in message for step in (10, 20, 30))
+        assert str(three / "checkpoints") in message
+        assert "restore the directory from a copy" in message
+    assert contents(three) == before, "what may still be repaired by hand must stay"
+
+
+def test_an_average_over_a_damaged_one_is_refused_by_its_name(three, abstract):
+    flip(three, 20)
+    with pytest.raises(InputError, match="step 20"):
+        best_params(three, abstract, average=2)
+    best_params(three, abstract, average=1)
+
+
+def test_a_reader_changes_nothing_on_disk(three, abstract):
+    flip(three, 10)
+    before = contents(three)
+    best_params(three, abstract)
+    best_params(three, abstract, average=2)
+    with Checkpoints(three, KEEP_ALL) as checkpoints:
+        assert checkpoints.steps() == [10, 20, 30]
+        assert checkpoints.best() == 10
+    assert contents(three) == before
+
+
+def test_digests_name_every_file_of_a_checkpoint(three):
+    folder = three / "checkpoints" / "30"
+    record = json.loads((three / "checkpoints" / "digests" / "30.json").read_text())
+    assert record["step"] == 30
+    # Older releases of Orbax do not write the second.
+    written_last = {"_CHECKPOINT_METADATA", "commit_success.txt"}
+    assert contents(folder).keys() - record["files"].keys() <= written_last
+    assert record["files"].items() <= contents(folder).items()
+    items = {name.split("/")[0] for name in record["files"]}
+    assert items == {"params", "progress", "meta", "metrics"}
