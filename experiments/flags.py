@@ -18,7 +18,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from absl import app, flags, logging
 from ml_collections import config_dict, config_flags
@@ -112,8 +112,26 @@ def _parse(arguments: list[str], config_from: str | None) -> list[str]:
         override = _OVERRIDE.match(argument)
         if override and override.group(1) not in known:
             raise InputError(unknown_field(override.group(1), list(known)))
+    config, rest = _unset(config, rest)
     config_flags.DEFINE_config_dict("config", to_config_dict(config), sys_argv=rest)
     return flags.FLAGS(rest)
+
+
+def _unset(config: Config, arguments: Sequence[str]) -> tuple[Config, list[str]]:
+    """The config without what ``--config.FIELD=None`` takes back, and the other arguments.
+
+    config_flags would take the word for a value of the field's type.
+    """
+    left = []
+    for argument in arguments:
+        override, value = _OVERRIDE.match(argument), argument.partition("=")[2]
+        group, _, name = override.group(1).partition(".") if override else ("", "", "")
+        fields = getattr(config, group, None)
+        if value == "None" and name and type(None) in get_args(get_type_hints(type(fields))[name]):
+            config = config.replace(**{group: fields.replace(**{name: None})})
+        else:
+            left.append(argument)
+    return config, left
 
 
 def _take(arguments: Sequence[str], name: str) -> tuple[str, list[str]]:
@@ -214,7 +232,8 @@ def help_text(main: Callable[..., int | None], config_from: str | None) -> str:
     if config_from is not None:
         lines += [
             "",
-            "Config fields, overridden with --config.FIELD=VALUE (defaults of the paper's base):",
+            "Config fields, overridden with --config.FIELD=VALUE (defaults of the paper's base);",
+            "--config.FIELD=None takes back the value of one that may have none:",
         ]
         if config_from == "workdir":
             lines += [

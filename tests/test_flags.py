@@ -69,6 +69,13 @@ def test_without_overrides_the_app_gets_the_config_of_the_file():
     assert changed() == {}
 
 
+def test_what_an_optional_field_has_is_taken_back_with_none():
+    config = Config(decode=DecodeConfig(shortlist=5, max_length=9))
+    arguments = ["app", "--config.decode.shortlist=None", "--config.decode.beams=None", "--x=None"]
+    left = config.replace(decode=DecodeConfig(max_length=9))
+    assert flags._unset(config, arguments) == (left, [arguments[0], *arguments[2:]])
+
+
 def test_fields_of_every_kind_are_overridden():
     assert changed(
         "--config.model.num_layers=2",
