@@ -20,13 +20,15 @@ import sys
 
 from absl import flags
 
-from experiments import comparison, datasets, workdir
-from experiments.comparison import System
-from experiments.datasets.text_files import read_pairs
+from experiments import workdir
+from experiments.corpora import registry
+from experiments.corpora.text_files import read_pairs
 from experiments.flags import run
+from experiments.reports import comparison_report
+from experiments.reports.comparison_report import System
 from transformer import paths
 from transformer.errors import InputError
-from transformer.metrics import require_tokenization
+from transformer.text.metrics import require_tokenization
 from transformer.translator import Translator, config_to_read
 
 WORKDIRS = flags.DEFINE_list("workdirs", None, "Two directories that train left: A,B.")
@@ -48,7 +50,7 @@ def main() -> None:
         raise InputError(f"--output={output}: its folder does not exist; make it first")
     require_tokenization(BLEU_TOKENIZE.value)
     sources, references, systems = _of_outputs() if OUTPUTS.value else _of_workdirs()
-    found = comparison.compare(
+    found = comparison_report.compare(
         sources,
         references,
         systems,
@@ -56,11 +58,11 @@ def main() -> None:
         bleu_lowercase=BLEU_LOWERCASE.value,
     )
     if output:
-        workdir.write_text(output, comparison.as_page(found))
+        workdir.write_text(output, comparison_report.as_page(found))
         print(f"page: {output}", file=sys.stderr)
     sys.stdout.reconfigure(encoding="utf-8")
-    print(comparison.as_text(found))
-    print(json.dumps(comparison.as_json(found)))
+    print(comparison_report.as_text(found))
+    print(json.dumps(comparison_report.as_json(found)))
 
 
 def _of_outputs() -> tuple[list[str] | None, list[str], tuple[System, System]]:
@@ -86,9 +88,9 @@ def _of_workdirs() -> tuple[list[str], list[str], tuple[System, System]]:
     places = _two("workdirs", WORKDIRS.value)
     configs = [config_to_read(place) for place in places]
     if SOURCE.value:
-        splits = [datasets.from_files(SOURCE.value, TARGET.value)] * 2
+        splits = [registry.from_files(SOURCE.value, TARGET.value)] * 2
     else:
-        splits = [datasets.load(config.data, SPLIT.value) for config in configs]
+        splits = [registry.load(config.data, SPLIT.value) for config in configs]
         _require_the_same(places, splits)
     systems = []
     for place, config, split in zip(places, configs, splits, strict=True):
@@ -106,7 +108,7 @@ def _two(flag: str, values: list[str]) -> list[str]:
     return values
 
 
-def _require_the_same(places: list[str], splits: list[datasets.Split]) -> None:
+def _require_the_same(places: list[str], splits: list[registry.Split]) -> None:
     """Refuses two splits that are not the same pairs."""
     first, second = splits
     remedy = "give the test set of both with --source=FILE --target=FILE"

@@ -16,19 +16,23 @@ import optax
 from etils import epath
 from jax.sharding import Mesh
 
-from experiments import cache, datasets, measure
-from experiments.datasets import token_cache
-from experiments.datasets.batching import Batches
-from experiments.datasets.corpus import Corpus
-from experiments.datasets.pairs import Pairs
-from transformer import families, optimizers, paths, sharding, training
+from experiments import compiled_cost, user_cache
+from experiments.corpora import registry
+from experiments.pipeline import token_cache
+from experiments.pipeline.batching import Batches
+from experiments.pipeline.pairs import Pairs
+from experiments.pipeline.token_corpus import Corpus
+from transformer import paths, sharding
 from transformer.arrays import Params
 from transformer.config import Config, DataConfig
 from transformer.errors import InputError
-from transformer.losses import Sums
-from transformer.subwords import SubwordSampler
-from transformer.tokenizer import Tokenizer
-from transformer.training import Batch, TrainState
+from transformer.models import base
+from transformer.text.subword_sampling import SubwordSampler
+from transformer.text.tokenizer import Tokenizer
+from transformer.training import optimizers
+from transformer.training import step as training
+from transformer.training.losses import Sums
+from transformer.training.step import Batch, TrainState
 from transformer.translator import abstract_params
 
 logger = logging.getLogger(__name__)
@@ -39,7 +43,7 @@ class Data:
     """The splits that training reads."""
 
     train: Batches
-    validation: datasets.Split
+    validation: registry.Split
     validation_corpus: Corpus
 
 
@@ -141,9 +145,9 @@ def build(config: Config, workdir: epath.Path | None = None) -> Experiment:
     # Devices that are too few, or do not divide the model, are told before the text is read.
     abstract_params(config)
     where = sharding.batch_sharding(sharding.make_mesh(config.parallel))
-    mixture = datasets.training_corpora(config.data)
+    mixture = registry.training_corpora(config.data)
     tokenizer = vocabulary(config, [pairs for _, pairs in mixture], workdir)
-    validation = datasets.load(config.data, "validation")
+    validation = registry.load(config.data, "validation")
     folder = _token_folder(config, workdir)
     train = [(weight, _tokenized(config, pairs, tokenizer, folder)) for weight, pairs in mixture]
     batches = Batches(
@@ -153,7 +157,9 @@ def build(config: Config, workdir: epath.Path | None = None) -> Experiment:
         _sampler(config.data, tokenizer),
         functools.partial(sharding.own_rows, where),
     )
-    data = Data(batches, validation, Corpus.tokenized(validation, tokenizer))
+    data = Data(
+        batches, validation, Corpus.tokenized(validation.sources, validation.targets, tokenizer)
+    )
     return assembled(config, tokenizer, data)
 
 
@@ -164,7 +170,7 @@ def assembled(config: Config, tokenizer: Tokenizer | None, data: Data) -> Experi
       InputError: for devices, micro-batches or memory that do not fit the config.
     """
     optimizer = optimizers.build(config.optimizer, config.model.d_model, config.training.steps)
-    mesh, model = sharding.make_mesh(config.parallel), families.build(config.model)
+    mesh, model = sharding.make_mesh(config.parallel), base.build(config.model)
     return _in_parts(Experiment(config, model, optimizer, tokenizer, data, mesh))
 
 
@@ -179,7 +185,7 @@ def _token_folder(config: Config, workdir: epath.Path | None) -> pathlib.Path:
     if config.data.token_cache is not None:
         return pathlib.Path(paths.local(config.data.token_cache, "data.token_cache"))
     if workdir is None or paths.is_remote(workdir):
-        return cache.folder("tokens")
+        return user_cache.folder("tokens")
     return pathlib.Path(workdir) / "tokens"
 
 
@@ -249,12 +255,12 @@ def _in_parts(experiment: Experiment) -> Experiment:
         return experiment
     possible = [parts for parts in possible if rows % (parts * config.parallel.data) == 0]
     gib = config.training.memory_limit_gib
-    limit = measure.available_bytes() if gib is None else gib * 2**30
+    limit = compiled_cost.available_bytes() if gib is None else gib * 2**30
     for parts in possible:
         changed = config.training.replace(micro_batches=parts)
         attempt = dataclasses.replace(experiment, config=config.replace(training=changed))
         needed = max(
-            measure.compiled(
+            compiled_cost.compiled(
                 attempt.train_step, attempt.abstract_state, attempt.abstract_batch(*shape)
             )[1].peak_bytes
             for shape in shapes

@@ -11,13 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import compose, datasets, measure
-from experiments.datasets.batching import Batches
-from experiments.datasets.corpus import Corpus, Side
+from experiments import compiled_cost, compose
+from experiments.corpora import registry
+from experiments.pipeline.batching import Batches
+from experiments.pipeline.token_corpus import Corpus, Side
 from transformer import sharding
 from transformer.arrays import UNK_ID
 from transformer.config import Config, TransformerConfig
-from transformer.tokenizer import Tokenizer
+from transformer.text.tokenizer import Tokenizer
 
 Lengths = np.ndarray
 """Int32 tokens of each sentence, the end token included."""
@@ -93,7 +94,7 @@ class Shape:
     """In an epoch."""
     flops: int
     """Matrix products of one step, all devices together."""
-    cost: measure.Cost
+    cost: compiled_cost.Cost
     """XLA's account, of one device."""
     seconds: float | None = None
     """Of one step, measured; None when it was not."""
@@ -136,7 +137,7 @@ def experiment_of_corpora(
       InputError: when no pair is left, or for devices or micro-batches that do not fit.
     """
     batches = Batches(corpora, config.data, config.training.seed)
-    nothing = datasets.Split(config.data.dataset, [], [])
+    nothing = registry.Split(config.data.dataset, [], [])
     data = compose.Data(batches, nothing, Corpus(Side.of([]), Side.of([])))
     return compose.assembled(config, tokenizer, data)
 
@@ -162,7 +163,7 @@ def compiled_shape(
 ) -> tuple[jax.stages.Compiled, Shape]:
     """The training step compiled for batches of one shape, and what it costs."""
     config = experiment.config
-    program, cost = measure.compiled(
+    program, cost = compiled_cost.compiled(
         experiment.train_step, experiment.abstract_state, experiment.abstract_batch(rows, length)
     )
     passes = 2 if config.training.r_drop else 1

@@ -20,14 +20,15 @@ from typing import Any, TypeVar
 import jax
 from absl import flags
 
-from experiments import compose, costs, datasets, measure
-from experiments.datasets.defects import TITLES, Finding, Readable, Split
-from experiments.datasets.pairs import Pairs
+from experiments import compiled_cost, compose, costs
+from experiments.corpora import registry
 from experiments.flags import run
-from experiments.tables import byte_size, duration, print_table
+from experiments.formatting import byte_size, duration, print_table
+from experiments.pipeline.pairs import Pairs
+from experiments.pipeline.text_checks import TITLES, Finding, Readable, Split
 from transformer.config import Config
 from transformer.errors import InputError
-from transformer.tokenizer import Tokenizer
+from transformer.text.tokenizer import Tokenizer
 
 TIMING = flags.DEFINE_bool(
     "timing", True, "Run a few steps to estimate the time of the training; --notiming does not."
@@ -52,12 +53,12 @@ def examine(config: Config, *, timing: bool) -> dict[str, Any]:
         print(f"  refused   {error}")
         refused.append(str(error))
 
-    mixture = _or_error(datasets.training_corpora, config.data)
+    mixture = _or_error(registry.training_corpora, config.data)
     tokenizer = mixture if isinstance(mixture, InputError) else _vocabulary(config, mixture)
     vocabulary = tokenizer if isinstance(tokenizer, Tokenizer) else None
     figures: dict[str, Any] = {}
     splits: dict[str, Split] = {}
-    for name in datasets.SPLITS:
+    for name in registry.SPLITS:
         corpora = mixture if name == "train" else _or_error(_other_split, config, name)
         if isinstance(corpora, InputError):
             _section(f"{name}: none")
@@ -109,7 +110,7 @@ def _or_error(function: Callable[..., Found], *arguments: Any) -> Found | InputE
 
 
 def _other_split(config: Config, name: str) -> Mixture:
-    return [(1.0, datasets.text_pairs(config.data, name))]
+    return [(1.0, registry.text_pairs(config.data, name))]
 
 
 def _vocabulary(config: Config, mixture: Mixture) -> Tokenizer | InputError:
@@ -224,7 +225,7 @@ def _print_run(
         programs.append(costs.compiled_shape(experiment, rows, length, count))
     shapes = [shape for _, shape in programs]
     limit = config.training.memory_limit_gib
-    available = measure.available_bytes() if limit is None else int(limit * 2**30)
+    available = compiled_cost.available_bytes() if limit is None else int(limit * 2**30)
     needed = max(shape.cost.peak_bytes for shape in shapes)
     # A machine's memory is in use by others too, and what does not fit there ends this process.
     room = available // 2 if device.platform == "cpu" else available

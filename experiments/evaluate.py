@@ -19,14 +19,15 @@ import jax
 import jax.numpy as jnp
 from absl import flags
 
-from experiments import datasets, weights, workdir
+from experiments import checkpoint_flags, workdir
+from experiments.corpora import registry
 from experiments.flags import run
-from experiments.report import Evaluation, evaluation_page
+from experiments.reports.evaluation_report import Evaluation, evaluation_page
 from transformer import paths
 from transformer.config import Config
-from transformer.decoding import search_limits
+from transformer.decoding.beam_search import search_limits
 from transformer.errors import InputError
-from transformer.metrics import corpus_scores, require_tokenization
+from transformer.text.metrics import corpus_scores, require_tokenization
 from transformer.translator import Translation, Translator
 
 SPLIT = flags.DEFINE_string("split", "test", "Split of the workdir's own dataset.")
@@ -40,24 +41,24 @@ BLEU_LOWERCASE = flags.DEFINE_boolean("bleu_lowercase", False, "BLEU in lower ca
 
 def main(config: Config) -> None:
     """Evaluates, prints the scores, and leaves them with a report in the workdir."""
-    directory = weights.directory()
+    directory = checkpoint_flags.directory()
     if bool(SOURCE.value) != bool(TARGET.value):
         raise InputError("--source and --target go together; give both, or --split")
     require_tokenization(BLEU_TOKENIZE.value)
     if SOURCE.value:
-        split = datasets.from_files(SOURCE.value, TARGET.value)
+        split = registry.from_files(SOURCE.value, TARGET.value)
         name = "-".join(os.path.basename(path) for path in (SOURCE.value, TARGET.value))
     else:
-        split = datasets.load(config.data, SPLIT.value)
+        split = registry.load(config.data, SPLIT.value)
         name = SPLIT.value
-    translator = weights.translator(config)
+    translator = checkpoint_flags.translator(config)
     evaluation = evaluate(
         translator,
         split,
         bleu_tokenize=BLEU_TOKENIZE.value,
         bleu_lowercase=BLEU_LOWERCASE.value,
     )
-    name += weights.suffix() + _bleu_suffix()
+    name += checkpoint_flags.suffix() + _bleu_suffix()
     stem = re.sub(r"[^\w.-]", "_", name)
     folder = directory / "evaluations"
     if not paths.is_remote(folder):
@@ -69,7 +70,7 @@ def main(config: Config) -> None:
         f"{os.path.basename(os.path.abspath(directory))} on {name}",
         evaluation,
         config,
-        weights=weights.description(config),
+        weights=checkpoint_flags.description(config),
         parameters=sum(leaf.size for leaf in jax.tree.leaves(translator.params)),
         metrics=directory / "metrics.jsonl",
     )
@@ -86,7 +87,7 @@ def _bleu_suffix() -> str:
 
 def evaluate(
     translator: Translator,
-    split: datasets.Split,
+    split: registry.Split,
     *,
     bleu_tokenize: str = "13a",
     bleu_lowercase: bool = False,

@@ -23,14 +23,18 @@ from typing import Any, get_args, get_type_hints
 from absl import app, flags, logging
 from ml_collections import config_dict, config_flags
 
-from experiments import cache, memory
+from experiments import allocator, user_cache
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.fields import Group, flat, unknown_field
 from transformer.translator import config_to_read
 
 _TYPES = {"int": int, "float": float, "str": str, "bool": bool}
-_SHARED = ("experiments.weights", "experiments.distributed", "experiments.benchmarks.reporting")
+_SHARED = (
+    "experiments.checkpoint_flags",
+    "experiments.distributed",
+    "experiments.benchmarks.reporting",
+)
 """The modules of flags that several apps have."""
 _OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]+)")
 
@@ -51,8 +55,8 @@ def run(main: Callable[..., int | None], config_from: str | None) -> None:
         try:
             if len(arguments) > 1:
                 raise InputError(f"unexpected argument {arguments[1]!r}; every flag begins with --")
-            memory.keep_pages()
-            cache.keep_compiled_programs()
+            allocator.keep_pages()
+            user_cache.keep_compiled_programs()
             status = main(to_config(flags.FLAGS["config"].value)) if config_from else main()
         except InputError as error:
             sys.exit(f"error: {error}")

@@ -15,16 +15,17 @@ path.
 from absl import flags
 from etils import epath
 
-from experiments import one_sentence, weights, workdir
+from experiments import checkpoint_flags, workdir
 from experiments.flags import run
-from experiments.one_sentence import Reading
+from experiments.reports import sentence_page
+from experiments.reports.sentence_page import Reading
 from transformer import paths
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.inspection import search_log
 from transformer.inspection.html import Html, element, paragraph, section, sentence
 from transformer.inspection.views.view import page
-from transformer.tokenizer import Tokenizer
+from transformer.text.tokenizer import Tokenizer
 
 SENTENCE = flags.DEFINE_string("sentence", None, "What the encoder reads.")
 TARGET = flags.DEFINE_string(
@@ -37,11 +38,11 @@ OUTPUT = flags.DEFINE_string("output", None, "Where the page goes, for example l
 def main(config: Config) -> None:
     """Translates, traces, measures, writes the page."""
     output = _output()
-    if weights.ENSEMBLE.value:
+    if checkpoint_flags.ENSEMBLE.value:
         raise InputError("--ensemble: a page shows one model; name its workdir alone")
     for flag in (SENTENCE, TARGET, COMPARE):
         _check(flag)
-    translator = weights.translator(config)
+    translator = checkpoint_flags.translator(config)
     model = (translator.params, config.model, translator.tokenizer)
     source = _encoded(SENTENCE, config, translator.tokenizer)
     log = search_log.record(*model[:2], source, decode=config.decode)
@@ -52,11 +53,11 @@ def main(config: Config) -> None:
         texts.append(("What the decoder reads here: ", TARGET.value))
     reading = Reading.of(*model, source, target)
     parts = [
-        *one_sentence.attention(reading),
-        one_sentence.search(log, reading),
-        one_sentence.logit_lens(reading),
-        one_sentence.residual_stream(reading),
-        *one_sentence.attributions(reading),
+        *sentence_page.attention(reading),
+        sentence_page.search(log, reading),
+        sentence_page.logit_lens(reading),
+        sentence_page.residual_stream(reading),
+        *sentence_page.attributions(reading),
     ]
     if COMPARE.value is not None:
         other = _encoded(COMPARE, config, translator.tokenizer)
@@ -64,7 +65,7 @@ def main(config: Config) -> None:
         translation = log.results[0].tokens
         texts.append(("The second sentence: ", COMPARE.value))
         texts.append(("Translated: ", translator.tokenizer.decode(translation)))
-        parts += one_sentence.comparison(reading, Reading.of(*model, other, translation))
+        parts += sentence_page.comparison(reading, Reading.of(*model, other, translation))
     workdir.write_text(output, page("A look inside", [_introduction(config, texts), *parts]))
     print(OUTPUT.value)
 
@@ -112,8 +113,8 @@ def _introduction(config: Config, texts: list[tuple[str, str]]) -> Html:
         paragraph(
             f"{model.depth('encoder')} encoder and {model.depth('decoder')} decoder layers, "
             f"{model.heads('encoder')} and {model.heads('decoder')} heads; "
-            f"{weights.description(config)}. A row of the decoder is named after the token it "
-            "reads and the one it predicts."
+            f"{checkpoint_flags.description(config)}. A row of the decoder is named after the "
+            "token it reads and the one it predicts."
         ),
         paragraph(
             element("strong", "What this does not show. "),

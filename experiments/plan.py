@@ -26,8 +26,8 @@ from absl import flags
 from experiments import compose, costs
 from experiments.chips import CHIPS, Chip, Estimate, estimate
 from experiments.flags import run
+from experiments.formatting import byte_size, duration, print_table
 from experiments.hlo import Collective
-from experiments.tables import byte_size, duration, print_table
 from transformer.config import MESH_AXES, Config, ParallelConfig
 from transformer.errors import InputError
 from transformer.fields import nearest

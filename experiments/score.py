@@ -9,8 +9,8 @@ number of tokens. The end token is in both.
 
 from absl import flags
 
-from experiments import weights
-from experiments.datasets.text_files import read_pairs
+from experiments import checkpoint_flags
+from experiments.corpora.text_files import read_pairs
 from experiments.flags import run
 from transformer.config import Config
 from transformer.errors import InputError
@@ -25,7 +25,7 @@ def main(config: Config) -> None:
         if not path:
             raise InputError(f"missing --{name}=FILE")
     sources, targets = read_pairs(SOURCE.value, TARGET.value)
-    translator = weights.translator(config)
+    translator = checkpoint_flags.translator(config)
     for log_prob, tokens in translator.score(sources, targets):
         print(f"{log_prob:.6f}\t{tokens}")
 

@@ -20,13 +20,14 @@ import jax
 from absl import flags
 from etils import epath
 
-from experiments import compose, datasets, distributed, logs, workdir
-from experiments.datasets import defects, embedded
+from experiments import compose, distributed, logs, workdir
+from experiments.corpora import embedded, registry
 from experiments.flags import run
-from experiments.loop import Trainer, fresh_meta
+from experiments.pipeline import text_checks
 from experiments.profiling import Profile
+from experiments.trainer import Trainer, fresh_meta
 from transformer import paths, sharding
-from transformer.checkpoints import Checkpoints
+from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config
 from transformer.errors import InputError
 
@@ -157,9 +158,9 @@ def _warn_about_the_text(config: Config) -> None:
     data = config.data
     if data.dataset in embedded.names() and not data.mixture:
         return
-    corpora = [pairs for _, pairs in datasets.training_corpora(data)]
-    validation = datasets.text_pairs(data, "validation")
-    for note in defects.notes(corpora, validation, max_length=data.max_length, tokenizer=None):
+    corpora = [pairs for _, pairs in registry.training_corpora(data)]
+    validation = registry.text_pairs(data, "validation")
+    for note in text_checks.notes(corpora, validation, max_length=data.max_length, tokenizer=None):
         _say(f"warning: {note}")
 
 

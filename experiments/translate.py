@@ -20,8 +20,8 @@ from typing import TextIO
 
 from absl import flags
 
-from experiments import weights
-from experiments.datasets.text_files import split_lines
+from experiments import checkpoint_flags
+from experiments.corpora.text_files import split_lines
 from experiments.flags import run
 from transformer import paths
 from transformer.config import Config
@@ -60,10 +60,10 @@ def main(config: Config) -> None:
         for flag in (INPUT, OUTPUT, PREFIX):
             if flag.value is not None:
                 raise InputError(f"--{flag.name} and --interactive do not go together; leave one")
-        _converse(weights.translator(config))
+        _converse(checkpoint_flags.translator(config))
         return
     # Before standard input is waited for.
-    translator = weights.translator(config)
+    translator = checkpoint_flags.translator(config)
     lines = _read(INPUT)
     prefixes = None if PREFIX.value is None else _read(PREFIX)
     if prefixes is not None and len(prefixes) != len(lines):

@@ -9,12 +9,12 @@ from typing import Any
 
 from etils import epath
 
-from experiments import claims
+from experiments import lease
 from transformer import paths
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.fields import difference
-from transformer.tokenizer import Tokenizer
+from transformer.text.tokenizer import Tokenizer
 from transformer.translator import load_config
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def claimed(workdir: epath.Path, config: Config) -> Iterator[Config]:
             # An object store has no directories; asking for one may make a bucket.
             if not paths.is_remote(workdir):
                 _make(workdir)
-            stack.enter_context(claims.held(workdir))
+            stack.enter_context(lease.held(workdir))
         except InputError:
             raise
         # Stores have exceptions of their own.

@@ -32,12 +32,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.studies import small_model
-from transformer import families, inspection
+from transformer import inspection
 from transformer.arrays import BOS_ID, PAD_ID
 from transformer.inspection import figures, residual, search_log, trace
-from transformer.inspection.views.steps import heads_of, steps
-from transformer.layers import feed_forward
-from transformer.positions import sinusoids
+from transformer.inspection.views.step_view import heads_of, steps
+from transformer.models import base
+from transformer.nn.layers import feed_forward
+from transformer.nn.positions import sinusoids
 
 # %% [markdown]
 # ## The model
@@ -262,7 +263,7 @@ figures.plot_decoding(log, vocabulary)
 
 # %%
 untrained = nn.unbox(
-    families.build(config).init(jax.random.key(0), jnp.zeros((1, 1), int), jnp.zeros((1, 1), int))
+    base.build(config).init(jax.random.key(0), jnp.zeros((1, 1), int), jnp.zeros((1, 1), int))
 )["params"]
 before, _ = run(untrained, config, np.array(source), np.array(target_in))
 

@@ -29,15 +29,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import compose, datasets
+from experiments import compose
 from experiments.configs import pronouns_small
-from experiments.loop import validation_losses
-from transformer import Translator, optimizers, training
+from experiments.corpora import registry
+from experiments.trainer import validation_losses
+from transformer import Translator
 from transformer.arrays import EOS_ID
 from transformer.config import Config, OptimizerConfig, TransformerConfig
 from transformer.inspection import figures, run
-from transformer.losses import smoothed_cross_entropy
-from transformer.positions import shift_right
+from transformer.nn.positions import shift_right
+from transformer.training import optimizers
+from transformer.training import step as training
+from transformer.training.losses import smoothed_cross_entropy
 from transformer.translator import abstract_params
 
 # %% [markdown]
@@ -243,7 +246,7 @@ def translate(params, sentences):
 LOOK_AT = (50, 100, 150, 200, 300, 400, config.training.steps)
 LAST = range(config.training.steps - 80, config.training.steps + 1, 20)
 
-test = datasets.load(config.data, "test")
+test = registry.load(config.data, "test")
 watched = [test.sources.index(SENTENCE), *range(63)]
 
 

@@ -25,15 +25,15 @@
 import jax
 import numpy as np
 
-from experiments import datasets
+from experiments.corpora import registry
 from experiments.studies import small_model
 from transformer import inspection
 from transformer.arrays import BOS_ID, PAD_ID
-from transformer.capture import Interventions
 from transformer.inspection import ablation, figures, measures
-from transformer.inspection.views.attention import families_of
+from transformer.inspection.views.attention_data import families_of
 from transformer.inspection.views.grid import grid
 from transformer.inspection.views.head_view import head_view, shares_between_heads
+from transformer.nn.capture import Interventions
 
 # %% [markdown]
 # The model is trained the first time, within a few minutes, and opened afterwards. It translates
@@ -242,7 +242,7 @@ for kind, same in agree.items():
 # loss rises without it, in nats a target token.
 
 # %%
-test = datasets.load(translator.config.data, "test").first(128)
+test = registry.load(translator.config.data, "test").first(128)
 
 
 def filled(sentences):

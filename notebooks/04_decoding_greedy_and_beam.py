@@ -28,12 +28,12 @@ import jax.numpy as jnp
 import numpy as np
 from IPython.display import Image
 
-from experiments import datasets
+from experiments.corpora import registry
 from experiments.studies import small_model
 from transformer import Translator
 from transformer.arrays import BOS_ID, EOS_ID
 from transformer.config import DecodeConfig
-from transformer.decoding import length_penalty
+from transformer.decoding.beam_search import length_penalty
 from transformer.inspection import figures, run, search_log
 from transformer.inspection.views.replay import replay
 
@@ -214,7 +214,7 @@ for number, step, end in ends:
 # probable one.
 
 # %%
-test = datasets.load(translator.config.data, "test")
+test = registry.load(translator.config.data, "test")
 
 
 def results(beams):

@@ -25,12 +25,12 @@
 # %%
 import numpy as np
 
-from experiments import datasets
+from experiments.corpora import registry
 from experiments.studies import resolution, small_model, twins
-from transformer.capture import KINDS
 from transformer.inspection import attribution, figures, patching, run
-from transformer.inspection.views.attention import families_of
-from transformer.inspection.views.compare import compare
+from transformer.inspection.views.attention_data import families_of
+from transformer.inspection.views.compare_view import compare
+from transformer.nn.capture import KINDS
 
 translator = small_model.load(seed=0, folder="runs")
 params, config = translator.params, translator.config.model
@@ -69,7 +69,7 @@ accuracy
 # right. The adjective is the one token that differs. What each token of ours is:
 
 # %%
-examples = datasets.load(translator.config.data, "test").examples
+examples = registry.load(translator.config.data, "test").examples
 sentences = twins.read(translator.tokenizer, examples, 100)
 ours = [e for e in examples if e["source"].startswith("The animal didn't cross the street because")]
 tired, wide = twins.read(translator.tokenizer, sorted(ours, key=lambda e: e["source"]))

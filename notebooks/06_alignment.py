@@ -24,16 +24,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import datasets
-from experiments.datasets import pronouns
+from experiments.corpora import pronouns, registry
 from experiments.studies import small_model
 from transformer.arrays import BOS_ID
 from transformer.inspection import ablation, alignment, figures, measures, run, words
-from transformer.positions import shift_right
+from transformer.nn.positions import shift_right
 
 translator = small_model.load(seed=0, folder="runs")
 config, params, tokenizer = translator.config.model, translator.params, translator.tokenizer
-test = datasets.load(translator.config.data, "test").first(400)
+test = registry.load(translator.config.data, "test").first(400)
 
 # %% [markdown]
 # ## Gold from the grammar
@@ -45,8 +44,8 @@ test = datasets.load(translator.config.data, "test").first(400)
 
 # %%
 SENTENCE = "The animal didn't cross the street because it was too tired."
-place = datasets.load(translator.config.data, "test").sources.index(SENTENCE)
-example = datasets.load(translator.config.data, "test").examples[place]
+place = registry.load(translator.config.data, "test").sources.index(SENTENCE)
+example = registry.load(translator.config.data, "test").examples[place]
 source_words, target_words = (pronouns.words(example[side]) for side in ("source", "target"))
 for number, word in enumerate(source_words):
     linked = [target_words[t] for s, t in example["alignment"] if s == number]

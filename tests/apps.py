@@ -187,7 +187,7 @@ def parameters(workdir):
     import jax
     import numpy as np
 
-    from transformer.checkpoints import Checkpoints
+    from transformer.checkpoints.manager import Checkpoints
     from transformer.translator import abstract_params, load_config
 
     config = load_config(workdir)

@@ -67,8 +67,8 @@ from apps import texts, train  # noqa: E402, F401 - fixtures of several files, a
 from browsing import browser, show  # noqa: E402, F401
 from saving import abstract, saved_three, three  # noqa: E402, F401
 
-from transformer import families  # noqa: E402
 from transformer.config import TransformerConfig  # noqa: E402
+from transformer.models import base  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -89,7 +89,7 @@ def config():
 @pytest.fixture(scope="session")
 def model(config):
     """The tiny model."""
-    return families.build(config)
+    return base.build(config)
 
 
 @pytest.fixture(scope="session")
@@ -110,7 +110,7 @@ def shallow():
         d_model=6,
         d_ff=8,
     )
-    return oracle.random_params(families.build(config), seed=0), config
+    return oracle.random_params(base.build(config), seed=0), config
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from matplotlib.text import Text
 
 from transformer.config import TransformerConfig
 from transformer.inspection import figures, search_log
-from transformer.positions import sinusoids
+from transformer.nn.positions import sinusoids
 
 LONG_WORD = "▁Donaudampfschifffahrtsgesellschaft"
 AWKWARD = ["▁$x^2$", "שלום", "你好", "a\nb", "", "  ", "&<b>", LONG_WORD, "▁_{", "👩‍👩‍👧"]

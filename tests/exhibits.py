@@ -7,13 +7,13 @@ import re
 import numpy as np
 
 from transformer.inspection.search_log import Finished, Result, SearchLog, SearchStep
-from transformer.inspection.views.attention import families
-from transformer.inspection.views.compare import compare
+from transformer.inspection.views.attention_data import families
+from transformer.inspection.views.compare_view import compare
 from transformer.inspection.views.grid import grid
 from transformer.inspection.views.head_view import head_view
 from transformer.inspection.views.numbers import numbers
 from transformer.inspection.views.replay import replay
-from transformer.inspection.views.steps import Head, recomputed, steps
+from transformer.inspection.views.step_view import Head, recomputed, steps
 
 
 def softmax_weights(layers, heads, rows, columns, causal=False, seed=0):

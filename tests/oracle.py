@@ -234,7 +234,7 @@ def penalty_of(length, penalty, alpha):
 
 
 def followers(log_probs, prefix, limit, min_length=0, block_ngrams=None, forced=()):
-    """(word, log p) of all that may follow, by the text at the head of `transformer.constraints`.
+    """(word, log p) of all that may follow, by the head of `transformer.decoding.constraints`.
 
     Without rules: all words, and only the end token where it would be the last.
     """
@@ -283,7 +283,7 @@ def best_of(translations, penalty, alpha):
 
 
 def beam(log_probs, limit, beams, results, penalty, alpha, **rules):
-    """What the text at the head of `transformer.decoding` says, in plain Python.
+    """What the text at the head of `transformer.decoding.beam_search` says, in plain Python.
 
     Returns (score, log P, tokens) of the finished hypotheses, best first, and the number of steps.
     """

@@ -10,9 +10,9 @@ import numpy as np
 import optax
 import pytest
 
-from transformer.checkpoints import Checkpoints
+from transformer.checkpoints.manager import Checkpoints
 from transformer.config import TrainingConfig
-from transformer.training import TrainState
+from transformer.training.step import TrainState
 
 OPTIMIZER = optax.adam(1e-3)
 

@@ -7,15 +7,15 @@ import numpy as np
 import oracle
 import pytest
 
-from transformer import families
-from transformer.capture import KINDS, Interventions
 from transformer.config import TrainingConfig
 from transformer.errors import InputError
 from transformer.inspection import ablation
 from transformer.inspection.readout import LogitDifference
 from transformer.inspection.trace import run
-from transformer.positions import shift_right
-from transformer.training import Batch, loss_sums
+from transformer.models import base
+from transformer.nn.capture import KINDS, Interventions
+from transformer.nn.positions import shift_right
+from transformer.training.step import Batch, loss_sums
 
 TARGET = jnp.array([[5, 9, 4, 2], [10, 7, 2, 0], [6, 2, 0, 0]])
 TOKENS = 9
@@ -42,7 +42,7 @@ def gradients(shallow, source):
 def plain_nll(params, config, source):
     """The summed negative log-likelihood of a model that has no gates."""
     batch, training = Batch(source, TARGET), TrainingConfig(label_smoothing=0.0)
-    return loss_sums(params, batch, families.build(config), training)
+    return loss_sums(params, batch, base.build(config), training)
 
 
 def changed(params, side, layer, attention, head, factor):

@@ -17,8 +17,8 @@ from transformer.inspection.alignment import (
 )
 from transformer.inspection.trace import run
 from transformer.inspection.words import NO_WORD
-from transformer.positions import shift_right
-from transformer.tokenizer import Tokenizer
+from transformer.nn.positions import shift_right
+from transformer.text.tokenizer import Tokenizer
 
 
 def links(*pairs, size=(3, 4)):

@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import jaxtyping
 import pytest
 
-from transformer import arrays, masks, positions
+from transformer import arrays
 from transformer.arrays import Array, Float
+from transformer.nn import masks, positions
 
 
 def test_special_ids_are_the_first_and_differ():

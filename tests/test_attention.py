@@ -9,7 +9,8 @@ import numpy as np
 import oracle
 import pytest
 
-from transformer.attention import (
+from transformer.errors import InputError
+from transformer.nn.attention import (
     CHUNK,
     KERNELS,
     cached_attention,
@@ -18,7 +19,6 @@ from transformer.attention import (
     fused_attention,
     masked_softmax,
 )
-from transformer.errors import InputError
 
 
 def random_inputs(d_k=4, d_v=4, batch=2, queries=3, keys=5, heads=2):

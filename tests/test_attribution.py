@@ -7,16 +7,12 @@ import numpy as np
 import oracle
 import pytest
 
-from transformer.capture import Interventions
 from transformer.errors import InputError
-from transformer.inspection.attribution import (
-    Attribution,
-    input_x_gradient,
-    integrated_gradients,
-)
+from transformer.inspection.attribution import Attribution, input_x_gradient, integrated_gradients
 from transformer.inspection.patching import with_patches
 from transformer.inspection.readout import LogProbability
 from transformer.inspection.trace import run
+from transformer.nn.capture import Interventions
 
 SOURCE, TARGET_IN = np.array([4, 7, 5, 2, 0]), np.array([1, 5, 9, 4])
 METRIC = LogProbability(position=2, token=4)

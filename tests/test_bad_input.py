@@ -11,8 +11,7 @@ import oracle
 import pytest
 from apps import CONFIGS, run
 
-from transformer import families, optimizers
-from transformer.checkpoints import Checkpoints
+from transformer.checkpoints.manager import Checkpoints
 from transformer.config import (
     Config,
     DataConfig,
@@ -22,8 +21,10 @@ from transformer.config import (
     TransformerConfig,
 )
 from transformer.fields import flat
-from transformer.tokenizer import Tokenizer
-from transformer.training import TrainState
+from transformer.models import base
+from transformer.text.tokenizer import Tokenizer
+from transformer.training import optimizers
+from transformer.training.step import TrainState
 
 WORDS = ["a b c d", "d c b", "a a", "b d"] * 5
 FILES = {
@@ -72,7 +73,7 @@ def place(tmp_path_factory):
     (folder / "run" / "config.json").write_text(config.to_json())
     tokenizer = Tokenizer.train(WORDS, 8, "word")
     (folder / "run" / "tokenizer.model").write_bytes(tokenizer.model)
-    params = oracle.random_params(families.build(config.model), seed=0)
+    params = oracle.random_params(base.build(config.model), seed=0)
     opt_state = optimizers.build(
         config.optimizer, config.model.d_model, config.training.steps
     ).init(params)

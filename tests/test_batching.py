@@ -8,14 +8,13 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.datasets import Split
-from experiments.datasets.batching import Batches, in_order
-from experiments.datasets.corpus import Corpus, Side
+from experiments.pipeline.batching import Batches, in_order
+from experiments.pipeline.token_corpus import Corpus, Side
 from transformer.arrays import EOS_ID, PAD_ID
 from transformer.config import DataConfig
 from transformer.errors import InputError
-from transformer.subwords import SubwordSampler
-from transformer.tokenizer import Tokenizer
+from transformer.text.subword_sampling import SubwordSampler
+from transformer.text.tokenizer import Tokenizer
 
 CONFIG = DataConfig(
     max_length=20,
@@ -237,7 +236,7 @@ def test_a_side_keeps_sentence_i_between_its_offsets():
 
 def test_a_tokenized_split_has_the_end_token_in_every_length():
     tokenizer = Tokenizer.train(["a b c"], 7, "word")
-    corpus = Corpus.tokenized(Split("text_files", ["a b", ""], ["c", "a b c"]), tokenizer)
+    corpus = Corpus.tokenized(["a b", ""], ["c", "a b c"], tokenizer)
     assert corpus.source.lengths.tolist() == [3, 1]
     assert corpus.target.lengths.tolist() == [2, 4]
     assert corpus.longer.tolist() == [3, 4]
@@ -354,7 +353,7 @@ TEXT = ["the small house stands there", "the houses stood here", "a house is the
 def sampling(request):
     """(tokenizer, corpus, config, sampler)."""
     tokenizer = Tokenizer.train(TEXT, {"bpe": 30, "unigram": 24}[request.param], request.param)
-    corpus = Corpus.tokenized(Split("text_files", TEXT, TEXT[::-1]), tokenizer)
+    corpus = Corpus.tokenized(TEXT, TEXT[::-1], tokenizer)
     config = CONFIG.replace(
         tokenizer=request.param,
         subword_sampling=0.3,

@@ -9,13 +9,13 @@ import pytest
 from browsing import cells, isolated, press, said
 from exhibits import NATS, one_head, pair, pieces, search
 
-from transformer.inspection.views.compare import compare
+from transformer.inspection.views.compare_view import compare
 from transformer.inspection.views.grid import grid
 from transformer.inspection.views.head_view import head_view, shares_between_heads
+from transformer.inspection.views.number_packing import STEPS
 from transformer.inspection.views.numbers import numbers as numbers_view
-from transformer.inspection.views.packing import STEPS
 from transformer.inspection.views.replay import replay
-from transformer.inspection.views.steps import recomputed, steps
+from transformer.inspection.views.step_view import recomputed, steps
 from transformer.inspection.views.view import page
 
 

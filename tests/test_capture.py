@@ -12,12 +12,13 @@ import numpy as np
 import oracle
 import pytest
 
-from transformer import families, layers
-from transformer import model as model_file
-from transformer.attention import masked_softmax
-from transformer.capture import KINDS, Interventions, gate, patch
 from transformer.errors import InputError
-from transformer.masks import causal_mask, padding_mask
+from transformer.models import base
+from transformer.models import transformer as model_file
+from transformer.nn import layers
+from transformer.nn.attention import masked_softmax
+from transformer.nn.capture import KINDS, Interventions, gate, patch
+from transformer.nn.masks import causal_mask, padding_mask
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +174,7 @@ def test_the_residual_stream_begins_with_embedding_plus_position_and_ends_in_the
 def test_the_fused_kernel_refuses_to_be_captured_and_names_the_remedy(
     config, params, source, target_in
 ):
-    fused = families.build(dataclasses.replace(config, d_v=5, attention_kernel="fused"))
+    fused = base.build(dataclasses.replace(config, d_v=5, attention_kernel="fused"))
     with pytest.raises(InputError, match="use model.attention_kernel='einsum' to look inside"):
         jax.eval_shape(
             lambda: fused.init_with_output(jax.random.key(0), source, target_in, capture="weights")
@@ -338,7 +339,7 @@ def test_patch_takes_the_value_where_the_mask_is_true(nothing):
 
 
 def test_sublayer_outputs_add_up_in_pre_norm_too(config, source, target_in):
-    pre = families.build(dataclasses.replace(config, norm="pre", attention_bias=True))
+    pre = base.build(dataclasses.replace(config, norm="pre", attention_bias=True))
     params = oracle.random_params(pre, seed=3)
     _, trace = jax.jit(
         lambda params: pre.apply({"params": params}, source, target_in, capture="full")

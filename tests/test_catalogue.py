@@ -15,8 +15,7 @@ from tensorflow_datasets.core import registered
 from tensorflow_datasets.core.download import downloader
 from tensorflow_datasets.testing import mocking
 
-from experiments import datasets
-from experiments.datasets import catalogue
+from experiments.corpora import registry
 from transformer.config import DataConfig
 from transformer.errors import InputError
 
@@ -55,7 +54,7 @@ def brought(monkeypatch):
 
 def named(dataset, split="train", **fields):
     """The pairs of a dataset."""
-    return datasets.text_pairs(DataConfig(dataset=dataset, **fields), split)
+    return registry.text_pairs(DataConfig(dataset=dataset, **fields), split)
 
 
 class TwoLanguages(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -108,9 +107,9 @@ def test_the_translation_corpora_of_tfds_are_read_as_pairs(invented, dataset, la
 @pytest.mark.parametrize("direction", ["backward", "en-de"])
 def test_the_direction_is_a_field(invented, direction):
     dataset = "wmt14_translate/de-en"
-    forward = datasets.load(DataConfig(dataset=dataset, direction="de-en"), "validation")
-    backward = datasets.load(DataConfig(dataset=dataset, direction=direction), "validation")
-    assert forward == datasets.load(DataConfig(dataset=dataset), "validation")
+    forward = registry.load(DataConfig(dataset=dataset, direction="de-en"), "validation")
+    backward = registry.load(DataConfig(dataset=dataset, direction=direction), "validation")
+    assert forward == registry.load(DataConfig(dataset=dataset), "validation")
     assert (backward.sources, backward.targets) == (forward.targets, forward.sources)
     assert backward.own_metrics(backward.targets) == {}
 
@@ -123,7 +122,7 @@ def test_a_language_that_the_corpus_has_not_is_refused_before_a_download(capsys)
 
 def test_a_mixture_may_name_datasets_of_tfds(invented):
     data = DataConfig(mixture=("2*wmt14_translate/de-en", "para_crawl/ende"), direction="en-de")
-    [(two, wmt), (one, crawl)] = datasets.training_corpora(data)
+    [(two, wmt), (one, crawl)] = registry.training_corpora(data)
     assert (two, one) == (2.0, 1.0)
     assert wmt.languages == crawl.languages == ("en", "de")
 
@@ -228,7 +227,7 @@ def test_whatever_else_a_builder_raises_is_one_message(brought):
 
 def test_a_host_that_cannot_be_reached_is_one_message_within_seconds(monkeypatch, capsys):
     def refused(session, url, **options):
-        assert options["timeout"] == catalogue.TIMEOUTS
+        assert options["timeout"] == tfds_corpora.TIMEOUTS
         assert session.get_adapter(url).max_retries.total == 1
         raise requests.ConnectionError("no way", request=requests.Request("GET", url))
 

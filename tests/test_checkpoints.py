@@ -20,11 +20,11 @@ from saving import (
     steps_in,
 )
 
-from transformer import optimizers
-from transformer.checkpoints import Checkpoints, average_params
+from transformer.checkpoints.manager import Checkpoints, average_params
 from transformer.config import OptimizerConfig, TrainingConfig
 from transformer.errors import InputError
-from transformer.training import TrainState
+from transformer.training import optimizers
+from transformer.training.step import TrainState
 
 
 def test_a_state_comes_back_bit_for_bit_with_its_meta(tmp_path, abstract):

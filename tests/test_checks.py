@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from experiments import checks
+from experiments.reports import diagnostics
 
 
 def words(count):
@@ -15,7 +15,7 @@ def words(count):
 
 def test_sentences_are_classed_by_the_words_of_their_reference():
     references = [words(count) for count in (1, 61, 5, 6, 60, 200, 0)]
-    found = checks.length_classes(references)
+    found = diagnostics.length_classes(references)
     assert [(c.name, c.rows, c.mean) for c in found] == [
         ("0 to 5", [0, 2, 6], 2.0),
         ("6 to 10", [3], 6.0),
@@ -26,14 +26,14 @@ def test_sentences_are_classed_by_the_words_of_their_reference():
 
 def test_every_sentence_is_in_one_class():
     references = [words(count) for count in range(80)]
-    rows = [row for group in checks.length_classes(references) for row in group.rows]
+    rows = [row for group in diagnostics.length_classes(references) for row in group.rows]
     assert sorted(rows) == list(range(80))
 
 
 def test_the_length_ratio_is_over_all_words():
-    assert checks.length_ratio(["a b c", "a"], ["a b", "a b c d e f"]) == 4 / 8
-    assert checks.length_ratio(["", ""], ["a", "b"]) == 0
-    assert math.isnan(checks.length_ratio(["a"], [""]))
+    assert diagnostics.length_ratio(["a b c", "a"], ["a b", "a b c d e f"]) == 4 / 8
+    assert diagnostics.length_ratio(["", ""], ["a", "b"]) == 0
+    assert math.isnan(diagnostics.length_ratio(["a"], [""]))
 
 
 @pytest.mark.parametrize(
@@ -52,14 +52,17 @@ def test_the_length_ratio_is_over_all_words():
     ],
 )
 def test_repetition_is_what_the_reference_does_not_repeat(translation, reference, n, extra):
-    assert checks.extra_repeats(translation, reference, n) == extra
+    assert diagnostics.extra_repeats(translation, reference, n) == extra
 
 
 def test_a_translation_is_empty_only_where_its_source_is_not():
-    assert checks.empty(["a", "b", " ", "c"], ["x", "", "", "  "]) == [1, 3]
+    assert diagnostics.empty(["a", "b", " ", "c"], ["x", "", "", "  "]) == [1, 3]
 
 
 def test_a_copy_of_the_source_counts_only_where_the_reference_differs():
     sources = ["Paris", "the cat", "the dog ", "", "a"]
     references = ["Paris", "die Katze", "der Hund", "x", "b"]
-    assert checks.copied(sources, references, ["Paris", "the cat", "the dog", "", "c"]) == [1, 2]
+    assert diagnostics.copied(sources, references, ["Paris", "the cat", "the dog", "", "c"]) == [
+        1,
+        2,
+    ]

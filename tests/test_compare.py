@@ -9,10 +9,10 @@ from apps import run
 from test_bad_input import WORDS, place  # noqa: F401 - a fixture
 from test_html import Reader
 
-from experiments import comparison
-from experiments.comparison import System, compare
+from experiments.reports import comparison_report
+from experiments.reports.comparison_report import System, compare
 from transformer.errors import InputError
-from transformer.metrics import corpus_scores, paired_tests
+from transformer.text.metrics import corpus_scores, paired_tests
 
 REFERENCES = [
     "the cat sat on the mat",
@@ -33,7 +33,7 @@ def found():
 
 
 def test_the_scores_and_tests_are_those_of_the_metrics(found):
-    result = comparison.as_json(found)
+    result = comparison_report.as_json(found)
     for system, texts in zip(result["systems"], (FIRST, SECOND), strict=True):
         assert system.items() >= corpus_scores(texts, REFERENCES).items()
     tests = paired_tests(FIRST, SECOND, REFERENCES)
@@ -60,7 +60,7 @@ def test_the_breakdown_by_length_is_that_of_the_sentences_counted_by_hand(found)
 
 def test_equal_sentences_are_counted(found):
     assert found.equal() == 1
-    assert comparison.as_json(found)["equal"] == 1
+    assert comparison_report.as_json(found)["equal"] == 1
 
 
 def test_the_sentences_that_differ_most_are_told_by_direction_the_clearest_first(found):
@@ -78,8 +78,8 @@ def test_at_most_five_sentences_are_shown_in_each_direction():
 
 
 def test_the_text_shows_scores_intervals_p_values_and_sentences(found):
-    text = comparison.as_text(found)
-    result = comparison.as_json(found)
+    text = comparison_report.as_text(found)
+    result = comparison_report.as_json(found)
     for measure, name in (("bleu", "BLEU"), ("chrf", "chrF")):
         [row] = [line for line in text.split("\n") if line.startswith(f"{name} ")]
         for system in result["systems"]:
@@ -93,8 +93,8 @@ def test_the_text_shows_scores_intervals_p_values_and_sentences(found):
 
 
 def test_the_page_shows_the_same_and_is_well_formed(found):
-    read = Reader(comparison.as_page(found))
-    for system in comparison.as_json(found)["systems"]:
+    read = Reader(comparison_report.as_page(found))
+    for system in comparison_report.as_json(found)["systems"]:
         assert f"{system['bleu']:.2f}" in read.text
         assert system["bleu_signature"] in read.text
     for text in (*REFERENCES[2:], FIRST[2], SECOND[0], "S1"):
@@ -105,23 +105,23 @@ def test_the_page_shows_the_same_and_is_well_formed(found):
 def test_identical_outputs_are_said_to_leave_nothing_to_test():
     found = compare(None, REFERENCES, (System("a", FIRST), System("b", FIRST)))
     assert found.differing_most() == ([], [])
-    assert comparison.as_json(found)["differences"] == {"bleu": 0, "chrf": 0}
-    for shown in (comparison.as_text(found), comparison.as_page(found)):
+    assert comparison_report.as_json(found)["differences"] == {"bleu": 0, "chrf": 0}
+    for shown in (comparison_report.as_text(found), comparison_report.as_page(found)):
         assert "all translated the same: there is no difference to test" in shown
 
 
 def test_one_sentence_and_empty_translations_are_compared():
     found = compare(None, [""], (System("a", [""]), System("b", [""])))
-    Reader(comparison.as_page(found))
+    Reader(comparison_report.as_page(found))
     found = compare(None, ["a b"], (System("a", [""]), System("b", ["a b"])))
     assert found.differing_most() == ([], [0])
-    Reader(comparison.as_page(found))
+    Reader(comparison_report.as_page(found))
 
 
 def test_other_bleus_have_their_names_in_both_signatures():
     systems = (System("a", FIRST), System("b", SECOND))
     found = compare(None, REFERENCES, systems, bleu_tokenize="none", bleu_lowercase=True)
-    result = comparison.as_json(found)
+    result = comparison_report.as_json(found)
     for signature in (
         *(system["bleu_signature"] for system in result["systems"]),
         *result["test_signatures"]["bleu"].values(),
@@ -155,7 +155,7 @@ def test_two_files_are_compared_and_the_last_line_is_json(files, found):
         f"--output={files / 'page.html'}",
     )
     assert finished.status == 0, finished.err
-    expected = comparison.as_json(found)
+    expected = comparison_report.as_json(found)
     for system, name in zip(expected["systems"], ("a.txt", "b.txt"), strict=True):
         system["name"] = str(files / name)
     assert finished.result == json.loads(json.dumps(expected))

@@ -13,13 +13,16 @@ import pytest
 from apps import CONFIGS
 from tensorflow_datasets.core import registered
 
-from experiments.datasets import catalogue, embedded
+from experiments.corpora import embedded, tfds_corpora
 from experiments.flags import load_config_file
-from transformer import families, optimizers, sharding, training
+from transformer import sharding
 from transformer.config import Config, DataConfig
 from transformer.errors import InputError
 from transformer.fields import difference
-from transformer.training import Batch
+from transformer.models import base as families
+from transformer.training import optimizers
+from transformer.training import step as training
+from transformer.training.step import Batch
 
 ARGUMENTS = {
     "multi30k": ("published", "short"),
@@ -107,7 +110,7 @@ def test_the_dataset_of_a_config_exists(place):
     name = load(place).data.dataset
     if name not in [*embedded.names(), "text_files"]:
         builder, _, config = name.partition("/")
-        assert builder in catalogue.names()
+        assert builder in tfds_corpora.names()
         assert config in registered.imported_builder_cls(builder).builder_configs
 
 

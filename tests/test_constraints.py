@@ -8,8 +8,8 @@ import oracle
 import pytest
 from test_decoding import EOS, A, B, C, assert_found, log_probs_of, random_tables, search
 
-from transformer.constraints import NEVER, Constraints, next_log_probs
-from transformer.sampling import sample
+from transformer.decoding.constraints import NEVER, Constraints, next_log_probs
+from transformer.decoding.sampling import sample
 
 FORCED = [(), (B,), (C, A), (A, A, A), (B, C, B, C, B, C), (C,)]
 """What each of six translations begins with; the fifth is longer than any translation may be."""

@@ -13,7 +13,7 @@ from experiments.benchmarks.programs import own
 from experiments.benchmarks.settings import config_of
 from experiments.benchmarks.text import Text
 from experiments.benchmarks.work import Work
-from experiments.datasets.text_files import TwoFiles
+from experiments.corpora.text_files import TwoFiles
 from transformer.errors import InputError
 
 TINY = Work(
@@ -165,7 +165,7 @@ def test_what_cannot_be_measured_is_refused_with_the_remedy(arguments, message, 
             f"--target={tmp_path / 'target'}",
             *arguments,
         ]
-    finished = run("experiments.benchmarks.corpus", *arguments)
+    finished = run("experiments.benchmarks.real_text", *arguments)
     assert finished.status == 1
     assert message in finished.err
     assert "Traceback" not in finished.err

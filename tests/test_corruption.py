@@ -20,7 +20,7 @@ from saving import (
     state_at,
 )
 
-from transformer.checkpoints import Checkpoints
+from transformer.checkpoints.manager import Checkpoints
 from transformer.config import TrainingConfig
 
 DEFAULT, ALL = 20, 200

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import compose, costs, measure
-from transformer import families
+from experiments import compiled_cost, compose, costs
 from transformer.config import Config, DataConfig, TrainingConfig, TransformerConfig
-from transformer.tokenizer import Tokenizer
+from transformer.models import base
+from transformer.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_the_formula_counts_the_products_of_the_traced_model(sizes):
     model = TransformerConfig(
         **{"vocab_size": 50, "d_model": 16, "d_ff": 40, "num_heads": 4} | sizes
     )
-    module = families.build(model)
+    module = base.build(model)
     source, target = jnp.ones((3, 7), jnp.int32), jnp.ones((3, 9), jnp.int32)
     params = jax.eval_shape(lambda: module.init(jax.random.key(0), source, target)["params"])
     traced = jax.make_jaxpr(lambda p: module.apply({"params": p}, source, target)[0])(params)
@@ -124,7 +124,7 @@ def test_a_step_that_would_take_too_long_is_not_begun(experiment, compiled, monk
 
 
 def test_the_mean_step_weighs_shapes_by_their_batches_and_scales_to_those_not_timed():
-    cost = measure.Cost(0.0, 0, 0, 0)
+    cost = compiled_cost.Cost(0.0, 0, 0, 0)
     shapes = [
         costs.Shape(8, 4, 3, 100, cost, 1.0),
         costs.Shape(8, 8, 1, 200, cost, 3.0),

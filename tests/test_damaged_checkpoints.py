@@ -18,7 +18,7 @@ from saving import (
     steps_in,
 )
 
-from transformer.checkpoints import Checkpoints
+from transformer.checkpoints.manager import Checkpoints
 from transformer.errors import InputError
 
 

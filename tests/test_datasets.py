@@ -5,10 +5,9 @@ import gzip
 
 import pytest
 
-from experiments import datasets
-from experiments.datasets import embedded
-from experiments.datasets.pairs import Records, directed
-from experiments.datasets.text_files import TwoFiles
+from experiments.corpora import embedded, registry
+from experiments.corpora.text_files import TwoFiles
+from experiments.pipeline.pairs import Records, directed
 from transformer.config import DataConfig
 from transformer.errors import InputError
 
@@ -59,7 +58,7 @@ def whole(pairs, size=2):
 
 
 def test_two_files_are_read_piece_by_piece(english, german):
-    pairs = datasets.text_pairs(text_data(train_source=english, train_target=german), "train")
+    pairs = registry.text_pairs(text_data(train_source=english, train_target=german), "train")
     assert list(pairs.chunks(2)) == [
         (["one", "two"], ["eins", "zwei"]),
         (["three"], ["drei"]),
@@ -68,7 +67,7 @@ def test_two_files_are_read_piece_by_piece(english, german):
     assert pairs.place(1) == (f"{english}:2", f"{german}:2")
 
 
-@pytest.mark.parametrize("split", datasets.SPLITS)
+@pytest.mark.parametrize("split", registry.SPLITS)
 @pytest.mark.parametrize("zipped", [False, True])
 def test_a_tsv_file_holds_both_sides_of_any_split(tsv, tmp_path, split, zipped):
     if zipped:
@@ -76,53 +75,53 @@ def test_a_tsv_file_holds_both_sides_of_any_split(tsv, tmp_path, split, zipped):
         (tmp_path / "few.TSV.gz").write_bytes(gzip.compress(data))
         tsv = str(tmp_path / "few.TSV.gz")
     data = text_data(tsv_columns=(2, 4), **{f"{split}_source": tsv})
-    pairs = datasets.text_pairs(data, split)
+    pairs = registry.text_pairs(data, split)
     assert whole(pairs) == (["one", '"two', "three"], ["eins", "zwei", "drei"])
     assert pairs.count() == 3
     assert pairs.place(2) == (f"{tsv}:3", f"{tsv}:3")
-    assert datasets.load(data, split).sources == ["one", '"two', "three"]
+    assert registry.load(data, split).sources == ["one", '"two', "three"]
 
 
 def test_a_tsv_file_beside_a_target_file_is_a_text_file(tsv, english):
     data = text_data(train_source=tsv, train_target=english)
-    assert datasets.load(data, "train").sources[0] == "1\tone\tx\teins"
+    assert registry.load(data, "train").sources[0] == "1\tone\tx\teins"
 
 
 def test_a_line_without_an_asked_column_is_named(write):
     path = write("few.tsv", "one\teins\ntwo\n")
     with pytest.raises(InputError) as raised:
-        datasets.load(text_data(test_source=path), "test")
+        registry.load(text_data(test_source=path), "test")
     assert str(raised.value).startswith(f"{path}:2: no column 2, the line has 1")
     assert "data.tsv_columns = (1, 2)" in str(raised.value)
 
 
 def test_a_source_alone_that_is_no_tsv_file_lacks_its_target(english):
     with pytest.raises(InputError, match="--config.data.validation_target=FILE"):
-        datasets.load(text_data(validation_source=english), "validation")
+        registry.load(text_data(validation_source=english), "validation")
 
 
 def test_a_target_alone_lacks_its_source(english):
     with pytest.raises(InputError, match="--config.data.validation_source=FILE"):
-        datasets.load(text_data(validation_target=english), "validation")
+        registry.load(text_data(validation_target=english), "validation")
 
 
 def test_text_files_have_three_splits(english, german):
     data = text_data(train_source=english, train_target=german)
     with pytest.raises(InputError, match="'dev'; they have train, validation, test"):
-        datasets.load(data, "dev")
+        registry.load(data, "dev")
 
 
 def test_a_split_of_text_files_is_all_pairs_and_measures_nothing_of_its_own(english, german):
-    split = datasets.load(text_data(test_source=english, test_target=german), "test")
+    split = registry.load(text_data(test_source=english, test_target=german), "test")
     assert (split.sources, split.targets) == (["one", "two", "three"], ["eins", "zwei", "drei"])
     assert len(split) == 3
     assert split.first(1).sources == ["one"]
     assert split.own_metrics(["eins", "zwei", "drei"]) == {}
-    assert datasets.from_files(english, german) == split
+    assert registry.from_files(english, german) == split
 
 
 def test_empty_lines_stay(write):
-    split = datasets.from_files(write("s", "one\n\nthree\n"), write("t", "eins\nzwei\n\n"))
+    split = registry.from_files(write("s", "one\n\nthree\n"), write("t", "eins\nzwei\n\n"))
     assert (split.sources, split.targets) == (["one", "", "three"], ["eins", "zwei", ""])
 
 
@@ -139,38 +138,38 @@ def test_unequal_numbers_of_lines_are_both_named_wherever_a_piece_ends(write, lo
 
 def test_backward_makes_the_target_the_source(english, german, tsv):
     two = text_data(train_source=english, train_target=german, direction="backward")
-    pairs = datasets.text_pairs(two, "train")
+    pairs = registry.text_pairs(two, "train")
     assert whole(pairs) == (["eins", "zwei", "drei"], ["one", "two", "three"])
     assert pairs.place(0) == (f"{german}:1", f"{english}:1")
     assert pairs.count() == 3
     one = text_data(train_source=tsv, tsv_columns=(4, 2))
-    assert datasets.load(one, "train").sources == datasets.load(two, "train").sources
+    assert registry.load(one, "train").sources == registry.load(two, "train").sources
 
 
 @pytest.mark.parametrize(("direction", "first"), [("en-de", "one"), ("de-en", "eins")])
 def test_files_name_their_languages_by_their_endings(english, german, direction, first):
     data = text_data(train_source=english, train_target=german, direction=direction)
-    assert datasets.load(data, "train").sources[0] == first
+    assert registry.load(data, "train").sources[0] == first
     # Whichever way round they are given.
     data = data.replace(train_source=german, train_target=english)
-    assert datasets.load(data, "train").sources[0] == first
+    assert registry.load(data, "train").sources[0] == first
 
 
 def test_languages_that_the_corpus_has_not_are_refused_with_those_it_has(english, german):
     data = text_data(train_source=english, train_target=german, direction="en-fr")
     with pytest.raises(InputError, match="are en and de; use 'en-de' or 'de-en'"):
-        datasets.text_pairs(data, "train")
+        registry.text_pairs(data, "train")
 
 
 def test_a_corpus_without_languages_has_two_directions(tsv):
     with pytest.raises(InputError, match="does not name its languages; use 'forward' or 'backward"):
-        datasets.text_pairs(text_data(train_source=tsv, direction="en-de"), "train")
+        registry.text_pairs(text_data(train_source=tsv, direction="en-de"), "train")
 
 
 def test_an_embedded_corpus_backward_measures_nothing_of_its_own():
     data = DataConfig(dataset="symbols_grammar/sort")
-    forward = datasets.load(data, "test")
-    backward = datasets.load(data.replace(direction="backward"), "test")
+    forward = registry.load(data, "test")
+    backward = registry.load(data.replace(direction="backward"), "test")
     assert (backward.sources, backward.targets) == (forward.targets, forward.sources)
     assert len(forward.examples) == len(forward)
     assert backward.own_metrics(backward.targets) == {}
@@ -178,13 +177,13 @@ def test_an_embedded_corpus_backward_measures_nothing_of_its_own():
 
 def test_an_embedded_corpus_is_the_same_in_pieces_and_whole():
     data = DataConfig(dataset="symbols_grammar/sort")
-    pairs, split = datasets.text_pairs(data, "validation"), datasets.load(data, "validation")
+    pairs, split = registry.text_pairs(data, "validation"), registry.load(data, "validation")
     assert whole(pairs, 150) == (split.sources, split.targets)
     assert pairs.count() == len(split) == 500
     assert pairs.place(7) == ("symbols_grammar/sort validation record 7",) * 2
 
 
-@pytest.mark.parametrize("reading", [datasets.load, datasets.text_pairs])
+@pytest.mark.parametrize("reading", [registry.load, registry.text_pairs])
 def test_a_split_that_an_embedded_corpus_has_not_is_refused_with_those_it_has(reading):
     with pytest.raises(InputError, match="no split 'dev'; it has train, validation, test"):
         reading(DataConfig(dataset="symbols_grammar/sort"), "dev")
@@ -194,7 +193,7 @@ def test_a_split_that_an_embedded_corpus_has_not_is_refused_with_those_it_has(re
 def test_an_unknown_name_is_refused_with_the_nearest(name):
     assert "symbols_grammar/sort" in embedded.names()
     with pytest.raises(InputError, match="did you mean 'symbols_grammar/sort'"):
-        datasets.text_pairs(DataConfig(dataset=name), "train")
+        registry.text_pairs(DataConfig(dataset=name), "train")
 
 
 def test_the_identity_changes_with_the_text_the_columns_and_the_direction(write, english, german):
@@ -206,10 +205,10 @@ def test_the_identity_changes_with_the_text_the_columns_and_the_direction(write,
     path = write("few.tsv", "a\tb\tc\n")
     for columns in ((1, 2), (2, 1), (1, 3)):
         data = text_data(train_source=path, tsv_columns=columns)
-        seen.add(datasets.text_pairs(data, "train").identity())
+        seen.add(registry.text_pairs(data, "train").identity())
     for dataset in ("symbols_grammar/sort", "symbols_grammar/copy"):
         for split in ("train", "test"):
-            seen.add(datasets.text_pairs(DataConfig(dataset=dataset), split).identity())
+            seen.add(registry.text_pairs(DataConfig(dataset=dataset), split).identity())
     assert len(seen) == 3 + 3 + 4
 
 
@@ -226,7 +225,7 @@ def test_a_record_that_is_not_utf8_is_named():
 
 
 def test_without_a_mixture_training_reads_the_training_split(english, german):
-    [(weight, pairs)] = datasets.training_corpora(
+    [(weight, pairs)] = registry.training_corpora(
         text_data(train_source=english, train_target=german)
     )
     assert (weight, pairs) == (1.0, TwoFiles(english, german))
@@ -237,7 +236,7 @@ def test_a_mixture_is_corpora_of_every_kind_with_weights(english, german, tsv):
         tsv_columns=(2, 4),
         mixture=(f"2*{english},{german}", f"0.5*{tsv}", "symbols_grammar/sort"),
     )
-    weights, corpora = zip(*datasets.training_corpora(data), strict=True)
+    weights, corpora = zip(*registry.training_corpora(data), strict=True)
     assert weights == (2.0, 0.5, 1.0)
     assert [pairs.count() for pairs in corpora] == [3, 3, 50_000]
     assert whole(corpora[0]) == (["one", "two", "three"], ["eins", "zwei", "drei"])
@@ -246,17 +245,17 @@ def test_a_mixture_is_corpora_of_every_kind_with_weights(english, german, tsv):
 
 def test_the_direction_is_that_of_every_corpus_of_the_mixture(english, german):
     data = text_data(mixture=(f"{english},{german}", f"3*{german},{english}"), direction="de-en")
-    for _, pairs in datasets.training_corpora(data):
+    for _, pairs in registry.training_corpora(data):
         assert whole(pairs)[0] == ["eins", "zwei", "drei"]
 
 
 @pytest.mark.parametrize("weight", ["0", "-1", "nan", "inf", "two", ""])
 def test_a_weight_is_a_number_above_0(weight):
     with pytest.raises(InputError, match=f"whose weight '{weight}' is not a number above 0"):
-        datasets.training_corpora(text_data(mixture=(f"{weight}*a,b",)))
+        registry.training_corpora(text_data(mixture=(f"{weight}*a,b",)))
 
 
 @pytest.mark.parametrize("corpus", ["a,b,c", "a,", ",b"])
 def test_a_corpus_of_a_mixture_that_cannot_be_understood_is_refused(corpus):
     with pytest.raises(InputError, match="'SOURCE,TARGET'.*or 'FILE.tsv'"):
-        datasets.training_corpora(text_data(mixture=(f"2*{corpus}",)))
+        registry.training_corpora(text_data(mixture=(f"2*{corpus}",)))

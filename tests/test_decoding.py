@@ -11,14 +11,9 @@ import oracle
 import pytest
 
 from transformer.config import DecodeConfig
-from transformer.constraints import Constraints
-from transformer.decoding import (
-    NEVER,
-    beam_search,
-    length_penalty,
-    search_limits,
-)
-from transformer.decoding_loop import LEAST
+from transformer.decoding.beam_search import NEVER, beam_search, length_penalty, search_limits
+from transformer.decoding.constraints import Constraints
+from transformer.decoding.decode_loop import LEAST
 from transformer.errors import InputError
 
 EOS, A, B, C = 2, 3, 4, 5

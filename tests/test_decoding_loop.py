@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.decoding_loop import LEAST, decode_loop, rooms
+from transformer.decoding.decode_loop import LEAST, decode_loop, rooms
 
 
 def test_room_is_a_quarter_then_half_then_all_and_for_few_tokens_all_at_once():

@@ -6,13 +6,13 @@ import unicodedata
 import numpy as np
 import pytest
 
-from experiments.datasets import defects, fingerprints
-from experiments.datasets.defects import MOST_UNEVEN, TITLES, Split, oddities
-from experiments.datasets.pairs import Pairs
-from experiments.datasets.text_files import TwoFiles
+from experiments.corpora.text_files import TwoFiles
+from experiments.pipeline import fingerprints, text_checks
+from experiments.pipeline.pairs import Pairs
+from experiments.pipeline.text_checks import MOST_UNEVEN, TITLES, Split, oddities
 from transformer.arrays import EOS_ID, UNK_ID
 from transformer.errors import InputError
-from transformer.tokenizer import Tokenizer
+from transformer.text.tokenizer import Tokenizer
 
 LONGEST = 30
 
@@ -324,7 +324,7 @@ def test_what_a_training_lives_with_is_a_line_each(tmp_path):
         path.write_text("".join(row[side] + "\n" for row in rows), encoding="utf-8")
         files.append(str(path))
     train, validation = TwoFiles(*files), TwoFiles(*files[::-1])
-    lines = list(defects.notes([train], validation, max_length=10, tokenizer=None))
+    lines = list(text_checks.notes([train], validation, max_length=10, tokenizer=None))
     assert lines[:3] == [
         f"train: pairs with identical source and target: 1, the first at {files[0]}:5; used as it "
         "is; many of them teach the model to copy",

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from transformer import families, optimizers, sharding, training
+from transformer import sharding
 from transformer.config import (
     Config,
     OptimizerConfig,
@@ -24,7 +24,10 @@ from transformer.config import (
     TrainingConfig,
     TransformerConfig,
 )
-from transformer.training import Batch, TrainState
+from transformer.models import base
+from transformer.training import optimizers
+from transformer.training import step as training
+from transformer.training.step import Batch, TrainState
 
 CONFIG = Config(
     model=TransformerConfig(vocab_size=24, num_layers=1, d_model=16, num_heads=8, d_ff=32),
@@ -64,7 +67,7 @@ def batch_of(step):
 
 def parts(config):
     """(model, optimizer) of a config."""
-    return families.build(config.model), optimizers.build(
+    return base.build(config.model), optimizers.build(
         config.optimizer, config.model.d_model, config.training.steps
     )
 
@@ -276,7 +279,7 @@ def sent(program):
 
 def test_devices_that_share_only_rows_send_parameters_gradients_and_sums():
     """With `fsdp` too: parameters are gathered where they are used, activations never. Gradients of
-    heads are sent as the matrix that `transformer.products` makes them as.
+    heads are sent as the matrix that `transformer.nn.matmul` makes them as.
     """
     parallel = ParallelConfig(data=8, preset="fsdp")
     found = sent(run("float64", 10, parallel).program)

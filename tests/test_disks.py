@@ -15,10 +15,10 @@ import numpy as np
 import optax
 import pytest
 
-from transformer.checkpoints import Checkpoints
+from transformer.checkpoints.manager import Checkpoints
 from transformer.config import TrainingConfig
 from transformer.errors import InputError
-from transformer.training import TrainState
+from transformer.training.step import TrainState
 
 REPOSITORY = pathlib.Path(__file__).parent.parent
 CONFIG = TrainingConfig(keep_last=3)

@@ -10,7 +10,7 @@ import oracle
 import pytest
 from test_decoding import EOS, A, B, C, assert_found, log_probs_of, random_tables, search
 
-from transformer.constraints import Constraints
+from transformer.decoding.constraints import Constraints
 
 
 @pytest.mark.parametrize(

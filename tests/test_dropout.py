@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.dropout import GENERATORS, dropout, hash_places, mix
+from transformer.nn.dropout import GENERATORS, dropout, hash_places, mix
 
 ROWS, LENGTH, WIDTH = 32, 16, 128
 both = pytest.mark.parametrize("generator", sorted(GENERATORS))

@@ -7,7 +7,8 @@ import oracle
 import pytest
 from test_translator import CONFIG, LONGER, TOKENIZER, close, translator_with
 
-from transformer import ensembles, families
+from transformer.models import base
+from transformer.models import ensemble as ensembles
 from transformer.translator import Translator
 
 SIZES = [{}, {"num_layers": 2, "d_model": 8, "num_heads": 4, "norm": "pre"}, {"d_ff": 5}]
@@ -16,7 +17,7 @@ SIZES = [{}, {"num_layers": 2, "d_model": 8, "num_heads": 4, "norm": "pre"}, {"d
 
 def member(number):
     """(model, parameters) of one of them."""
-    model = families.build(CONFIG.model.replace(**SIZES[number]))
+    model = base.build(CONFIG.model.replace(**SIZES[number]))
     return model, oracle.random_params(model, seed=3 + number)
 
 
@@ -80,7 +81,7 @@ def test_an_ensemble_scores_as_numpy_does_over_the_mean(three):
 
 def test_each_member_is_rounded_to_its_own_compute_dtype():
     sizes = [{}, {"compute_dtype": "bfloat16"}]
-    models = [families.build(CONFIG.model.replace(**some)) for some in sizes]
+    models = [base.build(CONFIG.model.replace(**some)) for some in sizes]
     ensemble, joined = ensembles.join(models, [oracle.random_params(one, 1) for one in models])
     kernels = [
         member["embedding"]["table"].dtype.name for member in ensemble.rounded(joined).values()

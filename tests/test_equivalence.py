@@ -11,12 +11,14 @@ import numpy as np
 import oracle
 import pytest
 
-from transformer import families, sharded_decoding, training
 from transformer.config import DecodeConfig, TrainingConfig, TransformerConfig
-from transformer.layers import MultiHeadAttention
-from transformer.masks import causal_mask, padding_mask
-from transformer.model import Decoder, Encoder
-from transformer.positions import shift_right
+from transformer.decoding import generate
+from transformer.models import base
+from transformer.models.transformer import Decoder, Encoder
+from transformer.nn.layers import MultiHeadAttention
+from transformer.nn.masks import causal_mask, padding_mask
+from transformer.nn.positions import shift_right
+from transformer.training import step as training
 
 SMALL = TransformerConfig(
     vocab_size=9, encoder_layers=1, decoder_layers=2, d_model=12, num_heads=3, d_ff=16
@@ -73,7 +75,7 @@ def test_logits_and_loss_are_the_oracles_to_1e_9(name):
     """To 1e-6 with the fused kernel: JAX takes its softmax in float32."""
     tolerance = 1e-6 if name == "fused kernel" else 1e-9
     config = variant(name)
-    model = families.build(config)
+    model = base.build(config)
     params = oracle.random_params(model, seed=1)
     with jax.enable_x64(True):
         logits = jax.jit(
@@ -100,7 +102,7 @@ def test_logits_and_loss_are_the_oracles_to_1e_9(name):
 )
 def test_gradients_are_the_central_differences_of_the_oracles_loss(name, mass):
     config = variant(name)
-    model = families.build(config)
+    model = base.build(config)
     params = oracle.random_params(model, seed=2)
     with jax.enable_x64(True):
         gradients = jax.jit(jax.grad(lambda params: mean_loss(params, model, 0.1, mass)))(
@@ -137,12 +139,12 @@ def test_search_over_the_cache_is_the_oracles_search_from_scratch(
 ):
     """Scores to 1e-6 only: the search takes its log-softmax in float32, by design."""
     config = dataclasses.replace(variant(name), max_positions=16)
-    model = families.build(config)
+    model = base.build(config)
     params = oracle.random_params(model, seed=4)
     sources = np.array([[4, 7, 5, 2], [0, 0, 0, 0], [6, 2, 0, 0], [8, 8, 2, 0]], np.int32)
     with jax.enable_x64(True):
         search = functools.partial(
-            sharded_decoding.search,
+            generate.search,
             model=model,
             config=DecodeConfig(
                 beams=beams, length_penalty=penalty, alpha=alpha, extra_length=4, max_length=None
@@ -305,7 +307,7 @@ def test_both_stacks_and_their_input_gradients_are_pytorchs(torch, bias):
     """
     config = dataclasses.replace(SMALL, attention_bias=bias, norm_epsilon=1e-5)
     encoder, decoder = Encoder(config), Decoder(config)
-    params = oracle.arrays(oracle.random_params(families.build(config), seed=6))
+    params = oracle.arrays(oracle.random_params(base.build(config), seed=6))
     if not bias:
         params = jax.tree_util.tree_map_with_path(
             lambda path, p: p * 0 if "bias" in path[-1].key else p, params

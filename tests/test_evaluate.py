@@ -13,11 +13,11 @@ from apps import run
 from test_bad_input import WORDS, place  # noqa: F401 - a fixture
 from test_html import Reader
 
-from experiments.datasets import Split
-from experiments.report import Evaluation, evaluation_page, read_metrics
+from experiments.corpora.registry import Split
+from experiments.reports.evaluation_report import Evaluation, evaluation_page, read_metrics
 from transformer.config import Config, DecodeConfig, ParallelConfig
 from transformer.errors import InputError
-from transformer.metrics import corpus_scores
+from transformer.text.metrics import corpus_scores
 from transformer.translator import Translator, load_config
 
 SOURCES = ["the cat sat on the mat", "Paris", "a dog runs", "</script>", "שלום\u2028world"]

@@ -5,30 +5,30 @@ import typing
 
 import pytest
 
-from transformer import families
 from transformer.config import TransformerConfig
-from transformer.model import Transformer
+from transformer.models import base
+from transformer.models.transformer import Transformer
 
 
 def test_the_transformer_config_builds_the_transformer():
     config = TransformerConfig(num_layers=2)
-    model = families.build(config)
+    model = base.build(config)
     assert isinstance(model, Transformer)
     assert model.config is config
 
 
 def test_equal_configs_build_equal_models_so_that_compiled_functions_are_shared():
-    models = [families.build(TransformerConfig(d_model=d)) for d in (64, 64, 128)]
+    models = [base.build(TransformerConfig(d_model=d)) for d in (64, 64, 128)]
     assert models[0] == models[1] != models[2]
     assert hash(models[0]) == hash(models[1])
 
 
 def test_every_name_that_a_config_accepts_has_a_family_and_no_family_lacks_one():
     names = typing.get_args(typing.get_type_hints(TransformerConfig)["family"])
-    assert set(names) == set(families.FAMILIES)
+    assert set(names) == set(base.FAMILIES)
 
 
-@pytest.mark.parametrize("family", families.FAMILIES.values())
+@pytest.mark.parametrize("family", base.FAMILIES.values())
 @pytest.mark.parametrize("call", ["__call__", "encode", "init_cache", "step", "reorder", "grow"])
 def test_every_family_offers_what_trainer_search_and_inspection_call(family, call):
     assert call in vars(family)

@@ -15,7 +15,7 @@ from transformer.inspection import figures, search_log
 from transformer.inspection.figures import style
 from transformer.inspection.figures.style import shown
 from transformer.inspection.trace import run
-from transformer.positions import sinusoids
+from transformer.nn.positions import sinusoids
 
 
 def test_attention_draws_the_weights_and_crosses_out_what_the_mask_forbids():

@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from experiments import hlo, measure
+from experiments import compiled_cost, hlo
 
 MESH = {"data": 2, "model": 4}
 ALONG_DATA = [[0, 4], [1, 5], [2, 6], [3, 7]]
@@ -166,7 +166,7 @@ def test_collectives_of_programs_that_ask_for_them_are_found_along_their_axes(me
     where = P(("data", "model"))
     step = jax.jit(jax.shard_map(step, mesh=mesh, in_specs=where, out_specs=where, check_vma=False))
     x = jax.ShapeDtypeStruct((32, 8), jnp.float32, sharding=NamedSharding(mesh, where))
-    found = measure.compiled(step, x)[1].collectives
+    found = compiled_cost.compiled(step, x)[1].collectives
     told = {(one.kind, one.axes): (one.count, one.bytes) for one in found}
     assert told == {
         ("all-reduce", ("data",)): (1, 128),
@@ -185,7 +185,7 @@ def test_the_gradient_of_replicated_parameters_is_summed_once_along_data(mesh):
     places = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
     step = jax.jit(step, in_shardings=places, out_shardings=places[0])
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((6, 5), (16, 6))]
-    [one] = measure.compiled(step, *shapes)[1].collectives
+    [one] = compiled_cost.compiled(step, *shapes)[1].collectives
     assert (one.kind, one.axes, one.count, one.bytes) == ("all-reduce", ("data",), 1, 6 * 5 * 4)
 
 
@@ -194,7 +194,7 @@ def test_products_in_a_loop_count_as_often_as_they_run():
         return jax.lax.scan(lambda total, x: (total + (x @ w).sum(), None), 0.0, xs)[0]
 
     w, xs = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((20, 30), (7, 10, 20)))
-    _, cost = measure.compiled(jax.jit(step), w, xs)
+    _, cost = compiled_cost.compiled(jax.jit(step), w, xs)
     one = 2 * 10 * 20 * 30
     assert cost.product_flops == 7 * one
     assert one < cost.flops < 2 * one, "XLA counts the loop's body once"

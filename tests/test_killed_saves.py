@@ -24,7 +24,7 @@ from saving import (
     steps_in,
 )
 
-from transformer.checkpoints import Checkpoints
+from transformer.checkpoints.manager import Checkpoints
 from transformer.config import TrainingConfig
 
 REPOSITORY = pathlib.Path(__file__).parent.parent

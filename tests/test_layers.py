@@ -11,9 +11,10 @@ import numpy as np
 import oracle
 import pytest
 
-from transformer import families, layers
 from transformer.config import TransformerConfig
-from transformer.layers import (
+from transformer.models import base
+from transformer.nn import layers
+from transformer.nn.layers import (
     Embedding,
     FeedForward,
     LayerNorm,
@@ -165,7 +166,7 @@ def test_a_config_gives_each_side_its_heads_and_their_widths():
 
 def drawn_shapes(config, source, target_in, train=True):
     """The shape, of one row, of all the random bits that a forward pass draws."""
-    model = families.build(config)
+    model = base.build(config)
     params = oracle.random_params(model, seed=0)
 
     def run(params, key):

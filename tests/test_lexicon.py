@@ -9,7 +9,7 @@ from etils import epath
 
 from transformer.arrays import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from transformer.errors import InputError
-from transformer.lexicon import MOST, Lexicon, translation_probabilities
+from transformer.text.lexicon import MOST, Lexicon, translation_probabilities
 
 THE, HOUSE, BOOK, A, DAS, HAUS, BUCH, EIN = range(4, 12)
 SOURCES = [[THE, HOUSE], [THE, BOOK], [A, BOOK]]

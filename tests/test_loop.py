@@ -11,11 +11,12 @@ import pytest
 from etils import epath
 from test_train import config  # noqa: F401 - a fixture
 
-from experiments import compose, logs, loop
+from experiments import compose, logs
+from experiments import trainer as loop
 from experiments.profiling import WARM_UP, Profile
-from transformer.checkpoints import Checkpoints
+from transformer.checkpoints.manager import Checkpoints
 from transformer.errors import InputError
-from transformer.losses import Sums
+from transformer.training.losses import Sums
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,12 @@ import oracle
 import pytest
 
 from transformer.errors import InputError
-from transformer.losses import Sums, divergence_sum, smoothed_cross_entropy, token_log_probs
+from transformer.training.losses import (
+    Sums,
+    divergence_sum,
+    smoothed_cross_entropy,
+    token_log_probs,
+)
 
 PROBABILITIES = [0.5, 0.25, 0.125, 0.125]
 """Of a vocabulary of four: log2 p is -1, -2, -3, -3."""

@@ -4,7 +4,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.masks import ancestry_mask, causal_mask, packed_mask, padding_mask
+from transformer.nn.masks import ancestry_mask, causal_mask, packed_mask, padding_mask
 
 YES, NO = True, False
 

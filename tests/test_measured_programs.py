@@ -11,13 +11,7 @@ import pytest
 from apps import REPOSITORY
 
 from experiments.benchmarks import load, program, threads
-from experiments.benchmarks.alternating import (
-    PROGRAMS,
-    Effort,
-    Subject,
-    Unavailable,
-    compare,
-)
+from experiments.benchmarks.alternating import PROGRAMS, Effort, Subject, Unavailable, compare
 from experiments.benchmarks.work import Work
 from transformer.errors import InputError
 

@@ -11,7 +11,7 @@ import pytest
 import sacrebleu
 
 from transformer.errors import InputError
-from transformer.metrics import corpus_scores, paired_tests, sentence_chrf
+from transformer.text.metrics import corpus_scores, paired_tests, sentence_chrf
 
 REFERENCES = [
     "The cat sat on the mat, and the dog didn't mind.",

@@ -11,9 +11,9 @@ import numpy as np
 import oracle
 import pytest
 
-from transformer import families
 from transformer.config import TransformerConfig
-from transformer.model import Transformer
+from transformer.models import base as families
+from transformer.models.transformer import Transformer
 from transformer.sharding import PRESETS
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer import optimizers
 from transformer.config import OptimizerConfig
+from transformer.training import optimizers
 
 
 def rate(step, **arguments):

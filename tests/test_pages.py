@@ -20,11 +20,11 @@ from test_html import AWKWARD, Reader
 from transformer.inspection.html import escape
 from transformer.inspection.search_log import Result, SearchLog, SearchStep
 from transformer.inspection.views import picture
-from transformer.inspection.views.compare import compare
+from transformer.inspection.views.compare_view import compare
 from transformer.inspection.views.grid import grid
 from transformer.inspection.views.head_view import head_view
 from transformer.inspection.views.replay import replay
-from transformer.inspection.views.steps import steps
+from transformer.inspection.views.step_view import steps
 from transformer.inspection.views.view import FILES, HEAD_COLOURS, page
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import oracle
 import pytest
 
-from transformer.capture import Interventions
 from transformer.errors import InputError
 from transformer.inspection.patching import (
     Patching,
@@ -17,6 +16,7 @@ from transformer.inspection.patching import (
 )
 from transformer.inspection.readout import LogitDifference
 from transformer.inspection.trace import run
+from transformer.nn.capture import Interventions
 
 CLEAN, CORRUPT = np.array([4, 7, 5, 10, 2]), np.array([4, 9, 5, 10, 2])
 """They differ at position 1."""

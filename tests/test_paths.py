@@ -19,12 +19,12 @@ from fsspec.registry import _registry
 from tensorboard.backend.event_processing import event_file_loader
 from test_bad_input import contents, here, place, training  # noqa: F401 - fixtures
 
-from experiments import cache, claims, logs, workdir
-from experiments.datasets.text_files import TwoFiles, read_lines, read_pairs
+from experiments import lease, logs, user_cache, workdir
+from experiments.corpora.text_files import TwoFiles, read_lines, read_pairs
 from transformer import paths
 from transformer.config import Config, TransformerConfig
 from transformer.errors import InputError
-from transformer.tokenizer import Tokenizer
+from transformer.text.tokenizer import Tokenizer
 from transformer.translator import load_config
 
 STORES = pathlib.Path(__file__).parent / "stores"
@@ -144,7 +144,7 @@ def test_a_file_is_fetched_once_and_again_when_it_has_changed(store, capfd, sche
     assert read_lines(path) == ["new"]
     assert capfd.readouterr().err.count(f"fetching {path}") == 1
     assert pairs.identity() != before
-    assert len([p for p in cache.folder("fetched").iterdir() if p.name != ".lock"]) == 1
+    assert len([p for p in user_cache.folder("fetched").iterdir() if p.name != ".lock"]) == 1
 
 
 def test_what_is_wrong_with_a_file_in_a_store_is_told_by_its_path_there(store):
@@ -177,7 +177,7 @@ CONFIG = Config(model=TransformerConfig(vocab_size=8, num_layers=1, d_model=8, d
 
 
 def test_a_workdir_in_a_store_is_held_to_its_config(remote, monkeypatch):
-    monkeypatch.setattr(claims, "SETTLED_AFTER", 0.0)
+    monkeypatch.setattr(lease, "SETTLED_AFTER", 0.0)
     directory, files = remote
     tokenizer = Tokenizer.train(["a b c d"], 8, "word")
     with workdir.claimed(directory, CONFIG):
@@ -196,18 +196,18 @@ def test_a_workdir_in_a_store_is_held_to_its_config(remote, monkeypatch):
 @pytest.fixture
 def claimed(remote, monkeypatch):
     """The workdir in the store, claimed by another process, and the file that says so."""
-    monkeypatch.setattr(claims, "SETTLED_AFTER", 0.0)
+    monkeypatch.setattr(lease, "SETTLED_AFTER", 0.0)
     directory, files = remote
     files.mkdir()
     holder = {"host": "elsewhere", "process": 7, "token": "theirs", "renewed": time.time() - 40}
-    (files / claims.FILE).write_text(json.dumps(holder))
-    return directory, files / claims.FILE
+    (files / lease.FILE).write_text(json.dumps(holder))
+    return directory, files / lease.FILE
 
 
 def test_a_second_training_in_a_store_is_refused_and_told_by_whom(claimed):
     directory, file = claimed
     before = file.read_bytes()
-    with pytest.raises(InputError) as raised, claims.held(directory):
+    with pytest.raises(InputError) as raised, lease.held(directory):
         pass
     for word in (
         "gs://bucket/run",
@@ -222,8 +222,8 @@ def test_a_second_training_in_a_store_is_refused_and_told_by_whom(claimed):
 def test_a_claim_that_is_not_renewed_any_more_counts_for_nothing(claimed):
     directory, file = claimed
     holder = json.loads(file.read_text())
-    file.write_text(json.dumps({**holder, "renewed": time.time() - claims.DEAD_AFTER}))
-    with claims.held(directory):
+    file.write_text(json.dumps({**holder, "renewed": time.time() - lease.DEAD_AFTER}))
+    with lease.held(directory):
         assert json.loads(file.read_text())["process"] == os.getpid()
     assert not file.exists(), "it is withdrawn at the end"
 
@@ -233,7 +233,7 @@ def test_a_claim_that_cannot_be_read_is_named(claimed):
     file.write_text("{")
     with (
         pytest.raises(InputError, match="gs://bucket/run/.claim.json does not say who"),
-        claims.held(directory),
+        lease.held(directory),
     ):
         pass
 
@@ -243,12 +243,12 @@ def test_of_two_that_begin_at_once_the_later_goes_on(remote, monkeypatch):
     later = {"host": "elsewhere", "process": 7, "token": "theirs", "renewed": time.time()}
 
     def meanwhile(_):
-        (files / claims.FILE).write_text(json.dumps(later))
+        (files / lease.FILE).write_text(json.dumps(later))
 
-    monkeypatch.setattr(claims.time, "sleep", meanwhile)
-    with pytest.raises(InputError, match="process 7 on elsewhere"), claims.held(directory):
+    monkeypatch.setattr(lease.time, "sleep", meanwhile)
+    with pytest.raises(InputError, match="process 7 on elsewhere"), lease.held(directory):
         pass
-    assert json.loads((files / claims.FILE).read_text()) == later
+    assert json.loads((files / lease.FILE).read_text()) == later
 
 
 def wait_until(condition):
@@ -261,54 +261,54 @@ def wait_until(condition):
 
 
 def test_a_claim_is_renewed_while_the_training_lives(remote, monkeypatch):
-    monkeypatch.setattr(claims, "SETTLED_AFTER", 0.0)
-    monkeypatch.setattr(claims, "RENEWED_EVERY", 0.02)
+    monkeypatch.setattr(lease, "SETTLED_AFTER", 0.0)
+    monkeypatch.setattr(lease, "RENEWED_EVERY", 0.02)
     directory, files = remote
-    with claims.held(directory):
+    with lease.held(directory):
         # A file in the folder may be read while it is written; an object may not.
-        first = json.loads((directory / claims.FILE).read_bytes())["renewed"]
+        first = json.loads((directory / lease.FILE).read_bytes())["renewed"]
 
         def renewed():
             with contextlib.suppress(ValueError):
-                return json.loads((directory / claims.FILE).read_bytes())["renewed"] > first
+                return json.loads((directory / lease.FILE).read_bytes())["renewed"] > first
 
         wait_until(renewed)
-    assert not (files / claims.FILE).exists()
+    assert not (files / lease.FILE).exists()
 
 
 def test_a_training_whose_place_was_taken_is_stopped(remote, monkeypatch, caplog):
     sent = []
-    monkeypatch.setattr(claims, "SETTLED_AFTER", 0.0)
-    monkeypatch.setattr(claims, "RENEWED_EVERY", 0.02)
-    monkeypatch.setattr(claims.os, "kill", lambda *arguments: sent.append(arguments))
+    monkeypatch.setattr(lease, "SETTLED_AFTER", 0.0)
+    monkeypatch.setattr(lease, "RENEWED_EVERY", 0.02)
+    monkeypatch.setattr(lease.os, "kill", lambda *arguments: sent.append(arguments))
     directory, files = remote
     other = {"host": "elsewhere", "process": 7, "token": "theirs", "renewed": time.time()}
 
     def taken():
-        (files / claims.FILE).write_text(json.dumps(other))
+        (files / lease.FILE).write_text(json.dumps(other))
         return sent
 
-    with claims.held(directory):
+    with lease.held(directory):
         wait_until(taken)
     assert sent == [(os.getpid(), signal.SIGTERM)]
     assert "process 7 on elsewhere trains in gs://bucket/run too" in caplog.text
-    assert json.loads((files / claims.FILE).read_text()) == other, "theirs is left alone"
+    assert json.loads((files / lease.FILE).read_text()) == other, "theirs is left alone"
 
 
 def test_a_claim_that_cannot_be_renewed_at_once_is_tried_again(remote, monkeypatch, caplog):
-    monkeypatch.setattr(claims, "SETTLED_AFTER", 0.0)
-    monkeypatch.setattr(claims, "RENEWED_EVERY", 0.02)
+    monkeypatch.setattr(lease, "SETTLED_AFTER", 0.0)
+    monkeypatch.setattr(lease, "RENEWED_EVERY", 0.02)
     directory, _ = remote
-    with claims.held(directory):
+    with lease.held(directory):
         with monkeypatch.context() as patch:
 
             def unreachable(*_):
                 raise RuntimeError("503")
 
-            patch.setattr(claims, "_announce", unreachable)
+            patch.setattr(lease, "_announce", unreachable)
             wait_until(lambda: "could not be renewed (503)" in caplog.text)
-        first = json.loads((directory / claims.FILE).read_bytes())["renewed"]
-        wait_until(lambda: claims._holder(directory / claims.FILE)["renewed"] > first)
+        first = json.loads((directory / lease.FILE).read_bytes())["renewed"]
+        wait_until(lambda: lease._holder(directory / lease.FILE)["renewed"] > first)
 
 
 # Metrics.
@@ -457,7 +457,7 @@ def test_a_workdir_and_data_in_a_store_serve_a_whole_experiment(apps, tmp_path):
     files = tmp_path / "bucket" / "run"
     assert [line["step"] for line in lines_of(files / "metrics.jsonl")] == [1, 1, 2, 2, 3, 3]
     assert len([*files.glob("events.out.tfevents.*")]) == 2
-    assert not (files / claims.FILE).exists()
+    assert not (files / lease.FILE).exists()
     assert not (files / "tokens").exists(), "they are in the user's cache folder"
 
     out, err = finished("evaluate", workdir)
@@ -471,7 +471,7 @@ def test_a_workdir_and_data_in_a_store_serve_a_whole_experiment(apps, tmp_path):
     killed = apps(
         *train, "--config.training.steps=100000", "--config.training.validate_every=50000"
     )
-    wait_until((files / claims.FILE).exists)
+    wait_until((files / lease.FILE).exists)
     killed.kill()
     killed.communicate()
     refused = apps(*train, "--config.training.steps=4")

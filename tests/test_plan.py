@@ -8,7 +8,7 @@ import typing
 import pytest
 from apps import CONFIGS, run
 
-from experiments import chips, compose, measure, plan
+from experiments import chips, compiled_cost, compose, plan
 from experiments.flags import load_config_file
 from experiments.hlo import Collective
 from transformer.config import TransformerConfig
@@ -121,7 +121,7 @@ def test_on_eight_devices_the_figures_are_the_compiled_steps(
         config.replace(data=data.replace(**fields), parallel=parallel), tmp_path
     )
     assert (shape.rows, shape.length) in experiment.data.train.shapes()
-    program, cost = measure.compiled(
+    program, cost = compiled_cost.compiled(
         experiment.train_step,
         experiment.abstract_state,
         experiment.abstract_batch(shape.rows, shape.length),

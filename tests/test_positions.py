@@ -9,7 +9,7 @@ import oracle
 import pytest
 
 from transformer.errors import InputError
-from transformer.positions import shift_right, sinusoids, within_segments
+from transformer.nn.positions import shift_right, sinusoids, within_segments
 
 
 def test_the_papers_table_by_hand():

@@ -15,10 +15,10 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer import processes
-from transformer.checkpoints import Checkpoints
+from transformer.checkpoints.manager import Checkpoints
 from transformer.config import TrainingConfig
 from transformer.errors import InputError
-from transformer.training import TrainState
+from transformer.training.step import TrainState
 
 REPOSITORY = pathlib.Path(__file__).parent.parent
 CONFIG = TrainingConfig(keep_last=2)

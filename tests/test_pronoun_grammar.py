@@ -3,9 +3,9 @@
 
 import pytest
 
-from experiments.datasets.pronouns import english, french, german, join, spans, words
-from experiments.datasets.pronouns.adjectives import ADJECTIVES
-from experiments.datasets.pronouns.meaning import (
+from experiments.corpora.pronouns import english, french, german, join, spans, word_forms
+from experiments.corpora.pronouns.adjectives import ADJECTIVES
+from experiments.corpora.pronouns.meaning import (
     Because,
     Event,
     Phrase,
@@ -14,8 +14,8 @@ from experiments.datasets.pronouns.meaning import (
     Statement,
     Tense,
 )
-from experiments.datasets.pronouns.nouns import NOUNS
-from experiments.datasets.pronouns.verbs import VERBS
+from experiments.corpora.pronouns.nouns import NOUNS
+from experiments.corpora.pronouns.verbs import VERBS
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from experiments.datasets.pronouns.verbs import VERBS
     ],
 )
 def test_words_are_split_by_the_documented_rule(text, expected):
-    assert words(text) == expected
+    assert word_forms(text) == expected
     assert [text[start:end] for start, end in spans(text)] == expected
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import oracle
 import pytest
 
-from transformer import families
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import readout
 from transformer.inspection.readout import LogitDifference, LogProbability, logit_lens
 from transformer.inspection.trace import run
+from transformer.models import base
 
 CONFIG = TransformerConfig(vocab_size=5)
 LOGITS = jnp.log(jnp.array([[0.2, 0.3, 0.5], [0.7, 0.2, 0.1]])) + 3.0
@@ -66,7 +66,7 @@ def test_the_last_row_of_the_logit_lens_is_the_logits_and_the_first_is_the_input
     norm, shallow, source, target_in
 ):
     config = dataclasses.replace(shallow[1], norm=norm)
-    params = oracle.random_params(families.build(config), seed=2)
+    params = oracle.random_params(base.build(config), seed=2)
 
     @jax.jit
     def traced():

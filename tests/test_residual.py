@@ -7,13 +7,13 @@ import numpy as np
 import oracle
 import pytest
 
-from transformer import families
-from transformer.capture import AttentionTrace, StackTrace
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection.residual import length, residual_flow
 from transformer.inspection.trace import run
-from transformer.layers import layer_norm
+from transformer.models import base
+from transformer.nn.capture import AttentionTrace, StackTrace
+from transformer.nn.layers import layer_norm
 
 PAIR = [4, 7, 5, 10, 2], [1, 5, 9, 4]
 NORMS = {"post": {}, "pre": {"norm": "pre", "attention_bias": True, "activation": "gelu"}}
@@ -23,7 +23,7 @@ NORMS = {"post": {}, "pre": {"norm": "pre", "attention_bias": True, "activation"
 def traced(request, shallow):
     """(params, config, trace) of a small model with this placement of its norms."""
     config = shallow[1].replace(**NORMS[request.param])
-    params = oracle.random_params(families.build(config), seed=6)
+    params = oracle.random_params(base.build(config), seed=6)
     return params, config, jax.jit(lambda: run(params, config, *PAIR, capture="full")[1])()
 
 

@@ -9,13 +9,13 @@ from test_twins import EXAMPLES
 
 from experiments.studies import resolution, twins
 from experiments.studies.twins import PREFIX_ROLES, ROLES
-from transformer import families
-from transformer.capture import KINDS
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import patching, readout
 from transformer.inspection.trace import run
-from transformer.tokenizer import Tokenizer
+from transformer.models import base
+from transformer.nn.capture import KINDS
+from transformer.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def model():
     config = TransformerConfig(
         vocab_size=800, encoder_layers=1, decoder_layers=2, d_model=8, d_ff=8, num_heads=2
     )
-    params = oracle.random_params(families.build(config), seed=2)
+    params = oracle.random_params(base.build(config), seed=2)
     for layer in params["decoder"].values():
         layer["cross_attention"] = jax.tree.map(lambda leaf: 8 * leaf, layer["cross_attention"])
     return params, config

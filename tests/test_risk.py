@@ -5,8 +5,8 @@ import collections
 
 import pytest
 
-from transformer.metrics import sentence_similarity
-from transformer.risk import by_mean_similarity
+from transformer.decoding.minimum_bayes_risk import by_mean_similarity
+from transformer.text.metrics import sentence_similarity
 
 ALIKE = {
     ("x", "y"): 60.0,

@@ -10,8 +10,8 @@ import pytest
 import scipy.stats
 from test_decoding import EOS, A, B, C, log_probs_of, random_tables
 
-from transformer.constraints import NEVER
-from transformer.sampling import sample, truncate
+from transformer.decoding.constraints import NEVER
+from transformer.decoding.sampling import sample, truncate
 
 D = 6
 LIKELY = 1e-3

@@ -8,8 +8,8 @@ import pytest
 import tensorflow_datasets as tfds
 from test_configs import load
 
-from experiments.datasets import embedded
-from experiments.datasets.scan import (
+from experiments.corpora import embedded
+from experiments.corpora.scan import (
     CONFIGS,
     VALIDATION_SIZE,
     ScanGrammar,

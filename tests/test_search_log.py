@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer import sharded_decoding
 from transformer.config import DecodeConfig
-from transformer.constraints import NEVER
-from transformer.decoding_loop import rooms
+from transformer.decoding import generate
+from transformer.decoding.constraints import NEVER
+from transformer.decoding.decode_loop import rooms
 from transformer.errors import InputError
 from transformer.inspection import search_log
-from transformer.positions import shift_right
+from transformer.nn.positions import shift_right
 
 EOS = 2
 SOURCE = [4, 7, 5, 10, 2]
@@ -50,7 +50,7 @@ def test_the_result_is_that_of_the_search_that_translates(model, params, searche
     @jax.jit
     def search(params, row):
         options = {"results": 1, "max_length": decode.max_length}
-        return sharded_decoding.search(params, row, model=model, config=decode, **options)
+        return generate.search(params, row, model=model, config=decode, **options)
 
     found = jax.tree.map(lambda leaf: np.asarray(leaf)[0], search(params, jnp.array([SOURCE])))
     assert len(log.results) == (found.scores > NEVER / 2).sum() >= 1

@@ -14,11 +14,13 @@ import numpy as np
 import oracle
 import pytest
 
-from transformer import ensembles, families, sharded_decoding, sharding
+from transformer import sharding
 from transformer.config import Config, DataConfig, DecodeConfig, ParallelConfig, TransformerConfig
-from transformer.decoding_loop import LEAST
+from transformer.decoding import generate
+from transformer.decoding.decode_loop import LEAST
 from transformer.errors import InputError
-from transformer.tokenizer import Tokenizer
+from transformer.models import base, ensemble
+from transformer.text.tokenizer import Tokenizer
 from transformer.translator import NOTHING, Translator, abstract_params
 
 WORDS = "a b c d e f g h"
@@ -72,7 +74,7 @@ METHODS = {
 @functools.cache
 def parameters(**changes):
     """Random parameters of the model, on the first device."""
-    return oracle.random_params(families.build(CONFIG.model.replace(**changes)), seed=15)
+    return oracle.random_params(base.build(CONFIG.model.replace(**changes)), seed=15)
 
 
 def translator_on(parallel, **decode):
@@ -156,8 +158,8 @@ def test_one_sentence_is_translated_on_eight_devices():
 def test_an_ensemble_decodes_the_same_on_every_mesh():
     """Greedily, which is compiled sooner."""
     changes = [{}, {"d_model": 32, "d_ff": 8}]
-    models = [families.build(CONFIG.model.replace(**some)) for some in changes]
-    model, params = ensembles.join(models, [parameters(**some) for some in changes])
+    models = [base.build(CONFIG.model.replace(**some)) for some in changes]
+    model, params = ensemble.join(models, [parameters(**some) for some in changes])
     one, many = (
         Translator(
             CONFIG.replace(parallel=parallel, decode=CONFIG.decode.replace(beams=1)),
@@ -215,14 +217,14 @@ def collectives(parallel, rows=16, **decode):
     lines = None
     if config.decode.method != "beam":
         lines = jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=where)
-    lowered = sharded_decoding.decode.lower(
+    lowered = generate.decode.lower(
         abstract_params(config),
         source,
         None,
         lines,
         np.uint32(0),
         mesh=mesh,
-        model=families.build(config.model),
+        model=base.build(config.model),
         config=config.decode,
         results=4,
         max_length=15,

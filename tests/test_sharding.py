@@ -10,14 +10,11 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
-from transformer import families, optimizers, sharding, training
-from transformer.config import (
-    LOGICAL_AXES,
-    OptimizerConfig,
-    ParallelConfig,
-    TransformerConfig,
-)
+from transformer import sharding
+from transformer.config import LOGICAL_AXES, OptimizerConfig, ParallelConfig, TransformerConfig
 from transformer.errors import InputError
+from transformer.models import base
+from transformer.training import optimizers, step
 
 CONFIG = TransformerConfig(vocab_size=12, num_layers=1, d_model=16, num_heads=4, d_ff=32)
 
@@ -26,7 +23,7 @@ CONFIG = TransformerConfig(vocab_size=12, num_layers=1, d_model=16, num_heads=4,
 def boxed():
     """The shapes of a model's parameters, with their logical axes."""
     tokens = jnp.zeros((1, 1), jnp.int32)
-    model = families.build(CONFIG)
+    model = base.build(CONFIG)
     return jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
 
 
@@ -233,10 +230,8 @@ def test_an_axis_that_no_rule_knows_is_a_fault_of_the_program(boxed):
 
 
 def test_indivisible_parameters_are_refused_before_what_the_optimizer_keeps_for_them():
-    optimizer, model = optimizers.build(OptimizerConfig(), 16, 10), families.build(CONFIG)
-    state = jax.eval_shape(
-        functools.partial(training.init_state, model, optimizer), jax.random.key(0)
-    )
+    optimizer, model = optimizers.build(OptimizerConfig(), 16, 10), base.build(CONFIG)
+    state = jax.eval_shape(functools.partial(step.init_state, model, optimizer), jax.random.key(0))
     parallel = ParallelConfig(model=8, preset="tensor")
     with pytest.raises(InputError, match="does not divide heads = 4 of parameter decoder/layer_0"):
         sharding.shardings_of_state(
@@ -292,10 +287,8 @@ def test_parameters_in_use_are_whole_along_data(boxed):
 def abstract_state(layers, **fields):
     """A training state of shapes, dtypes and shardings, with Adam."""
     config = dataclasses.replace(CONFIG, encoder_layers=layers)
-    optimizer, model = optimizers.build(OptimizerConfig(), 16, 10), families.build(config)
-    boxed = jax.eval_shape(
-        functools.partial(training.init_state, model, optimizer), jax.random.key(0)
-    )
+    optimizer, model = optimizers.build(OptimizerConfig(), 16, 10), base.build(config)
+    boxed = jax.eval_shape(functools.partial(step.init_state, model, optimizer), jax.random.key(0))
     parallel = ParallelConfig(**fields)
     shardings = sharding.shardings_of_state(
         boxed, sharding.make_mesh(parallel), sharding.rules_of(parallel)
@@ -357,8 +350,8 @@ NAMES = ["adam", "adafactor", "lion", "muon", "schedule_free"]
 @pytest.mark.parametrize("name", NAMES)
 def test_what_an_optimizer_keeps_for_a_parameter_lies_where_the_parameter_does(name):
     config = OptimizerConfig(name=name, schedule="constant")
-    optimizer, model = optimizers.build(config, 16, 10), families.build(CONFIG)
-    make = functools.partial(training.init_state, model, optimizer, with_average=True)
+    optimizer, model = optimizers.build(config, 16, 10), base.build(CONFIG)
+    make = functools.partial(step.init_state, model, optimizer, with_average=True)
     boxed = jax.eval_shape(make, jax.random.key(0))
     mesh = sharding.make_mesh(ParallelConfig(data=2, model=4))
     rules = sharding.rules_of(ParallelConfig(preset="tensor"))

@@ -13,14 +13,15 @@ import pytest
 from test_ensembles import member
 from test_translator import CONFIG, SENTENCES, TOKENIZER, close
 
-from transformer import ensembles, families, sharded_decoding, shortlist
 from transformer.arrays import EOS_ID, UNK_ID
 from transformer.config import DecodeConfig, ParallelConfig
-from transformer.decoding_loop import LEAST
+from transformer.decoding import generate, shortlist
+from transformer.decoding.decode_loop import LEAST
+from transformer.decoding.shortlist import Shortlist
 from transformer.errors import InputError
 from transformer.inspection import search_log
-from transformer.lexicon import MOST, Lexicon
-from transformer.shortlist import Shortlist
+from transformer.models import base, ensemble
+from transformer.text.lexicon import MOST, Lexicon
 from transformer.translator import Translator, abstract_params
 
 SIZE = CONFIG.model.vocab_size
@@ -57,7 +58,7 @@ def translator(lexicon, shortlist=2, model=None, params=None, parallel=None, **d
         parallel=parallel or ParallelConfig(),
     )
     if model is None:
-        model = families.build(config.model)
+        model = base.build(config.model)
         params = oracle.random_params(model, seed=3)
     return Translator(config, params, TOKENIZER, model, lexicon=lexicon)
 
@@ -128,7 +129,7 @@ def test_the_best_translations_are_those_of_the_listed_words_alone(few, beams):
 
 def test_an_ensemble_averages_what_each_member_gives_the_listed_words(few):
     models, params = zip(*map(member, (0, 1)), strict=True)
-    own = translator(few, 2, *ensembles.join(list(models), list(params)))
+    own = translator(few, 2, *ensemble.join(list(models), list(params)))
     sentences = ["a b", "g a g"]
     for sentence, results in zip(sentences, own.nbest(sentences, 3), strict=True):
         [source] = TOKENIZER.encode([sentence])
@@ -209,14 +210,14 @@ def test_where_nothing_listed_may_follow_the_end_token_does_though_the_output_is
 def test_logits_are_computed_of_the_listed_words_alone(few):
     """No product of the search is as wide as the vocabulary."""
     config = CONFIG.replace(decode=CONFIG.decode.replace(max_length=6))
-    model = families.build(config.model)
+    model = base.build(config.model)
     source = np.array([[4, 5, EOS_ID]])
     own = Shortlist.of(few.listed(source, 2))
     own = Shortlist(own.ids[:9], own.listed[:, :9])
     options = {"model": model, "config": config.decode, "results": 1, "max_length": 6}
 
     def widths(shortlist):
-        search = functools.partial(sharded_decoding.search, **options)
+        search = functools.partial(generate.search, **options)
         jaxpr = jax.make_jaxpr(search)(abstract_params(config), source, None, None, shortlist)
         products = [one for one in oracle.equations(jaxpr) if one.primitive.name == "dot_general"]
         return {one.outvars[0].aval.shape[-1] for one in products}
@@ -249,7 +250,7 @@ def test_shortlists_are_for_beam_search(method):
 
 
 def test_a_search_is_recorded_over_the_whole_vocabulary_only():
-    model = families.build(CONFIG.model)
+    model = base.build(CONFIG.model)
     decode = dataclasses.replace(CONFIG.decode, shortlist=3)
     with pytest.raises(InputError, match=r"decode\.shortlist is 3, but only a search over"):
         search_log.record(oracle.random_params(model, seed=3), CONFIG.model, [4, 2], decode=decode)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`experiments.shortlist` learns from a workdir's own training text, and `translate` uses it."""
+"""`experiments.learn_lexicon` learns from a workdir's training text, and `translate` uses it."""
 
 import json
 
@@ -8,9 +8,9 @@ import pytest
 from apps import run
 from test_translate import CONFIG, make_workdir
 
-from experiments.shortlist import coverage
+from experiments.learn_lexicon import coverage
 from transformer.arrays import EOS_ID, NUM_SPECIAL_IDS
-from transformer.lexicon import MOST, Lexicon
+from transformer.text.lexicon import MOST, Lexicon
 
 SOURCES = "a b\nb c\n\na c\nc c c c c c c c\nb\n"
 """Six lines, of which one is empty and one too long for the model."""
@@ -38,7 +38,7 @@ def place(tmp_path_factory):
 @pytest.fixture(scope="module")
 def learned(place):
     """What the command says."""
-    return run("experiments.shortlist", f"--workdir={place / 'run'}")
+    return run("experiments.learn_lexicon", f"--workdir={place / 'run'}")
 
 
 def test_what_the_lists_hold_is_said_and_is_the_last_line(place, learned):
@@ -62,7 +62,7 @@ def test_translations_keep_to_the_list(place, learned):
 
 
 def test_only_some_pairs_are_read_where_there_are_more(place):
-    few = run("experiments.shortlist", f"--workdir={place / 'run'}", "--pairs=2")
+    few = run("experiments.learn_lexicon", f"--workdir={place / 'run'}", "--pairs=2")
     # Every third of six lines: the first and the fourth.
     assert json.loads(few.out.splitlines()[-1])["pairs"] == 2
 

@@ -20,7 +20,7 @@ import pytest
 from apps import run
 
 from experiments import costs
-from experiments.benchmarks import breakdown, load, products, reporting, start, work
+from experiments.benchmarks import breakdown, load, matmul_rate, reporting, start, work
 from experiments.benchmarks.alternating import (
     PROGRAMS,
     Effort,
@@ -46,7 +46,7 @@ def test_a_step_has_the_operations_that_its_matrix_products_have(name, gflop):
     model = config_of(one).model
     step = costs.step_flops(model, one.rows, one.source)
     assert round(step / 1e9, 1) == gflop
-    counts = products.of_step(model, one.rows, one.source, one.target)
+    counts = matmul_rate.of_step(model, one.rows, one.source, one.target)
     assert sum(product.flops * times for product, times in counts.items()) == step
 
 
@@ -62,51 +62,51 @@ def test_the_products_of_uneven_models_and_lengths_are_counted_too():
         d_k=5,
         d_v=7,
     )
-    counts = products.of_forward(model, 4, source=6, target=9)
+    counts = matmul_rate.of_forward(model, 4, source=6, target=9)
     total = sum(product.flops * times for product, times in counts.items())
     assert total == 4 * costs.forward_flops(model, 6, 9)
 
 
 def test_a_search_of_one_step_is_a_forward_pass_and_each_beam_is_one_more_query():
     model = config_of(TINY).model
-    assert products.of_search(model, 4, 6, 1, beams=1) == products.of_forward(model, 4, 6, 1)
-    once, twice = (products.of_search(model, 4, 6, steps, beams=3) for steps in (1, 2))
-    logits = products.Product(m=4 * 3, k=model.d_model, n=model.vocab_size)
+    assert matmul_rate.of_search(model, 4, 6, 1, beams=1) == matmul_rate.of_forward(model, 4, 6, 1)
+    once, twice = (matmul_rate.of_search(model, 4, 6, steps, beams=3) for steps in (1, 2))
+    logits = matmul_rate.Product(m=4 * 3, k=model.d_model, n=model.vocab_size)
     assert (once[logits], twice[logits]) == (1, 2)
-    over_the_keys = products.Product(m=3, k=model.head_widths("decoder")[0], n=3, batch=4 * 2)
+    over_the_keys = matmul_rate.Product(m=3, k=model.head_widths("decoder")[0], n=3, batch=4 * 2)
     assert (once[over_the_keys], twice[over_the_keys]) == (1, 2)
 
 
 def test_a_product_has_two_gradients_with_as_many_operations():
-    product = products.Product(m=2, k=3, n=5, batch=7)
+    product = matmul_rate.Product(m=2, k=3, n=5, batch=7)
     itself, left, right = product.with_gradients()
     assert itself == product
     # [m, n] x [n, k] gives the left operand's, [k, m] x [m, n] the right one's.
-    assert left == products.Product(m=2, k=5, n=3, batch=7)
-    assert right == products.Product(m=3, k=2, n=5, batch=7)
+    assert left == matmul_rate.Product(m=2, k=5, n=3, batch=7)
+    assert right == matmul_rate.Product(m=3, k=2, n=5, batch=7)
     assert {one.flops for one in (itself, left, right)} == {2 * 7 * 2 * 3 * 5}
 
 
 def test_all_forms_of_a_product_are_the_same_product():
     left, right = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)
-    for transposed in products.FORMS:
+    for transposed in matmul_rate.FORMS:
         operands = (
             jnp.array(one.T if lies else one)
             for one, lies in zip((left, right), transposed, strict=True)
         )
-        np.testing.assert_array_equal(products._form(*operands, *transposed), left @ right)
+        np.testing.assert_array_equal(matmul_rate._form(*operands, *transposed), left @ right)
 
 
 def test_products_that_are_timed_are_computed_whole_though_one_number_of_each_is_used():
     left, right = jnp.ones((2, 8, 4)), jnp.ones((2, 4, 6))
-    repeated = products._repeated(False, False).lower(left, right, 3).compile()
+    repeated = matmul_rate._repeated(False, False).lower(left, right, 3).compile()
     assert re.search(r"= f32\[2,8,6\]\S* dot\(", repeated.as_text())
     np.testing.assert_array_equal(repeated(left, right, 3), left)
 
 
 def test_each_product_counts_in_its_fastest_form():
-    timed = products.Timed.__new__(products.Timed)
-    one, two = products.Product(1, 1, 1), products.Product(2, 2, 2)
+    timed = matmul_rate.Timed.__new__(matmul_rate.Timed)
+    one, two = matmul_rate.Product(1, 1, 1), matmul_rate.Product(2, 2, 2)
     timed._counts = {one: 3, two: 1}
     timed._timers = {one: [lambda: 0.2, lambda: 0.1], two: [lambda: 1.0, lambda: 2.0]}
     assert timed() == pytest.approx(3 * 0.1 + 1.0)
@@ -324,7 +324,7 @@ def test_the_time_of_a_call_is_that_of_the_parts_of_the_model(traced):
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs the extra bench")
 def test_the_model_of_pytorch_has_as_many_parameters_as_this_program():
     from experiments.benchmarks.programs import pytorch
-    from transformer import families
+    from transformer.models import base
 
     peer = pytorch.Model(TINY)
     numbers = sum(parameter.numel() for parameter in peer.parameters())
@@ -332,7 +332,7 @@ def test_the_model_of_pytorch_has_as_many_parameters_as_this_program():
     attentions, norms = 3, 2
     extra = attentions * 4 * TINY.d_model + norms * 2 * TINY.d_model
     tokens = jnp.zeros((1, 1), jnp.int32)
-    own_params = families.build(config_of(TINY).model).init(jax.random.key(0), tokens, tokens)
+    own_params = base.build(config_of(TINY).model).init(jax.random.key(0), tokens, tokens)
     assert numbers == sum(leaf.size for leaf in jax.tree.leaves(own_params)) + extra
     assert peer(*map(pytorch.torch.from_numpy, (ids.astype(np.int64) for ids in TINY.token_ids())))
 
@@ -362,7 +362,7 @@ def test_fields_need_only_be_possible_for_the_works_that_are_measured():
     # Attention weights have dropout in the works as they are, which this kernel does not have.
     fields = "model.attention_kernel=chunked"
     finished = run(
-        "experiments.benchmarks.training",
+        "experiments.benchmarks.training_speed",
         "--dropout=paper",
         f"--own={fields}",
         f"--variant=chunked:{fields}",

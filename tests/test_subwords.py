@@ -10,8 +10,8 @@ import pytest
 import scipy.stats
 from apps import REPOSITORY, environment
 
-from transformer.subwords import SubwordSampler, merged, shares
-from transformer.tokenizer import Tokenizer
+from transformer.text.subword_sampling import SubwordSampler, merged, shares
+from transformer.text.tokenizer import Tokenizer
 
 TEXT = [
     "the small house stands there where the others stood",
@@ -123,8 +123,8 @@ def test_a_sentence_with_an_unknown_character_keeps_that_word(tokenizer):
 PROGRAM = """
 import sys
 from test_subwords import SIZES, TEXT
-from transformer.subwords import SubwordSampler
-from transformer.tokenizer import Tokenizer
+from transformer.text.subword_sampling import SubwordSampler
+from transformer.text.tokenizer import Tokenizer
 for algorithm, size in SIZES.items():
     vocabulary = Tokenizer.train(TEXT, size, algorithm)
     sampler = SubwordSampler(vocabulary, algorithm, 0.4)

@@ -5,8 +5,8 @@ import gzip
 
 import pytest
 
-from experiments.datasets import text_files
-from experiments.datasets.text_files import count_lines, lines, read_lines, read_pairs, split_lines
+from experiments.corpora import text_files
+from experiments.corpora.text_files import count_lines, lines, read_lines, read_pairs, split_lines
 from transformer.errors import InputError
 
 LATIN_1 = "schön".encode("latin-1")

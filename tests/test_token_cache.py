@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 from apps import REPOSITORY
 
-from experiments import datasets, tokenizing
-from experiments.datasets import token_cache
-from experiments.datasets.corpus import Corpus
-from experiments.datasets.text_files import TwoFiles
+from experiments.corpora import registry
+from experiments.corpora.text_files import TwoFiles
+from experiments.pipeline import token_cache, tokenizing
+from experiments.pipeline.token_corpus import Corpus
 from transformer.arrays import EOS_ID
 from transformer.errors import InputError
-from transformer.tokenizer import Tokenizer
+from transformer.text.tokenizer import Tokenizer
 
 LINES = 1000
 
@@ -67,11 +67,11 @@ def arrays(corpus):
 
 def expected(files, tokenizer):
     """What tokenizing all at once gives, when lines of white space are empty."""
-    split = datasets.from_files(*files)
+    split = registry.from_files(*files)
     sources, targets = (
         [line if line.strip() else "" for line in lines] for lines in (split.sources, split.targets)
     )
-    return arrays(Corpus.tokenized(datasets.Split("", sources, targets), tokenizer))
+    return arrays(Corpus.tokenized(sources, targets, tokenizer))
 
 
 def left(folder):
@@ -145,7 +145,7 @@ def test_another_text_direction_or_vocabulary_is_another_corpus(files, tokenizer
     pairs, cache = TwoFiles(str(copy), files[1]), tmp_path / "cache"
     token_cache.tokenized(pairs, tokenizer, cache, 1)
     assert len(left(cache)) == 1
-    token_cache.tokenized(datasets.directed(pairs, "backward"), tokenizer, cache, 1)
+    token_cache.tokenized(registry.directed(pairs, "backward"), tokenizer, cache, 1)
     assert len(left(cache)) == 2
     token_cache.tokenized(pairs, Tokenizer.train(["a b c"], 7, "word"), cache, 1)
     assert len(left(cache)) == 3
@@ -298,9 +298,9 @@ def test_a_process_that_tokenizes_imports_neither_jax_nor_this_package(tokenizer
 
 ENDLESS = """
 import pathlib, sys
-from experiments.datasets import token_cache
-from experiments.datasets.pairs import Pairs
-from transformer.tokenizer import Tokenizer
+from experiments.pipeline import token_cache
+from experiments.pipeline.pairs import Pairs
+from transformer.text.tokenizer import Tokenizer
 
 class Endless(Pairs):
     name = "endless"

@@ -10,7 +10,7 @@ import sentencepiece
 
 from transformer.arrays import BOS_ID, EOS_ID, NUM_SPECIAL_IDS, PAD_ID, UNK_ID
 from transformer.errors import InputError
-from transformer.tokenizer import Tokenizer
+from transformer.text.tokenizer import Tokenizer
 
 SENTENCES = [
     "The animal didn't cross the street because it was too tired.",

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.top_k import chunk_size, top_k
+from transformer.decoding.top_k import chunk_size, top_k
 
 LENGTHS = {
     "divided into 250s": (8000, 250),

@@ -10,12 +10,13 @@ import numpy as np
 import oracle
 import pytest
 
-from transformer import families, inspection
-from transformer.capture import KINDS, Interventions
+from transformer import inspection
 from transformer.config import Config, TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import trace as trace_file
 from transformer.inspection.trace import run
+from transformer.models import base
+from transformer.nn.capture import KINDS, Interventions
 
 ROW = 1
 """The sentence pair of the tests' batch that is looked at; its source is padded."""
@@ -30,7 +31,7 @@ def config(config):
 @pytest.fixture(scope="module")
 def model(config):
     """The model."""
-    return families.build(config)
+    return base.build(config)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +109,7 @@ def test_heads_plus_the_bias_sum_to_the_sub_layers_output(bias, config, pair, fu
     trace = full[1]
     if bias:
         config = dataclasses.replace(config, attention_bias=True)
-        params = oracle.random_params(families.build(config), seed=4)
+        params = oracle.random_params(base.build(config), seed=4)
         trace = jax.jit(lambda: run(params, config, *pair, capture="full")[1])()
     for kind in KINDS:
         stack = params["encoder" if kind == "encoder" else "decoder"]
@@ -153,7 +154,7 @@ def test_encoder_and_decoder_may_differ_in_depth_and_heads(pair):
         vocab_size=11, d_model=12, d_ff=16,
         encoder_layers=1, decoder_layers=3, encoder_heads=4, decoder_heads=2,
     )  # fmt: skip
-    params = oracle.random_params(families.build(config), seed=5)
+    params = oracle.random_params(base.build(config), seed=5)
     _, trace = jax.eval_shape(lambda: run(params, config, *pair, capture="full"))
     shapes = [trace.attention(kind).weights.shape for kind in KINDS]
     assert shapes == [(1, 4, 5, 5), (3, 2, 4, 4), (3, 2, 4, 5)]

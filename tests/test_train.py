@@ -7,7 +7,7 @@ import json
 import pytest
 from apps import CONFIGS, parameters, run
 
-from experiments import compose, measure
+from experiments import compiled_cost, compose
 from experiments.flags import load_config_file
 from transformer.errors import InputError
 
@@ -114,7 +114,7 @@ def fitted(config, folder, gib):
 def needed(experiment):
     """GiB that the largest step needs."""
     steps = [
-        measure.compiled(
+        compiled_cost.compiled(
             experiment.train_step, experiment.abstract_state, experiment.abstract_batch(*shape)
         )[1]
         for shape in experiment.data.train.shapes()
@@ -141,9 +141,9 @@ def costs(monkeypatch):
     def compiled(step, state, batch):
         del state, batch
         parts = step.__wrapped__.keywords["config"].training.micro_batches
-        return None, measure.Cost(0.0, 50, 0, 50 // parts)
+        return None, compiled_cost.Cost(0.0, 50, 0, 50 // parts)
 
-    monkeypatch.setattr(measure, "compiled", compiled)
+    monkeypatch.setattr(compiled_cost, "compiled", compiled)
 
 
 @pytest.mark.parametrize(("limit", "parts"), [(100, 1), (99, 2), (75, 2), (74, 4), (62, 4)])
@@ -203,7 +203,7 @@ def test_auto_leaves_every_device_its_rows(costs, config, tmp_path):
 
 
 def test_the_memory_that_is_there_is_some():
-    assert 2**28 < measure.available_bytes() < 2**50
+    assert 2**28 < compiled_cost.available_bytes() < 2**50
 
 
 # The text.

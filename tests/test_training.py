@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer import families, optimizers, training
 from transformer.config import Config, OptimizerConfig, TrainingConfig, TransformerConfig
-from transformer.training import Batch
+from transformer.models import base
+from transformer.training import optimizers
+from transformer.training import step as training
+from transformer.training.step import Batch
 
 CONFIG = Config(
     model=TransformerConfig(vocab_size=12, num_layers=1, d_model=16, num_heads=4, d_ff=32),
@@ -34,7 +36,7 @@ def copy_batch(rows=8, seed=0):
 
 def parts(config):
     """(model, optimizer) of a config."""
-    return families.build(config.model), optimizers.build(
+    return base.build(config.model), optimizers.build(
         config.optimizer, config.model.d_model, config.training.steps
     )
 

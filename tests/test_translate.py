@@ -15,11 +15,11 @@ import oracle
 import pytest
 from apps import REPOSITORY, environment, run
 
-from transformer import families
-from transformer.checkpoints import Checkpoints
+from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
-from transformer.tokenizer import Tokenizer
-from transformer.training import TrainState
+from transformer.models import base
+from transformer.text.tokenizer import Tokenizer
+from transformer.training.step import TrainState
 
 SENTENCES = "b c\na\n\ng d\n"
 CONFIG = Config(
@@ -35,7 +35,7 @@ def make_workdir(folder, seed, words="a b c d e f g", **model):
     config = CONFIG.replace(model=CONFIG.model.replace(**model))
     (folder / "config.json").write_text(config.to_json(), encoding="utf-8")
     (folder / "tokenizer.model").write_bytes(Tokenizer.train([words], 11, "word").model)
-    params = oracle.random_params(families.build(config.model), seed=seed)
+    params = oracle.random_params(base.build(config.model), seed=seed)
     with Checkpoints(folder, config.training, writing=True) as checkpoints:
         state = TrainState(jnp.asarray(1), params, jnp.zeros(()), jax.random.key(0))
         checkpoints.save(state, {}, {"nll": 1.0})

@@ -9,18 +9,12 @@ import oracle
 import pytest
 import sacrebleu
 
-from transformer import families
 from transformer.arrays import BOS_ID, EOS_ID
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from transformer.errors import InputError
-from transformer.tokenizer import Tokenizer
-from transformer.translator import (
-    NOT_FOUND,
-    Translation,
-    Translator,
-    abstract_params,
-    load_config,
-)
+from transformer.models import base
+from transformer.text.tokenizer import Tokenizer
+from transformer.translator import NOT_FOUND, Translation, Translator, abstract_params, load_config
 
 LETTERS = "a b c d e f g"
 CONFIG = Config(
@@ -49,7 +43,7 @@ TARGETS = ["a b", "", "c d e f g a b c d e f g a", "b", "g", "", "a a a", "f", "
 def translator_with(**decode):
     """The tiny model with other decode fields."""
     config = CONFIG.replace(decode=CONFIG.decode.replace(**decode))
-    model = families.build(config.model)
+    model = base.build(config.model)
     return Translator(config, oracle.random_params(model, seed=3), TOKENIZER)
 
 

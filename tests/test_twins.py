@@ -7,17 +7,12 @@ import random
 import numpy as np
 import pytest
 
-from experiments.datasets.pronouns.corpus import example
-from experiments.datasets.pronouns.grammar import (
-    FramePool,
-    all_frames,
-    draw_twins,
-    published_twins,
-)
+from experiments.corpora.pronouns.grammar import FramePool, all_frames, draw_twins, published_twins
+from experiments.corpora.pronouns.sentences import example
 from experiments.studies import twins
 from experiments.studies.twins import NO_ROLE, PREFIX_ROLES, ROLES
 from transformer.errors import InputError
-from transformer.tokenizer import Tokenizer
+from transformer.text.tokenizer import Tokenizer
 
 
 def drawn(pairs):

@@ -10,7 +10,7 @@ import pytest
 from apps import lines_of, run
 from test_bad_input import contents, here, place, training  # noqa: F401 - fixtures
 
-from experiments import cache, logs
+from experiments import logs, user_cache
 from transformer import paths
 from transformer.errors import InputError
 
@@ -58,11 +58,11 @@ def test_a_cache_folder_that_cannot_be_made_is_named_with_the_remedy(tmp_path, m
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(InputError, match="file/attention.*Not a directory; .* XDG_CACHE_HOME"):
-        cache.folder("tokens")
+        user_cache.folder("tokens")
     # Programs can be compiled again; a run does not need them kept.
     unset = types.SimpleNamespace(jax_compilation_cache_dir=None, update=pytest.fail)
-    monkeypatch.setattr(cache, "jax", types.SimpleNamespace(config=unset))
-    cache.keep_compiled_programs()
+    monkeypatch.setattr(user_cache, "jax", types.SimpleNamespace(config=unset))
+    user_cache.keep_compiled_programs()
     assert "compiled programs are not kept" in caplog.text
 
 

@@ -22,14 +22,14 @@ from test_html import Reader
 from transformer.errors import InputError
 from transformer.inspection.search_log import SearchLog
 from transformer.inspection.trace import run
-from transformer.inspection.views import packing
-from transformer.inspection.views.attention import families, families_of
-from transformer.inspection.views.compare import compare
+from transformer.inspection.views import number_packing
+from transformer.inspection.views.attention_data import families, families_of
+from transformer.inspection.views.compare_view import compare
 from transformer.inspection.views.grid import grid
 from transformer.inspection.views.head_view import head_view, shares_between_heads
 from transformer.inspection.views.numbers import DRAWN, numbers
 from transformer.inspection.views.replay import replay
-from transformer.inspection.views.steps import Head, heads_of, recomputed, steps
+from transformer.inspection.views.step_view import Head, heads_of, recomputed, steps
 
 # What is attention.
 
@@ -164,21 +164,21 @@ def test_a_trace_of_several_sentences_or_of_weights_alone_is_refused(trace):
 
 def unpacked(text):
     """The numbers of packed shares; `test_browser` holds the pages' own script to them."""
-    codes, numbers = iter(map(packing.ALPHABET.index, text.encode())), []
+    codes, numbers = iter(map(number_packing.ALPHABET.index, text.encode())), []
     for code in codes:
-        more = code - packing.ALONE
-        numbers.append(code if more < 0 else packing.ALONE + more * 87 + next(codes))
-    return [number / packing.STEPS for number in numbers]
+        more = code - number_packing.ALONE
+        numbers.append(code if more < 0 else number_packing.ALONE + more * 87 + next(codes))
+    return [number / number_packing.STEPS for number in numbers]
 
 
 def test_shares_are_right_to_half_a_step_and_0_and_1_exactly():
     values = np.array([0.0, 1, 0.5, 1 / 3, 1e-9])
-    found = unpacked(packing.shares(values))
+    found = unpacked(number_packing.shares(values))
     assert found[:2] == [0.0, 1.0]
-    np.testing.assert_allclose(found, values, atol=0.5 / packing.STEPS)
-    assert packing.shares(np.array([0.0, 1.0])) == "!~~"
-    every = np.arange(packing.STEPS + 1) / packing.STEPS
-    np.testing.assert_allclose(unpacked(packing.shares(every)), every, atol=1e-9)
+    np.testing.assert_allclose(found, values, atol=0.5 / number_packing.STEPS)
+    assert number_packing.shares(np.array([0.0, 1.0])) == "!~~"
+    every = np.arange(number_packing.STEPS + 1) / number_packing.STEPS
+    np.testing.assert_allclose(unpacked(number_packing.shares(every)), every, atol=1e-9)
 
 
 def test_of_a_decoder_only_what_it_may_read_is_on_a_page():
@@ -189,7 +189,7 @@ def test_of_a_decoder_only_what_it_may_read_is_on_a_page():
 
 def test_floats_are_the_bytes_of_single_precision():
     values = np.array([1.5, -2.25e-3])
-    decoded = np.frombuffer(base64.b64decode(packing.floats(values)), "<f4")
+    decoded = np.frombuffer(base64.b64decode(number_packing.floats(values)), "<f4")
     assert decoded.tolist() == values.astype(np.float32).tolist()
 
 

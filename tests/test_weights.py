@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from transformer.errors import InputError
-from transformer.inspection.weights import check_weights
+from transformer.inspection.attention_checks import check_weights
 
 
 def test_weights_are_checked_row_by_row_and_under_the_mask():

@@ -6,7 +6,7 @@ Read it in this order: `attention`, `layers`, `model`, `training`, `decoding`, `
 
 from transformer.config import Config, TransformerConfig
 from transformer.errors import InputError
-from transformer.families import build
+from transformer.models.base import build
 from transformer.translator import Translation, Translator
 
 __all__ = ["Config", "InputError", "TransformerConfig", "Translation", "Translator", "build"]

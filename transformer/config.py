@@ -55,7 +55,7 @@ class TransformerConfig(Group):
     activation_dropout: float = 0.0
     """Between the two linear maps of the feed-forward network; not in the paper."""
     dropout_generator: Literal["threefry", "hash"] = "threefry"
-    """Of dropout's random bits: JAX's own, or a hash that is cheaper (`transformer/dropout.py`)."""
+    """Of dropout's random bits: JAX's own, or a cheaper hash (`transformer/nn/dropout.py`)."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Of activations; parameters, softmax and loss are float32 always."""
 
@@ -152,7 +152,7 @@ class DecodeConfig(Group):
     """Diverse beams: the beams are divided into so many groups, searched one after the other ..."""
     diversity: float = 0.5
     """... and a group pays this much log-probability for a token, for each earlier group's beam
-    that has just chosen it (`transformer/decoding.py` says how exactly).
+    that has just chosen it (`transformer/decoding/beam_search.py` says how exactly).
     """
     length_penalty: Literal["gnmt", "length", "none"] = "gnmt"
     """gnmt: ((5 + len) / 6)^alpha; length: len^alpha; the end token counts in len."""
@@ -185,7 +185,7 @@ class DecodeConfig(Group):
     """Sentences decoded together."""
     shortlist: int | None = None
     """Beam search over the most frequent sub-words and so many translations of each sub-word of the
-    source, as `experiments.shortlist` learns them; over all unless given. Faster, not the same.
+    source, as `experiments.learn_lexicon` learns them; over all unless given. Faster, not the same.
     """
 
     def validate(self) -> None:

@@ -17,7 +17,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from transformer.arrays import Params
 from transformer.config import LOGICAL_AXES, MESH_AXES, ParallelConfig
 from transformer.errors import InputError
-from transformer.training import TrainState
+from transformer.training.step import TrainState
 
 Placed = TypeVar("Placed")
 

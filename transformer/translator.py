@@ -19,16 +19,20 @@ import numpy as np
 from etils import epath
 from jax.sharding import Mesh, NamedSharding
 
-from transformer import ensembles, families, metrics, paths, risk, sharded_decoding, sharding
+from transformer import paths, sharding
 from transformer.arrays import EOS_ID, PAD_ID, Params
-from transformer.checkpoints import Checkpoints
+from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config, ParallelConfig
-from transformer.constraints import NEVER
+from transformer.decoding import generate, minimum_bayes_risk
+from transformer.decoding.constraints import NEVER
+from transformer.decoding.shortlist import Shortlist
 from transformer.errors import InputError
-from transformer.lexicon import Lexicon
-from transformer.shortlist import Shortlist
-from transformer.tokenizer import Tokenizer
-from transformer.training import Batch
+from transformer.models import base
+from transformer.models import ensemble as ensembles
+from transformer.text import metrics
+from transformer.text.lexicon import Lexicon
+from transformer.text.tokenizer import Tokenizer
+from transformer.training.step import Batch
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +53,7 @@ class Translation:
 
 
 LEXICON = "shortlist.npz"
-"""What `experiments.shortlist` leaves in a workdir."""
+"""What `experiments.learn_lexicon` leaves in a workdir."""
 
 NOTHING = Translation("", 0.0, 0.0, ())
 """The translation of an empty line."""
@@ -96,7 +100,7 @@ class Translator:
         self.lexicon = lexicon
         self.config = config
         self.tokenizer = tokenizer
-        self.model = model or families.build(config.model)
+        self.model = model or base.build(config.model)
         self.mesh = mesh or sharding.make_mesh(config.parallel)
         self.params = params
         if not all(_lies_on(self.mesh, leaf) for leaf in jax.tree.leaves(params)):
@@ -143,7 +147,7 @@ class Translator:
             lexicon = Lexicon.load(workdir / LEXICON, config.model.vocab_size)
         if not others:
             return cls(config, params[0], tokenizer, mesh=mesh, lexicon=lexicon)
-        model, joined = ensembles.join([families.build(own.model) for own in configs], params)
+        model, joined = ensembles.join([base.build(own.model) for own in configs], params)
         return cls(config, joined, tokenizer, model, mesh, lexicon)
 
     @functools.cached_property
@@ -221,7 +225,7 @@ class Translator:
             if config.method != "beam":
                 lines = np.full(height, -1, np.int32)
                 lines[: len(rows)] = [first_line + row for row in rows]
-            found = sharded_decoding.decode(
+            found = generate.decode(
                 self._rounded,
                 *self._placed((source, prefix, lines)),
                 np.uint32(config.seed),
@@ -251,7 +255,7 @@ class Translator:
         """The first so many of what was found; with minimum Bayes risk, of what is least risky."""
         if self.config.decode.method == "mbr":
             similarity = metrics.sentence_similarity(self.config.decode.mbr_metric)
-            ranked = risk.by_mean_similarity([one.text for one in found], similarity)
+            ranked = minimum_bayes_risk.by_mean_similarity([one.text for one in found], similarity)
             found = [dataclasses.replace(found[place], score=mean) for place, mean in ranked]
         return [*found[:results], *[NOT_FOUND] * (results - len(found))]
 
@@ -296,9 +300,7 @@ class Translator:
                 _pad([target_ids[row] for row in rows], shaped.shape),
             )
             totals = np.asarray(
-                sharded_decoding.score(
-                    self._rounded, self._placed(batch), mesh=self.mesh, model=self.model
-                )
+                generate.score(self._rounded, self._placed(batch), mesh=self.mesh, model=self.model)
             )
             for place, row in enumerate(rows):
                 scores[row] = (float(totals[place]), len(target_ids[row]))
@@ -392,7 +394,7 @@ def config_to_read(workdir: epath.PathLike) -> Config:
 def abstract_params(config: Config) -> Params:
     """Shapes, dtypes and shardings of a config's parameters, without computing any."""
     mesh = sharding.make_mesh(config.parallel)
-    return _abstract_params(families.build(config.model), config.parallel, mesh)
+    return _abstract_params(base.build(config.model), config.parallel, mesh)
 
 
 def _abstract_params(model: nn.Module, parallel: ParallelConfig, mesh: Mesh) -> Params:

@@ -60,7 +60,7 @@ class Subject:
     """MODULE.FUNCTION, which gives a `program.Program`."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     keep_pages: bool = False
-    """With this program's allocator settings (`experiments.memory`)."""
+    """With this program's allocator settings (`experiments.allocator`)."""
 
     def start(self, work: Work) -> "Process":
         """Waits until the program is ready.

@@ -20,9 +20,9 @@ from experiments.benchmarks import reporting
 from experiments.benchmarks.alternating import PROGRAMS, Subject, Unavailable
 from experiments.benchmarks.work import Work
 from experiments.flags import run
-from experiments.tables import print_table
-from transformer.attention import KERNELS
+from experiments.formatting import print_table
 from transformer.errors import InputError
+from transformer.nn.attention import KERNELS
 
 _LENGTHS = flags.DEFINE_list("lengths", ["1024", "2048", "4096", "8192", "16384"], "In tokens.")
 _KERNELS = flags.DEFINE_list("kernels", list(KERNELS), "Which of them.")

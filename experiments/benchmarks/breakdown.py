@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 import jax
 from absl import flags
 
-from experiments import hlo, tables
+from experiments import formatting, hlo
 from experiments.benchmarks import reporting
 from experiments.benchmarks.programs import own
 from experiments.benchmarks.settings import parse_own
@@ -127,7 +127,7 @@ def _show(name: str, what: str, whole: float, parts: dict[Part, float]) -> None:
         print(json.dumps(about | figures), flush=True)
         rows.append([part, kind, f"{busy / total:.1%}"])
     with contextlib.redirect_stdout(sys.stderr):
-        tables.print_table(rows)
+        formatting.print_table(rows)
 
 
 if __name__ == "__main__":

@@ -28,10 +28,12 @@ from absl import flags
 
 from experiments.configs import copy
 from experiments.flags import run
-from transformer import families, optimizers, training
-from transformer.checkpoints import Checkpoints
+from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config
-from transformer.training import Batch, TrainState
+from transformer.models import base
+from transformer.training import optimizers
+from transformer.training import step as training
+from transformer.training.step import Batch, TrainState
 
 TURNS = flags.DEFINE_integer("turns", 3, "Of which the median is taken.", lower_bound=1)
 EVERY = flags.DEFINE_integer("every", 100, "Steps between two saves.", lower_bound=1)
@@ -88,7 +90,7 @@ def main(config: Config) -> None:
 
 def random_state(config: Config) -> TrainState:
     """A training state of a config, every floating-point number of it drawn at random."""
-    model = families.build(config.model)
+    model = base.build(config.model)
     optimizer = optimizers.build(config.optimizer, config.model.d_model, config.training.steps)
     init = functools.partial(
         training.init_state, model, optimizer, with_average=training.keeps_average(config)
@@ -129,7 +131,7 @@ def save_and_restore(state: TrainState, config: Config, folder: pathlib.Path) ->
 def slowdown(folder: pathlib.Path) -> tuple[list[float], list[float]]:
     """Steps a second without saving and with it, of each round."""
     config = copy.get_config()
-    model = families.build(config.model)
+    model = base.build(config.model)
     optimizer = optimizers.build(config.optimizer, config.model.d_model, config.training.steps)
     step = jax.jit(
         functools.partial(training.train_step, model=model, optimizer=optimizer, config=config),

@@ -14,11 +14,11 @@ from experiments import compose, costs
 from experiments.benchmarks.settings import config_of
 from experiments.benchmarks.text import Text
 from experiments.benchmarks.work import Work
-from experiments.datasets import token_cache
-from experiments.datasets.text_files import TwoFiles
+from experiments.corpora.text_files import TwoFiles
+from experiments.pipeline import token_cache
 from transformer.errors import InputError
-from transformer.lexicon import PAIRS, Lexicon
-from transformer.tokenizer import Tokenizer
+from transformer.text.lexicon import PAIRS, Lexicon
+from transformer.text.tokenizer import Tokenizer
 from transformer.translator import LEXICON
 
 VOCABULARY, LINES = "tokenizer.model", "lines.txt"

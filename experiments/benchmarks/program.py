@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from experiments import memory
+from experiments import allocator
 from experiments.benchmarks.load import OtherLoad
 from experiments.benchmarks.work import Work
 
@@ -57,8 +57,8 @@ def main(place: str, request: str) -> None:
     options["work"] = Work(**options["work"])
     kept = options.pop("keep_pages")
     # Before the framework is imported, whose allocations it is for.
-    if kept and not memory.keep_pages():
-        _write(answers, {"failed": "pages are not kept here (see experiments/memory.py)"})
+    if kept and not allocator.keep_pages():
+        _write(answers, {"failed": "pages are not kept here (see experiments/allocator.py)"})
         return
     try:
         program = _prepared(place, options)

@@ -26,14 +26,14 @@ import numpy as np
 from absl import flags
 
 from experiments.benchmarks.settings import numbers
-from experiments.datasets import token_cache
-from experiments.datasets.batching import Batches
-from experiments.datasets.corpus import Corpus
-from experiments.datasets.text_files import TwoFiles
+from experiments.corpora.text_files import TwoFiles
 from experiments.flags import run
+from experiments.pipeline import token_cache
+from experiments.pipeline.batching import Batches
+from experiments.pipeline.token_corpus import Corpus
 from transformer.arrays import PAD_ID
 from transformer.config import DataConfig
-from transformer.tokenizer import Tokenizer
+from transformer.text.tokenizer import Tokenizer
 
 PAIRS = flags.DEFINE_list("pairs", ["1000000"], "How many pairs; several numbers are possible.")
 PROCESSES = flags.DEFINE_integer(

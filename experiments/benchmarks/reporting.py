@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import memory, tables
+from experiments import allocator, formatting
 from experiments.benchmarks.alternating import PROGRAMS, Effort, Subject
 from experiments.benchmarks.settings import Overrides, config_of, parse_own, parse_variant
 from experiments.benchmarks.work import WORKS, Work
@@ -106,7 +106,7 @@ def own(function: str, options: Mapping[str, Any], measured: Collection[Work]) -
         f"{PROGRAMS}.own.{function}",
         {**options, "overrides": _possible(parse_own(OWN.value), measured)},
         # As `flags.run` does; where that has no effect, it has none here.
-        keep_pages=memory.keep_pages(),
+        keep_pages=allocator.keep_pages(),
     )
 
 
@@ -178,7 +178,7 @@ def print_table(results: Sequence[dict[str, Any]]) -> None:
             ]
         )
     with contextlib.redirect_stdout(sys.stderr):
-        tables.print_table(rows)
+        formatting.print_table(rows)
 
 
 def say(text: str) -> None:

@@ -16,13 +16,13 @@ import matplotlib
 import numpy as np
 from absl import flags
 
-from experiments import datasets
-from experiments.datasets.pronouns import words
+from experiments.corpora import registry
+from experiments.corpora.pronouns import word_forms
 from experiments.flags import run
 from transformer.arrays import Array, Float, Int, Params
 from transformer.config import Config
 from transformer.inspection.words import words_of_pieces
-from transformer.positions import shift_right
+from transformer.nn.positions import shift_right
 from transformer.translator import Translator
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory that train left, of a pronouns config.")
@@ -44,7 +44,7 @@ class Reading:
 def main(config: Config) -> None:
     """Chooses the head, draws the picture, and prints its path."""
     translator = Translator.from_workdir(WORKDIR.value, config)
-    layer, head, preference = best_head(translator, datasets.load(config.data, "test"))
+    layer, head, preference = best_head(translator, registry.load(config.data, "test"))
     readings = []
     for adjective in ("tired", "wide"):
         source = SENTENCE.format(adjective)
@@ -76,7 +76,7 @@ def _cross_weights(
     return trace.decoder.cross_attention.weights
 
 
-def best_head(translator: Translator, split: datasets.Split) -> tuple[int, int, float]:
+def best_head(translator: Translator, split: registry.Split) -> tuple[int, int, float]:
     """Layer, head, and by how much more weight it gives the antecedent than the distractor."""
     preferences = []
     for example in split.examples:
@@ -99,7 +99,7 @@ def best_head(translator: Translator, split: datasets.Split) -> tuple[int, int, 
 
 def _tokens_of(pieces: list[str], text: str, word: int) -> list[int]:
     """The places of the sub-words of a word of the text."""
-    owners = words_of_pieces(pieces, words(text))
+    owners = words_of_pieces(pieces, word_forms(text))
     return [place for place, owner in enumerate(owners) if owner == word]
 
 

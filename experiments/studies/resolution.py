@@ -19,17 +19,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import datasets
-from experiments.datasets.pronouns import pronoun_metrics
+from experiments.corpora import registry
+from experiments.corpora.pronouns import pronoun_metrics
 from experiments.studies import twins
 from experiments.studies.twins import PREFIX_ROLES, ROLES, Sentences
 from transformer.arrays import Array, Float, Int, Params
-from transformer.capture import KINDS, PerHead
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import ablation, attribution, measures, patching
 from transformer.inspection.alignment import untrained_params
 from transformer.inspection.trace import run
+from transformer.nn.capture import KINDS, PerHead
 from transformer.translator import Translator
 
 TRANSLATED = 600
@@ -384,7 +384,7 @@ def measure(
       steps: of integrated gradients.
     """
     params, config = translator.params, translator.config.model
-    split = datasets.load(translator.config.data, "test")
+    split = registry.load(translator.config.data, "test")
     sentences = twins.read(translator.tokenizer, split.examples, pairs)
     few = sentences[: 2 * attributed]
     untrained = untrained_params(config, translator.config.training.seed)
@@ -420,7 +420,7 @@ def pronoun_accuracy(translator: Translator, split: str, most: int | None = None
     """
     examples = [
         example
-        for example in datasets.load(translator.config.data, split).examples
+        for example in registry.load(translator.config.data, split).examples
         if example["resolution"]
     ][:most]
     translations = translator([example["source"] for example in examples])

@@ -12,12 +12,12 @@ import time
 
 from etils import epath
 
-from experiments import cache, compose, logs, workdir
+from experiments import compose, logs, user_cache, workdir
 from experiments.configs import pronouns_small
-from experiments.loop import Trainer, fresh_meta
 from experiments.profiling import Profile
+from experiments.trainer import Trainer, fresh_meta
 from transformer import paths
-from transformer.checkpoints import Checkpoints
+from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config, TrainingConfig
 from transformer.errors import InputError
 from transformer.translator import Translator
@@ -43,9 +43,9 @@ def load(seed: int = 0, folder: str | os.PathLike = "runs") -> Translator:
     directory = epath.Path(paths.local(folder, "folder")) / f"pronouns_small_{seed}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        # The lock is the one of `experiments.claims`: `experiments.train` stays out meanwhile, and
+        # The lock is the one of `experiments.lease`: `experiments.train` stays out meanwhile, and
         # this waits for it.
-        with cache.claimed(directory, f"waiting for another process that trains {directory}"):
+        with user_cache.claimed(directory, f"waiting for another process that trains {directory}"):
             config = workdir.held_to(config, directory)
             if not (directory / "result.json").exists():
                 _train(config, directory)

@@ -14,13 +14,13 @@ import jax
 import jax.numpy as jnp
 
 from transformer.arrays import PAD_ID, Array, Float, Int, Params
-from transformer.capture import KINDS, Interventions, PerHead
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection.readout import Metric, checked
 from transformer.inspection.trace import Tokens, apply, check_at_least_one, check_pairs
-from transformer.losses import smoothed_cross_entropy
-from transformer.positions import shift_right
+from transformer.nn.capture import KINDS, Interventions, PerHead
+from transformer.nn.positions import shift_right
+from transformer.training.losses import smoothed_cross_entropy
 
 
 @flax.struct.dataclass

@@ -20,14 +20,14 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from transformer import families
 from transformer.arrays import PAD_ID, Array, Bool, Float, Int, Params
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import words
 from transformer.inspection.trace import check_pairs, run
-from transformer.positions import shift_right
-from transformer.tokenizer import Tokenizer
+from transformer.models import base
+from transformer.nn.positions import shift_right
+from transformer.text.tokenizer import Tokenizer
 
 Convention = Literal["predict", "read"]
 """Whose row row t is: the target token's that it predicts, y[t], or that it reads, y[t-1]."""
@@ -243,7 +243,7 @@ def alignment_errors_against_untrained(
 def untrained_params(config: TransformerConfig, seed: int = 0) -> Params:
     """The parameters with which training of this model would begin."""
     tokens = jnp.zeros((1, 1), jnp.int32)
-    init = jax.jit(families.build(config).init)
+    init = jax.jit(base.build(config).init)
     return nn.unbox(init(jax.random.key(seed), tokens, tokens)["params"])
 
 

@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Float, Int, Params, wide
-from transformer.capture import Interventions
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection.patching import with_patches
 from transformer.inspection.readout import Metric, checked, require_finite
 from transformer.inspection.trace import Tokens, check_at_least_one, check_tokens, is_concrete, run
+from transformer.nn.capture import Interventions
 
 AT_ONCE = 64
 """Points of the way that are computed together; the memory of that many sentences is needed."""

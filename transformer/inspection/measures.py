@@ -18,8 +18,8 @@ import numpy as np
 from jax.scipy.special import entr
 
 from transformer.arrays import Array, Bool, Float, Int, Params
-from transformer.capture import Kind
 from transformer.config import TransformerConfig
+from transformer.nn.capture import Kind
 
 Weights = Float[Array | np.ndarray, "*L T S"]
 

@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Bool, Float, Int, Params
-from transformer.capture import Interventions
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection.readout import Metric, checked, require_finite
 from transformer.inspection.trace import Tokens, check_at_least_one, check_tokens, is_concrete, run
+from transformer.nn.capture import Interventions
 
 Side = Literal["encoder", "decoder"]
 """The stack whose residual stream is patched."""

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.arrays import Array, Float
-from transformer.capture import StackTrace
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
+from transformer.nn.capture import StackTrace
 
 Vectors = Float[Array | np.ndarray, "U T D"]
 Lengths = Float[Array | np.ndarray, "U T"]

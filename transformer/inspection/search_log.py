@@ -16,14 +16,14 @@ import numpy as np
 from jax.experimental import io_callback
 from numpy.typing import ArrayLike
 
-from transformer import families
 from transformer.arrays import EOS_ID, PAD_ID, Array, Float, Int, Params
 from transformer.config import DecodeConfig, TransformerConfig
-from transformer.constraints import NEVER, Constraints, next_log_probs
-from transformer.decoding import Hypotheses, beam_search, length_penalty, search_limits
-from transformer.decoding_loop import rooms
+from transformer.decoding.beam_search import Hypotheses, beam_search, length_penalty, search_limits
+from transformer.decoding.constraints import NEVER, Constraints, next_log_probs
+from transformer.decoding.decode_loop import rooms
 from transformer.errors import InputError
-from transformer.positions import shift_right
+from transformer.models import base
+from transformer.nn.positions import shift_right
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +116,7 @@ def record(
     decode = decode or DecodeConfig()
     _check(config, source, decode, top, results)
     # The other kernels compute the same and keep no weights.
-    model = families.build(config.replace(attention_kernel="einsum"))
+    model = base.build(config.replace(attention_kernel="einsum"))
     row = jnp.asarray(np.asarray(source), jnp.int32)[None]
     found, seen = _watched(params, model, row, decode, results)
     limit = found.tokens.shape[-1]

@@ -20,20 +20,13 @@ from flax.errors import (
     ScopeParamShapeError,
 )
 
-from transformer import families
 from transformer.arrays import PAD_ID, Array, Bool, Float, Int, Params
-from transformer.capture import (
-    KINDS,
-    AttentionTrace,
-    Capture,
-    Interventions,
-    StackTrace,
-    Trace,
-)
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
-from transformer.inspection.weights import check_weights, first
-from transformer.masks import causal_mask, padding_mask
+from transformer.inspection.attention_checks import check_weights, first
+from transformer.models import base
+from transformer.nn.capture import KINDS, AttentionTrace, Capture, Interventions, StackTrace, Trace
+from transformer.nn.masks import causal_mask, padding_mask
 
 Tokens = Array | np.ndarray | Sequence
 """Token ids of one sentence; the functions below refuse what is not ``Int[S]``."""
@@ -108,7 +101,7 @@ def apply(params: Params, config: TransformerConfig, *arguments: Any, **options:
       InputError: when the parameters are those of another model.
     """
     try:
-        return families.build(config).apply({"params": params}, *arguments, **options)
+        return base.build(config).apply({"params": params}, *arguments, **options)
     except (
         ApplyScopeInvalidVariablesStructureError,
         ApplyScopeInvalidVariablesTypeError,

@@ -12,19 +12,20 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from experiments import cache, compose, costs, measure
-from experiments.benchmarks import prepared, products, text
+from experiments import compiled_cost, compose, costs, user_cache
+from experiments.benchmarks import matmul_rate, prepared, text
 from experiments.benchmarks.program import Program
 from experiments.benchmarks.settings import config_of
 from experiments.benchmarks.work import Work
-from experiments.datasets import text_files
-from transformer import sharded_decoding, sharding
+from experiments.corpora import text_files
+from transformer import sharding
 from transformer.arrays import Array
-from transformer.attention import KERNELS
-from transformer.decoding import Hypotheses
-from transformer.lexicon import Lexicon
-from transformer.tokenizer import Tokenizer
-from transformer.training import Batch
+from transformer.decoding import generate
+from transformer.decoding.beam_search import Hypotheses
+from transformer.nn.attention import KERNELS
+from transformer.text.lexicon import Lexicon
+from transformer.text.tokenizer import Tokenizer
+from transformer.training.step import Batch
 from transformer.translator import LEXICON, Translator
 
 Traced = tuple[Callable[[], None], str]
@@ -61,7 +62,7 @@ def training_text(
       overrides: of config fields.
     """
     experiment = prepared.experiment_of_text(work, folder, source, target, overrides)
-    cache.keep_compiled_programs()
+    user_cache.keep_compiled_programs()
     read = experiment.data.train
     state = experiment.init_state()
 
@@ -184,23 +185,23 @@ def _search(
         "results": 1,
         "max_length": work.target,
     }
-    return sharded_decoding.decode, arguments, static
+    return generate.decode, arguments, static
 
 
 def step_products(work: Work, overrides: Mapping[str, Any]) -> Program:
     """The matrix products of a training step and nothing else, each in its fastest form; a sample
     is the time that all of them take.
     """
-    return _alone(products.of_step(config_of(work, overrides).model, *_shape(work)))
+    return _alone(matmul_rate.of_step(config_of(work, overrides).model, *_shape(work)))
 
 
 def search_products(work: Work, beams: int, overrides: Mapping[str, Any]) -> Program:
     """Those of a search, likewise."""
-    return _alone(products.of_search(config_of(work, overrides).model, *_shape(work), beams))
+    return _alone(matmul_rate.of_search(config_of(work, overrides).model, *_shape(work), beams))
 
 
-def _alone(counts: Counter[products.Product]) -> Program:
-    return Program(seconds=products.Timed(counts), about=_versions())
+def _alone(counts: Counter[matmul_rate.Product]) -> Program:
+    return Program(seconds=matmul_rate.Timed(counts), about=_versions())
 
 
 def _shape(work: Work) -> tuple[int, int, int]:
@@ -208,7 +209,7 @@ def _shape(work: Work) -> tuple[int, int, int]:
 
 
 def _experiment(work: Work, overrides: Mapping[str, Any]) -> compose.Experiment:
-    cache.keep_compiled_programs()
+    user_cache.keep_compiled_programs()
     return costs.experiment_of_shapes(config_of(work, overrides))
 
 
@@ -231,7 +232,7 @@ def _memory(experiment: compose.Experiment, batch: Batch) -> dict[str, int]:
     the peak memory of the process is that of a training.
     """
     state = experiment.abstract_state
-    _, cost = measure.compiled(
+    _, cost = compiled_cost.compiled(
         experiment.train_step, state, experiment.abstract_batch(*batch.source.shape)
     )
     return {

@@ -14,7 +14,7 @@ positions. Layers, heads and positions are counted from 0 in arguments and from 
 
 from transformer.inspection.figures.animation import animate_decoding
 from transformer.inspection.figures.architecture import plot_architecture
-from transformer.inspection.figures.attention import (
+from transformer.inspection.figures.attention_maps import (
     plot_alignment,
     plot_attention,
     plot_attention_grid,
@@ -22,19 +22,19 @@ from transformer.inspection.figures.attention import (
 )
 from transformer.inspection.figures.beam_tree import plot_beam_tree
 from transformer.inspection.figures.curves import plot_curves
-from transformer.inspection.figures.decoding import plot_decoding
+from transformer.inspection.figures.decoding_plots import plot_decoding
 from transformer.inspection.figures.output import plot_logit_lens, plot_output_distribution
 from transformer.inspection.figures.parts import read_predict
-from transformer.inspection.figures.positions import plot_positional_encoding
-from transformer.inspection.figures.residual import plot_residual_flow
+from transformer.inspection.figures.position_plots import plot_positional_encoding
+from transformer.inspection.figures.residual_plots import plot_residual_flow
 from transformer.inspection.figures.spread import plot_spread
-from transformer.inspection.figures.steps import (
+from transformer.inspection.figures.step_plots import (
     plot_attention_matrices,
     plot_attention_steps,
     plot_head_assembly,
 )
 from transformer.inspection.figures.style import Picture, describe, save
-from transformer.inspection.figures.tables import (
+from transformer.inspection.figures.table_plots import (
     plot_attribution,
     plot_head_table,
     plot_masks,

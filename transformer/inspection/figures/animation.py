@@ -16,7 +16,7 @@ from PIL import Image
 from transformer.errors import InputError
 from transformer.inspection import html
 from transformer.inspection.figures import parts, style
-from transformer.inspection.figures.decoding import Frame, frames_of, reading_of, words_of
+from transformer.inspection.figures.decoding_plots import Frame, frames_of, reading_of, words_of
 from transformer.inspection.figures.style import Picture
 from transformer.inspection.search_log import SearchLog
 from transformer.paths import absolute, write_whole

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from matplotlib.patches import FancyBboxPatch, Polygon
 
-from transformer import families
 from transformer.config import TransformerConfig
 from transformer.inspection.figures import parts, style
 from transformer.inspection.figures.style import Picture
+from transformer.models import base as families
 
 ATTENTION, NETWORK, NORM, TABLE, PLAIN = "#f6d5a5", "#bfe0f5", "#f4f0c4", "#ecd3e2", "#ededed"
 """Light shades of Okabe and Ito's colours; every box says what it is, too."""

@@ -9,7 +9,7 @@ from matplotlib.patches import FancyBboxPatch
 
 from transformer.arrays import EOS_ID
 from transformer.inspection.figures import parts, style
-from transformer.inspection.figures.decoding import words_of
+from transformer.inspection.figures.decoding_plots import words_of
 from transformer.inspection.figures.style import Picture
 from transformer.inspection.search_log import Finished, SearchLog
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from transformer.arrays import Float
 from transformer.errors import InputError
 from transformer.inspection.figures import parts, style
-from transformer.inspection.figures.checks import Sizes
+from transformer.inspection.figures.figure_checks import Sizes
 from transformer.inspection.figures.style import Picture
 
 WIDE, HIGH = 5.2, 2.7

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from transformer.arrays import Float
 from transformer.inspection.figures import parts, style
-from transformer.inspection.figures.checks import Sizes, check_distribution
+from transformer.inspection.figures.figure_checks import Sizes, check_distribution
 from transformer.inspection.figures.style import Picture
 
 CELL_WIDTH, ROW = 0.86, 0.27

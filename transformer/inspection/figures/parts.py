@@ -12,7 +12,7 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
 from transformer.arrays import Bool, Float
-from transformer.inspection.figures.checks import Sizes
+from transformer.inspection.figures.figure_checks import Sizes
 from transformer.inspection.figures.style import (
     INK,
     SIGNED,

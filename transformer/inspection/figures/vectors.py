@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from transformer.errors import InputError
 from transformer.inspection.figures import parts, style
-from transformer.inspection.figures.checks import Sizes
+from transformer.inspection.figures.figure_checks import Sizes
 from transformer.inspection.figures.style import Picture
 
 _ABREAST = 3

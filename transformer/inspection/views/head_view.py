@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from transformer.errors import InputError
 from transformer.inspection.views import picture
-from transformer.inspection.views.attention import Family
+from transformer.inspection.views.attention_data import Family
 from transformer.inspection.views.view import HEAD_COLOURS, View
 
 

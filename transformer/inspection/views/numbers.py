@@ -7,7 +7,7 @@ import numpy as np
 
 from transformer.errors import InputError
 from transformer.inspection.views import picture
-from transformer.inspection.views.attention import labels
+from transformer.inspection.views.attention_data import labels
 from transformer.inspection.views.view import View
 
 DRAWN = 400

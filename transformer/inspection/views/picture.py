@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from transformer.inspection.html import Html, Number, element
-from transformer.inspection.views.attention import Label
+from transformer.inspection.views.attention_data import Label
 
 MORE, LESS = "#0b7fc4", "#d0650f"
 """Of positive and of negative values; both stand out from white and from black."""

@@ -7,12 +7,12 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.errors import InputError
+from transformer.inspection.attention_checks import check_weights
 from transformer.inspection.html import Html
 from transformer.inspection.search_log import SearchLog, SearchStep
-from transformer.inspection.views import packing, picture
-from transformer.inspection.views.attention import Label, labels
+from transformer.inspection.views import number_packing, picture
+from transformer.inspection.views.attention_data import Label, labels
 from transformer.inspection.views.view import View
-from transformer.inspection.weights import check_weights
 
 Pieces = Callable[[Sequence[int]], Sequence[str]]
 """From ids to tokens."""
@@ -101,7 +101,7 @@ def _packed(
         "finished": [[end.beam, round(end.score, 4)] for end in step.finished],
     }
     if layers:
-        packed["reads"] = packing.shares(_reads(step, layers, source))
+        packed["reads"] = number_packing.shares(_reads(step, layers, source))
     return packed
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from transformer.inspection import html, squeeze
 from transformer.inspection.html import Html, element, paragraph
-from transformer.inspection.views.attention import Family
+from transformer.inspection.views.attention_data import Family
 
 HEAD_COLOURS = (
     *("#0b7fc4", "#d0650f", "#2c9150", "#b455b4"),

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Meanings as English sentences."""
+
+from functools import cache
+
+from experiments.corpora.pronouns.meaning import (
+    COMMA,
+    STOP,
+    Because,
+    Event,
+    Meaning,
+    Phrase,
+    Quality,
+    Role,
+    Statement,
+    Tense,
+    Token,
+    capitalized,
+)
+from experiments.corpora.pronouns.nouns import Noun
+
+# The finite part of "not": (tense, plural) -> word. Present and past "do" only appear negated.
+_NOT = {
+    (Tense.PRESENT, False): "doesn't",
+    (Tense.PRESENT, True): "don't",
+    (Tense.PAST, False): "didn't",
+    (Tense.PAST, True): "didn't",
+    (Tense.PERFECT, False): "hasn't",
+    (Tense.PERFECT, True): "haven't",
+    (Tense.FUTURE, False): "won't",
+    (Tense.FUTURE, True): "won't",
+}
+_BE = {
+    (Tense.PRESENT, False): "is",
+    (Tense.PRESENT, True): "are",
+    (Tense.PAST, False): "was",
+    (Tense.PAST, True): "were",
+}
+_BE_NOT = {key: f"{form}n't" for key, form in _BE.items()}
+_PLURAL_DETERMINERS = {"the": "the", "this": "these"}
+
+
+def _determiner(name: str, plural: bool, following: str) -> str:
+    if name == "a":
+        return "an" if following[0] in "aeiou" else "a"
+    return _PLURAL_DETERMINERS[name] if plural else name
+
+
+@cache
+def noun_phrase(phrase: Phrase, role: Role) -> tuple[Token, ...]:
+    """Return "the old dogs" as tokens whose slots carry the role."""
+    noun = phrase.noun.plural if phrase.plural else phrase.noun.singular
+    described = [Token(noun, (f"{role}.noun",))]
+    if phrase.adjective:
+        described.insert(0, Token(phrase.adjective.english, (f"{role}.adjective",)))
+    determiner = _determiner(phrase.determiner, phrase.plural, described[0].text)
+    return (Token(determiner, (f"{role}.determiner",)), *described)
+
+
+def quality(said: Quality) -> list[Token]:
+    """Return "too tired" as tokens."""
+    degree = [Token(said.degree, ("degree",))] if said.degree else []
+    return [*degree, Token(said.adjective.english, ("quality",))]
+
+
+def _verb(event: Event) -> list[Token]:
+    forms, tense, plural = event.verb.english, event.tense, event.subject.plural
+    if event.negative:
+        full = forms.participle if tense is Tense.PERFECT else forms.base
+        return [Token(_NOT[tense, plural], ("tense", "negation")), Token(full, ("verb",))]
+    if tense is Tense.FUTURE:
+        return [Token("will", ("tense",)), Token(forms.base, ("verb",))]
+    if tense is Tense.PERFECT:
+        have = "have" if plural else "has"
+        return [Token(have, ("tense",)), Token(forms.participle, ("verb",))]
+    if tense is Tense.PAST:
+        return [Token(forms.past, ("tense", "verb"))]
+    return [Token(forms.base if plural else forms.third, ("tense", "verb"))]
+
+
+def _event(event: Event) -> list[Token]:
+    preposition = event.verb.preposition[0]
+    return [
+        *noun_phrase(event.subject, Role.SUBJECT),
+        *_verb(event),
+        *([Token(preposition, ("preposition",))] if preposition else []),
+        *noun_phrase(event.object, Role.OBJECT),
+    ]
+
+
+def _be(tense: Tense, plural: bool, negative: bool) -> list[Token]:
+    if tense is Tense.FUTURE:
+        will = Token("won't", ("tense", "negation")) if negative else Token("will", ("tense",))
+        return [will, Token("be", ("be",))]
+    if negative:
+        return [Token(_BE_NOT[tense, plural], ("be", "negation"))]
+    return [Token(_BE[tense, plural], ("be",))]
+
+
+def _statement(statement: Statement) -> list[Token]:
+    return [
+        *noun_phrase(statement.subject, Role.SUBJECT),
+        *_be(statement.tense, statement.subject.plural, statement.negative),
+        *quality(statement.quality),
+    ]
+
+
+def pronoun(noun: Noun, plural: bool) -> str:
+    """Return the pronoun that stands for the noun: "it" or "they"."""
+    del noun  # Only its number shows in English.
+    return "they" if plural else "it"
+
+
+def _because(sentence: Because) -> list[Token]:
+    antecedent = sentence.event.phrase(sentence.antecedent)
+    clause = [
+        Token("because", ("because",)),
+        Token(pronoun(antecedent.noun, antecedent.plural), ("pronoun",)),
+        *_be(sentence.tense, antecedent.plural, negative=False),
+        *quality(sentence.quality),
+    ]
+    event = _event(sentence.event)
+    return [*clause, COMMA, *event] if sentence.clause_first else [*event, *clause]
+
+
+def sentence(meaning: Meaning) -> list[Token]:
+    """Return the English sentence as tokens, from the capital to the full stop."""
+    match meaning:
+        case Statement():
+            tokens = _statement(meaning)
+        case Event():
+            tokens = _event(meaning)
+        case Because():
+            tokens = _because(meaning)
+    return [*capitalized(tokens), STOP]

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Meanings as German sentences: three genders, three cases, verb second and verb last."""
+
+from functools import cache
+from typing import Literal
+
+from experiments.corpora.pronouns.adjectives import Adjective
+from experiments.corpora.pronouns.meaning import (
+    COMMA,
+    STOP,
+    Because,
+    Event,
+    Meaning,
+    Phrase,
+    Quality,
+    Role,
+    Statement,
+    Tense,
+    Token,
+    capitalized,
+)
+from experiments.corpora.pronouns.nouns import Noun
+
+Case = Literal["nominative", "accusative", "dative"]
+
+# Columns: masculine, feminine, neuter, plural ("a" has no plural).
+_COLUMNS = ("m", "f", "n", "plural")
+_DETERMINERS = {
+    ("the", "nominative"): ("der", "die", "das", "die"),
+    ("the", "accusative"): ("den", "die", "das", "die"),
+    ("the", "dative"): ("dem", "der", "dem", "den"),
+    ("this", "nominative"): ("dieser", "diese", "dieses", "diese"),
+    ("this", "accusative"): ("diesen", "diese", "dieses", "diese"),
+    ("this", "dative"): ("diesem", "dieser", "diesem", "diesen"),
+    ("a", "nominative"): ("ein", "eine", "ein"),
+    ("a", "accusative"): ("einen", "eine", "ein"),
+    ("a", "dative"): ("einem", "einer", "einem"),
+}
+# Weak endings stand after "der" and "dieser"; mixed ones after "ein".
+_WEAK = {
+    "nominative": ("e", "e", "e", "en"),
+    "accusative": ("en", "e", "e", "en"),
+    "dative": ("en", "en", "en", "en"),
+}
+_MIXED = {
+    "nominative": ("er", "e", "es"),
+    "accusative": ("en", "e", "es"),
+    "dative": ("en", "en", "en"),
+}
+_CONTRACTIONS = {("in", "dem"): "im", ("in", "das"): "ins"}
+_PRONOUNS = {"m": "er", "f": "sie", "n": "es"}
+_DEGREES = {"very": "sehr", "so": "so", "too": "zu"}
+_BE = {
+    (Tense.PRESENT, False): "ist",
+    (Tense.PRESENT, True): "sind",
+    (Tense.PAST, False): "war",
+    (Tense.PAST, True): "waren",
+}
+
+
+def _column(phrase: Phrase) -> int:
+    return _COLUMNS.index("plural" if phrase.plural else phrase.noun.german.gender)
+
+
+def _noun(phrase: Phrase, case: Case) -> str:
+    noun = phrase.noun.german
+    if not phrase.plural:
+        return noun.singular if case == "nominative" else noun.oblique
+    if case == "dative" and not noun.plural.endswith(("n", "s")):
+        return f"{noun.plural}n"
+    return noun.plural
+
+
+def attribute(adjective: Adjective, phrase: Phrase, case: Case) -> str:
+    """Return the adjective with the ending it has before the noun of `phrase`."""
+    endings = _MIXED if phrase.determiner == "a" else _WEAK
+    return adjective.german_stem + endings[case][_column(phrase)]
+
+
+@cache
+def noun_phrase(phrase: Phrase, case: Case, role: Role) -> tuple[Token, ...]:
+    """Return "den alten Hund" as tokens whose slots carry the role."""
+    determiner = _DETERMINERS[phrase.determiner, case][_column(phrase)]
+    tokens = [Token(determiner, (f"{role}.determiner",))]
+    if phrase.adjective:
+        attributive = attribute(phrase.adjective, phrase, case)
+        tokens.append(Token(attributive, (f"{role}.adjective",)))
+    return (*tokens, Token(_noun(phrase, case), (f"{role}.noun",)))
+
+
+def prepositional(preposition: str, phrase: tuple[Token, ...]) -> list[Token]:
+    """Return "aus dem Eimer", or the contraction: "in" and "dem" make one token of two slots."""
+    determiner, *rest = phrase
+    contraction = _CONTRACTIONS.get((preposition, determiner.text))
+    if contraction:
+        return [Token(contraction, ("preposition", *determiner.slots)), *rest]
+    return [Token(preposition, ("preposition",)), *phrase]
+
+
+def pronoun(noun: Noun, plural: bool) -> str:
+    """Return the nominative pronoun that stands for the noun."""
+    return "sie" if plural else _PRONOUNS[noun.german.gender]
+
+
+def quality(said: Quality) -> list[Token]:
+    """Return "zu müde" as tokens."""
+    degree = [Token(_DEGREES[said.degree], ("degree",))] if said.degree else []
+    return [*degree, Token(said.adjective.german, ("quality",))]
+
+
+def _verb(event: Event) -> tuple[Token, list[Token]]:
+    """Return the finite verb, and what of the verb stands at the end."""
+    forms, plural = event.verb.german, event.subject.plural
+    if event.tense is Tense.FUTURE:
+        will = Token("werden" if plural else "wird", ("tense",))
+        return will, [Token(forms.infinitive, ("verb",))]
+    if event.tense is Tense.PERFECT:
+        have = Token("haben" if plural else "hat", ("tense",))
+        return have, [Token(forms.participle, ("verb",))]
+    if event.tense is Tense.PAST:
+        finite = forms.past_plural if plural else forms.past
+    else:
+        finite = forms.infinitive if plural else forms.present
+    return Token(finite, ("tense", "verb")), []
+
+
+def _event(event: Event, *, verb_first: bool) -> list[Token]:
+    """Return the main clause; the verb comes first when another clause stands before it."""
+    finite, last = _verb(event)
+    subject = noun_phrase(event.subject, "nominative", Role.SUBJECT)
+    described = noun_phrase(event.object, event.verb.german_case, Role.OBJECT)
+    negation = [Token("nicht", ("negation",))] if event.negative else []
+    # "nicht" follows a definite object but precedes a prepositional phrase.
+    if event.verb.preposition[1]:
+        middle = [*negation, *prepositional(event.verb.preposition[1], described)]
+    else:
+        middle = [*described, *negation]
+    opening = [finite, *subject] if verb_first else [*subject, finite]
+    return [*opening, *middle, *last]
+
+
+def _statement(statement: Statement) -> list[Token]:
+    subject = noun_phrase(statement.subject, "nominative", Role.SUBJECT)
+    negation = [Token("nicht", ("negation",))] if statement.negative else []
+    predicate = [*negation, *quality(statement.quality)]
+    plural = statement.subject.plural
+    if statement.tense is Tense.FUTURE:
+        will = Token("werden" if plural else "wird", ("tense",))
+        return [*subject, will, *predicate, Token("sein", ("be",))]
+    return [*subject, Token(_BE[statement.tense, plural], ("be",)), *predicate]
+
+
+def _because(sentence: Because) -> list[Token]:
+    antecedent = sentence.event.phrase(sentence.antecedent)
+    clause = [
+        Token("weil", ("because",)),
+        Token(pronoun(antecedent.noun, antecedent.plural), ("pronoun",)),
+        *quality(sentence.quality),
+        Token(_BE[sentence.tense, antecedent.plural], ("be",)),
+    ]
+    event = _event(sentence.event, verb_first=sentence.clause_first)
+    return [*clause, COMMA, *event] if sentence.clause_first else [*event, COMMA, *clause]
+
+
+def sentence(meaning: Meaning) -> list[Token]:
+    """Return the German sentence as tokens, from the capital to the full stop."""
+    match meaning:
+        case Statement():
+            tokens = _statement(meaning)
+        case Event():
+            tokens = _event(meaning, verb_first=False)
+        case Because():
+            tokens = _because(meaning)
+    return [*capitalized(tokens), STOP]

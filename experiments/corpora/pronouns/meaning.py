@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a sentence says, apart from any language, and the tokens a language says it with.
+
+The grammar draws a `Meaning`; `english`, `german` and `french` each turn it into `Token`s. A token
+names the slots of the meaning that it expresses, and the word alignment of two sentences follows
+from the slots: two words are aligned when they share one. So "didn't" (tense, negation) is aligned
+with "nicht" (negation) and with "überquerte" (verb, tense), or with "n'", "a" and "pas".
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from experiments.corpora.pronouns.adjectives import Adjective
+from experiments.corpora.pronouns.nouns import Noun
+from experiments.corpora.pronouns.verbs import Verb
+
+
+class Tense(StrEnum):
+    """An English tense; each target language has one way to say it."""
+
+    PRESENT = "present"
+    PAST = "past"
+    FUTURE = "future"
+    PERFECT = "perfect"
+
+
+class Role(StrEnum):
+    """The place of a noun phrase in the main clause; the prefix of its slots."""
+
+    SUBJECT = "subject"
+    OBJECT = "object"
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """A noun phrase: "the old dogs" is determiner "the", adjective old, noun dog, plural."""
+
+    noun: Noun
+    plural: bool
+    determiner: str
+    adjective: Adjective | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """A predicate: degree ("", "very", "so" or "too") and adjective."""
+
+    degree: str
+    adjective: Adjective
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """ "The old dog wasn't very tired." """
+
+    subject: Phrase
+    tense: Tense
+    negative: bool
+    quality: Quality
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """ "The old dog didn't cross the street." """
+
+    subject: Phrase
+    verb: Verb
+    object: Phrase
+    tense: Tense
+    negative: bool
+
+    def phrase(self, role: Role) -> Phrase:
+        """Return the noun phrase that has this role."""
+        return self.subject if role is Role.SUBJECT else self.object
+
+
+@dataclass(frozen=True, slots=True)
+class Because:
+    """An event and its reason: a quality of its subject or object, named by a pronoun alone."""
+
+    event: Event
+    antecedent: Role
+    quality: Quality
+    clause_first: bool
+
+    @property
+    def tense(self) -> Tense:
+        """The tense of the because-clause: past with past, present with everything else."""
+        return Tense.PAST if self.event.tense is Tense.PAST else Tense.PRESENT
+
+
+Meaning = Statement | Event | Because
+
+
+class Token(NamedTuple):
+    """One word of a sentence with the slots of the meaning that it expresses."""
+
+    text: str
+    slots: tuple[str, ...]
+
+
+COMMA = Token(",", ("comma",))
+STOP = Token(".", ("stop",))
+
+
+def capitalized(tokens: Sequence[Token]) -> list[Token]:
+    """Return the tokens with the first letter of the first one in upper case."""
+    first, *rest = tokens
+    return [Token(first.text[0].upper() + first.text[1:], first.slots), *rest]
+
+
+def position(tokens: Sequence[Token], slot: str) -> int:
+    """Return the index of the first token that expresses `slot`, or -1 when none does."""
+    return next((index for index, token in enumerate(tokens) if slot in token.slots), -1)
+
+
+def alignment(source: Sequence[Token], target: Sequence[Token]) -> tuple[tuple[int, int], ...]:
+    """Return every (source index, target index) whose tokens share a slot, in source order."""
+    holders: dict[str, list[int]] = {}
+    for index, token in enumerate(target):
+        for slot in token.slots:
+            holders.setdefault(slot, []).append(index)
+    return tuple(
+        (i, j)
+        for i, token in enumerate(source)
+        for j in sorted({j for slot in token.slots for j in holders.get(slot, ())})
+    )

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many of the pronouns a translation gets right, next to two baselines."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments.corpora.pronouns.word_forms import words
+
+_PRONOUNS = frozenset({"er", "sie", "es", "il", "elle", "ils", "elles"})
+
+
+def pronoun_in(hypothesis: str) -> str | None:
+    """Return the one pronoun in a translation, in lower case; None for none, or several."""
+    found = {word.lower() for word in words(hypothesis)} & _PRONOUNS
+    return found.pop() if len(found) == 1 else None
+
+
+def _gold(example: Mapping[str, Any]) -> str:
+    return words(example["target"])[example["target_pronoun"]].lower()
+
+
+def pronoun_metrics(
+    examples: Sequence[Mapping[str, Any]], hypotheses: Sequence[str]
+) -> dict[str, float]:
+    """Score the pronouns of translations, over the resolution sentences only.
+
+    Args:
+      examples: the features of the data source, texts as `str` (it returns `bytes`).
+      hypotheses: the translation of each example.
+
+    Returns:
+      Shares from 0 to 1: `pronoun_accuracy`; `twin_accuracy`, the share of twins of which both are
+      right; and over the same sentences what one gets without understanding: `majority`, by always
+      saying the most frequent pronoun, and `subject`, by taking the main clause's subject for the
+      antecedent. Empty when there are no resolution sentences; `twin_accuracy` is missing when no
+      two of them are twins.
+
+    Raises:
+      ValueError: if there are not as many hypotheses as examples.
+    """
+    if len(examples) != len(hypotheses):
+        raise ValueError(
+            f"pronoun_metrics got {len(examples)} examples and {len(hypotheses)} hypotheses; "
+            "pass one hypothesis for each example, in the same order"
+        )
+    gold: list[str] = []
+    right: list[bool] = []
+    subject: list[bool] = []
+    twins: defaultdict[int, list[bool]] = defaultdict(list)
+    for example, hypothesis in zip(examples, hypotheses, strict=True):
+        if not example["resolution"]:
+            continue
+        gold.append(_gold(example))
+        right.append(pronoun_in(hypothesis) == gold[-1])
+        subject.append(example["subject_pronoun"] == gold[-1])
+        twins[int(example["twin"])].append(right[-1])
+    if not gold:
+        return {}
+    scores = {
+        "pronoun_accuracy": sum(right) / len(gold),
+        "majority": Counter(gold).most_common(1)[0][1] / len(gold),
+        "subject": sum(subject) / len(gold),
+    }
+    pairs = [both for both in twins.values() if len(both) == 2]
+    if pairs:
+        scores["twin_accuracy"] = sum(map(all, pairs)) / len(pairs)
+    return scores

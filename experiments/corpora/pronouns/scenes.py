@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who does what to what, and why: the scenes from which the sentences are drawn.
+
+A scene gives two lists of reasons. In "The animal didn't cross the street because it was too ...",
+"tired" is a reason only if it is said of the animal and "wide" only if it is said of the street;
+so the adjective alone tells what "it" is. In most scenes the other noun cannot even have the
+quality. In those of `RELATIONAL_VERBS` it can, but then it would be no reason: a sofa that does not
+fit into a car is too big for it, or the car is too small.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+from experiments.corpora.pronouns.adjectives import ADJECTIVES, Adjective
+from experiments.corpora.pronouns.nouns import NOUNS, Noun
+from experiments.corpora.pronouns.verbs import VERBS, Verb
+
+RELATIONAL_VERBS = frozenset({"fit into", "transport", "block", "catch", "chase"})
+
+# The degrees in which a reason is given. Only what goes too far hinders ("too tired to cross").
+_DEGREES: Mapping[bool, tuple[str, ...]] = MappingProxyType(
+    {True: ("too", "too", "so", "very", ""), False: ("so", "very", "")}
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scene:
+    """A verb with its possible subjects and objects, and what can be the reason.
+
+    Attributes:
+      verb: the verb.
+      subjects, objects: the nouns, in the order of the lexicon.
+      negative: whether the event does not take place.
+      degrees: the degrees in which a reason may be given, more frequent ones more than once.
+      subject_reasons, object_reasons: English names of the adjectives that explain the event when
+        they are said of the one or the other.
+    """
+
+    verb: Verb
+    subjects: tuple[Noun, ...]
+    objects: tuple[Noun, ...]
+    negative: bool
+    degrees: tuple[str, ...]
+    subject_reasons: tuple[str, ...]
+    object_reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """A scene with its nouns chosen, and the reasons that these nouns allow."""
+
+    scene: Scene
+    subject: Noun
+    object: Noun
+    subject_reasons: tuple[Adjective, ...]
+    object_reasons: tuple[Adjective, ...]
+
+    @property
+    def pair(self) -> frozenset[str]:
+        """The two lemmas, in no order."""
+        return frozenset((self.subject.singular, self.object.singular))
+
+
+def _nouns(names: str) -> tuple[Noun, ...]:
+    wanted = set(names.split())
+    found = tuple(noun for noun in NOUNS.values() if noun.groups & wanted)
+    unknown = wanted.difference(*(noun.groups for noun in found))
+    if unknown:
+        raise ValueError(
+            f"no noun or group is called {sorted(unknown)} (scene nouns {names!r}); "
+            "add it to nouns.py or correct the scene"
+        )
+    return found
+
+
+def _scene(
+    subjects: str, verb: str, objects: str, subject_reasons: str, object_reasons: str, *, too: bool
+) -> Scene:
+    return Scene(
+        VERBS[verb.removeprefix("not ")],
+        _nouns(subjects),
+        _nouns(objects),
+        verb.startswith("not "),
+        _DEGREES[too],
+        tuple(subject_reasons.split()),
+        tuple(object_reasons.split()),
+    )
+
+
+_SPENT = "tired exhausted weak ill injured lazy"
+_AFRAID = "nervous frightened cautious"
+_RESTLESS = "hungry thirsty curious nervous frightened"
+
+# Subjects, verb, objects, reasons in the subject, reasons in the object; nouns by group or lemma.
+# fmt: off
+SCENES = (
+    # Getting across, up, and away.
+    _scene("animal", "not cross", "way", f"{_SPENT} {_AFRAID} slow",
+           "wide steep slippery muddy deep long high flooded", too=True),
+    _scene("animal", "cross", "street river", "hungry thirsty curious", "narrow", too=False),
+    _scene("motor drawn", "not cross", "bridge", "heavy overloaded", "narrow slippery", too=True),
+    _scene("motor cart carriage", "not cross", "land", "heavy overloaded",
+           "muddy slippery flooded", too=True),
+    _scene("motor cart carriage", "not use", "road", "heavy overloaded",
+           "narrow steep muddy slippery flooded", too=True),
+    _scene("motor cart carriage", "block", "road", "big", "narrow", too=True),
+    _scene("ship", "not cross", "lake sea river", "slow small damaged overloaded", "rough wide",
+           too=True),
+    _scene("animal", "not climb", "slope", f"{_SPENT} {_AFRAID}", "steep high slippery muddy",
+           too=True),
+    _scene("climber", "not climb", "steep_thing", f"{_SPENT} {_AFRAID}",
+           "steep high slippery smooth", too=True),
+    _scene("animal", "avoid", "bridge river lake sea bog path cave stable hut garden forest",
+           f"{_AFRAID} ill weak",
+           "narrow cramped slippery steep muddy deep rough long high damp flooded", too=True),
+    _scene("animal", "leave", "shelter place", _RESTLESS, "damp narrow cramped empty flooded",
+           too=True),
+    _scene("pet", "leave", "house room", _RESTLESS, "damp cramped empty flooded", too=True),
+    _scene("pet", "leave", "ship", _RESTLESS, "damaged overloaded", too=False),
+    _scene("animal", "not leave", "shelter", _SPENT, "comfortable", too=False),
+    _scene("pet", "not leave", "house room bed basket", _SPENT, "comfortable", too=False),
+    # Eating, drinking, sleeping.
+    _scene("omnivore", "not eat", "food", f"{_SPENT} nervous frightened",
+           "hard sour bitter salty dry fatty", too=True),
+    _scene("grazer", "not eat", "fruit bread", f"{_SPENT} nervous frightened",
+           "hard sour bitter dry", too=True),
+    _scene("hunter", "not eat", "prey_food", f"{_SPENT} nervous frightened",
+           "hard salty dry fatty", too=True),
+    _scene("omnivore", "eat", "food", "hungry curious", "sweet ripe fresh", too=False),
+    _scene("grazer", "eat", "fruit bread", "hungry curious", "sweet ripe fresh", too=False),
+    _scene("hunter", "eat", "prey_food", "hungry curious", "fresh", too=False),
+    _scene("animal", "not drink", "drink", f"{_SPENT} nervous frightened",
+           "fatty sour bitter salty dirty", too=True),
+    _scene("animal", "drink", "drink", "thirsty exhausted", "fresh sweet", too=False),
+    _scene("animal", "not drink from", "vessel", f"{_AFRAID} ill weak", "dirty deep high",
+           too=True),
+    _scene("animal", "not drink from", "river lake", f"{_AFRAID} ill weak", "muddy", too=True),
+    _scene("animal", "not sleep in", "shelter", _RESTLESS, "damp cramped", too=True),
+    _scene("pet", "not sleep in", "bed", _RESTLESS, "hard narrow", too=True),
+    _scene("pet", "not sleep on", "sofa chair carpet", _RESTLESS, "hard narrow damp", too=True),
+    _scene("pet", "sleep in", "bed basket house room", "tired exhausted ill injured lazy",
+           "comfortable", too=False),
+    _scene("pet", "sleep on", "sofa chair", "tired exhausted ill injured lazy", "comfortable",
+           too=False),
+    _scene("animal", "sleep in", "shelter", "tired exhausted ill injured lazy", "comfortable",
+           too=False),
+    # Moving things.
+    _scene("draught", "not pull", "drawn", f"{_SPENT} stubborn", "heavy full overloaded", too=True),
+    _scene("tractor", "not pull", "drawn", "weak", "full overloaded", too=True),
+    _scene("pusher", "not push", "lockable barrel table chair bed sofa piano",
+           _SPENT, "heavy full", too=True),
+    _scene("carrier", "not carry", "load table chair lamp carpet", f"{_SPENT} stubborn",
+           "heavy full", too=True),
+    _scene("transporter", "not transport", "table bed sofa piano carpet", "small full overloaded",
+           "heavy big", too=True),
+    _scene("opener", "not open", "lockable", f"{_SPENT} {_AFRAID}", "heavy locked", too=True),
+    _scene("table chair bed sofa piano carpet", "not fit into",
+           "car truck cart house room barn hut tent", "big", "small full cramped", too=True),
+    _scene("ball lamp", "not fit into", "container", "big", "small full", too=True),
+    # Hunting.
+    _scene("wolf dog", "not catch", "cat hare rabbit goat pig hen goose monkey",
+           "slow tired weak lazy exhausted", "fast agile", too=True),
+    _scene("fox", "not catch", "hare rabbit hen goose mouse", "slow tired weak lazy exhausted",
+           "fast agile", too=True),
+    _scene("cat weasel", "not catch", "mouse frog rabbit hen", "slow tired weak lazy exhausted",
+           "fast agile", too=True),
+    _scene("lion panther", "not catch", "goat pig horse donkey monkey hare",
+           "slow tired weak lazy exhausted", "fast agile", too=True),
+    _scene("wolf dog fox", "not chase", "cat hare rabbit goat hen goose", _SPENT, "fast agile",
+           too=True),
+    _scene("cat weasel", "not chase", "mouse frog rabbit hen", _SPENT, "fast agile", too=True),
+    _scene("lion panther", "not chase", "goat pig horse donkey monkey hare", _SPENT, "fast agile",
+           too=True),
+)
+
+# What animals perceive: events only, for no reason could be told apart by its adjective.
+SIGHTS = tuple(
+    (VERBS[verb], _nouns("animal"), _nouns(objects))
+    for verb, objects in (
+        ("see", "animal way slope building place vehicle ship sea"),
+        ("watch", "animal vehicle ship"),
+        ("find", "food drink container furniture small_thing cave path stable"),
+    )
+)
+# fmt: on
+
+
+def _reasons(names: Sequence[str], noun: Noun) -> tuple[Adjective, ...]:
+    return tuple(ADJECTIVES[name] for name in names if name in noun.traits)
+
+
+@cache
+def frames(scene: Scene) -> tuple[Frame, ...]:
+    """Return the frames of a scene: two different nouns, each of which can be the reason."""
+    found = []
+    for subject in scene.subjects:
+        for thing in scene.objects:
+            ours = _reasons(scene.subject_reasons, subject)
+            theirs = _reasons(scene.object_reasons, thing)
+            if subject is not thing and ours and theirs:
+                found.append(Frame(scene, subject, thing, ours, theirs))
+    return tuple(found)

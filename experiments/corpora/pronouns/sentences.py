@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The corpus: sentences in both languages with what is known of them, in four splits."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from random import Random
+from types import MappingProxyType
+from typing import Literal
+
+from experiments.corpora.pronouns import english, french, german
+from experiments.corpora.pronouns.grammar import (
+    FramePool,
+    all_frames,
+    draw_event,
+    draw_statement,
+    draw_twins,
+    pick,
+    published_twins,
+    shuffled,
+)
+from experiments.corpora.pronouns.meaning import (
+    Because,
+    Event,
+    Meaning,
+    Role,
+    Statement,
+    alignment,
+    position,
+)
+from experiments.corpora.pronouns.nouns import Noun
+from experiments.corpora.pronouns.scenes import Frame
+from experiments.corpora.pronouns.word_forms import join
+
+Language = Literal["de", "fr"]
+
+_TARGETS = MappingProxyType({"de": german, "fr": french})
+LANGUAGES = tuple(_TARGETS)
+SPLITS = ("train", "validation", "test", "test_unseen")
+
+_SEED = 20170612
+_UNSEEN_SHARE = 0.12
+# Draws allowed per sentence wanted.
+_PATIENCE = 50
+# No noun loses more than this share of its partners to `test_unseen`.
+_UNSEEN_SHARE_PER_NOUN = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """How many sentences of each kind a split has; the last two come in twins."""
+
+    statements: int
+    events: int
+    resolutions: int
+    others: int
+
+
+_QUOTAS: Mapping[str, Quota] = MappingProxyType(
+    {
+        "train": Quota(statements=6_000, events=9_000, resolutions=25_000, others=6_000),
+        "validation": Quota(statements=80, events=140, resolutions=660, others=120),
+        "test": Quota(statements=160, events=280, resolutions=1_318, others=240),
+        "test_unseen": Quota(statements=0, events=360, resolutions=1_400, others=240),
+    }
+)
+# The numbers of subject and object in because-sentences that are no resolution sentences.
+_OTHER_NUMBERS = ((False, False), (True, True), (True, False), (False, True))
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A sentence pair. Indices count the words of `words.words`; -1 means there is none.
+
+    Attributes:
+      source, target: the English sentence and its only translation.
+      shape: "statement", "event", "because" or "because_first".
+      pronoun: index of "it" or "they" in the source.
+      antecedent: index of the noun it refers to, in the source.
+      distractor: index of the other noun.
+      target_pronoun: index of the pronoun in the target.
+      resolution: 1 for "it" between two nouns in the singular whose pronouns differ in the target
+        language, so that only the meaning tells which pronoun is right; 0 for all others.
+      subject_pronoun: the pronoun of the main clause's subject in the target language, "" where
+        the source has no pronoun.
+      twin: a number that two sentences share which differ in the reason alone, and whose pronouns
+        refer to the one noun and to the other.
+      alignment: (source index, target index) of every aligned pair of words.
+    """
+
+    source: str
+    target: str
+    shape: str
+    pronoun: int
+    antecedent: int
+    distractor: int
+    target_pronoun: int
+    resolution: int
+    subject_pronoun: str
+    twin: int
+    alignment: tuple[tuple[int, int], ...]
+
+
+def _shape(meaning: Meaning) -> str:
+    match meaning:
+        case Statement():
+            return "statement"
+        case Event():
+            return "event"
+        case Because():
+            return "because_first" if meaning.clause_first else "because"
+
+
+def _resolving(subject: Noun, thing: Noun, language: Language) -> bool:
+    """Return whether it takes meaning to translate an "it" that is one of the two nouns."""
+    pronoun = _TARGETS[language].pronoun
+    return pronoun(subject, plural=False) != pronoun(thing, plural=False)
+
+
+def example(meaning: Meaning, language: Language, twin: int = -1) -> Example:
+    """Return the sentence pair of a meaning with all that is known of it."""
+    target_language = _TARGETS[language]
+    source, target = english.sentence(meaning), target_language.sentence(meaning)
+    antecedent = distractor = -1
+    resolution, subject_pronoun = 0, ""
+    if isinstance(meaning, Because):
+        subject, thing = (position(source, f"{role}.noun") for role in Role)
+        of_subject = meaning.antecedent is Role.SUBJECT
+        antecedent, distractor = (subject, thing) if of_subject else (thing, subject)
+        phrases = (meaning.event.subject, meaning.event.object)
+        singular = not any(phrase.plural for phrase in phrases)
+        nouns = (phrase.noun for phrase in phrases)
+        resolution = int(singular and _resolving(*nouns, language))
+        subject_pronoun = target_language.pronoun(phrases[0].noun, phrases[0].plural)
+    return Example(
+        source=join(token.text for token in source),
+        target=join(token.text for token in target),
+        shape=_shape(meaning),
+        pronoun=position(source, "pronoun"),
+        antecedent=antecedent,
+        distractor=distractor,
+        target_pronoun=position(target, "pronoun"),
+        resolution=resolution,
+        subject_pronoun=subject_pronoun,
+        twin=twin,
+        alignment=alignment(source, target),
+    )
+
+
+@lru_cache(maxsize=1)
+def unseen_pairs() -> frozenset[frozenset[str]]:
+    """Return the pairs of lemmas that are kept for `test_unseen`, in both languages the same."""
+    pairs = list(dict.fromkeys(frame.pair for frame in all_frames()))
+    published = published_twins()[0].event
+    kept_back = {published.subject.noun.singular, published.object.noun.singular}
+    partners = Counter(lemma for pair in pairs for lemma in pair)
+    lost: Counter[str] = Counter()
+    unseen: list[frozenset[str]] = []
+    for pair in shuffled(Random(_SEED), pairs):
+        if len(unseen) >= _UNSEEN_SHARE * len(pairs):
+            break
+        spared = any(lost[noun] + 1 > _UNSEEN_SHARE_PER_NOUN * partners[noun] for noun in pair)
+        if pair != kept_back and not spared:
+            unseen.append(pair)
+            lost.update(pair)
+    return frozenset(unseen)
+
+
+def _fill(
+    count: int,
+    draw: Callable[[], tuple[Meaning, ...] | None],
+    language: Language,
+    taken: set[str],
+    place: str,
+) -> list[Example]:
+    """Draw until there are `count` new examples; several meanings at once become twins.
+
+    Args:
+      count: how many examples to return.
+      draw: returns one meaning, or two that are twins, or None to be called again.
+      language: target language.
+      taken: the English sentences there are; the new ones are added.
+      place: what is being filled, for the error message.
+
+    Raises:
+      ValueError: if the grammar has nothing new to say.
+    """
+    found: list[Example] = []
+    draws = 0
+    while len(found) < count:
+        draws += 1
+        if draws > _PATIENCE * count:
+            raise ValueError(
+                f"{place} ({language}): only {len(found)} of {count} sentences after {draws} "
+                "draws; lower its quota or give the grammar more to say"
+            )
+        meanings = draw()
+        if meanings is None:
+            continue
+        # The number of sentences so far is a number that no other twins have.
+        twin = len(taken) if len(meanings) > 1 else -1
+        fresh = [example(meaning, language, twin) for meaning in meanings]
+        if taken.isdisjoint(each.source for each in fresh):
+            taken.update(each.source for each in fresh)
+            found += fresh
+    return found
+
+
+def _pair(event: Event) -> frozenset[str]:
+    return frozenset((event.subject.noun.singular, event.object.noun.singular))
+
+
+def _split(
+    name: str, language: Language, rng: Random, chosen: Sequence[Frame], taken: set[str]
+) -> list[Example]:
+    """Return the examples of one split, drawn from the frames that it may use."""
+    quota = _QUOTAS[name]
+    unseen = name == "test_unseen"
+    differing, same = [], []
+    for frame in chosen:
+        group = differing if _resolving(frame.subject, frame.object, language) else same
+        group.append(frame)
+    every_pool, differing_pool, same_pool = map(FramePool, (chosen, differing, same))
+
+    def statement() -> tuple[Meaning, ...]:
+        return (draw_statement(rng),)
+
+    def event() -> tuple[Meaning, ...] | None:
+        drawn = draw_event(rng, every_pool, sights=not unseen)
+        return None if not unseen and _pair(drawn) in unseen_pairs() else (drawn,)
+
+    def resolution() -> tuple[Meaning, ...] | None:
+        return draw_twins(rng, differing_pool)
+
+    def other() -> tuple[Meaning, ...] | None:
+        plurals = pick(rng, _OTHER_NUMBERS)
+        return draw_twins(rng, every_pool if any(plurals) else same_pool, plurals)
+
+    examples: list[Example] = []
+    for count, draw in (
+        (quota.statements, statement),
+        (quota.events, event),
+        (quota.resolutions, resolution),
+        (quota.others, other),
+    ):
+        examples += _fill(count, draw, language, taken, f"{name}, {draw.__name__}")
+    return examples
+
+
+@lru_cache(maxsize=len(LANGUAGES))
+def _corpus(language: Language) -> Mapping[str, tuple[Example, ...]]:
+    rng = Random(_SEED + LANGUAGES.index(language))
+    published = [example(meaning, language, twin=0) for meaning in published_twins()]
+    taken = {each.source for each in published}
+    seen_frames, unseen_frames = [], []
+    for frame in all_frames():
+        (unseen_frames if frame.pair in unseen_pairs() else seen_frames).append(frame)
+    splits = {}
+    for name in SPLITS:
+        chosen = unseen_frames if name == "test_unseen" else seen_frames
+        examples = _split(name, language, rng, chosen, taken)
+        if name == "test":
+            examples += published
+        splits[name] = tuple(shuffled(rng, examples))
+    return MappingProxyType(splits)
+
+
+def examples(language: Language, split: str) -> list[Example]:
+    """Return the sentence pairs of one split, always the same in the same order.
+
+    Args:
+      language: target language, "de" or "fr".
+      split: "train", "validation", "test" or "test_unseen".
+
+    Raises:
+      ValueError: if there is no such language or split.
+    """
+    if language not in LANGUAGES:
+        raise ValueError(f"no target language {language!r}; choose one of {list(LANGUAGES)}")
+    if split not in SPLITS:
+        raise ValueError(f"no split {split!r} in pronouns/{language}; choose one of {list(SPLITS)}")
+    return list(_corpus(language)[split])

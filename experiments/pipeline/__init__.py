@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From sentence pairs to batches: tokenization cache, packing, batching, text checks."""
