@@ -5,8 +5,6 @@ It is lowered and compiled ahead of time; nothing runs and no array is made.
 """
 
 import dataclasses
-import os
-import pathlib
 from typing import Any
 
 import jax
@@ -64,16 +62,3 @@ def compiled(step: Any, *arguments: Any) -> tuple[jax.stages.Compiled, Cost]:
         product_flops=text.product_flops(),
         collectives=text.collectives(meshes[0]) if meshes else (),
     )
-
-
-def available_bytes() -> int:
-    """The memory that a device offers: its own, or the machine's, or what a container may use."""
-    device = jax.devices()[0].memory_stats()
-    if device and "bytes_limit" in device:
-        return device["bytes_limit"]
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    container = pathlib.Path("/sys/fs/cgroup/memory.max")
-    try:
-        return min(machine, int(container.read_text()))
-    except (OSError, ValueError):  # no such file, or "max"
-        return machine

@@ -16,7 +16,7 @@ import optax
 from etils import epath
 from jax.sharding import Mesh
 
-from experiments import compiled_cost, user_cache
+from experiments import device_memory, user_cache
 from experiments.corpora import registry
 from experiments.pipeline import token_cache
 from experiments.pipeline.batching import Batches
@@ -255,14 +255,14 @@ def _in_parts(experiment: Experiment) -> Experiment:
         return experiment
     possible = [parts for parts in possible if rows % (parts * config.parallel.data) == 0]
     gib = config.training.memory_limit_gib
-    limit = compiled_cost.available_bytes() if gib is None else gib * 2**30
+    limit = device_memory.available_bytes() if gib is None else gib * 2**30
     for parts in possible:
         changed = config.training.replace(micro_batches=parts)
         attempt = dataclasses.replace(experiment, config=config.replace(training=changed))
         needed = max(
-            compiled_cost.compiled(
+            device_memory.required_bytes(
                 attempt.train_step, attempt.abstract_state, attempt.abstract_batch(*shape)
-            )[1].peak_bytes
+            )
             for shape in shapes
         )
         print(

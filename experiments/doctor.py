@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import jax
 from absl import flags
 
-from experiments import compiled_cost, compose, costs
+from experiments import compose, costs, device_memory
 from experiments.corpora import registry
 from experiments.flags import run
 from experiments.formatting import byte_size, duration, print_table
@@ -225,7 +225,7 @@ def _print_run(
         programs.append(costs.compiled_shape(experiment, rows, length, count))
     shapes = [shape for _, shape in programs]
     limit = config.training.memory_limit_gib
-    available = compiled_cost.available_bytes() if limit is None else int(limit * 2**30)
+    available = device_memory.available_bytes() if limit is None else int(limit * 2**30)
     needed = max(shape.cost.peak_bytes for shape in shapes)
     # A machine's memory is in use by others too, and what does not fit there ends this process.
     room = available // 2 if device.platform == "cpu" else available

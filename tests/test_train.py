@@ -7,7 +7,7 @@ import json
 import pytest
 from apps import CONFIGS, parameters, run
 
-from experiments import compiled_cost, compose
+from experiments import compose, device_memory
 from experiments.flags import load_config_file
 from transformer.errors import InputError
 
@@ -114,12 +114,12 @@ def fitted(config, folder, gib):
 def needed(experiment):
     """GiB that the largest step needs."""
     steps = [
-        compiled_cost.compiled(
+        device_memory.required_bytes(
             experiment.train_step, experiment.abstract_state, experiment.abstract_batch(*shape)
-        )[1]
+        )
         for shape in experiment.data.train.shapes()
     ]
-    return max(cost.peak_bytes for cost in steps) / 2**30
+    return max(steps) / 2**30
 
 
 @pytest.fixture(scope="module")
@@ -138,12 +138,12 @@ def with_parts(experiment, parts):
 def costs(monkeypatch):
     """In place of XLA's account: 100 bytes, of which the half goes with the micro-batches."""
 
-    def compiled(step, state, batch):
+    def required_bytes(step, state, batch):
         del state, batch
         parts = step.__wrapped__.keywords["config"].training.micro_batches
-        return None, compiled_cost.Cost(0.0, 50, 0, 50 // parts)
+        return 50 + 50 // parts
 
-    monkeypatch.setattr(compiled_cost, "compiled", compiled)
+    monkeypatch.setattr(device_memory, "required_bytes", required_bytes)
 
 
 @pytest.mark.parametrize(("limit", "parts"), [(100, 1), (99, 2), (75, 2), (74, 4), (62, 4)])
@@ -203,7 +203,7 @@ def test_auto_leaves_every_device_its_rows(costs, config, tmp_path):
 
 
 def test_the_memory_that_is_there_is_some():
-    assert 2**28 < compiled_cost.available_bytes() < 2**50
+    assert 2**28 < device_memory.available_bytes() < 2**50
 
 
 # The text.
