@@ -20,16 +20,16 @@ import sys
 
 from absl import flags
 
-from experiments import workdir
 from experiments.corpora import registry
 from experiments.corpora.text_files import read_pairs
 from experiments.flags import run
 from experiments.reports import comparison_report
 from experiments.reports.comparison_report import System
 from transformer import paths
+from transformer.checkpoints import workdir_files
 from transformer.errors import InputError
 from transformer.text.metrics import require_tokenization
-from transformer.translator import Translator, config_to_read
+from transformer.translator import Translator
 
 WORKDIRS = flags.DEFINE_list("workdirs", None, "Two directories that train left: A,B.")
 OUTPUTS = flags.DEFINE_list("outputs", None, "Two files of translations, one a line: A.txt,B.txt.")
@@ -58,7 +58,7 @@ def main() -> None:
         bleu_lowercase=BLEU_LOWERCASE.value,
     )
     if output:
-        workdir.write_text(output, comparison_report.as_page(found))
+        workdir_files.write_text(output, comparison_report.as_page(found))
         print(f"page: {output}", file=sys.stderr)
     sys.stdout.reconfigure(encoding="utf-8")
     print(comparison_report.as_text(found))
@@ -86,7 +86,7 @@ def _of_workdirs() -> tuple[list[str], list[str], tuple[System, System]]:
     if bool(SOURCE.value) != bool(TARGET.value):
         raise InputError("--source and --target go together; give both, or --split")
     places = _two("workdirs", WORKDIRS.value)
-    configs = [config_to_read(place) for place in places]
+    configs = [workdir_files.load_inference_config(place) for place in places]
     if SOURCE.value:
         splits = [registry.from_files(SOURCE.value, TARGET.value)] * 2
     else:

@@ -24,6 +24,7 @@ from experiments.pipeline.pairs import Pairs
 from experiments.pipeline.token_corpus import Corpus
 from transformer import paths, sharding
 from transformer.arrays import Params
+from transformer.checkpoints import workdir_files
 from transformer.config import Config, DataConfig
 from transformer.errors import InputError
 from transformer.models import base
@@ -186,7 +187,7 @@ def _token_folder(config: Config, workdir: epath.Path | None) -> pathlib.Path:
         return pathlib.Path(paths.local(config.data.token_cache, "data.token_cache"))
     if workdir is None or paths.is_remote(workdir):
         return user_cache.folder("tokens")
-    return pathlib.Path(workdir) / "tokens"
+    return pathlib.Path(workdir) / workdir_files.TOKENS
 
 
 def _tokenized(config: Config, pairs: Pairs, tokenizer: Tokenizer, folder: pathlib.Path) -> Corpus:
@@ -205,7 +206,7 @@ def vocabulary(
     config: Config, corpora: list[Pairs], workdir: epath.Path | None = None
 ) -> Tokenizer:
     """The workdir's vocabulary, or the config's, or one that is learned from the training text."""
-    saved = workdir and workdir / "tokenizer.model"
+    saved = workdir and workdir / workdir_files.TOKENIZER
     if saved and saved.exists():
         tokenizer = Tokenizer.load(saved)
     elif config.data.tokenizer_model is not None:

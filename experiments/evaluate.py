@@ -19,11 +19,12 @@ import jax
 import jax.numpy as jnp
 from absl import flags
 
-from experiments import checkpoint_flags, workdir
+from experiments import checkpoint_flags
 from experiments.corpora import registry
 from experiments.flags import run
 from experiments.reports.evaluation_report import Evaluation, evaluation_page
 from transformer import paths
+from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.decoding.beam_search import search_limits
 from transformer.errors import InputError
@@ -60,21 +61,21 @@ def main(config: Config) -> None:
     )
     name += checkpoint_flags.suffix() + _bleu_suffix()
     stem = re.sub(r"[^\w.-]", "_", name)
-    folder = directory / "evaluations"
+    folder = directory / workdir_files.EVALUATIONS
     if not paths.is_remote(folder):
         folder.mkdir(exist_ok=True)
     translations = "".join(text + "\n" for text in evaluation.translations)
-    workdir.write_text(folder / f"{stem}.txt", translations)
-    workdir.write_json(folder / f"{stem}.json", evaluation.scores)
+    workdir_files.write_text(folder / f"{stem}.txt", translations)
+    workdir_files.write_json(folder / f"{stem}.json", evaluation.scores)
     report = evaluation_page(
         f"{os.path.basename(os.path.abspath(directory))} on {name}",
         evaluation,
         config,
         weights=checkpoint_flags.description(config),
         parameters=sum(leaf.size for leaf in jax.tree.leaves(translator.params)),
-        metrics=directory / "metrics.jsonl",
+        metrics=directory / workdir_files.METRICS,
     )
-    workdir.write_text(folder / f"{stem}.html", report)
+    workdir_files.write_text(folder / f"{stem}.html", report)
     print(f"report: {folder / stem}.html", file=sys.stderr)
     print(json.dumps(evaluation.scores))
 

@@ -24,10 +24,10 @@ from absl import app, flags, logging
 from ml_collections import config_dict, config_flags
 
 from experiments import allocator, user_cache
+from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.fields import Group, flat, unknown_field
-from transformer.translator import config_to_read
 
 _TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 _SHARED = (
@@ -110,7 +110,7 @@ def _parse(arguments: list[str], config_from: str | None) -> list[str]:
         config = load_config_file(place)
     else:
         rest = arguments
-        config = config_to_read(_take(arguments, "workdir")[0])
+        config = workdir_files.load_inference_config(_take(arguments, "workdir")[0])
     known = flat(config)
     for argument in rest:
         override = _OVERRIDE.match(argument)

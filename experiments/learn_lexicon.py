@@ -24,11 +24,11 @@ from experiments.corpora import registry
 from experiments.flags import run
 from experiments.formatting import print_table
 from transformer import paths
+from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.text.lexicon import PAIRS, Lexicon
 from transformer.text.tokenizer import Tokenizer
-from transformer.translator import LEXICON
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory that train left.")
 MOST_PAIRS = flags.DEFINE_integer(
@@ -47,11 +47,11 @@ Rows = list[list[int]]
 def main(config: Config) -> None:
     """Learns, writes, and says what the lists hold."""
     directory = paths.reachable(WORKDIR.value)
-    tokenizer = Tokenizer.load(directory / "tokenizer.model")
+    tokenizer = Tokenizer.load(directory / workdir_files.TOKENIZER)
     began = time.perf_counter()
     sources, targets = _training(config, tokenizer)
     lexicon = Lexicon.learn(sources, targets, tokenizer.vocab_size)
-    path = directory / LEXICON
+    path = directory / workdir_files.LEXICON
     try:
         lexicon.save(path)
     except OSError as error:

@@ -20,8 +20,8 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from experiments.workdir import write_bytes
 from transformer import paths
+from transformer.checkpoints import workdir_files
 from transformer.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -51,13 +51,13 @@ class MetricsLog(contextlib.AbstractContextManager):
         self._lines = self._events = self._scratch = None
         if workdir is None:
             return
-        kept = _lines_until(workdir / "metrics.jsonl", first_step)
+        kept = _lines_until(workdir / workdir_files.METRICS, first_step)
         with contextlib.ExitStack() as opening, self._written():
             if paths.is_remote(workdir):
                 self._scratch = epath.Path(opening.enter_context(tempfile.TemporaryDirectory()))
             here = self._scratch or workdir
-            write_bytes(here / "metrics.jsonl", kept)
-            self._lines = opening.enter_context(_Appended(here / "metrics.jsonl"))
+            workdir_files.write_bytes(here / workdir_files.METRICS, kept)
+            self._lines = opening.enter_context(_Appended(here / workdir_files.METRICS))
             if tensorboard:
                 name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
                 self._events = RecordWriter(opening.enter_context(_Appended(here / name)))
@@ -102,7 +102,7 @@ class MetricsLog(contextlib.AbstractContextManager):
         self._copied_at = time.monotonic()
         for file in self._scratch.iterdir():
             try:
-                write_bytes(self._workdir / file.name, file.read_bytes())
+                workdir_files.write_bytes(self._workdir / file.name, file.read_bytes())
             except InputError as error:
                 logger.warning("the log was not copied: %s", error)
 

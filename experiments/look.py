@@ -15,11 +15,12 @@ path.
 from absl import flags
 from etils import epath
 
-from experiments import checkpoint_flags, workdir
+from experiments import checkpoint_flags
 from experiments.flags import run
 from experiments.reports import sentence_page
 from experiments.reports.sentence_page import Reading
 from transformer import paths
+from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.inspection import search_log
@@ -66,7 +67,7 @@ def main(config: Config) -> None:
         texts.append(("The second sentence: ", COMPARE.value))
         texts.append(("Translated: ", translator.tokenizer.decode(translation)))
         parts += sentence_page.comparison(reading, Reading.of(*model, other, translation))
-    workdir.write_text(output, page("A look inside", [_introduction(config, texts), *parts]))
+    workdir_files.write_text(output, page("A look inside", [_introduction(config, texts), *parts]))
     print(OUTPUT.value)
 
 

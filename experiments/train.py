@@ -27,6 +27,7 @@ from experiments.pipeline import text_checks
 from experiments.profiling import Profile
 from experiments.trainer import Trainer, fresh_meta
 from transformer import paths, sharding
+from transformer.checkpoints import workdir_files
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config
 from transformer.errors import InputError
@@ -55,9 +56,9 @@ def _claimed(directory: epath.Path, config: Config) -> Iterator[Config]:
     with contextlib.ExitStack() as stack:
         with distributed.all_or_none(f"use {directory}"):
             if distributed.is_main():
-                config = stack.enter_context(workdir.claimed(directory, config))
+                config = stack.enter_context(workdir.open_for_training(directory, config))
         # What process 0 found there holds for all.
-        yield config if distributed.is_main() else workdir.held_to(config, directory)
+        yield config if distributed.is_main() else workdir.resume_config(config, directory)
 
 
 def train(config: Config, directory: epath.Path) -> tuple[dict[str, Any] | None, int]:
@@ -66,7 +67,7 @@ def train(config: Config, directory: epath.Path) -> tuple[dict[str, Any] | None,
     Returns:
       the result and 0, or None and the number of the signal; the state is saved either way.
     """
-    result_file = directory / "result.json"
+    result_file = directory / workdir_files.RESULT
     if result_file.exists():
         try:
             result = json.loads(result_file.read_text(encoding="utf-8"))
@@ -105,12 +106,12 @@ def train(config: Config, directory: epath.Path) -> tuple[dict[str, Any] | None,
         with (
             logs.MetricsLog(directory if main else None, first, config.logging.tensorboard) as log,
             logs.Progress(first, config.training.steps, shown=main) as progress,
-            Profile(PROFILE.value if main else None, directory / "profile") as profile,
+            Profile(PROFILE.value if main else None, directory / workdir_files.PROFILE) as profile,
             contextlib.closing(batches.iterate(first)) as iterator,
             distributed.signals() as stop,
         ):
             if main:
-                workdir.begin(directory, config, experiment.tokenizer)
+                workdir.initialize(directory, config, experiment.tokenizer)
             trainer = Trainer(
                 experiment, state, meta, began, directory, checkpoints, log, progress, profile
             )
@@ -125,7 +126,7 @@ def train(config: Config, directory: epath.Path) -> tuple[dict[str, Any] | None,
         return None, stop.signal
     result = trainer.result()
     if main:
-        workdir.write_json(result_file, result)
+        workdir_files.write_json(result_file, result)
     return result, 0
 
 

@@ -17,6 +17,7 @@ from experiments.pipeline.batching import in_order
 from experiments.profiling import Profile
 from transformer import sharding
 from transformer.arrays import EOS_ID, PAD_ID, Params
+from transformer.checkpoints import workdir_files
 from transformer.checkpoints.checkpoint_files import Score
 from transformer.checkpoints.manager import Checkpoints
 from transformer.errors import InputError
@@ -25,9 +26,6 @@ from transformer.training import optimizers
 from transformer.training.losses import Sums
 from transformer.training.step import Batch, TrainState
 from transformer.translator import Translator
-
-SKIPPED = "skipped"
-"""The folder of a workdir with the batches of skipped steps."""
 
 
 def fresh_meta() -> dict[str, Any]:
@@ -77,7 +75,7 @@ class Trainer:
         self.experiment, self.state, self.meta = experiment, state, meta
         self.step = int(state.step)
         self._before, self._began = meta["seconds"], began
-        self._skipped_folder = directory / SKIPPED
+        self._skipped_folder = directory / workdir_files.SKIPPED
         self._checkpoints, self._log = checkpoints, log
         self._progress, self._profile = progress, profile
         config = experiment.config

@@ -3,19 +3,17 @@
 may share.
 """
 
-import contextlib
-import fcntl
 import hashlib
 import logging
 import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Iterator
 
 import jax
 from etils import epath
 
+from experiments import file_lock
 from transformer import paths
 from transformer.errors import InputError
 
@@ -42,18 +40,6 @@ def folder(name: str) -> pathlib.Path:
     return path
 
 
-@contextlib.contextmanager
-def claimed(place: pathlib.Path, waiting: str) -> Iterator[None]:
-    """One program at a time writes in a folder; a second one says `waiting` and waits."""
-    with open(place / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(waiting, file=sys.stderr, flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def fetched(path: str) -> str:
     """The path of the same file on this machine; one in an object store is copied here once.
 
@@ -69,7 +55,7 @@ def fetched(path: str) -> str:
     copies, this = (hashlib.sha256(key.encode()).hexdigest()[:16] for key in (path, version(path)))
     copy = home / f"{copies}-{this}"
     try:
-        with claimed(home, f"waiting for another run that fetches into {home}"):
+        with file_lock.hold(home, f"waiting for another run that fetches into {home}"):
             if copy.exists():
                 return str(copy)
             print(f"fetching {path} (once, into {home})", file=sys.stderr, flush=True)

@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directory of one run: one config, one trainer at a time, files whole or not there."""
+"""Opening a workdir for training: one config, one training at a time."""
 
 import contextlib
-import json
 import logging
 from collections.abc import Iterator
-from typing import Any
 
 from etils import epath
 
-from experiments import lease
+from experiments import file_lock
 from transformer import paths
+from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.fields import difference
 from transformer.text.tokenizer import Tokenizer
-from transformer.translator import load_config
 
 logger = logging.getLogger(__name__)
 
@@ -23,64 +21,70 @@ _NOT_COMPARED = (
     *("parallel.", "logging."),
     *("training.memory_limit_gib", "data.token_cache", "data.tokenizing_processes"),
 )
-"""What the fields that change no result begin with."""
+"""Prefixes of the fields that do not change results."""
 
 
 @contextlib.contextmanager
-def claimed(workdir: epath.Path, config: Config) -> Iterator[Config]:
-    """Makes the directory if needed, keeps other trainings out, and holds it to one config.
+def open_for_training(workdir: epath.Path, config: Config) -> Iterator[Config]:
+    """Create the directory, lock it against other trainings, and check its config.
 
-    The config is written with `begin`, when data and vocabulary have proved good, so that a start
-    that failed does not stand in the way of its own correction. What is given back is `config`, but
-    where ``training.batch_fitting`` is ``auto`` with what that chose when the run began.
+    Object stores have no locks: there, starting only one training per workdir is up to the user.
+
+    The config is written by `initialize`, after data and vocabulary have been checked, so a failed
+    start can be repeated with a corrected config.
+
+    Yields:
+      The config to train with; see `resume_config`.
 
     Raises:
-      InputError: when it cannot be written, when another training runs in it, or when it was begun
-        with another config.
+      InputError: when the directory cannot be written, when another training runs in it, or when
+        it was started with another config.
     """
     with contextlib.ExitStack() as stack:
-        try:
-            # An object store has no directories; asking for one may make a bucket.
-            if not paths.is_remote(workdir):
-                _make(workdir)
-            stack.enter_context(lease.held(workdir))
-        except InputError:
-            raise
-        # Stores have exceptions of their own.
-        except Exception as error:  # noqa: BLE001
-            raise InputError(
-                f"--workdir={workdir} cannot be written: {paths.reason(error)}; name a "
-                "directory in which files can be made"
-            ) from None
-        yield held_to(config, workdir)
+        if not paths.is_remote(workdir):
+            if workdir.exists() and not workdir.is_dir():
+                raise InputError(f"--workdir={workdir} is a file; name a directory")
+            try:
+                workdir.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(file_lock.hold(workdir))
+            except BlockingIOError:
+                raise InputError(
+                    f"another training is running in {workdir}; wait for it, or use another "
+                    "--workdir"
+                ) from None
+            except OSError as error:
+                raise InputError(
+                    f"--workdir={workdir} cannot be written: {paths.reason(error)}; name a "
+                    "directory in which files can be made"
+                ) from None
+        yield resume_config(config, workdir)
 
 
-def _make(workdir: epath.Path) -> None:
-    if workdir.exists() and not workdir.is_dir():
-        raise InputError(f"--workdir={workdir} is a file; name a directory")
-    workdir.mkdir(parents=True, exist_ok=True)
+def resume_config(config: Config, workdir: epath.Path) -> Config:
+    """Check a config against the one that the workdir was started with.
 
-
-def held_to(config: Config, workdir: epath.Path) -> Config:
-    """The config, if it is the one that the directory was begun with; see `claimed`.
+    Returns:
+      `config`. With ``batch_fitting='auto'`` it includes the micro-batch count chosen when the run
+      started.
 
     Raises:
-      InputError: when it is not.
+      InputError: when the configs differ in a field that changes results.
     """
-    trained = any(path.name.isdigit() for path in paths.children(workdir / "checkpoints"))
-    for needed in ("config.json", "tokenizer.model"):
+    steps = paths.children(workdir / workdir_files.CHECKPOINTS)
+    trained = any(path.name.isdigit() for path in steps)
+    for needed in (workdir_files.CONFIG, workdir_files.TOKENIZER):
         if trained and not (workdir / needed).exists():
             raise InputError(
                 f"{workdir} has checkpoints but no {needed}, without which they cannot be used; "
                 "restore the file, or choose another --workdir"
             )
-    if not (workdir / "config.json").exists():
+    if not (workdir / workdir_files.CONFIG).exists():
         return config
-    saved = load_config(workdir)
+    saved = workdir_files.load_config(workdir)
     fitted = config.training.batch_fitting == saved.training.batch_fitting == "auto"
     if fitted and config.training.micro_batches is None:
-        parts = saved.training.micro_batches
-        config = config.replace(training=config.training.replace(micro_batches=parts))
+        micro_batches = saved.training.micro_batches
+        config = config.replace(training=config.training.replace(micro_batches=micro_batches))
     changed = {
         path: values
         for path, values in difference(saved, config).items()
@@ -89,44 +93,19 @@ def held_to(config: Config, workdir: epath.Path) -> Config:
     before, after = changed.get("training.steps", (0, 0))
     if after > before:
         del changed["training.steps"]
-        logger.warning("%s goes on from %d to %d steps", workdir, before, after)
+        logger.warning("%s continues from %d to %d steps", workdir, before, after)
     if changed:
         lines = [f"  {path}: {old!r} there, {new!r} now" for path, (old, new) in changed.items()]
         raise InputError(
-            f"{workdir} was begun with another config:\n" + "\n".join(lines) + "\n"
+            f"{workdir} was started with another config:\n" + "\n".join(lines) + "\n"
             "use that config, or choose another --workdir"
         )
     return config
 
 
-def begin(workdir: epath.Path, config: Config, tokenizer: Tokenizer) -> None:
-    """Writes what makes the workdir self-contained, before the first step."""
-    model = workdir / "tokenizer.model"
-    if not model.exists():
-        write_bytes(model, tokenizer.model)
-    write_text(workdir / "config.json", config.to_json())
-
-
-def write_bytes(path: epath.Path, data: bytes) -> None:
-    """Writes a file whole: a reader sees what was there before, or all of this.
-
-    Raises:
-      InputError: when it cannot be written; what was there before is.
-    """
-    try:
-        paths.write_whole(path, data)
-    # Stores have exceptions of their own.
-    except Exception as error:  # noqa: BLE001
-        raise InputError(
-            f"{path} cannot be written: {paths.reason(error)}; make it writable, or make room there"
-        ) from None
-
-
-def write_text(path: epath.Path, text: str) -> None:
-    """Writes a text file whole, in UTF-8."""
-    write_bytes(path, text.encode())
-
-
-def write_json(path: epath.Path, value: Any) -> None:
-    """Writes a JSON file whole, indented."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+def initialize(workdir: epath.Path, config: Config, tokenizer: Tokenizer) -> None:
+    """Write the config and the vocabulary, before the first step."""
+    vocabulary = workdir / workdir_files.TOKENIZER
+    if not vocabulary.exists():
+        workdir_files.write_bytes(vocabulary, tokenizer.model)
+    workdir_files.write_text(workdir / workdir_files.CONFIG, config.to_json())

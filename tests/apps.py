@@ -188,7 +188,8 @@ def parameters(workdir):
     import numpy as np
 
     from transformer.checkpoints.manager import Checkpoints
-    from transformer.translator import abstract_params, load_config
+    from transformer.checkpoints.workdir_files import load_config
+    from transformer.translator import abstract_params
 
     config = load_config(workdir)
     with Checkpoints(workdir, config.training) as checkpoints:

@@ -183,10 +183,10 @@ def test_parallel_and_logging_fields_are_not_compared(train, trained, workdir):
 def test_a_second_training_in_the_same_workdir_is_refused(train, workdir):
     from etils import epath
 
-    from experiments.workdir import claimed
-    from transformer.translator import load_config
+    from experiments.workdir import open_for_training
+    from transformer.checkpoints.workdir_files import load_config
 
-    with claimed(epath.Path(workdir), load_config(workdir)):
+    with open_for_training(epath.Path(workdir), load_config(workdir)):
         finished = run("experiments.train", *train(workdir))
     assert (finished.status, finished.out) == (1, "")
     assert "another training is running" in finished.err

@@ -15,10 +15,11 @@ from test_html import Reader
 
 from experiments.corpora.registry import Split
 from experiments.reports.evaluation_report import Evaluation, evaluation_page, read_metrics
+from transformer.checkpoints.workdir_files import load_config
 from transformer.config import Config, DecodeConfig, ParallelConfig
 from transformer.errors import InputError
 from transformer.text.metrics import corpus_scores
-from transformer.translator import Translator, load_config
+from transformer.translator import Translator
 
 SOURCES = ["the cat sat on the mat", "Paris", "a dog runs", "</script>", "שלום\u2028world"]
 REFERENCES = ["die Katze saß auf der Matte", "Paris", "ein Hund rennt", "<b>fett</b> & so", "hallo"]

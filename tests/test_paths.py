@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workdirs and data in an object store."""
 
-import contextlib
 import gzip
 import json
 import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -19,13 +17,13 @@ from fsspec.registry import _registry
 from tensorboard.backend.event_processing import event_file_loader
 from test_bad_input import contents, here, place, training  # noqa: F401 - fixtures
 
-from experiments import lease, logs, user_cache, workdir
+from experiments import logs, user_cache, workdir
 from experiments.corpora.text_files import TwoFiles, read_lines, read_pairs
 from transformer import paths
+from transformer.checkpoints.workdir_files import load_config
 from transformer.config import Config, TransformerConfig
 from transformer.errors import InputError
 from transformer.text.tokenizer import Tokenizer
-from transformer.translator import load_config
 
 STORES = pathlib.Path(__file__).parent / "stores"
 
@@ -176,139 +174,20 @@ def test_a_fetch_that_breaks_off_leaves_nothing_to_be_taken_for_the_file(store, 
 CONFIG = Config(model=TransformerConfig(vocab_size=8, num_layers=1, d_model=8, d_ff=8, num_heads=2))
 
 
-def test_a_workdir_in_a_store_is_held_to_its_config(remote, monkeypatch):
-    monkeypatch.setattr(lease, "SETTLED_AFTER", 0.0)
+def test_a_workdir_in_a_store_refuses_another_config(remote):
     directory, files = remote
     tokenizer = Tokenizer.train(["a b c d"], 8, "word")
-    with workdir.claimed(directory, CONFIG):
-        workdir.begin(directory, CONFIG, tokenizer)
+    with workdir.open_for_training(directory, CONFIG):
+        workdir.initialize(directory, CONFIG, tokenizer)
     assert sorted(os.listdir(files)) == ["config.json", "tokenizer.model"]
     assert load_config("gs://bucket/run") == CONFIG
     assert Tokenizer.load("gs://bucket/run/tokenizer.model").model == tokenizer.model
     other = CONFIG.replace(training=CONFIG.training.replace(seed=1))
     with (
-        pytest.raises(InputError, match="gs://bucket/run was begun with another config"),
-        workdir.claimed(directory, other),
+        pytest.raises(InputError, match="gs://bucket/run was started with another config"),
+        workdir.open_for_training(directory, other),
     ):
         pass
-
-
-@pytest.fixture
-def claimed(remote, monkeypatch):
-    """The workdir in the store, claimed by another process, and the file that says so."""
-    monkeypatch.setattr(lease, "SETTLED_AFTER", 0.0)
-    directory, files = remote
-    files.mkdir()
-    holder = {"host": "elsewhere", "process": 7, "token": "theirs", "renewed": time.time() - 40}
-    (files / lease.FILE).write_text(json.dumps(holder))
-    return directory, files / lease.FILE
-
-
-def test_a_second_training_in_a_store_is_refused_and_told_by_whom(claimed):
-    directory, file = claimed
-    before = file.read_bytes()
-    with pytest.raises(InputError) as raised, lease.held(directory):
-        pass
-    for word in (
-        "gs://bucket/run",
-        "process 7 on elsewhere",
-        "40 s ago",
-        "remove gs://bucket/run/",
-    ):
-        assert word in str(raised.value)
-    assert file.read_bytes() == before
-
-
-def test_a_claim_that_is_not_renewed_any_more_counts_for_nothing(claimed):
-    directory, file = claimed
-    holder = json.loads(file.read_text())
-    file.write_text(json.dumps({**holder, "renewed": time.time() - lease.DEAD_AFTER}))
-    with lease.held(directory):
-        assert json.loads(file.read_text())["process"] == os.getpid()
-    assert not file.exists(), "it is withdrawn at the end"
-
-
-def test_a_claim_that_cannot_be_read_is_named(claimed):
-    directory, file = claimed
-    file.write_text("{")
-    with (
-        pytest.raises(InputError, match="gs://bucket/run/.claim.json does not say who"),
-        lease.held(directory),
-    ):
-        pass
-
-
-def test_of_two_that_begin_at_once_the_later_goes_on(remote, monkeypatch):
-    directory, files = remote
-    later = {"host": "elsewhere", "process": 7, "token": "theirs", "renewed": time.time()}
-
-    def meanwhile(_):
-        (files / lease.FILE).write_text(json.dumps(later))
-
-    monkeypatch.setattr(lease.time, "sleep", meanwhile)
-    with pytest.raises(InputError, match="process 7 on elsewhere"), lease.held(directory):
-        pass
-    assert json.loads((files / lease.FILE).read_text()) == later
-
-
-def wait_until(condition):
-    """Returns when it holds."""
-    for _ in range(500):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it never held")
-
-
-def test_a_claim_is_renewed_while_the_training_lives(remote, monkeypatch):
-    monkeypatch.setattr(lease, "SETTLED_AFTER", 0.0)
-    monkeypatch.setattr(lease, "RENEWED_EVERY", 0.02)
-    directory, files = remote
-    with lease.held(directory):
-        # A file in the folder may be read while it is written; an object may not.
-        first = json.loads((directory / lease.FILE).read_bytes())["renewed"]
-
-        def renewed():
-            with contextlib.suppress(ValueError):
-                return json.loads((directory / lease.FILE).read_bytes())["renewed"] > first
-
-        wait_until(renewed)
-    assert not (files / lease.FILE).exists()
-
-
-def test_a_training_whose_place_was_taken_is_stopped(remote, monkeypatch, caplog):
-    sent = []
-    monkeypatch.setattr(lease, "SETTLED_AFTER", 0.0)
-    monkeypatch.setattr(lease, "RENEWED_EVERY", 0.02)
-    monkeypatch.setattr(lease.os, "kill", lambda *arguments: sent.append(arguments))
-    directory, files = remote
-    other = {"host": "elsewhere", "process": 7, "token": "theirs", "renewed": time.time()}
-
-    def taken():
-        (files / lease.FILE).write_text(json.dumps(other))
-        return sent
-
-    with lease.held(directory):
-        wait_until(taken)
-    assert sent == [(os.getpid(), signal.SIGTERM)]
-    assert "process 7 on elsewhere trains in gs://bucket/run too" in caplog.text
-    assert json.loads((files / lease.FILE).read_text()) == other, "theirs is left alone"
-
-
-def test_a_claim_that_cannot_be_renewed_at_once_is_tried_again(remote, monkeypatch, caplog):
-    monkeypatch.setattr(lease, "SETTLED_AFTER", 0.0)
-    monkeypatch.setattr(lease, "RENEWED_EVERY", 0.02)
-    directory, _ = remote
-    with lease.held(directory):
-        with monkeypatch.context() as patch:
-
-            def unreachable(*_):
-                raise RuntimeError("503")
-
-            patch.setattr(lease, "_announce", unreachable)
-            wait_until(lambda: "could not be renewed (503)" in caplog.text)
-        first = json.loads((directory / lease.FILE).read_bytes())["renewed"]
-        wait_until(lambda: lease._holder(directory / lease.FILE)["renewed"] > first)
 
 
 # Metrics.
@@ -457,7 +336,6 @@ def test_a_workdir_and_data_in_a_store_serve_a_whole_experiment(apps, tmp_path):
     files = tmp_path / "bucket" / "run"
     assert [line["step"] for line in lines_of(files / "metrics.jsonl")] == [1, 1, 2, 2, 3, 3]
     assert len([*files.glob("events.out.tfevents.*")]) == 2
-    assert not (files / lease.FILE).exists()
     assert not (files / "tokens").exists(), "they are in the user's cache folder"
 
     out, err = finished("evaluate", workdir)
@@ -467,15 +345,3 @@ def test_a_workdir_and_data_in_a_store_serve_a_whole_experiment(apps, tmp_path):
     assert (tmp_path / "bucket" / "out").read_text() == (
         files / "evaluations" / "test.txt"
     ).read_text()
-
-    killed = apps(
-        *train, "--config.training.steps=100000", "--config.training.validate_every=50000"
-    )
-    wait_until((files / lease.FILE).exists)
-    killed.kill()
-    killed.communicate()
-    refused = apps(*train, "--config.training.steps=4")
-    _, err = refused.communicate(timeout=300)
-    assert refused.returncode == 1
-    assert f"another training is running in gs://bucket/run: process {killed.pid}" in err
-    assert "Traceback" not in err

@@ -10,11 +10,12 @@ import pytest
 import sacrebleu
 
 from transformer.arrays import BOS_ID, EOS_ID
+from transformer.checkpoints.workdir_files import load_config
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.models import base
 from transformer.text.tokenizer import Tokenizer
-from transformer.translator import NOT_FOUND, Translation, Translator, abstract_params, load_config
+from transformer.translator import NOT_FOUND, Translation, Translator, abstract_params
 
 LETTERS = "a b c d e f g"
 CONFIG = Config(

@@ -88,8 +88,8 @@ def local(path: epath.PathLike, name: str) -> str:
     return os.fspath(path)
 
 
-def write_whole(path: epath.Path, data: bytes) -> None:
-    """Writes a file such that a reader sees what was there before, or all of this."""
+def write_atomic(path: epath.Path, data: bytes) -> None:
+    """Write a file atomically: readers see the previous content or all of the new one."""
     if is_remote(path):
         # An object appears when it is complete.
         path.write_bytes(data)

@@ -21,6 +21,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from transformer import paths, sharding
 from transformer.arrays import EOS_ID, PAD_ID, Params
+from transformer.checkpoints import workdir_files
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config, ParallelConfig
 from transformer.decoding import generate, minimum_bayes_risk
@@ -51,9 +52,6 @@ class Translation:
     tokens: tuple[int, ...]
     """Ids, the end token last."""
 
-
-LEXICON = "shortlist.npz"
-"""What `experiments.learn_lexicon` leaves in a workdir."""
 
 NOTHING = Translation("", 0.0, 0.0, ())
 """The translation of an empty line."""
@@ -120,8 +118,8 @@ class Translator:
 
         Args:
           workdir: the run's directory.
-          config: in place of the saved one (see `config_to_read`), for example with other `decode`
-            fields, or with `parallel` fields to divide the work over several devices.
+          config: instead of `workdir_files.load_inference_config(workdir)`, for example with other
+            `decode` fields, or with `parallel` fields to divide the work over several devices.
           average: use the mean of that many checkpoints instead of the best by validation.
           around: which of them: the ``last``, or those about the ``best``.
           ensemble: further workdirs, whose models decode together with this one's. Only their
@@ -133,9 +131,9 @@ class Translator:
             no lexicon for `config.decode.shortlist`.
         """
         workdir = paths.reachable(workdir)
-        config = config or config_to_read(workdir)
+        config = config or workdir_files.load_inference_config(workdir)
         mesh = sharding.make_mesh(config.parallel)
-        tokenizer = Tokenizer.load(workdir / "tokenizer.model")
+        tokenizer = Tokenizer.load(workdir / workdir_files.TOKENIZER)
         others = [paths.reachable(other) for other in ensemble]
         configs = [config, *(_member(other, workdir, config, tokenizer) for other in others)]
         params = []
@@ -144,7 +142,7 @@ class Translator:
                 params.append(checkpoints.restore_params(abstract_params(own), average, around))
         lexicon = None
         if config.decode.shortlist is not None:
-            lexicon = Lexicon.load(workdir / LEXICON, config.model.vocab_size)
+            lexicon = Lexicon.load(workdir / workdir_files.LEXICON, config.model.vocab_size)
         if not others:
             return cls(config, params[0], tokenizer, mesh=mesh, lexicon=lexicon)
         model, joined = ensembles.join([base.build(own.model) for own in configs], params)
@@ -346,30 +344,14 @@ class Translator:
         return Translation(self.tokenizer.decode(ids), float(score), float(log_prob), ids)
 
 
-def load_config(workdir: epath.PathLike) -> Config:
-    """The config a workdir was trained with.
-
-    Raises:
-      InputError: when the directory or the file is missing or unreadable.
-    """
-    workdir = paths.reachable(workdir)
-    path = workdir / "config.json"
-    if not workdir.is_dir():
-        raise InputError(f"{workdir} does not exist; train first, or check the path")
-    try:
-        return Config.from_json(path.read_bytes().decode("utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read ({error}); is this a workdir of train?") from None
-
-
 def _member(
     directory: epath.Path, workdir: epath.Path, config: Config, tokenizer: Tokenizer
 ) -> Config:
     """A further workdir's config in the ensemble that begins with `workdir`: its own model, but
     decoding the other's way.
     """
-    own = load_config(directory)
-    if Tokenizer.load(directory / "tokenizer.model").model != tokenizer.model:
+    own = workdir_files.load_config(directory)
+    if Tokenizer.load(directory / workdir_files.TOKENIZER).model != tokenizer.model:
         raise InputError(
             f"{workdir} and {directory} have different vocabularies (tokenizer.model differs), so "
             "they cannot form an ensemble; train both with the same --config.data.tokenizer_model"
@@ -378,17 +360,6 @@ def _member(
         return config.replace(model=own.model, training=own.training)
     except InputError as error:
         raise InputError(f"{directory}: {error}") from None
-
-
-def config_to_read(workdir: epath.PathLike) -> Config:
-    """The config a workdir was trained with, but on one device.
-
-    What `parallel` the training had depends on the machine it ran on, not on the model.
-
-    Raises:
-      InputError: see `load_config`.
-    """
-    return load_config(workdir).replace(parallel=ParallelConfig())
 
 
 def abstract_params(config: Config) -> Params:

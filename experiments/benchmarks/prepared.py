@@ -16,10 +16,10 @@ from experiments.benchmarks.text import Text
 from experiments.benchmarks.work import Work
 from experiments.corpora.text_files import TwoFiles
 from experiments.pipeline import token_cache
+from transformer.checkpoints.workdir_files import LEXICON
 from transformer.errors import InputError
 from transformer.text.lexicon import PAIRS, Lexicon
 from transformer.text.tokenizer import Tokenizer
-from transformer.translator import LEXICON
 
 VOCABULARY, LINES = "tokenizer.model", "lines.txt"
 """Of this program: sub-words, and the text that is translated."""

@@ -21,7 +21,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core import registered
 from tensorflow_datasets.core.download import downloader, extractor
 
-from experiments import user_cache
+from experiments import file_lock, user_cache
 from experiments.pipeline.pairs import Pairs, Records, directed, is_backward
 from transformer.errors import InputError
 
@@ -111,7 +111,7 @@ def _prepare(dataset: str, builder: tfds.core.DatasetBuilder) -> None:
     if builder.data_path.exists():
         return
     home = user_cache.folder("datasets")
-    with user_cache.claimed(home, f"waiting for another run that prepares a dataset in {home}"):
+    with file_lock.hold(home, f"waiting for another run that prepares a dataset in {home}"):
         if builder.data_path.exists():
             return
         print(f"preparing {dataset} (once, into {home})", file=sys.stderr, flush=True)

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments import user_cache
+from experiments import file_lock
 from experiments.pipeline import tokenizing
 from experiments.pipeline.pairs import Pairs
 from experiments.pipeline.token_corpus import Corpus, Side
@@ -76,7 +76,7 @@ def tokenized(
     with contextlib.suppress(*_DAMAGE):
         return _opened(home)
     waiting = f"waiting for another run that tokenizes into {folder}"
-    with _writable(folder), user_cache.claimed(folder, waiting):
+    with _writable(folder), file_lock.hold(folder, waiting):
         for left_half_done in folder.glob("*.partial"):
             shutil.rmtree(left_half_done)
         # Another run may have made it while this one waited.

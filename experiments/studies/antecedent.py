@@ -18,9 +18,9 @@ from typing import Any
 from absl import flags
 from etils import epath
 
-from experiments import workdir
 from experiments.flags import run
 from experiments.studies import resolution, small_model
+from transformer.checkpoints import workdir_files
 from transformer.errors import InputError
 from transformer.translator import Translator
 
@@ -48,7 +48,7 @@ def main() -> None:
         )
         print(f"measuring {f'seed {name}' if small else name}", file=sys.stderr, flush=True)
         models.append({"seed": name if small else None} | resolution.measure(translator))
-        workdir.write_text(epath.Path(OUTPUT.value), _as_json(models))
+        workdir_files.write_text(epath.Path(OUTPUT.value), _as_json(models))
     print(OUTPUT.value)
 
 

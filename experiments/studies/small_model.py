@@ -12,11 +12,12 @@ import time
 
 from etils import epath
 
-from experiments import compose, logs, user_cache, workdir
+from experiments import compose, file_lock, logs, workdir
 from experiments.configs import pronouns_small
 from experiments.profiling import Profile
 from experiments.trainer import Trainer, fresh_meta
 from transformer import paths
+from transformer.checkpoints import workdir_files
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config, TrainingConfig
 from transformer.errors import InputError
@@ -43,11 +44,10 @@ def load(seed: int = 0, folder: str | os.PathLike = "runs") -> Translator:
     directory = epath.Path(paths.local(folder, "folder")) / f"pronouns_small_{seed}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        # The lock is the one of `experiments.lease`: `experiments.train` stays out meanwhile, and
-        # this waits for it.
-        with user_cache.claimed(directory, f"waiting for another process that trains {directory}"):
-            config = workdir.held_to(config, directory)
-            if not (directory / "result.json").exists():
+        # This is the lock of `workdir.open_for_training`: `experiments.train` is refused meanwhile.
+        with file_lock.hold(directory, f"waiting for another process that trains {directory}"):
+            config = workdir.resume_config(config, directory)
+            if not (directory / workdir_files.RESULT).exists():
                 _train(config, directory)
     except OSError as error:
         raise InputError(
@@ -71,16 +71,16 @@ def _train(config: Config, directory: epath.Path) -> None:
         state, meta = restored or (experiment.init_state(), fresh_meta())
         with (
             logs.MetricsLog(directory, int(state.step), config.logging.tensorboard) as log,
-            Profile(None, directory / "profile") as profile,
+            Profile(None, directory / workdir_files.PROFILE) as profile,
             contextlib.closing(experiment.data.train.iterate(int(state.step))) as batches,
         ):
-            workdir.begin(directory, config, experiment.tokenizer)
+            workdir.initialize(directory, config, experiment.tokenizer)
             trainer = Trainer(
                 experiment, state, meta, began, directory, checkpoints, log, progress, profile
             )
             while not trainer.finished:
                 trainer.update(next(batches))
-    workdir.write_json(directory / "result.json", trainer.result())
+    workdir_files.write_json(directory / workdir_files.RESULT, trainer.result())
 
 
 class _OneLine(logs.Progress):

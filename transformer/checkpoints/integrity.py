@@ -54,7 +54,7 @@ def difference(expected: dict[str, str], found: dict[str, str]) -> str | None:
 def write(record: epath.Path, step: int, files: dict[str, str]) -> None:
     """Writes the record of a step, whole."""
     text = json.dumps({"step": step, "files": files, "sha256": _own(step, files)}, indent=1)
-    paths.write_whole(record, text.encode())
+    paths.write_atomic(record, text.encode())
 
 
 def read(record: epath.Path, step: int) -> dict[str, str]:

@@ -32,7 +32,7 @@ from etils import epath
 
 from transformer import paths, processes
 from transformer.arrays import Params
-from transformer.checkpoints import checkpoint_files
+from transformer.checkpoints import checkpoint_files, workdir_files
 from transformer.checkpoints.checkpoint_files import CheckpointFiles, Saved
 from transformer.config import TrainingConfig
 from transformer.errors import InputError
@@ -58,7 +58,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         Raises:
           InputError: when there is no such directory, or it cannot be written.
         """
-        self.directory = paths.absolute(workdir) / "checkpoints"
+        self.directory = paths.absolute(workdir) / workdir_files.CHECKPOINTS
         self._files = CheckpointFiles(self.directory, config, ocp.utils.is_checkpoint_finalized)
         self._best_by = config.best_by
         self._writing = writing

@@ -71,7 +71,7 @@ class Lexicon:
         """Writes the lexicon, whole or not at all."""
         file = io.BytesIO()
         np.savez_compressed(file, translations=self.translations, frequent=self.frequent)
-        paths.write_whole(paths.reachable(path), file.getvalue())
+        paths.write_atomic(paths.reachable(path), file.getvalue())
 
     @classmethod
     def load(cls, path: epath.PathLike, vocab_size: int) -> "Lexicon":

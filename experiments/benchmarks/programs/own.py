@@ -20,13 +20,14 @@ from experiments.benchmarks.work import Work
 from experiments.corpora import text_files
 from transformer import sharding
 from transformer.arrays import Array
+from transformer.checkpoints.workdir_files import LEXICON
 from transformer.decoding import generate
 from transformer.decoding.beam_search import Hypotheses
 from transformer.nn.attention import KERNELS
 from transformer.text.lexicon import Lexicon
 from transformer.text.tokenizer import Tokenizer
 from transformer.training.step import Batch
-from transformer.translator import LEXICON, Translator
+from transformer.translator import Translator
 
 Traced = tuple[Callable[[], None], str]
 """A call that runs a compiled program to its end, and the text of that program."""

@@ -19,7 +19,7 @@ from transformer.inspection.figures import parts, style
 from transformer.inspection.figures.decoding_plots import Frame, frames_of, reading_of, words_of
 from transformer.inspection.figures.style import Picture
 from transformer.inspection.search_log import SearchLog
-from transformer.paths import absolute, write_whole
+from transformer.paths import absolute, write_atomic
 
 LINE, BAR = 0.35, 0.27
 """Inches from line to line of tokens, and from bar to bar."""
@@ -167,9 +167,9 @@ def animate_decoding(
     pngs = [style.rendered(picture, "png", {"Software": None}, 100) for picture in pictures]
     indexed = [_indexed(png) for png in pngs]
     if path.suffix == ".gif":
-        write_whole(path, _gif(indexed, seconds, " ".join(told)))
+        write_atomic(path, _gif(indexed, seconds, " ".join(told)))
     else:
-        write_whole(path, _page(indexed, told).encode("utf-8"))
+        write_atomic(path, _page(indexed, told).encode("utf-8"))
     return path
 
 

@@ -28,7 +28,7 @@ from PIL import Image
 
 from transformer.errors import InputError
 from transformer.inspection.html import escape
-from transformer.paths import absolute, write_whole
+from transformer.paths import absolute, write_atomic
 
 INK, SOFT, FAINT, PAPER = "#1b1b1b", "#5c5c5c", "#d9d9d9", "#ffffff"
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
@@ -271,7 +271,7 @@ def save(figure: Picture, path: epath.PathLike, *, dpi: int = 160) -> epath.Path
     if kind not in metadata:
         raise InputError(f"{path} ends in {path.suffix!r}; a figure is saved as {list(metadata)}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, rendered(figure, kind, metadata[kind], dpi))
+    write_atomic(path, rendered(figure, kind, metadata[kind], dpi))
     return path
 
 
