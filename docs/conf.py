@@ -20,7 +20,7 @@ extensions = [
 ]
 exclude_patterns = ["_build", "notebooks/*.py"]
 
-# The API pages, one a subpackage, are generated from the source tree into docs/api (git ignores it).
+# The API pages, one per subpackage, are generated from the source tree into docs/api.
 apidoc_modules = [
     {"path": "../transformer", "destination": "api", "module_first": True, "include_private": False}
 ]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of the house: who may import whom, what every file begins with, how long it may be."""
+"""The house rules that a program can check: imports, licenses, module names, library boundaries."""
 
 import ast
+import collections
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ FILES = sorted(
 
 
 def python(*arguments, **variables):
-    """Runs this interpreter in the repository."""
+    """Run this interpreter in the repository."""
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=REPOSITORY,
@@ -31,9 +32,20 @@ def python(*arguments, **variables):
     )
 
 
-def named(path):
-    """Its path below the repository."""
+def relative(path):
+    """The path below the repository."""
     return str(path.relative_to(REPOSITORY))
+
+
+def imported_libraries(path):
+    """Top-level names of all modules that a file imports, at any depth of its code."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add((node.module or "").partition(".")[0])
+    return names
 
 
 def test_the_import_contracts_hold():
@@ -44,59 +56,80 @@ def test_the_import_contracts_hold():
 
 
 @pytest.mark.parametrize("command", [("check",), ("format", "--check")], ids=" ".join)
-def test_ruff_has_nothing_to_say(command):
+def test_ruff_reports_nothing(command):
     finished = python("-m", "ruff", *command, "--no-cache", ".")
     assert finished.returncode == 0, finished.stdout + finished.stderr
 
 
-def test_there_are_files_to_hold_to_the_rules():
-    found = {named(path) for path in FILES}
-    assert {
-        "transformer/models/transformer.py",
-        "experiments/train.py",
-        "tests/test_house.py",
-    } <= found
-    assert "experiments/configs/base.py" in found
+def test_the_checked_files_include_every_kind():
+    checked = {relative(path) for path in FILES}
+    assert {"transformer/models/transformer.py", "experiments/train.py"} <= checked
+    assert {"experiments/configs/base.py", "tests/test_house.py"} <= checked
 
 
-def test_every_file_begins_with_its_licence_and_says_what_it_is():
-    for path in [*FILES, REPOSITORY / "setup.py"]:
+def test_every_file_has_a_license_line_and_a_docstring():
+    for path in FILES:
         text = path.read_text(encoding="utf-8")
-        assert text.startswith("# SPDX-License-Identifier: Apache-2.0\n"), named(path)
-        assert ast.get_docstring(ast.parse(text)), named(path)
+        assert text.startswith("# SPDX-License-Identifier: Apache-2.0\n"), relative(path)
+        assert ast.get_docstring(ast.parse(text)), relative(path)
 
 
-def test_no_file_is_a_drawer_for_everything():
+def test_no_module_is_a_drawer_for_everything():
     drawers = ("utils", "util", "helpers", "misc", "common")
-    assert [named(path) for path in FILES if path.stem.strip("_") in drawers] == []
+    assert [relative(path) for path in FILES if path.stem.strip("_") in drawers] == []
 
 
-def test_no_file_is_longer_than_can_be_read():
-    lengths = {
-        named(path): len(path.read_text(encoding="utf-8").splitlines())
+def test_a_module_name_occurs_once_in_the_project():
+    # Config files are loaded by path and named after what they train.
+    modules = [
+        path
         for path in FILES
         if path.relative_to(REPOSITORY).parts[0] in PACKAGES
-    }
-    assert {name: length for name, length in lengths.items() if length > 500} == {}
+        and path.stem != "__init__"
+        and path.parent.name != "configs"
+    ]
+    counts = collections.Counter(path.stem for path in modules)
+    repeated = [relative(path) for path in modules if counts[path.stem] > 1]
+    assert repeated == []
 
 
-def test_only_the_named_files_import_the_libraries_that_change():
+def test_fast_moving_libraries_are_imported_in_one_module_each():
     homes = {
         "orbax": {"transformer/checkpoints/manager.py"},
         "sentencepiece": {"transformer/text/tokenizer.py"},
         "sacrebleu": {"transformer/text/metrics.py"},
     }
-    found = {library: set() for library in homes}
+    importers = {library: set() for library in homes}
     for path in FILES:
         if path.relative_to(REPOSITORY).parts[0] in PACKAGES:
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if not isinstance(node, ast.Import | ast.ImportFrom):
-                    continue
-                names = [alias.name for alias in node.names]
-                names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-                for library in {name.partition(".")[0] for name in names} & homes.keys():
-                    found[library].add(named(path))
-    assert found == homes
+            for library in imported_libraries(path) & homes.keys():
+                importers[library].add(relative(path))
+    assert importers == homes
+
+
+def test_the_library_draws_only_in_its_figures():
+    figures = "transformer/inspection/figures/"
+    library = [path for path in FILES if relative(path).startswith("transformer/")]
+    drawing = {relative(path) for path in library if "matplotlib" in imported_libraries(path)}
+    assert drawing, "some module draws"
+    assert {path for path in drawing if not path.startswith(figures)} == set()
+
+
+def test_nothing_patches_another_library():
+    # Code of the packages replaces no attribute of a library and installs no global hook.
+    forbidden = (
+        "unittest.mock",
+        "from unittest import mock",
+        "sys.unraisablehook",
+        "sys.excepthook",
+    )
+    patching = [
+        relative(path)
+        for path in FILES
+        if path.relative_to(REPOSITORY).parts[0] in PACKAGES
+        and any(word in path.read_text(encoding="utf-8") for word in forbidden)
+    ]
+    assert patching == []
 
 
 ALONE = '''
