@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training run will cost: floating-point operations, memory, and time on this machine."""
+"""Cost of a training step: FLOPs by formula, memory by XLA's account, measured seconds."""
 
 import dataclasses
 import functools
@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import compiled_cost, compose
+from experiments import compose
 from experiments.corpora import registry
+from experiments.device_memory import MemoryUsage, memory_usage
 from experiments.pipeline.batching import Batches
 from experiments.pipeline.token_corpus import Corpus, Side
 from transformer import sharding
@@ -21,39 +22,29 @@ from transformer.config import Config, TransformerConfig
 from transformer.text.tokenizer import Tokenizer
 
 Lengths = np.ndarray
-"""Int32 tokens of each sentence, the end token included."""
+"""Int32 number of tokens of each sentence, EOS included."""
 
-PAPER_DEVICES = 8
-PAPER_FLOPS = 9.5e12
-"""What the paper takes one of its P100 to do in a second (footnote to section 6.1)."""
-PAPER_SECONDS = {"base": 12 * 3600, "big": 3.5 * 24 * 3600}
 PAPER_TRAINING_FLOPS = {"base": 3.3e18, "big": 2.3e19}
-"""Table 2. They are the time on 8 P100 times `PAPER_FLOPS`: what the devices could have done in
-that time, not a count of the model's operations, which is several times less.
+"""Paper, table 2: training time x 8 GPUs x 9.5 TFLOPS, the peak of a P100. This is what the GPUs
+could have computed in that time; the matmuls of the model are several times less.
 """
 
 TIMING_SECONDS = 25
-"""Steps are timed for no longer than this, all shapes together."""
+"""Time limit for `time_steps`, all shapes together."""
 
 
 def forward_flops(model: TransformerConfig, source: int, target: int) -> int:
-    """Floating-point operations of the matrix products of one forward pass over one row.
+    """FLOPs of the matmuls of one forward pass over one example.
 
-    A product of [m, k] and [k, n] counts as 2 m k n. With S and T positions of source and target,
-    padding included, and N heads of widths d_k and d_v:
+    A matmul `[m, k] x [k, n]` counts as 2 m k n. With lengths S and T (padding included) and N
+    heads of sizes d_k and d_v:
 
-    - attention from t to s positions: projections 2 D N (t d_k + s d_k + s d_v + t d_v), scores
-      and weighted sum 2 t s N (d_k + d_v), masked scores included, as they are computed;
+    - attention of t queries over s keys: projections 2 D N (t + s)(d_k + d_v), scores and weighted
+      sum 2 t s N (d_k + d_v), masked scores included;
     - feed-forward network: 4 t D F;
     - logits: 2 T D V.
 
-    An encoder layer has one attention from S to S; a decoder layer one from T to T and one from T
-    to S. Everything else (norms, softmax, embeddings, optimizer) is left out, as is usual.
-
-    Args:
-      model: the sizes.
-      source: S.
-      target: T.
+    Softmax, layer norms, embedding look-ups and the optimizer are not counted.
     """
     width = model.d_model
 
@@ -72,47 +63,52 @@ def forward_flops(model: TransformerConfig, source: int, target: int) -> int:
     return model.depth("encoder") * encoder + model.depth("decoder") * decoder + logits
 
 
-def step_flops(model: TransformerConfig, rows: int, length: int, passes: int = 1) -> int:
-    """Of one training step on a batch [rows, length]: forward once and backward twice that.
+def step_flops(model: TransformerConfig, rows: int, length: int, forward_passes: int = 1) -> int:
+    """FLOPs of one training step: the backward pass costs twice the forward pass.
 
     Args:
-      model: the sizes.
-      rows: of the batch.
-      length: of source and target, in tokens.
-      passes: forward passes a batch; two with R-Drop.
+      model: sizes of the model.
+      rows: batch size.
+      length: source and target length.
+      forward_passes: forward passes per batch; two with R-Drop.
     """
-    return 3 * passes * rows * forward_flops(model, length, length)
+    return 3 * forward_passes * rows * forward_flops(model, length, length)
 
 
 @dataclasses.dataclass(frozen=True)
-class Shape:
-    """What the steps on batches of one shape cost."""
+class StepCost:
+    """Cost of the training step on batches of one shape."""
 
     rows: int
     length: int
     batches: int
-    """In an epoch."""
+    """Batches of this shape in an epoch."""
     flops: int
-    """Matrix products of one step, all devices together."""
-    cost: compiled_cost.Cost
-    """XLA's account, of one device."""
+    """Matmuls of one step on all devices together, by `step_flops`."""
+    xla_flops: float
+    """XLA's count for one device: every operation, but the body of a loop only once."""
+    memory: MemoryUsage
     seconds: float | None = None
-    """Of one step, measured; None when it was not."""
+    """Measured time of one step; None if it was not measured."""
+
+
+# Experiments without text.
 
 
 def experiment_of_lengths(
     config: Config, tokenizer: Tokenizer | None, mixture: Sequence[tuple[float, Lengths, Lengths]]
 ) -> compose.Experiment:
-    """The experiment on sentences of these lengths, all of one and the same token: shapes, plan
-    and time of the training steps are those of the real text, which need not be kept for it.
+    """Compose an experiment on sentences of given lengths that all repeat one token.
+
+    Batch shapes, memory and step time equal those of the real text, which need not be kept.
 
     Args:
       config: validated.
-      tokenizer: of the experiment, if it has one already; no sub-words are sampled.
-      mixture: for each corpus its weight and the lengths of its sources and targets.
+      tokenizer: tokenizer of the experiment, if there is one.
+      mixture: weight, source lengths and target lengths of each corpus.
 
     Raises:
-      InputError: when no pair is left, or for devices or micro-batches that do not fit.
+      InputError: if no sentence pair is left, or devices or micro-batches do not fit.
     """
 
     def side(lengths: Lengths) -> Side:
@@ -126,15 +122,10 @@ def experiment_of_lengths(
 def experiment_of_corpora(
     config: Config, tokenizer: Tokenizer | None, corpora: Sequence[tuple[float, Corpus]]
 ) -> compose.Experiment:
-    """The experiment on corpora that are tokenized already, without validation text.
-
-    Args:
-      config: validated.
-      tokenizer: of the experiment, if it has one already; no sub-words are sampled.
-      corpora: each with its weight.
+    """Compose an experiment on tokenized corpora, each with its weight, without validation.
 
     Raises:
-      InputError: when no pair is left, or for devices or micro-batches that do not fit.
+      InputError: if no sentence pair is left, or devices or micro-batches do not fit.
     """
     batches = Batches(corpora, config.data, config.training.seed)
     nothing = registry.Split(config.data.dataset, [], [])
@@ -143,89 +134,94 @@ def experiment_of_corpora(
 
 
 def experiment_of_shapes(config: Config) -> compose.Experiment:
-    """The experiment on batches of every shape that the config allows, without text or tokenizer.
+    """Compose an experiment with one batch of every shape that the config allows.
 
     Raises:
-      InputError: for devices or micro-batches that do not fit the config.
+      InputError: if devices or micro-batches do not fit the config.
     """
     lengths = np.array(config.data.bucket_lengths, np.int32)
     return experiment_of_lengths(config, None, [(1.0, lengths, lengths)])
 
 
 def batches_by_shape(experiment: compose.Experiment) -> Counter[tuple[int, int]]:
-    """How many batches of each (rows, length) an epoch has."""
+    """Number of batches of each (rows, length) in an epoch."""
     batches = experiment.data.train
     return Counter((batches.rows(one.length), one.length) for one in batches.plan(0))
 
 
-def compiled_shape(
-    experiment: compose.Experiment, rows: int, length: int, batches: int
-) -> tuple[jax.stages.Compiled, Shape]:
-    """The training step compiled for batches of one shape, and what it costs."""
+# The compiled step.
+
+
+def compile_step(
+    experiment: compose.Experiment, rows: int, length: int, batches: int = 1
+) -> tuple[jax.stages.Compiled, StepCost]:
+    """Compile the training step for batches of one shape; nothing is allocated or run."""
+    program = experiment.train_step.lower(
+        experiment.abstract_state, experiment.abstract_batch(rows, length)
+    ).compile()
     config = experiment.config
-    program, cost = compiled_cost.compiled(
-        experiment.train_step, experiment.abstract_state, experiment.abstract_batch(rows, length)
-    )
-    passes = 2 if config.training.r_drop else 1
-    flops = step_flops(config.model, rows, length, passes)
-    return program, Shape(rows, length, batches, flops, cost)
+    flops = step_flops(config.model, rows, length, 2 if config.training.r_drop else 1)
+    xla_flops = float(program.cost_analysis().get("flops", 0.0))
+    return program, StepCost(rows, length, batches, flops, xla_flops, memory_usage(program))
 
 
-def timed(
-    experiment: compose.Experiment, programs: list[tuple[jax.stages.Compiled, Shape]]
-) -> list[Shape]:
-    """The shapes with the measured seconds of a step, those first in which an epoch spends most.
+def time_steps(
+    experiment: compose.Experiment, programs: list[tuple[jax.stages.Compiled, StepCost]]
+) -> list[StepCost]:
+    """Time the steps, those that take most of an epoch first, for at most `TIMING_SECONDS`.
 
-    A step that would outlast `TIMING_SECONDS`, by its operations and what this machine's matrix
-    product does, is not begun. A shape's first step is not counted if there is time for more.
+    A step that would exceed the limit at this machine's matmul rate is not started. The fastest of
+    three steps counts, so that the first one may warm up.
     """
-    began, rate = time.monotonic(), product_flops()
-    by_work = sorted(programs, key=lambda pair: -pair[1].batches * pair[1].flops)
-    batches, where = experiment.data.train, sharding.batch_sharding(experiment.mesh)
-    places: dict[int, int] = {}
-    for place, planned in enumerate(batches.plan(0)):
-        places.setdefault(planned.length, place)
-    state, measured = None, []
-    for program, shape in by_work:
-        taken = []
-        least = shape.flops / rate / experiment.mesh.size
-        while len(taken) < 3:
-            expected = min(taken) if taken else least
+    began, rate = time.monotonic(), matmul_flops_per_second()
+    batches, batch_sharding = experiment.data.train, sharding.batch_sharding(experiment.mesh)
+    first_batch: dict[int, int] = {}
+    for index, planned in enumerate(batches.plan(0)):
+        first_batch.setdefault(planned.length, index)
+    state, costs = None, []
+    for program, cost in sorted(programs, key=lambda pair: -pair[1].batches * pair[1].flops):
+        seconds = []
+        lower_bound = cost.flops / rate / experiment.mesh.size
+        while len(seconds) < 3:
+            expected = min(seconds, default=lower_bound)
             if time.monotonic() - began + expected > TIMING_SECONDS:
                 break
             state = experiment.init_state() if state is None else state
-            batch = jax.device_put(batches[places[shape.length]], where)
+            batch = jax.device_put(batches[first_batch[cost.length]], batch_sharding)
             jax.block_until_ready((state, batch))
             before = time.monotonic()
             state, sums = program(state, batch)
             jax.block_until_ready((state, sums))
-            taken.append(time.monotonic() - before)
-        seconds = min(taken) if taken else None
-        measured.append(dataclasses.replace(shape, seconds=seconds))
-    return measured
+            seconds.append(time.monotonic() - before)
+        costs.append(dataclasses.replace(cost, seconds=min(seconds, default=None)))
+    return costs
 
 
-def mean_step_seconds(shapes: list[Shape]) -> float | None:
-    """Of an epoch's steps; a shape that was not measured takes as long for an operation as the
-    measured ones do. None when none was.
+def mean_step_seconds(costs: Sequence[StepCost]) -> float | None:
+    """Mean time of a step over an epoch; None if no shape was measured.
+
+    A shape that was not measured is assumed to run at the mean FLOP/s of those that were.
     """
-    known = [shape for shape in shapes if shape.seconds is not None]
-    if not known:
+    measured = [cost for cost in costs if cost.seconds is not None]
+    if not measured:
         return None
-    a_flop = sum(s.seconds * s.batches for s in known) / sum(s.flops * s.batches for s in known)
-    total = sum(s.batches * (s.flops * a_flop if s.seconds is None else s.seconds) for s in shapes)
-    return total / sum(s.batches for s in shapes)
+    total = sum(cost.seconds * cost.batches for cost in measured)
+    seconds_per_flop = total / sum(cost.flops * cost.batches for cost in measured)
+    total += sum(
+        cost.flops * cost.batches * seconds_per_flop for cost in costs if cost.seconds is None
+    )
+    return total / sum(cost.batches for cost in costs)
 
 
 @functools.cache
-def product_flops(size: int = 1024) -> float:
-    """Operations a second of this device's float32 matrix product [size, size] x [size, size]."""
+def matmul_flops_per_second(size: int = 1024) -> float:
+    """Fastest of five float32 matmuls `[size, size] x [size, size]` on this device."""
     matrix = jnp.ones((size, size), np.float32)
-    product = jax.jit(jnp.matmul)
-    jax.block_until_ready(product(matrix, matrix))
+    matmul = jax.jit(jnp.matmul)
+    jax.block_until_ready(matmul(matrix, matrix))
     fastest = np.inf
     for _ in range(5):
         before = time.monotonic()
-        jax.block_until_ready(product(matrix, matrix))
+        jax.block_until_ready(matmul(matrix, matrix))
         fastest = min(fastest, time.monotonic() - before)
     return 2 * size**3 / fastest

@@ -222,11 +222,11 @@ def _print_run(
     programs = []
     for (rows, length), count in sorted(costs.batches_by_shape(experiment).items()):
         _say(f"compiling the step for batches of {rows} x {length} tokens")
-        programs.append(costs.compiled_shape(experiment, rows, length, count))
+        programs.append(costs.compile_step(experiment, rows, length, count))
     shapes = [shape for _, shape in programs]
     limit = config.training.memory_limit_gib
     available = device_memory.available_bytes() if limit is None else int(limit * 2**30)
-    needed = max(shape.cost.peak_bytes for shape in shapes)
+    needed = max(shape.memory.peak_bytes for shape in shapes)
     # A machine's memory is in use by others too, and what does not fit there ends this process.
     room = available // 2 if device.platform == "cpu" else available
     untimed = "--notiming was given"
@@ -235,7 +235,7 @@ def _print_run(
     elif timing:
         untimed = f"a step takes longer than {costs.TIMING_SECONDS} s"
         _say(f"timing steps, for at most {costs.TIMING_SECONDS} s")
-        shapes = costs.timed(experiment, programs)
+        shapes = costs.time_steps(experiment, programs)
     steps = config.training.steps
     flops = sum(s.flops * s.batches for s in shapes) / sum(s.batches for s in shapes) * steps
     shapes = sorted(shapes, key=lambda shape: shape.length)
@@ -244,7 +244,7 @@ def _print_run(
     _print_flops(flops, parts)
     mean = costs.mean_step_seconds(shapes)
     if mean is None:
-        least = flops / costs.product_flops() / experiment.mesh.size
+        least = flops / costs.matmul_flops_per_second() / experiment.mesh.size
         print(f"  time      not measured: {untimed}; at the speed of this device's float32 matrix")
         print(f"            product the products alone take {duration(least)}")
     else:
@@ -264,7 +264,7 @@ def _print_run(
         "step_seconds": mean,
         "expected_seconds": None if mean is None else mean * steps,
         "shapes": [
-            {**dataclasses.asdict(shape), "peak_bytes": shape.cost.peak_bytes} for shape in shapes
+            {**dataclasses.asdict(shape), "peak_bytes": shape.memory.peak_bytes} for shape in shapes
         ],
     }
 
@@ -279,22 +279,22 @@ def _lengths(mixture: Mixture, train: Split) -> list[tuple[float, costs.Lengths,
     return found
 
 
-def _print_shapes(shapes: Sequence[costs.Shape]) -> None:
+def _print_shapes(shapes: Sequence[costs.StepCost]) -> None:
     """What a step costs on batches of each shape."""
     head = ["rows x length", "batches", "arguments", "temporaries", "peak"]
     head += ["products", "XLA's count", "a step"]
     rows = [head]
     for shape in shapes:
-        cost = shape.cost
+        memory = shape.memory
         rows.append(
             [
                 f"{shape.rows} x {shape.length}",
                 f"{shape.batches:,}",
-                byte_size(cost.argument_bytes),
-                byte_size(cost.temporary_bytes + cost.output_bytes),
-                byte_size(cost.peak_bytes),
+                byte_size(memory.argument_bytes),
+                byte_size(memory.temporary_bytes + memory.output_bytes),
+                byte_size(memory.peak_bytes),
                 f"{shape.flops:.2e} FLOPs",
-                f"{cost.flops:.2e} FLOPs",
+                f"{shape.xla_flops:.2e} FLOPs",
                 "not timed" if shape.seconds is None else f"{shape.seconds:.3g} s",
             ]
         )

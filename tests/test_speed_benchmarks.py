@@ -4,7 +4,6 @@ nobody.
 """
 
 import dataclasses
-import functools
 import importlib.util
 import itertools
 import json
@@ -20,7 +19,7 @@ import pytest
 from apps import run
 
 from experiments import costs
-from experiments.benchmarks import breakdown, load, matmul_rate, reporting, start, work
+from experiments.benchmarks import load, matmul_rate, reporting, start, work
 from experiments.benchmarks.alternating import (
     PROGRAMS,
     Effort,
@@ -290,37 +289,6 @@ def test_every_translation_has_exactly_as_many_tokens_as_the_work_says(beams):
     assert not (found[:, :-1] == 2).any()
 
 
-@pytest.mark.parametrize(
-    ("scope", "part"),
-    [
-        ("decoder/layer_1/cross_attention_residual/cross_attention.attend/dot", "attention"),
-        ("decoder/layer_1/cross_attention_residual/norm/add", "residual connections, layer norms"),
-        ("encoder/layer_0/feed_forward_residual/feed_forward/dot", "feed-forward networks"),
-        ("encoder/layer_0/feed_forward_residual/add", "residual connections, layer norms"),
-        ("embedding.logits/dot", "embeddings, logits"),
-        ("", "the rest"),
-    ],
-)
-def test_the_scope_of_an_operation_says_which_part_of_the_model_it_is_of(scope, part):
-    assert breakdown.part_of(f"jit(step)/jvp(Transformer)/{scope}", "the rest") == part
-
-
-@pytest.mark.parametrize(
-    "traced", [own.traced_training, functools.partial(own.traced_decoding, beams=2)]
-)
-def test_the_time_of_a_call_is_that_of_the_parts_of_the_model(traced):
-    call, text = traced(TINY, overrides={})
-    whole, parts = breakdown.measured(call, text, "the rest", calls=1)
-    assert whole > 0
-    assert {part for part, multiplies in parts if multiplies} == {
-        "attention",
-        "feed-forward networks",
-        "embeddings, logits",
-    }
-    assert {part for part, _ in parts} >= {"the rest", "residual connections, layer norms"}
-    assert all(milliseconds > 0 for milliseconds in parts.values())
-
-
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs the extra bench")
 def test_the_model_of_pytorch_has_as_many_parameters_as_this_program():
     from experiments.benchmarks.programs import pytorch
@@ -340,15 +308,19 @@ def test_the_model_of_pytorch_has_as_many_parameters_as_this_program():
 @pytest.mark.parametrize(
     ("module", "arguments", "message"),
     [
-        ("training", ["--works=W3"], "--works=W3: there are W1, W2"),
-        ("training", ["--only=Sockeye*"], "nothing has such a name; there are: PyTorch eager"),
-        ("training", ["--variant=plain"], "write NAME:FIELD=VALUE"),
-        ("training", ["--variant=x:model.dropuot=0"], "did you mean 'model.dropout'"),
-        ("training", ["--own=plain"], "--own=plain: write FIELD=VALUE"),
-        ("decoding", ["--own=model.dropuot=0"], "did you mean 'model.dropout'"),
-        ("training", ["--variant=x:model.attention_kernel=chunked"], "attention_dropout"),
-        ("training", ["--lengths=0"], "--lengths=0: '0' is not a whole number of at least 1"),
-        ("decoding", ["--beams=1,none"], "'none' is not a whole number of at least 1"),
+        ("training_speed", ["--works=W3"], "--works=W3: there are W1, W2"),
+        (
+            "training_speed",
+            ["--only=Sockeye*"],
+            "nothing has such a name; there are: PyTorch eager",
+        ),
+        ("training_speed", ["--variant=plain"], "write NAME:FIELD=VALUE"),
+        ("training_speed", ["--variant=x:model.dropuot=0"], "did you mean 'model.dropout'"),
+        ("training_speed", ["--own=plain"], "--own=plain: write FIELD=VALUE"),
+        ("decoding_speed", ["--own=model.dropuot=0"], "did you mean 'model.dropout'"),
+        ("training_speed", ["--variant=x:model.attention_kernel=chunked"], "attention_dropout"),
+        ("training_speed", ["--lengths=0"], "--lengths=0: '0' is not a whole number of at least 1"),
+        ("decoding_speed", ["--beams=1,none"], "'none' is not a whole number of at least 1"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_with_the_remedy(module, arguments, message):

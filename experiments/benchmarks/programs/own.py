@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from experiments import compiled_cost, compose, costs, user_cache
+from experiments import compose, costs, user_cache
 from experiments.benchmarks import matmul_rate, prepared, text
 from experiments.benchmarks.program import Program
 from experiments.benchmarks.settings import config_of
@@ -28,9 +28,6 @@ from transformer.text.lexicon import Lexicon
 from transformer.text.tokenizer import Tokenizer
 from transformer.training.step import Batch
 from transformer.translator import Translator
-
-Traced = tuple[Callable[[], None], str]
-"""A call that runs a compiled program to its end, and the text of that program."""
 
 
 def training(work: Work, overrides: Mapping[str, Any]) -> Program:
@@ -137,34 +134,6 @@ def decoding(work: Work, beams: int, overrides: Mapping[str, Any]) -> Program:
     return Program(call, _about(static["mesh"]))
 
 
-def traced_training(work: Work, overrides: Mapping[str, Any]) -> Traced:
-    """The calls of `training`, and the text of the program that they run."""
-    experiment = _experiment(work, overrides)
-    batch = experiment.on_mesh(Batch(*work.token_ids()))
-    state = experiment.init_state()
-    program = experiment.train_step.lower(state, batch).compile()
-
-    def call() -> None:
-        nonlocal state
-        state, sums = program(state, batch)
-        jax.block_until_ready((state, sums))
-
-    call()
-    return call, program.as_text()
-
-
-def traced_decoding(work: Work, beams: int, overrides: Mapping[str, Any]) -> Traced:
-    """Those of `decoding`, likewise."""
-    search, arguments, static = _search(work, beams, overrides)
-    program = search.lower(*arguments, **static).compile()
-
-    def call() -> None:
-        jax.block_until_ready(program(*arguments))
-
-    call()
-    return call, program.as_text()
-
-
 def _search(
     work: Work, beams: int, overrides: Mapping[str, Any]
 ) -> tuple[Callable[..., Hypotheses], tuple, dict[str, Any]]:
@@ -232,13 +201,10 @@ def _memory(experiment: compose.Experiment, batch: Batch) -> dict[str, int]:
     The step has been called before, so that it is not compiled again but found in the cache, and
     the peak memory of the process is that of a training.
     """
-    state = experiment.abstract_state
-    _, cost = compiled_cost.compiled(
-        experiment.train_step, state, experiment.abstract_batch(*batch.source.shape)
-    )
+    _, cost = costs.compile_step(experiment, *batch.source.shape)
     return {
-        "state_mib": cost.argument_bytes >> 20,
-        "temporaries_mib": cost.temporary_bytes >> 20,
+        "state_mib": cost.memory.argument_bytes >> 20,
+        "temporaries_mib": cost.memory.temporary_bytes >> 20,
     }
 
 
