@@ -15,7 +15,7 @@ from tensorflow_datasets.core import registered
 from tensorflow_datasets.core.download import downloader
 from tensorflow_datasets.testing import mocking
 
-from experiments.corpora import registry
+from experiments.corpora import registry, tfds_corpora
 from transformer.config import DataConfig
 from transformer.errors import InputError
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from experiments.corpora.pronouns import english, french, german, join, spans, word_forms
+from experiments.corpora.pronouns import english, french, german, join, spans, words
 from experiments.corpora.pronouns.adjectives import ADJECTIVES
 from experiments.corpora.pronouns.meaning import (
     Because,
@@ -30,7 +30,7 @@ from experiments.corpora.pronouns.verbs import VERBS
     ],
 )
 def test_words_are_split_by_the_documented_rule(text, expected):
-    assert word_forms(text) == expected
+    assert words(text) == expected
     assert [text[start:end] for start, end in spans(text)] == expected
 
 

@@ -20,7 +20,7 @@ from experiments.corpora.pronouns import (
     german,
     join,
     pronoun_metrics,
-    word_forms,
+    words,
 )
 from experiments.corpora.pronouns.adjectives import ADJECTIVES, compatible
 from experiments.corpora.pronouns.grammar import (
@@ -50,7 +50,7 @@ def as_features(example):
 
 def lemmas(text):
     known = {form: noun for noun in NOUNS.values() for form in (noun.singular, noun.plural) if form}
-    return {known[word].singular for word in word_forms(text.lower()) if word in known}
+    return {known[word].singular for word in words(text.lower()) if word in known}
 
 
 def drawn_meanings(count):
@@ -73,7 +73,7 @@ def test_words_of_a_sentence_are_the_tokens_of_the_grammar():
     for meaning in drawn_meanings(3_000):
         for language in (english, german, french):
             tokens = [token.text for token in language.sentence(meaning)]
-            assert word_forms(join(tokens)) == tokens
+            assert words(join(tokens)) == tokens
 
 
 # ------------------------------------------------------------------------------------ corpus
@@ -140,12 +140,12 @@ def test_twins_differ_in_the_reason_and_in_the_antecedent(language, split):
         assert (first.antecedent, first.distractor) != (second.antecedent, second.distractor)
         assert {first.subject_pronoun} == {second.subject_pronoun}
         if first.resolution:
-            assert word_forms(first.source)[first.pronoun].lower() == "it"
-            gold = {word_forms(each.target)[each.target_pronoun].lower() for each in pair}
+            assert words(first.source)[first.pronoun].lower() == "it"
+            gold = {words(each.target)[each.target_pronoun].lower() for each in pair}
             assert len(gold) == 2
             assert first.subject_pronoun in gold
             # Only the adjective differs in English.
-            differing = zip(word_forms(first.source), word_forms(second.source), strict=True)
+            differing = zip(words(first.source), words(second.source), strict=True)
             assert sum(one != other for one, other in differing) == 1
 
 
@@ -163,7 +163,7 @@ def test_baselines_stay_low(language, split):
 @pytest.mark.parametrize("split", SPLITS)
 def test_alignment_is_complete(language, split):
     for example in examples(language, split)[:10_000]:
-        source, target = word_forms(example.source), word_forms(example.target)
+        source, target = words(example.source), words(example.target)
         assert {i for i, _ in example.alignment} >= {
             i for i, word in enumerate(source) if word not in PUNCTUATION
         }

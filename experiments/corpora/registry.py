@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.corpora import embedded, text_files
+from experiments.corpora import embedded, text_files, tfds_corpora
 from experiments.pipeline.pairs import Pairs, directed
 from transformer.config import DataConfig
 from transformer.errors import InputError

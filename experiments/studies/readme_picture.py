@@ -17,7 +17,7 @@ import numpy as np
 from absl import flags
 
 from experiments.corpora import registry
-from experiments.corpora.pronouns import word_forms
+from experiments.corpora.pronouns import words
 from experiments.flags import run
 from transformer.arrays import Array, Float, Int, Params
 from transformer.config import Config
@@ -99,7 +99,7 @@ def best_head(translator: Translator, split: registry.Split) -> tuple[int, int, 
 
 def _tokens_of(pieces: list[str], text: str, word: int) -> list[int]:
     """The places of the sub-words of a word of the text."""
-    owners = words_of_pieces(pieces, word_forms(text))
+    owners = words_of_pieces(pieces, words(text))
     return [place for place, owner in enumerate(owners) if owner == word]
 
 

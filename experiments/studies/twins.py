@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.corpora.pronouns import word_forms
+from experiments.corpora.pronouns import words
 from transformer.arrays import BOS_ID, PAD_ID, Array, Bool, Int
 from transformer.errors import InputError
 from transformer.inspection.readout import LogitDifference
@@ -150,7 +150,7 @@ def _tokens(tokenizer: Tokenizer, example: Mapping[str, Any]) -> _Tokens:
     for side in ("source", "target"):
         [tokens] = tokenizer.encode([example[side]])
         ids.append(tokens)
-        owners.append(words_of_pieces(tokenizer.pieces(tokens), word_forms(example[side])))
+        owners.append(words_of_pieces(tokenizer.pieces(tokens), words(example[side])))
     return _Tokens(*ids, *owners)
 
 
@@ -185,7 +185,7 @@ def _row(example: Mapping[str, Any], own: _Tokens, twin: _Tokens) -> dict[str, A
 
 def _word_roles(example: Mapping[str, Any], adjective: int) -> list[str]:
     """The role of each word of the source."""
-    text = [word.lower() for word in word_forms(example["source"])]
+    text = [word.lower() for word in words(example["source"])]
     reason = range(text.index("because"), adjective + 1)
     roles = [f"rest of the {'reason' if at in reason else 'event'}" for at in range(len(text))]
     for noun in ("antecedent", "distractor"):
