@@ -137,7 +137,7 @@ figures.plot_decoding(greedy, vocabulary, title="Greedy search, step by step")
 # heads is not what any head does, and a weight says where a head reads, not why the model answers.
 #
 # The same in motion, as in the animation of *The Illustrated Transformer*: first the encoder, then
-# a frame for every step. (`animate_decoding` also writes a page whose frames are chosen by key.)
+# a frame for every step.
 
 # %%
 with tempfile.TemporaryDirectory() as folder:

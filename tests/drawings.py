@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every figure, of random sentences and of awkward ones, and what is written in it."""
+"""Every figure, drawn from random sentences with awkward tokens, and its texts."""
 
 import functools
 
@@ -22,7 +22,7 @@ def words(count, side):
 
 
 def softmax(scores):
-    """Over the last axis."""
+    """Softmax over the last axis."""
     shares = np.exp(scores - scores.max(-1, keepdims=True))
     return shares / shares.sum(-1, keepdims=True)
 
@@ -55,7 +55,7 @@ class Sentence:
         self.log = self.search(source, target)
 
     def search(self, source, target):
-        """A log as a search of two beams might leave it."""
+        """The log of a search with two beams."""
         ids = [4 + place % 5 for place in range(source)]
         steps, live = [], [((), 0.0)]
         for index in range(target):
@@ -140,7 +140,7 @@ DRAWN = {
         },
         x_label="step",
         y_label="loss (nats a token)",
-        levels={"the least that is possible": 0.33},
+        levels={"lower bound": 0.33},
         logarithmic=len(s.source) > 5,
     ),
     "logit_lens": lambda s: figures.plot_logit_lens(s.logits, s.vocabulary, s.target_in, s.ids),
@@ -172,33 +172,33 @@ DRAWN = {
 
 @functools.cache
 def drawn(name, size="short"):
-    """The figure, drawn once for all tests that only look at it."""
+    """The figure, drawn once for all tests that only read it."""
     return DRAWN[name](sentence(size))
 
 
 def panel(figure, label):
     """The axes of this name."""
-    [found] = [ax for ax in figure.axes if ax.get_label() == label]
-    return found
+    [ax] = [ax for ax in figure.axes if ax.get_label() == label]
+    return ax
 
 
 def values(figure, label=None):
-    """What a panel's heat map shows; of the only one unless named."""
+    """Values of a heat map; of the only one by default."""
     axes = [panel(figure, label)] if label else [ax for ax in figure.axes if ax.images]
     [image] = [image for ax in axes for image in ax.images]
     return image.get_array()
 
 
 def framed(figure):
-    """The cells in frames, by their names."""
+    """Names of the framed cells."""
     return sorted(p.get_gid() for ax in figure.axes for p in ax.patches if p.get_gid())
 
 
 def labels(axis):
-    """The texts along an axis."""
+    """Tick labels of an axis."""
     return [text.get_text() for text in axis.get_ticklabels()]
 
 
 def every_text(figure):
-    """All that is written in a figure."""
+    """All visible texts of a figure."""
     return [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]

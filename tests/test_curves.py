@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figure of curves: every point where it is, every line told from the others."""
+"""Curves: points, gaps, legend, scale and description."""
 
 import numpy as np
 import pytest
 from matplotlib.text import Text
 
 from transformer.errors import InputError
-from transformer.inspection.figures import describe, plot_curves
+from transformer.inspection.figures import describe, plot_curves, to_svg
 
 LABELS = {"x_label": "step", "y_label": "loss"}
 
@@ -18,8 +18,8 @@ def line(figure, name):
 
 
 def key(figure):
-    """The names beside the plane, from the top."""
-    return [text.get_text() for text in figure.axes[1].findobj(Text) if text.get_text()]
+    """The legend, from the top."""
+    return [text.get_text() for text in figure.content.findobj(Text) if text.get_text()]
 
 
 def test_a_curve_has_its_points_and_a_level_its_height():
@@ -28,42 +28,66 @@ def test_a_curve_has_its_points_and_a_level_its_height():
     assert set(line(figure, "level least").get_ydata()) == {0.5}
 
 
-def test_the_names_stand_in_the_order_in_which_the_lines_end():
+def test_the_legend_is_in_the_order_of_the_ends_of_the_lines():
     curves = {"low": ([0, 1], [9, 1]), "high": ([0, 1], [0, 5])}
     assert key(plot_curves(curves, **LABELS, levels={"middle": 3})) == ["high", "middle", "low"]
 
 
-def test_no_two_lines_look_alike_even_without_colours():
+def test_lines_are_distinguishable_without_colors():
     names = "abcd"
     figure = plot_curves({name: ([0, 1], [0, 1]) for name in names}, **LABELS)
     looks = {line(figure, f"curve {name}").get_linestyle() for name in names}
     assert len(looks) == len(names)
 
 
-def test_it_is_told_where_each_curve_begins_ends_and_turns():
+def test_the_description_has_the_ends_and_extremes_of_each_curve():
     figure = plot_curves({"a": ([1, 2, 9], [4, 1, 3])}, **LABELS, title="A loss")
     assert describe(figure) == (
         "A loss: loss over step. a: from 4 at 1 to 3 at 9, lowest 1 at 2, highest 4 at 1."
     )
 
 
+def test_values_that_are_not_finite_are_gaps_and_points_between_gaps_have_markers():
+    figure = plot_curves({"a": (range(6), [1, np.nan, 3, np.inf, 2, 5])}, **LABELS)
+    curve = line(figure, "curve a")
+    assert curve.get_markevery() == [0, 2]
+    assert "a: from 1 at 0 to 5 at 5, lowest 1 at 0, highest 5 at 5" in describe(figure)
+
+
+def test_many_points_make_a_small_file_that_keeps_the_peak():
+    ys = np.sin(np.arange(100_000) / 1000)
+    ys[50_123] = 30.0
+    figure = plot_curves({"a": (range(100_000), ys)}, **LABELS)
+    assert len(to_svg(figure)) < 300_000
+    assert "highest 30 at 50123" in describe(figure)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+@pytest.mark.parametrize("ys", [[2.0, 2.0], [0.0, 0.0], [-3.0, 4.0]])
+def test_values_of_any_size_and_constant_lines_have_ticks(scale, ys):
+    figure = plot_curves({"a": ([0, 1], np.array(ys) * scale)}, **LABELS)
+    [ax] = [ax for ax in figure.axes if ax.get_label() == "curves"]
+    assert len(ax.get_yticks()) >= 2
+
+
 def test_a_logarithmic_scale_is_one():
     figure = plot_curves({"a": ([0, 1], [1, 100])}, **LABELS, logarithmic=True)
-    assert figure.axes[0].get_yscale() == "log"
+    assert [ax.get_yscale() for ax in figure.axes if ax.get_label() == "curves"] == ["log"]
 
 
 @pytest.mark.parametrize(
     ("curves", "options", "words"),
     [
         ({}, {}, "curves is empty"),
-        ({"a": ([0, 1], [1])}, {}, "the heights of curve 'a' has shape"),
+        ({"a": ([0, 1], [1])}, {}, "y of curve 'a' has shape"),
         ({"a": ([], [])}, {}, "nothing to draw"),
-        ({"a": ([0, 1], [1, np.nan])}, {}, r"the heights of curve 'a'\[1\] is nan"),
-        ({"a": ([0, 3, 2], [1, 2, 3])}, {}, "the x of curve 'a' falls from 3 to 2"),
-        ({"a": ([0], [0.0])}, {"logarithmic": True}, "'a' has the height 0"),
-        ({"a": ([0], [1])}, {"logarithmic": True, "levels": {"b": -1}}, "'b' has the height -1"),
+        ({"a": ([0, 1], [np.nan, np.inf])}, {}, "curve 'a' has no finite y"),
+        ({"a": ([0, np.nan], [1, 2])}, {}, r"x of curve 'a'\[1\] is nan"),
+        ({"a": ([0, 3, 2], [1, 2, 3])}, {}, "x of curve 'a' falls from 3 to 2"),
+        ({"a": ([0], [0.0])}, {"logarithmic": True}, "'a' has the value 0"),
+        ({"a": ([0], [1])}, {"logarithmic": True, "levels": {"b": -1}}, "'b' has the value -1"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(curves, options, words):
+def test_invalid_curves_are_rejected(curves, options, words):
     with pytest.raises(InputError, match=words):
         plot_curves(curves, **LABELS, **options)

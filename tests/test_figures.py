@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures are told in words, are readable, and change nothing around."""
+"""Figures are described in words, readable, reproducible, and leave matplotlib's state alone."""
 
 import ast
 import base64
@@ -18,34 +18,35 @@ from PIL import Image
 
 from transformer.errors import InputError
 from transformer.inspection import figures
-from transformer.inspection.figures.style import DPI, shortened, shown
+from transformer.inspection.figures.style import DPI
+from transformer.inspection.figures.typesetting import printable, shortened
 
 QUICK = ("attention", "head_table", "beam_tree", "residual_flow")
-"""Drawn again in every run of the tests; the others where there is more time."""
+"""Drawn twice in the default tests; the others in the slow ones."""
 
 
-# What holds of every figure.
+# Every figure.
 
 
-def test_every_public_drawing_has_a_case():
+def test_every_public_figure_is_tested():
     public = {name.removeprefix("plot_") for name in figures.__all__ if name.startswith("plot_")}
     assert public == DRAWN.keys() - {"head_shares"}
 
 
 @pytest.mark.parametrize("size", ["short", "long"])
 @pytest.mark.parametrize("name", DRAWN)
-def test_nothing_is_written_over_the_edge_or_over_another_text(name, size):
+def test_no_text_crosses_the_edge_or_another_text(name, size):
     figure = drawn(name, size)
     renderer = FigureCanvasAgg(figure).get_renderer()
     texts = every_text(figure)
     boxes = np.array([text.get_window_extent(renderer).extents for text in texts])
     page = figure.bbox
     over = (boxes[:, :2] < -1).any(-1) | (boxes[:, 2:] > [page.width + 1, page.height + 1]).any(-1)
-    assert [texts[place].get_text() for place in np.flatnonzero(over)] == []
+    assert [texts[i].get_text() for i in np.flatnonzero(over)] == []
     low = np.maximum(boxes[:, None, :2], boxes[None, :, :2])
     high = np.minimum(boxes[:, None, 2:], boxes[None, :, 2:])
     shared = np.maximum(high - low, 0)
-    # A text's box has room for accents and descenders, which most texts do not have.
+    # The extent of a text includes accents and descenders, which most texts do not have.
     spans = boxes[:, 2:] - boxes[:, :2]
     smaller = np.minimum(spans[:, None], spans[None])
     covered = (shared > np.minimum(0.35 * smaller, 6)).all(-1)
@@ -54,26 +55,26 @@ def test_nothing_is_written_over_the_edge_or_over_another_text(name, size):
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_a_figure_is_told_in_words_and_the_words_are_in_its_files(name, tmp_path):
+def test_a_figure_has_a_description_which_its_files_contain(name, tmp_path):
     figure = drawn(name)
-    told = figures.describe(figure)
-    assert told.endswith(".")
-    assert 60 < len(told) < 2000
+    description = figures.describe(figure)
+    assert description.endswith(".")
+    assert 60 < len(description) < 2000
     figures.save(figure, tmp_path / "f.png", dpi=40)
     with Image.open(tmp_path / "f.png") as image:
-        assert image.text == {"Description": told}
+        assert image.text == {"Description": description}
     figures.save(figure, tmp_path / "f.svg")
     root = xml.etree.ElementTree.parse(tmp_path / "f.svg").getroot()
     assert root.get("role") == "img"
     assert root[0].tag.endswith("desc")
-    assert root[0].text == told
+    assert root[0].text == description
 
 
 @pytest.mark.parametrize(
     "name",
     [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in DRAWN],
 )
-def test_the_same_data_give_the_same_bytes(name, tmp_path):
+def test_equal_data_give_equal_bytes(name, tmp_path):
     files = []
     for copy in (Sentence(5, 4), Sentence(5, 4)):
         figure = DRAWN[name](copy)
@@ -81,10 +82,10 @@ def test_the_same_data_give_the_same_bytes(name, tmp_path):
             [figures.save(figure, tmp_path / f"f.{k}").read_bytes() for k in ("png", "svg")]
         )
     assert files[0] == files[1]
-    assert b"<dc:date>" not in files[0][1]
+    assert b"dc:date" not in files[0][1]
 
 
-def test_titles_and_names_are_shown_however_awkward_they_are(tmp_path):
+def test_any_string_can_be_a_title_a_name_or_a_token(tmp_path):
     for title in ["", "$a_{", "你", LONG_WORD * 4, "a\nb"]:
         figure = figures.plot_head_table({title or "x": [[1.0]]}, label=title, title=title)
         figures.save(figure, tmp_path / "f.png", dpi=40)
@@ -95,15 +96,15 @@ def test_titles_and_names_are_shown_however_awkward_they_are(tmp_path):
     assert token in figures.describe(figure)
 
 
-def test_long_descriptions_stay_short_enough_to_be_listened_to():
-    told = {name: len(figures.describe(drawn(name, "long"))) for name in DRAWN}
-    assert {name: length for name, length in told.items() if length > 2000} == {}
+def test_descriptions_of_long_sentences_are_at_most_2000_characters():
+    lengths = {name: len(figures.describe(drawn(name, "long"))) for name in DRAWN}
+    assert {name: length for name, length in lengths.items() if length > 2000} == {}
 
 
-# Around the figures.
+# Styles, files and notebooks.
 
 
-def test_no_style_is_changed_and_no_style_gets_in():
+def test_the_users_style_is_neither_changed_nor_used():
     with matplotlib.rc_context({"font.size": 30, "image.cmap": "gray", "text.parse_math": True}):
         before = dict(matplotlib.rcParams)
         figure = DRAWN["attention"](sentence("short"))
@@ -114,7 +115,7 @@ def test_no_style_is_changed_and_no_style_gets_in():
     assert sizes[0] == sizes[1]
 
 
-def test_pyplot_is_never_loaded_and_matplotlib_only_by_this_package():
+def test_pyplot_is_not_imported_and_matplotlib_only_by_figures():
     program = (
         "import sys; from transformer.inspection import search_log, html\n"
         "assert 'matplotlib' not in sys.modules\n"
@@ -137,7 +138,7 @@ def test_pyplot_is_never_loaded_and_matplotlib_only_by_this_package():
     assert importers == {"transformer/inspection/figures"}
 
 
-def test_a_notebook_shows_the_picture_with_its_description_as_alternative_text():
+def test_a_notebook_shows_the_figure_with_its_description_as_alternative_text():
     figure = drawn("masks")
     data, metadata = figure._repr_mimebundle_()
     assert metadata == {"image/png": {"alt": figures.describe(figure)}}
@@ -145,18 +146,18 @@ def test_a_notebook_shows_the_picture_with_its_description_as_alternative_text()
     assert figures.describe(figure) in data["text/plain"]
 
 
-def test_a_notebook_keeps_few_colours_that_are_nearly_those_of_the_figure(tmp_path):
+def test_a_notebook_stores_a_palette_that_is_close_to_the_colors_of_the_figure(tmp_path):
     figure = drawn("token_heads")
     kept = base64.b64decode(figure._repr_mimebundle_()[0]["image/png"])
-    whole = figures.save(figure, tmp_path / "figure.png", dpi=DPI)
-    assert len(kept) < len(whole.read_bytes()) / 2
+    full = figures.save(figure, tmp_path / "figure.png", dpi=DPI)
+    assert len(kept) < len(full.read_bytes()) / 2
     pixels = [
-        np.asarray(Image.open(file).convert("RGB"), float) for file in (io.BytesIO(kept), whole)
+        np.asarray(Image.open(file).convert("RGB"), float) for file in (io.BytesIO(kept), full)
     ]
     assert np.abs(pixels[0] - pixels[1]).max() <= 16, "of 255"
 
 
-def test_a_figure_is_saved_by_its_ending_into_a_folder_that_need_not_exist(tmp_path):
+def test_the_file_type_follows_from_the_ending_and_the_folder_is_made(tmp_path):
     path = figures.save(drawn("masks"), tmp_path / "new" / "f.pdf")
     assert path.read_bytes().startswith(b"%PDF")
     assert b"CreationDate" not in path.read_bytes()
@@ -164,14 +165,23 @@ def test_a_figure_is_saved_by_its_ending_into_a_folder_that_need_not_exist(tmp_p
         figures.save(drawn("masks"), tmp_path / "f.bmp")
 
 
-def test_tokens_are_shown_as_they_are_and_what_has_no_glyph_by_its_code_point():
-    assert [shown(token) for token in ("▁$x^2$", "שלום", "", "  ", "a b")] == [
+def test_the_text_of_an_svg_is_text_or_on_request_shapes():
+    figure = drawn("masks")
+    as_text, as_paths = figures.to_svg(figure), figures.to_svg(figure, text_as_paths=True)
+    assert as_text.startswith("<svg ") and as_paths.startswith("<svg ")
+    assert ">Attention masks</text>" in as_text
+    assert "<text" not in as_paths
+    assert "<metadata" not in as_text and "<metadata" not in as_paths
+
+
+def test_characters_without_a_glyph_are_shown_by_their_code_points():
+    assert [printable(token) for token in ("▁$x^2$", "שלום", "", "  ", "a b")] == [
         "▁$x^2$",
         "שלום",
         "(empty)",
         "␣␣",
         "a b",
     ]
-    assert shown("你\n\u200d") == "<4F60><A><200D>"
+    assert printable("你\n\u200d") == "<4F60><A><200D>"
     assert shortened(LONG_WORD, 0.8, 8).endswith("…")
     assert shortened("▁The", 0.8, 8) == "▁The"

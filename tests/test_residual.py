@@ -9,7 +9,7 @@ import pytest
 
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
-from transformer.inspection.residual import length, residual_flow
+from transformer.inspection.residual import residual_flow, vector_norm
 from transformer.inspection.trace import run
 from transformer.models import base
 from transformer.nn.capture import AttentionTrace, StackTrace
@@ -62,7 +62,7 @@ def test_the_flow_measures_the_vectors_of_a_hand_made_stream():
     flow = residual_flow(stack)
     assert flow.names == ("1 self-attention", "1 feed-forward")
     vectors = (flow.before, flow.added, flow.total, flow.after)
-    found = [length(own)[:, 0].tolist() for own in vectors]
+    found = [vector_norm(own)[:, 0].tolist() for own in vectors]
     assert found == [[5, 1], [3, 2], [4, 3], [1, 6]]
     np.testing.assert_allclose(flow.cosine()[:, 0], [0.8, 1], rtol=1e-6)
     for norm, mean, variance in (("post", [2, 1.5], [4, 2.25]), ("pre", [3.5, 0.5], [0.25, 0.25])):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cannot be drawn is refused with a reason."""
+"""Invalid arguments of figures are rejected with a reason."""
 
 import numpy as np
 import pytest
@@ -16,11 +16,11 @@ WRONG = {
         lambda: figures.plot_attention(UNIFORM[None], ROWS, KEYS),
         r"weights has shape \[1, 4, 5\], but must be \[T,S\]; leave out the batch axis",
     ),
-    "axes the wrong way round": (
+    "swapped axes": (
         lambda: figures.plot_attention(UNIFORM.T / UNIFORM.T.sum(-1, keepdims=True), ROWS, KEYS),
         "query_tokens has 4 tokens, but weights says that T is 5; .* queries before keys",
     ),
-    "scores in place of weights": (
+    "scores instead of weights": (
         lambda: figures.plot_attention(UNIFORM - 1, ROWS, KEYS),
         r"weights: row \[0\] sums to -4 with least weight -0.8",
     ),
@@ -60,15 +60,15 @@ WRONG = {
         lambda: figures.plot_patch_map([[0.0, 1.0]], "ab"),
         "tokens must be a list of strings, one a token, not 'ab'",
     ),
-    "a token that is not there": (
+    "a token out of range": (
         lambda: figures.plot_token_heads(UNIFORM[None], 4, ROWS, KEYS),
         "token is 4, but must be from 0 to 3",
     ),
-    "another normalisation": (
+    "another normalization": (
         lambda: figures.plot_token_heads(UNIFORM[None], 0, ROWS, KEYS, normalize="rows"),
         "normalize is 'rows', but must be 'keys' or 'heads'",
     ),
-    "a layer that is not there": (
+    "a layer out of range": (
         lambda: figures.plot_attention_grid(UNIFORM[None, None], ROWS, KEYS, layers=[1]),
         r"layers\[0\] is 1, but must be from 0 to 0",
     ),
@@ -78,13 +78,13 @@ WRONG = {
     ),
     "a gold pair outside": (
         lambda: figures.plot_alignment(UNIFORM, KEYS, ROWS, ROWS, gold={(0, 5)}),
-        "the source place of a gold pair is 5, but must be from 0 to 4",
+        "the source position of a gold pair is 5, but must be from 0 to 4",
     ),
     "another convention": (
         lambda: figures.plot_alignment(UNIFORM, KEYS, ROWS, ROWS, convention="output"),
         "convention is 'output', but must be 'predict' or 'read'",
     ),
-    "a query that sees nothing": (
+    "a query that attends to nothing": (
         lambda: figures.plot_attention_steps(
             *[np.ones((2, 3))] * 4, 0, ["a", "b"], mask=np.array([[False] * 2, [True] * 2])
         ),
@@ -94,7 +94,7 @@ WRONG = {
         lambda: figures.plot_logit_lens(np.zeros((2, 1, 3)), list("abc"), ["x"], [3]),
         r"target_out\[0\] is 3, but must be from 0 to 2",
     ),
-    "a target that is no distribution": (
+    "a target that is not a distribution": (
         lambda: figures.plot_output_distribution(
             np.zeros((1, 3)), list("abc"), ["x"], [1], target=[[0.5, 0.2, 0.2]], top_k=2
         ),
@@ -117,7 +117,7 @@ WRONG = {
     "no table": (lambda: figures.plot_head_table({}), "values is empty"),
     "no vectors": (lambda: figures.plot_vectors({}, []), "vectors is empty"),
     "no positions": (lambda: figures.plot_positional_encoding({}), "tables is empty"),
-    "a result that was not found": (
+    "a result out of range": (
         lambda: figures.plot_decoding(sentence("short").log, ["a"] * 40, result=2),
         "result is 2, but the search found 2",
     ),
@@ -125,13 +125,13 @@ WRONG = {
         lambda: figures.plot_beam_tree(sentence("short").log, ["a"] * 5),
         "vocabulary has 5 tokens, but the log has the id",
     ),
-    "a decoder layer that is not there": (
+    "a decoder layer out of range": (
         lambda: figures.plot_decoding(sentence("short").log, ["a"] * 40, layer=3),
         "layer is 3, but the decoder has 3, counted from 0",
     ),
     "another kind of animation": (
         lambda: figures.animate_decoding(sentence("short").log, ["a"] * 40, "x.mp4"),
-        r"x.mp4 ends in '.mp4'; an animation is saved as .gif or .html",
+        r"x.mp4 ends in '.mp4'; an animation is saved as .gif",
     ),
     "no time": (
         lambda: figures.animate_decoding(sentence("short").log, ["a"] * 40, "x.gif", seconds=0.0),
@@ -141,7 +141,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_cannot_be_drawn_is_refused_with_a_reason(case):
+def test_invalid_arguments_are_rejected_with_a_reason(case):
     draw, words = WRONG[case]
     with pytest.raises(InputError, match=words):
         draw()

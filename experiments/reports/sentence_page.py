@@ -271,7 +271,7 @@ def residual_stream(reading: Reading) -> Html:
 def _flow(side: str, flow: residual.ResidualFlow) -> list[Html]:
     name = side.capitalize()
     vectors = {"x": flow.before, "f(x)": flow.added, "x + f(x)": flow.total, "goes on": flow.after}
-    means = {key: residual.length(own).mean(-1) for key, own in vectors.items()}
+    means = {key: residual.vector_norm(own).mean(-1) for key, own in vectors.items()}
     places = range(1, len(flow.names) + 1)
     lines = [Series(key, places, own.tolist()) for key, own in means.items()]
     columns = [*means.values(), flow.cosine().mean(-1)]

@@ -2,7 +2,7 @@
 """The residual stream around every sub-layer: what comes in, what is added, what goes on.
 
 flow = residual_flow(trace.encoder)
-length(flow.added) / length(flow.before)
+norm(flow.added) / norm(flow.before)
 
 A sub-layer f adds its output to the stream x. With post-norm (the paper's) the stream goes on as
 LayerNorm(x + f(x)); with pre-norm as x + f(LayerNorm(x)).
@@ -41,7 +41,7 @@ class ResidualFlow:
 
     def cosine(self) -> Lengths:
         """Of x and x + f(x): 1 where the sub-layer turned nothing; 0 where one of them is 0."""
-        lengths = length(self.before) * length(self.total)
+        lengths = vector_norm(self.before) * vector_norm(self.total)
         return (self.before * self.total).sum(-1) / lengths.clip(1e-30)
 
     def normalised(self, config: TransformerConfig) -> Vectors:
@@ -79,6 +79,6 @@ def residual_flow(stack: StackTrace) -> ResidualFlow:
     )
 
 
-def length(vectors: Vectors) -> Lengths:
+def vector_norm(vectors: Vectors) -> Lengths:
     """Their Euclidean norms."""
     return (vectors**2).sum(-1) ** 0.5

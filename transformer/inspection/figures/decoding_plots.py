@@ -1,96 +1,91 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A film strip of decoding: what is read, where in the source, and what is predicted."""
+"""Decoding step by step, as a film strip or as an animation."""
 
 import dataclasses
+import io
 from collections.abc import Sequence
+from numbers import Real
 
 import numpy as np
+from etils import epath
+from matplotlib.image import AxesImage
+from matplotlib.patches import Rectangle
+from PIL import Image
 
 from transformer.arrays import Float
 from transformer.errors import InputError
 from transformer.inspection.figures import parts, style
-from transformer.inspection.figures.style import Picture
+from transformer.inspection.figures.style import DescribedFigure
+from transformer.inspection.figures.typesetting import listed, shortened
 from transformer.inspection.search_log import SearchLog
+from transformer.paths import absolute, write_atomic
 
 
 @dataclasses.dataclass(frozen=True)
-class Frame:
-    """One step on the way to one result."""
+class DecodingStep:
+    """One step of the search that led to a result."""
 
-    tokens: list[int]
-    """The most probable next tokens, the most probable first."""
-    probabilities: Float[np.ndarray, " k"]
-    reads: Float[np.ndarray, " S"] | None
-    """Encoder-decoder attention over the source, a mean over heads."""
+    top_tokens: list[int]
+    """Most probable next tokens, best first."""
+    top_probabilities: Float[np.ndarray, " k"]
+    weights: Float[np.ndarray, " S"] | None
+    """Cross-attention of the row; None for a model without attention."""
     chosen: int
     probability: float
     """Of the chosen token, which need not be among the most probable."""
 
-    @property
-    def listed(self) -> bool:
-        """Whether the chosen token is among the most probable."""
-        return self.chosen in self.tokens
 
-
-def frames_of(log: SearchLog, result: int, layer: int, head: int | None) -> list[Frame]:
+def decoding_steps(log: SearchLog, result: int, layer: int, head: int | None) -> list[DecodingStep]:
     """The steps that led to a result.
 
     Raises:
-      InputError: for a result, layer or head that is not there.
+      InputError: for a result, layer or head out of range.
     """
     if not -len(log.results) <= result < len(log.results):
         raise InputError(
             f"result is {result}, but the search found {len(log.results)}; give 0 for the best"
         )
-    found = log.results[result]
-    path, frames = log.path(result), []
-    totals = [log.steps[n].log_probs[beam] for n, beam in enumerate(path)] + [found.log_prob]
-    for index, beam in enumerate(path):
-        step = log.steps[index]
-        reads = None
+    best, path, steps = log.results[result], log.path(result), []
+    totals = [log.steps[i].log_probs[beam] for i, beam in enumerate(path)] + [best.log_prob]
+    for i, beam in enumerate(path):
+        step, weights = log.steps[i], None
         if step.cross_attention is not None:
-            reads = _mean_over_heads(step.cross_attention[beam], layer, head)
-        frames.append(
-            Frame(
-                step.top_tokens[beam].tolist(),
-                np.exp(step.top_log_probs[beam]),
-                reads,
-                found.tokens[index],
-                float(np.exp(totals[index + 1] - totals[index])),
+            weights = _head_weights(step.cross_attention[beam], layer, head)
+        steps.append(
+            DecodingStep(
+                top_tokens=step.top_tokens[beam].tolist(),
+                top_probabilities=np.exp(step.top_log_probs[beam]),
+                weights=weights,
+                chosen=best.tokens[i],
+                probability=float(np.exp(totals[i + 1] - totals[i])),
             )
         )
-    return frames
+    return steps
 
 
-def _mean_over_heads(
+def _head_weights(
     weights: Float[np.ndarray, "L N S"], layer: int, head: int | None
 ) -> Float[np.ndarray, " S"]:
-    for name, place, size in (("layer", layer, len(weights)), ("head", head, weights.shape[1])):
-        if place is not None and not -size <= place < size:
-            raise InputError(f"{name} is {place}, but the decoder has {size}, counted from 0")
+    """Weights of one head, or the mean of all heads of the layer."""
+    for name, index, size in (("layer", layer, len(weights)), ("head", head, weights.shape[1])):
+        if index is not None and not -size <= index < size:
+            raise InputError(f"{name} is {index}, but the decoder has {size}, counted from 0")
     return weights[layer].mean(0) if head is None else weights[layer, head]
 
 
-def words_of(vocabulary: Sequence[str], ids: Sequence[int]) -> list[str]:
-    """The tokens of these ids.
+def tokens_of(vocabulary: Sequence[str], ids: Sequence[int]) -> list[str]:
+    """Tokens of these ids.
 
     Raises:
       InputError: when the vocabulary is too short for one.
     """
-    short = [token for token in ids if token >= len(vocabulary)]
-    if short:
+    missing = [token for token in ids if token >= len(vocabulary)]
+    if missing:
         raise InputError(
-            f"vocabulary has {len(vocabulary)} tokens, but the log has the id {short[0]}; give "
+            f"vocabulary has {len(vocabulary)} tokens, but the log has the id {missing[0]}; give "
             "every token of the model's vocabulary, in the order of their ids"
         )
     return [vocabulary[token] for token in ids]
-
-
-def reading_of(layer: int, head: int | None, log: SearchLog) -> str:
-    """Whose attention is drawn, in words."""
-    depth, heads = log.steps[0].cross_attention.shape[1:3]
-    who = "mean of the heads" if head is None else f"head {head % heads + 1}"
-    return f"{who} of decoder layer {layer % depth + 1}"
 
 
 @style.styled
@@ -102,86 +97,166 @@ def plot_decoding(
     layer: int = -1,
     head: int | None = None,
     title: str = "Decoding, one token after the other",
-) -> Picture:
-    """A film strip: at each step what is read, where in the source, and what is predicted.
+) -> DescribedFigure:
+    """A film strip: the token read, the cross-attention and the predictions of every step.
 
     Args:
       log: of `search_log.record`.
       vocabulary: every token, in the order of their ids.
-      result: which of the results, from the best, 0.
-      layer: whose encoder-decoder attention.
-      head: of that layer; the mean of all unless given.
+      result: index of the result, 0 for the best.
+      layer: of the cross-attention.
+      head: of that layer; the mean of all by default.
       title: above the figure.
 
     Raises:
-      InputError: for a result, layer or head that is not there, or a vocabulary that is too short.
+      InputError: for a result, layer or head out of range, or a vocabulary that is too short.
     """
-    frames = frames_of(log, result, layer, head)
-    source = words_of(vocabulary, log.source)
-    chosen = words_of(vocabulary, [frame.chosen for frame in frames])
-    read = ["start", *chosen[:-1]]
-    top_k = len(frames[0].tokens)
-    cell, row, word = min(max(3.0 / len(source), 0.2), 0.4), 0.27, 0.92
-    labels = [f"{n + 1}   {text}" for n, text in enumerate(parts.read_predict(read, chosen))]
-    left = parts.label_width(labels) + 0.15
-    reads = frames[0].reads is not None
-    top = (parts.label_height(source, cell) if reads else 0.2) + 0.3
-    wide, high = (cell * len(source) if reads else 0.0), row * len(frames)
-    table = left + wide + (0.25 if reads else 0.0)
-    end = table + word * top_k + (0.0 if all(frame.listed for frame in frames) else word + 0.1)
-    width, height = end + parts.COLOUR_BAR_WIDTH, top + max(high, 0.9)
-    note = "The source was encoded once, before step 1. Framed: the token that was taken."
-    if reads:
-        note += f" Attention: {reading_of(layer, head, log)}."
-    picture = style.sheet(width, height, title, note)
-    content = style.canvas(picture, width, height)
-    if reads:
-        ax = style.axes(picture, left, top, wide, high)
-        ax.set_label("attention")
-        parts.heat(ax, np.stack([frame.reads for frame in frames]))
-        parts.lines_between_rows(ax, len(frames))
-        parts.column_labels(ax, source)
-        parts.row_labels(ax, labels)
-        heading = "where it reads in the source"
-        parts.unit_text(content, left, 0.0, heading, ha="left", color=style.SOFT)
-    ax = style.axes(picture, table, top, word * top_k, high)
-    ax.set_label("probabilities")
-    image = parts.heat(ax, np.stack([frame.probabilities for frame in frames]))
-    parts.lines_between_rows(ax, len(frames))
-    parts.words(image, [words_of(vocabulary, frame.tokens) for frame in frames])
-    for index, frame in enumerate(frames):
-        for place in np.flatnonzero(np.asarray(frame.tokens) == frame.chosen):
-            parts.outline(ax, index, place, style.VERMILION).set_gid(f"chosen {index}")
-        if not frame.listed:
-            text = style.shortened(chosen[index], word - 0.45, 7.5)
-            x, y = end - word + 0.04, top + row * (index + 0.5)
-            parts.unit_text(content, x, y, text, ha="left", fontsize=7.5, color=style.VERMILION)
-            said = f"{frame.probability:.2g}"
-            parts.unit_text(content, end, y, said, ha="right", fontsize=6.5, color=style.VERMILION)
-    if end > table + word * top_k:
-        parts.unit_text(
-            content, end - word + 0.04, top - 0.12, "taken", ha="left", color=style.SOFT
+    steps = decoding_steps(log, result, layer, head)
+    source = tokens_of(vocabulary, log.source)
+    chosen = tokens_of(vocabulary, [step.chosen for step in steps])
+    note = "The source is encoded once, before step 1. Framed: the chosen token."
+    if steps[0].weights is not None:
+        layers, heads = log.steps[0].cross_attention.shape[1:3]
+        heads_text = "mean of the heads" if head is None else f"head {head % heads + 1}"
+        note += f" Cross-attention: {heads_text} of decoder layer {layer % layers + 1}."
+    panels = _strip_panels(steps, source, chosen)
+    figure, images = parts.draw_panels(panels, title=title, note=note)
+    _write_predictions(images[-1], steps, vocabulary)
+    for image in images:
+        parts.separate_rows(image.axes, len(steps))
+    summary = listed(_step_summaries(steps, source, chosen), 12)
+    figure.description = (
+        f"{title}: {len(steps)} steps for a source of {len(source)} tokens, with log-probability "
+        f"{log.results[result].log_prob:.2f}. {summary}."
+    )
+    return figure
+
+
+def _strip_panels(
+    steps: list[DecodingStep], source: list[str], chosen: list[str]
+) -> list[parts.Panel]:
+    """Cross-attention, if there is any, and the most probable tokens of each step."""
+    pairs = parts.read_predict(["start", *chosen[:-1]], chosen)
+    rows, panels, height = [f"{i + 1}   {text}" for i, text in enumerate(pairs)], [], 0.27
+    if steps[0].weights is not None:
+        attention = parts.Panel(
+            values=np.stack([step.weights for step in steps]),
+            cell=(min(max(3.0 / len(source), 0.2), 0.4), height),
+            name="attention",
+            heading="cross-attention to the source",
+            rows=rows,
+            columns=source,
         )
-    if not reads:
-        parts.row_labels(ax, labels)
-    parts.unit_text(
-        content, table, top - 0.12, "most probable next tokens", ha="left", color=style.SOFT
+        panels, rows = [attention], None
+    unlisted = [
+        ""
+        if step.chosen in step.top_tokens
+        else f"{shortened(token, 0.7, 7.5)} {step.probability:.2g}"
+        for step, token in zip(steps, chosen, strict=True)
+    ]
+    predictions = parts.Panel(
+        values=np.stack([step.top_probabilities for step in steps]),
+        cell=(0.92, height),
+        name="probabilities",
+        heading="most probable next tokens",
+        rows=rows,
+        beside={"chosen": unlisted} if any(unlisted) else {},
+        color_bar="weight, probability",
     )
-    bar_height = max(min(high, 2.0), 0.9)
-    bar_left = end + 0.12
-    parts.colour_bar(picture, image, "weight, probability", bar_left, top, bar_height)
-    picture.description = _told(title, frames, source, chosen, log, result)
-    return picture
+    return [*panels, predictions]
 
 
-def _told(title, frames, source, chosen, log, result) -> str:
-    steps = []
-    for index, frame in enumerate(frames):
-        said = f"{chosen[index]!r} ({frame.probability:.2g})"
-        if frame.reads is not None:
-            said += f" reading most from {source[frame.reads.argmax()]!r}"
-        steps.append(said)
-    return (
-        f"{title}: {len(frames)} steps for a source of {len(source)} tokens, with log-probability "
-        f"{log.results[result].log_prob:.2f}. {parts.list_of(steps, 12)}."
+def _write_predictions(
+    image: AxesImage, steps: list[DecodingStep], vocabulary: Sequence[str]
+) -> None:
+    parts.write_tokens(image, [tokens_of(vocabulary, step.top_tokens) for step in steps])
+    for row, step in enumerate(steps):
+        if step.chosen in step.top_tokens:
+            column = step.top_tokens.index(step.chosen)
+            parts.outline(image.axes, row, column, style.VERMILION, f"chosen {row}")
+
+
+def _step_summaries(steps: list[DecodingStep], source: list[str], chosen: list[str]) -> list[str]:
+    summaries = []
+    for step, token in zip(steps, chosen, strict=True):
+        text = f"{token!r} ({step.probability:.2g})"
+        if step.weights is not None:
+            text += f" reading most from {source[step.weights.argmax()]!r}"
+        summaries.append(text)
+    return summaries
+
+
+def animate_decoding(
+    log: SearchLog,
+    vocabulary: Sequence[str],
+    path: epath.PathLike,
+    *,
+    result: int = 0,
+    layer: int = -1,
+    head: int | None = None,
+    seconds: Real = 1.0,
+) -> epath.Path:
+    """Save the film strip as a GIF that shows one more step at a time.
+
+    For an interactive page, see `views.replay`.
+
+    Args:
+      log: of `search_log.record`.
+      vocabulary: every token, in the order of their ids.
+      path: ends in ``.gif``.
+      result: index of the result, 0 for the best.
+      layer: of the cross-attention.
+      head: of that layer; the mean of all by default.
+      seconds: duration of a step.
+
+    Returns:
+      the path.
+
+    Raises:
+      InputError: as `plot_decoding`, for another file type, and for a duration that is not
+        positive.
+    """
+    path = absolute(path)
+    if path.suffix != ".gif":
+        raise InputError(f"{path} ends in {path.suffix!r}; an animation is saved as .gif")
+    if not seconds > 0:
+        raise InputError(f"seconds is {seconds}, but must be above 0")
+    figure = plot_decoding(log, vocabulary, result=result, layer=layer, head=head)
+    steps = decoding_steps(log, result, layer, head)
+    [table] = [ax for ax in figure.axes if ax.get_label() == "probabilities"]
+    box, right = table.get_position(), 1 - parts.COLOR_BAR_WIDTH / figure.get_figwidth()
+    frames = []
+    for shown in range(len(steps) + 1):
+        # A white cover hides the steps that have not happened yet.
+        size = right, box.height * (1 - shown / len(steps)) + 0.01
+        cover = Rectangle((0, box.y0 - 0.01), *size, color=style.PAPER)
+        cover.set_transform(figure.transFigure)
+        figure.add_artist(cover).set_zorder(10)
+        png = style.rendered(figure, "png", {"Software": None})
+        frames.append(Image.open(io.BytesIO(png)).convert("RGB"))
+        cover.remove()
+    source = tokens_of(vocabulary, log.source)
+    chosen = tokens_of(vocabulary, [step.chosen for step in steps])
+    summaries = enumerate(_step_summaries(steps, source, chosen), start=1)
+    comment = " ".join(f"Step {i} of {len(steps)}: predicts {text}." for i, text in summaries)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, _gif(frames, seconds, comment))
+    return path
+
+
+def _gif(frames: list[Image.Image], seconds: Real, comment: str) -> bytes:
+    """A GIF with one palette, so that no color changes between frames."""
+    # The last frame shows everything, so its colors are those of all frames.
+    palette = frames[-1].quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    first, *others = (frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames)
+    file = io.BytesIO()
+    first.save(
+        file,
+        format="GIF",
+        save_all=True,
+        append_images=others,
+        duration=[int(1000 * seconds)] * len(others) + [int(3000 * seconds)],
+        loop=0,
+        comment=comment.encode("utf-8"),
     )
+    return file.getvalue()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the figures demand of the arrays they are given, and what they say when it is not so."""
+"""Validation of the arguments of figures."""
 
 from collections.abc import Sequence
 
@@ -12,71 +12,83 @@ from transformer.inspection.attention_checks import ROW_SUM_TOLERANCE
 
 
 class Sizes:
-    """The size of every letter met so far, so that arrays which belong together are held to it."""
+    """Sizes of the named axes seen so far; every further argument must agree with them."""
 
     def __init__(self):
         self.known: dict[str, tuple[int, str]] = {}
 
-    def array(self, name: str, value: ArrayLike, letters: str) -> Float[np.ndarray, "..."]:
-        """The array in float64, with one axis a letter.
+    def array(
+        self, name: str, value: ArrayLike, axes: str, *, finite: bool = True
+    ) -> Float[np.ndarray, "..."]:
+        """Convert an argument to float64.
 
         Args:
           name: of the argument, for errors.
           value: anything NumPy can convert.
-          letters: of the axes, separated by spaces; the same letter always has the same size.
+          axes: names of the axes, separated by spaces; an axis has one size in all arguments.
+          finite: whether NaN and infinity are errors.
 
         Raises:
-          InputError: for another number of axes, a size that contradicts an earlier one, no
-            elements, or a value that is not finite.
+          InputError: for a wrong number of axes, a size that contradicts an earlier one, an empty
+            array, or a value that is not finite.
         """
-        found = self._shaped(name, value, letters)
+        array = self._shaped(name, value, axes)
         try:
-            found = found.astype(np.float64)
+            array = array.astype(np.float64)
         except (TypeError, ValueError):
             raise InputError(
-                f"{name} holds {found.dtype} values, but must hold real numbers"
+                f"{name} holds {array.dtype} values, but must hold real numbers"
             ) from None
-        if not np.isfinite(found).all():
-            place = np.argwhere(~np.isfinite(found))[0].tolist()
+        if finite and not np.isfinite(array).all():
+            index = np.argwhere(~np.isfinite(array))[0].tolist()
             raise InputError(
-                f"{name}{place} is {found[tuple(place)]}, but every value must be finite; look for "
+                f"{name}{index} is {array[tuple(index)]}, but every value must be finite; look for "
                 "the step that made it so"
             )
-        return found
+        return array
 
-    def mask(self, name: str, value: ArrayLike, letters: str) -> Bool[np.ndarray, "..."]:
-        """The array of booleans; true means "may attend".
+    def arrays(self, axes: str, **values: ArrayLike) -> list[Float[np.ndarray, "..."]]:
+        """Several arguments with the same axes, by name; see `array`."""
+        return [self.array(name, value, axes) for name, value in values.items()]
+
+    def mask(self, name: str, value: ArrayLike, axes: str) -> Bool[np.ndarray, "..."]:
+        """A boolean argument; true means "may attend".
 
         Raises:
           InputError: for another shape or type.
         """
-        found = self._shaped(name, value, letters)
-        if found.dtype != bool:
+        array = self._shaped(name, value, axes)
+        if array.dtype != bool:
             raise InputError(
-                f"{name} holds {found.dtype} values, but must be boolean, true where a query may "
+                f"{name} holds {array.dtype} values, but must be boolean, true where a query may "
                 "attend"
             )
-        return found
+        return array
 
-    def tokens(self, name: str, value: Sequence[str], letter: str) -> list[str]:
-        """One string for each of the letter's positions.
+    def tokens(self, name: str, value: Sequence[str], axis: str) -> list[str]:
+        """One string for each position of an axis.
 
         Raises:
           InputError: for anything else, or for another number of them.
         """
-        found = list(value)
-        if isinstance(value, str) or not all(isinstance(token, str) for token in found):
+        tokens = list(value)
+        if isinstance(value, str) or not all(isinstance(token, str) for token in tokens):
             raise InputError(f"{name} must be a list of strings, one a token, not {value!r}")
-        self._bind(name, letter, len(found), f"{len(found)} tokens")
-        return found
+        self._bind(name, axis, len(tokens), f"{len(tokens)} tokens")
+        return tokens
 
-    def index(self, name: str, value: int, letter: str) -> int:
-        """A place along the letter's axis, counted from its start even where given from its end.
+    def token_ids(self, name: str, value: ArrayLike, axis: str) -> list[int]:
+        """One id for each position of an axis, within the vocabulary (axis V, already known)."""
+        ids = self.array(name, value, axis).astype(int).tolist()
+        return [self.index(f"{name}[{i}]", token, "V") for i, token in enumerate(ids)]
+
+    def index(self, name: str, value: int, axis: str) -> int:
+        """A position along an axis; negative values count from the end.
 
         Raises:
-          InputError: when it is not there.
+          InputError: when it is out of range.
         """
-        size, _ = self.known[letter]
+        size, _ = self.known[axis]
         if not -size <= value < size:
             raise InputError(
                 f"{name} is {value}, but must be from 0 to {size - 1} (or from -{size} to -1, "
@@ -84,53 +96,75 @@ class Sizes:
             )
         return value % size
 
-    def count(self, name: str, value: int, letter: str) -> int:
-        """A number of things, of as many as the letter has.
+    def indices(self, name: str, values: Sequence[int] | None, axis: str) -> list[int]:
+        """Positions along an axis; all of them for None.
 
         Raises:
-          InputError: when it is not from 1 to that.
+          InputError: when there is none, or one is out of range.
         """
-        size, _ = self.known[letter]
+        if values is None:
+            return list(range(self.known[axis][0]))
+        if not len(values):
+            raise InputError(f"{name} is empty: there is nothing to draw; leave it out to draw all")
+        return [self.index(f"{name}[{i}]", value, axis) for i, value in enumerate(values)]
+
+    def count(self, name: str, value: int, axis: str) -> int:
+        """A number of elements of an axis.
+
+        Raises:
+          InputError: when it is not between 1 and the size of the axis.
+        """
+        size, _ = self.known[axis]
         if not 1 <= value <= size:
             raise InputError(f"{name} is {value}, but must be from 1 to {size}")
         return value
 
-    def _shaped(self, name: str, value: ArrayLike, letters: str) -> np.ndarray:
+    def _shaped(self, name: str, value: ArrayLike, axes: str) -> np.ndarray:
         try:
-            found = np.asarray(value)
+            array = np.asarray(value)
         except ValueError as error:
             raise InputError(f"{name} cannot be made an array: {error}") from None
-        axes = letters.split()
-        if found.ndim != len(axes):
-            more = "; leave out the batch axis" if found.ndim == len(axes) + 1 else ""
+        names = axes.split()
+        if array.ndim != len(names):
+            hint = "; leave out the batch axis" if array.ndim == len(names) + 1 else ""
             raise InputError(
-                f"{name} has shape {list(found.shape)}, but must be [{','.join(axes)}]{more}"
+                f"{name} has shape {list(array.shape)}, but must be [{','.join(names)}]{hint}"
             )
-        for axis, size in zip(axes, found.shape, strict=True):
-            self._bind(name, axis, size, f"shape {list(found.shape)}, [{','.join(axes)}]")
-        return found
+        for axis, size in zip(names, array.shape, strict=True):
+            self._bind(name, axis, size, f"shape {list(array.shape)}, [{','.join(names)}]")
+        return array
 
-    def _bind(self, name: str, letter: str, size: int, said: str) -> None:
+    def _bind(self, name: str, axis: str, size: int, has: str) -> None:
         if not size:
-            raise InputError(f"{name} has {said}: there is nothing to draw along {letter}")
-        known, by = self.known.setdefault(letter, (size, name))
+            raise InputError(f"{name} has {has}: there is nothing to draw along {axis}")
+        known, by = self.known.setdefault(axis, (size, name))
         if known != size:
             raise InputError(
-                f"{name} has {said}, but {by} says that {letter} is {known}; give arrays and "
+                f"{name} has {has}, but {by} says that {axis} is {known}; give arrays and "
                 "tokens of the same sentence, queries before keys"
             )
 
 
+def check_not_empty(name: str, values: object) -> None:
+    """Check that a mapping of named values has an entry.
+
+    Raises:
+      InputError: when it is empty.
+    """
+    if not values:
+        raise InputError(f"{name} is empty: there is nothing to draw; give at least one, by name")
+
+
 def check_distribution(name: str, rows: Float[np.ndarray, "... V"]) -> None:
-    """Rows that are probabilities over the vocabulary.
+    """Check that rows are probabilities over the vocabulary.
 
     Raises:
       InputError: naming the first row that is not.
     """
     wrong = (np.abs(rows.sum(-1) - 1) > ROW_SUM_TOLERANCE) | (rows < 0).any(-1)
     if wrong.any():
-        place = np.argwhere(wrong)[0].tolist()
+        index = np.argwhere(wrong)[0].tolist()
         raise InputError(
-            f"{name}{place} sums to {rows[tuple(place)].sum():.4g} with a lowest value of "
-            f"{rows[tuple(place)].min():.4g}, but must be probabilities over the vocabulary"
+            f"{name}{index} sums to {rows[tuple(index)].sum():.4g} with a lowest value of "
+            f"{rows[tuple(index)].min():.4g}, but must be probabilities over the vocabulary"
         )

@@ -1,214 +1,368 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts that figures are put together from: heat maps with labels, numbers and colour bars."""
+"""Building blocks of figures: the sheet with its title, labeled heat maps, and color bars.
 
+Positions and sizes are in inches from the top left corner and are computed from what is drawn, so
+nothing overlaps whatever the number of tokens.
+"""
+
+import dataclasses
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 from matplotlib.image import AxesImage
-from matplotlib.patches import Rectangle
+from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from transformer.arrays import Bool, Float
+from transformer.inspection.figures import style
 from transformer.inspection.figures.figure_checks import Sizes
-from transformer.inspection.figures.style import (
-    INK,
-    SIGNED,
-    SOFT,
-    WEIGHTS,
-    Picture,
-    axes,
-    beside_others,
-    ink_on,
+from transformer.inspection.figures.style import DescribedFigure
+from transformer.inspection.figures.typesetting import (
+    isolated,
+    printable,
     shortened,
-    shown,
     text_width,
+    wrapped,
 )
 
+MARGIN = 0.25
+HEADER = 0.62
+"""Height of a title of one line, with the space below it."""
 LONGEST_LABEL = 1.6
-"""Inches beyond which a token is cut."""
+"""Width beyond which a token is cut."""
+COLOR_BAR_WIDTH = 0.85
+"""Width of a color bar with its numbers, its label and the space before it."""
+GAP = 0.25
+"""Space between heat maps."""
 
 Limits = tuple[Real, Real]
+
+
+# The sheet.
+
+
+def sheet(width: Real, height: Real, title: str, note: str = "") -> DescribedFigure:
+    """An empty figure with a title above the content and a note below it.
+
+    The content has the given size. A title or note wider than that is broken into lines.
+    `figure.content` are axes without a frame, in inches from the top left of the content.
+    """
+    width = max(width + 2 * MARGIN, 4.2)
+    titles = wrapped(title, width - 2 * MARGIN, style.TITLE)
+    notes = wrapped(note, width - 2 * MARGIN, style.TEXT)
+    header = HEADER + 0.2 * max(len(titles) - 1, 0)
+    footer = MARGIN * 0.6 + (0.17 * len(notes) + 0.1 if notes else 0.0)
+    figure = DescribedFigure(figsize=(width, header + height + footer), dpi=style.DPI)
+    full = header + height + footer
+    figure.content = figure.add_axes((0, 0, 1, 1), label="content")
+    figure.content.set_xlim(-MARGIN, width - MARGIN)
+    figure.content.set_ylim(full - header, -header)
+    figure.content.set_axis_off()
+    for i, line in enumerate(titles):
+        y = 1 - (0.3 + 0.2 * i) / full
+        figure.text(MARGIN / width, y, line, fontsize=style.TITLE, va="center")
+    for i, line in enumerate(notes):
+        y = (footer - 0.1 - 0.17 * i) / full
+        figure.text(MARGIN / width, y, line, fontsize=style.TEXT, color=style.SOFT, va="top")
+    return figure
+
+
+def axes(
+    figure: DescribedFigure, left: Real, top: Real, width: Real, height: Real, name: str = ""
+) -> Axes:
+    """Axes at a position of the content."""
+    full_width, full_height = figure.get_size_inches()
+    lowest, _ = figure.content.get_ylim()
+    left, bottom = MARGIN + left, lowest - (top + height)
+    box = (left / full_width, bottom / full_height, width / full_width, height / full_height)
+    return figure.add_axes(box, label=name)
+
+
+def put_text(ax: Axes, x: Real, y: Real, text: str, **options) -> None:
+    """Printable text, centered unless the options say otherwise."""
+    text = "\n".join(map(printable, text.split("\n"))) if text else ""
+    ax.text(x, y, text, **({"ha": "center", "va": "center", "color": style.INK} | options))
+
+
+def put_box(ax: Axes, left: Real, top: Real, width: Real, height: Real, **options) -> None:
+    """A box with rounded corners."""
+    shape = {"boxstyle": "round,pad=0,rounding_size=0.05", "edgecolor": style.SOFT}
+    box = FancyBboxPatch((left, top), width, height, **(shape | {"linewidth": 0.6} | options))
+    ax.add_patch(box)
+
+
+# Heat maps with labels.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Panel:
+    """A heat map with its labels."""
+
+    values: Float[np.ndarray, "R C"]
+    cell: tuple[Real, Real]
+    """Width and height of a cell."""
+    name: str = ""
+    """Label of the axes, by which tests and callers find them."""
+    heading: str = ""
+    rows: Sequence[str] | None = None
+    columns: Sequence[str] | None = None
+    size: Real = style.TEXT
+    """Font size of the labels."""
+    hidden: Bool[np.ndarray, "R C"] | None = None
+    limits: Limits = (0.0, 1.0)
+    colors: Colormap = dataclasses.field(default_factory=lambda: style.WEIGHTS)
+    color_bar: str | None = None
+    """Label of the color bar; None for none."""
+    beside: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    """Columns of text right of the map: heading and one text a row."""
+
+    @property
+    def width(self) -> float:
+        """Of the map alone."""
+        return self.cell[0] * self.values.shape[1]
+
+    @property
+    def height(self) -> float:
+        """Of the map alone."""
+        return self.cell[1] * self.values.shape[0]
+
+    @property
+    def left(self) -> float:
+        """Width of the row labels."""
+        return label_width(self.rows, self.size) + 0.12 if self.rows else 0.0
+
+    @property
+    def above(self) -> float:
+        """Height of the column labels and headings."""
+        labels = label_height(self.columns, self.cell[0], self.size) if self.columns else 0.05
+        lines = max(heading.count("\n") + 1 for heading in (*self.beside, ""))
+        heading = 0.25 if self.heading else 0.0
+        return max(labels + heading, 0.16 * lines if self.beside else 0.0)
+
+    @property
+    def right(self) -> float:
+        """Width of all that follows the map."""
+        texts = sum(map(self._text_width, self.beside))
+        wide_heading = text_width(printable(self.heading), style.HEADING) - self.width
+        after = texts + (GAP if self.color_bar is None else COLOR_BAR_WIDTH)
+        return max(after, wide_heading + GAP)
+
+    def _text_width(self, heading: str) -> float:
+        texts = [*heading.split("\n"), *self.beside[heading]]
+        return 0.14 + max(text_width(printable(text), style.SMALL) for text in texts)
+
+    def draw(self, figure: DescribedFigure, left: Real, top: Real) -> AxesImage:
+        """Draw the map with its top left corner at this position of the content."""
+        ax = axes(figure, left, top, self.width, self.height, self.name)
+        image = heat(ax, self.values, self.limits, self.colors, self.hidden)
+        if self.rows:
+            row_labels(ax, self.rows, self.size)
+        if self.columns:
+            column_labels(ax, self.columns, self.size)
+        if self.heading:
+            y = top - self.above + 0.1
+            put_text(figure.content, left, y, self.heading, ha="left", fontsize=style.HEADING)
+        x, look = left + self.width, {"ha": "right", "fontsize": style.SMALL}
+        for heading, texts in self.beside.items():
+            x += self._text_width(heading)
+            put_text(figure.content, x, top - 0.05, heading, va="bottom", **look)
+            for row, text in enumerate(texts):
+                put_text(figure.content, x, top + self.cell[1] * (row + 0.5), text, **look)
+        if self.color_bar is not None:
+            height = max(min(self.height, 2.0), 0.9)
+            color_bar(figure, image, self.color_bar, x + 0.12, top, height)
+        return image
+
+
+def draw_panels(
+    panels: Sequence[Panel],
+    *,
+    title: str,
+    note: str = "",
+    abreast: int | None = None,
+    left: Real = 0.0,
+    top: Real = 0.0,
+    right: Real = 0.0,
+    below: Real = 0.0,
+    gap: Real = GAP,
+    least_width: Real = 0.0,
+) -> tuple[DescribedFigure, list[AxesImage]]:
+    """A figure of labeled heat maps, and the image of each.
+
+    Args:
+      panels: in reading order.
+      title: above the figure.
+      note: below the figure.
+      abreast: number of panels in a row; all of them by default.
+      left: free space for other drawings, as are `top`, `right` and `below`.
+      top: see `left`.
+      right: see `left`.
+      below: see `left`.
+      gap: space below a row of panels.
+      least_width: of the content.
+    """
+    abreast = abreast or len(panels)
+    corners, width, y = [], least_width, top
+    for start in range(0, len(panels), abreast):
+        row, x = panels[start : start + abreast], left
+        above = max(panel.above for panel in row)
+        for panel in row:
+            corners.append((x + panel.left, y + above))
+            x += panel.left + panel.width + panel.right
+        width = max(width, x + right)
+        bar = any(panel.color_bar is not None for panel in row)
+        y += above + max(*(panel.height for panel in row), 0.9 if bar else 0.0) + gap
+    figure = sheet(width, y - GAP + below + 0.05, title, note)
+    images = [panel.draw(figure, *corner) for panel, corner in zip(panels, corners, strict=True)]
+    return figure, images
 
 
 def heat(
     ax: Axes,
     values: Float[np.ndarray, "R C"],
     limits: Limits = (0.0, 1.0),
-    colours: Colormap = WEIGHTS,
+    colors: Colormap = style.WEIGHTS,
     hidden: Bool[np.ndarray, "R C"] | None = None,
 ) -> AxesImage:
-    """A heat map that fills its axes, one cell a value; hidden cells are white with a cross."""
-    shown = np.ma.array(values, mask=np.zeros(values.shape, bool) if hidden is None else hidden)
+    """A heat map that fills its axes; hidden cells are white with a cross."""
+    hidden = np.zeros(values.shape, bool) if hidden is None else hidden
+    low, high = limits
     image = ax.imshow(
-        shown,
-        cmap=colours,
-        vmin=limits[0],
-        vmax=limits[1],
+        np.ma.array(values, mask=hidden),
+        cmap=colors,
+        vmin=low,
+        vmax=high,
         aspect="auto",
         interpolation="nearest",
     )
     ax.set_xticks([])
     ax.set_yticks([])
-    if hidden is not None and hidden.any():
+    if hidden.any():
         rows, columns = np.nonzero(hidden)
-        size = 72 * min(cell_size(ax, values.shape)) * 0.3
-        ax.plot(columns, rows, "x", color=SOFT, markersize=min(size, 5), markeredgewidth=0.5)
+        size = min(72 * min(cell_size(ax, values.shape)) * 0.3, 5)
+        ax.plot(columns, rows, "x", color=style.SOFT, markersize=size, markeredgewidth=0.5)
     return image
 
 
+def signed(ax: Axes, values: Float[np.ndarray, "R C"], limit: Real) -> AxesImage:
+    """A heat map that is white at 0."""
+    return heat(ax, values, (-limit, limit), style.SIGNED)
+
+
 def cell_size(ax: Axes, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Inches that a cell of a heat map in these axes is wide and high."""
+    """Width and height of a cell of a heat map in these axes."""
     width, height = ax.figure.get_size_inches()
-    place = ax.get_position()
-    return place.width * width / shape[1], place.height * height / shape[0]
+    box = ax.get_position()
+    return box.width * width / shape[1], box.height * height / shape[0]
 
 
-def numbers(image: AxesImage, form: str = "{:.2f}", least: Real = -np.inf) -> None:
-    """Writes each cell's value into it, where it is at least so much."""
-    values = image.get_array()
-    ax = image.axes
+def write_numbers(image: AxesImage, form: str = "{:.2f}", lowest: Real = -np.inf) -> None:
+    """Write values of at least `lowest` into their cells."""
+    values, ax = image.get_array(), image.axes
     width, height = cell_size(ax, values.shape)
-    longest = max((_written(v, form) for v in values.compressed()), key=len, default="")
-    size = max(min(8.0, 72 * height * 0.6, 8 * 0.9 * width / text_width(longest or "0", 8)), 3.5)
+    longest = max((_formatted(value, form) for value in values.compressed()), key=len, default="0")
+    size = max(min(8.0, 72 * height * 0.6, 8 * 0.9 * width / text_width(longest, 8)), 3.5)
     for (row, column), value in np.ndenumerate(values):
-        if np.ma.is_masked(values[row, column]) or value < least:
-            continue
-        ink = ink_on(image.cmap(image.norm(value)))
-        ax.text(
-            column,
-            row,
-            _written(value, form),
-            ha="center",
-            va="center",
-            fontsize=size,
-            color=ink,
-        )
+        if not np.ma.is_masked(values[row, column]) and value >= lowest:
+            ink = style.ink_on(image.cmap(image.norm(value)))
+            put_text(ax, column, row, _formatted(value, form), fontsize=size, color=ink)
 
 
-def _written(value: Real, form: str) -> str:
-    """The value in this form; what rounds to 0 has no sign."""
+def _formatted(value: Real, form: str) -> str:
+    """The value without the sign of a number that is rounded to 0."""
     text = form.format(value)
     return text if any(digit in text for digit in "123456789") else text.replace("-", "")
 
 
-def words(image: AxesImage, tokens: Sequence[Sequence[str]]) -> None:
-    """Writes a token and the cell's value into each cell, the token cut to what has room."""
+def write_tokens(image: AxesImage, tokens: Sequence[Sequence[str]]) -> None:
+    """Write a token and the value into each cell; tokens are cut to fit."""
     values, ax = image.get_array(), image.axes
     width, height = cell_size(ax, values.shape)
-    size = min(7.5, 72 * height * 0.5)
-    room = width - text_width("0.00", size * 0.85) - 0.14
+    size = min(style.SMALL, 72 * height * 0.5)
+    free = width - text_width("0.00", size * 0.85) - 0.14
     for (row, column), value in np.ndenumerate(values):
-        ink = ink_on(image.cmap(image.norm(value)))
+        ink = style.ink_on(image.cmap(image.norm(value)))
         look = {"va": "center_baseline", "color": ink}
-        token = shortened(tokens[row][column], room, size)
+        token = shortened(tokens[row][column], free, size)
         ax.text(column - 0.5 + 0.04 / width, row, token, ha="left", fontsize=size, **look)
         x = column + 0.5 - 0.04 / width
         ax.text(x, row, f"{value:.2f}", ha="right", fontsize=size * 0.85, **look)
 
 
-def row_labels(ax: Axes, labels: Sequence[str], size: Real = 8) -> None:
-    """One label a row, left of the axes."""
+def row_labels(ax: Axes, labels: Sequence[str], size: Real = style.TEXT) -> None:
+    """Labels left of the rows."""
     size = min(size, 72 * cell_size(ax, (len(labels), 1))[1] * 0.85)
     ax.set_yticks(range(len(labels)), [shortened(label, LONGEST_LABEL, size) for label in labels])
     ax.tick_params(axis="y", length=0, labelsize=size, pad=3)
 
 
-def column_labels(ax: Axes, labels: Sequence[str], size: Real = 8) -> None:
-    """One label a column, above the axes; upright where they do not fit beside each other."""
-    size, upright = column_label_form(labels, cell_size(ax, (1, len(labels)))[0], size)
-    ax.set_xticks(
-        range(len(labels)),
-        [shortened(label, LONGEST_LABEL, size) for label in labels],
-        rotation=90 if upright else 0,
-    )
+def column_labels(ax: Axes, labels: Sequence[str], size: Real = style.TEXT) -> None:
+    """Labels above the columns, upright where they do not fit beside each other."""
+    size, upright = _column_label_form(labels, cell_size(ax, (1, len(labels)))[0], size)
+    texts = [shortened(label, LONGEST_LABEL, size) for label in labels]
+    ax.set_xticks(range(len(labels)), texts, rotation=90 if upright else 0)
     ax.tick_params(axis="x", length=0, labelsize=size, pad=3)
     ax.xaxis.tick_top()
 
 
-def column_label_form(labels: Sequence[str], cell: Real, size: Real = 8) -> tuple[Real, bool]:
-    """The size of the labels of columns that are so many inches wide, and whether they stand."""
+def _column_label_form(labels: Sequence[str], cell: Real, size: Real) -> tuple[Real, bool]:
+    """Font size of column labels, and whether they are upright."""
     upright = bool(label_width(labels, size) > cell * 0.95)
     return (min(size, 72 * cell * 0.85) if upright else size), upright
 
 
-def label_width(labels: Sequence[str], size: Real = 8) -> float:
-    """Inches that the labels of rows take."""
+def label_width(labels: Sequence[str], size: Real = style.TEXT) -> float:
+    """Width of row labels."""
     return max(text_width(shortened(label, LONGEST_LABEL, size), size) for label in labels)
 
 
-def label_height(labels: Sequence[str], cell: Real, size: Real = 8) -> float:
-    """Inches that the labels of columns so wide take."""
-    size, upright = column_label_form(labels, cell, size)
+def label_height(labels: Sequence[str], cell: Real, size: Real = style.TEXT) -> float:
+    """Height of the labels of columns of width `cell`."""
+    size, upright = _column_label_form(labels, cell, size)
     return (label_width(labels, size) if upright else size / 72) + 0.08
 
 
-def colour_bar(
-    picture: Picture, image: AxesImage, label: str, left: Real, top: Real, height: Real
-) -> Axes:
-    """A scale for the colours of a heat map, 0.12 inches wide with its numbers beside it."""
-    ax = axes(picture, left, top, 0.12, height)
-    bar = picture.colorbar(image, cax=ax)
+def color_bar(
+    figure: DescribedFigure, image: AxesImage, label: str, left: Real, top: Real, height: Real
+) -> None:
+    """The scale of a heat map, with its label."""
+    ax = axes(figure, left, top, 0.12, height)
+    bar = figure.colorbar(image, cax=ax)
     bar.outline.set_linewidth(0.5)
-    ax.tick_params(labelsize=7)
+    ax.tick_params(labelsize=style.TINY)
     if label:
-        label = shown(label)
-        at_once = max(int(len(label) * height / text_width(label, 7.5)), 8)
-        ax.set_ylabel("\n".join(textwrap.wrap(label, at_once)), fontsize=7.5)
+        label = printable(label)
+        characters = max(int(len(label) * height / text_width(label, style.SMALL)), 8)
+        ax.set_ylabel("\n".join(textwrap.wrap(label, characters)), fontsize=style.SMALL)
     low, high = image.get_clim()
     ticks = np.linspace(low, high, 3 if height < 1.5 or (low, high) != (0.0, 1.0) else 5)
     bar.set_ticks(ticks, labels=[f"{tick:.3g}" for tick in ticks])
-    return ax
 
 
-COLOUR_BAR_WIDTH = 0.85
-"""Inches that a colour bar takes with its numbers, its label and the space before it."""
-
-
-def outline(ax: Axes, row: Real, column: Real, colour: str, *, width: Real = 1.6) -> Rectangle:
+def outline(ax: Axes, row: Real, column: Real, color: str, name: str) -> None:
     """A frame around one cell of a heat map."""
-    return ax.add_patch(
-        Rectangle(
-            (column - 0.5, row - 0.5),
-            1,
-            1,
-            fill=False,
-            edgecolor=colour,
-            linewidth=width,
-            clip_on=False,
-            zorder=3,
-        )
-    )
+    look = {"fill": False, "edgecolor": color, "linewidth": 1.6, "clip_on": False, "zorder": 3}
+    ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, gid=name, **look))
+
+
+def separate_rows(ax: Axes, rows: int) -> None:
+    """White lines between the rows of a heat map."""
+    ax.hlines(np.arange(rows - 1) + 0.5, *ax.get_xlim(), color=style.PAPER, linewidth=1.5)
 
 
 def largest(*arrays: Float[np.ndarray, "..."]) -> float:
-    """The largest magnitude, for colours that are white at 0; never 0 itself."""
+    """The largest magnitude, the limit of a signed color scale; 1 where all values are 0."""
     return max((float(np.abs(array).max()) for array in arrays), default=0.0) or 1.0
 
 
-def signed(ax: Axes, values: Float[np.ndarray, "R C"], most: Real) -> AxesImage:
-    """A heat map of values of both signs, white at 0."""
-    return heat(ax, values, (-most, most), SIGNED)
-
-
-def lines_between_rows(ax: Axes, rows: int) -> None:
-    """White lines that keep the rows of a heat map apart."""
-    ax.hlines(np.arange(rows - 1) + 0.5, *ax.get_xlim(), color="white", linewidth=1.5)
-
-
-def list_of(things: Sequence[str], most: int = 8) -> str:
-    """The first of them in words, and how many more there are."""
-    listed = ", ".join(things[:most])
-    return listed + (f" and {len(things) - most} more" if len(things) > most else "")
-
-
 def read_predict(target_in: Sequence[str], target_out: Sequence[str]) -> list[str]:
-    """What the rows of a decoder are called: the token that is read, and the one it predicts.
+    """Labels of decoder rows: the token that is read and the token that is predicted.
 
     Raises:
-      InputError: when there are not equally many of both.
+      InputError: when their numbers differ.
     """
     sizes = Sizes()
     both = zip(
@@ -216,10 +370,4 @@ def read_predict(target_in: Sequence[str], target_out: Sequence[str]) -> list[st
         sizes.tokens("target_out", target_out, "T"),
         strict=True,
     )
-    return [f"{beside_others(read)} → {beside_others(predicted)}" for read, predicted in both]
-
-
-def unit_text(ax: Axes, x: Real, y: Real, text: str, **options) -> None:
-    """Text on a `canvas`, centred unless said otherwise."""
-    visible = "\n".join(map(shown, text.split("\n"))) if text else ""
-    ax.text(x, y, visible, **({"ha": "center", "va": "center", "color": INK} | options))
+    return [f"{isolated(read)} → {isolated(predicted)}" for read, predicted in both]

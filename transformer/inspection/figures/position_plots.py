@@ -1,22 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positional encodings, and what the product of two of them says about their distance."""
+"""Positional encodings, and the dot products of positions by their distance."""
 
 from collections.abc import Mapping
 
 import numpy as np
+from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
-from transformer.errors import InputError
+from transformer.arrays import Float
 from transformer.inspection.figures import parts, style
-from transformer.inspection.figures.figure_checks import Sizes
-from transformer.inspection.figures.style import Picture
+from transformer.inspection.figures.figure_checks import Sizes, check_not_empty
+from transformer.inspection.figures.style import DescribedFigure
+from transformer.inspection.figures.typesetting import printable
+
+WIDTH, SIDE = 3.6, 1.9
+"""Width of a table, and its height, which is the side of the other two plots."""
 
 
 @style.styled
 def plot_positional_encoding(
     tables: Mapping[str, ArrayLike], *, title: str = "Positional encoding"
-) -> Picture:
-    """Each table, the products of all pairs of its rows, and these products by distance.
+) -> DescribedFigure:
+    """Each table, the dot products of all pairs of its rows, and these products by distance.
 
     Args:
       tables: [T,D] by name, for example ``interleaved`` and ``halves`` of `positions.sinusoids`, or
@@ -26,78 +31,87 @@ def plot_positional_encoding(
     Raises:
       InputError: for no table, or for shapes that differ.
     """
+    check_not_empty("tables", tables)
     sizes = Sizes()
-    if not tables:
-        raise InputError("tables is empty: there is nothing to draw; give at least one, by name")
-    found = {name: sizes.array(f"tables[{name!r}]", pe, "T D") for name, pe in tables.items()}
-    length, width = next(iter(found.values())).shape
-
-    wide, high, square, gap, top = 3.6, 1.9, 1.9, 0.75, 0.3
-    step = high + 0.85
-    picture = style.sheet(
-        0.4 + wide + 2 * (gap + 0.3 + square),
-        top + step * len(found) - 0.2,
-        f"{title}, {length} positions of {width} numbers",
-        "Product of positions p and p + k, divided by its largest: for sinusoids the same at every "
-        "p, so the band has no height. It says how far, not which way.",
+    tables = {name: sizes.array(f"tables[{name!r}]", pe, "T D") for name, pe in tables.items()}
+    length, width = next(iter(tables.values())).shape
+    panels = []
+    for name, table in tables.items():
+        products = table @ table.T
+        panels += [
+            _panel(f"{name} table", printable(name), table, WIDTH),
+            _panel(f"{name} products", "dot product of two positions", products, SIDE),
+        ]
+    # The last plot of each row is a curve; an empty panel keeps its space.
+    title = f"{title}, {length} positions of {width} numbers"
+    note = (
+        "Dot product of positions p and p + k, divided by the largest: for sinusoids the same at "
+        "every p, so the band has no height. It shows the distance, not the direction."
     )
-    told = []
-    for number, (name, pe) in enumerate(found.items()):
-        here, at = top + step * number, 0.4
-        ax = style.axes(picture, at, here, wide, high)
-        ax.set_label(f"{name} table")
-        image = parts.signed(ax, pe, parts.largest(pe))
-        ax.set_title(style.shown(name))
-        _count(ax, "dimension", width, "position", length)
-        at += wide
-        parts.colour_bar(picture, image, "", at + 0.1, here, high)
-        at += gap + 0.3
-
-        products = pe @ pe.T
-        ax = style.axes(picture, at, here, square, high)
-        ax.set_label(f"{name} products")
-        image = parts.signed(ax, products, parts.largest(products))
-        ax.set_title("product of two positions")
-        _count(ax, "position", length, "position", length)
-        at += square
-        parts.colour_bar(picture, image, "", at + 0.1, here, high)
-        at += gap + 0.3
-
-        ax = style.axes(picture, at, here, square, high)
-        ax.set_label(f"{name} distances")
-        by_distance = [np.diagonal(products, k) / parts.largest(products) for k in range(length)]
-        mean, low, up = (
-            np.array([reduce(values) for values in by_distance])
-            for reduce in (np.mean, np.min, np.max)
-        )
-        ax.fill_between(np.arange(length), low, up, color=style.SKY, alpha=0.5, linewidth=0)
-        ax.plot(np.arange(length), mean, color=style.BLUE, linewidth=1.4)
-        ax.axhline(0, color=style.FAINT, linewidth=0.6, zorder=0)
-        ax.set_title("by distance k")
-        ax.set_xticks(_few(length))
-        ax.set_xlabel("k", fontsize=7.5)
-        ax.tick_params(labelsize=7)
-        told.append(
-            f"{name}: the product of neighbours is {mean[min(1, length - 1)]:.2f} of that of a "
-            f"position with itself, of the farthest two {mean[-1]:.2f}; over the positions it "
-            f"varies by at most {float((up - low).max()):.2g}"
-        )
-    picture.description = (
-        f"{title}, {length} positions of {width} numbers, as heat maps with the products of all "
-        f"pairs of positions. {'; '.join(told)}."
+    figure, images = parts.draw_panels(
+        panels, title=title, note=note, abreast=2, left=0.4, right=SIDE + 0.2, gap=0.6
     )
-    return picture
+    items = []
+    for i, (name, table) in enumerate(tables.items()):
+        table_axes, product_axes = (image.axes for image in images[2 * i : 2 * i + 2])
+        _number_axes(table_axes, "dimension", width, length)
+        _number_axes(product_axes, "position", length, length)
+        items.append(f"{name}: " + _draw_by_distance(figure, product_axes, name, table @ table.T))
+    figure.description = (
+        f"{title}, as heat maps with the dot products of all pairs of positions. "
+        f"{'; '.join(items)}."
+    )
+    return figure
 
 
-def _count(ax, across: str, columns: int, down: str, rows: int) -> None:
-    """Numbered axes."""
+def _panel(name: str, heading: str, values: Float[np.ndarray, "R C"], width: float) -> parts.Panel:
+    limit = parts.largest(values)
+    return parts.Panel(
+        values=values,
+        cell=(width / values.shape[1], SIDE / values.shape[0]),
+        name=name,
+        heading=heading,
+        limits=(-limit, limit),
+        colors=style.SIGNED,
+        color_bar="",
+    )
+
+
+def _draw_by_distance(
+    figure: DescribedFigure, beside: Axes, name: str, products: Float[np.ndarray, "T T"]
+) -> str:
+    """Draw mean and range of the products by distance; return a description."""
+    length = len(products)
+    diagonals = [np.diagonal(products, k) / parts.largest(products) for k in range(length)]
+    mean = np.array([values.mean() for values in diagonals])
+    low = np.array([values.min() for values in diagonals])
+    high = np.array([values.max() for values in diagonals])
+    box = beside.get_position()
+    left = box.x1 + parts.COLOR_BAR_WIDTH / figure.get_figwidth()
+    ax = figure.add_axes((left, box.y0, SIDE / figure.get_figwidth(), box.height))
+    ax.set_label(f"{name} distances")
+    ax.fill_between(np.arange(length), low, high, color=style.SKY, alpha=0.5, linewidth=0)
+    ax.plot(np.arange(length), mean, color=style.BLUE, linewidth=1.4)
+    ax.axhline(0, color=style.FAINT, linewidth=0.6, zorder=0)
+    ax.set_title("by distance k", loc="left")
+    ax.set_xticks(_ticks(length))
+    ax.set_xlabel("k", fontsize=style.SMALL)
+    ax.tick_params(labelsize=style.TINY)
+    return (
+        f"the product of neighbors is {mean[min(1, length - 1)]:.2f} of that of a position with "
+        f"itself, of the farthest two {mean[-1]:.2f}; over the positions it varies by at most "
+        f"{float((high - low).max()):.2g}"
+    )
+
+
+def _number_axes(ax: Axes, label: str, columns: int, rows: int) -> None:
     for axis, size in ((ax.xaxis, columns), (ax.yaxis, rows)):
-        axis.set_ticks(_few(size), map(str, _few(size)))
-    ax.tick_params(labelsize=7)
-    ax.set_xlabel(across, fontsize=7.5, labelpad=1)
-    ax.set_ylabel(down, fontsize=7.5, labelpad=1)
+        axis.set_ticks(_ticks(size), map(str, _ticks(size)))
+    ax.tick_params(labelsize=style.TINY)
+    ax.set_xlabel(label, fontsize=style.SMALL, labelpad=1)
+    ax.set_ylabel("position", fontsize=style.SMALL, labelpad=1)
 
 
-def _few(size: int) -> list[int]:
-    """The first, the middle and the last of so many places."""
+def _ticks(size: int) -> list[int]:
+    """First, middle and last index."""
     return sorted({0, size // 2, size - 1})

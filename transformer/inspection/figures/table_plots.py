@@ -1,28 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One number a head, a site, or a token: head tables, patch maps, attributions; and masks."""
+"""Numbers by head, by position and by token: head tables, patching maps, attributions, masks."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Real
 
 import numpy as np
-from matplotlib.colors import ListedColormap
+from matplotlib.colors import Colormap, ListedColormap
 from numpy.typing import ArrayLike
 
-from transformer.errors import InputError
+from transformer.arrays import Float
 from transformer.inspection.figures import parts, style
-from transformer.inspection.figures.figure_checks import Sizes
-from transformer.inspection.figures.style import Picture
+from transformer.inspection.figures.figure_checks import Sizes, check_not_empty
+from transformer.inspection.figures.style import DescribedFigure
+from transformer.inspection.figures.typesetting import listed, printable
 
-
-def _scale(values: list[np.ndarray], limits: tuple[Real, Real] | None):
-    """From 0 for values of one sign, white at 0 for values of both."""
-    low, high = (min(v.min() for v in values), max(v.max() for v in values))
-    if limits is not None:
-        return limits, style.SIGNED if limits[0] == -limits[1] else style.WEIGHTS
-    if low < 0:
-        most = max(-low, high)
-        return (-most, most), style.SIGNED
-    return (0.0, float(high) or 1.0), style.WEIGHTS
+LONGEST_ANNOTATED = 16
+"""Columns of a map with wide cells that have their numbers written into them."""
 
 
 @style.styled
@@ -33,58 +26,64 @@ def plot_head_table(
     form: str = "{:.2f}",
     limits: tuple[Real, Real] | None = None,
     title: str = "One number for every head",
-) -> Picture:
-    """A number for each head of each layer, side by side for each kind of attention.
+) -> DescribedFigure:
+    """A number for each head of each layer, one table for each kind of attention.
 
     Args:
-      values: [L,N] by name, for example ``encoder``, ``decoder`` and ``cross``; depths and numbers
-        of heads may differ.
+      values: [L,N] by name, for example ``encoder``, ``decoder`` and ``cross``; numbers of layers
+        and heads may differ.
       label: what the number is, with its unit.
-      form: how it is written.
-      limits: of the colours; from 0, or symmetric about it, unless given.
+      form: format of the numbers.
+      limits: of the colors; by default from 0, or symmetric if there are negative numbers.
       title: above the figure.
 
     Raises:
-      InputError: for no table, or one that has not two axes.
+      InputError: for no table, or one that does not have two axes.
     """
-    if not values:
-        raise InputError("values is empty: there is nothing to draw; give at least one, by name")
+    check_not_empty("values", values)
     tables = {
         name: Sizes().array(f"values[{name!r}]", table, "L N") for name, table in values.items()
     }
-    limits, colours = _scale(list(tables.values()), limits)
-    cell, row, left, top, gap = 0.48, 0.32, 0.62, 0.55, 0.4
-    deepest = max(len(table) for table in tables.values())
-    spans = [
-        max(cell * table.shape[1], style.text_width(style.shown(name), 9))
-        for name, table in tables.items()
-    ]
-    width = left + sum(spans) + gap * (len(spans) - 1) + parts.COLOUR_BAR_WIDTH + 0.1
-    height = max(row * deepest, 0.9)
-    picture = style.sheet(width, top + height, title)
-    content = style.canvas(picture, width, top + height)
-    at, told = left, []
-    for (name, table), span in zip(tables.items(), spans, strict=True):
-        wide = cell * table.shape[1]
-        ax = style.axes(picture, at, top, wide, row * len(table))
-        ax.set_label(name)
-        image = parts.heat(ax, table, limits, colours)
-        parts.numbers(image, form)
-        parts.column_labels(ax, [str(head + 1) for head in range(table.shape[1])])
-        word = "layer " if at == left else ""
-        parts.row_labels(ax, [f"{word}{layer + 1}" for layer in range(len(table))])
-        parts.unit_text(content, at + wide / 2, 0.08, name, fontsize=9)
-        at += span + gap
-        layer, head = np.unravel_index(table.argmax(), table.shape)
-        told.append(
-            f"{name}, {table.shape[0]} layers by {table.shape[1]} heads: highest "
-            f"{form.format(table.max())} at layer {layer + 1} head {head + 1}, lowest "
-            f"{form.format(table.min())}, mean {form.format(table.mean())}"
+    limits, colors = _color_scale(list(tables.values()), limits)
+    panels = [
+        parts.Panel(
+            values=table,
+            cell=(0.48, 0.32),
+            name=name,
+            heading=name,
+            rows=[f"{'layer ' if i == 0 else ''}{layer + 1}" for layer in range(len(table))],
+            columns=[str(head + 1) for head in range(table.shape[1])],
+            limits=limits,
+            colors=colors,
+            color_bar=label if i == len(tables) - 1 else None,
         )
-    parts.unit_text(content, left - 0.1, top - 0.12, "head", ha="right", color=style.SOFT)
-    parts.colour_bar(picture, image, label, at - gap + 0.12, top, min(height, 1.8))
-    picture.description = f"{title} ({label}). {'; '.join(told)}."
-    return picture
+        for i, (name, table) in enumerate(tables.items())
+    ]
+    figure, images = parts.draw_panels(panels, title=title, note="Columns: heads.")
+    for image in images:
+        parts.write_numbers(image, form)
+    items = [_highest_head(name, table, form) for name, table in tables.items()]
+    figure.description = f"{title} ({label}). {'; '.join(items)}."
+    return figure
+
+
+def _highest_head(name: str, table: Float[np.ndarray, "L N"], form: str) -> str:
+    layer, head = np.unravel_index(table.argmax(), table.shape)
+    return (
+        f"{name}, {table.shape[0]} layers by {table.shape[1]} heads: highest "
+        f"{form.format(table.max())} at layer {layer + 1} head {head + 1}, lowest "
+        f"{form.format(table.min())}, mean {form.format(table.mean())}"
+    )
+
+
+def _color_scale(
+    tables: list[Float[np.ndarray, "_ _"]], limits: tuple[Real, Real] | None
+) -> tuple[tuple[Real, Real], Colormap]:
+    """From 0 for nonnegative values; symmetric, white at 0, otherwise."""
+    low, high = min(table.min() for table in tables), max(table.max() for table in tables)
+    if limits is None:
+        limits = (-max(-low, high), max(-low, high)) if low < 0 else (0.0, float(high) or 1.0)
+    return limits, style.SIGNED if limits[0] == -limits[1] else style.WEIGHTS
 
 
 @style.styled
@@ -93,54 +92,46 @@ def plot_patch_map(
     tokens: Sequence[str],
     *,
     label: str = "share of the difference restored",
-    title: str = "Patching the residual stream, site by site",
-) -> Picture:
-    """What overwriting one site of the residual stream does to the answer.
+    title: str = "Activation patching of the residual stream",
+) -> DescribedFigure:
+    """Effect of patching the residual stream at each layer and position.
 
     Args:
       effect: [L+1,S]: at the stack's input, then after each layer; 0 changes nothing, 1 restores
-        the other answer wholly.
+        the clean answer.
       tokens: S labels.
-      label: what the effect is measured as.
+      label: what the effect is measured in.
       title: above the figure.
 
     Raises:
-      InputError: for shapes that do not belong together.
+      InputError: for shapes that do not match.
     """
     sizes = Sizes()
     effect = sizes.array("effect", effect, "L+1 S")
     tokens = sizes.tokens("tokens", tokens, "S")
     sites = ["input", *(f"after layer {layer}" for layer in range(1, len(effect)))]
-    # The first row at the bottom: what happens runs upwards, as in the paper's figure 1.
-    drawn, names = effect[::-1], sites[::-1]
-    cell = 0.44 if len(tokens) <= 12 else 0.33
-    row = 0.32
-    left = parts.label_width(names) + 0.12
-    top = parts.label_height(tokens, cell) + 0.05
-    wide, high = cell * len(tokens), row * len(sites)
-    picture = style.sheet(
-        left + wide + parts.COLOUR_BAR_WIDTH + 0.1,
-        top + max(high, 1.1),
-        title,
-        "What is found depends on the pair of sentences and on the measure.",
+    limit = max(1.0, parts.largest(effect))
+    panel = parts.Panel(
+        # The input is at the bottom, as in figure 1 of the paper.
+        values=effect[::-1],
+        cell=(0.44 if len(tokens) <= LONGEST_ANNOTATED else 0.33, 0.32),
+        rows=sites[::-1],
+        columns=tokens,
+        limits=(-limit, limit),
+        colors=style.SIGNED,
+        color_bar=label,
     )
-    ax = style.axes(picture, left, top, wide, high)
-    most = max(1.0, parts.largest(effect))
-    image = parts.signed(ax, drawn, most)
-    parts.numbers(image)
-    parts.row_labels(ax, names)
-    parts.column_labels(ax, tokens)
-    parts.colour_bar(picture, image, label, left + wide + 0.15, top, max(high, 1.1))
+    note = "The result depends on the pair of sentences and on the metric."
+    figure, [image] = parts.draw_panels([panel], title=title, note=note)
+    parts.write_numbers(image)
     order = np.argsort(-np.abs(effect), axis=None, kind="stable")[:4]
-    told = [
-        f"{effect[site, s]:.2f} at {tokens[s]!r}, {sites[site]}"
-        for site, s in zip(*np.unravel_index(order, effect.shape), strict=True)
-    ]
-    picture.description = (
-        f"{title}: {len(sites)} places in the stack by {len(tokens)} tokens ({label}). The largest "
-        f"effects: {'; '.join(told)}."
+    largest = zip(*np.unravel_index(order, effect.shape), strict=True)
+    items = [f"{effect[site, s]:.2f} at {tokens[s]!r}, {sites[site]}" for site, s in largest]
+    figure.description = (
+        f"{title}: {len(sites)} levels of the stack by {len(tokens)} tokens ({label}). The largest "
+        f"effects: {'; '.join(items)}."
     )
-    return picture
+    return figure
 
 
 @style.styled
@@ -151,12 +142,12 @@ def plot_attribution(
     target_out: Sequence[str],
     *,
     label: str = "nats",
-    title: str = "What each prediction is attributed to",
-) -> Picture:
-    """How much each source and each prefix token adds to a prediction.
+    title: str = "Attribution of each prediction",
+) -> DescribedFigure:
+    """Contribution of every source and prefix token to each prediction.
 
     Args:
-      attribution: [R,S+T], a row for each prediction: first over the source, then over the prefix.
+      attribution: [R,S+T], one row a prediction: first over the source, then over the prefix.
       source: S tokens.
       prefix: T tokens that the decoder reads.
       target_out: R predicted tokens.
@@ -164,54 +155,55 @@ def plot_attribution(
       title: above the figure.
 
     Raises:
-      InputError: for shapes that do not belong together.
+      InputError: for shapes that do not match.
     """
     sizes = Sizes()
     values = sizes.array("attribution", attribution, "R S+T")
     source = sizes.tokens("source", source, "S")
     prefix = sizes.tokens("prefix", prefix, "T")
     rows = sizes.tokens("target_out", target_out, "R")
-    sizes.tokens("source and prefix together", [*source, *prefix], "S+T")
-    few = len(source) + len(prefix) <= 16
-    cell = 0.44 if few else 0.21
-    row = 0.32 if few else 0.21
-    gap = 0.18
-    left = parts.label_width([*rows, "predicts"]) + 0.2
-    top = max(parts.label_height(source, cell), parts.label_height(prefix, cell)) + 0.3
-    high = row * len(rows)
-    width = left + cell * (len(source) + len(prefix)) + gap + parts.COLOUR_BAR_WIDTH
-    height = top + max(high, 0.9)
-    picture = style.sheet(width, height, title, "Blue: against the prediction; vermilion: for it.")
-    content = style.canvas(picture, width, height)
-    most, at = parts.largest(values), left
-    for name, tokens, part in (
-        ("source", source, values[:, : len(source)]),
-        ("prefix that the decoder reads", prefix, values[:, len(source) :]),
-    ):
-        wide = cell * len(tokens)
-        ax = style.axes(picture, at, top, wide, high)
-        ax.set_label(name.split(" ")[0])
-        image = parts.signed(ax, part, most)
-        if few:
-            parts.numbers(image)
-        parts.column_labels(ax, tokens)
-        if at == left:
-            parts.row_labels(ax, rows)
-        parts.unit_text(content, at, 0.0, name, ha="left", color=style.SOFT)
-        at += wide + gap
-    parts.unit_text(content, left - 0.1, top - 0.1, "predicts", ha="right", color=style.SOFT)
-    parts.colour_bar(picture, image, label, at, top, max(min(high, 2.0), 0.9))
-    everything = [*(f"source {t!r}" for t in source), *(f"prefix {t!r}" for t in prefix)]
-    told = [
-        f"{rows[r]!r} most to {everything[np.abs(values[r]).argmax()]} "
-        f"({values[r][np.abs(values[r]).argmax()]:+.2f})"
-        for r in range(len(rows))
+    tokens = sizes.tokens("source and prefix together", [*source, *prefix], "S+T")
+
+    annotated = len(tokens) <= LONGEST_ANNOTATED
+    limit = parts.largest(values)
+    shared = {
+        "cell": (0.44, 0.32) if annotated else (0.21, 0.21),
+        "limits": (-limit, limit),
+        "colors": style.SIGNED,
+    }
+    panels = [
+        parts.Panel(
+            values=values[:, : len(source)],
+            name="source",
+            heading="source",
+            rows=rows,
+            columns=source,
+            **shared,
+        ),
+        parts.Panel(
+            values=values[:, len(source) :],
+            name="prefix",
+            heading="prefix that the decoder reads",
+            columns=prefix,
+            color_bar=label,
+            **shared,
+        ),
     ]
-    picture.description = (
+    note = "Rows: predicted tokens. Blue: against the prediction; vermilion: for it."
+    figure, images = parts.draw_panels(panels, title=title, note=note)
+    for image in images if annotated else ():
+        parts.write_numbers(image)
+    names = [*(f"source {token!r}" for token in source), *(f"prefix {token!r}" for token in prefix)]
+    largest = np.abs(values).argmax(-1)
+    items = [
+        f"{row!r} most to {names[at]} ({values[r, at]:+.2f})"
+        for r, (row, at) in enumerate(zip(rows, largest, strict=True))
+    ]
+    figure.description = (
         f"{title}, over {len(source)} source and {len(prefix)} prefix tokens, in {label}: "
-        f"{parts.list_of(told, 10)}."
+        f"{listed(items, 10)}."
     )
-    return picture
+    return figure
 
 
 @style.styled
@@ -221,70 +213,109 @@ def plot_masks(
     *,
     source_mask: ArrayLike,
     causal: ArrayLike,
-    title: str = "Who may attend to whom",
-) -> Picture:
+    title: str = "Attention masks",
+) -> DescribedFigure:
     """The masks of encoder, decoder and encoder-decoder attention.
 
     Args:
-      source: S tokens, padding included.
+      source: S tokens, with padding.
       target_in: T tokens that the decoder reads.
       source_mask: [S], false where the source is padding.
       causal: [T,T], true where a target position may attend.
       title: above the figure.
 
     Raises:
-      InputError: for shapes that do not belong together, or masks that are not boolean.
+      InputError: for shapes that do not match, or masks that are not boolean.
     """
     sizes = Sizes()
     keys = sizes.mask("source_mask", source_mask, "S")
     causal = sizes.mask("causal", causal, "T T")
     source = sizes.tokens("source", source, "S")
     target = sizes.tokens("target_in", target_in, "T")
-    panels = {
+    masks = {
         "encoder": (np.broadcast_to(keys, (len(source), len(source))), source, source),
         "decoder": (causal, target, target),
         "encoder-decoder": (np.broadcast_to(keys, (len(target), len(source))), target, source),
     }
-    longest = max(len(source), len(target))
-    cell = min(max(2.2 / longest, 0.13), 0.36)
-    size = min(8, 72 * cell * 0.85)
-    label = max(parts.label_width(source, size), parts.label_width(target, size)) + 0.12
-    heads = max(parts.label_height(source, cell, size), parts.label_height(target, cell, size))
-    top = heads + 0.32
-    spans = [cell * len(columns) for _, _, columns in panels.values()]
-    gap = 0.25
-    width = sum(spans) + 3 * label + 2 * gap
-    height = top + cell * longest
+    cell = min(max(2.2 / max(len(source), len(target)), 0.13), 0.36)
+    panels = [
+        parts.Panel(
+            values=mask.astype(float),
+            cell=(cell, cell),
+            name=name,
+            heading=name,
+            rows=rows,
+            columns=columns,
+            size=min(style.TEXT, 72 * cell * 0.85),
+            hidden=~mask,
+            colors=ListedColormap([style.PAPER, style.SKY]),
+        )
+        for name, (mask, rows, columns) in masks.items()
+    ]
     note = (
         "Rows: queries; columns: keys. Filled with a dot: may attend. White with a cross: may not; "
-        "its weight is exactly 0. A padded query computes something that nobody reads."
+        "its weight is exactly 0. The output of a padded query is not used."
     )
-    picture = style.sheet(width, height, title, note)
-    content = style.canvas(picture, width, height)
-    at, told = 0.0, []
-    for (name, (mask, rows, columns)), wide in zip(panels.items(), spans, strict=True):
-        at += label
-        ax = style.axes(picture, at, top, wide, cell * len(rows))
-        ax.set_label(name)
-        parts.heat(
-            ax, mask.astype(float), (0.0, 1.0), ListedColormap([style.PAPER, style.SKY]), ~mask
-        )
-        dots = np.argwhere(mask)
-        ax.plot(
-            dots[:, 1],
-            dots[:, 0],
-            ".",
-            color=style.INK,
-            markersize=min(72 * cell * 0.25, 4),
-            markeredgewidth=0,
-        )
-        parts.row_labels(ax, rows, size)
-        parts.column_labels(ax, columns, size)
-        parts.unit_text(content, at + wide / 2, 0.05, name, fontsize=9)
-        at += wide + gap
-        told.append(f"{name} {mask.sum()} of {mask.size} pairs")
-    picture.description = (
-        f"{title}: pairs of query and key that may attend: {', '.join(told)}. The decoder's "
-        f"positions may attend to themselves and what comes before, padding is never attended to."
+    figure, images = parts.draw_panels(panels, title=title, note=note)
+    size = min(72 * cell * 0.25, 4)
+    for image, (mask, _, _) in zip(images, masks.values(), strict=True):
+        rows, columns = np.nonzero(mask)
+        image.axes.plot(columns, rows, ".", color=style.INK, markersize=size, markeredgewidth=0)
+    counts = [f"{name} {mask.sum()} of {mask.size} pairs" for name, (mask, _, _) in masks.items()]
+    figure.description = (
+        f"{title}: pairs of query and key that may attend: {', '.join(counts)}. The decoder's "
+        "positions may attend to themselves and to earlier ones, and no position to padding."
     )
-    return picture
+    return figure
+
+
+@style.styled
+def plot_vectors(
+    vectors: Mapping[str, ArrayLike],
+    tokens: Sequence[str],
+    *,
+    title: str = "The vector of every token",
+) -> DescribedFigure:
+    """Vectors of every token (embeddings, positions, keys, a memory) with a common color scale.
+
+    Args:
+      vectors: [T,D] by name; D may differ.
+      tokens: T labels.
+      title: above the figure.
+
+    Raises:
+      InputError: for no table, or for shapes that do not match.
+    """
+    check_not_empty("vectors", vectors)
+    tables = {}
+    for name, values in vectors.items():
+        sizes = Sizes()  # tables may differ in D, so each has separate sizes
+        tables[name] = sizes.array(f"vectors[{name!r}]", values, "T D")
+        labels = sizes.tokens("tokens", tokens, "T")
+    limit, abreast = parts.largest(*tables.values()), min(len(tables), 3)
+    height = min(max(3.6 / len(labels), 0.13), 0.24)
+    panels = [
+        parts.Panel(
+            values=table,
+            cell=(2.9 / table.shape[1], height),
+            name=printable(name),
+            heading=f"{printable(name)}, {table.shape[1]} numbers",
+            rows=labels if i % abreast == 0 else None,
+            size=min(style.TEXT, 72 * height * 0.8),
+            limits=(-limit, limit),
+            colors=style.SIGNED,
+            color_bar="" if i == abreast - 1 else None,
+        )
+        for i, (name, table) in enumerate(tables.items())
+    ]
+    note = "Rows: tokens; columns: dimensions. All tables have the same color scale."
+    figure, _ = parts.draw_panels(panels, title=title, note=note, abreast=abreast)
+    items = []
+    for name, table in tables.items():
+        lengths = np.linalg.norm(table, axis=-1)
+        items.append(
+            f"{printable(name)}: {table.shape[1]} numbers a token, lengths from "
+            f"{lengths.min():.2f} to {lengths.max():.2f}"
+        )
+    figure.description = f"{title}, for {len(labels)} tokens. {'; '.join(items)}."
+    return figure
