@@ -135,7 +135,7 @@ def all_or_none(what: str) -> Iterator[None]:
         yield
     except (InputError, OSError) as error:
         problem = error
-    anywhere = processes.any_problem(None if problem is None else str(problem), what)
+    anywhere = processes.first_error(None if problem is None else str(problem), what)
     if problem is not None:
         raise problem
     if anywhere is not None:

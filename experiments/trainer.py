@@ -17,8 +17,7 @@ from experiments.pipeline.batching import in_order
 from experiments.profiling import Profile
 from transformer import sharding
 from transformer.arrays import EOS_ID, PAD_ID, Params
-from transformer.checkpoints import workdir_files
-from transformer.checkpoints.checkpoint_files import Score
+from transformer.checkpoints import selection, workdir_files
 from transformer.checkpoints.manager import Checkpoints
 from transformer.errors import InputError
 from transformer.text.metrics import corpus_scores
@@ -253,7 +252,8 @@ class Trainer:
         values |= split.own_metrics(hypotheses)
         self.meta["validation"] = values
         self.meta["validated_at"] = self.step
-        score, best = Score(config.training.best_by)(values), self.meta["best_score"]
+        score = selection.score(values, config.training.best_by)
+        best = self.meta["best_score"]
         if best is None or score > best:
             self.meta["best_score"], self.meta["validations_since_best"] = score, 0
         else:

@@ -28,50 +28,50 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("part", [7, 999_999, 2**20])
 def test_the_standard_s_own_examples_in_parts_of_any_size(folder, part, monkeypatch):
-    monkeypatch.setattr(integrity, "_PART", part)
+    monkeypatch.setattr(integrity, "_CHUNK_BYTES", part)
     expected = {"a/.hidden": NOTHING, "a/b/abc": ABC, "million": MILLION}
-    assert integrity.of_files(folder) == expected
+    assert integrity.directory_digests(folder) == expected
 
 
 def test_some_files_may_be_left_out_by_their_path(folder):
-    assert integrity.of_files(folder, ("million", "abc")).keys() == {"a/.hidden", "a/b/abc"}
+    assert integrity.directory_digests(folder, ("million", "abc")).keys() == {"a/.hidden", "a/b/abc"}
 
 
 def test_the_first_difference_is_named():
     same = {"a": "1", "b": "2"}
-    assert integrity.difference(same, dict(same)) is None
-    assert integrity.difference(same, {"b": "2"}) == "file a is missing"
-    assert integrity.difference(same, {"a": "1", "b": "3"}) == "file b is not what was written"
-    assert integrity.difference(same, {**same, "c": "3"}) == "file c is not what was written"
+    assert integrity.first_difference(same, dict(same)) is None
+    assert integrity.first_difference(same, {"b": "2"}) == "file a is missing"
+    assert integrity.first_difference(same, {"a": "1", "b": "3"}) == "file b does not match its digest"
+    assert integrity.first_difference(same, {**same, "c": "3"}) == "file c does not match its digest"
 
 
 @pytest.fixture
 def record(tmp_path):
     """The record of step 7."""
     path = epath.Path(tmp_path) / "7.json"
-    integrity.write(path, 7, {"a": ABC, "b": NOTHING})
+    integrity.write_record(path, 7, {"a": ABC, "b": NOTHING})
     return path
 
 
 def test_a_record_is_read_as_it_was_written(record):
-    assert integrity.read(record, 7) == {"a": ABC, "b": NOTHING}
+    assert integrity.read_record(record, 7) == {"a": ABC, "b": NOTHING}
     assert [path.name for path in record.parent.iterdir()] == ["7.json"]
 
 
 def test_a_missing_record_is_told_from_a_damaged_one(record):
-    with pytest.raises(integrity.UnreadableError, match="digests/8.json is missing"):
-        integrity.read(record.with_name("8.json"), 8)
+    with pytest.raises(integrity.RecordError, match="8.json is missing"):
+        integrity.read_record(record.with_name("8.json"), 8)
     record.write_text("")
-    with pytest.raises(integrity.UnreadableError, match="digests/7.json is not what was written"):
-        integrity.read(record, 7)
+    with pytest.raises(integrity.RecordError, match="7.json is damaged"):
+        integrity.read_record(record, 7)
 
 
 def test_a_record_of_another_step_is_not_this_one_s(record):
-    with pytest.raises(integrity.UnreadableError):
-        integrity.read(record, 8)
+    with pytest.raises(integrity.RecordError):
+        integrity.read_record(record, 8)
     shutil.copy(record, record.with_name("8.json"))
-    with pytest.raises(integrity.UnreadableError):
-        integrity.read(record.with_name("8.json"), 8)
+    with pytest.raises(integrity.RecordError):
+        integrity.read_record(record.with_name("8.json"), 8)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_a_record_of_another_step_is_not_this_one_s(record):
 )
 def test_no_record_at_all(record, text):
     record.write_text(text)
-    with pytest.raises(integrity.UnreadableError):
-        integrity.read(record, 7)
+    with pytest.raises(integrity.RecordError):
+        integrity.read_record(record, 7)
 
 
 def test_a_flipped_bit_is_noticed_or_changes_nothing(record):
@@ -91,7 +91,7 @@ def test_a_flipped_bit_is_noticed_or_changes_nothing(record):
         changed[place // 8] ^= 1 << place % 8
         record.write_bytes(bytes(changed))
         try:
-            assert integrity.read(record, 7) == {"a": ABC, "b": NOTHING}
-        except integrity.UnreadableError:
+            assert integrity.read_record(record, 7) == {"a": ABC, "b": NOTHING}
+        except integrity.RecordError:
             continue
         assert json.loads(changed) == json.loads(data), "white space alone may differ"

@@ -81,7 +81,7 @@ def test_between_the_digests_and_the_final_name(run, directory, abstract, caplog
     assert bits(state) == bits(state_at(30))
     assert names(directory) == THREE
     [warning] = [record.getMessage() for record in caplog.records]
-    assert "the checkpoint of step 40 is not there: its save did not finish" in warning
+    assert "step 40: missing: its save did not finish" in warning
     save(run, [40])
     state, _ = restored(run, abstract)
     assert bits(state) == bits(state_at(40))

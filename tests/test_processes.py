@@ -110,7 +110,7 @@ def one_of_two(process, port, folder):
     found["kept"] = checkpoints.steps()
     if process == 0:
         flip_a_byte(folder / "two", 30)
-    processes.agreed(lambda: None)
+    processes.from_main_process(lambda: None)
     with Checkpoints(folder / "two", CONFIG, writing=True) as checkpoints:
         state, found["meta"] = checkpoints.restore(abstract_on(mesh))
         found["restored"] = is_that_of(state, 20)
@@ -133,10 +133,10 @@ def one_of_two(process, port, folder):
         raise OSError(f"only process {process} knows")
 
     try:
-        processes.agreed(fails)
+        processes.from_main_process(fails)
     except (InputError, OSError) as error:
         found["error"] = [type(error).__name__, str(error)]
-    found["problem"] = processes.any_problem("my own" if process == 1 else None, "read it")
+    found["problem"] = processes.first_error("my own" if process == 1 else None, "read it")
     print(json.dumps(found))
     jax.distributed.shutdown()
 
@@ -191,8 +191,8 @@ def test_the_damaged_one_is_set_aside_once_and_named(both):
     folder, _, errors = both
     names = {path.name for path in (folder / "two" / "checkpoints").iterdir()}
     assert names == {"20", "30", "damaged-30", "digests"}
-    assert "checkpoint of step 30: file " in errors
-    assert "is not what was written; not used" in errors
+    assert "step 30: file " in errors
+    assert "does not match its digest; not used" in errors
 
 
 def test_what_two_processes_saved_one_restores(both, here):
@@ -221,11 +221,11 @@ def test_a_problem_of_any_process_is_one_of_all(both):
 
 
 def test_one_process_alone_agrees_with_itself():
-    assert processes.agreed(lambda: {"a": [1, None]}) == {"a": [1, None]}
-    assert processes.any_problem("x", "do it") == "x"
-    assert processes.any_problem(None, "do it") is None
+    assert processes.from_main_process(lambda: {"a": [1, None]}) == {"a": [1, None]}
+    assert processes.first_error("x", "do it") == "x"
+    assert processes.first_error(None, "do it") is None
     with pytest.raises(OSError, match="as it is"):
-        processes.agreed(lambda: (_ for _ in ()).throw(OSError("as it is")))
+        processes.from_main_process(lambda: (_ for _ in ()).throw(OSError("as it is")))
 
 
 if __name__ == "__main__":

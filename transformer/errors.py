@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one exception that means "what you gave cannot be used", as opposed to a fault of the
-program.
-"""
+"""The exception for invalid input and configuration, as opposed to bugs."""
 
 
 class InputError(ValueError):
-    """Bad input or configuration: the message says the value, the place, and what to do.
+    """Invalid input or configuration.
 
-    The command-line apps print it without a traceback and exit with status 1.
+    The message names the value, its location, and what to do. The command-line apps print it
+    without a traceback and exit with status 1.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one process of several finds out, all of them know.
+"""Broadcast decisions and errors from process 0 to all processes.
 
-Every process makes the same calls in the same order; one process alone is no special case.
+Every process makes the same calls in the same order. With one process they return at once.
 """
 
 import json
@@ -15,50 +15,51 @@ from jax.experimental import multihost_utils
 from transformer.errors import InputError
 
 
-def agreed(decide: Callable[[], Any]) -> Any:
-    """What process 0 decides; the others wait for it, and fail if it does.
+def from_main_process(decide: Callable[[], Any]) -> Any:
+    """Call `decide` in process 0 and return its result in all processes.
 
     Args:
-      decide: called in process 0 alone; JSON must be able to hold what it returns.
+      decide: returns a value that JSON can represent.
 
     Raises:
-      InputError: in the other processes, with the message of whatever process 0 raised.
+      InputError: in the other processes, with the message of the exception in process 0, where
+        that exception is raised unchanged.
     """
     if jax.process_count() == 1:
         return decide()
-    told, problem = {}, None
+    message, exception = {}, None
     if jax.process_index() == 0:
         try:
-            told = {"answer": decide()}
-        # Whatever it is, the others must not wait for ever.
+            message = {"result": decide()}
+        # The other processes are waiting, so every exception must reach them.
         except Exception as error:  # noqa: BLE001
-            told, problem = {"problem": str(error)}, error
-    told = _told_by_the_first(told)
-    if problem is not None:
-        raise problem
-    if "problem" in told:
-        raise InputError(told["problem"])
-    return told["answer"]
+            message, exception = {"error": str(error)}, error
+    message = _broadcast_json(message)
+    if exception is not None:
+        raise exception
+    if "error" in message:
+        raise InputError(message["error"])
+    return message["result"]
 
 
-def any_problem(problem: str | None, what: str) -> str | None:
-    """A problem of any process: this one's own, else a word about the first that has one.
+def first_error(error: str | None, action: str) -> str | None:
+    """Return the error of this process, or else a note on the first process that has one.
 
     Args:
-      problem: of this process, if it has one.
-      what: none of them can do if one cannot.
+      error: message of this process, or None.
+      action: what a process with an error cannot do.
     """
     if jax.process_count() == 1:
-        return problem
-    found = multihost_utils.process_allgather(np.int32(problem is not None))
-    if problem is None and found.any():
-        return f"process {int(found.argmax())} cannot {what}"
-    return problem
+        return error
+    failed = multihost_utils.process_allgather(np.int32(error is not None))
+    if error is None and failed.any():
+        return f"process {int(failed.argmax())} cannot {action}"
+    return error
 
 
-def _told_by_the_first(value: Any) -> Any:
-    """Process 0's value in all of them."""
+def _broadcast_json(value: Any) -> Any:
     data = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    # Processes must agree on the shape of what is broadcast.
     length = int(multihost_utils.broadcast_one_to_all(np.int32(data.size)))
     padded = np.resize(data, length)
     return json.loads(np.asarray(multihost_utils.broadcast_one_to_all(padded)).tobytes())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SHA-256 digests of a directory's files, in a record that would notice its own damage too."""
+"""SHA-256 digests of the files of a directory, in a record that detects its own damage."""
 
 import concurrent.futures
 import hashlib
@@ -11,81 +11,78 @@ from etils import epath
 
 from transformer import paths
 
-_PART = 2**20
-"""Bytes that are read at once."""
+_CHUNK_BYTES = 2**20
 
 
-class UnreadableError(ValueError):
-    """A record is missing or is not what was written; the message begins with its name."""
+class RecordError(ValueError):
+    """A record of digests is missing or damaged; the message begins with its name."""
 
 
-def of_files(directory: epath.Path, leave_out: Collection[str] = ()) -> dict[str, str]:
-    """The digest of every file below a directory, by its path there.
+def directory_digests(directory: epath.Path, exclude: Collection[str] = ()) -> dict[str, str]:
+    """Return the digest of every file below a directory, keyed by its relative path.
 
     Args:
       directory: of any depth.
-      leave_out: paths below it.
+      exclude: relative paths to leave out.
     """
-    files = {name: path for name, path in _files(directory, "").items() if name not in leave_out}
-    # hashlib lets other threads run meanwhile.
+    files = {name: path for name, path in _files(directory, "").items() if name not in exclude}
+    # hashlib releases the interpreter lock.
     with concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as threads:
-        return dict(zip(files, threads.map(of_file, files.values()), strict=True))
+        return dict(zip(files, threads.map(file_digest, files.values()), strict=True))
 
 
-def of_file(path: epath.Path) -> str:
-    """The digest of one file, which need not fit into memory."""
+def file_digest(path: epath.Path) -> str:
+    """Return the digest of one file without reading it into memory at once."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while part := file.read(_PART):
-            digest.update(part)
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
     return digest.hexdigest()
 
 
-def difference(expected: dict[str, str], found: dict[str, str]) -> str | None:
-    """What is wrong with the first file that is not what was written; None if all are."""
-    for name in sorted(expected | found):
-        if name not in found:
+def first_difference(expected: dict[str, str], actual: dict[str, str]) -> str | None:
+    """Describe the first file that is missing or does not match its digest; None if all match."""
+    for name in sorted(expected | actual):
+        if name not in actual:
             return f"file {name} is missing"
-        if expected.get(name) != found[name]:
-            return f"file {name} is not what was written"
+        if expected.get(name) != actual[name]:
+            return f"file {name} does not match its digest"
     return None
 
 
-def write(record: epath.Path, step: int, files: dict[str, str]) -> None:
-    """Writes the record of a step, whole."""
-    text = json.dumps({"step": step, "files": files, "sha256": _own(step, files)}, indent=1)
-    paths.write_atomic(record, text.encode())
+def write_record(record: epath.Path, step: int, digests: dict[str, str]) -> None:
+    """Write the digests of a step atomically."""
+    values = {"step": step, "files": digests, "sha256": _checksum(step, digests)}
+    paths.write_atomic(record, json.dumps(values, indent=1).encode())
 
 
-def read(record: epath.Path, step: int) -> dict[str, str]:
-    """The digests that `write` wrote for this step.
+def read_record(record: epath.Path, step: int) -> dict[str, str]:
+    """Read the digests that `write_record` wrote for this step.
 
     Raises:
-      UnreadableError: when the record is missing, damaged, or of another step.
+      RecordError: when the record is missing, damaged, or of another step.
     """
+    name = f"{record.parent.name}/{record.name}"
     if not record.exists():
-        raise UnreadableError(f"digests/{record.name} is missing")
+        raise RecordError(f"{name} is missing")
     try:
         values = json.loads(record.read_text())
-        files = values["files"]
-        intact = values["step"] == step and values["sha256"] == _own(step, files)
+        digests = values["files"]
+        intact = values["step"] == step and values["sha256"] == _checksum(step, digests)
     except (OSError, ValueError, TypeError, KeyError):
         intact = False
     if not intact:
-        raise UnreadableError(f"digests/{record.name} is not what was written")
+        raise RecordError(f"{name} is damaged")
+    return digests
+
+
+def _checksum(step: int, digests: dict[str, str]) -> str:
+    return hashlib.sha256(json.dumps([step, digests], sort_keys=True).encode()).hexdigest()
+
+
+def _files(directory: epath.Path, prefix: str) -> dict[str, epath.Path]:
+    files = {}
+    for path in directory.iterdir():
+        name = prefix + path.name
+        files |= _files(path, f"{name}/") if path.is_dir() else {name: path}
     return files
-
-
-def _own(step: int, files: dict[str, str]) -> str:
-    """The digest of a record's own content."""
-    return hashlib.sha256(json.dumps([step, files], sort_keys=True).encode()).hexdigest()
-
-
-def _files(directory: epath.Path, before: str) -> dict[str, epath.Path]:
-    found = {}
-    for path in sorted(directory.iterdir()):
-        if path.is_dir():
-            found |= _files(path, f"{before}{path.name}/")
-        else:
-            found[before + path.name] = path
-    return found
