@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures of attention weights, each on matrices small enough to be worked out by hand."""
+"""Measures of attention weights on hand-worked matrices."""
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +10,13 @@ from transformer.inspection import measures
 from transformer.inspection.trace import run
 
 PREVIOUS = np.eye(4, k=-1) + np.diag([1.0, 0, 0, 0])
-"""A head that reads the position before its own; the first one reads itself."""
+"""A head that reads the previous position; the first one reads itself."""
 ITSELF = np.eye(4)
 UNIFORM = np.full((4, 4), 0.25)
 
 
 def random_weights(*shape, seed=0):
-    """Rows that sum to one."""
+    """Random rows that sum to one."""
     shares = np.random.default_rng(seed).random(shape)
     return jnp.asarray(shares / shares.sum(-1, keepdims=True))
 
@@ -24,24 +24,24 @@ def random_weights(*shape, seed=0):
 # Entropy and distance.
 
 
-def test_the_entropy_of_uniform_rows_is_the_binary_logarithm_of_their_length():
+def test_the_entropy_of_a_uniform_row_is_the_binary_logarithm_of_its_length():
     for keys in (1, 2, 8, 5):
-        found = measures.entropy(jnp.full((3, 2, keys), 1 / keys))
-        np.testing.assert_allclose(found, np.full((3, 2), np.log2(keys)), atol=1e-6)
+        values = measures.entropy(jnp.full((3, 2, keys), 1 / keys))
+        np.testing.assert_allclose(values, np.full((3, 2), np.log2(keys)), atol=1e-6)
 
 
-def test_the_entropy_of_a_half_and_two_quarters_is_one_and_a_half_bits_and_of_one_key_none():
+def test_the_entropy_of_a_half_and_two_quarters_is_one_and_a_half_bits_and_of_one_key_zero():
     rows = np.array([[0.5, 0.25, 0.25, 0.0], [0.0, 0.0, 1.0, 0.0]])
     np.testing.assert_allclose(measures.entropy(rows), [1.5, 0.0], atol=1e-6)
 
 
-def test_the_mean_distance_is_weighted_by_the_weights():
+def test_the_attention_distance_is_weighted_by_the_weights():
     weights = np.array([[0.5, 0.0, 0.5], [0.25, 0.75, 0.0]])
-    np.testing.assert_allclose(measures.mean_distance(weights), [1.0, 0.25])
-    np.testing.assert_allclose(measures.mean_distance(PREVIOUS), [0, 1, 1, 1])
+    np.testing.assert_allclose(measures.attention_distance(weights), [1.0, 0.25])
+    np.testing.assert_allclose(measures.attention_distance(PREVIOUS), [0, 1, 1, 1])
 
 
-def test_a_mean_over_rows_leaves_out_those_that_do_not_count_even_if_they_are_nan():
+def test_a_mean_over_rows_ignores_excluded_rows_even_if_they_are_nan():
     values = jnp.array([[1.0, 3.0, jnp.nan], [2.0, 2.0, 8.0]])
     rows = np.array([True, True, False])
     np.testing.assert_allclose(measures.row_mean(values, rows), [2, 2])
@@ -63,19 +63,19 @@ def test_a_head_has_the_role_of_the_position_it_reads():
     np.testing.assert_allclose(roles.first, [0.5, 0, 1, 0, 0.25, 0.25], atol=1e-6)
     np.testing.assert_allclose(roles.end, [0, 0.5, 0, 1, 0.25, 0.25], atol=1e-6)
     np.testing.assert_allclose(roles.diagonal, [0.25, 0.25, 0.25, 0.25, 1, 0.25], atol=1e-6)
-    assert roles.names(least=0.2)[5] == "previous"
+    assert roles.names(threshold=0.2)[5] == "previous"
 
 
-def test_roles_of_a_padded_sentence_are_those_of_the_sentence_alone():
+def test_the_roles_of_a_padded_sentence_are_those_without_padding():
     weights = random_weights(2, 3, 4, 4)
     padded = jnp.pad(weights, ((0, 0), (0, 0), (0, 2), (0, 2)), constant_values=0.1)
     alone = measures.head_roles(weights)
-    found = measures.head_roles(padded, rows=np.arange(6) < 4, end=3)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, alone)
+    roles = measures.head_roles(padded, rows=np.arange(6) < 4, end=3)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), roles, alone)
     assert alone.first.shape == (2, 3)
 
 
-def test_roles_of_encoder_decoder_attention_count_the_queries_that_have_such_a_key():
+def test_the_roles_of_cross_attention_count_the_queries_for_which_the_key_exists():
     weights = np.array([[1.0, 0], [0.25, 0.75], [0.5, 0.5]])
     roles = measures.head_roles(weights)
     assert float(roles.diagonal) == pytest.approx((1 + 0.75) / 2)
@@ -90,7 +90,7 @@ IT = np.array([False, False, False, True])
 ANIMAL, STREET = np.eye(4, dtype=bool)[0], np.eye(4, dtype=bool)[2]
 
 
-def test_the_coreference_score_is_the_antecedents_weight_less_the_distractors():
+def test_the_coreference_score_is_the_antecedents_weight_minus_the_distractors():
     weights = np.array([UNIFORM, np.tile([0.5, 0.1, 0.2, 0.2], (4, 1)), ITSELF])
     found = measures.coreference_score(weights, IT, ANIMAL, STREET)
     np.testing.assert_allclose(found, [0, 0.3, 0], atol=1e-7)
@@ -105,8 +105,8 @@ def test_words_of_several_tokens_are_summed_as_keys_and_averaged_as_queries():
     assert float(found) == pytest.approx(((0.8 - 0.2) + (0.2 - 0.6)) / 2)
 
 
-def test_with_the_gold_shuffled_both_ways_the_coreference_score_is_zero():
-    """Over twins, in which the two nouns change places, position alone earns nothing."""
+def test_the_coreference_score_is_zero_over_both_assignments_of_the_nouns():
+    """Over twins, in which the two nouns swap, a positional head scores zero."""
     weights = random_weights(6, 2, 3, 4, 4, seed=1)
     score = jax.vmap(measures.coreference_score, (0, None, None, None))
     scores = jnp.concatenate(
@@ -118,7 +118,7 @@ def test_with_the_gold_shuffled_both_ways_the_coreference_score_is_zero():
     np.testing.assert_array_equal(summary.share, np.full((2, 3), 0.5))
 
 
-def test_the_summary_of_scores_is_their_mean_its_error_and_the_share_above_zero():
+def test_the_summary_of_scores_is_their_mean_its_standard_error_and_the_share_above_zero():
     summary = measures.coreference_summary(np.array([[0.5], [0.0], [-0.1], [0.2]]))
     assert float(summary.mean[0]) == pytest.approx(0.15)
     assert float(summary.share[0]) == pytest.approx((1 + 0.5 + 0 + 1) / 4)
@@ -127,25 +127,25 @@ def test_the_summary_of_scores_is_their_mean_its_error_and_the_share_above_zero(
     assert float(summary.standard_error[0]) == pytest.approx(expected, rel=1e-5)
 
 
-def test_of_one_sentence_there_is_no_standard_error():
+def test_one_sentence_has_no_standard_error():
     summary = measures.coreference_summary(np.array([[0.5, -0.1]]))
     assert np.isnan(summary.standard_error).all()
     np.testing.assert_allclose(summary.share, [1, 0])
 
 
-def test_a_head_that_tells_the_nouns_apart_is_above_chance_and_others_are_below():
+def test_a_head_that_distinguishes_the_nouns_is_above_chance_and_noise_is_below():
     noise = np.random.default_rng(1).normal(0, 0.1, (400, 2, 3))
-    limit = measures.greatest_by_chance(noise)
-    assert 0.1 / 20 < limit < 4 * 0.1 / 20, "some standard errors of a mean of 400"
-    assert limit == measures.greatest_by_chance(noise)
-    assert measures.greatest_by_chance(noise[:, :1, :1]) < limit, "one head has one chance"
+    threshold = measures.chance_threshold(noise)
+    assert 0.1 / 20 < threshold < 4 * 0.1 / 20, "a few standard errors of a mean of 400"
+    assert threshold == measures.chance_threshold(noise)
+    assert measures.chance_threshold(noise[:, :1, :1]) < threshold, "one head, one comparison"
     resolving = noise.copy()
     resolving[:, 0, 0] += 0.2
-    assert resolving[:, 0, 0].mean() > measures.greatest_by_chance(resolving)
-    assert measures.greatest_by_chance(np.zeros((4, 1, 2))) == 0.0
+    assert resolving[:, 0, 0].mean() > measures.chance_threshold(resolving)
+    assert measures.chance_threshold(np.zeros((4, 1, 2))) == 0.0
 
 
-def test_a_rank_correlation_by_hand():
+def test_hand_worked_rank_correlations():
     assert measures.rank_correlation([1, 2, 3], [10, 200, 3000]) == pytest.approx(1.0)
     assert measures.rank_correlation([1, 2, 3], [3, 2, 1]) == pytest.approx(-1.0)
     # Ranks 1 2 3 4 and 2 1 4 3: 1 - 6 (1 + 1 + 1 + 1) / (4 (16 - 1)).
@@ -158,29 +158,29 @@ def test_a_rank_correlation_by_hand():
 # Norm-weighted attention.
 
 
-def test_norm_weighted_attention_is_the_length_of_what_each_key_adds():
-    """Values 3 and 0 times (4/3, 1) are (4, 3) of length 5, and nothing: half of 5 is left."""
+def test_norm_weighted_attention_is_the_norm_of_the_contribution_of_each_key():
+    """Values 3 and 0 times (4/3, 1) are (4, 3) with norm 5, and 0; half of 5 is 2.5."""
     weights = jnp.array([[[0.5, 0.5], [0.2, 0.8]]])
     value, kernel = jnp.array([[[3.0], [0.0]]]), jnp.array([[[4 / 3, 1.0]]])
     found = measures.norm_weighted_attention(weights, value, kernel)
     np.testing.assert_allclose(found, [[[2.5, 0], [1.0, 0]]], rtol=1e-6)
 
 
-def test_with_one_key_the_norm_weighted_attention_is_the_length_of_the_heads_output(
+def test_with_one_key_the_norm_weighted_attention_is_the_norm_of_the_heads_output(
     params, config, target_in
 ):
-    """A source of one token has all the weight: what it adds is all that the head puts out."""
+    """A source of one token has all the weight, so its contribution is the head's output."""
     full = jax.jit(lambda: run(params, config, np.array([4]), target_in[0], capture="full"))
     _, trace = full()
     for kind in ("encoder", "cross"):
         attention = trace.attention(kind)
         kernels = measures.output_kernels(params, config, kind)
-        found = measures.norm_weighted_attention(attention.weights, attention.value, kernels)
-        lengths = np.linalg.norm(attention.head_out, axis=-1)[..., None]
-        np.testing.assert_allclose(found, lengths, rtol=1e-4)
+        weighted = measures.norm_weighted_attention(attention.weights, attention.value, kernels)
+        norms = np.linalg.norm(attention.head_out, axis=-1)[..., None]
+        np.testing.assert_allclose(weighted, norms, rtol=1e-4)
 
 
-def test_output_kernels_are_those_of_the_kind(params, config):
+def test_output_kernels_are_those_of_the_kind_of_attention(params, config):
     for kind, stack, name, layers in (
         ("encoder", "encoder", "self_attention", 2),
         ("decoder", "decoder", "self_attention", 3),

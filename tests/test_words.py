@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which word a token belongs to, and attention weights between words."""
+"""The word of each token, and attention weights between words."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,13 +9,13 @@ from transformer.errors import InputError
 from transformer.inspection.words import NO_WORD, merge, words_of_pieces
 
 
-def test_a_token_belongs_to_the_word_it_begins_in():
+def test_a_token_belongs_to_the_word_in_which_it_begins():
     pieces = ["▁The", "▁ani", "mal", "▁didn", "'", "t", "▁", "cross", ".", "</s>", "<pad>"]
     words = ["The", "animal", "didn't", "cross", "."]
     assert words_of_pieces(pieces, words) == [0, 1, 1, 2, 2, 2, NO_WORD, 3, 4, NO_WORD, NO_WORD]
 
 
-def test_a_token_of_two_words_is_the_first_ones():
+def test_a_token_across_two_words_belongs_to_the_first():
     assert words_of_pieces(["▁it", "is", ".</"], ["it", "is.", "</"]) == [0, 1, 1]
 
 
@@ -24,26 +24,26 @@ def test_a_token_of_two_words_is_the_first_ones():
     [
         (
             ["▁The", "▁bird"],
-            "the token '▁bird' does not go on where the words 'The cat' have 'cat'",
+            "the token '▁bird' does not match the words 'The cat' at 'cat'",
         ),
         (["▁The"], "the tokens end before 'cat'"),
-        (["▁The", "▁cat", "s"], "the token 's' does not go on"),
+        (["▁The", "▁cat", "s"], "the token 's' does not match"),
     ],
 )
-def test_tokens_of_another_sentence_are_refused(pieces, message):
+def test_tokens_of_another_sentence_are_rejected(pieces, message):
     with pytest.raises(InputError, match=message):
         words_of_pieces(pieces, ["The", "cat"])
 
 
 def test_merged_weights_are_sums_over_keys_and_means_over_queries():
     weights = np.array([[0.1, 0.2, 0.7], [0.3, 0.3, 0.4], [0.0, 0.5, 0.5]])
-    found = merge(weights, np.array([0, 0, 1]), np.array([0, 0, 1]), 2, 2)
-    np.testing.assert_allclose(found, [[0.45, 0.55], [0.5, 0.5]], atol=1e-6)
+    merged = merge(weights, np.array([0, 0, 1]), np.array([0, 0, 1]), 2, 2)
+    np.testing.assert_allclose(merged, [[0.45, 0.55], [0.5, 0.5]], atol=1e-6)
 
 
-def test_what_is_no_word_is_left_out_and_a_word_without_tokens_has_no_weight():
+def test_tokens_without_a_word_are_ignored_and_a_word_without_tokens_has_no_weight():
     weights = jnp.stack([jnp.full((3, 4), 0.25), jnp.eye(3, 4)])
     queries, keys = np.array([0, 2, NO_WORD]), np.array([0, 1, 1, NO_WORD])
-    found = merge(weights, queries, keys, 3, 2)
-    np.testing.assert_allclose(found[0], [[0.25, 0.5], [0, 0], [0.25, 0.5]])
-    np.testing.assert_allclose(found[1], [[1, 0], [0, 0], [0, 1]])
+    merged = merge(weights, queries, keys, 3, 2)
+    np.testing.assert_allclose(merged[0], [[0.25, 0.5], [0, 0], [0.25, 0.5]])
+    np.testing.assert_allclose(merged[1], [[1, 0], [0, 0], [0, 1]])

@@ -79,7 +79,8 @@ def _computed(
     return Computed(
         trace=trace,
         distance={
-            kind: measures.row_mean(measures.mean_distance(own)) for kind, own in weights.items()
+            kind: measures.row_mean(measures.attention_distance(own))
+            for kind, own in weights.items()
         },
         roles={kind: measures.head_roles(own) for kind, own in weights.items()},
         lens=jax.nn.softmax(logits.astype(jnp.float32)),

@@ -108,7 +108,7 @@ def coreference(
             antecedent=antecedent.mean(0),
             distractor=distractor.mean(0),
             adjective=adjective.mean(0),
-            chance=measures.greatest_by_chance(of_twins),
+            chance=measures.chance_threshold(of_twins),
             sentences=len(scores),
         )
     return found

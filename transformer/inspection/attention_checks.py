@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an array of attention weights must be: everything that is shown or measured is held to it.
-
-Every row is a distribution over the keys, and what a query may not attend to has a weight of
-exactly 0.
-"""
+"""Validation of attention weights: all weights that are drawn or measured are checked here."""
 
 import numpy as np
 
@@ -11,7 +7,7 @@ from transformer.arrays import Array, Bool, Float
 from transformer.errors import InputError
 
 ROW_SUM_TOLERANCE = 1e-3
-"""How far a row may be from 1: weights of half precision are still accepted."""
+"""Largest difference of a row's sum from 1; it admits weights of half precision."""
 
 
 def check_weights(
@@ -19,38 +15,38 @@ def check_weights(
     mask: Bool[Array | np.ndarray, "#T S"] | None = None,
     name: str = "attention weights",
 ) -> None:
-    """Refuses an array that cannot be attention weights after a softmax over the keys.
+    """Check that an array is the result of a softmax over the keys.
 
     Args:
-      weights: every row, over the last axis, sums to 1 within `ROW_SUM_TOLERANCE`.
+      weights: each row, over the last axis, must sum to 1 within `ROW_SUM_TOLERANCE`.
       mask: where a query may attend; elsewhere the weight must be exactly 0.
-      name: what they are called in the message.
+      name: of the weights, for the message.
 
     Raises:
-      InputError: naming the first row that is wrong. Weights that were normalised over heads, or
-        over queries, are the usual reason.
+      InputError: naming the first invalid row. The usual cause is a normalization over heads or
+        over queries.
     """
     weights = np.asarray(weights)
     sums = weights.sum(-1, dtype=np.float64)
     wrong = ~(np.abs(sums - 1) <= ROW_SUM_TOLERANCE) | (weights < 0).any(-1)
     if wrong.any():
-        place = first(wrong)
+        index = first_index(wrong)
         raise InputError(
-            f"{name}: row {list(place)} sums to {sums[place]:.6g} with least weight "
-            f"{weights[place].min():.6g}, but a softmax over the keys sums to 1 and is never "
-            "negative; give the weights after the softmax and before dropout, normalised over the "
+            f"{name}: row {list(index)} sums to {sums[index]:.6g} with least weight "
+            f"{weights[index].min():.6g}, but a softmax over the keys sums to 1 and is never "
+            "negative; give the weights after the softmax and before dropout, normalized over the "
             "last axis, the keys, and not over the heads"
         )
     if mask is not None:
-        hidden = np.where(np.asarray(mask), 0, weights)
-        if hidden.any():
-            place = first(hidden != 0)
+        masked = np.where(np.asarray(mask), 0, weights)
+        if masked.any():
+            index = first_index(masked != 0)
             raise InputError(
-                f"{name}: the weight at {list(place)} is {weights[place]:.6g}, but that query may "
+                f"{name}: the weight at {list(index)} is {weights[index]:.6g}, but that query may "
                 "not attend to that key; the mask and the weights are of different sentences"
             )
 
 
-def first(where: Bool[np.ndarray, "..."]) -> tuple[int, ...]:
-    """The indices of the first element that is true."""
+def first_index(where: Bool[np.ndarray, "..."]) -> tuple[int, ...]:
+    """Index of the first true element."""
     return tuple(int(index) for index in np.argwhere(where)[0])

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that say what a head does, from its attention weights.
+"""Measures of attention heads, computed from their weights.
 
-Weights are ``Float[*L, T, S]``: rows over the last axis sum to 1, and whatever stands before the
-last two axes (layers, heads, a batch) stays. These are pure functions of arrays from any model, in
-JAX or NumPy; `weights.check_weights` refuses arrays that are not attention weights.
+Weights are ``Float[*L, T, S]``: rows over the last axis sum to 1, and all axes before the last two
+(layers, heads, a batch) are kept. The functions are pure and accept arrays of any model, in JAX or
+NumPy. `attention_checks.check_weights` rejects arrays that are not attention weights.
 
-A weight says where a head reads, not why the model answered; `ablation` and `patching` ask that.
+A weight says where a head reads, not why the model answers; see `ablation` and `patching` for that.
 """
 
 import math
@@ -25,14 +25,14 @@ Weights = Float[Array | np.ndarray, "*L T S"]
 
 
 def entropy(weights: Weights) -> Float[Array, "*L T"]:
-    """Of each row, in bits: 0 where one key has all the weight, log2 S where all have the same."""
+    """Entropy of each row in bits: 0 for all weight on one key, log2 S for a uniform row."""
     return entr(jnp.asarray(weights)).sum(-1) / math.log(2)
 
 
-def mean_distance(weights: Weights) -> Float[Array, "*L T"]:
-    """How far from its own position each query reads: the mean of |t - s|, in positions.
+def attention_distance(weights: Weights) -> Float[Array, "*L T"]:
+    """Mean distance |t - s| between each query and the keys it reads, in positions.
 
-    In encoder-decoder attention t counts target positions and s counts source positions.
+    In cross-attention t counts target positions and s counts source positions.
     """
     queries, keys = weights.shape[-2:]
     distance = jnp.abs(jnp.arange(queries)[:, None] - jnp.arange(keys))
@@ -42,46 +42,46 @@ def mean_distance(weights: Weights) -> Float[Array, "*L T"]:
 def row_mean(
     values: Float[Array, "*L T"], rows: Bool[Array | np.ndarray, " T"] | None = None
 ) -> Float[Array, "*L"]:
-    """The mean over the queries, for one number a head.
+    """Mean over the queries, which gives one number a head.
 
     Args:
       values: one for each row of attention weights.
-      rows: the queries that count; those that are not padding, for instance. All unless given.
-        Over no query the mean is 0.
+      rows: queries to include, for example those that are not padding; all by default. The mean
+        over no query is 0.
     """
     rows = jnp.ones(values.shape[-1], bool) if rows is None else jnp.asarray(rows)
     return jnp.where(rows, values, 0).sum(-1) / jnp.maximum(rows.sum(), 1)
 
 
-# Where a head reads by position alone.
+# Positional heads.
 
 
 @flax.struct.dataclass
 class HeadRoles:
-    """The mean weight that a head gives to certain positions, between 0 and 1.
+    """Mean weight of a head on certain positions, between 0 and 1.
 
-    They overlap where positions do: to the second token the previous one is the first.
+    Roles overlap where positions coincide: for the second token, the previous one is the first.
     """
 
     previous: Float[Array, "*L"]
     """Key t - 1, over the queries that have one."""
     next: Float[Array, "*L"]
-    """Key t + 1, over the queries that have one; 0 in the decoder's self-attention."""
+    """Key t + 1, over the queries that have one; 0 in decoder self-attention."""
     first: Float[Array, "*L"]
     """Key 0."""
     end: Float[Array, "*L"]
-    """The last key, the end token of a source."""
+    """The last key; EOS of a source."""
     diagonal: Float[Array, "*L"]
-    """Key t: in self-attention a position's own."""
+    """Key t; in self-attention the query's position."""
 
-    def names(self, least: float = 0.5) -> np.ndarray:
-        """For each head the role that has most of its weight, "" where that is below `least`.
+    def names(self, threshold: float = 0.5) -> np.ndarray:
+        """Name of the role with the highest weight of each head, "" if it is below `threshold`.
 
-        Of equal weights, the one that is named first above.
+        Ties go to the role that is declared first.
         """
         names = ("previous", "next", "first", "end", "diagonal")
         weights = np.stack([np.asarray(getattr(self, name)) for name in names])
-        return np.where(weights.max(0) >= least, np.array(names)[weights.argmax(0)], "")
+        return np.where(weights.max(0) >= threshold, np.array(names)[weights.argmax(0)], "")
 
 
 def head_roles(
@@ -90,35 +90,35 @@ def head_roles(
     rows: Bool[Array | np.ndarray, " T"] | None = None,
     end: Int[Array, ""] | int | None = None,
 ) -> HeadRoles:
-    """How much each head gives to the previous, next, first and last position and to its own.
+    """Mean weight of each head on the previous, next, first, last and same position.
 
     Args:
       weights: of any kind of attention.
-      rows: the queries that count, as in `row_mean`.
-      end: the last key that is not padding; the last of all unless given.
+      rows: queries to include, as in `row_mean`.
+      end: position of the last key that is not padding; the last of all by default.
     """
     weights = jnp.asarray(weights)
     queries, keys = weights.shape[-2:]
     end = keys - 1 if end is None else end
     query = jnp.arange(queries)
-    counted = jnp.ones(queries, bool) if rows is None else jnp.asarray(rows)
+    included = jnp.ones(queries, bool) if rows is None else jnp.asarray(rows)
 
-    def share(key: Int[Array, " T"]) -> Float[Array, "*L"]:
-        """The mean weight of each query's key, over the queries whose key there is."""
-        there = (key >= 0) & (key <= end)
+    def mean_weight(key: Int[Array, " T"]) -> Float[Array, "*L"]:
+        """Mean weight on one key of each query, over the queries for which it exists."""
+        exists = (key >= 0) & (key <= end)
         read = weights[..., query, jnp.clip(key, 0, keys - 1)]
-        return row_mean(read, counted & there)
+        return row_mean(read, included & exists)
 
     return HeadRoles(
-        previous=share(query - 1),
-        next=share(query + 1),
-        first=share(jnp.zeros_like(query)),
-        end=share(jnp.full_like(query, end)),
-        diagonal=share(query),
+        previous=mean_weight(query - 1),
+        next=mean_weight(query + 1),
+        first=mean_weight(jnp.zeros_like(query)),
+        end=mean_weight(jnp.full_like(query, end)),
+        diagonal=mean_weight(query),
     )
 
 
-# What a pronoun reads.
+# Coreference heads.
 
 
 def coreference_score(
@@ -127,19 +127,17 @@ def coreference_score(
     antecedent: Bool[Array | np.ndarray, " S"],
     distractor: Bool[Array | np.ndarray, " S"],
 ) -> Float[Array, "*L"]:
-    """How much more a pronoun reads what it refers to than the other noun.
+    """Weight of a pronoun on its antecedent minus its weight on the other noun, from -1 to 1.
 
-    The weight on the antecedent minus the weight on the distractor, between -1 and 1: 0 for a head
-    that does not tell them apart. Over sentences in which the two change places, a head that goes
-    by position alone has a mean of 0. Words of several sub-words count as `words.merge` counts
-    them: the sum over keys, the mean over queries.
+    Over sentences in which the two nouns swap, a purely positional head has a mean of 0. Words of
+    several subwords count as in `words.merge`: the sum over keys, the mean over queries.
 
     Args:
-      weights: of the encoder, where the query is "it"; or of the decoder or of encoder-decoder
-        attention, where it is the row that reads or the row that predicts the target's pronoun.
-      query: the pronoun's tokens.
-      antecedent: the tokens of the noun that it refers to.
-      distractor: the tokens of the noun that it might refer to and does not.
+      weights: of the encoder, where the query is "it"; or decoder self-attention or
+        cross-attention, where the query reads or predicts the pronoun of the target.
+      query: tokens of the pronoun.
+      antecedent: tokens of the noun it refers to.
+      distractor: tokens of the noun it could refer to but does not.
     """
     weights = jnp.asarray(weights)
     signed = jnp.asarray(antecedent, weights.dtype) - jnp.asarray(distractor, weights.dtype)
@@ -148,17 +146,17 @@ def coreference_score(
 
 @flax.struct.dataclass
 class CoreferenceSummary:
-    """Scores of many sentences; by chance the mean is 0 and the share is a half."""
+    """Coreference scores over many sentences; by chance the mean is 0 and the share a half."""
 
     mean: Float[Array, "*L"]
     standard_error: Float[Array, "*L"]
-    """Of the mean; NaN for one sentence, which proves nothing."""
+    """Of the mean; NaN for one sentence."""
     share: Float[Array, "*L"]
-    """Of sentences whose score is above 0; those with exactly 0 count half."""
+    """Share of sentences with a score above 0; a score of exactly 0 counts half."""
 
 
 def coreference_summary(scores: Float[Array | np.ndarray, "B *L"]) -> CoreferenceSummary:
-    """What the coreference scores of many sentences say of each head."""
+    """Mean, standard error and share of positive scores of each head over the sentences."""
     sentences = scores.shape[0]
     deviation = jnp.where(sentences > 1, scores.std(0, ddof=min(sentences - 1, 1)), jnp.nan)
     return CoreferenceSummary(
@@ -168,54 +166,51 @@ def coreference_summary(scores: Float[Array | np.ndarray, "B *L"]) -> Coreferenc
     )
 
 
-def greatest_by_chance(
+def chance_threshold(
     scores: Float[Array | np.ndarray, "B *L"],
     *,
-    shuffles: int = 1000,
+    permutations: int = 1000,
     quantile: float = 0.95,
     seed: int = 0,
 ) -> float:
-    """What the greatest mean score of all heads stays below when the gold is shuffled.
+    """Threshold that the best mean score of all heads exceeds by chance in 1 - `quantile` of cases.
 
-    In each shuffle the antecedent and the distractor of every sentence change places or not, by the
-    toss of a coin, which changes the sign of its scores. The best of many heads is always somewhat
-    above 0; above this limit, chance would rarely have brought it.
+    A permutation test: antecedent and distractor of each sentence are swapped at random, which
+    flips the sign of its scores. It corrects for the best of many heads being above 0 by chance.
 
     Args:
-      scores: of B independent sentences; where sentences come in twins, the mean of each two.
-      shuffles: how often the gold is shuffled.
-      quantile: the share of shuffles in which |mean| of every head is below the limit.
-      seed: of the coins.
+      scores: of B independent sentences; for pairs of twins, the means of both.
+      permutations: number of random assignments.
+      quantile: share of the permutations in which |mean| of every head is below the threshold.
+      seed: of the permutations.
     """
-    of_heads = np.asarray(scores, np.float64).reshape(len(scores), -1)
-    coins = np.random.default_rng(seed).choice((-1.0, 1.0), (shuffles, len(of_heads)))
-    greatest = np.abs(coins @ of_heads / len(of_heads)).max(-1)
-    return float(np.quantile(greatest, quantile))
+    scores = np.asarray(scores, np.float64).reshape(len(scores), -1)  # [B, heads]
+    signs = np.random.default_rng(seed).choice((-1.0, 1.0), (permutations, len(scores)))
+    highest = np.abs(signs @ scores / len(scores)).max(-1)  # [permutations]
+    return float(np.quantile(highest, quantile))
 
 
 def rank_correlation(
     first: Float[Array | np.ndarray, " N"] | Sequence[Real],
     second: Float[Array | np.ndarray, " N"] | Sequence[Real],
 ) -> float:
-    """Spearman's: 1 where both put the heads in one order, -1 where in opposite ones.
-
-    Equal values share the mean of their ranks. NaN where one of the two has no order at all.
+    """Spearman's rank correlation; ties share their mean rank, NaN if all values are equal.
 
     Args:
-      first: a number for each of N heads, or of whatever else is ranked.
+      first: a number for each of N heads.
       second: another number for each.
     """
 
-    def centred_ranks(values) -> Float[np.ndarray, " N"]:
+    def centered_ranks(values) -> Float[np.ndarray, " N"]:
         values = np.asarray(values, np.float64)
         return np.sign(values[:, None] - values).sum(-1) / 2
 
-    one, other = centred_ranks(first), centred_ranks(second)
-    scale = math.sqrt((one @ one) * (other @ other))
-    return float(one @ other) / scale if scale else math.nan
+    ranks, others = centered_ranks(first), centered_ranks(second)
+    scale = math.sqrt((ranks @ ranks) * (others @ others))
+    return float(ranks @ others) / scale if scale else math.nan
 
 
-# Weights times what they weigh.
+# Weights and values.
 
 
 def norm_weighted_attention(
@@ -223,23 +218,24 @@ def norm_weighted_attention(
     value: Float[Array, "*L N S H"],
     output_kernel: Float[Array, "*L N H D"],
 ) -> Float[Array, "*L N T S"]:
-    """The length of what each key adds to each query's output: |weight . value W^O|.
+    """Norm of the contribution of each key to the output of each query: |weight . value W^O|.
 
-    A large weight on a small vector moves little (Kobayashi et al. 2020). Rows do not sum to 1.
+    A large weight on a small vector contributes little (Kobayashi et al. 2020). Rows do not sum to
+    1.
 
     Args:
       weights: `AttentionTrace.weights`.
       value: `AttentionTrace.value`.
       output_kernel: of the same layers, from `output_kernels`.
     """
-    moved = jnp.einsum("...NSH,...NHD->...NSD", value, output_kernel)
-    return weights * jnp.linalg.norm(moved, axis=-1)[..., None, :]
+    transformed = jnp.einsum("...NSH,...NHD->...NSD", value, output_kernel)
+    return weights * jnp.linalg.norm(transformed, axis=-1)[..., None, :]
 
 
 def output_kernels(
     params: Params, config: TransformerConfig, kind: Kind
 ) -> Float[Array, "L N H D"]:
-    """W^O of every layer's attention of one kind, head by head."""
+    """W^O of every layer and head of one kind of attention, of a Transformer."""
     stack = "encoder" if kind == "encoder" else "decoder"
     sublayer = "cross_attention" if kind == "cross" else "self_attention"
     layers = range(config.depth(stack))

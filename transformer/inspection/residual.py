@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The residual stream around every sub-layer: what comes in, what is added, what goes on.
+"""The residual stream around every sublayer: its input, the sublayer's output, and the result.
 
 flow = residual_flow(trace.encoder)
-norm(flow.added) / norm(flow.before)
+vector_norm(flow.added) / vector_norm(flow.before)
 
-A sub-layer f adds its output to the stream x. With post-norm (the paper's) the stream goes on as
-LayerNorm(x + f(x)); with pre-norm as x + f(LayerNorm(x)).
+A sublayer f adds its output to the stream x. The result is LayerNorm(x + f(x)) with post-norm (the
+paper) and x + f(LayerNorm(x)) with pre-norm.
 """
 
 import flax.struct
@@ -13,47 +13,42 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.arrays import Array, Float
-from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.nn.capture import StackTrace
 
 Vectors = Float[Array | np.ndarray, "U T D"]
-Lengths = Float[Array | np.ndarray, "U T"]
+Norms = Float[Array | np.ndarray, "U T"]
 
 
 @flax.struct.dataclass
 class ResidualFlow:
-    """The vectors around each of a stack's U sub-layers, layer after layer."""
+    """Vectors around each of a stack's U sublayers, layer after layer."""
 
     names: tuple[str, ...] = flax.struct.field(pytree_node=False)
-    """The layer, from 1, and the sub-layer: "1 self-attention"."""
+    """Layer, from 1, and sublayer: "1 self-attention"."""
     before: Vectors
-    """x: the stream that comes to the sub-layer."""
+    """x: the stream before the sublayer."""
     added: Vectors
-    """f(x), or with pre-norm f(LayerNorm(x)): what the sub-layer puts out."""
+    """f(x), or f(LayerNorm(x)) with pre-norm: the sublayer's output."""
     after: Vectors
-    """The stream that goes on."""
+    """The stream after the sublayer."""
 
     @property
     def total(self) -> Vectors:
         """x + f(x)."""
         return self.before + self.added
 
-    def cosine(self) -> Lengths:
-        """Of x and x + f(x): 1 where the sub-layer turned nothing; 0 where one of them is 0."""
-        lengths = vector_norm(self.before) * vector_norm(self.total)
-        return (self.before * self.total).sum(-1) / lengths.clip(1e-30)
-
-    def normalised(self, config: TransformerConfig) -> Vectors:
-        """The vectors whose mean and variance over D the layer norms take away."""
-        return self.before if config.norm == "pre" else self.total
+    def cosine(self) -> Norms:
+        """Cosine of x and x + f(x); 0 if one of them is 0."""
+        norms = vector_norm(self.before) * vector_norm(self.total)
+        return (self.before * self.total).sum(-1) / norms.clip(1e-30)
 
 
 def residual_flow(stack: StackTrace) -> ResidualFlow:
-    """The flow through one stack.
+    """Residual flow of one stack.
 
     Args:
-      stack: `Trace.encoder` or `Trace.decoder` of one sentence pair, captured in full.
+      stack: `Trace.encoder` or `Trace.decoder` of one sentence pair, with full capture.
 
     Raises:
       InputError: when the capture was not full.
@@ -66,7 +61,7 @@ def residual_flow(stack: StackTrace) -> ResidualFlow:
     outputs["feed-forward"] = stack.feed_forward
 
     def in_order(sublayers: Float[Array, "L W T D"]) -> Vectors:
-        """Layer after layer, of W sub-layers each."""
+        """Merge the axes of L layers and of their W sublayers."""
         return sublayers.reshape(-1, *sublayers.shape[2:])
 
     before = jnp.concatenate([stack.residual[:-1, None], stack.sublayers[:, :-1]], axis=1)
@@ -79,6 +74,6 @@ def residual_flow(stack: StackTrace) -> ResidualFlow:
     )
 
 
-def vector_norm(vectors: Vectors) -> Lengths:
-    """Their Euclidean norms."""
+def vector_norm(vectors: Vectors) -> Norms:
+    """Euclidean norms."""
     return (vectors**2).sum(-1) ** 0.5

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention rollout: through all layers, how much of each position comes from each word.
+"""Attention rollout (Abnar and Zuidema 2020): contributions of the tokens through all layers.
 
-Abnar and Zuidema (2020), for encoders: a layer gives each position half of itself, which the
-residual connection carries past attention, and half of what its heads read on average; layers are
-multiplied. Here the same is said of the decoder, whose positions are made of the source and of the
-target read so far. Feed-forward networks and the lengths of vectors are left out: this is a crude
-measure, kept for comparison.
+Each layer passes on half of a position through the residual connection and half through the mean of
+its heads; the layers are multiplied. Here this is extended to the decoder, which mixes source and
+target tokens. Feed-forward networks and vector norms are ignored: a crude measure, for comparison.
 """
 
 import flax.struct
@@ -16,24 +14,24 @@ from transformer.arrays import Array, Float
 
 @flax.struct.dataclass
 class DecoderRollout:
-    """What each decoder position is made of; both parts of a row together sum to 1."""
+    """Contributions to each decoder position; the rows of both parts together sum to 1."""
 
     source: Float[Array, "L T S"]
     target: Float[Array, "L T T"]
 
 
 def encoder_rollout(weights: Float[Array, "L N S S"]) -> Float[Array, "L S S"]:
-    """After each layer, the shares that the source tokens have in each position; rows sum to 1.
+    """Contributions of the source tokens to each position after each layer; rows sum to 1.
 
     Args:
-      weights: of the encoder's self-attention.
+      weights: encoder self-attention.
     """
-    shares = jnp.eye(weights.shape[-1], dtype=weights.dtype)
-    after = []
+    rollout = jnp.eye(weights.shape[-1], dtype=weights.dtype)
+    layers = []
     for heads in weights:
-        shares = 0.5 * shares + 0.5 * heads.mean(0) @ shares
-        after.append(shares)
-    return jnp.stack(after)
+        rollout = 0.5 * rollout + 0.5 * heads.mean(0) @ rollout
+        layers.append(rollout)
+    return jnp.stack(layers)
 
 
 def decoder_rollout(
@@ -41,23 +39,23 @@ def decoder_rollout(
     cross_weights: Float[Array, "L N T S"],
     memory: Float[Array, "S S"],
 ) -> DecoderRollout:
-    """After each layer, the shares of source tokens and of the target tokens that were read.
+    """Contributions of the source tokens and of the target tokens read so far, after each layer.
 
-    Both attentions of a layer give half to what they read and leave half to the residual stream.
+    Self-attention and cross-attention each pass on half through their residual connection.
 
     Args:
-      self_weights: of the decoder's self-attention.
-      cross_weights: of the encoder-decoder attention.
-      memory: what the encoder's output is made of, the last of `encoder_rollout`.
+      self_weights: decoder self-attention.
+      cross_weights: cross-attention.
+      memory: contributions to the encoder's output, the last layer of `encoder_rollout`.
     """
-    from_source = jnp.zeros(cross_weights.shape[-2:], cross_weights.dtype)
-    from_target = jnp.eye(self_weights.shape[-1], dtype=self_weights.dtype)
+    source = jnp.zeros(cross_weights.shape[-2:], cross_weights.dtype)
+    target = jnp.eye(self_weights.shape[-1], dtype=self_weights.dtype)
     sources, targets = [], []
-    for own, cross in zip(self_weights.mean(1), cross_weights.mean(1), strict=True):
-        from_source = 0.5 * from_source + 0.5 * own @ from_source
-        from_target = 0.5 * from_target + 0.5 * own @ from_target
-        from_source = 0.5 * from_source + 0.5 * cross @ memory
-        from_target = 0.5 * from_target
-        sources.append(from_source)
-        targets.append(from_target)
+    for self_mean, cross_mean in zip(self_weights.mean(1), cross_weights.mean(1), strict=True):
+        source = 0.5 * source + 0.5 * self_mean @ source
+        target = 0.5 * target + 0.5 * self_mean @ target
+        source = 0.5 * source + 0.5 * cross_mean @ memory
+        target = 0.5 * target
+        sources.append(source)
+        targets.append(target)
     return DecoderRollout(jnp.stack(sources), jnp.stack(targets))

@@ -23,7 +23,7 @@ from flax.errors import (
 from transformer.arrays import PAD_ID, Array, Bool, Float, Int, Params
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
-from transformer.inspection.attention_checks import check_weights, first
+from transformer.inspection.attention_checks import check_weights, first_index
 from transformer.models import base
 from transformer.nn.capture import KINDS, AttentionTrace, Capture, Interventions, StackTrace, Trace
 from transformer.nn.masks import causal_mask, padding_mask
@@ -209,7 +209,7 @@ def _token_array(name: str, tokens: Tokens, config: TransformerConfig) -> Array 
         ids = np.asarray(array)
         wrong = (ids < 0) | (ids >= config.vocab_size)
         if wrong.any():
-            place = first(wrong)
+            place = first_index(wrong)
             raise InputError(
                 f"{name}{list(place)} is {ids[place]}, but this model's tokens are 0 to "
                 f"{config.vocab_size - 1}; encode the text with the model's own tokenizer"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is no attention is refused, with the place where it is not."""
+"""Arrays that are not attention weights are rejected, with the index of the error."""
 
 import numpy as np
 import pytest
