@@ -275,15 +275,18 @@ def _type_name(kind: Any) -> str:
 
 
 def _meanings(group: type[Group]) -> dict[str, str]:
-    """The string that follows each field in the source of its class."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(group))).body[0].body
-    return {
-        field.target.id: " ".join(text.value.value.split())
-        for field, text in zip(body, body[1:], strict=False)
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(text, ast.Expr)
-        and isinstance(text.value, ast.Constant)
-    }
+    """The string that follows each field in the source of its class, or of the class's bases."""
+    meanings: dict[str, str] = {}
+    for cls in filter(dataclasses.is_dataclass, reversed(group.__mro__)):
+        body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body
+        meanings |= {
+            field.target.id: " ".join(text.value.value.split())
+            for field, text in zip(body, body[1:], strict=False)
+            if isinstance(field, ast.AnnAssign)
+            and isinstance(text, ast.Expr)
+            and isinstance(text.value, ast.Constant)
+        }
+    return meanings
 
 
 class _Plain(logging.PythonFormatter):

@@ -15,7 +15,7 @@ import pytest
 from transformer.errors import InputError
 from transformer.models import base
 from transformer.models import transformer as model_file
-from transformer.nn import layers
+from transformer.nn import layers, multi_head_attention
 from transformer.nn.attention import masked_softmax
 from transformer.nn.capture import KINDS, Interventions, gate, patch
 from transformer.nn.masks import causal_mask, padding_mask
@@ -202,7 +202,7 @@ def test_without_capture_and_interventions_the_training_jaxpr_is_that_without_th
     plain = training_jaxpr(model, params, *tokens)
     assert training_jaxpr(model, params, *tokens, capture="none", interventions=None) == plain
     assert training_jaxpr(model, params, *tokens, interventions=nothing) != plain
-    monkeypatch.setattr(layers, "gate", lambda z, gates: z)
+    monkeypatch.setattr(multi_head_attention, "gate", lambda z, gates: z)
     monkeypatch.setattr(model_file, "patch", lambda x, interventions, layer: x)
     assert training_jaxpr(model, params, *tokens) == plain
 

@@ -148,7 +148,7 @@ REFUSED = [
     (ParallelConfig, {"preset": "zero"}, "parallel.preset is 'zero', but must be one of 'replica"),
     (LoggingConfig, {"log_every": 0}, "logging.log_every is 0"),
     (LoggingConfig, {"samples": -1}, "logging.samples is -1, but must be at least 0"),
-    (Config, {"model": 3}, "model is 3, but must be TransformerConfig"),
+    (Config, {"model": 3}, "model is 3, but must be ModelConfig"),
 ]
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.nn.dropout import GENERATORS, dropout, hash_places, mix
+from transformer.nn.dropout import GENERATORS, drop, hash_positions, mix
 
 ROWS, LENGTH, WIDTH = 32, 16, 128
 both = pytest.mark.parametrize("generator", sorted(GENERATORS))
@@ -28,7 +28,7 @@ def bits(generator, seed=0, rows=ROWS, shape=(LENGTH, WIDTH)):
 def test_dropout_by_hand():
     """Rate 1/4: bits below 2^30 drop their element, the others are scaled by 4/3."""
     given = jnp.array([[0, 2**30 - 1, 2**30, 2**32 - 1]], jnp.uint32)
-    dropped = dropout(jnp.array([[3.0, 3, 3, 6]]), 0.25, given)
+    dropped = drop(jnp.array([[3.0, 3, 3, 6]]), 0.25, given)
     np.testing.assert_allclose(dropped, [[0, 0, 4, 8]], rtol=1e-6)
 
 
@@ -37,7 +37,7 @@ def test_dropout_by_hand():
 def test_elements_are_dropped_at_the_rate(generator, rate):
     """The number of dropped ones among n is within 3.3 standard deviations of n x rate."""
     x = jnp.ones((ROWS, LENGTH, WIDTH))
-    dropped = np.asarray(dropout(x, rate, jnp.asarray(bits(generator))))
+    dropped = np.asarray(drop(x, rate, jnp.asarray(bits(generator))))
     zeros = (dropped == 0).sum()
     assert abs(zeros - x.size * rate) < 3.3 * np.sqrt(x.size * rate * (1 - rate))
     np.testing.assert_allclose(dropped[dropped != 0], 1 / (1 - rate), rtol=1e-6)
@@ -46,7 +46,7 @@ def test_elements_are_dropped_at_the_rate(generator, rate):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_dropout_keeps_the_dtype_and_what_is_not_finite_where_it_is_kept(dtype):
     x = jnp.array([[jnp.nan, jnp.nan]], dtype)
-    dropped = dropout(x, 0.5, jnp.array([[0, 2**32 - 1]], jnp.uint32))
+    dropped = drop(x, 0.5, jnp.array([[0, 2**32 - 1]], jnp.uint32))
     assert dropped.dtype == dtype
     assert float(dropped[0, 0]) == 0 and jnp.isnan(dropped[0, 1])
 
@@ -167,7 +167,7 @@ def test_rows_whose_words_are_close_share_no_bits():
     """As they would, in another order, if places were not mixed first."""
 
     def of_words(*words):
-        return np.asarray(hash_places(jnp.array([words], jnp.uint32), (4096,)))[0]
+        return np.asarray(hash_positions(jnp.array([words], jnp.uint32), (4096,)))[0]
 
     one = of_words(5, 9)
     for close in (of_words(6, 9), of_words(5, 10), of_words(2**31 + 5, 9)):

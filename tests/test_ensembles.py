@@ -84,7 +84,7 @@ def test_each_member_is_rounded_to_its_own_compute_dtype():
     models = [base.build(CONFIG.model.replace(**some)) for some in sizes]
     ensemble, joined = ensembles.join(models, [oracle.random_params(one, 1) for one in models])
     kernels = [
-        member["embedding"]["table"].dtype.name for member in ensemble.rounded(joined).values()
+        member["embedding"]["table"].dtype.name for member in ensemble.cast_params(joined).values()
     ]
     assert kernels == ["float32", "bfloat16"]
 

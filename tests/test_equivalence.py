@@ -15,8 +15,8 @@ from transformer.config import DecodeConfig, TrainingConfig, TransformerConfig
 from transformer.decoding import generate
 from transformer.models import base
 from transformer.models.transformer import Decoder, Encoder
-from transformer.nn.layers import MultiHeadAttention
 from transformer.nn.masks import causal_mask, padding_mask
+from transformer.nn.multi_head_attention import MultiHeadAttention
 from transformer.nn.positions import shift_right
 from transformer.training import step as training
 

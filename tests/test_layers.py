@@ -13,15 +13,10 @@ import pytest
 
 from transformer.config import TransformerConfig
 from transformer.models import base
-from transformer.nn import layers
-from transformer.nn.layers import (
-    Embedding,
-    FeedForward,
-    LayerNorm,
-    MultiHeadAttention,
-    Residual,
-    attention_of,
-)
+from transformer.nn import layers, matmul
+from transformer.nn.embedding import Embedding
+from transformer.nn.layers import FeedForward, LayerNorm, Residual
+from transformer.nn.multi_head_attention import MultiHeadAttention, attention_of
 
 
 def random(*shape, seed=0):
@@ -35,13 +30,13 @@ def random(*shape, seed=0):
 def test_project_is_a_matrix_product_plus_bias():
     kernel = jnp.array([[1.0, 2.0, 3.0], [0.0, 1.0, -1.0]])
     x = jnp.array([[[1.0, 10.0]]])
-    output = layers.project("BTD,DF->BTF", x, kernel, jnp.array([0.5, 0.0, 0.0]))
+    output = matmul.project("BTD,DF->BTF", x, kernel, jnp.array([0.5, 0.0, 0.0]))
     np.testing.assert_array_equal(output, [[[1.5, 12.0, -7.0]]])
 
 
 def test_project_computes_in_the_dtype_of_the_activations():
     x = jnp.ones((1, 1, 2), jnp.bfloat16)
-    output = layers.project("BTD,DF->BTF", x, jnp.ones((2, 3)), jnp.ones(3))
+    output = matmul.project("BTD,DF->BTF", x, jnp.ones((2, 3)), jnp.ones(3))
     assert output.dtype == jnp.bfloat16
 
 
@@ -50,7 +45,7 @@ def test_the_gradient_of_a_bias_is_summed_in_float32():
     rows, kernel = jnp.ones((1, 301, 2), jnp.bfloat16), jnp.zeros((2, 3))
 
     def total(bias):
-        return layers.project("BTD,DF->BTF", rows, kernel, bias).sum(dtype=jnp.float32)
+        return matmul.project("BTD,DF->BTF", rows, kernel, bias).sum(dtype=jnp.float32)
 
     np.testing.assert_array_equal(jax.grad(total)(jnp.zeros(3)), [301, 301, 301])
 
@@ -246,7 +241,7 @@ def test_dropout_is_on_the_sub_layers_output_and_not_on_what_goes_around_it():
         {"params": params},
         x,
         lambda y: (jnp.full_like(y, 3.0), None),
-        rows=jnp.arange(8),
+        train=True,
         rngs={"dropout": jax.random.key(0)},
     )
     added = np.asarray(output - x)
@@ -280,7 +275,7 @@ def test_dropout_is_on_the_sum_of_embedding_and_position():
         {"params": params},
         tokens,
         positions,
-        rows=jnp.arange(9),
+        train=True,
         method="embed",
         rngs={"dropout": jax.random.key(0)},
     )
@@ -302,7 +297,7 @@ def test_learned_positions_are_rows_of_a_table_that_ends():
     module = Embedding(config)
     table = module.apply({"params": params}, 3, method="positions")
     np.testing.assert_array_equal(table, params["positions"][:3])
-    with pytest.raises(ValueError, match="7 positions asked for.*model.max_positions = 6; shorten"):
+    with pytest.raises(ValueError, match="7 positions requested.*model.max_positions = 6; shorten"):
         module.apply({"params": params}, 7, method="positions")
 
 

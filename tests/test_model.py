@@ -405,7 +405,7 @@ def test_parameters_that_are_rounded_before_give_the_very_same_logits(
     model = families.build(dataclasses.replace(config, compute_dtype="bfloat16", **changes))
     params = oracle.random_params(model, seed=7)
     forward = jax.jit(lambda params: model.apply({"params": params}, source, target_in)[0])
-    rounded = model.rounded(params)
+    rounded = model.cast_params(params)
     np.testing.assert_array_equal(forward(rounded), forward(params))
     dtypes = {
         path[-1].key: leaf.dtype.name for path, leaf in jax.tree_util.tree_leaves_with_path(rounded)
@@ -417,7 +417,7 @@ def test_parameters_that_are_rounded_before_give_the_very_same_logits(
 
 
 def test_in_float32_there_is_nothing_to_round(model, params):
-    assert model.rounded(params) is params
+    assert model.cast_params(params) is params
 
 
 def test_the_model_of_the_fixture_is_the_oracles(forward, params, config, source, target_in):

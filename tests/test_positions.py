@@ -9,7 +9,7 @@ import oracle
 import pytest
 
 from transformer.errors import InputError
-from transformer.nn.positions import shift_right, sinusoids, within_segments
+from transformer.nn.positions import positions_within_segments, shift_right, sinusoids
 
 
 def test_the_papers_table_by_hand():
@@ -91,7 +91,7 @@ def test_shift_right_of_a_single_token_is_the_start_token():
 def test_in_a_packed_row_every_sentence_begins_anew():
     segments = jnp.array([[1, 1, 1, 2, 2, 3, 0, 0], [1, 1, 1, 1, 1, 1, 1, 1]])
     target = jnp.array([[5, 6, 2, 7, 2, 2, 0, 0], [5, 6, 7, 8, 9, 5, 6, 2]])
-    assert within_segments(segments).tolist() == [
+    assert positions_within_segments(segments).tolist() == [
         [0, 1, 2, 0, 1, 0, 0, 1],
         [0, 1, 2, 3, 4, 5, 6, 7],
     ]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.nn import layers, matmul
+from transformer.nn import matmul
 
 SIZES = dict(zip("BTSDNHFV", (2, 3, 4, 5, 2, 3, 7, 11), strict=True))
 MAPS = [
@@ -52,7 +52,7 @@ def test_values_and_gradients_are_those_of_the_einsum(spec, dtype):
     with jax.enable_x64(dtype == "float64"):
         given = arrays(spec, dtype)
         expected = gradients(plain, spec, *given)
-        ours = gradients(matmul.transposing_product, spec, *given)
+        ours = gradients(matmul.transposing_matmul, spec, *given)
         for one, other in zip(ours, expected, strict=True):
             assert one.dtype == other.dtype == dtype
             one, other = (np.asarray(each, np.float64) for each in (one, other))
@@ -65,7 +65,7 @@ def test_of_bfloat16_every_sum_is_one_of_float32_rounded_once(spec):
     """Output and both gradients, to half a unit in the last of bfloat16's 8 binary places."""
     given = arrays(spec, "bfloat16")
     exact = gradients(plain, spec, *(array.astype("float32") for array in given))
-    ours = gradients(matmul.product, spec, *given)
+    ours = gradients(matmul.matmul, spec, *given)
     for one, other in zip(ours, exact, strict=True):
         assert one.dtype == "bfloat16"
         np.testing.assert_allclose(one.astype("float32"), other, rtol=2**-8, atol=1e-6)
@@ -85,7 +85,7 @@ def test_of_bfloat16_gradients_of_gradients_and_batches_are_those_of_the_einsum(
         twice = jax.grad(slope, (0, 1))(x, kernel)
         return twice, jax.vmap(jax.grad(loss, (0, 1)), (0, None))(jnp.stack([x, 2 * x]), kernel)
 
-    ours, theirs = map(jax.jit(all_of, static_argnums=0), (matmul.rounding_product, plain))
+    ours, theirs = map(jax.jit(all_of, static_argnums=0), (matmul.rounding_matmul, plain))
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         one, other = one.astype("float32"), other.astype("float32")
         assert jnp.linalg.norm(one - other) < 0.02 * jnp.linalg.norm(other)
@@ -95,7 +95,7 @@ def test_of_bfloat16_every_product_of_a_training_pass_is_one_of_bfloat16_with_a_
     """What it is for: only these have instructions of their own."""
     x, kernel, cotangent = arrays("BTD,DF->BTF", "bfloat16")
     jaxpr = str(
-        jax.make_jaxpr(lambda *given: gradients(matmul.product, "BTD,DF->BTF", *given))(
+        jax.make_jaxpr(lambda *given: gradients(matmul.matmul, "BTD,DF->BTF", *given))(
             x, kernel, cotangent
         )
     )
@@ -107,7 +107,7 @@ def test_a_weight_gradient_by_hand():
     """Rows (1, 2) and (3, 4), output gradients (10, 0) and (0, 1): x^T y'."""
     x, kernel = jnp.array([[[1.0, 2], [3, 4]]]), jnp.zeros((2, 2))
     cotangent = jnp.array([[[10.0, 0], [0, 1]]])
-    _, _, gradient = gradients(matmul.transposing_product, "BTD,DF->BTF", x, kernel, cotangent)
+    _, _, gradient = gradients(matmul.transposing_matmul, "BTD,DF->BTF", x, kernel, cotangent)
     np.testing.assert_array_equal(gradient, [[10, 3], [20, 4]])
 
 
@@ -129,7 +129,7 @@ def test_every_other_transformation_is_that_of_the_einsum(spec):
         each = jax.vmap(jax.grad(f, (0, 1)))(jnp.stack([x, 2 * x]), jnp.stack([kernel, -kernel]))
         return forward, curved, twice, many, each
 
-    ours, theirs = map(jax.jit(all_of, static_argnums=0), (matmul.transposing_product, plain))
+    ours, theirs = map(jax.jit(all_of, static_argnums=0), (matmul.transposing_matmul, plain))
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
@@ -137,10 +137,10 @@ def test_every_other_transformation_is_that_of_the_einsum(spec):
 @pytest.mark.parametrize("spec", OTHERS)
 def test_what_is_no_map_of_rows_is_the_einsum(spec):
     x, kernel, cotangent = arrays(spec)
-    jaxpr = str(jax.make_jaxpr(lambda *both: matmul.product(spec, *both))(x, kernel))
+    jaxpr = str(jax.make_jaxpr(lambda *both: matmul.matmul(spec, *both))(x, kernel))
     assert "custom_jvp" not in jaxpr
     expected = gradients(plain, spec, x, kernel, cotangent)
-    ours = gradients(matmul.product, spec, x, kernel, cotangent)
+    ours = gradients(matmul.matmul, spec, x, kernel, cotangent)
     for one, other in zip(ours, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
@@ -154,7 +154,7 @@ def test_axes_of_rows_of_both_and_of_the_kernel():
 def test_other_devices_compute_the_einsum(monkeypatch, backend):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     x, kernel, _ = arrays("BTD,DF->BTF")
-    jaxpr = jax.make_jaxpr(jax.grad(lambda k: matmul.product("BTD,DF->BTF", x, k).sum()))(kernel)
+    jaxpr = jax.make_jaxpr(jax.grad(lambda k: matmul.matmul("BTD,DF->BTF", x, k).sum()))(kernel)
     assert "optimization_barrier" not in str(jaxpr)
 
 
@@ -164,7 +164,7 @@ def test_the_weight_gradient_is_a_product_that_reads_both_operands_along_their_r
     given = arrays(spec)
 
     def weight_gradient(x, kernel, cotangent):
-        return jax.vjp(lambda kernel: layers.project(spec, x, kernel), kernel)[1](cotangent)[0]
+        return jax.vjp(lambda kernel: matmul.project(spec, x, kernel), kernel)[1](cotangent)[0]
 
     program = jax.jit(weight_gradient).lower(*given).compile().as_text()
     products_in_it = re.findall(

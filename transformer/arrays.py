@@ -13,10 +13,24 @@ Einsum strings are upper case (``BTNH,BSNH->BNTS``); attention weights are ``[B,
 mask entry means "may attend".
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
+
+
+class SpecialIds(NamedTuple):
+    """The token ids that are not pieces of text, in the order of SentencePiece's options."""
+
+    pad: int = 0
+    """Fills a row up to its static length; never a target, never attended to."""
+    bos: int = 1
+    """``<s>``, the first decoder input: the shifted target begins with it (paper, figure 1)."""
+    eos: int = 2
+    """``</s>``, which ends every source and every target; producing it finishes a hypothesis."""
+    unk: int = 3
+    """A character that the vocabulary does not have."""
+
 
 PAD_ID = 0
 """Fills a row up to its static length; never a target, never attended to."""
@@ -49,6 +63,7 @@ __all__ = [
     "Int",
     "Key",
     "Params",
+    "SpecialIds",
     "UInt",
     "wide",
 ]

@@ -7,22 +7,105 @@ arguments of the calls, not of the config.
 """
 
 import dataclasses
+import importlib
 import json
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
+from transformer.arrays import SpecialIds
 from transformer.errors import InputError
 from transformer.fields import Group, nearest
 
 
 @dataclasses.dataclass(frozen=True)
-class TransformerConfig(Group):
-    """The encoder-decoder Transformer (paper 3, table 3)."""
+class ModelConfig(Group):
+    """The fields that every model family has; `family` tells the configs of families apart.
+
+    The set of families is open. A subclass registers itself under the default of its `family`, and
+    `models.base.register` adds its model. A family outside this package is named by the module that
+    registers it (``family="my_package.my_model"``), which is imported when a config names it.
+    """
 
     group: ClassVar[str] = "model"
+    families: ClassVar[dict[str, type["ModelConfig"]]] = {}
+
+    family: str = ""
+    vocab_size: int = 37_000
+    """V, with the special ids; source and target share one vocabulary."""
+    pad_id: int = 0
+    """Id that fills a row up to its static length."""
+    bos_id: int = 1
+    """Id of ``<s>``, the first decoder input."""
+    eos_id: int = 2
+    """Id of ``</s>``, which ends every source and every target."""
+    unk_id: int = 3
+    """Id of a character that the vocabulary does not have."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Dtype of the activations; parameters, softmax and loss are always float32."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        ModelConfig.families[cls.family] = cls
+
+    @classmethod
+    def variant(cls, values: dict[str, Any]) -> type[Self]:
+        """The config class of the family that the values name; the Transformer if none."""
+        if cls is not ModelConfig:
+            return cls
+        name = values.get("family", "transformer")
+        if name not in cls.families and isinstance(name, str) and "." in name:
+            try:
+                importlib.import_module(name)
+            except ImportError as error:
+                raise InputError(
+                    f"model.family is {name!r}, but importing that module fails ({error}); install "
+                    "it, or add its folder to PYTHONPATH"
+                ) from None
+        if name not in cls.families:
+            raise InputError(
+                f"model.family is {name!r}, but must be one of {', '.join(cls.families)}, or the "
+                "module that registers another family (transformer.models.base.register)"
+            )
+        return cls.families[name]
+
+    @property
+    def special_ids(self) -> SpecialIds:
+        """The ids with a meaning of their own."""
+        return SpecialIds(self.pad_id, self.bos_id, self.eos_id, self.unk_id)
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether two passes over one batch in training can differ."""
+        return False
+
+    def capturable(self) -> Self:
+        """The config of the same model in a form whose intermediate values can be captured."""
+        return self
+
+    def check_length(self, length: int) -> None:
+        """Check that the model accepts sequences of `length` tokens.
+
+        Raises:
+          InputError: naming the field that limits the length.
+        """
+
+    def validate(self) -> None:
+        """A vocabulary that holds the special ids, which differ."""
+        special_ids = self.special_ids
+        self.require(
+            self.vocab_size > len(special_ids), "vocab_size", "more than the 4 special ids"
+        )
+        for name in ("pad_id", "bos_id", "eos_id", "unk_id"):
+            inside = 0 <= getattr(self, name) < self.vocab_size
+            self.require(inside, name, f"at least 0 and below model.vocab_size = {self.vocab_size}")
+            others = special_ids.count(getattr(self, name)) == 1
+            self.require(others, name, "different from the other special ids")
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig(ModelConfig):
+    """The encoder-decoder Transformer (paper 3, table 3)."""
 
     family: Literal["transformer"] = "transformer"
-    vocab_size: int = 37_000
-    """V, the special ids included; source and target share one vocabulary."""
     num_layers: int = 6
     encoder_layers: int | None = None
     """Where it differs from num_layers."""
@@ -43,11 +126,17 @@ class TransformerConfig(Group):
     activation: Literal["relu", "gelu", "swish"] = "relu"
     norm: Literal["post", "pre"] = "post"
     norm_epsilon: float = 1e-6
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    """Learned positions are table 3, row E."""
+    positions: Literal["sinusoidal", "learned", "t5"] = "sinusoidal"
+    """``learned`` is table 3, row E. ``t5``: relative positions as a learned bias of the scores of
+    self-attention (Raffel et al. 2020).
+    """
     sinusoid_layout: Literal["interleaved", "halves"] = "interleaved"
     max_positions: int = 512
     """Length of the learned table; sinusoids need none."""
+    position_buckets: int = 32
+    """``t5``: number of buckets of relative distances."""
+    position_max_distance: int = 128
+    """``t5``: distances from here on share the last bucket."""
     dropout: float = 0.1
     """On every sub-layer's output, and on embedding + position (paper 5.4)."""
     attention_dropout: float = 0.0
@@ -56,16 +145,15 @@ class TransformerConfig(Group):
     """Between the two linear maps of the feed-forward network; not in the paper."""
     dropout_generator: Literal["threefry", "hash"] = "threefry"
     """Of dropout's random bits: JAX's own, or a cheaper hash (`transformer/nn/dropout.py`)."""
-    compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of activations; parameters, softmax and loss are float32 always."""
 
     def validate(self) -> None:
         """Sizes positive, rates below 1, heads that divide the model's width."""
+        super().validate()
         self.require_positive(
             *("num_layers", "encoder_layers", "decoder_layers", "d_model", "d_ff", "num_heads"),
             *("encoder_heads", "decoder_heads", "d_k", "d_v", "max_positions"),
+            *("position_buckets", "position_max_distance"),
         )
-        self.require(self.vocab_size > 4, "vocab_size", "more than the 4 special ids")
         self.require_rates("dropout", "attention_dropout", "activation_dropout")
         self.require(self.norm_epsilon > 0, "norm_epsilon", "above 0")
         for side, heads in (("encoder", self.heads("encoder")), ("decoder", self.heads("decoder"))):
@@ -74,6 +162,9 @@ class TransformerConfig(Group):
                     f"model.d_model is {self.d_model}, which {heads} {side} heads do not divide; "
                     "change one of them, or give model.d_k and model.d_v"
                 )
+        self.require(self.position_buckets >= 4, "position_buckets", "at least 4")
+        far = self.position_max_distance > self.position_buckets
+        self.require(far, "position_max_distance", "above model.position_buckets")
         if self.attention_kernel != "einsum":
             must = f"0 with the {self.attention_kernel} kernel"
             self.require(self.attention_dropout == 0, "attention_dropout", must)
@@ -82,6 +173,23 @@ class TransformerConfig(Group):
                 d_k, d_v = self.head_widths(side)
                 must = f"equal to model.d_k with the fused kernel (the widths are {d_k} and {d_v})"
                 self.require(d_k == d_v, "d_v", must)
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether any of the three dropout rates is above 0."""
+        return bool(self.dropout or self.attention_dropout or self.activation_dropout)
+
+    def capturable(self) -> Self:
+        """The same model with the only kernel that keeps attention weights."""
+        return self.replace(attention_kernel="einsum")
+
+    def check_length(self, length: int) -> None:
+        """Check that a learned table of positions reaches `length`."""
+        if self.positions == "learned" and self.max_positions < length:
+            raise InputError(
+                f"model.max_positions is {self.max_positions}, but learned positions must reach "
+                f"{length} (data.max_length and the longest output)"
+            )
 
     def depth(self, side: str) -> int:
         """L of the ``encoder`` or the ``decoder``."""
@@ -446,7 +554,7 @@ class LoggingConfig(Group):
 class Config(Group):
     """One experiment, whole."""
 
-    model: TransformerConfig = TransformerConfig()
+    model: ModelConfig = TransformerConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     decode: DecodeConfig = DecodeConfig()
     data: DataConfig = DataConfig()
@@ -456,23 +564,14 @@ class Config(Group):
 
     def validate(self) -> None:
         """What one group asks of another."""
-        if self.model.positions == "learned":
-            longest = self.data.max_length + self.decode.extra_length
-            longest = max(self.data.max_length, self.decode.max_length or longest)
-            if self.model.max_positions < longest:
-                raise InputError(
-                    f"model.max_positions is {self.model.max_positions}, but learned positions "
-                    f"must reach {longest} (data.max_length and the longest output)"
-                )
+        longest = self.data.max_length + self.decode.extra_length
+        self.model.check_length(max(self.data.max_length, self.decode.max_length or longest))
         if self.optimizer.name == "schedule_free" and self.training.ema_decay is not None:
             raise InputError(
                 "optimizer.name='schedule_free' averages the weights itself; leave "
                 "training.ema_decay out"
             )
-        model = self.model
-        if self.training.r_drop and not (
-            model.dropout or model.attention_dropout or model.activation_dropout
-        ):
+        if self.training.r_drop and not self.model.has_dropout:
             raise InputError(
                 f"training.r_drop is {self.training.r_drop!r}, but no dropout is on, so that its "
                 "two passes are the same; raise model.dropout or set training.r_drop to 0"

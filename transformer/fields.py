@@ -66,8 +66,16 @@ class Group:
         return dataclasses.replace(self, **changes)
 
     @classmethod
+    def variant(cls, values: dict[str, Any]) -> type[Self]:
+        """The class that these values describe; a union of groups overrides this."""
+        return cls
+
+    @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """Makes the group from a (possibly nested) dict; every unknown field is refused by name."""
+        variant = cls.variant(values)
+        if variant is not cls:
+            return variant.from_dict(values)
         hints = {f.name: f.type for f in dataclasses.fields(cls)}
         hints = {name: typing.get_type_hints(cls)[name] for name in hints}
         arguments = {}
@@ -126,6 +134,8 @@ def _is_a(value: Any, expected: Any) -> bool:
         return isinstance(value, tuple) and all(
             _is_a(item, typing.get_args(expected)[0]) for item in value
         )
+    if isinstance(expected, type) and issubclass(expected, Group):
+        return isinstance(value, expected)
     return type(value) is expected
 
 

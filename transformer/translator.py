@@ -149,9 +149,9 @@ class Translator:
         return cls(config, joined, tokenizer, model, mesh, lexicon)
 
     @functools.cached_property
-    def _rounded(self) -> Params:
+    def _cast_params(self) -> Params:
         """The parameters, cast once and not at every batch."""
-        return jax.jit(self.model.rounded)(self.params)
+        return jax.jit(self.model.cast_params)(self.params)
 
     def __call__(self, sentences: Sequence[str]) -> list[Translation]:
         """The best translation of each sentence, in order."""
@@ -224,7 +224,7 @@ class Translator:
                 lines = np.full(height, -1, np.int32)
                 lines[: len(rows)] = [first_line + row for row in rows]
             found = generate.decode(
-                self._rounded,
+                self._cast_params,
                 *self._placed((source, prefix, lines)),
                 np.uint32(config.seed),
                 self._shortlist(source, prefix),
@@ -298,7 +298,9 @@ class Translator:
                 _pad([target_ids[row] for row in rows], shaped.shape),
             )
             totals = np.asarray(
-                generate.score(self._rounded, self._placed(batch), mesh=self.mesh, model=self.model)
+                generate.score(
+                    self._cast_params, self._placed(batch), mesh=self.mesh, model=self.model
+                )
             )
             for place, row in enumerate(rows):
                 scores[row] = (float(totals[place]), len(target_ids[row]))

@@ -1,2 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoder-decoder model families behind one protocol (`transformer.models.base`)."""
+"""Model families behind one protocol; importing the package registers those of this project."""
+
+from transformer.models import ensemble, transformer
+
+__all__ = ["ensemble", "transformer"]

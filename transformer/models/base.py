@@ -1,14 +1,176 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place that maps a config to a model. Every family offers the calls listed in `model`."""
+"""The protocol that every model family implements, and the registry of families.
+
+A new family is one file: a config class, a Linen module with the calls of `Model`, and
+``register(Config, Module)``. Training, decoding, scoring and evaluation use these calls only.
+Inspection also needs the traces that `Description` announces.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 
-from transformer.config import TransformerConfig
-from transformer.models.transformer import Transformer
+from transformer.arrays import Array, Float, Int, Params
+from transformer.config import ModelConfig
+from transformer.errors import InputError
+from transformer.nn.capture import Capture, Interventions, Kind, StackInterventions
 
-FAMILIES: dict[str, type[nn.Module]] = {"transformer": Transformer}
+Memory = Any
+"""A pytree that `encode` returns; every leaf has the leading axis B."""
+Cache = Any
+"""A pytree that `init_cache` returns and `step` passes on."""
 
 
-def build(config: TransformerConfig) -> nn.Module:
-    """The model that `config.family` names; parameters come from its ``init``."""
-    return FAMILIES[config.family](config)
+class AttentionSize(NamedTuple):
+    """The number of attention heads of one kind."""
+
+    layers: int
+    heads: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """The facts about a model that its users need and that its family alone knows."""
+
+    d_model: int
+    """Width of the decoder's output, which the learning-rate schedule reads (paper 5.3)."""
+    attention: Mapping[Kind, AttentionSize]
+    """The kinds of attention that a trace captures; empty if there are none."""
+    residual_layers: Mapping[str, int]
+    """Layers of the ``encoder`` and ``decoder`` residual streams that a trace captures; empty if
+    there are none.
+    """
+    forward_flops: Callable[[int, int, int], int]
+    """From (B, S, T) to the floating-point operations of the matmuls of one forward pass."""
+
+
+@runtime_checkable
+class Model(Protocol):
+    """A Linen module that maps a source and a decoder input to logits of the next token.
+
+    The first four calls need parameters (``model.apply({"params": params}, ..., method=...)``). The
+    others are plain functions of a model (``model.reorder(cache, parents)``).
+    """
+
+    config: ModelConfig
+
+    def __call__(
+        self,
+        source: Int[Array, "B S"],
+        target_in: Int[Array, "B T"],
+        *,
+        source_segments: Int[Array, "B S"] | None = None,
+        target_segments: Int[Array, "B T"] | None = None,
+        train: bool = False,
+        example_ids: Int[Array, " B"] | None = None,
+        capture: Capture = "none",
+        interventions: Interventions | None = None,
+    ) -> tuple[Float[Array, "B T V"], Any]:
+        """Predict the token after each position of `target_in`, all positions at once.
+
+        Args:
+          source: token ids, `pad_id` where padded.
+          target_in: the target shifted right (`positions.shift_right`).
+          source_segments: in packed rows, the sentence of its row that each token belongs to, from
+            1; 0 where padded. None: one sentence per row.
+          target_segments: the same for the target; both are given or neither.
+          train: apply dropout, which needs an rng named ``dropout``. Static.
+          example_ids: global index of each example in the batch, so that the examples of a
+            micro-batch or of one device have the dropout of the complete batch. None: 0, 1, ...
+          capture: what the trace holds. Static. A family without traces ignores it.
+          interventions: gates and patches, the same for every row.
+
+        Returns:
+          the logits in the compute dtype, and the trace (None when capture is ``none``, or if the
+          family has none).
+        """
+
+    def encode(
+        self,
+        source: Int[Array, "B S"],
+        *,
+        segments: Int[Array, "B S"] | None = None,
+        train: bool = False,
+        example_ids: Int[Array, " B"] | None = None,
+        capture: Capture = "none",
+        interventions: StackInterventions | None = None,
+    ) -> tuple[Memory, Any]:
+        """Encode the source; returns the memory, and the encoder's trace or None."""
+
+    def init_cache(
+        self,
+        memory: Memory,
+        source: Int[Array, "B S"],
+        num_beams: int,
+        length: int,
+        num_groups: int = 1,
+    ) -> Cache:
+        """Create the cache of a search, with capacity for `length` target positions.
+
+        Args:
+          memory: from `encode`.
+          source: what it was encoded from.
+          num_beams: hypotheses per sentence.
+          length: target positions.
+          num_groups: groups of equal size that the beams are divided into; `reorder` never moves a
+            hypothesis from one group to another.
+        """
+
+    def step(self, tokens: Int[Array, "B K"], cache: Cache) -> tuple[Float[Array, "B K V"], Cache]:
+        """Read the token at the next position of every beam and predict the one after it.
+
+        The logits are those of `__call__` in that row, to rounding.
+        """
+
+    def reorder(self, cache: Cache, parents: Int[Array, "B K"]) -> Cache:
+        """Let beam k continue the hypothesis of beam ``parents[b, k]``."""
+
+    def grow(self, cache: Cache, length: int) -> Cache:
+        """Extend the capacity to `length` target positions; a step takes time for all of them."""
+
+    def take(self, cache: Cache, sentences: Int[Array, "_"]) -> Cache:
+        """Select these sentences of the batch, by index."""
+
+    def cast_params(self, params: Params) -> Params:
+        """Cast parameters to the dtypes they are used in, once and not at every call."""
+
+    def describe(self) -> Description:
+        """Return the facts about this model that training, cost estimates and inspection need."""
+
+
+FAMILIES: dict[type[ModelConfig], type[nn.Module]] = {}
+"""The model class of each config class."""
+
+
+def register(config_class: type[ModelConfig], model_class: type[nn.Module]) -> None:
+    """Add a model family; its name is the default of the config's field `family`.
+
+    Args:
+      config_class: a frozen dataclass.
+      model_class: a Linen module with the calls of `Model`, constructed from a config.
+    """
+    FAMILIES[config_class] = model_class
+
+
+def build(config: ModelConfig) -> Model:
+    """The model that a config describes; parameters come from its ``init``.
+
+    Raises:
+      InputError: for a config class without a model.
+    """
+    if type(config) not in FAMILIES:
+        raise InputError(
+            f"no model is registered for {type(config).__name__} (model.family is "
+            f"{config.family!r}); call transformer.models.base.register"
+        )
+    return FAMILIES[type(config)](config)
+
+
+def parameter_metadata(model: nn.Module) -> Params:
+    """The tree of a model's `Parameter` declarations, whose values are shapes and dtypes."""
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    return jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]

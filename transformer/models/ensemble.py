@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several models with one vocabulary that decode as one: the mean of their probabilities."""
+"""Ensembles: several models with one vocabulary that decode with their mean probabilities."""
 
 from typing import Any
 
@@ -8,87 +8,105 @@ import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Float, Int, Params
+from transformer.config import ModelConfig
 from transformer.decoding.shortlist import Shortlist
+from transformer.models.base import Description, Model
 
 
 class Ensemble(nn.Module):
-    """Offers what a model offers, and has no parameters but its members'; see `join`.
+    """A `base.Model` for scoring and decoding, with the parameters of its members; see `join`.
 
-    At every step the members' probabilities of the next token are averaged. The logits are the
-    mean's logarithm, so that a softmax gives the mean again. The members may differ in all but the
-    vocabulary.
+    Every step averages the members' probabilities of the next token. The logits are the logarithm
+    of the mean, so that their softmax is the mean. The members share a vocabulary and nothing else.
     """
 
-    models: tuple[nn.Module, ...]
+    models: tuple[Model, ...]
+
+    @property
+    def config(self) -> ModelConfig:
+        """The config of the first member, whose vocabulary and special ids all members have."""
+        return self.models[0].config
 
     def __call__(
         self, source: Int[Array, "B S"], target_in: Int[Array, "B T"], *, train: bool = False
     ) -> tuple[Float[Array, "B T V"], None]:
-        """Logits for the token that follows each position of `target_in`; there is no trace."""
-        logits = [model(source, target_in, train=train)[0] for model in self.models]
-        return log_mean(logits), None
+        """Predict the token after each position of `target_in`; there is no trace."""
+        return log_mean([model(source, target_in, train=train)[0] for model in self.models]), None
 
-    def encode(self, source: Int[Array, "B S"]) -> tuple[tuple[Array, ...], None]:
-        """Every member's memory; there is no trace."""
+    def encode(self, source: Int[Array, "B S"]) -> tuple[tuple[Any, ...], None]:
+        """The memory of every member; there is no trace."""
         return tuple(model.encode(source)[0] for model in self.models), None
 
     def init_cache(
         self,
-        memories: tuple[Array, ...],
+        memory: tuple[Any, ...],
         source: Int[Array, "B S"],
-        beams: int,
+        num_beams: int,
         length: int,
-        groups: int = 1,
+        num_groups: int = 1,
         shortlist: Shortlist | None = None,
     ) -> tuple[Any, ...]:
-        """Every member's cache."""
-        members = zip(self.models, memories, strict=True)
-        return tuple(
-            model.init_cache(memory, source, beams, length, groups, shortlist)
-            for model, memory in members
-        )
+        """The cache of every member."""
+        options = (num_beams, length, num_groups, shortlist)
+        members = zip(self.models, memory, strict=True)
+        return tuple(model.init_cache(part, source, *options) for model, part in members)
 
     def step(
-        self, tokens: Int[Array, "B K"], caches: tuple[Any, ...]
+        self, tokens: Int[Array, "B K"], cache: tuple[Any, ...]
     ) -> tuple[Float[Array, "B K V"], tuple[Any, ...]]:
-        """Reads one token a beam and predicts the next."""
-        members = zip(self.models, caches, strict=True)
-        logits, caches = zip(*(model.step(tokens, cache) for model, cache in members), strict=True)
-        return log_mean(logits), caches
+        """Read one token of every beam and predict the next."""
+        members = zip(self.models, cache, strict=True)
+        logits, cache = zip(*(model.step(tokens, part) for model, part in members), strict=True)
+        return log_mean(list(logits)), cache
 
     @nn.nowrap
-    def reorder(self, caches: tuple[Any, ...], parents: Int[Array, "B K"]) -> tuple[Any, ...]:
-        """Beam k goes on from what beam ``parents[b, k]`` was, in every member."""
-        members = zip(self.models, caches, strict=True)
-        return tuple(model.reorder(cache, parents) for model, cache in members)
+    def reorder(self, cache: tuple[Any, ...], parents: Int[Array, "B K"]) -> tuple[Any, ...]:
+        """Let beam k continue the hypothesis of beam ``parents[b, k]``, in every member."""
+        members = zip(self.models, cache, strict=True)
+        return tuple(model.reorder(part, parents) for model, part in members)
 
     @nn.nowrap
-    def grow(self, caches: tuple[Any, ...], length: int) -> tuple[Any, ...]:
-        """Room for `length` target tokens in every member's cache."""
-        members = zip(self.models, caches, strict=True)
-        return tuple(model.grow(cache, length) for model, cache in members)
+    def grow(self, cache: tuple[Any, ...], length: int) -> tuple[Any, ...]:
+        """Extend the capacity of every member's cache to `length` target positions."""
+        members = zip(self.models, cache, strict=True)
+        return tuple(model.grow(part, length) for model, part in members)
 
     @nn.nowrap
-    def take(self, caches: tuple[Any, ...], sentences: Int[Array, " B"]) -> tuple[Any, ...]:
-        """The caches of these sentences alone."""
-        members = zip(self.models, caches, strict=True)
-        return tuple(model.take(cache, sentences) for model, cache in members)
+    def take(self, cache: tuple[Any, ...], sentences: Int[Array, "_"]) -> tuple[Any, ...]:
+        """Select these sentences of the batch, in every member's cache."""
+        members = zip(self.models, cache, strict=True)
+        return tuple(model.take(part, sentences) for model, part in members)
 
     @nn.nowrap
-    def rounded(self, params: Params) -> Params:
-        """Those of every member, each in its compute dtype."""
-        return {
-            f"models_{i}": model.rounded(params[f"models_{i}"])
-            for i, model in enumerate(self.models)
-        }
+    def cast_params(self, params: Params) -> Params:
+        """Cast the parameters of every member to its compute dtype."""
+        names = [_name(number) for number in range(len(self.models))]
+        members = zip(self.models, names, strict=True)
+        return {name: model.cast_params(params[name]) for model, name in members}
+
+    @nn.nowrap
+    def describe(self) -> Description:
+        """The sum of the members' FLOPs; nothing is captured."""
+        members = [model.describe() for model in self.models]
+        return Description(
+            d_model=members[0].d_model,
+            attention={},
+            residual_layers={},
+            forward_flops=lambda b, s, t: sum(one.forward_flops(b, s, t) for one in members),
+        )
 
 
-def join(models: list[nn.Module], params: list[Params]) -> tuple[Ensemble, Params]:
+def join(models: list[Model], params: list[Params]) -> tuple[Ensemble, Params]:
     """The ensemble of these models, and its parameters."""
-    return Ensemble(tuple(models)), {f"models_{i}": each for i, each in enumerate(params)}
+    return Ensemble(tuple(models)), {_name(number): each for number, each in enumerate(params)}
 
 
-def log_mean(logits: list[Array] | tuple[Array, ...]) -> Float[Array, "B T V"]:
-    """The logarithm, in float32, of the mean of the probabilities that each entry's softmax has."""
+def _name(number: int) -> str:
+    """The name that Linen gives to a member of `models`."""
+    return f"models_{number}"
+
+
+def log_mean(logits: list[Array]) -> Float[Array, "B T V"]:
+    """The logarithm, in float32, of the mean of the probabilities that each softmax gives."""
     log_probs = [jax.nn.log_softmax(each.astype(jnp.float32)) for each in logits]
     return jax.nn.logsumexp(jnp.stack(log_probs), axis=0) - jnp.log(len(log_probs))

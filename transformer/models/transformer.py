@@ -1,17 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The encoder-decoder Transformer (paper 3, figure 1).
-
-The calls that every model family offers, whoever uses them (trainer, beam search, inspection)::
-
-    __call__(source, target_in)       -> logits, trace         training and teacher forcing
-    encode(source)                    -> memory, trace
-    init_cache(memory, source, K, M)  -> cache                 cross-attention keys and values, once
-    step(tokens, cache)               -> logits, cache         one target position of every beam
-    reorder(cache, parents)           -> cache                 the beams that survived
-    grow(cache, M)                    -> cache                 room for more positions
-    take(cache, sentences)            -> cache                 the sentences that go on
-    rounded(params)                   -> params                what many calls need not cast again
-"""
+"""The encoder-decoder Transformer (paper 3, figure 1)."""
 
 import flax.linen as nn
 import flax.struct
@@ -21,7 +9,9 @@ import jax.numpy as jnp
 from transformer.arrays import Array, Bool, Float, Int, Params
 from transformer.config import TransformerConfig
 from transformer.decoding.shortlist import Shortlist
-from transformer.nn.cache import LayerCache, rows_of
+from transformer.models import base
+from transformer.models.base import AttentionSize, Description
+from transformer.nn.cache import LayerCache, take_sentences
 from transformer.nn.capture import (
     Capture,
     Interventions,
@@ -31,26 +21,27 @@ from transformer.nn.capture import (
     patch,
     stack_layers,
 )
-from transformer.nn.dropout import Rows
-from transformer.nn.layers import DecoderLayer, Embedding, EncoderLayer, LayerNorm, LayerTrace
+from transformer.nn.embedding import Embedding
+from transformer.nn.layers import DecoderLayer, EncoderLayer, LayerNorm, LayerTrace
 from transformer.nn.masks import ancestry_mask, causal_mask, packed_mask, padding_mask
-from transformer.nn.positions import within_segments
+from transformer.nn.parameters import cast_params
+from transformer.nn.positions import SCHEMES, PositionTerm, positions_within_segments
 
 
 @flax.struct.dataclass
 class DecodeCache:
-    """Everything the decoder needs to go on: value in, value out."""
+    """The state of cached decoding."""
 
     layers: tuple[LayerCache, ...]
     source_mask: Bool[Array, "B 1 1 S"]
-    ancestry: Int[Array, "R K M"]
-    """`ancestry[r, k, m]`: which of a row's beams computed the keys and values that hypothesis k
-    has at position m. (A row: see `caches.LayerCache`.)
+    ancestry: Int[Array, "BG K M"]
+    """`ancestry[g, k, m]`: the beam of group g that computed the keys and values of hypothesis k at
+    position m.
     """
     index: Int[Array, ""]
     """The target position that the next step computes."""
     shortlist: Shortlist | None = None
-    """The sub-words that may follow, if not all may ..."""
+    """The tokens that a search may choose, if not all ..."""
     table: Float[Array, "V D"] | None = None
     """... and their rows of the embedding table, in the compute dtype."""
 
@@ -61,8 +52,9 @@ class Encoder(nn.Module):
     config: TransformerConfig
 
     def setup(self) -> None:
-        """The layers, and for pre-norm the norm after the last of them."""
+        """The layers, their position scheme, and for pre-norm the norm after the last layer."""
         self.layer = [EncoderLayer(self.config) for _ in range(self.config.depth("encoder"))]
+        self.position_scheme = SCHEMES[self.config.positions](self.config, "encoder")
         if self.config.norm == "pre":
             self.final_norm = LayerNorm(self.config.norm_epsilon)
 
@@ -70,17 +62,26 @@ class Encoder(nn.Module):
         self,
         x: Float[Array, "B S D"],
         mask: Bool[Array, "#B 1 #S S"],
+        position_ids: Int[Array, "*#B S"],
         *,
-        rows: Rows | None = None,
+        train: bool = False,
+        example_ids: Int[Array, " B"] | None = None,
         capture: Capture = "none",
         interventions: StackInterventions | None = None,
     ) -> tuple[Float[Array, "B S D"], StackTrace | None]:
-        """From embedded source to memory."""
+        """From the embedded source to the memory."""
+        positions = _position_term(self.position_scheme, position_ids, position_ids)
+        options = {
+            "positions": positions,
+            "train": train,
+            "example_ids": example_ids,
+            "capture": capture,
+        }
         x = patch(x, interventions, 0)
         residual, traces = [x], []
         for index, layer in enumerate(self.layer):
             gates = None if interventions is None else interventions.self_heads[index]
-            x, trace = layer(x, mask, rows=rows, capture=capture, gates=gates)
+            x, trace = layer(x, mask, gates=gates, **options)
             x = patch(x, interventions, index + 1)
             residual.append(x)
             traces.append(trace)
@@ -95,8 +96,9 @@ class Decoder(nn.Module):
     config: TransformerConfig
 
     def setup(self) -> None:
-        """The layers, and for pre-norm the norm after the last of them."""
+        """The layers, their position scheme, and for pre-norm the norm after the last layer."""
         self.layer = [DecoderLayer(self.config) for _ in range(self.config.depth("decoder"))]
+        self.position_scheme = SCHEMES[self.config.positions](self.config, "decoder")
         if self.config.norm == "pre":
             self.final_norm = LayerNorm(self.config.norm_epsilon)
 
@@ -106,12 +108,21 @@ class Decoder(nn.Module):
         memory: Float[Array, "B S D"],
         self_mask: Bool[Array, "#B 1 #T T"],
         cross_mask: Bool[Array, "#B 1 #T S"],
+        position_ids: Int[Array, "*#B T"],
         *,
-        rows: Rows | None = None,
+        train: bool = False,
+        example_ids: Int[Array, " B"] | None = None,
         capture: Capture = "none",
         interventions: StackInterventions | None = None,
     ) -> tuple[Float[Array, "B T D"], StackTrace | None]:
-        """From embedded target and memory to what the logits are made of."""
+        """From the embedded target and the memory to the input of the output map."""
+        positions = _position_term(self.position_scheme, position_ids, position_ids)
+        options = {
+            "positions": positions,
+            "train": train,
+            "example_ids": example_ids,
+            "capture": capture,
+        }
         x = patch(x, interventions, 0)
         residual, traces = [x], []
         for index, layer in enumerate(self.layer):
@@ -121,7 +132,7 @@ class Decoder(nn.Module):
                     "self_gates": interventions.self_heads[index],
                     "cross_gates": interventions.cross_heads[index],
                 }
-            x, trace = layer(x, memory, self_mask, cross_mask, rows=rows, capture=capture, **gates)
+            x, trace = layer(x, memory, self_mask, cross_mask, **gates, **options)
             x = patch(x, interventions, index + 1)
             residual.append(x)
             traces.append(trace)
@@ -130,18 +141,27 @@ class Decoder(nn.Module):
         return x, _stack_trace(traces, residual, capture)
 
     def init_cache(
-        self, memory: Float[Array, "B S D"], beams: int, length: int, groups: int
+        self, memory: Float[Array, "B S D"], num_beams: int, length: int, num_groups: int
     ) -> tuple[LayerCache, ...]:
-        """Every layer's cache."""
-        return tuple(layer.init_cache(memory, beams, length, groups) for layer in self.layer)
+        """The cache of every layer."""
+        return tuple(
+            layer.init_cache(memory, num_beams, length, num_groups) for layer in self.layer
+        )
 
     def step(
-        self, x: Float[Array, "B K D"], cache: DecodeCache
-    ) -> tuple[Float[Array, "B K D"], tuple[LayerCache, ...]]:
-        """One target position of every beam."""
-        layers, self_mask = [], ancestry_mask(cache.ancestry, cache.index)
+        self, x: Float[Array, "B _ D"], cache: DecodeCache
+    ) -> tuple[Float[Array, "B _ D"], tuple[LayerCache, ...]]:
+        """Compute one target position of every beam."""
+        _, num_beams, length = cache.ancestry.shape
+        self_mask = ancestry_mask(cache.ancestry, cache.index)  # [BG, 1, K, C]
+        # Slot m K + k of the cache holds a key of position m.
+        key_positions = jnp.arange(length * num_beams) // num_beams  # [C]
+        positions = _position_term(self.position_scheme, cache.index[None], key_positions)
+        layers = []
         for layer, layer_cache in zip(self.layer, cache.layers, strict=True):
-            x, layer_cache = layer.step(x, layer_cache, cache.index, self_mask, cache.source_mask)
+            x, layer_cache = layer.step(
+                x, layer_cache, cache.index, self_mask, cache.source_mask, positions
+            )
             layers.append(layer_cache)
         if self.config.norm == "pre":
             x = self.final_norm(x)
@@ -149,7 +169,10 @@ class Decoder(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The whole model; one embedding table serves source, target and logits (paper 3.4)."""
+    """The complete model, a `base.Model`; one embedding table serves both sides and the logits.
+
+    Paper 3.4.
+    """
 
     config: TransformerConfig
 
@@ -167,54 +190,32 @@ class Transformer(nn.Module):
         source_segments: Int[Array, "B S"] | None = None,
         target_segments: Int[Array, "B T"] | None = None,
         train: bool = False,
-        rows: Rows | None = None,
+        example_ids: Int[Array, " B"] | None = None,
         capture: Capture = "none",
         interventions: Interventions | None = None,
     ) -> tuple[Float[Array, "B T V"], Trace | None]:
-        """Logits for the token that follows each position of `target_in`, all positions at once.
-
-        Args:
-          source: token ids, 0 where padded.
-          target_in: the target moved right by one (`positions.shift_right`).
-          source_segments: where several sentences share a row, which of them each token belongs to,
-            from 1, and 0 where padded. None: one sentence a row.
-          target_segments: the same for the target; both are given or neither.
-          train: with dropout; needs an rng named ``dropout``. Static.
-          rows: in training, the numbers that the rows have in a larger batch of which these are a
-            part, so that they drop out as they would in it; 0, 1, ... unless given.
-          capture: what the trace holds. Static.
-          interventions: gates and patches, the same for every row.
-
-        Returns:
-          the logits in the compute dtype, and the trace (None when capture is ``none``).
-        """
-        numbers = _numbers(source, train, rows)
-        own = (
-            (None, None)
-            if interventions is None
-            else (interventions.encoder, interventions.decoder)
-        )
+        """Predict the token after each position of `target_in`; see `base.Model`."""
+        options = {"train": train, "example_ids": example_ids, "capture": capture}
         memory, encoder_trace = self.encode(
             source,
             segments=source_segments,
-            train=train,
-            rows=rows,
-            capture=capture,
-            interventions=own[0],
+            interventions=None if interventions is None else interventions.encoder,
+            **options,
         )
-        self_mask, cross_mask = causal_mask(target_in.shape[1]), padding_mask(source)
+        self_mask = causal_mask(target_in.shape[1])  # [1, 1, T, T]
+        cross_mask = self._padding_mask(source)  # [B, 1, 1, S]
         if target_segments is not None:
             self_mask = self_mask & packed_mask(target_segments, target_segments)
-            cross_mask = packed_mask(target_segments, source_segments)
-        positions = self._positions(target_in, target_segments)
+            cross_mask = packed_mask(target_segments, source_segments)  # [B, 1, T, S]
+        position_ids, positions = self._positions(target_in, target_segments)
         x, decoder_trace = self.decoder(
-            self.embedding.embed(target_in, positions, rows=numbers),
+            self.embedding.embed(target_in, positions, train=train, example_ids=example_ids),
             memory,
             self_mask,
             cross_mask,
-            rows=numbers,
-            capture=capture,
-            interventions=own[1],
+            position_ids,
+            interventions=None if interventions is None else interventions.decoder,
+            **options,
         )
         logits = self.embedding.logits(x)
         if capture == "none":
@@ -223,8 +224,7 @@ class Transformer(nn.Module):
             decoder_trace = decoder_trace.replace(
                 embedded=self.embedding.tokens(target_in), positions=positions
             )
-        full_logits = logits if capture == "full" else None
-        return logits, Trace(encoder_trace, decoder_trace, full_logits)
+        return logits, Trace(encoder_trace, decoder_trace, logits if capture == "full" else None)
 
     def encode(
         self,
@@ -232,17 +232,19 @@ class Transformer(nn.Module):
         *,
         segments: Int[Array, "B S"] | None = None,
         train: bool = False,
-        rows: Rows | None = None,
+        example_ids: Int[Array, " B"] | None = None,
         capture: Capture = "none",
         interventions: StackInterventions | None = None,
     ) -> tuple[Float[Array, "B S D"], StackTrace | None]:
         """The memory: one vector for every source position."""
-        numbers = _numbers(source, train, rows)
-        positions = self._positions(source, segments)
+        packed = segments is not None
+        position_ids, positions = self._positions(source, segments)
         memory, trace = self.encoder(
-            self.embedding.embed(source, positions, rows=numbers),
-            padding_mask(source) if segments is None else packed_mask(segments, segments),
-            rows=numbers,
+            self.embedding.embed(source, positions, train=train, example_ids=example_ids),
+            packed_mask(segments, segments) if packed else self._padding_mask(source),
+            position_ids,
+            train=train,
+            example_ids=example_ids,
             capture=capture,
             interventions=interventions,
         )
@@ -250,36 +252,42 @@ class Transformer(nn.Module):
             trace = trace.replace(embedded=self.embedding.tokens(source), positions=positions)
         return memory, trace
 
+    def _padding_mask(self, tokens: Int[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
+        return padding_mask(tokens, self.config.pad_id)
+
     def _positions(
         self, tokens: Int[Array, "B T"], segments: Int[Array, "B T"] | None
-    ) -> Float[Array, "*#B T D"]:
-        """The positional table's row for each token; packed sentences each count from 0."""
-        table = self.embedding.positions(tokens.shape[1])
-        return table if segments is None else table[within_segments(segments)]
+    ) -> tuple[Int[Array, "*#B T"], Float[Array, "*#B T D"]]:
+        """The position of each token in its sentence, from 0, and its absolute encoding."""
+        length = tokens.shape[1]
+        table = self.embedding.positions(length)  # [T, D]
+        if segments is None:
+            return jnp.arange(length), table
+        position_ids = positions_within_segments(segments)  # [B, T]
+        return position_ids, table[position_ids]
 
     def init_cache(
         self,
         memory: Float[Array, "B S D"],
         source: Int[Array, "B S"],
-        beams: int,
+        num_beams: int,
         length: int,
-        groups: int = 1,
+        num_groups: int = 1,
         shortlist: Shortlist | None = None,
     ) -> DecodeCache:
-        """Room for `length` target tokens of `beams` hypotheses a sentence.
+        """Create the cache of a search; see `base.Model`.
 
-        Args:
-          groups: into how many, of equal size, the beams are divided that never go on from a beam
-            of another group. For each beam, self-attention reads the keys of its whole group.
-          shortlist: steps read and predict sub-words by their places in it, and no others.
+        Cross-attention keys and values are computed here, once. In self-attention every beam reads
+        the keys of its complete group.
         """
         table = None
         if shortlist is not None:
             table = self.embedding.table[shortlist.ids].astype(memory.dtype)
+        groups = len(memory) * num_groups
         return DecodeCache(
-            layers=self.decoder.init_cache(memory, beams, length, groups),
-            source_mask=padding_mask(source),
-            ancestry=jnp.zeros((len(memory) * groups, beams // groups, length), jnp.int32),
+            layers=self.decoder.init_cache(memory, num_beams, length, num_groups),
+            source_mask=self._padding_mask(source),
+            ancestry=jnp.zeros((groups, num_beams // num_groups, length), jnp.int32),
             index=jnp.zeros((), jnp.int32),
             shortlist=shortlist,
             table=table,
@@ -288,12 +296,13 @@ class Transformer(nn.Module):
     def step(
         self, tokens: Int[Array, "B K"], cache: DecodeCache
     ) -> tuple[Float[Array, "B K V"], DecodeCache]:
-        """Reads one token a beam, the one at position `cache.index`, and predicts the next."""
-        beams, length = cache.ancestry.shape[1:]
+        """Read the token at position `cache.index` of every beam and predict the next."""
+        num_beams, length = cache.ancestry.shape[1:]
         position = jax.lax.dynamic_slice_in_dim(self.embedding.positions(length), cache.index, 1)
-        itself = jnp.arange(beams, dtype=jnp.int32)[:, None]
-        now = jnp.arange(length) == cache.index
-        cache = cache.replace(ancestry=jnp.where(now, itself, cache.ancestry))
+        # At this position, every hypothesis has the keys and values that its beam computes.
+        beam = jnp.arange(num_beams, dtype=jnp.int32)[:, None]  # [K, 1]
+        is_current = jnp.arange(length) == cache.index  # [M]
+        cache = cache.replace(ancestry=jnp.where(is_current, beam, cache.ancestry))
         shortlist = cache.shortlist
         if shortlist is not None:
             tokens = shortlist.ids[tokens]
@@ -305,67 +314,102 @@ class Transformer(nn.Module):
 
     @staticmethod
     def reorder(cache: DecodeCache, parents: Int[Array, "B K"]) -> DecodeCache:
-        """Beam k goes on from what beam ``parents[b, k]``, of its group, was.
+        """Let beam k continue the hypothesis of beam ``parents[b, k]``, which is in its group.
 
-        Keys and values stay where they are: beam k takes over which of them are its parent's.
+        Keys and values stay where they are: only the ancestry is copied.
         """
-        beams = cache.ancestry.shape[1]
-        within_group = parents.reshape(-1, beams) % beams
+        num_beams = cache.ancestry.shape[1]
+        within_group = parents.reshape(-1, num_beams) % num_beams  # [BG, K]
         return cache.replace(
             ancestry=jnp.take_along_axis(cache.ancestry, within_group[..., None], axis=1)
         )
 
     @staticmethod
     def grow(cache: DecodeCache, length: int) -> DecodeCache:
-        """The cache with room for `length` target tokens; a step takes time for all of it."""
-        _, beams, before = cache.ancestry.shape
-        more = ((0, 0), (0, 0), (0, length - before))
+        """Extend the capacity to `length` target positions."""
+        _, num_beams, before = cache.ancestry.shape
         return cache.replace(
-            layers=tuple(layer.grow(length * beams) for layer in cache.layers),
-            ancestry=jnp.pad(cache.ancestry, more),
+            layers=tuple(layer.grow(length * num_beams) for layer in cache.layers),
+            ancestry=jnp.pad(cache.ancestry, ((0, 0), (0, 0), (0, length - before))),
         )
 
     @staticmethod
-    def take(cache: DecodeCache, sentences: Int[Array, " B"]) -> DecodeCache:
-        """The cache of these sentences alone."""
+    def take(cache: DecodeCache, sentences: Int[Array, "_"]) -> DecodeCache:
+        """Select these sentences of the batch."""
         batch, shortlist = len(cache.source_mask), cache.shortlist
         return cache.replace(
             layers=tuple(layer.take(sentences) for layer in cache.layers),
             source_mask=cache.source_mask[sentences],
-            ancestry=rows_of(cache.ancestry, sentences, batch),
+            ancestry=take_sentences(cache.ancestry, sentences, batch),
             shortlist=None if shortlist is None else shortlist.take(sentences),
         )
 
     @nn.nowrap
-    def rounded(self, params: Params) -> Params:
-        """The parameters with every kernel and table in the compute dtype, as `layers.project`
-        casts them.
+    def cast_params(self, params: Params) -> Params:
+        """Cast kernels and embeddings to the compute dtype."""
+        return cast_params(params, base.parameter_metadata(self), self.config.compute_dtype)
 
-        The model computes the same with either; with these it need not cast them at every call.
-        Biases, and the scales of layer norms, stay float32, in which they are used.
-        """
-        dtype = self.config.compute_dtype
-        if dtype == "float32":
-            return params
+    @nn.nowrap
+    def describe(self) -> Description:
+        """All three kinds of attention and both residual streams can be captured."""
+        config = self.config
+        encoder, decoder = (
+            AttentionSize(config.depth(side), config.heads(side)) for side in ("encoder", "decoder")
+        )
+        return Description(
+            d_model=config.d_model,
+            attention={"encoder": encoder, "decoder": decoder, "cross": decoder},
+            residual_layers={"encoder": encoder.layers, "decoder": decoder.layers},
+            forward_flops=lambda b, s, t: b * forward_flops(config, s, t),
+        )
 
-        def cast(path: tuple, leaf: Array) -> Array:
-            name = path[-1].key
-            return leaf if name == "scale" or "bias" in name else leaf.astype(dtype)
 
-        return jax.tree_util.tree_map_with_path(cast, params)
+def forward_flops(config: TransformerConfig, source: int, target: int) -> int:
+    """Floating-point operations of the matmuls of a forward pass over one sentence pair.
+
+    A matmul of [m, k] and [k, n] counts as 2 m k n. For S and T positions, padding included:
+
+    - attention from t to s positions: projections 2 D N (t d_k + s d_k + s d_v + t d_v), scores
+      and weighted sum 2 t s N (d_k + d_v), masked scores included, because they are computed;
+    - feed-forward network: 4 t D F;
+    - logits: 2 T D V.
+
+    An encoder layer has one attention from S to S. A decoder layer has one from T to T and one from
+    T to S. Norms, softmax, embeddings and the optimizer are not counted, as is usual.
+
+    Args:
+      config: the sizes.
+      source: S.
+      target: T.
+    """
+    width = config.d_model
+
+    def attention(side: str, queries: int, keys: int) -> int:
+        heads, head_size = config.heads(side), sum(config.head_widths(side))
+        projections = 2 * width * heads * (queries + keys) * head_size
+        return projections + 2 * queries * keys * heads * head_size
+
+    def feed_forward(positions: int) -> int:
+        return 4 * positions * width * config.d_ff
+
+    encoder = attention("encoder", source, source) + feed_forward(source)
+    decoder = attention("decoder", target, target) + attention("decoder", target, source)
+    decoder += feed_forward(target)
+    logits = 2 * target * width * config.vocab_size
+    return config.depth("encoder") * encoder + config.depth("decoder") * decoder + logits
 
 
-def _numbers(tokens: Int[Array, "B T"], train: bool, rows: Rows | None) -> Rows | None:
-    """The numbers of the rows when training, None otherwise."""
-    if not train:
-        return None
-    return jnp.arange(tokens.shape[0]) if rows is None else rows
+def _position_term(
+    scheme: object, query_positions: Int[Array, "*#B T"], key_positions: Int[Array, "*#B S"]
+) -> PositionTerm | None:
+    """The argument through which positions reach self-attention; None for absolute encodings."""
+    return None if scheme is None else scheme(query_positions, key_positions)
 
 
 def _stack_trace(
     traces: list[LayerTrace], residual: list[Array], capture: Capture
 ) -> StackTrace | None:
-    """What a stack's layers captured, with a leading axis L."""
+    """The traces of a stack's layers, with a leading axis L."""
     if capture == "none":
         return None
     trace = StackTrace(
@@ -379,3 +423,6 @@ def _stack_trace(
         sublayers=jnp.stack([jnp.stack(trace.sublayers) for trace in traces]),
         residual=jnp.stack(residual),
     )
+
+
+base.register(TransformerConfig, Transformer)

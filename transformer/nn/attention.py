@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scaled dot-product attention (paper 3.2.1): Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V.
 
-Every kernel has one signature, so that a config chooses it by name. ``einsum`` is the formula
-itself and the tested reference; ``chunked`` is the formula for a few queries at a time, for long
-sentences; ``fused`` hands the work to `jax.nn.dot_product_attention`. The last two give no weights
-away.
+All kernels share one signature, and a config selects one by name. ``einsum`` is the formula itself
+and the tested reference. ``chunked`` computes it for a few queries at a time, for long sentences.
+``fused`` calls `jax.nn.dot_product_attention`. Only ``einsum`` returns attention weights.
 """
 
 from collections.abc import Callable
@@ -17,17 +16,15 @@ from transformer.arrays import Array, Bool, Float, wide
 from transformer.errors import InputError
 
 
-class Attended(NamedTuple):
-    """What attention gives back: the mixed values, and how they were mixed if that was asked
-    for.
-    """
+class AttentionOutput(NamedTuple):
+    """The result of attention, with its weights and scores if they were requested."""
 
     z: Float[Array, "B T N Hv"]
     """For each query and head, the weighted sum of the values."""
     weights: Float[Array, "B N T S"] | None = None
     """After the softmax and before dropout; every row sums to 1."""
     scores: Float[Array, "B N T S"] | None = None
-    """query . key / sqrt(d_k), before the mask."""
+    """query . key / sqrt(d_k), plus the position bias if any, before the mask."""
 
 
 class Kernel(Protocol):
@@ -39,17 +36,31 @@ class Kernel(Protocol):
         key: Float[Array, "B S N H"],
         value: Float[Array, "B S N Hv"],
         mask: Bool[Array, "#B #N #T S"] | None,
+        bias: Float[Array, "#B N #T S"] | None = None,
         *,
         dropout: Callable[[Array], Array] | None = None,
         with_weights: bool = False,
-    ) -> Attended:
-        """Mix the values by the match of query and key."""
+    ) -> AttentionOutput:
+        """Mix the values by the match of query and key.
+
+        Args:
+          query: of T target positions.
+          key: of S source positions.
+          value: of S source positions.
+          mask: true where a query may attend to a key.
+          bias: added to the scores; see `positions.PositionTerm`.
+          dropout: applied to the weights; the paper has none there.
+          with_weights: also return the weights (before dropout) and the unmasked scores.
+
+        Raises:
+          InputError: for an option that the kernel does not have.
+        """
 
 
 def scaled_scores(
     query: Float[Array, "B T N H"], key: Float[Array, "B S N H"]
 ) -> Float[Array, "B N T S"]:
-    """Q K^T / sqrt(d_k), in float32 or wider, whatever the inputs are."""
+    """Q K^T / sqrt(d_k), in float32 or wider whatever the dtype of the inputs."""
     scores = jnp.einsum("BTNH,BSNH->BNTS", query, key, preferred_element_type=wide(query.dtype))
     return scores / jnp.sqrt(query.shape[-1]).astype(scores.dtype)
 
@@ -57,10 +68,10 @@ def scaled_scores(
 def masked_softmax(
     scores: Float[Array, "B N T S"], mask: Bool[Array, "#B #N #T S"] | None
 ) -> Float[Array, "B N T S"]:
-    """Softmax over the keys a query may attend to; every other weight is exactly 0.
+    """Softmax over the keys that a query may attend to; every other weight is exactly 0.
 
-    A query that may attend to nothing (a row that is padding throughout) gets equal weights, so
-    that nothing becomes NaN; such rows are never read.
+    A query that may attend to no key (a row of padding) gets equal weights, so that no NaN arises;
+    the model never reads such rows.
     """
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
@@ -72,25 +83,23 @@ def einsum_attention(
     key: Float[Array, "B S N H"],
     value: Float[Array, "B S N Hv"],
     mask: Bool[Array, "#B #N #T S"] | None,
+    bias: Float[Array, "#B N #T S"] | None = None,
     *,
     dropout: Callable[[Array], Array] | None = None,
     with_weights: bool = False,
-) -> Attended:
-    """The formula of paper 3.2.1, step by step.
-
-    Args:
-      dropout: applied to the weights; the paper has none there.
-      with_weights: also return the weights (before dropout) and the unmasked scores.
-    """
-    scores = scaled_scores(query, key)
+) -> AttentionOutput:
+    """The formula of paper 3.2.1, step by step; see `Kernel`."""
+    scores = scaled_scores(query, key)  # [B, N, T, S]
+    if bias is not None:
+        scores = scores + bias
     weights = masked_softmax(scores, mask)
     mixing = dropout(weights) if dropout else weights
     z = jnp.einsum("BNTS,BSNH->BTNH", mixing.astype(value.dtype), value)
-    return Attended(z, weights, scores) if with_weights else Attended(z)
+    return AttentionOutput(z, weights, scores) if with_weights else AttentionOutput(z)
 
 
 CHUNK = 128
-"""Queries that `chunked_attention` takes at a time."""
+"""Queries per chunk of `chunked_attention`."""
 
 
 def chunked_attention(
@@ -98,44 +107,49 @@ def chunked_attention(
     key: Float[Array, "B S N H"],
     value: Float[Array, "B S N Hv"],
     mask: Bool[Array, "#B #N #T S"] | None,
+    bias: Float[Array, "#B N #T S"] | None = None,
     *,
     dropout: Callable[[Array], Array] | None = None,
     with_weights: bool = False,
-) -> Attended:
-    """The formula for `CHUNK` queries after another `CHUNK`, in memory that grows with T + S.
+) -> AttentionOutput:
+    """The formula for `CHUNK` queries at a time, in memory that grows with T + S; see `Kernel`.
 
-    Queries have nothing to do with each other, so this changes no number. The backward pass keeps
-    no weights but computes those of a chunk again, a product more beside six, so that memory is
-    saved and not time. What is left of T S is the mask, where it differs from query
-    to query: a byte for each query and key, for all heads and, if it is causal, for all sentences
-    together.
-
-    Raises:
-      InputError: when weights or dropout on weights are asked for.
+    Queries are independent, so the result is unchanged. The backward pass recomputes a chunk's
+    weights: seven matmuls instead of six, less memory, not less time. A mask or a bias that differs
+    between queries still takes T S elements.
     """
     _refuse_weights("chunked", dropout, with_weights)
     length = query.shape[1]
     size = min(CHUNK, length)
     count = -(-length // size)
 
-    def chunks(x: Array, axis: int) -> Array:
-        """[..., T, ...] to [count, ..., size, ...]; what fills the last one up is cut off below."""
-        fill = [(0, 0)] * x.ndim
-        fill[axis] = (0, count * size - length)
-        shape = (*x.shape[:axis], count, size, *x.shape[axis + 1 :])
-        return jnp.moveaxis(jnp.pad(x, fill).reshape(shape), axis, 0)
+    def chunked(x: Float[Array, "B N T _"] | Bool[Array, "B N T _"]) -> Array:
+        """[B, N, T, _] to [count, B, N, size, _]; the padding is cut off below."""
+        padded = jnp.pad(x, ((0, 0), (0, 0), (0, count * size - length), (0, 0)))
+        return jnp.moveaxis(padded.reshape(*x.shape[:2], count, size, x.shape[3]), 2, 0)
 
-    keys, values = key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)
-    varies = mask is not None and mask.shape[2] > 1
+    def chunked_if_by_query(x: Array | None) -> Array | None:
+        return chunked(x) if x is not None and x.shape[2] > 1 else None
+
+    keys = key.transpose(0, 2, 3, 1)  # [B, N, H, S]
+    values = value.transpose(0, 2, 1, 3)  # [B, N, S, Hv]
 
     @jax.checkpoint
-    def attend(chunk: tuple[Array, Array | None]) -> Float[Array, "B N _ Hv"]:
-        queries, own_mask = chunk
-        return cached_attention(queries, keys, values, own_mask if varies else mask)
+    def attend(chunk: tuple[Array, Array | None, Array | None]) -> Float[Array, "B N _ Hv"]:
+        queries, chunk_mask, chunk_bias = chunk
+        return cached_attention(
+            queries,
+            keys,
+            values,
+            mask if chunk_mask is None else chunk_mask,
+            bias if chunk_bias is None else chunk_bias,
+        )
 
-    chunked = chunks(query.transpose(0, 2, 1, 3), 2), chunks(mask, 2) if varies else None
-    z = jnp.moveaxis(jax.lax.map(attend, chunked), 0, 2)
-    return Attended(z.reshape(*z.shape[:2], -1, z.shape[-1])[:, :, :length].swapaxes(1, 2))
+    queries = chunked(query.transpose(0, 2, 1, 3))
+    chunks = (queries, chunked_if_by_query(mask), chunked_if_by_query(bias))
+    z = jnp.moveaxis(jax.lax.map(attend, chunks), 0, 2)  # [B, N, count, size, Hv]
+    z = z.reshape(*z.shape[:2], -1, z.shape[-1])  # [B, N, count * size, Hv]
+    return AttentionOutput(z[:, :, :length].swapaxes(1, 2))
 
 
 def fused_attention(
@@ -143,22 +157,19 @@ def fused_attention(
     key: Float[Array, "B S N H"],
     value: Float[Array, "B S N Hv"],
     mask: Bool[Array, "#B #N #T S"] | None,
+    bias: Float[Array, "#B N #T S"] | None = None,
     *,
     dropout: Callable[[Array], Array] | None = None,
     with_weights: bool = False,
-) -> Attended:
-    """`jax.nn.dot_product_attention`: the same mixed values, the weights never in memory for long.
-
-    Raises:
-      InputError: when weights, dropout on weights, or unequal d_k and d_v are asked for.
-    """
+) -> AttentionOutput:
+    """`jax.nn.dot_product_attention`; see `Kernel`. It also refuses d_k different from d_v."""
     _refuse_weights("fused", dropout, with_weights)
     if query.shape[-1] != value.shape[-1]:
         raise InputError(
             f"the 'fused' attention kernel needs d_k == d_v, not {query.shape[-1]} and "
             f"{value.shape[-1]}; use model.attention_kernel='einsum'"
         )
-    return Attended(jax.nn.dot_product_attention(query, key, value, mask=mask))
+    return AttentionOutput(jax.nn.dot_product_attention(query, key, value, bias, mask=mask))
 
 
 def cached_attention(
@@ -166,22 +177,23 @@ def cached_attention(
     key: Float[Array, "B N H C"],
     value: Float[Array, "B N C Hv"],
     mask: Bool[Array, "#B #N #K C"] | None,
+    bias: Float[Array, "#B #N #K C"] | None = None,
 ) -> Float[Array, "B N K Hv"]:
-    """The same formula for one query of each beam, or for other queries that lie like these, over
-    keys and values as a cache lays them out.
+    """The formula in the layout of `cache.LayerCache`, for one query of each beam.
 
-    Both are as a matrix product reads them, heads outside and for the keys H before the places C.
-    In any other layout they would be copied into this one at each step, which takes several times
-    as long as the products themselves. They may be in a wider dtype than the queries, as what is
-    computed from them.
+    A matmul reads this layout as it is: heads outside, and H before C for the keys. Any other would
+    be copied into it at each step, which takes several times as long as the matmuls. Keys and
+    values may have a wider dtype than the queries; the result has that of the queries.
     """
-    dtype, sums = query.dtype, wide(query.dtype)
+    dtype, accumulator = query.dtype, wide(query.dtype)
     scores = jnp.einsum(
-        "BNKH,BNHC->BNKC", query.astype(key.dtype), key, preferred_element_type=sums
+        "BNKH,BNHC->BNKC", query.astype(key.dtype), key, preferred_element_type=accumulator
     )
-    weights = masked_softmax(scores / jnp.sqrt(query.shape[-1]).astype(sums), mask)
-    weights = weights.astype(dtype).astype(value.dtype)
-    z = jnp.einsum("BNKC,BNCH->BNKH", weights, value, preferred_element_type=sums)
+    scores = scores / jnp.sqrt(query.shape[-1]).astype(accumulator)
+    if bias is not None:
+        scores = scores + bias
+    weights = masked_softmax(scores, mask).astype(dtype).astype(value.dtype)
+    z = jnp.einsum("BNKC,BNCH->BNKH", weights, value, preferred_element_type=accumulator)
     return z.astype(dtype)
 
 

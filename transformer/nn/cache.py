@@ -1,86 +1,98 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a decoder layer keeps from one target position to the next."""
+"""The keys and values that a decoder layer keeps from one target position to the next."""
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Float, Int, wide
+from transformer.nn.matmul import cpu_forms
 
 
 @flax.struct.dataclass
 class LayerCache:
-    """What one decoder layer keeps between steps.
+    """The cache of one decoder layer.
 
-    Row by row: a row is a sentence, or one group of its beams where they are divided into groups
-    that never go on from each other's. The K beams of a row have one cache, in which a beam's key
-    and value stay where it wrote them: place m K + k is what beam k computed at position m. Which
-    of them belong to a hypothesis is said by the ancestry in `model.DecodeCache`. The
-    cross-attention keys and values are computed once from the memory and exist once a sentence,
-    however many beams it has.
+    The leading axis BG counts sentences times beam groups: beams attend only within their group.
+    The K beams of a group share one cache. Slot m K + k holds what beam k computed at position m;
+    keys and values never move. `DecodeCache.ancestry` records which slots belong to a hypothesis.
+    The cross-attention keys and values are computed once from the memory, one copy per sentence.
     """
 
-    self_key: Float[Array, "R N H C"]
-    self_value: Float[Array, "R N C Hv"]
+    self_key: Float[Array, "BG N H C"]
+    self_value: Float[Array, "BG N C Hv"]
     cross_key: Float[Array, "B N H S"]
     cross_value: Float[Array, "B N S Hv"]
 
     @classmethod
-    def of_memory(
+    def create(
         cls,
         cross_key: Float[Array, "B S N H"],
         cross_value: Float[Array, "B S N Hv"],
         *,
-        rows: int,
-        places: int,
-        widths: tuple[int, int],
+        num_groups: int,
+        cache_length: int,
+        d_k: int,
+        d_v: int,
     ) -> "LayerCache":
-        """Room for so many places a row, of keys and values of these widths, and the memory's."""
-        dtype, heads = _dtype_of_caches(cross_key.dtype), cross_key.shape[2]
-        d_k, d_v = widths
+        """An empty cache over the memory's keys and values.
+
+        Args:
+          cross_key: of the memory.
+          cross_value: of the memory.
+          num_groups: beam groups of a sentence.
+          cache_length: C, target positions times the beams of a group.
+          d_k: head size of the self-attention keys.
+          d_v: head size of the self-attention values.
+        """
+        batch, _, heads, _ = cross_key.shape
+        dtype = _cache_dtype(cross_key.dtype)
         return cls(
-            self_key=jnp.zeros((rows, heads, d_k, places), dtype),
-            self_value=jnp.zeros((rows, heads, places, d_v), dtype),
-            cross_key=cross_key.transpose(0, 2, 3, 1).astype(dtype),
-            cross_value=cross_value.transpose(0, 2, 1, 3).astype(dtype),
+            self_key=jnp.zeros((batch * num_groups, heads, d_k, cache_length), dtype),
+            self_value=jnp.zeros((batch * num_groups, heads, cache_length, d_v), dtype),
+            cross_key=cross_key.transpose(0, 2, 3, 1).astype(dtype),  # [B, N, H, S]
+            cross_value=cross_value.transpose(0, 2, 1, 3).astype(dtype),  # [B, N, S, Hv]
         )
 
     def write(
         self,
-        key: Float[Array, "R K N H"],
-        value: Float[Array, "R K N Hv"],
-        here: Int[Array, ""],
+        key: Float[Array, "BG K N H"],
+        value: Float[Array, "BG K N Hv"],
+        slot: Int[Array, ""],
     ) -> "LayerCache":
-        """The same with the K beams' key and value from place `here` on."""
-        key, value = key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)
+        """Write the K beams' keys and values of one position, starting at `slot`."""
+        key = key.transpose(0, 2, 3, 1).astype(self.self_key.dtype)  # [BG, N, H, K]
+        value = value.transpose(0, 2, 1, 3).astype(self.self_value.dtype)  # [BG, N, K, Hv]
         update = jax.lax.dynamic_update_slice_in_dim
         return self.replace(
-            self_key=update(self.self_key, key.astype(self.self_key.dtype), here, axis=3),
-            self_value=update(self.self_value, value.astype(self.self_value.dtype), here, axis=2),
+            self_key=update(self.self_key, key, slot, axis=3),
+            self_value=update(self.self_value, value, slot, axis=2),
         )
 
-    def grow(self, places: int) -> "LayerCache":
-        """The same with so many places in a row; nothing is in those that are added."""
-        none, more = (0, 0), (0, places - self.self_key.shape[3])
+    def grow(self, cache_length: int) -> "LayerCache":
+        """Append empty slots up to a cache length of `cache_length`."""
+        none, more = (0, 0), (0, cache_length - self.self_key.shape[3])
         return self.replace(
             self_key=jnp.pad(self.self_key, (none, none, none, more)),
             self_value=jnp.pad(self.self_value, (none, none, more, none)),
         )
 
-    def take(self, sentences: Int[Array, " B"]) -> "LayerCache":
-        """That of these sentences alone."""
+    def take(self, sentences: Int[Array, "_"]) -> "LayerCache":
+        """Select these sentences of the batch."""
         batch = self.cross_key.shape[0]
-        return jax.tree.map(lambda leaf: rows_of(leaf, sentences, batch), self)
+        return jax.tree.map(lambda leaf: take_sentences(leaf, sentences, batch), self)
 
 
-def rows_of(leaf: Array, sentences: Int[Array, " B"], batch: int) -> Array:
-    """The rows of these of `batch` sentences; those of one sentence lie side by side."""
-    per_sentence = leaf.reshape(batch, -1, *leaf.shape[1:])
+def take_sentences(leaf: Array, sentences: Int[Array, "_"], batch: int) -> Array:
+    """Select the rows of these of `batch` sentences; the rows of a sentence are adjacent."""
+    per_sentence = leaf.reshape(batch, -1, *leaf.shape[1:])  # [B, G, ...]
     return per_sentence[sentences].reshape(-1, *leaf.shape[1:])
 
 
-def _dtype_of_caches(dtype: jnp.dtype) -> jnp.dtype:
-    """float32 for bfloat16 on the CPU, where XLA computes attention over few queries in float32 and
-    would convert all of a cache at each step; what is in it is not changed.
+def _cache_dtype(dtype: jnp.dtype) -> jnp.dtype:
+    """float32 for bfloat16 on the CPU (CPU form).
+
+    There XLA computes attention over few queries in float32 and would convert the complete cache at
+    each step. The values are unchanged.
     """
-    return wide(dtype) if jax.default_backend() == "cpu" else dtype
+    return wide(dtype) if cpu_forms() else dtype

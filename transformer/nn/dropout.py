@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dropout whose bits belong to a place in the batch, however the batch is cut up (paper 5.4).
+"""Dropout whose random bits do not depend on how a batch is divided (paper 5.4).
 
-The bits of an element are a function of the key (that of the seed, the step and the site in the
-model), the number of its row in the whole batch, and its place within the row. So micro-batches,
-devices under `jax.jit`, `jax.shard_map` and `jax.pmap`, and one device drop out the same elements.
+An element's bits are a function of the key (seed, step and module), the global index of its example
+in the batch, and its position within the example. Micro-batches, `jax.jit` on any mesh,
+`jax.shard_map` and `jax.pmap` therefore drop the same elements as one device does.
 """
 
 import math
@@ -11,49 +11,72 @@ import math
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Float, Int, Key, UInt
-
-Rows = Int[Array, " B"]
-"""The numbers that rows have in the whole batch."""
+from transformer.arrays import Array, Int, Key, UInt
 
 
-def dropout(x: Float[Array, "B *T"], rate: float, bits: UInt[Array, "B *T"]) -> Array:
-    """Zeroes each element with probability `rate` and scales the rest by 1 / (1 - rate).
+def dropout(
+    x: Array,
+    rate: float,
+    key: Key[Array, ""],
+    example_ids: Int[Array, " B"] | None = None,
+    generator: str = "threefry",
+) -> Array:
+    """Apply dropout to ``x``, `[B, ...]`.
 
     Args:
-      bits: 32 random ones an element; the smallest are dropped, so that the rate is exact to 2^-32.
+      x: one example a row.
+      rate: probability of zeroing an element.
+      key: of this module at this step.
+      example_ids: global index of each example in the batch; None: 0, 1, ...
+      generator: a name in `GENERATORS`.
+    """
+    if example_ids is None:
+        example_ids = jnp.arange(len(x))
+    return drop(x, rate, GENERATORS[generator](key, example_ids, x.shape[1:]))
+
+
+def drop(x: Array, rate: float, bits: UInt[Array, "B *_"]) -> Array:
+    """Zero each element with probability `rate` and scale the others by 1 / (1 - rate).
+
+    Args:
+      x: the activations, `[B, ...]`.
+      rate: exact to 2^-32.
+      bits: 32 random bits for each element; the elements with the smallest are dropped.
     """
     kept = bits >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
     return jnp.where(kept, x / (1.0 - rate), jnp.zeros_like(x))
 
 
-def threefry_bits(key: Key[Array, ""], rows: Rows, shape: tuple[int, ...]) -> UInt[Array, "B *T"]:
-    """JAX's own generator, with a key a row (the default: threefry, Salmon et al. 2011)."""
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, rows)
+def threefry_bits(
+    key: Key[Array, ""], example_ids: Int[Array, " B"], shape: tuple[int, ...]
+) -> UInt[Array, "B *_"]:
+    """JAX's own generator with one key per example (threefry by default; Salmon et al. 2011)."""
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, example_ids)  # [B]
     return jax.vmap(lambda key: jax.random.bits(key, shape, jnp.uint32))(keys)
 
 
-def hash_bits(key: Key[Array, ""], rows: Rows, shape: tuple[int, ...]) -> UInt[Array, "B *T"]:
-    """`hash_places` with two words a row that JAX's own generator makes."""
-    return hash_places(threefry_bits(key, rows, (2,)), shape)
+def hash_bits(
+    key: Key[Array, ""], example_ids: Int[Array, " B"], shape: tuple[int, ...]
+) -> UInt[Array, "B *_"]:
+    """`hash_positions` with two words per example from `threefry_bits`."""
+    return hash_positions(threefry_bits(key, example_ids, (2,)), shape)
 
 
-def hash_places(words: UInt[Array, "B 2"], shape: tuple[int, ...]) -> UInt[Array, "B *T"]:
-    """mix((mix(place) ^ word_0) + word_1), where places are counted through the row.
+def hash_positions(words: UInt[Array, "B 2"], shape: tuple[int, ...]) -> UInt[Array, "B *_"]:
+    """mix((mix(position) ^ word_0) + word_1), with positions counted through an example.
 
-    The inner `mix`, the same for all rows, makes places differ irregularly: without it, rows whose
-    words are close would have the same bits at places that are close. For each element there are
-    some ten operations, where threefry has a hundred.
+    The inner `mix` decorrelates neighbors: without it, examples with close words would have equal
+    bits at close positions. An element costs about ten operations, against a hundred for threefry.
     """
-    places = jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
-    first, second = (words[:, i].reshape(-1, *(1 for _ in shape)) for i in (0, 1))
-    return mix((mix(places) ^ first) + second)
+    positions = jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
+    first, second = (words[:, i].reshape(-1, *(1 for _ in shape)) for i in (0, 1))  # [B, 1, ...]
+    return mix((mix(positions) ^ first) + second)
 
 
-def mix(word: UInt[Array, "*T"]) -> UInt[Array, "*T"]:
-    """A bijection of 32-bit words in which every bit of the input moves every bit of the output.
+def mix(word: UInt[Array, "*_"]) -> UInt[Array, "*_"]:
+    """The finalizer of MurmurHash3 (Appleby 2011, `fmix32`).
 
-    The finalizer of MurmurHash3 (Appleby 2011, `fmix32`).
+    A bijection of 32-bit words in which every input bit affects every output bit.
     """
     word = (word ^ (word >> 16)) * jnp.uint32(0x85EBCA6B)
     word = (word ^ (word >> 13)) * jnp.uint32(0xC2B2AE35)

@@ -1,43 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The building blocks of figure 1: attention heads, feed-forward network, residual + norm,
-embedding.
+"""The layers of figure 1: layer norm, feed-forward network, residual connection, and the stacks'.
 
-Paper 3.1 to 3.4. Every formula is a plain function; the modules below declare parameters, with
-their logical axes, and call it.
+Paper 3.1 and 3.3. Every formula is a plain function; the modules declare parameters and call it.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
-from jax.nn.initializers import normal, ones, variance_scaling, zeros
+from jax.nn.initializers import ones, zeros
 
 from transformer.arrays import Array, Bool, Float, Int, wide
 from transformer.config import TransformerConfig
-from transformer.errors import InputError
-from transformer.nn.attention import KERNELS, cached_attention
 from transformer.nn.cache import LayerCache
-from transformer.nn.capture import AttentionTrace, Capture, gate
-from transformer.nn.dropout import GENERATORS, Rows, dropout
-from transformer.nn.matmul import product
-from transformer.nn.positions import sinusoids
+from transformer.nn.capture import AttentionTrace, Capture
+from transformer.nn.dropout import dropout
+from transformer.nn.matmul import project
+from transformer.nn.multi_head_attention import attention_of
+from transformer.nn.parameters import declare, glorot_uniform
+from transformer.nn.positions import PositionTerm
 
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "swish": jax.nn.swish}
-
-
-def project(spec: str, x: Array, kernel: Array, bias: Array | None = None) -> Array:
-    """The one linear map of the model: an einsum of activations and a kernel, plus a bias.
-
-    The kernel, a float32 parameter, is cast to the dtype of the activations, which is the compute
-    dtype. The bias is added in float32 or wider, so that its gradient, a sum over all rows, is one
-    too.
-    """
-    output = product(spec, x, kernel.astype(x.dtype))
-    if bias is None:
-        return output
-    return (output.astype(wide(x.dtype)) + bias).astype(x.dtype)
 
 
 def layer_norm(
@@ -47,10 +33,10 @@ def layer_norm(
     epsilon: float,
 ) -> Float[Array, "*B D"]:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias over D, in float32 or wider."""
-    centred = x.astype(wide(x.dtype))
-    centred = centred - centred.mean(-1, keepdims=True)
-    variance = jnp.square(centred).mean(-1, keepdims=True)
-    return (centred * jax.lax.rsqrt(variance + epsilon) * scale + bias).astype(x.dtype)
+    centered = x.astype(wide(x.dtype))
+    centered = centered - centered.mean(-1, keepdims=True)
+    variance = jnp.square(centered).mean(-1, keepdims=True)  # [*B, 1]
+    return (centered * jax.lax.rsqrt(variance + epsilon) * scale + bias).astype(x.dtype)
 
 
 def feed_forward(
@@ -67,189 +53,62 @@ def feed_forward(
     return project("BTF,FD->BTD", hidden_dropout(hidden), kernel_out, bias_out)
 
 
-def _glorot(in_axis, out_axis):
-    return variance_scaling(1.0, "fan_avg", "uniform", in_axis=in_axis, out_axis=out_axis)
+class LayerNorm(nn.Module):
+    """Layer normalization with learned scale and bias."""
+
+    epsilon: float
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        """Normalize x over its last axis."""
+        width = x.shape[-1:]
+        scale = declare(self, "scale", "scale", ("norm",), ones, width)
+        bias = declare(self, "bias", "bias", ("norm",), zeros, width)
+        return layer_norm(x, scale, bias, self.epsilon)
 
 
-class _Parametric(nn.Module):
-    """A module that declares parameters with logical axis names and drops out by rate."""
-
-    def parameter(self, name: str, axes: tuple[str, ...], initializer, shape: tuple[int, ...]):
-        """A float32 parameter whose axes the sharding rules map to the mesh."""
-        return self.param(name, nn.with_logical_partitioning(initializer, axes), shape)
-
-    def dropped(
-        self, x: Float[Array, "B ..."], rate: float, generator: str, rows: Rows | None
-    ) -> Float[Array, "B ..."]:
-        """`x` after dropout. Everywhere below, `rows` are given in training, None otherwise."""
-        if rows is None or not rate:
-            return x
-        bits = GENERATORS[generator](self.make_rng("dropout"), rows, x.shape[1:])
-        return dropout(x, rate, bits)
-
-
-class MultiHeadAttention(_Parametric):
-    """Concat(head_1, ..., head_N) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V) (paper
-    3.2.2).
-
-    Queries, keys, values and the output each have a width of their own; in the Transformer all four
-    are d_model.
-    """
-
-    num_heads: int
-    d_k: int
-    d_v: int
-    query_width: int
-    key_width: int
-    value_width: int
-    output_width: int
-    bias: bool = False
-    kernel: str = "einsum"
-    dropout: float = 0.0
-    dropout_generator: str = "threefry"
-
-    def setup(self) -> None:
-        """Kernels [width, N, H] for queries, keys and values, and [N, H, width] for the output."""
-        heads_in, heads_out = _glorot(0, (1, 2)), _glorot((0, 1), 2)
-        axes = ("embed", "heads", "kv")
-        n, d_k, d_v = self.num_heads, self.d_k, self.d_v
-        self.query_kernel = self.parameter("query", axes, heads_in, (self.query_width, n, d_k))
-        self.key_kernel = self.parameter("key", axes, heads_in, (self.key_width, n, d_k))
-        self.value_kernel = self.parameter("value", axes, heads_in, (self.value_width, n, d_v))
-        self.output_kernel = self.parameter(
-            "output", ("heads", "kv", "embed"), heads_out, (n, d_v, self.output_width)
-        )
-
-        def bias(name: str, axes: tuple[str, ...], *shape: int):
-            return self.parameter(name, axes, zeros, shape) if self.bias else None
-
-        self.query_bias = bias("query_bias", axes[1:], n, d_k)
-        self.key_bias = bias("key_bias", axes[1:], n, d_k)
-        self.value_bias = bias("value_bias", axes[1:], n, d_v)
-        self.output_bias = bias("output_bias", ("embed",), self.output_width)
-
-    def queries(self, x: Float[Array, "B T D"]) -> Float[Array, "B T N H"]:
-        """Q W^Q, all heads at once."""
-        return project("BTD,DNH->BTNH", x, self.query_kernel, self.query_bias)
-
-    def keys_values(
-        self, keys_from: Float[Array, "B S Dk"], values_from: Float[Array, "B S Dv"]
-    ) -> tuple[Float[Array, "B S N H"], Float[Array, "B S N Hv"]]:
-        """K W^K and V W^V, all heads at once."""
-        return (
-            project("BSD,DNH->BSNH", keys_from, self.key_kernel, self.key_bias),
-            project("BSD,DNH->BSNH", values_from, self.value_kernel, self.value_bias),
-        )
-
-    def attend(
-        self,
-        query: Float[Array, "B T N H"],
-        key: Float[Array, "B S N H"],
-        value: Float[Array, "B S N Hv"],
-        mask: Bool[Array, "#B #N #T S"] | None,
-        *,
-        rows: Rows | None = None,
-        capture: Capture = "none",
-        gates: Float[Array, " N"] | None = None,
-    ) -> tuple[Float[Array, "B T D"], AttentionTrace | None]:
-        """Attention of every head, and the heads together times W^O."""
-        drop = None
-        if rows is not None and self.dropout:
-            options = (self.dropout, self.dropout_generator, rows)
-            drop = lambda weights: self.dropped(weights, *options)  # noqa: E731
-        attended = KERNELS[self.kernel](
-            query, key, value, mask, dropout=drop, with_weights=capture != "none"
-        )
-        z = gate(attended.z, gates)
-        output = project("BTNH,NHD->BTD", z, self.output_kernel, self.output_bias)
-        if capture == "none":
-            return output, None
-        trace = AttentionTrace(weights=attended.weights)
-        if capture == "full":
-            trace = trace.replace(
-                scores=attended.scores,
-                query=query.swapaxes(1, 2),
-                key=key.swapaxes(1, 2),
-                value=value.swapaxes(1, 2),
-                z=z.swapaxes(1, 2),
-                head_out=project("BTNH,NHD->BNTD", z, self.output_kernel),
-                output=output,
-            )
-        return output, trace
-
-    def attend_cached(
-        self,
-        query: Float[Array, "B K N H"],
-        key: Float[Array, "B N H C"],
-        value: Float[Array, "B N C Hv"],
-        mask: Bool[Array, "#B 1 #K C"],
-    ) -> Float[Array, "B K D"]:
-        """`attend` for one query of each beam, over keys and values as a cache lays them out."""
-        z = cached_attention(query.swapaxes(1, 2), key, value, mask).swapaxes(1, 2)
-        # One axis for heads and head size: of two, XLA copies both operands to sum over them.
-        kernel = self.output_kernel.reshape(-1, self.output_width)
-        return project("BKC,CD->BKD", z.reshape(*z.shape[:2], -1), kernel, self.output_bias)
-
-    def __call__(
-        self,
-        queries_from: Float[Array, "B T Dq"],
-        keys_from: Float[Array, "B S Dk"],
-        values_from: Float[Array, "B S Dv"],
-        mask: Bool[Array, "#B #N #T S"] | None,
-        *,
-        rows: Rows | None = None,
-        capture: Capture = "none",
-        gates: Float[Array, " N"] | None = None,
-    ) -> tuple[Float[Array, "B T D"], AttentionTrace | None]:
-        """Self-attention when all three inputs are the same, cross-attention otherwise."""
-        key, value = self.keys_values(keys_from, values_from)
-        query = self.queries(queries_from)
-        return self.attend(query, key, value, mask, rows=rows, capture=capture, gates=gates)
-
-
-class FeedForward(_Parametric):
+class FeedForward(nn.Module):
     """The position-wise feed-forward network (paper 3.3)."""
 
     config: TransformerConfig
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B T D"], *, rows: Rows | None = None
+        self,
+        x: Float[Array, "B T D"],
+        *,
+        train: bool = False,
+        example_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """FFN(x)."""
-        d_model, d_ff = self.config.d_model, self.config.d_ff
+        """FFN(x), with `model.activation_dropout` between its two linear maps."""
+        config = self.config
+        d_model, d_ff = config.d_model, config.d_ff
+        glorot = glorot_uniform(0, 1)
+        kernel_in = ("kernel_in", "kernel", ("embed", "mlp"), glorot, (d_model, d_ff))
+        kernel_out = ("kernel_out", "kernel", ("mlp", "embed"), glorot, (d_ff, d_model))
+
+        def hidden_dropout(hidden: Float[Array, "B T F"]) -> Float[Array, "B T F"]:
+            if not train or not config.activation_dropout:
+                return hidden
+            key, rate = self.make_rng("dropout"), config.activation_dropout
+            return dropout(hidden, rate, key, example_ids, config.dropout_generator)
+
         return feed_forward(
             x,
-            self.parameter("kernel_in", ("embed", "mlp"), _glorot(0, 1), (d_model, d_ff)),
-            self.parameter("bias_in", ("mlp",), zeros, (d_ff,)),
-            self.parameter("kernel_out", ("mlp", "embed"), _glorot(0, 1), (d_ff, d_model)),
-            self.parameter("bias_out", ("embed",), zeros, (d_model,)),
-            ACTIVATIONS[self.config.activation],
-            lambda hidden: self.dropped(
-                hidden, self.config.activation_dropout, self.config.dropout_generator, rows
-            ),
+            declare(self, *kernel_in),
+            declare(self, "bias_in", "bias", ("mlp",), zeros, (d_ff,)),
+            declare(self, *kernel_out),
+            declare(self, "bias_out", "bias", ("embed",), zeros, (d_model,)),
+            ACTIVATIONS[config.activation],
+            hidden_dropout,
         )
 
 
-class LayerNorm(_Parametric):
-    """Layer normalisation with learned scale and bias."""
+class Residual(nn.Module):
+    """The residual connection around every sub-layer (paper 3.1, 5.4).
 
-    epsilon: float
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
-        """The normalised x."""
-        width = x.shape[-1:]
-        scale = self.parameter("scale", ("norm",), ones, width)
-        bias = self.parameter("bias", ("norm",), zeros, width)
-        return layer_norm(x, scale, bias, self.epsilon)
-
-
-class Residual(_Parametric):
-    """The connection around every sub-layer (paper 3.1, 5.4).
-
-    post: LayerNorm(x + Dropout(Sublayer(x))), the paper's. pre: x +
-    Dropout(Sublayer(LayerNorm(x))).
+    post: LayerNorm(x + Dropout(Sublayer(x))), as in the paper.
+    pre: x + Dropout(Sublayer(LayerNorm(x))).
     """
 
     config: TransformerConfig
@@ -258,41 +117,26 @@ class Residual(_Parametric):
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        sublayer: Callable[[Array], tuple[Array, object]],
+        sublayer: Callable[[Array], tuple[Array, Any]],
         *,
-        rows: Rows | None = None,
-    ) -> tuple[Float[Array, "B T D"], object]:
-        """Wraps `sublayer`, which returns its output and what it captured."""
-        norm = LayerNorm(self.config.norm_epsilon, name="norm")
-        pre = self.config.norm == "pre"
-        output, trace = sublayer(norm(x) if pre else x)
-        x = x + self.dropped(output, self.config.dropout, self.config.dropout_generator, rows)
-        return (x if pre else norm(x)), trace
-
-
-def attention_of(
-    config: TransformerConfig, side: str, name: str | None = None
-) -> MultiHeadAttention:
-    """The attention sub-layer that a config describes, for the ``encoder`` or the ``decoder``."""
-    return MultiHeadAttention(
-        num_heads=config.heads(side),
-        d_k=config.head_widths(side)[0],
-        d_v=config.head_widths(side)[1],
-        query_width=config.d_model,
-        key_width=config.d_model,
-        value_width=config.d_model,
-        output_width=config.d_model,
-        bias=config.attention_bias,
-        kernel=config.attention_kernel,
-        dropout=config.attention_dropout,
-        dropout_generator=config.dropout_generator,
-        name=name,
-    )
+        train: bool = False,
+        example_ids: Int[Array, " B"] | None = None,
+    ) -> tuple[Float[Array, "B T D"], Any]:
+        """Wrap `sublayer`, which returns its output and an auxiliary result."""
+        config = self.config
+        norm = LayerNorm(config.norm_epsilon, name="norm")
+        pre = config.norm == "pre"
+        output, auxiliary = sublayer(norm(x) if pre else x)
+        if train and config.dropout:
+            key = self.make_rng("dropout")
+            output = dropout(output, config.dropout, key, example_ids, config.dropout_generator)
+        x = x + output
+        return (x if pre else norm(x)), auxiliary
 
 
 @flax.struct.dataclass
 class LayerTrace:
-    """What one layer captured; the last two only where the capture is full."""
+    """The intermediate values of one layer; the last two with full capture only."""
 
     self_attention: AttentionTrace | None
     cross_attention: AttentionTrace | None = None
@@ -313,21 +157,24 @@ class EncoderLayer(nn.Module):
         x: Float[Array, "B S D"],
         mask: Bool[Array, "#B 1 #S S"],
         *,
-        rows: Rows | None = None,
+        positions: PositionTerm | None = None,
+        train: bool = False,
+        example_ids: Int[Array, " B"] | None = None,
         capture: Capture = "none",
         gates: Float[Array, " N"] | None = None,
     ) -> tuple[Float[Array, "B S D"], LayerTrace]:
-        """One layer."""
+        """Apply the layer to all source positions."""
         attention = attention_of(self.config, "encoder", "self_attention")
         network = FeedForward(self.config, name="feed_forward")
+        mode = {"train": train, "example_ids": example_ids}
 
-        attended, trace = Residual(self.config, name="self_attention_residual")(
-            x,
-            lambda y: attention(y, y, y, mask, rows=rows, capture=capture, gates=gates),
-            rows=rows,
-        )
+        def attend(y: Float[Array, "B S D"]) -> tuple[Array, AttentionTrace | None]:
+            options = {"positions": positions, "capture": capture, "gates": gates}
+            return attention(y, y, y, mask, **options, **mode)
+
+        attended, trace = Residual(self.config, name="self_attention_residual")(x, attend, **mode)
         output, transformed = Residual(self.config, name="feed_forward_residual")(
-            attended, lambda y: (network(y, rows=rows),) * 2, rows=rows
+            attended, lambda y: (network(y, **mode),) * 2, **mode
         )
         captured = LayerTrace(trace)
         if capture == "full":
@@ -336,12 +183,15 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Masked self-attention, attention over the memory, then feed-forward (figure 1, right)."""
+    """Masked self-attention, cross-attention over the memory, then feed-forward (figure 1, right).
+
+    The paper calls cross-attention "encoder-decoder attention".
+    """
 
     config: TransformerConfig
 
     def setup(self) -> None:
-        """Three sub-layers and the residual around each."""
+        """Three sub-layers and the residual connection around each."""
         self.self_attention = attention_of(self.config, "decoder")
         self.cross_attention = attention_of(self.config, "decoder")
         self.feed_forward = FeedForward(self.config)
@@ -356,28 +206,28 @@ class DecoderLayer(nn.Module):
         self_mask: Bool[Array, "#B 1 #T T"],
         cross_mask: Bool[Array, "#B 1 #T S"],
         *,
-        rows: Rows | None = None,
+        positions: PositionTerm | None = None,
+        train: bool = False,
+        example_ids: Int[Array, " B"] | None = None,
         capture: Capture = "none",
         self_gates: Float[Array, " N"] | None = None,
         cross_gates: Float[Array, " N"] | None = None,
     ) -> tuple[Float[Array, "B T D"], LayerTrace]:
-        """One layer over all target positions at once."""
-        options = {"rows": rows, "capture": capture}
+        """Apply the layer to all target positions at once; `positions` is for self-attention."""
+        mode = {"train": train, "example_ids": example_ids}
 
-        attended, self_trace = self.self_attention_residual(
-            x,
-            lambda y: self.self_attention(y, y, y, self_mask, gates=self_gates, **options),
-            rows=rows,
-        )
-        informed, cross_trace = self.cross_attention_residual(
-            attended,
-            lambda y: self.cross_attention(
-                y, memory, memory, cross_mask, gates=cross_gates, **options
-            ),
-            rows=rows,
-        )
+        def attend_to_self(y: Float[Array, "B T D"]) -> tuple[Array, AttentionTrace | None]:
+            options = {"positions": positions, "capture": capture, "gates": self_gates}
+            return self.self_attention(y, y, y, self_mask, **options, **mode)
+
+        def attend_to_memory(y: Float[Array, "B T D"]) -> tuple[Array, AttentionTrace | None]:
+            options = {"capture": capture, "gates": cross_gates}
+            return self.cross_attention(y, memory, memory, cross_mask, **options, **mode)
+
+        attended, self_trace = self.self_attention_residual(x, attend_to_self, **mode)
+        informed, cross_trace = self.cross_attention_residual(attended, attend_to_memory, **mode)
         output, transformed = self.feed_forward_residual(
-            informed, lambda y: (self.feed_forward(y, rows=rows),) * 2, rows=rows
+            informed, lambda y: (self.feed_forward(y, **mode),) * 2, **mode
         )
         captured = LayerTrace(self_trace, cross_trace)
         if capture == "full":
@@ -386,46 +236,47 @@ class DecoderLayer(nn.Module):
         return output, captured
 
     def init_cache(
-        self, memory: Float[Array, "B S D"], beams: int, length: int, groups: int
+        self, memory: Float[Array, "B S D"], num_beams: int, length: int, num_groups: int
     ) -> LayerCache:
-        """Room for `length` steps of `beams` hypotheses, and the memory's keys and values."""
+        """An empty cache for `length` target positions, with the memory's keys and values."""
         attention = self.self_attention
         cross_key, cross_value = self.cross_attention.keys_values(memory, memory)
-        return LayerCache.of_memory(
+        return LayerCache.create(
             cross_key,
             cross_value,
-            rows=memory.shape[0] * groups,
-            places=length * beams // groups,
-            widths=(attention.d_k, attention.d_v),
+            num_groups=num_groups,
+            cache_length=length * num_beams // num_groups,
+            d_k=attention.d_k,
+            d_v=attention.d_v,
         )
 
     def step(
         self,
-        x: Float[Array, "B K D"],
+        x: Float[Array, "B _ D"],
         cache: LayerCache,
         index: Int[Array, ""],
-        self_mask: Bool[Array, "R 1 _ C"],
+        self_mask: Bool[Array, "BG 1 K C"],
         cross_mask: Bool[Array, "B 1 1 S"],
-    ) -> tuple[Float[Array, "B K D"], LayerCache]:
-        """One target position of every beam: what `__call__` computes in row `index`.
+        positions: PositionTerm | None = None,
+    ) -> tuple[Float[Array, "B _ D"], LayerCache]:
+        """Apply the layer to target position `index` of every beam, as `__call__` does to its row.
 
-        The beams of a sentence are queries side by side over one copy of the sentence's keys. In
-        self-attention these are the keys of all beams of a row, masked for each query to its own.
+        The beams of a sentence act as query positions over one copy of its keys. In self-attention
+        these are the keys of all K beams of a group, and the mask selects each hypothesis's slots.
         """
-        rows, _, beams, _ = self_mask.shape
-        here = index * beams
+        groups, _, num_beams, _ = self_mask.shape
 
-        def attend_to_self(y):
-            y = y.reshape(rows, beams, -1)
-            key, value = self.self_attention.keys_values(y, y)
-            written = cache.write(key, value, here)
-            query = self.self_attention.queries(y)
+        def attend_to_self(y: Float[Array, "B _ D"]) -> tuple[Array, LayerCache]:
+            y = y.reshape(groups, num_beams, -1)  # [BG, K, D]
+            key, value = self.self_attention.keys_values(y, y, positions)
+            written = cache.write(key, value, index * num_beams)
+            query = self.self_attention.queries(y, positions)
             output = self.self_attention.attend_cached(
-                query, written.self_key, written.self_value, self_mask
+                query, written.self_key, written.self_value, self_mask, positions
             )
             return output.reshape(x.shape), written
 
-        def attend_to_memory(y):
+        def attend_to_memory(y: Float[Array, "B _ D"]) -> tuple[Array, None]:
             query = self.cross_attention.queries(y)
             keys, values = cache.cross_key, cache.cross_value
             return self.cross_attention.attend_cached(query, keys, values, cross_mask), None
@@ -434,63 +285,3 @@ class DecoderLayer(nn.Module):
         x, _ = self.cross_attention_residual(x, attend_to_memory)
         x, _ = self.feed_forward_residual(x, lambda y: (self.feed_forward(y), None))
         return x, cache
-
-
-class Embedding(_Parametric):
-    """Tokens to vectors and vectors to logits with one table, and positions (paper 3.4, 3.5)."""
-
-    config: TransformerConfig
-
-    def setup(self) -> None:
-        """The table [V, D]: the source's, the target's, and the one before the softmax."""
-        config = self.config
-        vectors = normal(config.d_model**-0.5)
-        self.table = self.parameter(
-            "table", ("vocab", "embed"), vectors, (config.vocab_size, config.d_model)
-        )
-        if config.positions == "learned":
-            self.learned = self.parameter(
-                "positions", ("position", "embed"), vectors, (config.max_positions, config.d_model)
-            )
-
-    def tokens(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        """Each token's row of the table, in the compute dtype, times sqrt(d_model)."""
-        vectors = jnp.take(self.table, tokens, axis=0)
-        if self.config.compute_dtype == "bfloat16":
-            vectors = vectors.astype(jnp.bfloat16)
-        return (vectors * jnp.sqrt(self.config.d_model)).astype(vectors.dtype)
-
-    def positions(self, length: int) -> Float[Array, "T D"]:
-        """The first `length` rows of the positional table."""
-        config = self.config
-        if config.positions == "learned":
-            if length > config.max_positions:
-                raise InputError(
-                    f"{length} positions asked for, but the learned table has model.max_positions "
-                    f"= {config.max_positions}; shorten the sentence or train with a longer table"
-                )
-            return self.learned[:length]
-        return jnp.asarray(
-            sinusoids(length, config.d_model, config.sinusoid_layout),
-            wide(self.table.dtype),
-        )
-
-    def embed(
-        self,
-        tokens: Int[Array, "B T"],
-        positions: Float[Array, "*#B #T D"],
-        *,
-        rows: Rows | None = None,
-    ) -> Float[Array, "B T D"]:
-        """Dropout(embedding * sqrt(d_model) + position)."""
-        vectors = self.tokens(tokens)
-        vectors = vectors + positions.astype(vectors.dtype)
-        return self.dropped(vectors, self.config.dropout, self.config.dropout_generator, rows)
-
-    def logits(
-        self, x: Float[Array, "B T D"], table: Float[Array, "V D"] | None = None
-    ) -> Float[Array, "B T V"]:
-        """The pre-softmax linear map, whose kernel is the embedding table (paper 3.4), or the rows
-        of it that are given.
-        """
-        return project("BTD,VD->BTV", x, self.table if table is None else table)

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which positions may attend to which: padding, causal and packed masks (paper 3.2.3).
+"""Masks that select which keys a query may attend to: padding, causal, packed (paper 3.2.3).
 
 A mask is ``Bool[B|1, 1, T|1, S]``; true means "may attend". Masks combine with ``&``.
 """
 
 import jax.numpy as jnp
 
-from transformer.arrays import PAD_ID, Array, Bool, Int
+from transformer.arrays import Array, Bool, Int, SpecialIds
 
 
-def padding_mask(tokens: Int[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
+def padding_mask(
+    tokens: Int[Array, "B S"], pad_id: int = SpecialIds().pad
+) -> Bool[Array, "B 1 1 S"]:
     """Every query may attend to every key that is not padding."""
-    return (tokens != PAD_ID)[:, None, None, :]
+    return (tokens != pad_id)[:, None, None, :]
 
 
 def causal_mask(length: int) -> Bool[Array, "1 1 T T"]:
@@ -23,25 +25,27 @@ def causal_mask(length: int) -> Bool[Array, "1 1 T T"]:
 def packed_mask(
     query_segments: Int[Array, "B T"], key_segments: Int[Array, "B S"]
 ) -> Bool[Array, "B 1 T S"]:
-    """Where several sentences share a row, a query may attend only within its own sentence.
+    """In a row of several sentences, a query may attend within its own sentence only.
 
-    Segment 0 is padding and may not be attended to.
+    Segment 0 is padding, to which no query may attend.
     """
-    same = query_segments[:, :, None] == key_segments[:, None, :]
+    same = query_segments[:, :, None] == key_segments[:, None, :]  # [B, T, S]
     return (same & (key_segments != 0)[:, None, :])[:, None]
 
 
-def ancestry_mask(ancestry: Int[Array, "B K M"], index: Int[Array, ""]) -> Bool[Array, "B 1 K C"]:
-    """True where a beam's query at position `index` may attend to what stands in a shared cache.
+def ancestry_mask(ancestry: Int[Array, "BG K M"], index: Int[Array, ""]) -> Bool[Array, "BG 1 K C"]:
+    """Select the slots of a shared cache that belong to each hypothesis.
 
     Args:
-      ancestry: `ancestry[b, k, m]` is the beam whose key at position m belongs to hypothesis k.
-      index: later positions may not be attended to.
+      ancestry: `ancestry[g, k, m]` is the beam whose key at position m belongs to hypothesis k.
+      index: the position of the query; later positions may not be attended to.
 
     Returns:
-      the mask over all keys of a sentence, position by position, and in each beam by beam.
+      the mask over the slots of `cache.LayerCache`, which count position by position and, within a
+      position, beam by beam.
     """
-    batch, beams, length = ancestry.shape
-    so_far = jnp.arange(length) <= index
-    own = (ancestry[..., None] == jnp.arange(beams)) & so_far[:, None]
-    return own.reshape(batch, 1, beams, length * beams)
+    groups, num_beams, length = ancestry.shape
+    written = jnp.arange(length) <= index  # [M]
+    is_ancestor = ancestry[..., None] == jnp.arange(num_beams)  # [BG, K, M, K]
+    mask = is_ancestor & written[:, None]
+    return mask.reshape(groups, 1, num_beams, length * num_beams)

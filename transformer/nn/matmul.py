@@ -1,109 +1,145 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activations times a kernel, in the forms that XLA's CPU backend computes fast.
+"""Multiplication of activations by a kernel, with the forms that only XLA's CPU backend needs.
 
-The gradient of y = x W with respect to W is x^T y', a sum over all rows: the positions of all
-sentences. XLA's CPU backend makes the transposition of x a part of the matrix product, which then
-reads its operand across the rows and takes up to twice the time of the forward product of the same
-size. Transposing x first, on its own, costs far less than that, and where y' is the narrower of the
-two, transposing y' for (y'^T x)^T. Optimization barriers keep XLA from joining what is apart.
+On accelerators `matmul` is the einsum. XLA's CPU backend has two weaknesses that other forms avoid:
 
-Of bfloat16, the processor's own instructions, twice as fast as those for float32, are used only
-where the result is float32. To round that result is to compute the same product with exacter sums.
+- The gradient of y = x W with respect to W is x^T dy. The backend fuses the transposition of x into
+  the matmul, which then reads x across its rows and takes up to twice the time of the forward pass.
+  `transposing_matmul` transposes x first, or dy if that is narrower, and computes (dy^T x)^T.
+  Optimization barriers keep XLA from fusing the transposition again.
+- bfloat16 instructions, twice as fast as those for float32, are used only where the result is
+  float32. `rounding_matmul` asks for that and rounds once: the same matmul with more exact sums.
 
-Libraries of other devices read either order equally fast, and sum in float32 of themselves; there
-`product` is the einsum and nothing else.
+`cpu_forms` is the switch for these and for all other CPU-only forms of the library.
 """
 
+import contextlib
+import contextvars
 import functools
 import math
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array
+from transformer.arrays import Array, wide
+
+_override: contextvars.ContextVar[bool | None] = contextvars.ContextVar("cpu_forms", default=None)
 
 
-def product(spec: str, x: Array, kernel: Array) -> Array:
+def cpu_forms() -> bool:
+    """Whether to trace the forms for XLA's CPU backend: by default, where that is the backend."""
+    override = _override.get()
+    return jax.default_backend() == "cpu" if override is None else override
+
+
+@contextlib.contextmanager
+def use_cpu_forms(value: bool) -> Iterator[None]:
+    """Override `cpu_forms` for what is traced inside; compiled functions are not traced again."""
+    token = _override.set(value)
+    try:
+        yield
+    finally:
+        _override.reset(token)
+
+
+def project(spec: str, x: Array, kernel: Array, bias: Array | None = None) -> Array:
+    """Apply a linear map: an einsum of activations and a kernel, plus a bias.
+
+    The kernel is cast to the compute dtype, which is that of the activations. The bias is added in
+    float32 or wider, because its gradient is a sum over all positions of the batch.
+    """
+    output = matmul(spec, x, kernel.astype(x.dtype))
+    if bias is None:
+        return output
+    return (output.astype(wide(x.dtype)) + bias).astype(x.dtype)
+
+
+def matmul(spec: str, x: Array, kernel: Array) -> Array:
     """``jnp.einsum(spec, x, kernel)``: the same values and, but for rounding, derivatives.
 
     Args:
-      spec: of an einsum of two arrays such as ``BTD,DNH->BTNH``. It is made faster where it is a
-        linear map of rows, which means that an axis of both inputs is always summed over.
+      spec: an einsum of two arrays, for example ``BTD,DNH->BTNH``. CPU forms exist where every axis
+        of both inputs is contracted.
+      x: the activations.
+      kernel: in the dtype of the activations.
     """
-    if jax.default_backend() == "cpu" and _is_map_of_rows(spec):
+    if cpu_forms() and _contracts_shared_axes(spec):
         rounds = x.dtype == kernel.dtype == jnp.bfloat16
-        return (rounding_product if rounds else transposing_product)(spec, x, kernel)
+        return (rounding_matmul if rounds else transposing_matmul)(spec, x, kernel)
     return jnp.einsum(spec, x, kernel)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def transposing_product(spec: str, x: Array, kernel: Array) -> Array:
-    """`product` on the CPU: the einsum, whose weight gradient transposes x first."""
+def transposing_matmul(spec: str, x: Array, kernel: Array) -> Array:
+    """The einsum, with a weight gradient that transposes x first (CPU form)."""
     return jnp.einsum(spec, x, kernel)
 
 
-@transposing_product.defjvp
-def _derivative(
+@transposing_matmul.defjvp
+def _transposing_jvp(
     spec: str, primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[Array, Array]:
     """dy = dx W + x dW, with the second term as (x^T)^T dW, or as (dW^T x^T)^T, over matrices.
 
-    JAX makes the weight gradient by transposing that term, and a barrier's transpose is a barrier:
-    it becomes the product of two matrices, x^T as it lies in memory and y', or y'^T and x. Being
-    written as a derivative and not as a gradient, it serves forward mode and higher derivatives
-    too.
+    JAX derives the weight gradient by transposing that term, and the transpose of a barrier is a
+    barrier: the gradient is the matmul of x^T, materialized, and dy, or of dy^T and x. A JVP rather
+    than a VJP, so that forward mode and higher derivatives work too.
     """
     (x, kernel), (dx, dkernel) = primals, tangents
-    x = jax.lax.optimization_barrier(x)
-    rows, summed, made = axes_of(spec)
-    of_x, of_kernel, of_y = _axes_of_arrays(spec)
-    size = dict(zip(of_x + of_kernel, x.shape + kernel.shape, strict=True))
-    width = math.prod(size[axis] for axis in summed)
-
-    x_matrix = jnp.einsum(f"{of_x}->{rows}{summed}", x).reshape(-1, width)
-    dkernel_matrix = jnp.einsum(f"{of_kernel}->{summed}{made}", dkernel).reshape(width, -1)
     barrier = jax.lax.optimization_barrier
+    x = barrier(x)
+    batch, contracting, output = axes_of(spec)
+    x_axes, kernel_axes, y_axes = _axes_of_arrays(spec)
+    size = dict(zip(x_axes + kernel_axes, x.shape + kernel.shape, strict=True))
+    width = math.prod(size[axis] for axis in contracting)
+
+    # As matrices: x [batch, contracting], dW [contracting, output], x dW [batch, output].
+    x_matrix = jnp.einsum(f"{x_axes}->{batch}{contracting}", x).reshape(-1, width)
+    dkernel_matrix = jnp.einsum(f"{kernel_axes}->{contracting}{output}", dkernel)
+    dkernel_matrix = dkernel_matrix.reshape(width, -1)
     if width <= dkernel_matrix.shape[1]:
-        by_kernel = jnp.einsum("xr,xy->ry", barrier(x_matrix.T), barrier(dkernel_matrix))
+        x_dkernel = jnp.einsum("xr,xy->ry", barrier(x_matrix.T), barrier(dkernel_matrix))
     else:
-        by_kernel = barrier(jnp.einsum("yx,rx->yr", barrier(dkernel_matrix.T), x_matrix)).T
-    by_kernel = by_kernel.reshape([size[axis] for axis in rows + made])
-    by_kernel = jnp.einsum(f"{rows}{made}->{of_y}", by_kernel)
-    return transposing_product(spec, x, kernel), jnp.einsum(spec, dx, kernel) + by_kernel
+        x_dkernel = barrier(jnp.einsum("yx,rx->yr", barrier(dkernel_matrix.T), x_matrix)).T
+    x_dkernel = x_dkernel.reshape([size[axis] for axis in batch + output])
+    x_dkernel = jnp.einsum(f"{batch}{output}->{y_axes}", x_dkernel)
+    return transposing_matmul(spec, x, kernel), jnp.einsum(spec, dx, kernel) + x_dkernel
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def rounding_product(spec: str, x: Array, kernel: Array) -> Array:
-    """`product` of bfloat16 on the CPU: sums in float32, rounded once.
+def rounding_matmul(spec: str, x: Array, kernel: Array) -> Array:
+    """The einsum of bfloat16 arrays, summed in float32 and rounded once (CPU form).
 
-    It is written as a gradient, and not as a derivative, because the gradients of x and of the
-    kernel must be products of bfloat16, too; so it has no forward mode.
+    A VJP rather than a JVP, because the gradients of x and of the kernel must be matmuls of
+    bfloat16 arrays too; there is no forward mode.
     """
     return _rounded_einsum(spec, x, kernel)
 
 
 def _rounding_forward(spec: str, x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
-    return rounding_product(spec, x, kernel), (x, kernel)
+    return rounding_matmul(spec, x, kernel), (x, kernel)
 
 
 def _rounding_backward(spec: str, inputs: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
-    """dx = y' W^T and dW = x^T y', for which x is transposed first."""
+    """dx = dy W^T and dW = x^T dy, with x transposed first."""
     x, kernel = inputs
-    rows, summed, made = axes_of(spec)
-    of_x, of_kernel, of_y = _axes_of_arrays(spec)
-    size = dict(zip(of_x + of_kernel, x.shape + kernel.shape, strict=True))
-    width = math.prod(size[axis] for axis in summed)
+    batch, contracting, output = axes_of(spec)
+    x_axes, kernel_axes, y_axes = _axes_of_arrays(spec)
+    size = dict(zip(x_axes + kernel_axes, x.shape + kernel.shape, strict=True))
+    width = math.prod(size[axis] for axis in contracting)
 
-    dx = _rounded_einsum(f"{of_y},{of_kernel}->{of_x}", dy, kernel)
-    x_matrix = jnp.einsum(f"{of_x}->{rows}{summed}", x).reshape(-1, width)
-    dy_matrix = jnp.einsum(f"{of_y}->{rows}{made}", dy).reshape(len(x_matrix), -1)
+    dx = _rounded_einsum(f"{y_axes},{kernel_axes}->{x_axes}", dy, kernel)
+    # As matrices: x [batch, contracting], dy [batch, output], dW [contracting, output].
+    x_matrix = jnp.einsum(f"{x_axes}->{batch}{contracting}", x).reshape(-1, width)
+    dy_matrix = jnp.einsum(f"{y_axes}->{batch}{output}", dy).reshape(len(x_matrix), -1)
     x_transposed = jax.lax.optimization_barrier(x_matrix.T)
     dkernel = _rounded_einsum("xr,ry->xy", x_transposed, dy_matrix)
-    dkernel = dkernel.reshape([size[axis] for axis in summed + made])
-    return dx, jnp.einsum(f"{summed}{made}->{of_kernel}", dkernel)
+    dkernel = dkernel.reshape([size[axis] for axis in contracting + output])
+    return dx, jnp.einsum(f"{contracting}{output}->{kernel_axes}", dkernel)
 
 
-rounding_product.defvjp(_rounding_forward, _rounding_backward)
+rounding_matmul.defvjp(_rounding_forward, _rounding_backward)
 
 
 def _rounded_einsum(spec: str, x: Array, y: Array) -> Array:
@@ -111,22 +147,22 @@ def _rounded_einsum(spec: str, x: Array, y: Array) -> Array:
 
 
 def axes_of(spec: str) -> tuple[str, str, str]:
-    """The axes that only x has (of the rows), that both have, and that only the kernel has."""
-    of_x, of_kernel, _ = _axes_of_arrays(spec)
-    rows = "".join(axis for axis in of_x if axis not in of_kernel)
-    both = "".join(axis for axis in of_x if axis in of_kernel)
-    made = "".join(axis for axis in of_kernel if axis not in of_x)
-    return rows, both, made
+    """The batch axes (in x only), contracting axes (in both) and output axes (in the kernel)."""
+    x_axes, kernel_axes, _ = _axes_of_arrays(spec)
+    batch = "".join(axis for axis in x_axes if axis not in kernel_axes)
+    contracting = "".join(axis for axis in x_axes if axis in kernel_axes)
+    output = "".join(axis for axis in kernel_axes if axis not in x_axes)
+    return batch, contracting, output
 
 
 def _axes_of_arrays(spec: str) -> tuple[str, str, str]:
     """``BTD,DF->BTF`` as BTD, DF and BTF."""
-    inputs, of_y = spec.split("->")
-    of_x, of_kernel = inputs.split(",")
-    return of_x, of_kernel, of_y
+    inputs, y_axes = spec.split("->")
+    x_axes, kernel_axes = inputs.split(",")
+    return x_axes, kernel_axes, y_axes
 
 
-def _is_map_of_rows(spec: str) -> bool:
-    """Whether the output has every axis that one input has alone, and none that both have."""
-    rows, _, made = axes_of(spec)
-    return sorted(rows + made) == sorted(_axes_of_arrays(spec)[2])
+def _contracts_shared_axes(spec: str) -> bool:
+    """Whether the output has all axes of one input alone, and none that both inputs have."""
+    batch, _, output = axes_of(spec)
+    return sorted(batch + output) == sorted(_axes_of_arrays(spec)[2])

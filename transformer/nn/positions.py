@@ -1,20 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positional encoding, and the shift that makes the decoder predict the next token (paper 3.5,
-3.1).
+"""Positions: absolute encodings, schemes that act inside attention, and the shift of the target.
+
+An absolute encoding (sinusoidal, learned) is added to the token embeddings (paper 3.5). Every other
+scheme reaches self-attention through one argument, a `PositionTerm`, in training and in cached
+decoding alike. A new scheme is one entry of `SCHEMES`.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.nn.initializers import normal
 
 from transformer.arrays import BOS_ID, Array, Bool, Float, Int
+from transformer.config import TransformerConfig
 from transformer.errors import InputError
+from transformer.nn.parameters import declare
+
+# Absolute encodings.
 
 
 def interleaved_sinusoids(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
     """The paper's table: PE[p, 2i] = sin(p / 10000^(2i/d_model)), PE[p, 2i+1] = cos(the same)."""
     position = np.arange(length)[:, None]
-    angle = position / 10000 ** (np.arange(0, d_model, 2) / d_model)
+    angle = position / 10000 ** (np.arange(0, d_model, 2) / d_model)  # [T, ceil(D/2)]
     table = np.empty((length, d_model))
     table[:, 0::2] = np.sin(angle)
     table[:, 1::2] = np.cos(angle[:, : d_model // 2])
@@ -29,7 +41,7 @@ def halves_sinusoids(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
     """
     half = d_model // 2
     rate = 10000.0 ** (-np.arange(half) / max(half - 1, 1))
-    angle = np.arange(length)[:, None] * rate
+    angle = np.arange(length)[:, None] * rate  # [T, D // 2]
     return np.pad(np.concatenate([np.sin(angle), np.cos(angle)], -1), ((0, 0), (0, d_model % 2)))
 
 
@@ -39,7 +51,7 @@ SINUSOIDS = {"interleaved": interleaved_sinusoids, "halves": halves_sinusoids}
 def sinusoids(length: int, d_model: int, layout: str = "interleaved") -> Float[np.ndarray, "T D"]:
     """The sinusoidal table of `length` positions in the named layout.
 
-    A NumPy constant in float64: position 10,000 in float32 would already be off in the third digit.
+    A NumPy constant in float64: in float32, position 10,000 would be wrong in the third digit.
 
     Raises:
       InputError: for an unknown layout.
@@ -49,26 +61,140 @@ def sinusoids(length: int, d_model: int, layout: str = "interleaved") -> Float[n
     return SINUSOIDS[layout](length, d_model)
 
 
+# Schemes inside attention.
+
+
+class PositionTerm(NamedTuple):
+    """How positions enter one self-attention: a bias of the scores, a rotation, or both."""
+
+    bias: Float[Array, "#B N #T S"] | None = None
+    """Added to query . key / sqrt(d_k), before the mask."""
+    rotate: Callable[[Float[Array, "B T N H"]], Float[Array, "B T N H"]] | None = None
+    """Applied to the queries and to the keys, both at the query positions. In cached decoding a
+    key is rotated when it is written to the cache.
+    """
+
+
+@runtime_checkable
+class PositionScheme(Protocol):
+    """A scheme: from query and key positions to the term of attention.
+
+    Positions count from 0 within a sentence. In training both have the shape [T], or [B,T] where
+    several sentences share a row. In cached decoding the query position is the step, [1], and slot
+    c of the cache has the key position c // K, [C].
+    """
+
+    def __call__(
+        self, query_positions: Int[Array, "*#B T"], key_positions: Int[Array, "*#B S"]
+    ) -> PositionTerm:
+        """The term for these queries and keys."""
+
+
+def relative_buckets(
+    distance: Int[Array, "*B T S"], *, bidirectional: bool, num_buckets: int, max_distance: int
+) -> Int[Array, "*B T S"]:
+    """The bucket of each distance, key position minus query position (Raffel et al. 2020).
+
+    Half of the buckets hold one distance each. The other half hold ranges that grow
+    logarithmically up to `max_distance`; the last holds all beyond. With `bidirectional`, half of
+    all buckets serve keys after the query; without, such keys share the bucket of distance 0.
+    """
+    offset = jnp.zeros_like(distance)
+    if bidirectional:
+        num_buckets //= 2
+        offset = jnp.where(distance > 0, num_buckets, 0)
+        distance = jnp.abs(distance)
+    else:
+        distance = jnp.maximum(-distance, 0)
+    exact = num_buckets // 2
+    share = jnp.log(jnp.maximum(distance, exact) / exact) / np.log(max_distance / exact)
+    logarithmic = exact + (share * (num_buckets - exact)).astype(distance.dtype)
+    return offset + jnp.where(distance < exact, distance, jnp.minimum(logarithmic, num_buckets - 1))
+
+
+class RelativeBias(nn.Module):
+    """T5's relative positions: a learned bias for each bucket of distances and each head.
+
+    As in T5, the layers of a stack share one table, and cross-attention has none. Unlike T5, scores
+    are divided by sqrt(d_k), as in the paper.
+    """
+
+    num_heads: int
+    num_buckets: int
+    max_distance: int
+    bidirectional: bool
+    stddev: float
+    """Of the initial biases."""
+
+    @nn.compact
+    def __call__(
+        self, query_positions: Int[Array, "*#B T"], key_positions: Int[Array, "*#B S"]
+    ) -> PositionTerm:
+        """The bias [N,T,S] or [B,N,T,S], with a leading axis of 1 in the first case."""
+        biases = declare(
+            self,
+            "bias",
+            "bias",
+            ("position", "heads"),
+            normal(self.stddev),
+            (self.num_buckets, self.num_heads),
+        )
+        buckets = relative_buckets(
+            key_positions[..., None, :] - query_positions[..., :, None],
+            bidirectional=self.bidirectional,
+            num_buckets=self.num_buckets,
+            max_distance=self.max_distance,
+        )  # [T, S] or [B, T, S]
+        bias = jnp.moveaxis(biases[buckets], -1, -3)  # [N, T, S] or [B, N, T, S]
+        return PositionTerm(bias=bias if bias.ndim == 4 else bias[None])
+
+
+def absolute(config: TransformerConfig, side: str) -> None:
+    """No term inside attention: `embedding.Embedding` adds these positions to the tokens."""
+
+
+def t5(config: TransformerConfig, side: str) -> PositionScheme:
+    """Relative positions; the decoder's buckets all serve earlier keys."""
+    return RelativeBias(
+        num_heads=config.heads(side),
+        num_buckets=config.position_buckets,
+        max_distance=config.position_max_distance,
+        bidirectional=side == "encoder",
+        stddev=config.d_model**-0.5,
+    )
+
+
+SCHEMES: dict[str, Callable[[TransformerConfig, str], PositionScheme | None]] = {
+    "sinusoidal": absolute,
+    "learned": absolute,
+    "t5": t5,
+}
+"""From `model.positions` to the scheme of the ``encoder`` or the ``decoder``."""
+
+
+# The decoder input, and positions in packed rows.
+
+
 def shift_right(
     target: Int[Array, "B T"], segments: Int[Array, "B T"] | None = None
 ) -> Int[Array, "B T"]:
-    """The decoder input: the target moved right by one, beginning with the start token.
+    """The decoder input: BOS, then the target without its last token.
 
-    While it reads target[t-1] the decoder predicts target[t]. In a packed row every sentence begins
-    with the start token.
+    While the decoder reads target[t-1] it predicts target[t]. In a packed row every sentence begins
+    with BOS.
     """
     shifted = jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=BOS_ID)
-    return shifted if segments is None else jnp.where(_begins(segments), BOS_ID, shifted)
+    return shifted if segments is None else jnp.where(_is_first(segments), BOS_ID, shifted)
 
 
-def within_segments(segments: Int[Array, "B T"]) -> Int[Array, "B T"]:
-    """Each position of a packed row, counted from 0 in its own sentence."""
+def positions_within_segments(segments: Int[Array, "B T"]) -> Int[Array, "B T"]:
+    """The positions of a packed row, counted from 0 in each sentence."""
     position = jnp.arange(segments.shape[1])
-    begin = jax.lax.cummax(jnp.where(_begins(segments), position, 0), axis=1)
+    begin = jax.lax.cummax(jnp.where(_is_first(segments), position, 0), axis=1)
     return position - begin
 
 
-def _begins(segments: Int[Array, "B T"]) -> Bool[Array, "B T"]:
-    """Where a sentence of a packed row has its first token."""
+def _is_first(segments: Int[Array, "B T"]) -> Bool[Array, "B T"]:
+    """Whether a token of a packed row is the first of its sentence."""
     before = jnp.pad(segments[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
     return segments != before

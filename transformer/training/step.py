@@ -16,7 +16,6 @@ import optax
 
 from transformer.arrays import PAD_ID, Array, Float, Int, Key, Params
 from transformer.config import Config, TrainingConfig
-from transformer.nn.dropout import Rows
 from transformer.nn.positions import shift_right
 from transformer.training.losses import (
     Sums,
@@ -90,17 +89,16 @@ def forward(
     batch: Batch,
     model: nn.Module,
     rng: Key[Array, ""] | None = None,
-    rows: Rows | None = None,
+    example_ids: Int[Array, " B"] | None = None,
 ) -> Float[Array, "B T V"]:
     """The logits that predict a batch's target; with dropout when an `rng` is given.
 
     Args:
-      rows: the numbers of the rows in the batch that these are a part of, for dropout; 0, 1, ...
-        unless given.
+      example_ids: global index of each example in the batch, for dropout; 0, 1, ... unless given.
     """
     options = {}
     if rng is not None:
-        options = {"train": True, "rows": rows, "rngs": {"dropout": rng}}
+        options = {"train": True, "example_ids": example_ids, "rngs": {"dropout": rng}}
     if batch.target_segments is not None:
         options |= {
             "source_segments": batch.source_segments,
@@ -121,9 +119,9 @@ def loss_sums(
     model: nn.Module,
     config: TrainingConfig,
     rng: Key[Array, ""] | None = None,
-    rows: Rows | None = None,
+    example_ids: Int[Array, " B"] | None = None,
 ) -> Sums:
-    """Forward pass and loss; with dropout when an `rng` is given (`rows` as in `forward`).
+    """Forward pass and loss; with dropout when an `rng` is given (`example_ids` as in `forward`).
 
     With R-Drop (Liang et al. 2021) there are two passes, with different dropout; all sums are the
     mean of both, and to the loss r_drop / 2 times their divergence is added. That is half of the
@@ -135,8 +133,10 @@ def loss_sums(
         return smoothed_cross_entropy(logits, batch.target, config.label_smoothing, mass)
 
     if rng is None or not config.r_drop:
-        return sums_of(forward(params, batch, model, rng, rows))
-    first, second = (forward(params, batch, model, key, rows) for key in jax.random.split(rng))
+        return sums_of(forward(params, batch, model, rng, example_ids))
+    first, second = (
+        forward(params, batch, model, key, example_ids) for key in jax.random.split(rng)
+    )
     both = jax.tree.map(lambda a, b: (a + b) / 2, sums_of(first), sums_of(second))
     divergence = divergence_sum(first, second, batch.target)
     return both.replace(loss=both.loss + config.r_drop / 2 * divergence)
@@ -148,30 +148,30 @@ def gradient_sums(
     model: nn.Module,
     config: TrainingConfig,
     rng: Key[Array, ""],
-    rows: Rows,
+    example_ids: Int[Array, " B"],
 ) -> tuple[Params, Sums]:
     """The gradient of the batch's summed loss, and its sums.
 
     The batch is computed in `config.micro_batches` equal parts, one after the other. Their
     gradients are added, never averaged: a part with more tokens weighs more, as it would in one
-    pass. `rows` are the numbers of the rows in the whole batch; a row drops out by its number,
-    whichever part it is in.
+    pass. `example_ids` are the global indices of the examples; dropout depends on them, not on the
+    part.
     """
 
-    def loss(params: Params, part: Batch, rows: Rows) -> tuple[Array, Sums]:
-        sums = loss_sums(params, part, model, config, rng, rows)
+    def loss(params: Params, part: Batch, example_ids: Int[Array, " B"]) -> tuple[Array, Sums]:
+        sums = loss_sums(params, part, model, config, rng, example_ids)
         return sums.loss, sums
 
     gradient = jax.grad(loss, has_aux=True)
     parts = config.micro_batches or 1
     if parts == 1:
-        return gradient(params, batch, rows)
+        return gradient(params, batch, example_ids)
 
-    def add(total: tuple[Params, Sums], numbered: tuple[Batch, Rows]):
+    def add(total: tuple[Params, Sums], numbered: tuple[Batch, Int[Array, " B"]]):
         return jax.tree.map(jnp.add, total, gradient(params, *numbered)), None
 
     nothing = (jax.tree.map(jnp.zeros_like, params), Sums.zero())
-    divided = jax.tree.map(functools.partial(_divided, parts=parts), (batch, rows))
+    divided = jax.tree.map(functools.partial(_divided, parts=parts), (batch, example_ids))
     total, _ = jax.lax.scan(add, nothing, divided)
     return total
 
@@ -209,13 +209,13 @@ def train_step(
         (`sharding.gathered`); left to XLA unless given.
     """
     rng = jax.random.fold_in(state.rng, state.step)
-    rows = jnp.arange(batch.target.shape[0])
+    example_ids = jnp.arange(batch.target.shape[0])
     if axis_name is not None:
-        rows = rows + jax.lax.axis_index(axis_name) * rows.size
+        example_ids = example_ids + jax.lax.axis_index(axis_name) * example_ids.size
     used = state.params
     if gathered is not None:
         used = jax.lax.with_sharding_constraint(used, gathered)
-    gradients, sums = gradient_sums(used, batch, model, config.training, rng, rows)
+    gradients, sums = gradient_sums(used, batch, model, config.training, rng, example_ids)
     if axis_name is not None:
         gradients, sums = jax.lax.psum((gradients, sums), axis_name)
     tokens = jnp.maximum(sums.tokens, 1.0)

@@ -146,7 +146,7 @@ def _search(
     }
     experiment = _experiment(work, own | dict(overrides))
     source = sharding.place(work.token_ids()[0], sharding.batch_sharding(experiment.mesh))
-    params = jax.jit(experiment.model.rounded)(experiment.init_state().params)
+    params = jax.jit(experiment.model.cast_params)(experiment.init_state().params)
     arguments = params, source, None, None, np.uint32(0)
     static = {
         "mesh": experiment.mesh,
