@@ -97,7 +97,7 @@ def _of_workdirs() -> tuple[list[str], list[str], tuple[System, System]]:
         print(f"translating {len(split):,} sentences with {place}", file=sys.stderr, flush=True)
         translator = Translator.from_workdir(place, config)
         translations = [result.text for result in translator(split.sources)]
-        systems.append(System(place, translations, split.own_metrics(translations)))
+        systems.append(System(place, translations, split.corpus_metrics(translations)))
     return splits[0].sources, splits[0].targets, tuple(systems)
 
 

@@ -20,8 +20,8 @@ from experiments import device_memory, user_cache
 from experiments.corpora import registry
 from experiments.pipeline import token_cache
 from experiments.pipeline.batching import Batches
-from experiments.pipeline.pairs import Pairs
-from experiments.pipeline.token_corpus import Corpus
+from experiments.pipeline.pairs import SentencePairs
+from experiments.pipeline.token_corpus import TokenCorpus
 from transformer import paths, sharding
 from transformer.arrays import Params
 from transformer.checkpoints import workdir_files
@@ -29,7 +29,7 @@ from transformer.config import Config, DataConfig
 from transformer.errors import InputError
 from transformer.models import base
 from transformer.text.subword_sampling import SubwordSampler
-from transformer.text.tokenizer import Tokenizer
+from transformer.text.tokenizer import Tokenizer, Vocabularies
 from transformer.training import optimizers
 from transformer.training import step as training
 from transformer.training.losses import Sums
@@ -45,7 +45,7 @@ class Data:
 
     train: Batches
     validation: registry.Split
-    validation_corpus: Corpus
+    validation_corpus: TokenCorpus
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +159,9 @@ def build(config: Config, workdir: epath.Path | None = None) -> Experiment:
         functools.partial(sharding.own_rows, where),
     )
     data = Data(
-        batches, validation, Corpus.tokenized(validation.sources, validation.targets, tokenizer)
+        batches,
+        validation,
+        TokenCorpus.encode(validation.sources, validation.targets, Vocabularies.shared(tokenizer)),
     )
     return assembled(config, tokenizer, data)
 
@@ -190,20 +192,24 @@ def _token_folder(config: Config, workdir: epath.Path | None) -> pathlib.Path:
     return pathlib.Path(workdir) / workdir_files.TOKENS
 
 
-def _tokenized(config: Config, pairs: Pairs, tokenizer: Tokenizer, folder: pathlib.Path) -> Corpus:
+def _tokenized(
+    config: Config, pairs: SentencePairs, tokenizer: Tokenizer, folder: pathlib.Path
+) -> TokenCorpus:
     """The corpus's ids; what of it training cannot use is said."""
-    corpus = token_cache.tokenized(pairs, tokenizer, folder, config.data.tokenizing_processes)
-    empty = np.flatnonzero(~corpus.usable)
+    corpus = token_cache.load_or_tokenize(
+        pairs, Vocabularies.shared(tokenizer), folder, config.data.tokenizing_threads
+    )
+    empty = np.flatnonzero(~corpus.nonempty)
     if empty.size:
         logger.warning(
             "%d of %d pairs have an empty side and are left out, the first at %s and %s",
-            *(empty.size, len(corpus), *pairs.place(int(empty[0]))),
+            *(empty.size, len(corpus), *pairs.location(int(empty[0]))),
         )
     return corpus
 
 
 def vocabulary(
-    config: Config, corpora: list[Pairs], workdir: epath.Path | None = None
+    config: Config, corpora: list[SentencePairs], workdir: epath.Path | None = None
 ) -> Tokenizer:
     """The workdir's vocabulary, or the config's, or one that is learned from the training text."""
     saved = workdir and workdir / workdir_files.TOKENIZER
@@ -226,7 +232,7 @@ def vocabulary(
     return tokenizer
 
 
-def _sentences(corpora: list[Pairs]) -> Iterator[str]:
+def _sentences(corpora: list[SentencePairs]) -> Iterator[str]:
     """Every sentence of both sides; a large corpus is read once for it."""
     for pairs in corpora:
         for sources, targets in pairs.chunks():

@@ -15,7 +15,7 @@ from experiments import compose
 from experiments.corpora import registry
 from experiments.device_memory import MemoryUsage, memory_usage
 from experiments.pipeline.batching import Batches
-from experiments.pipeline.token_corpus import Corpus, Side
+from experiments.pipeline.token_corpus import TokenCorpus, TokenSequences
 from transformer import sharding
 from transformer.arrays import UNK_ID
 from transformer.config import Config, TransformerConfig
@@ -111,16 +111,16 @@ def experiment_of_lengths(
       InputError: if no sentence pair is left, or devices or micro-batches do not fit.
     """
 
-    def side(lengths: Lengths) -> Side:
+    def side(lengths: Lengths) -> TokenSequences:
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-        return Side(np.broadcast_to(np.int32(UNK_ID), offsets[-1]), offsets)
+        return TokenSequences(np.broadcast_to(np.int32(UNK_ID), offsets[-1]), offsets)
 
-    corpora = [(weight, Corpus(side(left), side(right))) for weight, left, right in mixture]
+    corpora = [(weight, TokenCorpus(side(left), side(right))) for weight, left, right in mixture]
     return experiment_of_corpora(config, tokenizer, corpora)
 
 
 def experiment_of_corpora(
-    config: Config, tokenizer: Tokenizer | None, corpora: Sequence[tuple[float, Corpus]]
+    config: Config, tokenizer: Tokenizer | None, corpora: Sequence[tuple[float, TokenCorpus]]
 ) -> compose.Experiment:
     """Compose an experiment on tokenized corpora, each with its weight, without validation.
 
@@ -129,7 +129,9 @@ def experiment_of_corpora(
     """
     batches = Batches(corpora, config.data, config.training.seed)
     nothing = registry.Split(config.data.dataset, [], [])
-    data = compose.Data(batches, nothing, Corpus(Side.of([]), Side.of([])))
+    data = compose.Data(
+        batches, nothing, TokenCorpus(TokenSequences.from_lists([]), TokenSequences.from_lists([]))
+    )
     return compose.assembled(config, tokenizer, data)
 
 

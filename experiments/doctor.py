@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examines the data, the memory and the time of a training run before it begins.
+"""Check the data, the memory and the time of a training run before it starts.
 
 python -m experiments.doctor --config=experiments/configs/pronouns.py
 
-It takes the flags of `train` but for --workdir, and changes nothing. What it finds is printed with
-the first few places as file:line and with what `train` does about it: "refused" (the run cannot
-begin), "left out" (those pairs are not trained on) or "note" (used). The last line on standard
-output is one JSON object with all figures. The exit status is 1 if anything is refused by `train`.
+It takes the flags of `train` except --workdir and changes nothing. A finding is printed with its
+first locations as file:line and with what `train` does about it: "error" (the run cannot start),
+"dropped" (the pairs are left out) or "warning" (the text is used). The last line on stdout is one
+JSON object with all figures. The exit status is 1 if `train` would refuse the config or the data.
 """
 
 import dataclasses
+import itertools
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 from absl import flags
@@ -24,334 +25,318 @@ from experiments import compose, costs, device_memory
 from experiments.corpora import registry
 from experiments.flags import run
 from experiments.formatting import byte_size, duration, print_table
-from experiments.pipeline.pairs import Pairs
-from experiments.pipeline.text_checks import TITLES, Finding, Readable, Split
+from experiments.pipeline.pairs import SentencePairs
+from experiments.pipeline.text_checks import RULES, CheckedSplit, Finding, ReadablePairs
 from transformer.config import Config
 from transformer.errors import InputError
-from transformer.text.tokenizer import Tokenizer
+from transformer.text.tokenizer import Tokenizer, Vocabularies
 
 TIMING = flags.DEFINE_bool(
-    "timing", True, "Run a few steps to estimate the time of the training; --notiming does not."
+    "timing", True, "Time a few steps to estimate the training time; --notiming skips this."
 )
+
+Mixture = list[tuple[float, SentencePairs]]
+"""Training corpora with their weights."""
+_INDENT = " " * 12
 
 
 def main(config: Config) -> int:
-    """Prints the report; returns the exit status."""
-    figures = examine(config, timing=TIMING.value)
-    refused = figures["refused"]
-    if refused:
-        _say(f"error: train would refuse this: {'; '.join(refused)}")
-    print(json.dumps(figures))
-    return 1 if refused else 0
+    """Print the report; return the exit status."""
+    report = examine(config, timing=TIMING.value)
+    errors = report["errors"]
+    if errors:
+        _log(f"error: train would refuse this: {'; '.join(errors)}")
+    print(json.dumps(report))
+    return 1 if errors else 0
 
 
 def examine(config: Config, *, timing: bool) -> dict[str, Any]:
-    """Prints everything but the last line, which the figures that it returns are for."""
-    refused: list[str] = []
+    """Run all checks, printing their results; return the figures for the JSON line."""
+    report: dict[str, Any] = {"errors": []}
 
-    def refuse(error: InputError) -> None:
-        print(f"  refused   {error}")
-        refused.append(str(error))
+    def fail(error: InputError) -> None:
+        _print_line("error", str(error))
+        report["errors"].append(str(error))
 
-    mixture = _or_error(registry.training_corpora, config.data)
-    tokenizer = mixture if isinstance(mixture, InputError) else _vocabulary(config, mixture)
-    vocabulary = tokenizer if isinstance(tokenizer, Tokenizer) else None
-    figures: dict[str, Any] = {}
-    splits: dict[str, Split] = {}
+    mixture, tokenizer, tokenizer_error = [], None, None
+    try:
+        mixture = registry.training_corpora(config.data)
+        tokenizer = _load_tokenizer(config, mixture)
+    except InputError as error:
+        tokenizer_error = error
+
+    splits: dict[str, CheckedSplit] = {}
     for name in registry.SPLITS:
-        corpora = mixture if name == "train" else _or_error(_other_split, config, name)
-        if isinstance(corpora, InputError):
-            _section(f"{name}: none")
-            figures[name] = None
-            if name == "test":
-                print(f"  note      {corpora}")
+        try:
+            if name == "train":
+                corpora = mixture or registry.training_corpora(config.data)
             else:
-                refuse(corpora)
+                corpora = [(1.0, registry.sentence_pairs(config.data, name))]
+        except InputError as error:
+            _print_section(f"{name}: none")
+            report[name] = None
+            # A test split is optional.
+            if name == "test":
+                _print_line("warning", str(error))
+            else:
+                fail(error)
             continue
-        splits[name] = split = _read(config, name, [pairs for _, pairs in corpora], vocabulary)
+        splits[name] = split = _read(config, name, [pairs for _, pairs in corpora], tokenizer)
         findings = split.findings()
         if name != "train" and "train" in splits:
             findings += split.in_training(splits["train"])
-        figures[name] = _print_split(split, findings)
+        report[name] = _report_split(split, findings)
         if name != "test":
-            refused += [one.detail for one in findings if one.severity == "refused"]
+            report["errors"] += [one.detail for one in findings if one.severity == "error"]
 
-    figures |= {"vocabulary": None, "run": None}
-    if vocabulary is None:
-        _section("vocabulary: none, so that nothing is known of tokens, memory and time")
-        # Where no text could be read, that is what is wrong.
-        if not refused or len(splits.get("train", ())):
-            refuse(tokenizer)
+    report |= {"vocabulary": None, "run": None}
+    train = splits.get("train", ())
+    if tokenizer is None:
+        _print_section("vocabulary: none, so lengths, memory and time are unknown")
+        # Without readable text, the text is the error, and it is reported already.
+        if len(train) or not report["errors"]:
+            fail(tokenizer_error)
     else:
-        figures["vocabulary"] = _print_vocabulary(config, vocabulary, splits)
-        train = splits["train"]
-        if len(train) or not refused:
+        report["vocabulary"] = _report_vocabulary(config, tokenizer, splits)
+        if len(train) or not report["errors"]:
             try:
-                figures["run"] = _print_run(config, vocabulary, mixture, train, timing)
+                report["run"] = _report_run(config, tokenizer, mixture, train, timing)
             except InputError as error:
-                refuse(error)
-    print(f"\n{'train would refuse this, as said above' if refused else 'train can begin'}\n")
-    return {"refused": refused, **figures}
+                fail(error)
+    print(f"\n{'train would refuse this' if report['errors'] else 'train can start'}\n")
+    return report
 
 
-# The data.
-
-Mixture = list[tuple[float, Pairs]]
-"""Corpora and their weights."""
-Found = TypeVar("Found")
+# Data.
 
 
-def _or_error(function: Callable[..., Found], *arguments: Any) -> Found | InputError:
-    """What a function returns, or the error that it raises."""
-    try:
-        return function(*arguments)
-    except InputError as error:
-        return error
-
-
-def _other_split(config: Config, name: str) -> Mixture:
-    return [(1.0, registry.text_pairs(config.data, name))]
-
-
-def _vocabulary(config: Config, mixture: Mixture) -> Tokenizer | InputError:
-    """The tokenizer that `train` would use, learned from what of the text can be read."""
-    began = time.monotonic()
-    readable = [Readable(pairs) for _, pairs in mixture]
-    tokenizer = _or_error(compose.vocabulary, config, readable)
-    _say(f"vocabulary: {duration(time.monotonic() - began)}")
+def _load_tokenizer(config: Config, mixture: Mixture) -> Tokenizer:
+    """The tokenizer that `train` would use, trained on the readable part of the text."""
+    start = time.monotonic()
+    tokenizer = compose.vocabulary(config, [ReadablePairs(pairs) for _, pairs in mixture])
+    _log(f"vocabulary: {duration(time.monotonic() - start)}")
     return tokenizer
 
 
 def _read(
-    config: Config, name: str, corpora: Sequence[Pairs], tokenizer: Tokenizer | None
-) -> Split:
-    began = time.monotonic()
-    split = Split(name, corpora, tokenizer, config.data.max_length)
-    _say(f"{name}: {len(split):,} pairs read in {duration(time.monotonic() - began)}")
+    config: Config, name: str, corpora: Sequence[SentencePairs], tokenizer: Tokenizer | None
+) -> CheckedSplit:
+    start = time.monotonic()
+    vocabularies = tokenizer and Vocabularies.shared(tokenizer)
+    split = CheckedSplit(name, corpora, vocabularies, config.data.max_length)
+    _log(f"{name}: {len(split):,} pairs read in {duration(time.monotonic() - start)}")
     return split
 
 
-def _print_split(split: Split, findings: Sequence[Finding]) -> dict[str, Any]:
-    """Sizes and lengths of both sides, then the findings."""
-    _section(f"{split.name}: {len(split):,} pairs")
+def _report_split(split: CheckedSplit, findings: Sequence[Finding]) -> dict[str, Any]:
+    """Report sizes and lengths of both sides, and the findings."""
+    _print_section(f"{split.name}: {len(split):,} pairs")
     for corpus, size in zip(split.corpora, split.sizes, strict=True):
         print(f"  {corpus.name}" + (f": {size:,} pairs" if len(split.corpora) > 1 else ""))
-    sides = {"source": split.source.figures(), "target": split.target.figures()}
-    rows = [["", "source", "target"]]
+    sides = {"source": split.source.statistics(), "target": split.target.statistics()}
+    rows = [["", *sides]]
     for name in sides["source"]:
         if name != "unknown_tokens":
-            rows.append(
-                [name.replace("_", " ").replace("95 percent", "95%")]
-                + [_number(figures.get(name, 0)) for figures in sides.values()]
-            )
+            title = name.replace("_", " ").replace("95 percent", "95%")
+            rows.append([title, *(_number(side.get(name, 0)) for side in sides.values())])
     print_table(rows)
     for finding in findings:
         _print_finding(finding)
     if not findings:
-        print("  nothing found")
+        print("  no findings")
     return {
         "pairs": len(split),
         "corpora": [corpus.name for corpus in split.corpora],
         **sides,
-        "findings": [finding.to_dict() for finding in findings],
+        "findings": [dataclasses.asdict(finding) for finding in findings],
     }
 
 
 def _print_finding(finding: Finding) -> None:
-    indent = " " * 12
-    if finding.severity == "refused":
-        print(f"  {finding.severity:<8}  {finding.detail}")
+    if finding.severity == "error":
+        _print_line("error", finding.detail)
     else:
         detail = f" ({finding.detail})" if finding.detail else ""
-        print(f"  {finding.severity:<8}  {TITLES[finding.rule]}: {finding.count:,}{detail}")
-        for place in finding.places:
-            print(f"{indent}{place}")
-        if finding.count > len(finding.places):
-            print(f"{indent}and {finding.count - len(finding.places):,} more")
-    print(f"{indent}{finding.treatment}")
+        title = RULES[finding.rule].title
+        _print_line(finding.severity, f"{title}: {finding.count:,}{detail}")
+        for location in finding.locations:
+            print(f"{_INDENT}{location}")
+        if finding.count > len(finding.locations):
+            print(f"{_INDENT}and {finding.count - len(finding.locations):,} more")
+    print(f"{_INDENT}{finding.treatment}")
 
 
-def _print_vocabulary(
-    config: Config, tokenizer: Tokenizer, splits: Mapping[str, Split]
+def _report_vocabulary(
+    config: Config, tokenizer: Tokenizer, splits: Mapping[str, CheckedSplit]
 ) -> dict[str, Any]:
-    """Its size, and how much of each split it covers."""
-    learned = f"{config.data.tokenizer}, learned from the training text"
-    origin = config.data.tokenizer_model or learned
-    _section(f"vocabulary: {tokenizer.vocab_size:,} tokens ({origin})")
-    coverage: dict[str, list[float]] = {}
-    rows = [["known tokens", "source", "target"]]
-    for name, split in splits.items():
-        if len(split):
-            coverage[name] = [
-                1 - side.unknown_tokens / int(side.lengths.sum()) for side in split.sides
-            ]
-            rows.append([name, *(f"{share:.4%}" for share in coverage[name])])
-    print_table(rows)
+    """Report its size and its coverage of each split."""
+    trained = f"{config.data.tokenizer}, trained on the training text"
+    origin = config.data.tokenizer_model or trained
+    _print_section(f"vocabulary: {tokenizer.vocab_size:,} tokens ({origin})")
+    coverage = {
+        name: [1 - side.unknown_tokens / int(side.lengths.sum()) for side in split.sides]
+        for name, split in splits.items()
+        if len(split)
+    }
+    rows = [[name, *(f"{share:.4%}" for share in shares)] for name, shares in coverage.items()]
+    print_table([["known tokens", "source", "target"], *rows])
     return {"size": tokenizer.vocab_size, "known_tokens": coverage}
 
 
-# The run.
+# The training run.
 
 
-def _print_run(
-    config: Config,
-    tokenizer: Tokenizer,
-    mixture: Mixture,
-    train: Split,
-    timing: bool,
+def _report_run(
+    config: Config, tokenizer: Tokenizer, mixture: Mixture, train: CheckedSplit, timing: bool
 ) -> dict[str, Any]:
-    """Epochs, memory, operations and time of the training."""
+    """Report epochs, memory, operations and time of the training."""
     device = jax.devices()[0]
-    _section(f"the run, on {device.platform} ({device.device_kind})")
-    experiment = costs.experiment_of_lengths(config, tokenizer, _lengths(mixture, train))
-    config, batches = experiment.config, experiment.data.train
+    _print_section(f"the run, on {device.platform} ({device.device_kind})")
+    starts = itertools.accumulate(train.sizes, initial=0)
+    lengths = [
+        (weight, train.source.lengths[start:stop], train.target.lengths[start:stop])
+        for (weight, _), (start, stop) in zip(mixture, itertools.pairwise(starts), strict=True)
+    ]
+    experiment = costs.experiment_of_lengths(config, tokenizer, lengths)
+    training, batches = experiment.config.training, experiment.data.train
     parameters = sum(leaf.size for leaf in jax.tree.leaves(experiment.abstract_state.params))
-    epochs = config.training.steps / batches.per_epoch
-    parts = config.training.micro_batches or 1
+    epochs = training.steps / batches.per_epoch
+    micro_batches = training.micro_batches or 1
     padding = batches.padding_share()
     print_table(
         [
             ["parameters", f"{parameters:,}"],
-            ["steps", f"{config.training.steps:,}"],
+            ["steps", f"{training.steps:,}"],
             ["batches an epoch", f"{batches.per_epoch:,}"],
             ["epochs", f"{epochs:,.1f}"],
             ["padding", f"{padding:.1%} of the target positions"],
-            ["micro-batches", f"{parts:,}"],
+            ["micro-batches", f"{micro_batches:,}"],
         ]
     )
     programs = []
     for (rows, length), count in sorted(costs.batches_by_shape(experiment).items()):
-        _say(f"compiling the step for batches of {rows} x {length} tokens")
+        _log(f"compiling the step for batches of {rows} x {length} tokens")
         programs.append(costs.compile_step(experiment, rows, length, count))
-    shapes = [shape for _, shape in programs]
-    limit = config.training.memory_limit_gib
+    steps = [step for _, step in programs]
+    limit = training.memory_limit_gib
     available = device_memory.available_bytes() if limit is None else int(limit * 2**30)
-    needed = max(shape.memory.peak_bytes for shape in shapes)
-    # A machine's memory is in use by others too, and what does not fit there ends this process.
-    room = available // 2 if device.platform == "cpu" else available
+    needed = max(step.memory.peak_bytes for step in steps)
+    # On a CPU, other programs share the memory, and exceeding it kills this process.
+    safe = available // 2 if device.platform == "cpu" else available
     untimed = "--notiming was given"
-    if timing and needed > room:
-        untimed = "the step needs more memory than it is safe to take for a trial"
+    if timing and needed > safe:
+        untimed = "the step needs too much memory for a trial on this machine"
     elif timing:
         untimed = f"a step takes longer than {costs.TIMING_SECONDS} s"
-        _say(f"timing steps, for at most {costs.TIMING_SECONDS} s")
-        shapes = costs.time_steps(experiment, programs)
-    steps = config.training.steps
-    flops = sum(s.flops * s.batches for s in shapes) / sum(s.batches for s in shapes) * steps
-    shapes = sorted(shapes, key=lambda shape: shape.length)
-    _print_shapes(shapes)
-    _print_memory(needed, available, parts)
-    _print_flops(flops, parts)
-    mean = costs.mean_step_seconds(shapes)
-    if mean is None:
-        least = flops / costs.matmul_flops_per_second() / experiment.mesh.size
-        print(f"  time      not measured: {untimed}; at the speed of this device's float32 matrix")
-        print(f"            product the products alone take {duration(least)}")
+        _log(f"timing steps, for at most {costs.TIMING_SECONDS} s")
+        steps = costs.time_steps(experiment, programs)
+    steps = sorted(steps, key=lambda step: step.length)
+    flops = sum(step.flops * step.batches for step in steps) / batches.per_epoch * training.steps
+    _print_steps(steps)
+    _print_memory(needed, available, micro_batches)
+    _print_flops(flops, micro_batches)
+    seconds = costs.mean_step_seconds(steps)
+    if seconds is None:
+        minimum = flops / costs.matmul_flops_per_second() / experiment.mesh.size
+        _print_line("time", f"not measured: {untimed}; at this device's float32 matmul rate,")
+        print(f"{_INDENT}the matmuls alone take {duration(minimum)}")
     else:
-        _print_time(mean, steps)
+        _print_time(seconds, training.steps)
     return {
         "parameters": parameters,
-        "steps": steps,
+        "steps": training.steps,
         "batches_per_epoch": batches.per_epoch,
         "epochs": epochs,
         "padding_share": padding,
-        "micro_batches": parts,
+        "micro_batches": micro_batches,
         "available_bytes": available,
         "needed_bytes": needed,
         "fits": needed <= available,
         "training_flops": flops,
         "paper_training_flops": costs.PAPER_TRAINING_FLOPS,
-        "step_seconds": mean,
-        "expected_seconds": None if mean is None else mean * steps,
+        "step_seconds": seconds,
+        "expected_seconds": None if seconds is None else seconds * training.steps,
         "shapes": [
-            {**dataclasses.asdict(shape), "peak_bytes": shape.memory.peak_bytes} for shape in shapes
+            {**dataclasses.asdict(step), "peak_bytes": step.memory.peak_bytes} for step in steps
         ],
     }
 
 
-def _lengths(mixture: Mixture, train: Split) -> list[tuple[float, costs.Lengths, costs.Lengths]]:
-    """Each corpus's weight and its part of the lengths."""
-    found, begin = [], 0
-    for (weight, _), size in zip(mixture, train.sizes, strict=True):
-        part = slice(begin, begin + size)
-        found.append((weight, train.source.lengths[part], train.target.lengths[part]))
-        begin += size
-    return found
-
-
-def _print_shapes(shapes: Sequence[costs.StepCost]) -> None:
-    """What a step costs on batches of each shape."""
+def _print_steps(steps: Sequence[costs.StepCost]) -> None:
+    """Print the cost of a step for each batch shape."""
     head = ["rows x length", "batches", "arguments", "temporaries", "peak"]
-    head += ["products", "XLA's count", "a step"]
-    rows = [head]
-    for shape in shapes:
-        memory = shape.memory
-        rows.append(
-            [
-                f"{shape.rows} x {shape.length}",
-                f"{shape.batches:,}",
-                byte_size(memory.argument_bytes),
-                byte_size(memory.temporary_bytes + memory.output_bytes),
-                byte_size(memory.peak_bytes),
-                f"{shape.flops:.2e} FLOPs",
-                f"{shape.xla_flops:.2e} FLOPs",
-                "not timed" if shape.seconds is None else f"{shape.seconds:.3g} s",
-            ]
-        )
-    print_table(rows)
+    head += ["matmuls", "XLA's count", "a step"]
+    rows = [
+        [
+            f"{step.rows} x {step.length}",
+            f"{step.batches:,}",
+            byte_size(step.memory.argument_bytes),
+            byte_size(step.memory.temporary_bytes + step.memory.output_bytes),
+            byte_size(step.memory.peak_bytes),
+            f"{step.flops:.2e} FLOPs",
+            f"{step.xla_flops:.2e} FLOPs",
+            "not timed" if step.seconds is None else f"{step.seconds:.3g} s",
+        ]
+        for step in steps
+    ]
+    print_table([head, *rows])
 
 
-def _print_memory(needed: int, available: int, parts: int) -> None:
-    there = f"the step needs {byte_size(needed)} a device, of {byte_size(available)}"
+def _print_memory(needed: int, available: int, micro_batches: int) -> None:
+    text = f"the step needs {byte_size(needed)} a device, of {byte_size(available)}"
     if needed <= available:
-        print(f"  memory    {there}: it fits")
+        _print_line("memory", f"{text}: it fits")
         return
-    print(f"  note      {there}: it does not fit")
+    _print_line("warning", f"{text}: it does not fit")
     print(
-        f"            set --config.training.micro_batches={2 * parts} or more, which leaves the "
-        "batch as it is, or\n            --config.training.batch_fitting=auto, which finds the "
-        "number"
+        f"{_INDENT}set --config.training.micro_batches={2 * micro_batches} or more, which keeps "
+        f"the batch,\n{_INDENT}or --config.training.batch_fitting=auto, which finds the number"
     )
 
 
-def _print_flops(flops: float, parts: int) -> None:
-    papers = " and ".join(
+def _print_flops(flops: float, micro_batches: int) -> None:
+    paper = " and ".join(
         f"{value:.1e} ({name})" for name, value in costs.PAPER_TRAINING_FLOPS.items()
     )
-    print(f"  products  {flops:.2e} FLOPs in the whole training, padding included")
+    _print_line("matmuls", f"{flops:.2e} FLOPs in the complete training, padding included")
     print(
-        f"            the paper has {papers}: the time on its 8 P100 at 9.5 TFLOPS, no count\n"
-        "            of operations; its base training needs about 1e18 by the count above"
+        f"{_INDENT}the paper has {paper}: the time on its 8 P100 at 9.5 TFLOPS, not a count\n"
+        f"{_INDENT}of operations; its base training needs about 1e18 by the count above"
     )
-    if parts > 1:
-        print(f"            XLA counts one of the {parts} micro-batches")
+    if micro_batches > 1:
+        print(f"{_INDENT}XLA counts one of the {micro_batches} micro-batches")
 
 
-def _print_time(mean: float, steps: int) -> None:
-    print(
-        f"  time      about {duration(mean * steps)} on this machine ({mean:.3g} s a step): an "
-        "estimate from a few steps,\n            without compilation, validation and saving"
+def _print_time(step_seconds: float, steps: int) -> None:
+    _print_line(
+        "time",
+        f"about {duration(step_seconds * steps)} on this machine ({step_seconds:.3g} s a step): an "
+        f"estimate from a few steps,\n{_INDENT}without compilation, validation and saving",
     )
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if load > 2 * cores:
         print(
-            f"            other programs were at work too (load {load:.1f} on {cores} cores); it "
-            "is less without them"
+            f"{_INDENT}other programs were running (load {load:.1f} on {cores} cores); it takes "
+            "less time without them"
         )
 
 
-# Text.
+# Output.
 
 
-def _section(title: str) -> None:
+def _print_section(title: str) -> None:
     print(f"\n{title[0].upper()}{title[1:]}")
+
+
+def _print_line(label: str, text: str) -> None:
+    print(f"  {label:<8}  {text}")
 
 
 def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

@@ -110,7 +110,7 @@ def evaluate(
         "nll": nll,
         "perplexity": math.exp(nll),
         "sentences": len(split),
-        **split.own_metrics(texts),
+        **split.corpus_metrics(texts),
     }
     cut_sources, cut_translations = _cut(translator, split.sources, results)
     return Evaluation(

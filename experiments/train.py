@@ -21,7 +21,7 @@ from absl import flags
 from etils import epath
 
 from experiments import compose, distributed, logs, workdir
-from experiments.corpora import embedded, registry
+from experiments.corpora import registry
 from experiments.flags import run
 from experiments.pipeline import text_checks
 from experiments.profiling import Profile
@@ -157,12 +157,12 @@ def _warn_about_the_text(config: Config) -> None:
     Empty pairs and those that are too long have been counted already, and `doctor` says more.
     """
     data = config.data
-    if data.dataset in embedded.names() and not data.mixture:
+    if data.dataset in registry.embedded_datasets() and not data.mixture:
         return
     corpora = [pairs for _, pairs in registry.training_corpora(data)]
-    validation = registry.text_pairs(data, "validation")
-    for note in text_checks.notes(corpora, validation, max_length=data.max_length, tokenizer=None):
-        _say(f"warning: {note}")
+    validation = registry.sentence_pairs(data, "validation")
+    for warning in text_checks.warnings(corpora, validation, data.max_length):
+        _say(f"warning: {warning}")
 
 
 def _say(text: str) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from etils import epath
 
 from experiments import compose, distributed, logs
-from experiments.pipeline.batching import in_order
+from experiments.pipeline.batching import evaluation_batches
 from experiments.profiling import Profile
 from transformer import sharding
 from transformer.arrays import EOS_ID, PAD_ID, Params
@@ -217,7 +217,7 @@ class Trainer:
 
     def _keep_batch(self, step: int) -> None:
         """Leaves the batch of a step as arrays and as text, a pair a line."""
-        batch = self.experiment.data.train.whole(step - 1)
+        batch = self.experiment.data.train.global_batch(step - 1)
         self._skipped_folder.mkdir(parents=True, exist_ok=True)
         arrays = io.BytesIO()
         np.savez(arrays, source=batch.source, target=batch.target)
@@ -249,7 +249,7 @@ class Trainer:
         translator = Translator(whole, params, experiment.tokenizer, mesh=experiment.mesh)
         hypotheses = [translation.text for translation in translator(split.sources)]
         values["bleu"] = corpus_scores(hypotheses, split.targets, bootstrap=0)["bleu"]
-        values |= split.own_metrics(hypotheses)
+        values |= split.corpus_metrics(hypotheses)
         self.meta["validation"] = values
         self.meta["validated_at"] = self.step
         score = selection.score(values, config.training.best_by)
@@ -270,7 +270,7 @@ class Trainer:
 def validation_losses(experiment: compose.Experiment, params: Params) -> dict[str, float]:
     """Un-smoothed NLL a token in nats, and perplexity, over the whole validation split."""
     data, mesh = experiment.config.data, experiment.mesh
-    batches = in_order(experiment.data.validation_corpus, data, mesh.shape["data"])
+    batches = evaluation_batches(experiment.data.validation_corpus, data, mesh.shape["data"])
     where = sharding.batch_sharding(mesh)
     sums = [experiment.eval_step(params, sharding.place(batch, where)) for batch in batches]
     means = sum(jax.device_get(sums), Sums.zero()).means()

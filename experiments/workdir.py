@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 _NOT_COMPARED = (
     *("parallel.", "logging."),
-    *("training.memory_limit_gib", "data.token_cache", "data.tokenizing_processes"),
+    *("training.memory_limit_gib", "data.token_cache", "data.tokenizing_threads"),
 )
 """Prefixes of the fields that do not change results."""
 

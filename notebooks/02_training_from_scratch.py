@@ -336,7 +336,7 @@ def accuracies(params):
     """The shares of sentences that are exactly right, and of pronouns."""
     found = translate(params, some.sources)
     right = np.mean([one == other for one, other in zip(found, some.targets, strict=True)])
-    return right, some.own_metrics(found)["pronoun_accuracy"]
+    return right, some.corpus_metrics(found)["pronoun_accuracy"]
 
 
 whole, pronouns = accuracies(state.weights)

@@ -8,13 +8,13 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.pipeline.batching import Batches, in_order
-from experiments.pipeline.token_corpus import Corpus, Side
+from experiments.pipeline.batching import Batches, evaluation_batches
+from experiments.pipeline.token_corpus import TokenCorpus, TokenSequences
 from transformer.arrays import EOS_ID, PAD_ID
 from transformer.config import DataConfig
 from transformer.errors import InputError
 from transformer.text.subword_sampling import SubwordSampler
-from transformer.text.tokenizer import Tokenizer
+from transformer.text.tokenizer import Tokenizer, Vocabularies
 
 CONFIG = DataConfig(
     max_length=20,
@@ -29,7 +29,7 @@ def numbered(lengths):
     pairs = list(enumerate(lengths))
     source = [[10 + i, *[4] * (s - 2), EOS_ID] for i, (s, _) in pairs]
     target = [[10 + i] * (t - 1) + [EOS_ID] for i, (_, t) in pairs]
-    return Corpus(Side.of(source), Side.of(target))
+    return TokenCorpus(TokenSequences.from_lists(source), TokenSequences.from_lists(target))
 
 
 def batches_of(corpus, config=CONFIG, seed=0):
@@ -77,8 +77,8 @@ def epoch_of(batches, epoch):
 @pytest.mark.parametrize("epoch", [0, 1, 5])
 def test_an_epoch_holds_every_pair_that_fits_exactly_once(batches, corpus, epoch):
     seen = sorted(itertools.chain.from_iterable(map(pairs_in, epoch_of(batches, epoch))))
-    assert seen == np.flatnonzero(corpus.longer <= CONFIG.max_length).tolist()
-    assert 0 < len(seen) < len(corpus.longer), "some must be left out, or this shows little"
+    assert seen == np.flatnonzero(corpus.max_lengths <= CONFIG.max_length).tolist()
+    assert 0 < len(seen) < len(corpus.max_lengths), "some must be left out, or this shows little"
 
 
 def test_pairs_stay_together_and_whole(batches, corpus):
@@ -90,7 +90,7 @@ def test_pairs_stay_together_and_whole(batches, corpus):
 
 
 def test_what_is_left_out_is_counted(batches, corpus):
-    assert batches.too_long == sum(longer > 20 for longer in corpus.longer) > 0
+    assert batches.too_long == sum(longer > 20 for longer in corpus.max_lengths) > 0
     assert batches_of(numbered([(2, 20), (21, 3), (20, 2), (3, 21)])).too_long == 2
 
 
@@ -99,7 +99,7 @@ def test_a_pair_lies_in_the_shortest_bucket_that_holds_both_sides(batches, corpu
         length = batch.source.shape[1]
         shorter = {5: 0, 8: 5, 20: 8}[length]
         assert batch.target.shape == batch.source.shape
-        assert all(shorter < corpus.longer[pair] <= length for pair in pairs_in(batch))
+        assert all(shorter < corpus.max_lengths[pair] <= length for pair in pairs_in(batch))
 
 
 def test_rows_are_a_multiple_and_fill_the_token_budget(batches):
@@ -201,32 +201,32 @@ def test_in_order_has_every_pair_once_whatever_its_length(row_multiple):
     corpus = numbered([*lengths_of(60, 20), (21, 2), (2, 40), (41, 41), (130, 2), (20, 20)])
     config = CONFIG.replace(row_multiple=row_multiple, tokens_per_batch=160)
     seen = []
-    for batch in in_order(corpus, config):
+    for batch in evaluation_batches(corpus, config):
         rows, length = batch.source.shape
         assert batch.target.shape == (rows, length)
         for row, pair in enumerate(pairs_in(batch)):
             seen.append(pair)
-            assert corpus.longer[pair] <= length
+            assert corpus.max_lengths[pair] <= length
             assert (batch.source[row] != PAD_ID).sum() == corpus.source.lengths[pair]
             assert (batch.target[row] != PAD_ID).sum() == corpus.target.lengths[pair]
         assert rows * length <= config.tokens_per_batch or rows == 1
         assert rows % row_multiple == 0 or rows < row_multiple
-    assert sorted(seen) == list(range(len(corpus.longer)))
+    assert sorted(seen) == list(range(len(corpus.max_lengths)))
 
 
 def test_in_order_has_few_shapes_and_multiples_of_the_longest_bucket_beyond_it():
     corpus = numbered([(length, 2) for length in range(2, 62)])
-    shapes = {batch.source.shape for batch in in_order(corpus, CONFIG)}
+    shapes = {batch.source.shape for batch in evaluation_batches(corpus, CONFIG)}
     assert shapes == {(16, 5), (8, 8), (4, 20), (2, 40), (1, 60), (1, 80)}
 
 
 def test_in_order_is_the_same_twice(corpus):
-    first, second = (list(in_order(corpus, CONFIG)) for _ in range(2))
+    first, second = (list(evaluation_batches(corpus, CONFIG)) for _ in range(2))
     assert all(same(a, b) for a, b in zip(first, second, strict=True))
 
 
 def test_a_side_keeps_sentence_i_between_its_offsets():
-    side = Side.of([[5, 6, EOS_ID], [EOS_ID], [7, EOS_ID]])
+    side = TokenSequences.from_lists([[5, 6, EOS_ID], [EOS_ID], [7, EOS_ID]])
     assert side.ids.dtype == np.int32
     assert side.ids.tolist() == [5, 6, EOS_ID, EOS_ID, 7, EOS_ID]
     assert side.lengths.tolist() == [3, 1, 2]
@@ -236,10 +236,10 @@ def test_a_side_keeps_sentence_i_between_its_offsets():
 
 def test_a_tokenized_split_has_the_end_token_in_every_length():
     tokenizer = Tokenizer.train(["a b c"], 7, "word")
-    corpus = Corpus.tokenized(["a b", ""], ["c", "a b c"], tokenizer)
+    corpus = TokenCorpus.encode(["a b", ""], ["c", "a b c"], Vocabularies.shared(tokenizer))
     assert corpus.source.lengths.tolist() == [3, 1]
     assert corpus.target.lengths.tolist() == [2, 4]
-    assert corpus.longer.tolist() == [3, 4]
+    assert corpus.max_lengths.tolist() == [3, 4]
 
 
 # Several corpora.
@@ -309,7 +309,7 @@ def test_packed_rows_hold_every_pair_once_and_whole(corpus):
                 assert target.tolist() == corpus.target[pair].tolist()
             segments = batch.source_segments[row][batch.source_segments[row] > 0]
             assert (np.diff(segments) >= 0).all()
-    assert sorted(seen) == np.flatnonzero(corpus.longer <= 20).tolist()
+    assert sorted(seen) == np.flatnonzero(corpus.max_lengths <= 20).tolist()
 
 
 def test_packing_leaves_less_padding_and_the_same_number_of_batches_every_epoch(corpus):
@@ -353,7 +353,7 @@ TEXT = ["the small house stands there", "the houses stood here", "a house is the
 def sampling(request):
     """(tokenizer, corpus, config, sampler)."""
     tokenizer = Tokenizer.train(TEXT, {"bpe": 30, "unigram": 24}[request.param], request.param)
-    corpus = Corpus.tokenized(TEXT, TEXT[::-1], tokenizer)
+    corpus = TokenCorpus.encode(TEXT, TEXT[::-1], Vocabularies.shared(tokenizer))
     config = CONFIG.replace(
         tokenizer=request.param,
         subword_sampling=0.3,
@@ -389,7 +389,7 @@ def test_sampled_sub_words_spell_the_same_text_and_vary_with_epoch_and_seed(samp
 
 def test_a_sampled_sentence_that_does_not_fit_stays_as_it_was(sampling):
     tokenizer, corpus, config, sampler = sampling
-    longest = int(corpus.longer.max())
+    longest = int(corpus.max_lengths.max())
     tight = config.replace(max_length=longest, bucket_lengths=(longest,))
     batches = Batches([(1.0, corpus)], tight, 0, sampler)
     kept = 0

@@ -217,6 +217,12 @@ def test_json_has_every_field_in_order_and_ends_its_last_line():
     assert text.endswith("}\n")
 
 
+def test_a_field_of_json_under_its_former_name_is_read():
+    config = Config.from_json('{"data": {"tokenizing_processes": 3}}')
+    assert config.data.tokenizing_threads == 3
+    assert "tokenizing_processes" not in config.to_json()
+
+
 def test_fields_left_out_of_json_are_the_defaults():
     assert Config.from_json('{"model": {"d_ff": 7}}') == Config(model=TransformerConfig(d_ff=7))
 

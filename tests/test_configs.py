@@ -13,7 +13,7 @@ import pytest
 from apps import CONFIGS
 from tensorflow_datasets.core import registered
 
-from experiments.corpora import embedded, tfds_corpora
+from experiments.corpora import registry, tfds_corpora
 from experiments.flags import load_config_file
 from transformer import sharding
 from transformer.config import Config, DataConfig
@@ -108,7 +108,7 @@ def test_a_config_fits_the_one_device_that_every_machine_has(place):
 @pytest.mark.parametrize("place", PLACES)
 def test_the_dataset_of_a_config_exists(place):
     name = load(place).data.dataset
-    if name not in [*embedded.names(), "text_files"]:
+    if name not in [*registry.embedded_datasets(), "text_files"]:
         builder, _, config = name.partition("/")
         assert builder in tfds_corpora.names()
         assert config in registered.imported_builder_cls(builder).builder_configs

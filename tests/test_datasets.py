@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every source of pairs is read the same way: piece by piece, in order, in the asked direction."""
+"""Every source of sentence pairs is read in chunks, in order, in the configured direction."""
 
 import gzip
 
 import pytest
+import tensorflow_datasets as tfds
 
-from experiments.corpora import embedded, registry
+from experiments.corpora import registry
+from experiments.corpora.embedded import EmbeddedCorpus
 from experiments.corpora.text_files import TwoFiles
-from experiments.pipeline.pairs import Records, directed
+from experiments.pipeline.pairs import Records, in_direction
 from transformer.config import DataConfig
 from transformer.errors import InputError
 
@@ -48,7 +50,7 @@ def text_data(**fields):
     return DataConfig(dataset="text_files", **fields)
 
 
-def whole(pairs, size=2):
+def read_all(pairs, size=2):
     """All sources and all targets."""
     chunks = list(pairs.chunks(size))
     assert all(len(source) == len(target) <= size for source, target in chunks)
@@ -57,14 +59,14 @@ def whole(pairs, size=2):
     ]
 
 
-def test_two_files_are_read_piece_by_piece(english, german):
-    pairs = registry.text_pairs(text_data(train_source=english, train_target=german), "train")
+def test_two_files_are_read_in_chunks(english, german):
+    pairs = registry.sentence_pairs(text_data(train_source=english, train_target=german), "train")
     assert list(pairs.chunks(2)) == [
         (["one", "two"], ["eins", "zwei"]),
         (["three"], ["drei"]),
     ]
     assert pairs.count() == 3
-    assert pairs.place(1) == (f"{english}:2", f"{german}:2")
+    assert pairs.location(1) == (f"{english}:2", f"{german}:2")
 
 
 @pytest.mark.parametrize("split", registry.SPLITS)
@@ -75,10 +77,10 @@ def test_a_tsv_file_holds_both_sides_of_any_split(tsv, tmp_path, split, zipped):
         (tmp_path / "few.TSV.gz").write_bytes(gzip.compress(data))
         tsv = str(tmp_path / "few.TSV.gz")
     data = text_data(tsv_columns=(2, 4), **{f"{split}_source": tsv})
-    pairs = registry.text_pairs(data, split)
-    assert whole(pairs) == (["one", '"two', "three"], ["eins", "zwei", "drei"])
+    pairs = registry.sentence_pairs(data, split)
+    assert read_all(pairs) == (["one", '"two', "three"], ["eins", "zwei", "drei"])
     assert pairs.count() == 3
-    assert pairs.place(2) == (f"{tsv}:3", f"{tsv}:3")
+    assert pairs.location(2) == (f"{tsv}:3", f"{tsv}:3")
     assert registry.load(data, split).sources == ["one", '"two', "three"]
 
 
@@ -87,7 +89,7 @@ def test_a_tsv_file_beside_a_target_file_is_a_text_file(tsv, english):
     assert registry.load(data, "train").sources[0] == "1\tone\tx\teins"
 
 
-def test_a_line_without_an_asked_column_is_named(write):
+def test_a_line_that_lacks_a_configured_column_is_named(write):
     path = write("few.tsv", "one\teins\ntwo\n")
     with pytest.raises(InputError) as raised:
         registry.load(text_data(test_source=path), "test")
@@ -95,12 +97,12 @@ def test_a_line_without_an_asked_column_is_named(write):
     assert "data.tsv_columns = (1, 2)" in str(raised.value)
 
 
-def test_a_source_alone_that_is_no_tsv_file_lacks_its_target(english):
+def test_a_source_that_is_no_tsv_file_needs_a_target(english):
     with pytest.raises(InputError, match="--config.data.validation_target=FILE"):
         registry.load(text_data(validation_source=english), "validation")
 
 
-def test_a_target_alone_lacks_its_source(english):
+def test_a_target_needs_a_source(english):
     with pytest.raises(InputError, match="--config.data.validation_source=FILE"):
         registry.load(text_data(validation_target=english), "validation")
 
@@ -111,23 +113,23 @@ def test_text_files_have_three_splits(english, german):
         registry.load(data, "dev")
 
 
-def test_a_split_of_text_files_is_all_pairs_and_measures_nothing_of_its_own(english, german):
+def test_a_split_of_text_files_is_all_pairs_without_corpus_metrics(english, german):
     split = registry.load(text_data(test_source=english, test_target=german), "test")
     assert (split.sources, split.targets) == (["one", "two", "three"], ["eins", "zwei", "drei"])
     assert len(split) == 3
     assert split.first(1).sources == ["one"]
-    assert split.own_metrics(["eins", "zwei", "drei"]) == {}
+    assert split.corpus_metrics(["eins", "zwei", "drei"]) == {}
     assert registry.from_files(english, german) == split
 
 
-def test_empty_lines_stay(write):
+def test_empty_lines_are_kept(write):
     split = registry.from_files(write("s", "one\n\nthree\n"), write("t", "eins\nzwei\n\n"))
     assert (split.sources, split.targets) == (["one", "", "three"], ["eins", "zwei", ""])
 
 
 @pytest.mark.parametrize("longer", ["source", "target"])
 @pytest.mark.parametrize("size", [1, 2, 3, 10])
-def test_unequal_numbers_of_lines_are_both_named_wherever_a_piece_ends(write, longer, size):
+def test_unequal_numbers_of_lines_are_both_named_for_any_chunk_size(write, longer, size):
     lines = {side: "x\n" * (5 if side == longer else 3) for side in ("source", "target")}
     pairs = TwoFiles(*(write(side, text) for side, text in lines.items()))
     named = " lines but .*".join(f"{side} has {text.count('x')}" for side, text in lines.items())
@@ -138,9 +140,9 @@ def test_unequal_numbers_of_lines_are_both_named_wherever_a_piece_ends(write, lo
 
 def test_backward_makes_the_target_the_source(english, german, tsv):
     two = text_data(train_source=english, train_target=german, direction="backward")
-    pairs = registry.text_pairs(two, "train")
-    assert whole(pairs) == (["eins", "zwei", "drei"], ["one", "two", "three"])
-    assert pairs.place(0) == (f"{german}:1", f"{english}:1")
+    pairs = registry.sentence_pairs(two, "train")
+    assert read_all(pairs) == (["eins", "zwei", "drei"], ["one", "two", "three"])
+    assert pairs.location(0) == (f"{german}:1", f"{english}:1")
     assert pairs.count() == 3
     one = text_data(train_source=tsv, tsv_columns=(4, 2))
     assert registry.load(one, "train").sources == registry.load(two, "train").sources
@@ -150,66 +152,97 @@ def test_backward_makes_the_target_the_source(english, german, tsv):
 def test_files_name_their_languages_by_their_endings(english, german, direction, first):
     data = text_data(train_source=english, train_target=german, direction=direction)
     assert registry.load(data, "train").sources[0] == first
-    # Whichever way round they are given.
+    # The order of the two files does not matter.
     data = data.replace(train_source=german, train_target=english)
     assert registry.load(data, "train").sources[0] == first
 
 
-def test_languages_that_the_corpus_has_not_are_refused_with_those_it_has(english, german):
+def test_languages_that_the_corpus_lacks_are_refused_with_the_known_ones(english, german):
     data = text_data(train_source=english, train_target=german, direction="en-fr")
     with pytest.raises(InputError, match="are en and de; use 'en-de' or 'de-en'"):
-        registry.text_pairs(data, "train")
+        registry.sentence_pairs(data, "train")
 
 
-def test_a_corpus_without_languages_has_two_directions(tsv):
+def test_a_corpus_without_languages_has_only_forward_and_backward(tsv):
     with pytest.raises(InputError, match="does not name its languages; use 'forward' or 'backward"):
-        registry.text_pairs(text_data(train_source=tsv, direction="en-de"), "train")
+        registry.sentence_pairs(text_data(train_source=tsv, direction="en-de"), "train")
 
 
-def test_an_embedded_corpus_backward_measures_nothing_of_its_own():
+def test_an_embedded_corpus_backward_has_no_corpus_metrics():
     data = DataConfig(dataset="symbols_grammar/sort")
     forward = registry.load(data, "test")
     backward = registry.load(data.replace(direction="backward"), "test")
     assert (backward.sources, backward.targets) == (forward.targets, forward.sources)
     assert len(forward.examples) == len(forward)
-    assert backward.own_metrics(backward.targets) == {}
+    assert backward.corpus_metrics(backward.targets) == {}
 
 
-def test_an_embedded_corpus_is_the_same_in_pieces_and_whole():
+def test_an_embedded_corpus_is_the_same_in_chunks_and_at_once():
     data = DataConfig(dataset="symbols_grammar/sort")
-    pairs, split = registry.text_pairs(data, "validation"), registry.load(data, "validation")
-    assert whole(pairs, 150) == (split.sources, split.targets)
+    pairs, split = registry.sentence_pairs(data, "validation"), registry.load(data, "validation")
+    assert read_all(pairs, 150) == (split.sources, split.targets)
     assert pairs.count() == len(split) == 500
-    assert pairs.place(7) == ("symbols_grammar/sort validation record 7",) * 2
+    assert pairs.location(7) == ("symbols_grammar/sort validation record 7",) * 2
 
 
-@pytest.mark.parametrize("reading", [registry.load, registry.text_pairs])
-def test_a_split_that_an_embedded_corpus_has_not_is_refused_with_those_it_has(reading):
+@pytest.mark.parametrize("reading", [registry.load, registry.sentence_pairs])
+def test_a_split_that_an_embedded_corpus_lacks_is_refused_with_the_known_ones(reading):
     with pytest.raises(InputError, match="no split 'dev'; it has train, validation, test"):
         reading(DataConfig(dataset="symbols_grammar/sort"), "dev")
 
 
 @pytest.mark.parametrize("name", ["symbols_gramar/sort", "symbols_grammar/sorted"])
 def test_an_unknown_name_is_refused_with_the_nearest(name):
-    assert "symbols_grammar/sort" in embedded.names()
+    assert "symbols_grammar/sort" in registry.embedded_datasets()
     with pytest.raises(InputError, match="did you mean 'symbols_grammar/sort'"):
-        registry.text_pairs(DataConfig(dataset=name), "train")
+        registry.sentence_pairs(DataConfig(dataset=name), "train")
 
 
 def test_the_identity_changes_with_the_text_the_columns_and_the_direction(write, english, german):
     pairs = TwoFiles(english, german)
-    seen = {pairs.identity(), directed(pairs, "backward").identity()}
+    seen = {pairs.identity(), in_direction(pairs, "backward").identity()}
     assert TwoFiles(english, german).identity() in seen
     write("few.en", "one\ntwo\nthree.\n")
     seen.add(pairs.identity())
     path = write("few.tsv", "a\tb\tc\n")
     for columns in ((1, 2), (2, 1), (1, 3)):
         data = text_data(train_source=path, tsv_columns=columns)
-        seen.add(registry.text_pairs(data, "train").identity())
+        seen.add(registry.sentence_pairs(data, "train").identity())
     for dataset in ("symbols_grammar/sort", "symbols_grammar/copy"):
         for split in ("train", "test"):
-            seen.add(registry.text_pairs(DataConfig(dataset=dataset), split).identity())
+            seen.add(registry.sentence_pairs(DataConfig(dataset=dataset), split).identity())
     assert len(seen) == 3 + 3 + 4
+
+
+def test_a_corpus_is_added_by_a_builder_and_one_line_of_the_registry(monkeypatch, tmp_path):
+    class TinyGrammar(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+        VERSION = tfds.core.Version("1.0.0")
+        BUILDER_CONFIGS = [tfds.core.BuilderConfig(name="upper")]
+
+        def _info(self):
+            text = tfds.features.Text()
+            features = tfds.features.FeaturesDict({"source": text, "target": text})
+            return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
+
+        def _split_generators(self, dl_manager):
+            return {"train": self._generate_examples("ab"), "test": self._generate_examples("c")}
+
+        def _generate_examples(self, letters):
+            for index, letter in enumerate(letters):
+                yield index, {"source": letter, "target": letter.upper()}
+
+    def share(examples, hypotheses):
+        return {"right": sum(a["target"] == b for a, b in zip(examples, hypotheses, strict=True))}
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    line = EmbeddedCorpus(TinyGrammar, metrics=share)
+    monkeypatch.setattr(registry, "EMBEDDED", (*registry.EMBEDDED, line))
+    assert "tiny_grammar/upper" in registry.embedded_datasets()
+    data = DataConfig(dataset="tiny_grammar/upper")
+    train = registry.load(data, "train")
+    assert (train.sources, train.targets) == (["a", "b"], ["A", "B"])
+    assert train.corpus_metrics(["A", "a"]) == {"right": 1}
+    assert read_all(registry.sentence_pairs(data, "test")) == (["c"], ["C"])
 
 
 def test_a_record_that_is_not_utf8_is_named():
@@ -239,14 +272,14 @@ def test_a_mixture_is_corpora_of_every_kind_with_weights(english, german, tsv):
     weights, corpora = zip(*registry.training_corpora(data), strict=True)
     assert weights == (2.0, 0.5, 1.0)
     assert [pairs.count() for pairs in corpora] == [3, 3, 50_000]
-    assert whole(corpora[0]) == (["one", "two", "three"], ["eins", "zwei", "drei"])
-    assert whole(corpora[1])[1] == ["eins", "zwei", "drei"]
+    assert read_all(corpora[0]) == (["one", "two", "three"], ["eins", "zwei", "drei"])
+    assert read_all(corpora[1])[1] == ["eins", "zwei", "drei"]
 
 
 def test_the_direction_is_that_of_every_corpus_of_the_mixture(english, german):
     data = text_data(mixture=(f"{english},{german}", f"3*{german},{english}"), direction="de-en")
     for _, pairs in registry.training_corpora(data):
-        assert whole(pairs)[0] == ["eins", "zwei", "drei"]
+        assert read_all(pairs)[0] == ["eins", "zwei", "drei"]
 
 
 @pytest.mark.parametrize("weight", ["0", "-1", "nan", "inf", "two", ""])
@@ -256,6 +289,6 @@ def test_a_weight_is_a_number_above_0(weight):
 
 
 @pytest.mark.parametrize("corpus", ["a,b,c", "a,", ",b"])
-def test_a_corpus_of_a_mixture_that_cannot_be_understood_is_refused(corpus):
+def test_a_malformed_corpus_of_a_mixture_is_refused(corpus):
     with pytest.raises(InputError, match="'SOURCE,TARGET'.*or 'FILE.tsv'"):
         registry.training_corpora(text_data(mixture=(f"2*{corpus}",)))

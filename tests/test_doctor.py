@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a corpus is counted and named by file and line, and nothing is changed."""
+"""Problems of a corpus are counted and located by file and line, and nothing is changed."""
 
 import json
 import os
@@ -22,7 +22,7 @@ PLAIN = [  # the last two have no word of their own
 
 @pytest.fixture
 def write(tmp_path):
-    """Writes the pairs of a split and returns the flags that name its files."""
+    """A function that writes the pairs of a split and returns the flags that name its files."""
 
     def to(split, pairs):
         named = []
@@ -36,7 +36,7 @@ def write(tmp_path):
 
 
 def doctor(*arguments):
-    """Runs the app on text files with a tiny model."""
+    """Run the app on text files with a tiny model."""
     return run(
         "experiments.doctor",
         f"--config={CONFIGS / 'text_files.py'}",
@@ -51,7 +51,7 @@ def doctor(*arguments):
 
 
 def contents(folder):
-    """Every file below a folder, with its time of change and its bytes."""
+    """Every file in a folder, with its modification time and its bytes."""
     return {
         path: (path.stat().st_mtime_ns, path.read_bytes())
         for path in folder.rglob("*")
@@ -59,27 +59,27 @@ def contents(folder):
     }
 
 
-def test_a_clean_corpus_is_found_clean_and_nothing_is_changed(write, tmp_path):
+def test_a_clean_corpus_has_no_findings_and_nothing_is_changed(write, tmp_path):
     files = [*write("train", PLAIN[:4]), *write("validation", PLAIN[4:5])]
     files += write("test", PLAIN[5:])
     before, here = contents(tmp_path), sorted(os.listdir(REPOSITORY))
     finished = doctor(*files)
     assert finished.status == 0, finished.err
     assert contents(tmp_path) == before
-    assert sorted(os.listdir(REPOSITORY)) == here, "the folder that it ran in"
+    assert sorted(os.listdir(REPOSITORY)) == here, "the working directory"
     result = finished.result
-    assert result["refused"] == []
+    assert result["errors"] == []
     assert [result[split]["pairs"] for split in ("train", "validation", "test")] == [4, 1, 1]
-    assert finished.out.count("nothing found") == 3
+    assert finished.out.count("no findings") == 3
     assert [result[split]["findings"] for split in ("train", "validation", "test")] == [[], [], []]
 
 
-def test_the_run_is_described_as_train_will_do_it(write):
+def test_the_run_is_described_as_train_will_execute_it(write):
     files = [*write("train", PLAIN[:4]), *write("validation", PLAIN[4:5])]
     finished = doctor(*files)
     assert finished.status == 0, finished.err
     figures = finished.result["run"]
-    # 60 x 16 embeddings; per layer 4 D^2 an attention, 2 D F + F + D feed-forward, 2 D a norm.
+    # 60 x 16 embeddings; 4 D^2 an attention, 2 D F + F + D a feed-forward layer, 2 D a norm.
     assert figures["parameters"] == 960 + 3 * 1024 + 2 * (1024 + 32 + 16) + 5 * 32
     assert (figures["batches_per_epoch"], figures["epochs"]) == (1, 6.0)
     [shape] = figures["shapes"]
@@ -97,7 +97,7 @@ def test_the_run_is_described_as_train_will_do_it(write):
     assert "2.3e+19" in finished.out
 
 
-def test_what_train_survives_is_no_error(write):
+def test_suspicious_text_that_train_accepts_is_no_error(write):
     decomposed = unicodedata.normalize("NFD", "schön")
     train = [*PLAIN[:4], ("", "leer"), PLAIN[0], ("ja  nein", "tab\there"), (decomposed, "schoen")]
     files = [*write("train", train), *write("validation", [PLAIN[0]])]
@@ -108,16 +108,16 @@ def test_what_train_survives_is_no_error(write):
         *("empty", "duplicates", "spaces", "control_characters", "not_normalized"),
     }
     assert {one["count"] for one in found.values()} == {1}
-    [empty] = found["empty"]["places"]
+    [empty] = found["empty"]["locations"]
     assert empty.endswith("train.source:5")
-    assert found["empty"]["severity"] == "left out"
+    assert found["empty"]["severity"] == "dropped"
     overlap = {one["rule"] for one in finished.result["validation"]["findings"]}
     assert overlap == {"sources_in_training", "targets_in_training", "pairs_in_training"}
     assert finished.result["run"]["step_seconds"] is None
     assert "--notiming was given" in finished.out
 
 
-def test_what_train_refuses_is_an_error_and_the_rest_is_checked_all_the_same(write, tmp_path):
+def test_text_that_train_refuses_is_an_error_and_the_rest_is_still_checked(write, tmp_path):
     train = write("train", [*PLAIN[:4], PLAIN[0]])
     with open(tmp_path / "train.target", "a") as file:
         file.write("eine Zeile zu viel\n")
@@ -127,13 +127,13 @@ def test_what_train_refuses_is_an_error_and_the_rest_is_checked_all_the_same(wri
     assert "train.target has 6" in finished.err
     assert "Traceback" not in finished.err
     result = json.loads(finished.out.splitlines()[-1])
-    assert len(result["refused"]) == 1
+    assert len(result["errors"]) == 1
     assert [one["rule"] for one in result["train"]["findings"]] == ["unreadable", "duplicates"]
     assert result["train"]["pairs"] == 5
     assert result["run"]["parameters"] > 0
 
 
-def test_without_a_vocabulary_the_text_is_checked_all_the_same(write):
+def test_without_a_vocabulary_the_text_is_still_checked(write):
     files = [*write("train", [*PLAIN, PLAIN[0]]), *write("validation", PLAIN[4:5])]
     finished = doctor(*files, "--config.model.vocab_size=5000")
     assert finished.status == 1
@@ -142,10 +142,10 @@ def test_without_a_vocabulary_the_text_is_checked_all_the_same(write):
     assert finished.result["run"] is None
 
 
-def test_a_step_that_does_not_fit_the_memory_is_told_how_it_will(capsys):
-    doctor_app._print_memory(2**30, 2**30, parts=2)
+def test_a_step_that_does_not_fit_the_memory_comes_with_a_remedy(capsys):
+    doctor_app._print_memory(2**30, 2**30, micro_batches=2)
     assert capsys.readouterr().out.strip().endswith("1.00 GiB a device, of 1.00 GiB: it fits")
-    doctor_app._print_memory(2**30 + 1, 2**30, parts=2)
+    doctor_app._print_memory(2**30 + 1, 2**30, micro_batches=2)
     out = capsys.readouterr().out
     assert "it does not fit" in out
     assert "--config.training.micro_batches=4" in out
@@ -153,7 +153,7 @@ def test_a_step_that_does_not_fit_the_memory_is_told_how_it_will(capsys):
 
 
 @pytest.mark.slow
-def test_an_embedded_corpus_is_examined_too():
+def test_an_embedded_corpus_is_checked_too():
     finished = run(
         "experiments.doctor",
         f"--config={CONFIGS / 'copy.py'}",

@@ -9,7 +9,7 @@ from experiments.pipeline.packing import pack
 
 def rows_of(packing):
     """The classes in each row."""
-    return [sorted(packing.kind[packing.row == row].tolist()) for row in range(packing.rows)]
+    return [sorted(packing.kind[packing.row == row].tolist()) for row in range(packing.num_rows)]
 
 
 def test_by_hand():
@@ -25,7 +25,7 @@ def test_both_sides_must_fit():
 
 
 def test_nothing_to_pack_is_no_row():
-    assert pack(np.array([3]), np.array([3]), np.array([0]), 10).rows == 0
+    assert pack(np.array([3]), np.array([3]), np.array([0]), 10).num_rows == 0
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -36,10 +36,10 @@ def test_every_pair_has_one_place_and_no_row_overflows(seed):
     packing = pack(sources, targets, counts, 30)
     assert np.bincount(packing.kind, minlength=40).tolist() == counts.tolist()
     for side in (sources, targets):
-        held = np.bincount(packing.row, weights=side[packing.kind], minlength=packing.rows)
+        held = np.bincount(packing.row, weights=side[packing.kind], minlength=packing.num_rows)
         assert held.max() <= 30
     assert (np.diff(packing.row) >= 0).all()
-    assert set(packing.row.tolist()) == set(range(packing.rows))
+    assert set(packing.row.tolist()) == set(range(packing.num_rows))
 
 
 def test_sentences_of_real_lengths_fill_rows_to_nineteen_twentieths():
@@ -47,4 +47,4 @@ def test_sentences_of_real_lengths_fill_rows_to_nineteen_twentieths():
     lengths = np.arange(2, 101)
     counts = np.bincount(np.minimum(rng.geometric(1 / 25, 20_000) + 1, 100), minlength=101)[2:]
     packing = pack(lengths, lengths, counts, 100)
-    assert (lengths * counts).sum() / (packing.rows * 100) > 0.95
+    assert (lengths * counts).sum() / (packing.num_rows * 100) > 0.95

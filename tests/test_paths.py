@@ -125,7 +125,7 @@ def test_text_in_a_store_is_read_like_text_here(store, scheme):
     pairs = TwoFiles(*files)
     assert pairs.count() == 2
     assert pairs.languages == ("en", "de")
-    assert pairs.place(1) == (f"{scheme}://bucket/a.en:2", f"{scheme}://bucket/a.de.gz:2")
+    assert pairs.location(1) == (f"{scheme}://bucket/a.en:2", f"{scheme}://bucket/a.de.gz:2")
 
 
 @pytest.mark.parametrize("scheme", ["gs", "s3"])

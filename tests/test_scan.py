@@ -8,7 +8,7 @@ import pytest
 import tensorflow_datasets as tfds
 from test_configs import load
 
-from experiments.corpora import embedded
+from experiments.corpora import registry
 from experiments.corpora.scan import (
     CONFIGS,
     VALIDATION_SIZE,
@@ -178,9 +178,8 @@ def test_a_command_counts_when_all_its_actions_are_right():
     examples = [{"target": text} for text in ("I_RUN", "I_RUN I_RUN", "I_WALK", "I_LOOK I_RUN")]
     hypotheses = ["I_RUN", "I_RUN", "I_WALK I_WALK", "I_LOOK I_RUN"]
     assert exact_match(examples, hypotheses) == {"exact_match": 2 / 4}
-    assert embedded.own_metrics("scan_grammar/length", examples, hypotheses) == {
-        "exact_match": 2 / 4
-    }
+    [corpus] = [each for each in registry.EMBEDDED if each.builder is ScanGrammar]
+    assert corpus.metrics is exact_match
 
 
 def test_the_metric_counts_its_arguments():

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Only ``\\n`` ends a line, and whatever is wrong with a file is named by file and line."""
+"""Only ``\\n`` ends a line, and errors in a file name file and line."""
 
 import gzip
 
 import pytest
 
-from experiments.corpora import text_files
 from experiments.corpora.text_files import count_lines, lines, read_lines, read_pairs, split_lines
 from transformer.errors import InputError
 
@@ -14,7 +13,7 @@ LATIN_1 = "schön".encode("latin-1")
 
 @pytest.fixture
 def write(tmp_path):
-    """Writes bytes to a file of that name and returns its path."""
+    """A function that writes bytes to a named file and returns its path."""
 
     def to(name, data):
         path = tmp_path / name
@@ -35,7 +34,7 @@ def test_other_separators_stay_inside_the_sentence(write, separator):
     assert read_lines(write("a", f"{line}\nnext\n".encode())) == [line, "next"]
 
 
-def test_windows_line_ends_are_read_as_new_lines(write):
+def test_windows_line_ends_are_read_as_newlines(write):
     assert read_lines(write("a", b"one\r\ntwo\r\n\r\nfour")) == ["one", "two", "", "four"]
 
 
@@ -62,7 +61,7 @@ def test_spaces_are_kept(write):
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-def test_a_byte_that_is_not_utf8_is_named_with_its_place_and_a_remedy(write, end):
+def test_a_byte_that_is_not_utf8_is_named_with_its_position_and_a_remedy(write, end):
     path = write("latin", b"gut" + end + "weiß".encode() + end + b"ganz " + LATIN_1 + end)
     with pytest.raises(InputError) as raised:
         read_lines(path)
@@ -76,12 +75,12 @@ def test_a_byte_that_is_not_utf8_is_named_with_its_place_and_a_remedy(write, end
 @pytest.mark.parametrize(
     "data", [b"\xc3", b"\xed\xa0\x80", b"\xc0\xaf", b"\xff\xfea\x00"], ids=lambda data: data.hex()
 )
-def test_cut_surrogate_overlong_and_utf16_bytes_are_refused(data):
+def test_truncated_surrogate_overlong_and_utf16_bytes_are_refused(data):
     with pytest.raises(InputError, match=r"^name:1: byte 0x[0-9a-f]{2} at column 1 "):
         split_lines(data, "name")
 
 
-def test_a_character_cut_by_the_end_of_a_line_is_refused_there():
+def test_a_character_truncated_at_the_end_of_a_line_is_refused_there():
     cut = "aé".encode()[:-1]
     with pytest.raises(InputError, match=r"^name:2: byte 0xc3 at column 2 "):
         split_lines(b"one\n" + cut + b"\nthree\n", "name")
@@ -113,7 +112,7 @@ def test_a_directory_is_not_a_file(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.gz", "a"])
-def test_gzip_is_known_by_its_first_bytes_whatever_the_name(write, name):
+def test_gzip_is_detected_by_its_magic_bytes_whatever_the_name(write, name):
     assert read_lines(write(name, gzip.compress("\ufeffeins\r\nzwei\n".encode()))) == [
         "eins",
         "zwei",
@@ -127,21 +126,21 @@ def test_gzip_in_several_members_is_one_file(write):
     assert count_lines(path) == 3
 
 
-def test_gzip_cut_short_is_refused_by_name(write):
-    whole = gzip.compress("".join(f"{n * n}\n" for n in range(9999)).encode())
-    for end in (3, 11, len(whole) // 2, len(whole) - 1):
-        path = write("cut.gz", whole[:end])
+def test_truncated_gzip_is_refused_by_name(write):
+    complete = gzip.compress("".join(f"{n * n}\n" for n in range(9999)).encode())
+    for end in (3, 11, len(complete) // 2, len(complete) - 1):
+        path = write("truncated.gz", complete[:end])
         for reading in (read_lines, count_lines):
-            with pytest.raises(InputError, match="is gzip, but cut short") as raised:
+            with pytest.raises(InputError, match="is truncated") as raised:
                 reading(path)
             assert str(path) in str(raised.value)
 
 
 def test_damaged_gzip_is_refused_by_name(write):
     data = bytearray(gzip.compress("".join(f"{n * n}\n" for n in range(9999)).encode()))
-    for place in (2, len(data) // 2, len(data) - 6):
+    for position in (2, len(data) // 2, len(data) - 6):
         damaged = data.copy()
-        damaged[place] ^= 0xFF
+        damaged[position] ^= 0xFF
         path = write("damaged.gz", bytes(damaged))
         with pytest.raises(InputError, match="is damaged gzip") as raised:
             read_lines(path)
@@ -154,19 +153,19 @@ def test_a_byte_that_is_not_utf8_is_named_with_its_line_in_gzip_too(write):
         read_lines(path)
 
 
-@pytest.mark.parametrize("block", [3, 4, 5, 7, 1 << 20])
-def test_where_a_block_of_the_file_ends_makes_no_difference(write, monkeypatch, block):
-    monkeypatch.setattr(text_files, "_BLOCK", block)
-    data = "\ufeffeins\r\nzwölf\n\n\u2028 a\r\r\nb".encode()
-    path = write("a", data)
-    assert read_lines(path) == split_lines(data, "a") == ["eins", "zwölf", "", "\u2028 a\r", "b"]
-    assert count_lines(path) == 5
-    with pytest.raises(InputError, match=r":3: byte 0xf6 at column 4 "):
-        read_lines(write("bad", b"eins\nzwei\n" + LATIN_1 + b"\nvier\n"))
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_lines_across_the_buffers_of_a_large_file_are_read_correctly(write, compress):
+    expected = [f"{'zwölf' * (n % 97)}\u2028\r{n}" for n in range(5000)]
+    data = "\r\n".join(expected).encode()
+    path = write("large", compress(data))
+    assert read_lines(path) == split_lines(data, "large") == expected
+    assert count_lines(path) == 5000
+    path = write("bad", compress(data + b"\n" + LATIN_1 + b"\nend"))
+    with pytest.raises(InputError, match=r":5001: byte 0xf6 at column 4 "):
+        read_lines(path)
 
 
-def test_lines_are_read_as_they_are_asked_for(write, monkeypatch):
-    monkeypatch.setattr(text_files, "_BLOCK", 8)
+def test_lines_are_read_lazily(write):
     reading = lines(write("a", b"one\ntwo\nthree\n" + LATIN_1))
     assert [next(reading), next(reading)] == ["one", "two"]
     with pytest.raises(InputError, match=r":4: byte"):
@@ -174,7 +173,7 @@ def test_lines_are_read_as_they_are_asked_for(write, monkeypatch):
 
 
 @pytest.mark.parametrize("data", [b"one", b"one\n", b"\n", b"one\n\n", b"one\ntwo", b"\n\n\nfour"])
-def test_lines_are_counted_as_they_are_read(write, data):
+def test_counting_lines_agrees_with_reading_them(write, data):
     path = write("a", data)
     assert count_lines(path) == len(read_lines(path))
 
@@ -197,6 +196,6 @@ def test_unequal_numbers_of_lines_are_both_named(write):
     assert f"{target} has 2" in str(raised.value)
 
 
-def test_a_separator_of_unicode_does_not_shift_the_pairs(write):
+def test_a_unicode_separator_does_not_shift_the_pairs(write):
     source, target = write("s", "a\u2028b\nc\n".encode()), write("t", b"A B\nC\n")
     assert read_pairs(source, target) == (["a\u2028b", "c"], ["A B", "C"])

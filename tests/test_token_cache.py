@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A corpus is tokenized once, whole or not at all, and is then what tokenizing it again gives."""
+"""A corpus is tokenized once, completely or not at all, and reads back as if tokenized again."""
 
 import json
 import logging
-import os
 import pathlib
-import pickle
 import random
 import signal
 import subprocess
@@ -19,11 +17,13 @@ from apps import REPOSITORY
 
 from experiments.corpora import registry
 from experiments.corpora.text_files import TwoFiles
-from experiments.pipeline import token_cache, tokenizing
-from experiments.pipeline.token_corpus import Corpus
+from experiments.pipeline import token_cache
+from experiments.pipeline.pairs import in_direction
+from experiments.pipeline.token_cache import load_or_tokenize
+from experiments.pipeline.token_corpus import TokenCorpus
 from transformer.arrays import EOS_ID
 from transformer.errors import InputError
-from transformer.text.tokenizer import Tokenizer
+from transformer.text.tokenizer import Tokenizer, Vocabularies
 
 LINES = 1000
 
@@ -33,217 +33,207 @@ def files(tmp_path_factory):
     """Two files of letters, one of them with lines of white space."""
     folder = tmp_path_factory.mktemp("letters")
     generator = random.Random(0)
-    rows = [" ".join(generator.choices("abcdefgh", k=1 + i % 9)) for i in range(LINES)]
-    rows[17], rows[400] = "", " \t\u3000"
-    (folder / "source").write_text("".join(f"{row}\n" for row in rows))
-    (folder / "target").write_text("".join(f"{row.upper() or 'A'}\n" for row in rows))
+    lines = [" ".join(generator.choices("abcdefgh", k=1 + i % 9)) for i in range(LINES)]
+    lines[17], lines[400] = "", " \t\u3000"
+    (folder / "source").write_text("".join(f"{line}\n" for line in lines))
+    (folder / "target").write_text("".join(f"{line.upper() or 'A'}\n" for line in lines))
     return str(folder / "source"), str(folder / "target")
 
 
 @pytest.fixture(scope="module")
 def pairs(files):
-    """The pairs of these files."""
+    """The sentence pairs of these files."""
     return TwoFiles(*files)
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    """A vocabulary of letters."""
-    return Tokenizer.train(["a b c d e f g h A B C D E F G H"], 20, "word")
+def vocabularies():
+    """A shared vocabulary of letters."""
+    return Vocabularies.shared(Tokenizer.train(["a b c d e f g h A B C D E F G H"], 20, "word"))
 
 
 @pytest.fixture
-def in_processes(monkeypatch):
-    """Even a small corpus is tokenized by processes, in many pieces."""
-    monkeypatch.setattr(token_cache, "PIECE", 70)
-    monkeypatch.setattr(token_cache, "WORTH_PROCESSES", 1)
+def small_chunks(monkeypatch):
+    """Even a small corpus is tokenized in many chunks."""
+    monkeypatch.setattr(token_cache, "CHUNK", 70)
 
 
 def arrays(corpus):
-    """All four of them, as lists."""
+    """All four arrays, as lists."""
     sides = corpus.source, corpus.target
     return [array.tolist() for side in sides for array in (side.ids, side.offsets)]
 
 
-def expected(files, tokenizer):
-    """What tokenizing all at once gives, when lines of white space are empty."""
+def expected(files, vocabularies):
+    """The arrays of tokenizing all at once, with lines of white space as empty ones."""
     split = registry.from_files(*files)
     sources, targets = (
         [line if line.strip() else "" for line in lines] for lines in (split.sources, split.targets)
     )
-    return arrays(Corpus.tokenized(sources, targets, tokenizer))
+    return arrays(TokenCorpus.encode(sources, targets, vocabularies))
 
 
-def left(folder):
-    """The names in a folder, but for the lock's."""
+def contents(folder):
+    """The names in a folder, except the lock file."""
     return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
 
 
-def children(pid):
-    """The processes that a process has started."""
-    found = []
-    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = path.read_text().rpartition(")")[2].split()[:2]
-        except OSError:
-            continue
-        if int(parent) == pid and state != "Z":
-            found.append(int(path.parent.name))
-    return found
-
-
-def test_the_cache_is_what_tokenizing_all_at_once_gives(files, pairs, tokenizer, tmp_path):
-    corpus = token_cache.tokenized(pairs, tokenizer, tmp_path, None)
-    assert arrays(corpus) == expected(files, tokenizer)
+def test_the_cache_equals_tokenizing_all_at_once(files, pairs, vocabularies, tmp_path):
+    corpus = load_or_tokenize(pairs, vocabularies, tmp_path)
+    assert arrays(corpus) == expected(files, vocabularies)
     assert corpus.source.ids.dtype == np.uint16
     assert corpus.source.offsets.dtype == np.int64
     assert corpus.source.lengths.dtype == np.int32
 
 
-@pytest.mark.parametrize("processes", [1, 2, 5])
-def test_any_number_of_processes_gives_the_same(
-    files, pairs, tokenizer, tmp_path, in_processes, processes
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_threads_and_chunks_do_not_change_the_result(
+    files, pairs, vocabularies, tmp_path, small_chunks, threads
 ):
-    before = children(os.getpid())
-    corpus = token_cache.tokenized(pairs, tokenizer, tmp_path, processes)
-    assert arrays(corpus) == expected(files, tokenizer)
-    assert children(os.getpid()) == before
+    corpus = load_or_tokenize(pairs, vocabularies, tmp_path, threads)
+    assert arrays(corpus) == expected(files, vocabularies)
 
 
-def test_a_batch_of_narrow_ids_is_int32(pairs, tokenizer, tmp_path):
-    source = token_cache.tokenized(pairs, tokenizer, tmp_path, 1).source
+def test_each_side_has_its_tokenizer(files, pairs, vocabularies, tmp_path):
+    upper = Tokenizer.train(["H H H G G F E D C B A"], 12, "word")
+    separate = Vocabularies(vocabularies.source, upper)
+    corpus = load_or_tokenize(pairs, separate, tmp_path)
+    assert arrays(corpus) == expected(files, separate)
+    assert arrays(corpus) != expected(files, vocabularies)
+    load_or_tokenize(pairs, vocabularies, tmp_path)
+    assert len(contents(tmp_path)) == 2
+
+
+def test_a_padded_batch_of_uint16_ids_is_int32(pairs, vocabularies, tmp_path):
+    source = load_or_tokenize(pairs, vocabularies, tmp_path).source
     batch = source.padded(np.array([3, 8]), (8, 12))
     assert batch.dtype == np.int32
     assert (batch != 0).sum(axis=1).tolist() == [5, 10, 0, 0, 0, 0, 0, 0]
 
 
-def test_an_id_needs_two_bytes_up_to_a_vocabulary_of_65536():
-    assert tokenizing.smallest_type(65_536) == np.uint16
-    assert tokenizing.smallest_type(65_537) == np.int32
+def test_ids_are_uint16_up_to_a_vocabulary_of_65536():
+    assert token_cache.id_dtype(65_536) == np.uint16
+    assert token_cache.id_dtype(65_537) == np.int32
 
 
-def test_a_pair_with_a_side_of_white_space_keeps_its_index_and_is_not_usable(
-    pairs, tokenizer, tmp_path
+def test_a_pair_with_a_side_of_white_space_keeps_its_index_and_counts_as_empty(
+    pairs, vocabularies, tmp_path
 ):
-    corpus = token_cache.tokenized(pairs, tokenizer, tmp_path, 1)
-    assert np.flatnonzero(~corpus.usable).tolist() == [17, 400]
+    corpus = load_or_tokenize(pairs, vocabularies, tmp_path)
+    assert np.flatnonzero(~corpus.nonempty).tolist() == [17, 400]
     start, end = corpus.source.offsets[400:402]
     assert corpus.source.ids[start:end].tolist() == [EOS_ID]
-    assert pairs.place(400)[0].endswith("source:401")
+    assert pairs.location(400)[0].endswith("source:401")
 
 
-def test_a_second_start_reads_no_text(pairs, tokenizer, tmp_path, monkeypatch):
-    first = token_cache.tokenized(pairs, tokenizer, tmp_path, 1)
+def test_a_second_start_reads_no_text(pairs, vocabularies, tmp_path, monkeypatch):
+    first = load_or_tokenize(pairs, vocabularies, tmp_path)
     monkeypatch.setattr(TwoFiles, "chunks", None)
     monkeypatch.setattr(TwoFiles, "count", None)
-    assert arrays(token_cache.tokenized(pairs, tokenizer, tmp_path, 1)) == arrays(first)
+    assert arrays(load_or_tokenize(pairs, vocabularies, tmp_path)) == arrays(first)
 
 
-def test_another_text_direction_or_vocabulary_is_another_corpus(files, tokenizer, tmp_path):
+def test_another_text_direction_or_vocabulary_is_another_corpus(files, vocabularies, tmp_path):
     copy = tmp_path / "source"
     copy.write_bytes(pathlib.Path(files[0]).read_bytes())
     pairs, cache = TwoFiles(str(copy), files[1]), tmp_path / "cache"
-    token_cache.tokenized(pairs, tokenizer, cache, 1)
-    assert len(left(cache)) == 1
-    token_cache.tokenized(registry.directed(pairs, "backward"), tokenizer, cache, 1)
-    assert len(left(cache)) == 2
-    token_cache.tokenized(pairs, Tokenizer.train(["a b c"], 7, "word"), cache, 1)
-    assert len(left(cache)) == 3
+    load_or_tokenize(pairs, vocabularies, cache)
+    assert len(contents(cache)) == 1
+    load_or_tokenize(in_direction(pairs, "backward"), vocabularies, cache)
+    assert len(contents(cache)) == 2
+    other = Vocabularies.shared(Tokenizer.train(["a b c"], 7, "word"))
+    load_or_tokenize(pairs, other, cache)
+    assert len(contents(cache)) == 3
     copy.write_text("h\n" * LINES)
-    corpus = token_cache.tokenized(pairs, tokenizer, cache, 1)
-    assert len(left(cache)) == 4
+    corpus = load_or_tokenize(pairs, vocabularies, cache)
+    assert len(contents(cache)) == 4
     assert set(corpus.source.lengths) == {2}
 
 
+def test_a_cache_of_an_earlier_version_is_found_under_its_digest():
+    """The digest of a shared vocabulary: format, SHA-256 of the model, identity of the pairs."""
+
+    class Fixed:
+        model = b"model"
+
+    class Named:
+        def identity(self):
+            return "files"
+
+    digest = token_cache._digest(Named(), (Fixed, Fixed))
+    assert digest == "86e9b6a04fb19a9bff5a5369ea05084c"
+
+
 @pytest.mark.parametrize("name", ["source.ids", "target.offsets", "meta.json"])
-@pytest.mark.parametrize("damage", ["cut", "gone", "null"])
-def test_a_damaged_cache_is_noticed_and_made_again(
-    pairs, tokenizer, tmp_path, caplog, name, damage
+@pytest.mark.parametrize("damage", ["truncated", "missing", "null"])
+def test_a_damaged_cache_is_detected_and_written_again(
+    pairs, vocabularies, tmp_path, caplog, name, damage
 ):
-    first = arrays(token_cache.tokenized(pairs, tokenizer, tmp_path, 1))
-    [home] = [tmp_path / folder for folder in left(tmp_path)]
-    if damage == "cut":
+    first = arrays(load_or_tokenize(pairs, vocabularies, tmp_path))
+    [home] = [tmp_path / folder for folder in contents(tmp_path)]
+    if damage == "truncated":
         (home / name).write_bytes((home / name).read_bytes()[:-5])
     elif damage == "null":
         (home / name).write_bytes(b"null")
     else:
         (home / name).unlink()
     with caplog.at_level(logging.WARNING):
-        assert arrays(token_cache.tokenized(pairs, tokenizer, tmp_path, 1)) == first
+        assert arrays(load_or_tokenize(pairs, vocabularies, tmp_path)) == first
     assert f"{home} is damaged" in caplog.text
     caplog.clear()
-    assert arrays(token_cache.tokenized(pairs, tokenizer, tmp_path, 1)) == first
+    assert arrays(load_or_tokenize(pairs, vocabularies, tmp_path)) == first
     assert caplog.text == ""
 
 
-def test_the_description_of_a_cache_says_what_it_is(pairs, tokenizer, tmp_path):
-    token_cache.tokenized(pairs, tokenizer, tmp_path, 1)
+def test_the_metadata_of_a_cache_names_its_corpus(pairs, vocabularies, tmp_path):
+    load_or_tokenize(pairs, vocabularies, tmp_path)
     [meta] = tmp_path.glob("*/meta.json")
     values = json.loads(meta.read_text())
     assert values["corpus"] == pairs.name
     assert values["pairs"] == LINES
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_what_is_wrong_with_the_text_is_said_and_leaves_nothing(
-    files, tokenizer, tmp_path, in_processes, processes
+def test_an_error_in_the_text_names_its_line_and_leaves_no_files(
+    files, vocabularies, tmp_path, small_chunks
 ):
     lines = pathlib.Path(files[0]).read_bytes().split(b"\n")
     lines[800] = b"a \xff"
     (tmp_path / "bad").write_bytes(b"\n".join(lines))
     cache = tmp_path / "cache"
     with pytest.raises(InputError, match=rf"{tmp_path}/bad:801: byte 0xff at column 3 "):
-        token_cache.tokenized(
-            TwoFiles(str(tmp_path / "bad"), files[1]), tokenizer, cache, processes
-        )
-    assert left(cache) == []
+        load_or_tokenize(TwoFiles(str(tmp_path / "bad"), files[1]), vocabularies, cache)
+    assert contents(cache) == []
 
 
-def test_files_of_unequal_length_are_refused_before_any_work(files, tokenizer, tmp_path):
+def test_files_of_unequal_length_are_refused_before_any_work(files, vocabularies, tmp_path):
     (tmp_path / "longer").write_text("a\n" * (LINES + 1))
     pairs = TwoFiles(files[0], str(tmp_path / "longer"))
     with pytest.raises(InputError, match=f"has {LINES} lines but .* has {LINES + 1}"):
-        token_cache.tokenized(pairs, tokenizer, tmp_path / "cache", 1)
-    assert left(tmp_path / "cache") == []
+        load_or_tokenize(pairs, vocabularies, tmp_path / "cache")
+    assert contents(tmp_path / "cache") == []
 
 
-def test_a_process_that_is_killed_is_an_error_with_a_remedy(
-    pairs, tokenizer, tmp_path, in_processes, monkeypatch
-):
-    send = token_cache._Worker.send
-
-    def killed(worker, value):
-        worker._process.kill()
-        worker._process.wait()
-        send(worker, value)
-
-    monkeypatch.setattr(token_cache._Worker, "send", killed)
-    with pytest.raises(InputError, match="status -9.*memory.*tokenizing_processes=1"):
-        token_cache.tokenized(pairs, tokenizer, tmp_path, 2)
-    assert left(tmp_path) == []
-
-
-def test_what_a_killed_run_left_half_done_is_removed(pairs, tokenizer, tmp_path):
+def test_the_partial_files_of_a_killed_run_are_removed(pairs, vocabularies, tmp_path):
     (tmp_path / "0123.partial").mkdir()
     (tmp_path / "0123.partial" / "source.ids").write_bytes(b"\0")
-    token_cache.tokenized(pairs, tokenizer, tmp_path, 1)
-    [only] = left(tmp_path)
+    load_or_tokenize(pairs, vocabularies, tmp_path)
+    [only] = contents(tmp_path)
     assert not only.endswith(".partial")
 
 
-def test_runs_that_start_together_both_succeed_and_one_of_them_works(
-    files, pairs, tokenizer, tmp_path, monkeypatch, capsys
+def test_of_runs_that_start_together_one_tokenizes_and_all_succeed(
+    files, pairs, vocabularies, tmp_path, monkeypatch, capsys
 ):
-    made, found = [], []
+    writes, results = [], []
     write = token_cache._write
 
     def slowly(*arguments):
-        made.append(arguments)
+        writes.append(arguments)
         time.sleep(0.2)
         write(*arguments)
 
     def run():
-        found.append(arrays(token_cache.tokenized(pairs, tokenizer, tmp_path, 1)))
+        results.append(arrays(load_or_tokenize(pairs, vocabularies, tmp_path)))
 
     monkeypatch.setattr(token_cache, "_write", slowly)
     runs = [threading.Thread(target=run) for _ in range(3)]
@@ -251,100 +241,74 @@ def test_runs_that_start_together_both_succeed_and_one_of_them_works(
         thread.start()
     for thread in runs:
         thread.join()
-    assert found == [expected(files, tokenizer)] * 3
-    assert len(made) == 1
+    assert results == [expected(files, vocabularies)] * 3
+    assert len(writes) == 1
     assert "waiting for another run" in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be_one_is_named_with_a_remedy(pairs, tokenizer, tmp_path):
+def test_a_cache_folder_that_is_a_file_is_named_with_a_remedy(pairs, vocabularies, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="data.token_cache=FOLDER") as raised:
-        token_cache.tokenized(pairs, tokenizer, tmp_path / "file", 1)
+        load_or_tokenize(pairs, vocabularies, tmp_path / "file")
     assert str(tmp_path / "file") in str(raised.value)
 
 
-def test_progress_is_said_on_standard_error_when_it_takes_long(
-    pairs, tokenizer, tmp_path, monkeypatch, capsys
+def test_slow_tokenizing_prints_progress_on_stderr(
+    pairs, vocabularies, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(token_cache._Progress, "FIRST", 0.0)
     monkeypatch.setattr(token_cache._Progress, "EVERY", 0.0)
-    monkeypatch.setattr(token_cache, "PIECE", 400)
-    token_cache.tokenized(pairs, tokenizer, tmp_path, 1)
+    monkeypatch.setattr(token_cache, "CHUNK", 400)
+    load_or_tokenize(pairs, vocabularies, tmp_path)
     out, err = capsys.readouterr()
     assert out == ""
     shown = [line.rpartition(": ")[2].partition(" pairs")[0] for line in err.splitlines()]
     assert shown[:3] == [f"{done} of 1,000" for done in ("400", "800", "1,000")]
 
 
-def test_a_small_corpus_is_tokenized_without_a_word(pairs, tokenizer, tmp_path, capsys):
-    token_cache.tokenized(pairs, tokenizer, tmp_path, 1)
+def test_tokenizing_a_small_corpus_prints_nothing(pairs, vocabularies, tmp_path, capsys):
+    load_or_tokenize(pairs, vocabularies, tmp_path)
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_process_that_tokenizes_imports_neither_jax_nor_this_package(tokenizer):
-    program = (
-        "import runpy, sys, pickle; runpy.run_path(sys.argv[1], run_name='worker');"
-        "pickle.load(sys.stdin.buffer);"
-        "print([name for name in ('jax', 'transformer', 'experiments') if name in sys.modules])"
-    )
-    finished = subprocess.run(
-        [sys.executable, "-P", "-c", program, tokenizing.__file__],
-        input=pickle.dumps(tokenizer.processor),
-        capture_output=True,
-        check=True,
-    )
-    assert finished.stdout == b"[]\n"
 
 
 ENDLESS = """
 import pathlib, sys
 from experiments.pipeline import token_cache
-from experiments.pipeline.pairs import Pairs
-from transformer.text.tokenizer import Tokenizer
+from experiments.pipeline.pairs import SentencePairs
+from transformer.text.tokenizer import Tokenizer, Vocabularies
 
-class Endless(Pairs):
+class Endless(SentencePairs):
     name = "endless"
     def chunks(self, size=10_000):
-        print("begun", flush=True)
+        print("started", flush=True)
         while True:
             yield ["a b c"] * 100, ["a b c"] * 100
     def count(self):
         return 10**9
-    def place(self, index):
+    def location(self, index):
         raise NotImplementedError
     def identity(self):
         return "endless"
 
-tokenizer = Tokenizer.train(["a b c"], 7, "word")
+vocabularies = Vocabularies.shared(Tokenizer.train(["a b c"], 7, "word"))
 try:
-    token_cache.tokenized(Endless(), tokenizer, pathlib.Path(sys.argv[1]), 2)
+    token_cache.load_or_tokenize(Endless(), vocabularies, pathlib.Path(sys.argv[1]), 2)
 except KeyboardInterrupt:
     sys.exit(130)
 """
 
 
-@pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)]
-)
-def test_the_processes_end_with_the_one_that_started_them(tmp_path, number, status):
+def test_an_interrupted_run_stops_at_once_and_leaves_no_files(tmp_path):
     run = subprocess.Popen(
         [sys.executable, "-c", ENDLESS, str(tmp_path / "cache")],
         cwd=REPOSITORY,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        start_new_session=True,
     )
     with run:
-        assert run.stdout.readline() == b"begun\n"
+        assert run.stdout.readline() == b"started\n"
         time.sleep(0.3)
-        workers = children(run.pid)
-        assert len(workers) == 2
-        os.killpg(run.pid, number)
-        assert run.wait(timeout=20) == status
+        run.send_signal(signal.SIGINT)
+        assert run.wait(timeout=20) == 130
         assert run.stderr.read() == b""
-    deadline = time.monotonic() + 10
-    while any(pathlib.Path(f"/proc/{pid}").exists() for pid in workers):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    if number == signal.SIGINT:
-        assert left(tmp_path / "cache") == []
+    assert contents(tmp_path / "cache") == []

@@ -335,6 +335,7 @@ class DataConfig(Group):
     """Which sentence pairs, and how they become batches."""
 
     group: ClassVar[str] = "data"
+    former_names: ClassVar[dict[str, str]] = {"tokenizing_processes": "tokenizing_threads"}
 
     dataset: str = "pronouns_grammar/de"
     """An embedded corpus (``pronouns_grammar/de``, ``scan_grammar/simple``, ...), any TFDS
@@ -375,8 +376,8 @@ class DataConfig(Group):
     """
     token_cache: str | None = None
     """Folder of tokenized corpora, which runs may share; the workdir's ``tokens`` unless given."""
-    tokenizing_processes: int | None = None
-    """Processes that tokenize a large corpus; as many as there are cores unless given."""
+    tokenizing_threads: int | None = None
+    """Threads that tokenize a corpus; default: one per core."""
     max_length: int = 100
     """Longest source or target in tokens, the end token included. Longer training pairs are left
     out and counted; longer input to translate is cut to its first max_length - 1 tokens, with a
@@ -402,7 +403,7 @@ class DataConfig(Group):
     def validate(self) -> None:
         """Ascending buckets that end with the longest sentence; text files in pairs."""
         self.require_positive(
-            *("max_length", "tokens_per_batch", "row_multiple", "tokenizing_processes")
+            *("max_length", "tokens_per_batch", "row_multiple", "tokenizing_threads")
         )
         two = len(set(self.tsv_columns)) == 2 and min(self.tsv_columns) >= 1
         self.require(two, "tsv_columns", "two different columns, counted from 1")

@@ -20,6 +20,8 @@ class Group:
     """The fields of one subject; `group` is its command-line name, empty for the outermost."""
 
     group: ClassVar[str] = ""
+    former_names: ClassVar[dict[str, str]] = {}
+    """Field names of earlier versions, which a ``config.json`` may still have, and today's."""
 
     def __post_init__(self) -> None:
         for name, expected in typing.get_type_hints(type(self)).items():
@@ -80,6 +82,7 @@ class Group:
         hints = {name: typing.get_type_hints(cls)[name] for name in hints}
         arguments = {}
         for name, value in values.items():
+            name = cls.former_names.get(name, name)
             if name not in hints:
                 raise InputError(unknown_field(cls.path(name), [cls.path(h) for h in hints]))
             expected = hints[name]

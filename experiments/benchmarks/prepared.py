@@ -19,7 +19,7 @@ from experiments.pipeline import token_cache
 from transformer.checkpoints.workdir_files import LEXICON
 from transformer.errors import InputError
 from transformer.text.lexicon import PAIRS, Lexicon
-from transformer.text.tokenizer import Tokenizer
+from transformer.text.tokenizer import Tokenizer, Vocabularies
 
 VOCABULARY, LINES = "tokenizer.model", "lines.txt"
 """Of this program: sub-words, and the text that is translated."""
@@ -105,5 +105,7 @@ def experiment_of_text(
     """
     home = pathlib.Path(folder)
     tokenizer = Tokenizer.load(home / VOCABULARY)
-    corpus = token_cache.tokenized(TwoFiles(source, target), tokenizer, home / "tokens", None)
+    corpus = token_cache.load_or_tokenize(
+        TwoFiles(source, target), Vocabularies.shared(tokenizer), home / "tokens", None
+    )
     return costs.experiment_of_corpora(config_of(work, overrides), tokenizer, [(1.0, corpus)])

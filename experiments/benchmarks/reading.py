@@ -5,7 +5,7 @@ python -m experiments.benchmarks.reading --pairs=1000000,10000000
 
 The text is invented here, from a seed, in a temporary folder: words as frequent as in a language
 (Zipf's law), as many a sentence as in WMT's news text. Beside the cache, SentencePiece itself
-encodes a part of the same text with as many threads as the cache uses processes: what it allows on
+encodes a part of the same text with as many threads as the cache uses: what it allows on
 this machine. Memory is the resident memory of this process and those it starts, all pages counted,
 those of mapped files too. Each number of pairs is measured in a process of its own, so that none
 has the memory of another. Standard output has one JSON object a number.
@@ -30,14 +30,14 @@ from experiments.corpora.text_files import TwoFiles
 from experiments.flags import run
 from experiments.pipeline import token_cache
 from experiments.pipeline.batching import Batches
-from experiments.pipeline.token_corpus import Corpus
+from experiments.pipeline.token_corpus import TokenCorpus
 from transformer.arrays import PAD_ID
 from transformer.config import DataConfig
-from transformer.text.tokenizer import Tokenizer
+from transformer.text.tokenizer import Tokenizer, Vocabularies
 
 PAIRS = flags.DEFINE_list("pairs", ["1000000"], "How many pairs; several numbers are possible.")
-PROCESSES = flags.DEFINE_integer(
-    "processes", None, "How many tokenize; one for each core unless given.", lower_bound=1
+THREADS = flags.DEFINE_integer(
+    "threads", None, "Threads that tokenize; default: one per core.", lower_bound=1
 )
 VOCABULARY = flags.DEFINE_integer("vocabulary", 16_000, "Sub-words.", lower_bound=500)
 BATCHES = flags.DEFINE_integer("batches", 2000, "How many are read.", lower_bound=1)
@@ -66,7 +66,7 @@ def main() -> int:
 
 def measured(count: int) -> dict[str, float]:
     """With so many pairs."""
-    processes = PROCESSES.value or token_cache.cores()
+    threads = THREADS.value or token_cache.available_cores()
     with tempfile.TemporaryDirectory(dir=FOLDER.value) as folder:
         home = pathlib.Path(folder)
         _say(f"inventing {count:,} pairs")
@@ -74,21 +74,23 @@ def measured(count: int) -> dict[str, float]:
         sources, targets = next(pairs.chunks(LEARNED_FROM))
         tokenizer = Tokenizer.train([*sources, *targets], VOCABULARY.value)
         del sources, targets
-        _say(f"tokenizing with {processes} processes")
+        _say(f"tokenizing with {threads} threads")
         with Spent() as tokenizing:
-            corpus = token_cache.tokenized(pairs, tokenizer, home / "tokens", processes)
+            corpus = token_cache.load_or_tokenize(
+                pairs, Vocabularies.shared(tokenizer), home / "tokens", threads
+            )
         tokens = len(corpus.source.ids) + len(corpus.target.ids)
         with Spent() as reading:
             planning, read = read_batches(corpus)
-        _say(f"SentencePiece itself with {processes} threads")
+        _say(f"SentencePiece itself with {threads} threads")
         sources, targets = next(pairs.chunks(COMPARED))
         with Spent() as alone:
-            tokenizer.processor.encode([*sources, *targets], num_threads=processes)
+            tokenizer.encode_flat([*sources, *targets], threads)
         return {
             "pairs": count,
             "text_gib": round(sum(path.stat().st_size for path in home.glob("*.txt")) / 2**30, 3),
             "tokens_a_pair": round(tokens / count, 1),
-            "processes": processes,
+            "threads": threads,
             "tokenizing_pairs_per_second": round(count / tokenizing.seconds),
             "sentencepiece_pairs_per_second": round(len(sources) / alone.seconds),
             "tokenizing_pairs_per_cpu_second": round(count / tokenizing.cpu_seconds),
@@ -167,7 +169,7 @@ def invent(folder: pathlib.Path, count: int, seed: int) -> TwoFiles:
     return TwoFiles(*map(str, paths))
 
 
-def read_batches(corpus: Corpus) -> tuple[float, int]:
+def read_batches(corpus: TokenCorpus) -> tuple[float, int]:
     """Plans the corpus and reads training batches, as training does.
 
     Returns:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading the embedded corpora through TFDS, without TensorFlow.
+"""Embedded corpora: TFDS builders of this repository, prepared and read without TensorFlow.
 
-A corpus is generated once into the user's cache folder and read from there as plain Python values.
+A corpus is generated once into the user's cache folder and read from there.
 """
 
 import contextlib
@@ -11,69 +11,74 @@ import io
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import tensorflow_datasets as tfds
 
 from experiments import user_cache
-from experiments.corpora.pronouns import PronounsGrammar, pronoun_metrics
-from experiments.corpora.scan import ScanGrammar, exact_match
-from experiments.corpora.symbols import SymbolsGrammar
-from experiments.pipeline.pairs import Pairs, Records
+from experiments.pipeline.pairs import Records, SentencePairs
 from transformer.errors import InputError
 
-BUILDERS = {builder.name: builder for builder in (PronounsGrammar, ScanGrammar, SymbolsGrammar)}
-
-OWN_METRICS = {PronounsGrammar.name: pronoun_metrics, ScanGrammar.name: exact_match}
-"""What a corpus measures beside BLEU: (examples, hypotheses) -> values by name."""
-
-
-def names() -> list[str]:
-    """All embedded corpora as ``builder/config``."""
-    return [
-        f"{name}/{config.name}"
-        for name, builder in BUILDERS.items()
-        for config in builder.BUILDER_CONFIGS
-    ]
-
-
-def read(dataset: str, split: str) -> list[dict[str, Any]]:
-    """The examples of one split, texts as `str`.
-
-    Args:
-      dataset: ``builder/config``, one of `names`.
-      split: for example ``train``.
-
-    Raises:
-      InputError: when there is no such split.
-    """
-    records = _with_split(dataset, split).as_data_source(split)
-    # All at once: record by record takes twice as long.
-    return [_decoded(example) for example in records.__getitems__(range(len(records)))]
-
-
-def pairs(dataset: str, split: str) -> Pairs:
-    """The same split as texts alone.
-
-    Raises:
-      InputError: when there is no such split.
-    """
-    builder = _with_split(dataset, split)
-    raw = tfds.decode.DeserializeMethod.RAW_BYTES
-    records = _TextsAlone(builder.as_data_source(split, deserialize_method=raw))
-    return Records(dataset, str(builder.version), split, records, ("source", "target"))
+Metrics = Callable[[Sequence[Mapping[str, Any]], Sequence[str]], dict[str, float]]
+"""(examples, hypotheses) -> metric values by name."""
 
 
 @dataclasses.dataclass(frozen=True)
-class _TextsAlone:
-    """Records of which source and target alone are decoded: a third of the time that all takes."""
+class EmbeddedCorpus:
+    """A corpus that a builder of this repository generates.
+
+    Every example has the text features ``source`` and ``target``; the metrics may use others.
+    """
+
+    builder: type[tfds.core.GeneratorBasedBuilder]
+    metrics: Metrics | None = None
+    """Metrics of the corpus besides BLEU, chrF and exact match."""
+
+    def datasets(self) -> list[str]:
+        """All datasets of the corpus, as ``builder/config``."""
+        return [f"{self.builder.name}/{config.name}" for config in self.builder.BUILDER_CONFIGS]
+
+    def examples(self, config: str, split: str) -> list[dict[str, Any]]:
+        """Read all features of one split, texts as `str`.
+
+        Raises:
+          InputError: when there is no such split.
+        """
+        records = self._prepared_with(config, split).as_data_source(split)
+        # Reading record by record takes twice as long.
+        return [_decode_texts(example) for example in records.__getitems__(range(len(records)))]
+
+    def pairs(self, config: str, split: str) -> SentencePairs:
+        """The sentence pairs of one split.
+
+        Raises:
+          InputError: when there is no such split.
+        """
+        builder = self._prepared_with(config, split)
+        raw = tfds.decode.DeserializeMethod.RAW_BYTES
+        records = _TextRecords(builder.as_data_source(split, deserialize_method=raw))
+        dataset = f"{self.builder.name}/{config}"
+        return Records(dataset, str(builder.version), split, records, _TextRecords.SIDES)
+
+    def _prepared_with(self, config: str, split: str) -> tfds.core.DatasetBuilder:
+        builder = _prepare(self.builder, config)
+        if split not in builder.info.splits:
+            raise InputError(
+                f"dataset {self.builder.name}/{config} has no split {split!r}; it has "
+                f"{', '.join(builder.info.splits)}"
+            )
+        return builder
+
+
+@dataclasses.dataclass(frozen=True)
+class _TextRecords:
+    """Raw records decoded to source and target only, in a third of the time of all features."""
 
     raw: Sequence[bytes]
 
-    FEATURES: ClassVar = tfds.features.FeaturesDict(
-        {side: tfds.features.Text() for side in ("source", "target")}
-    )
+    SIDES: ClassVar = ("source", "target")
+    FEATURES: ClassVar = tfds.features.FeaturesDict({side: tfds.features.Text() for side in SIDES})
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -82,54 +87,39 @@ class _TextsAlone:
         return [self.FEATURES.deserialize_example_np(one) for one in self.raw.__getitems__(indices)]
 
 
-def own_metrics(
-    dataset: str, examples: Sequence[Mapping[str, Any]], hypotheses: Sequence[str]
-) -> dict[str, float]:
-    """The corpus's own metrics; empty where it has none."""
-    measure = OWN_METRICS.get(dataset.split("/")[0])
-    return measure(examples, hypotheses) if measure else {}
-
-
-def _with_split(dataset: str, split: str) -> tfds.core.DatasetBuilder:
-    builder = _prepared(dataset)
-    if split not in builder.info.splits:
-        raise InputError(
-            f"dataset {dataset} has no split {split!r}; it has {', '.join(builder.info.splits)}"
-        )
-    return builder
-
-
 @functools.cache
-def _prepared(dataset: str) -> tfds.core.DatasetBuilder:
-    """The builder, its files generated.
+def _prepare(
+    builder_class: type[tfds.core.GeneratorBasedBuilder], config: str
+) -> tfds.core.DatasetBuilder:
+    """Return the builder, with its files generated.
 
-    They are written to a folder of their own and moved into place whole, so that two runs that
-    start together both succeed, and an interrupted one leaves nothing half done.
+    The files are written to a temporary folder and renamed when complete. Two runs that start
+    together both succeed, and an interrupted run leaves nothing incomplete.
     """
-    name, _, config = dataset.partition("/")
+    make = functools.partial(builder_class, config=config, file_format="array_record")
     home = user_cache.folder("datasets")
-    options = {"config": config, "file_format": "array_record"}
-    builder = BUILDERS[name](data_dir=home, **options)
-    if not builder.data_path.exists():
-        print(f"generating {dataset} (once, into {home})", file=sys.stderr, flush=True)
-        with tempfile.TemporaryDirectory(dir=home) as scratch:
-            fresh = BUILDERS[name](data_dir=scratch, **options)
-            tfds.disable_progress_bar()
-            # TFDS announces the download that there is not, on standard output, which is for
-            # results.
-            with contextlib.redirect_stdout(io.StringIO()):
-                fresh.download_and_prepare()
-            os.makedirs(builder.data_path.parent, exist_ok=True)
-            try:
-                os.rename(fresh.data_path, builder.data_path)
-            except OSError:
-                if not builder.data_path.exists():
-                    raise
-        builder = BUILDERS[name](data_dir=home, **options)
-    return builder
+    builder = make(data_dir=home)
+    if builder.data_path.exists():
+        return builder
+    name = f"{builder.name}/{config}"
+    print(f"generating {name} (once, into {home})", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory(dir=home) as scratch:
+        generated = make(data_dir=scratch)
+        tfds.disable_progress_bar()
+        # TFDS reports a download on stdout, which is for results.
+        with contextlib.redirect_stdout(io.StringIO()):
+            generated.download_and_prepare()
+        os.makedirs(builder.data_path.parent, exist_ok=True)
+        try:
+            os.rename(generated.data_path, builder.data_path)
+        except OSError:
+            # Another run generated the same files first.
+            if not builder.data_path.exists():
+                raise
+    return make(data_dir=home)
 
 
-def _decoded(example: Mapping[str, Any]) -> dict[str, Any]:
+def _decode_texts(example: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value.decode("utf-8") if isinstance(value, bytes) else value
         for key, value in example.items()

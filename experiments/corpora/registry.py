@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sentence pairs by name: the embedded corpora, TFDS's translation corpora, and a person's own
-text files.
+"""Datasets by name: embedded corpora, TFDS translation corpora and the user's text files.
+
+A new corpus of this repository is a TFDS builder in a file of this package and a line of
+`EMBEDDED`; ``data.dataset`` then names it as ``builder/config``.
 """
 
 import dataclasses
@@ -9,30 +11,43 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.corpora import embedded, text_files, tfds_corpora
-from experiments.pipeline.pairs import Pairs, directed
+from experiments.corpora import text_files, tfds_corpora
+from experiments.corpora.embedded import EmbeddedCorpus, Metrics
+from experiments.corpora.pronouns import PronounsGrammar, pronoun_metrics
+from experiments.corpora.scan import ScanGrammar, exact_match
+from experiments.corpora.symbols import SymbolsGrammar
+from experiments.pipeline.pairs import SentencePairs, in_direction
 from transformer.config import DataConfig
 from transformer.errors import InputError
 
+EMBEDDED = (
+    EmbeddedCorpus(PronounsGrammar, metrics=pronoun_metrics),
+    EmbeddedCorpus(ScanGrammar, metrics=exact_match),
+    EmbeddedCorpus(SymbolsGrammar),
+)
+"""The corpora of this repository, one a line."""
+
 SPLITS = ("train", "validation", "test")
-"""What text files can be given for."""
+"""The splits of text files."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """The pairs of one split, as raw text, in the order of the corpus."""
+    """The sentence pairs of one split as raw text, in corpus order."""
 
     dataset: str
     sources: list[str]
     targets: list[str]
     examples: Sequence[Mapping[str, Any]] = ()
-    """All that an embedded corpus knows about each pair."""
+    """All features of each example; embedded corpora only."""
+    metrics: Metrics | None = None
+    """Metrics of the corpus besides BLEU, chrF and exact match."""
 
     def __len__(self) -> int:
         return len(self.sources)
 
     def first(self, count: int) -> "Split":
-        """The first `count` pairs."""
+        """Return the first `count` pairs."""
         return dataclasses.replace(
             self,
             sources=self.sources[:count],
@@ -40,76 +55,79 @@ class Split:
             examples=self.examples[:count],
         )
 
-    def own_metrics(self, hypotheses: Sequence[str]) -> dict[str, float]:
-        """What the corpus measures beside BLEU; empty for all but the embedded ones."""
-        if not self.examples:
-            return {}
-        return embedded.own_metrics(self.dataset, self.examples, hypotheses)
+    def corpus_metrics(self, hypotheses: Sequence[str]) -> dict[str, float]:
+        """Compute the metrics of the corpus; empty if it has none."""
+        return self.metrics(self.examples, hypotheses) if self.metrics else {}
+
+
+def embedded_datasets() -> list[str]:
+    """All datasets of this repository, as ``builder/config``."""
+    return [dataset for corpus in EMBEDDED for dataset in corpus.datasets()]
 
 
 def load(data: DataConfig, split: str) -> Split:
-    """One split of the dataset that a config names, whole, in the config's direction.
+    """Load one split of the configured dataset into memory, in ``data.direction``.
 
     Raises:
-      InputError: for an unknown dataset or split, or text files that do not fit together.
+      InputError: for an unknown dataset or split, or text files that do not match.
     """
-    if data.dataset in embedded.names() and data.direction == "forward":
-        examples = embedded.read(data.dataset, split)
-        return Split(
-            data.dataset,
-            [example["source"] for example in examples],
-            [example["target"] for example in examples],
-            examples,
-        )
-    # An embedded corpus measures translations in its own direction only.
-    return _whole(data.dataset, text_pairs(data, split))
-
-
-def text_pairs(data: DataConfig, split: str) -> Pairs:
-    """The pairs of one split of the dataset that a config names, to be read piece by piece.
-
-    Raises:
-      InputError: as `load`, as far as it shows without reading the pairs.
-    """
-    if data.dataset == "text_files":
-        return directed(_files(data, split), data.direction)
-    return _named(data.dataset, split, data.direction)
-
-
-def training_corpora(data: DataConfig) -> list[tuple[float, Pairs]]:
-    """What training reads: the corpora of the mixture, each with its weight.
-
-    Raises:
-      InputError: as `text_pairs`, or when an entry of the mixture cannot be understood.
-    """
-    if not data.mixture:
-        return [(1.0, text_pairs(data, "train"))]
-    return [_weighed(data, entry) for entry in data.mixture]
+    corpus = _embedded(data.dataset)
+    # The metrics of an embedded corpus score its forward direction only.
+    if corpus and data.direction == "forward":
+        examples = corpus.examples(data.dataset.partition("/")[2], split)
+        sides = ([example[side] for example in examples] for side in ("source", "target"))
+        return Split(data.dataset, *sides, examples, corpus.metrics)
+    return _load(data.dataset, sentence_pairs(data, split))
 
 
 def from_files(source: str, target: str) -> Split:
-    """Pairs of two text files."""
-    return _whole("text_files", text_files.TwoFiles(source, target))
+    """Load the sentence pairs of two text files."""
+    return _load("text_files", text_files.TwoFiles(source, target))
 
 
-def _whole(dataset: str, corpus: Pairs) -> Split:
+def sentence_pairs(data: DataConfig, split: str) -> SentencePairs:
+    """One split of the configured dataset, to be read in chunks.
+
+    Raises:
+      InputError: see `load`; errors inside the text are raised when it is read.
+    """
+    if data.dataset == "text_files":
+        return in_direction(_configured_files(data, split), data.direction)
+    return _named(data.dataset, split, data.direction)
+
+
+def training_corpora(data: DataConfig) -> list[tuple[float, SentencePairs]]:
+    """The training corpora with their weights: those of ``data.mixture``, or the training split.
+
+    Raises:
+      InputError: see `sentence_pairs`; or when an entry of the mixture is malformed.
+    """
+    if not data.mixture:
+        return [(1.0, sentence_pairs(data, "train"))]
+    return [_mixture_entry(data, entry) for entry in data.mixture]
+
+
+def _load(dataset: str, pairs: SentencePairs) -> Split:
     sources, targets = [], []
-    for source, target in corpus.chunks():
-        sources += source
-        targets += target
+    for source_chunk, target_chunk in pairs.chunks():
+        sources += source_chunk
+        targets += target_chunk
     return Split(dataset, sources, targets)
 
 
-def _named(dataset: str, split: str, direction: str) -> Pairs:
-    """A split of an embedded corpus, or of one of TFDS."""
-    if dataset in embedded.names():
-        return directed(embedded.pairs(dataset, split), direction)
-    also = [*embedded.names(), "text_files"]
-    return tfds_corpora.pairs(dataset, split, direction, also)
+def _embedded(dataset: str) -> EmbeddedCorpus | None:
+    return next((corpus for corpus in EMBEDDED if dataset in corpus.datasets()), None)
 
 
-def _files(data: DataConfig, split: str) -> Pairs:
-    """The files of a split: two, or one TSV."""
+def _named(dataset: str, split: str, direction: str) -> SentencePairs:
+    """One split of an embedded corpus, or of a TFDS corpus."""
+    if corpus := _embedded(dataset):
+        return in_direction(corpus.pairs(dataset.partition("/")[2], split), direction)
+    return tfds_corpora.pairs(dataset, split, direction, [*embedded_datasets(), "text_files"])
+
+
+def _configured_files(data: DataConfig, split: str) -> SentencePairs:
+    """The text files of a split: two, or one TSV."""
     if split not in SPLITS:
         raise InputError(f"text_files have no split {split!r}; they have {', '.join(SPLITS)}")
     source, target = (getattr(data, f"{split}_{side}") for side in ("source", "target"))
@@ -124,8 +142,8 @@ def _files(data: DataConfig, split: str) -> Pairs:
     return text_files.TwoFiles(source, target)
 
 
-def _weighed(data: DataConfig, entry: str) -> tuple[float, Pairs]:
-    """Weight and corpus from ``WEIGHT*CORPUS``."""
+def _mixture_entry(data: DataConfig, entry: str) -> tuple[float, SentencePairs]:
+    """Parse ``WEIGHT*CORPUS`` into the weight and the corpus."""
     weight, corpus = re.fullmatch(r"(?:([^*]*)\*)?(.*)", entry, re.DOTALL).groups()
     try:
         number = float(weight if weight is not None else 1)
@@ -140,12 +158,12 @@ def _weighed(data: DataConfig, entry: str) -> tuple[float, Pairs]:
     if len(files) == 1 and not text_files.is_tsv(corpus):
         return number, _named(corpus, "train", data.direction)
     if len(files) == 1:
-        found = text_files.Tsv(corpus, data.tsv_columns)
+        pairs = text_files.Tsv(corpus, data.tsv_columns)
     elif len(files) == 2 and all(files):
-        found = text_files.TwoFiles(*files)
+        pairs = text_files.TwoFiles(*files)
     else:
         raise InputError(
-            f"data.mixture has {entry!r}; a corpus is a dataset's name, 'SOURCE,TARGET' (two "
+            f"data.mixture has {entry!r}; a corpus is a dataset name, 'SOURCE,TARGET' (two "
             "files) or 'FILE.tsv'"
         )
-    return number, directed(found, data.direction)
+    return number, in_direction(pairs, data.direction)

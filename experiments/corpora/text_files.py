@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sentence pairs from two text files, line by line, or from the columns of one TSV file.
+"""Sentence pairs from two text files, line by line, or from two columns of a TSV file.
 
-Only ``\\n`` ends a line: Unicode's other line separators are part of the sentence, because a tool
+Only ``\\n`` ends a line. Unicode's other line separators are part of the sentence, because a tool
 that splits on them misaligns the files. ``\\r\\n`` is read as ``\\n`` and a leading byte-order mark
-is dropped. A file that begins with the two bytes of gzip, which no UTF-8 text can, is decompressed,
-whatever its name. A TSV file has no quoting: a quotation mark is a character like any other. A file
-in an object store (``gs://...``) is copied into the user's cache folder and read from there.
+is dropped. A file that begins with the magic bytes of gzip, which no UTF-8 text can, is
+decompressed, whatever its name. A TSV file has no quoting: a quotation mark is an ordinary
+character. A file in an object store (``gs://...``) is copied into the user's cache folder first.
 """
 
 import contextlib
 import dataclasses
 import gzip
+import io
 import itertools
 import os
 import posixpath
@@ -18,77 +19,74 @@ import zlib
 from collections.abc import Iterable, Iterator
 
 from experiments import user_cache
-from experiments.pipeline.pairs import Pairs
+from experiments.pipeline.pairs import SentencePairs
 from transformer import paths
 from transformer.errors import InputError
 
 Path = str | os.PathLike[str]
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_GZIP = b"\x1f\x8b"
-_BLOCK = 1 << 20
+_GZIP_MAGIC = b"\x1f\x8b"
 
 
 def is_tsv(path: Path) -> bool:
-    """Whether a file is named as one that holds both sides."""
+    """Whether the name of a file says that it holds both sides."""
     return str(path).lower().endswith((".tsv", ".tsv.gz"))
 
 
-def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 file, plain or gzip, without their ends.
+def lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a UTF-8 file, plain or gzip, without their line ends.
 
     Raises:
-      InputError: when it cannot be read, is empty, or has a byte that is not UTF-8 (with
+      InputError: when the file cannot be read, is empty, or has a byte that is not UTF-8 (with
       file:line).
     """
+    with _open(path) as file:
+        decoded = _decode_lines(file, str(path))
+        first = next(decoded, None)
+        if first is None:
+            raise _empty(path)
+        yield first
+        yield from decoded
+
+
+def read_lines(path: Path) -> list[str]:
+    """Read all `lines` of a file."""
     return list(lines(path))
 
 
-def read_pairs(source: Path, target: Path) -> tuple[list[str], list[str]]:
-    """The lines of both files.
+def split_lines(data: bytes, name: str) -> list[str]:
+    """Split UTF-8 text into lines; `name` is the file in error messages."""
+    return list(_decode_lines(io.BytesIO(data), name))
+
+
+def count_lines(path: Path) -> int:
+    """Count the lines of a file without decoding them.
 
     Raises:
-      InputError: as `read_lines`, or when the files have different numbers of lines.
+      InputError: when the file cannot be read or is empty.
+    """
+    with _open(path) as file:
+        count = sum(1 for _ in file)
+    if not count:
+        raise _empty(path)
+    return count
+
+
+def read_pairs(source: Path, target: Path) -> tuple[list[str], list[str]]:
+    """Read the lines of both files.
+
+    Raises:
+      InputError: see `lines`; or when the numbers of lines differ.
     """
     sources, targets = read_lines(source), read_lines(target)
     _require_equal(source, len(sources), target, len(targets))
     return sources, targets
 
 
-def lines(path: Path) -> Iterator[str]:
-    """The lines of a file as `read_lines` has them, read as they are asked for."""
-    several = _split(_blocks(path), str(path))
-    first = next(several, None)
-    if first is None:
-        raise InputError(f"{path} is empty; it must hold one sentence a line")
-    yield from first
-    yield from itertools.chain.from_iterable(several)
-
-
-def split_lines(data: bytes, name: str) -> list[str]:
-    """The lines of UTF-8 text, without their ends; `name` stands for the file in errors."""
-    return list(itertools.chain.from_iterable(_split([data], name)))
-
-
-def count_lines(path: Path) -> int:
-    """How many lines a file has, without decoding them.
-
-    Raises:
-      InputError: when it cannot be read or is empty.
-    """
-    count, last = 0, b"\n"
-    for block in _blocks(path):
-        count += block.count(b"\n")
-        last = block[-1:] or last
-    count += last != b"\n"
-    if not count:
-        raise InputError(f"{path} is empty; it must hold one sentence a line")
-    return count
-
-
 @dataclasses.dataclass(frozen=True)
-class TwoFiles(Pairs):
-    """Line n of one file is the translation of line n of the other."""
+class TwoFiles(SentencePairs):
+    """Two files: line n of one is the translation of line n of the other."""
 
     source: str
     target: str
@@ -100,7 +98,7 @@ class TwoFiles(Pairs):
 
     @property
     def languages(self) -> tuple[str, str] | None:
-        """The files' endings, as in ``train.en`` and ``train.de.gz``, where they differ."""
+        """The file extensions, as in ``train.en`` and ``train.de.gz``, if they differ."""
         source, target = (
             posixpath.splitext(path.removesuffix(".gz"))[1].removeprefix(".")
             for path in (self.source, self.target)
@@ -108,43 +106,45 @@ class TwoFiles(Pairs):
         return (source, target) if source and target and source != target else None
 
     def chunks(self, size: int = 10_000) -> Iterator[tuple[list[str], list[str]]]:
-        """As `Pairs.chunks`."""
+        """See `SentencePairs.chunks`."""
         left, right = lines(self.source), lines(self.target)
-        done = 0
+        count = 0
         while True:
             sources = list(itertools.islice(left, size))
             targets = list(itertools.islice(right, size))
             if len(sources) != len(targets):
-                many, few = (done + len(chunk) for chunk in (sources, targets))
-                many, few = many + sum(1 for _ in left), few + sum(1 for _ in right)
-                _require_equal(self.source, many, self.target, few)
+                num_sources, num_targets = (
+                    count + len(chunk) + sum(1 for _ in rest)
+                    for chunk, rest in ((sources, left), (targets, right))
+                )
+                _require_equal(self.source, num_sources, self.target, num_targets)
             if not sources:
                 return
             yield sources, targets
-            done += len(sources)
+            count += len(sources)
 
     def count(self) -> int:
-        """As `Pairs.count`."""
-        counts = count_lines(self.source), count_lines(self.target)
-        _require_equal(self.source, counts[0], self.target, counts[1])
-        return counts[0]
+        """See `SentencePairs.count`."""
+        num_sources, num_targets = count_lines(self.source), count_lines(self.target)
+        _require_equal(self.source, num_sources, self.target, num_targets)
+        return num_sources
 
-    def place(self, index: int) -> tuple[str, str]:
-        """As `Pairs.place`."""
+    def location(self, index: int) -> tuple[str, str]:
+        """See `SentencePairs.location`."""
         return f"{self.source}:{index + 1}", f"{self.target}:{index + 1}"
 
     def identity(self) -> str:
-        """As `Pairs.identity`: by path, size and time of change."""
+        """Path, size and modification time of both files."""
         return f"files {_identity(self.source)} {_identity(self.target)}"
 
 
 @dataclasses.dataclass(frozen=True)
-class Tsv(Pairs):
+class Tsv(SentencePairs):
     """Two columns of one file, separated by tabs."""
 
     path: str
     columns: tuple[int, int]
-    """Of source and target, counted from 1."""
+    """Columns of source and target, counted from 1."""
 
     @property
     def name(self) -> str:
@@ -152,7 +152,7 @@ class Tsv(Pairs):
         return self.path
 
     def chunks(self, size: int = 10_000) -> Iterator[tuple[list[str], list[str]]]:
-        """As `Pairs.chunks`."""
+        """See `SentencePairs.chunks`."""
         source, target = self.columns
         needed = max(self.columns)
         rows = enumerate(lines(self.path), start=1)
@@ -171,89 +171,76 @@ class Tsv(Pairs):
             yield sources, targets
 
     def count(self) -> int:
-        """As `Pairs.count`."""
+        """See `SentencePairs.count`."""
         return count_lines(self.path)
 
-    def place(self, index: int) -> tuple[str, str]:
-        """As `Pairs.place`; the line is the same."""
+    def location(self, index: int) -> tuple[str, str]:
+        """See `SentencePairs.location`; both sides are on the same line."""
         return f"{self.path}:{index + 1}", f"{self.path}:{index + 1}"
 
     def identity(self) -> str:
-        """As `Pairs.identity`: by path, size, time of change and columns."""
+        """Path, size and modification time of the file, and the columns."""
         return f"tsv {_identity(self.path)} {self.columns}"
 
 
 def _identity(path: str) -> str:
-    with _readable(path):
+    with _read_errors(path):
         if paths.is_remote(path):
             return f"{path!r} {user_cache.version(path)}"
-        found = os.stat(path)
-    return f"{os.path.abspath(path)!r} {found.st_size} {found.st_mtime_ns}"
+        status = os.stat(path)
+    return f"{os.path.abspath(path)!r} {status.st_size} {status.st_mtime_ns}"
 
 
-def _require_equal(source: Path, sources: int, target: Path, targets: int) -> None:
-    if sources != targets:
+def _require_equal(source: Path, num_sources: int, target: Path, num_targets: int) -> None:
+    if num_sources != num_targets:
         raise InputError(
-            f"{source} has {sources} lines but {target} has {targets}; line n of one must be the "
-            "translation of line n of the other"
+            f"{source} has {num_sources} lines but {target} has {num_targets}; line n of one must "
+            "be the translation of line n of the other"
         )
 
 
+def _empty(path: Path) -> InputError:
+    return InputError(f"{path} is empty; it must hold one sentence a line")
+
+
 @contextlib.contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Turns what reading a file raises into one message."""
+def _read_errors(path: Path) -> Iterator[None]:
+    """Turn the exceptions of reading a file into one InputError."""
     try:
         yield
     except EOFError:
         raise InputError(
-            f"{path} is gzip, but cut short: the file ends before its data does; copy or download "
-            "it again"
+            f"{path} is truncated: the gzip data ends too early; copy or download it again"
         ) from None
     except (gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{path} is damaged gzip ({error}); copy or download it again") from None
     except IsADirectoryError:
         raise InputError(f"{path} cannot be read: it is a directory; name a file in it") from None
     except OSError as error:
-        told = paths.reason(error)
-        raise InputError(f"{path} cannot be read: {told}; check the path") from None
+        raise InputError(f"{path} cannot be read: {paths.reason(error)}; check the path") from None
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
-    """The bytes of a file, decompressed."""
-    with _readable(path), open(user_cache.fetched(os.fspath(path)), "rb") as file:
-        zipped = file.peek(len(_GZIP))[: len(_GZIP)] == _GZIP
-        with gzip.GzipFile(fileobj=file) if zipped else contextlib.nullcontext(file) as plain:
-            while block := plain.read(_BLOCK):
-                yield block
+@contextlib.contextmanager
+def _open(path: Path) -> Iterator[io.BufferedIOBase]:
+    """Open a file for reading bytes, decompressed."""
+    with _read_errors(path), open(user_cache.fetched(os.fspath(path)), "rb") as file:
+        compressed = file.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC)
+        with gzip.GzipFile(fileobj=file) if compressed else contextlib.nullcontext(file) as plain:
+            yield plain
 
 
-def _split(blocks: Iterable[bytes], name: str) -> Iterator[list[str]]:
-    """The lines of UTF-8 text that comes in blocks, many at a time."""
-    number, begun = 1, []
-    for place, block in enumerate(blocks):
-        if place == 0:
-            block = block.removeprefix(_BYTE_ORDER_MARK)
-        whole, end, rest = block.rpartition(b"\n")
-        if end:
-            decoded = _decoded(b"".join([*begun, whole]), name, number)
-            number += len(decoded)
-            yield decoded
-            begun = []
-        begun.append(rest)
-    if last := b"".join(begun):
-        yield _decoded(last, name, number)
-
-
-def _decoded(data: bytes, name: str, number: int) -> list[str]:
-    """Lines from bytes that begin with line `number` and lack the last line's end."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = number + data.count(b"\n", 0, error.start)
-        column = error.start - data.rfind(b"\n", 0, error.start)
-        raise InputError(
-            f"{name}:{line}: byte 0x{data[error.start]:02x} at column {column} is not UTF-8; "
-            "convert the file (for example: iconv -f latin1 -t utf-8)"
-        ) from None
-    several = text.split("\n")
-    return [line.removesuffix("\r") for line in several] if "\r" in text else several
+def _decode_lines(file: Iterable[bytes], name: str) -> Iterator[str]:
+    """Decode the lines of a binary file, which ``\\n`` ends."""
+    for number, line in enumerate(file, start=1):
+        if number == 1:
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+            if not line:
+                return
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{name}:{number}: byte 0x{line[error.start]:02x} at column {error.start + 1} is "
+                "not UTF-8; convert the file (for example: iconv -f latin1 -t utf-8)"
+            ) from None
+        yield text.removesuffix("\n").removesuffix("\r")

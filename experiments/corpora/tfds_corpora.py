@@ -1,80 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any translation corpus of TFDS by name, without TensorFlow.
+"""Translation corpora of TFDS by name, downloaded and prepared into the user's cache folder.
 
-A corpus is downloaded and prepared once, into the user's cache folder. TFDS itself calls TensorFlow
-only to open files while it unpacks an archive; where TensorFlow is not installed, they are opened
-without it. A builder that calls TensorFlow elsewhere needs the extra ``wmt``.
+TFDS unpacks archives with TensorFlow. Where it is not installed, the archives that TFDS downloaded
+are unpacked here, into the folder where TFDS looks for unpacked archives first. A builder that uses
+TensorFlow for anything else, as those of WMT do, needs the extra ``wmt``.
 """
 
 import contextlib
 import difflib
-import functools
-import importlib.util
 import io
-import os
+import pathlib
+import shutil
 import sys
-import types
+import urllib.error
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator, Sequence
-from unittest import mock
 
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import registered
-from tensorflow_datasets.core.download import downloader, extractor
 
 from experiments import file_lock, user_cache
-from experiments.pipeline.pairs import Pairs, Records, directed, is_backward
+from experiments.pipeline.pairs import Records, SentencePairs, in_direction, is_backward
 from transformer.errors import InputError
 
-TIMEOUTS = (10.0, 60.0)
-"""Seconds after which a host is given up that cannot be connected to, and one that is silent."""
+TIMEOUT = 10.0
+"""Seconds to wait for a host of the dataset to answer."""
 
 
 def names() -> list[str]:
-    """The datasets that TFDS knows, translation or not, without their configs."""
-    # They are known only when they have been imported.
+    """All builders that TFDS knows, translation or not, without their configs."""
+    # Importing the builders registers them.
     import tensorflow_datasets.translate  # noqa: F401
 
     return tfds.list_builders(with_community_datasets=False)
 
 
-def pairs(dataset: str, split: str, direction: str, also: Sequence[str] = ()) -> Pairs:
-    """The pairs of one split, downloaded and prepared if they are not there yet.
+def pairs(
+    dataset: str, split: str, direction: str, other_names: Sequence[str] = ()
+) -> SentencePairs:
+    """The sentence pairs of one split; the dataset is downloaded and prepared on first use.
 
     Args:
       dataset: ``name`` or ``name/config``, for example ``wmt14_translate/de-en``.
       split: for example ``train``.
       direction: as ``data.direction``.
-      also: other names that a mistyped `dataset` may have meant.
+      other_names: further dataset names to suggest for a misspelled one.
 
     Raises:
-      InputError: when there is no such dataset, config or split, when it does not hold pairs of
-      texts or these languages, or when it cannot be downloaded and prepared.
+      InputError: for an unknown dataset, config, split or language, when the dataset holds no
+      sentence pairs, or when it cannot be downloaded and prepared.
     """
-    builder = _builder(dataset, also)
-    features = _texts(dataset, builder)
+    builder = _builder(dataset, other_names)
+    features = _text_features(dataset, builder)
     translation = isinstance(builder.info.features, tfds.features.Translation)
     languages = features if translation else None
-    # Before it is downloaded for nothing.
+    # Check the direction before a download of gigabytes.
     is_backward(dataset, languages, direction)
     _prepare(dataset, builder)
-    # Of mock data no splits are known.
+    # Mocked builders have no splits.
     if builder.info.splits and split not in builder.info.splits:
         raise InputError(
             f"dataset {dataset} has no split {split!r}; it has {', '.join(builder.info.splits)}"
         )
-    with _blamed_on(dataset):
+    with _input_errors(dataset):
         records = builder.as_data_source(split)
     corpus = Records(dataset, str(builder.version), split, records, features, languages)
-    return directed(corpus, direction)
+    return in_direction(corpus, direction)
 
 
-def _builder(dataset: str, also: Sequence[str]) -> tfds.core.DatasetBuilder:
+def _builder(dataset: str, other_names: Sequence[str]) -> tfds.core.DatasetBuilder:
     name, _, config = dataset.partition("/")
-    with _blamed_on(dataset):
-        # This project's own are known to TFDS as well, but are among the others here.
-        known = set(names()) - {other.partition("/")[0] for other in also}
+    with _input_errors(dataset):
+        # TFDS also lists the builders of this repository.
+        known = set(names()) - {other.partition("/")[0] for other in other_names}
         if name not in known:
-            [nearest] = difflib.get_close_matches(dataset, [*also, *sorted(known)], n=1, cutoff=0.0)
+            suggestions = [*other_names, *sorted(known)]
+            [nearest] = difflib.get_close_matches(dataset, suggestions, n=1, cutoff=0.0)
             raise InputError(
                 f"data.dataset is {dataset!r}, which is unknown; did you mean {nearest!r}?"
             )
@@ -84,7 +86,7 @@ def _builder(dataset: str, also: Sequence[str]) -> tfds.core.DatasetBuilder:
             raise InputError(
                 f"data.dataset is {dataset!r}; it must be "
                 + (f"{name}/ and one of {', '.join(configs)}" if configs else name)
-                + " (data.direction turns a corpus round)"
+                + " (data.direction swaps source and target)"
             )
         options = {"config": config} if configs else {}
         return builder(
@@ -92,7 +94,7 @@ def _builder(dataset: str, also: Sequence[str]) -> tfds.core.DatasetBuilder:
         )
 
 
-def _texts(dataset: str, builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
+def _text_features(dataset: str, builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
     """The names of the features that hold source and target."""
     features, keys = builder.info.features, builder.info.supervised_keys
     texts = [key for key, kind in features.items() if isinstance(kind, tfds.features.Text)]
@@ -100,63 +102,97 @@ def _texts(dataset: str, builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
         if pair and len(pair) == 2 and all(key in texts for key in pair):
             return pair
     raise InputError(
-        f"dataset {dataset} does not hold pairs of sentences (its features are "
+        f"dataset {dataset} does not hold sentence pairs (its features are "
         f"{', '.join(features)}); name a translation corpus, for example "
         "ted_hrlr_translate/pt_to_en, or use text_files"
     )
 
 
 def _prepare(dataset: str, builder: tfds.core.DatasetBuilder) -> None:
-    """Downloads the dataset and writes its files, if they are not there."""
+    """Download the dataset and write its files, unless they exist."""
     if builder.data_path.exists():
         return
     home = user_cache.folder("datasets")
+    downloads = home / "downloads"
     with file_lock.hold(home, f"waiting for another run that prepares a dataset in {home}"):
         if builder.data_path.exists():
             return
         print(f"preparing {dataset} (once, into {home})", file=sys.stderr, flush=True)
-        # Bars are for a person who watches.
+        if not (downloads / builder.name).exists():
+            _require_network(dataset, builder)
+        # Progress bars only for a terminal.
         (tfds.enable_progress_bar if sys.stderr.isatty() else tfds.disable_progress_bar)()
-        with _blamed_on(dataset), _impatient(), _files_opened_plainly():
-            builder.download_and_prepare(
-                download_dir=home / "downloads",
-                download_config=tfds.download.DownloadConfig(try_download_gcs=False),
-            )
+        config = tfds.download.DownloadConfig(try_download_gcs=False)
+        with _input_errors(dataset):
+            while True:
+                try:
+                    builder.download_and_prepare(download_dir=downloads, download_config=config)
+                    return
+                except Exception as error:  # noqa: BLE001 - builders raise anything
+                    # Each attempt downloads and unpacks more, until no new archive is left.
+                    if "tensorflow" not in _missing_modules(error) or not _unpack(downloads):
+                        raise
 
 
-@contextlib.contextmanager
-def _impatient() -> Iterator[None]:
-    """A host that cannot be reached is given up within seconds; TFDS would try for minutes."""
-    with (
-        mock.patch.object(downloader, "MAX_RETRIES", 1),
-        mock.patch.object(
-            downloader,
-            "_open_with_requests",
-            functools.partial(downloader._open_with_requests, timeout=TIMEOUTS),
-        ),
-    ):
-        yield
+def _require_network(dataset: str, builder: tfds.core.DatasetBuilder) -> None:
+    """Fail within seconds when no host of the dataset answers; TFDS retries for minutes."""
+    by_host = {urllib.parse.urlsplit(url).netloc: url for url in builder.url_infos or ()}
+    for url in list(by_host.values())[:3]:
+        try:
+            urllib.request.urlopen(
+                urllib.request.Request(url, method="HEAD"), timeout=TIMEOUT
+            ).close()
+            return
+        except urllib.error.HTTPError:
+            return
+        except OSError:
+            continue
+    if by_host:
+        raise _unreachable(dataset, url)
 
 
-@contextlib.contextmanager
-def _files_opened_plainly() -> Iterator[None]:
-    """Lets TFDS unpack archives where TensorFlow, by which it opens files, is not installed."""
-    if importlib.util.find_spec("tensorflow") is not None:
-        yield
-        return
-    plain = types.SimpleNamespace(
-        compat=types.SimpleNamespace(as_text=os.fsdecode),
-        io=types.SimpleNamespace(gfile=types.SimpleNamespace(GFile=open)),
+def _unreachable(dataset: str, url: str) -> InputError:
+    return InputError(
+        f"dataset {dataset} could not be downloaded: no answer from {url}; connect this machine "
+        "to the network, or prepare the dataset on another machine and copy "
+        f"{user_cache.folder('datasets')} here"
     )
-    with mock.patch.object(extractor, "tf", plain):
-        yield
+
+
+def _unpack(downloads: pathlib.Path) -> bool:
+    """Unpack the archives that TFDS downloaded, without TensorFlow.
+
+    TFDS uses ``extracted/METHOD.NAME`` instead of unpacking an archive again, as the documentation
+    of `tfds.download.DownloadManager` describes.
+
+    Returns:
+      whether a new archive was unpacked.
+    """
+    unpacked = False
+    for info in downloads.rglob("*.INFO"):
+        archive = tfds.download.Resource(path=info.with_suffix(""))
+        method = archive.extract_method
+        home = downloads / "extracted" / f"{method.name}.{archive.path.name}"
+        if method is tfds.download.ExtractMethod.NO_EXTRACT or home.exists():
+            continue
+        partial = home.with_name(f"partial.{home.name}")
+        with open(archive.path, "rb") as file:
+            # Given a path instead of a file, `iter_archive` would open it with TensorFlow.
+            for name, member in tfds.download.iter_archive(file, method):
+                path = partial / name  # A compressed file has one member without a name.
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with open(path, "wb") as output:
+                    shutil.copyfileobj(member, output)
+        partial.rename(home)
+        unpacked = True
+    return unpacked
 
 
 @contextlib.contextmanager
-def _blamed_on(dataset: str) -> Iterator[None]:
-    """Turns whatever TFDS and a builder raise into one message.
+def _input_errors(dataset: str) -> Iterator[None]:
+    """Turn the exceptions of TFDS and its builders into one InputError.
 
-    What they print is dropped, because standard output is for results.
+    Their output on stdout is dropped, because stdout is for results.
     """
     try:
         with contextlib.redirect_stdout(io.StringIO()):
@@ -164,8 +200,7 @@ def _blamed_on(dataset: str) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # noqa: BLE001 - builders raise anything
-        causes = list(_causes(error))
-        missing = {cause.name for cause in causes if isinstance(cause, ModuleNotFoundError)}
+        missing = _missing_modules(error)
         if "tensorflow" in missing:
             raise InputError(
                 f"dataset {dataset} is prepared with TensorFlow, which is not installed; install "
@@ -175,15 +210,15 @@ def _blamed_on(dataset: str) -> Iterator[None]:
             raise InputError(
                 f"dataset {dataset} needs the package {', '.join(missing)}; install it"
             ) from None
-        urls = [cause.request.url for cause in causes if getattr(cause, "request", None)]
+        urls = [cause.request.url for cause in _causes(error) if getattr(cause, "request", None)]
         if urls:
-            raise InputError(
-                f"dataset {dataset} could not be downloaded: no answer from {urls[0]}; connect "
-                "this machine to the network, or prepare the dataset on another one and copy "
-                f"{user_cache.folder('datasets')} here"
-            ) from None
-        told = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"dataset {dataset} could not be prepared: {told}") from None
+            raise _unreachable(dataset, urls[0]) from None
+        message = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"dataset {dataset} could not be prepared: {message}") from None
+
+
+def _missing_modules(error: BaseException) -> set[str]:
+    return {cause.name for cause in _causes(error) if isinstance(cause, ModuleNotFoundError)}
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

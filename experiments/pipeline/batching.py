@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From sentence pairs to batches of a few static shapes, as a pure function of (seed, epoch,
-index).
+"""Token-budgeted batches of few static shapes, as a pure function of (seed, epoch, index).
 
-An epoch is planned whole: pairs of like length are shuffled among themselves and cut into batches
-of a token budget (or packed, several to a row), then the batches are shuffled. Element i of the
-endless sequence of batches depends on nothing but i, so the position in the data is one number.
+An epoch is planned as a whole: the pairs of each length bucket are shuffled and cut into batches of
+a token budget (or packed, several pairs to a row), then the batches are shuffled. Element i of the
+endless sequence of batches depends on i alone, so the data position of a run is one number.
 """
 
 import dataclasses
@@ -15,7 +14,7 @@ import grain
 import numpy as np
 
 from experiments.pipeline.packing import Packing, pack
-from experiments.pipeline.token_corpus import Corpus
+from experiments.pipeline.token_corpus import TokenCorpus
 from transformer.arrays import PAD_ID
 from transformer.config import DataConfig
 from transformer.errors import InputError
@@ -24,8 +23,8 @@ from transformer.training.step import Batch
 
 
 @dataclasses.dataclass(frozen=True)
-class Planned:
-    """What one batch holds: pair ``pairs[i]`` in row ``rows[i]``, rows ascending."""
+class PlannedBatch:
+    """The content of one batch: pair ``pairs[i]`` in row ``rows[i]``, rows ascending."""
 
     length: int
     pairs: np.ndarray
@@ -33,187 +32,200 @@ class Planned:
 
 
 class Batches:
-    """The endless, random-access sequence of the training batches of one or more corpora."""
+    """The endless, random-access sequence of training batches from one or more corpora."""
 
     def __init__(
         self,
-        mixture: Sequence[tuple[float, Corpus]],
+        mixture: Sequence[tuple[float, TokenCorpus]],
         config: DataConfig,
         seed: int,
         sampler: SubwordSampler | None = None,
-        own_rows: Callable[[int], np.ndarray] | None = None,
+        local_rows: Callable[[int], np.ndarray] | None = None,
+        pad_id: int = PAD_ID,
     ):
-        """Sorts the pairs into length buckets.
+        """Sort the pairs into length buckets.
 
         Args:
-          mixture: corpora, each with how often one of its pairs is read in an epoch. The pairs of
-            all of them are numbered through.
-          config: lengths, budget, and how rows are filled.
-          seed: of the order.
-          sampler: cuts each sentence into sub-words anew whenever it is read.
-          own_rows: of a batch of so many rows, those to read, ascending; all unless given. For one
-            of several processes.
+          mixture: corpora with their weights: how often an epoch reads each pair. The pairs of all
+            corpora are numbered consecutively.
+          config: lengths, token budget and packing.
+          seed: seed of the order.
+          sampler: samples another subword segmentation each time a sentence is read.
+          local_rows: number of rows -> ascending rows that this process reads; default: all rows.
+          pad_id: id of padding.
 
         Raises:
           InputError: when every pair is empty or longer than data.max_length.
         """
-        self.config, self.seed, self.sampler = config, seed, sampler
-        self._own_rows = own_rows or np.arange
+        self.config, self.seed, self.sampler, self.pad_id = config, seed, sampler, pad_id
+        self._local_rows = local_rows or np.arange
         self.weights = [weight for weight, _ in mixture]
         self.corpora = [corpus for _, corpus in mixture]
-        self.begins = np.cumsum([0, *(len(corpus) for corpus in self.corpora)])
-        self.source_lengths = _joined([corpus.source.lengths for corpus in self.corpora])
-        self.target_lengths = _joined([corpus.target.lengths for corpus in self.corpora])
-        longer = np.maximum(self.source_lengths, self.target_lengths)
-        usable = _joined([corpus.usable for corpus in self.corpora])
-        self.empty = int((~usable).sum())
-        self.too_long = int((longer[usable] > config.max_length).sum())
-        place = np.searchsorted(config.bucket_lengths, longer)
-        place[~usable] = len(config.bucket_lengths)
-        buckets = {
-            length: np.flatnonzero(place == number)
+        self._starts = np.cumsum([0, *(len(corpus) for corpus in self.corpora)])
+        self.source_lengths = _concatenate([corpus.source.lengths for corpus in self.corpora])
+        self.target_lengths = _concatenate([corpus.target.lengths for corpus in self.corpora])
+        max_lengths = np.maximum(self.source_lengths, self.target_lengths)
+        nonempty = _concatenate([corpus.nonempty for corpus in self.corpora])
+        self.empty = int((~nonempty).sum())
+        self.too_long = int((max_lengths[nonempty] > config.max_length).sum())
+        bucket = np.searchsorted(config.bucket_lengths, max_lengths)
+        bucket[~nonempty] = len(config.bucket_lengths)
+        members = {
+            length: np.flatnonzero(bucket == number)
             for number, length in enumerate(config.bucket_lengths)
         }
-        self.buckets = {length: members for length, members in buckets.items() if members.size}
+        self.buckets = {length: pairs for length, pairs in members.items() if pairs.size}
         if not self.buckets:
             raise InputError(
-                f"of {len(longer)} training pairs {self.empty} have an empty side and "
+                f"of {len(max_lengths)} training pairs {self.empty} have an empty side and "
                 f"{self.too_long} are longer than data.max_length = {config.max_length} tokens, so "
-                "that none is left; check the files, or raise data.max_length and "
-                "data.bucket_lengths"
+                "none is left; check the files, or raise data.max_length and data.bucket_lengths"
             )
         if config.packing:
-            everything = np.concatenate(list(self.buckets.values()))
-            self.buckets = {config.max_length: everything}
-        self._classes, self._packing = self._packed() if config.packing else ([], None)
+            self.buckets = {config.max_length: np.concatenate(list(self.buckets.values()))}
+        self._classes, self._packing = self._pack() if config.packing else ([], None)
         self.per_epoch = len(self.plan(0))
 
     def __len__(self) -> int:
-        return 1 << 40
+        return 1 << 40  # Grain needs a length; the sequence has no end.
+
+    def __getitem__(self, index: int) -> Batch:
+        """Batch `index`, or the rows of it that this process reads."""
+        return self._batch(index, self._local_rows)
+
+    def global_batch(self, index: int) -> Batch:
+        """All rows of batch `index`, in every process."""
+        return self._batch(index, np.arange)
+
+    def iterate(self, start: int) -> Iterator[Batch]:
+        """Yield batches from index `start` on, prefetched by one thread. Close it when done."""
+        options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
+        iterator = iter(grain.MapDataset.source(self).to_iter_dataset(options))
+        iterator.set_state({"next_index": start})
+        return iterator
 
     def shapes(self) -> list[tuple[int, int]]:
-        """The (rows, length) that batches come in."""
+        """The (rows, length) of all batches."""
         return [(self.rows(length), length) for length in self.buckets]
 
     def rows(self, length: int) -> int:
-        """How many rows of this length fit the token budget."""
+        """Number of rows of this length that fit the token budget."""
         multiple = self.config.row_multiple
         return self.config.tokens_per_batch // length // multiple * multiple
 
-    def plan(self, epoch: int) -> list[Planned]:
-        """The batches of one epoch."""
+    def padding_share(self) -> float:
+        """The share of target positions of an epoch that are padding."""
+        plan = self._cached_plan(0)
+        positions = sum(self.rows(batch.length) * batch.length for batch in plan)
+        tokens = sum(int(self.target_lengths[batch.pairs].sum()) for batch in plan)
+        return 1.0 - tokens / positions
+
+    # Planning an epoch.
+
+    def plan(self, epoch: int) -> list[PlannedBatch]:
+        """Plan the batches of one epoch."""
         generator = np.random.default_rng((self.seed, epoch))
         batches = self._plan_packed(generator) if self._packing else self._plan_rows(generator)
-        return [batches[place] for place in generator.permutation(len(batches))]
+        return [batches[index] for index in generator.permutation(len(batches))]
 
-    def _plan_rows(self, generator: np.random.Generator) -> list[Planned]:
-        """One pair a row, among pairs of like length."""
+    @functools.lru_cache(maxsize=2)  # noqa: B019 - one object a run
+    def _cached_plan(self, epoch: int) -> list[PlannedBatch]:
+        return self.plan(epoch)
+
+    def _plan_rows(self, generator: np.random.Generator) -> list[PlannedBatch]:
+        """One pair a row, within each length bucket."""
         batches = []
         for length, members in self.buckets.items():
-            pairs = generator.permutation(self._drawn(members, generator))
-            height = self.rows(length)
-            for start in range(0, len(pairs), height):
-                chunk = pairs[start : start + height]
-                batches.append(Planned(length, chunk, np.arange(len(chunk))))
+            pairs = generator.permutation(self._sample(members, generator))
+            num_rows = self.rows(length)
+            for start in range(0, len(pairs), num_rows):
+                chunk = pairs[start : start + num_rows]
+                batches.append(PlannedBatch(length, chunk, np.arange(len(chunk))))
         return batches
 
-    def _plan_packed(self, generator: np.random.Generator) -> list[Planned]:
-        """Several pairs a row: each class's pairs are dealt to the places that are for it."""
+    def _plan_packed(self, generator: np.random.Generator) -> list[PlannedBatch]:
+        """Several pairs a row: deal the pairs of each length class to the slots of that class."""
         packing = self._packing
-        dealt = [generator.permutation(self._drawn(each, generator)) for each in self._classes]
+        dealt = [generator.permutation(self._sample(each, generator)) for each in self._classes]
         pairs = np.empty(len(packing.kind), np.int64)
         pairs[np.argsort(packing.kind, kind="stable")] = np.concatenate(dealt)
-        rank = np.empty(packing.rows, np.int64)
-        rank[generator.permutation(packing.rows)] = np.arange(packing.rows)
+        rank = np.empty(packing.num_rows, np.int64)
+        rank[generator.permutation(packing.num_rows)] = np.arange(packing.num_rows)
         row = rank[packing.row]
         order = np.argsort(row, kind="stable")
         pairs, row = pairs[order], row[order]
         [length] = self.buckets
-        height = self.rows(length)
-        cuts = np.searchsorted(row, np.arange(0, packing.rows + height, height))
+        num_rows = self.rows(length)
+        cuts = np.searchsorted(row, np.arange(0, packing.num_rows + num_rows, num_rows))
         return [
-            Planned(length, pairs[start:stop], row[start:stop] % height)
+            PlannedBatch(length, pairs[start:stop], row[start:stop] % num_rows)
             for start, stop in zip(cuts, cuts[1:], strict=False)
             if stop > start
         ]
 
-    def _packed(self) -> tuple[list[np.ndarray], Packing]:
-        """The pairs of equal lengths, class by class, and the rows they go into."""
+    def _pack(self) -> tuple[list[np.ndarray], Packing]:
+        """The pairs of each length class, and the rows they are packed into."""
         [members] = self.buckets.values()
         lengths = self.source_lengths[members].astype(np.int64), self.target_lengths[members]
         key = lengths[0] * (self.config.max_length + 1) + lengths[1]
         order = np.argsort(key, kind="stable")
         kinds, starts = np.unique(key[order], return_index=True)
         classes = np.split(members[order], starts[1:])
-        counts = np.array([self._drawn_count(each) for each in classes])
+        counts = np.array([self._sample_size(each) for each in classes])
         sources, targets = np.divmod(kinds, self.config.max_length + 1)
         return classes, pack(sources, targets, counts, self.config.max_length)
 
-    def _drawn(self, members: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """The pairs that an epoch reads of these: each as often as its corpus's weight says, the
-        fraction of a weight as a random part of them.
-        """
-        drawn = []
-        for weight, part in zip(self.weights, self._by_corpus(members), strict=True):
-            whole, fraction = divmod(weight, 1)
-            drawn += [part] * int(whole)
+    def _sample(self, members: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """The pairs of an epoch; weight 2.5 takes each pair twice and a random half again."""
+        sample = []
+        for weight, pairs in zip(self.weights, self._by_corpus(members), strict=True):
+            repeats, fraction = divmod(weight, 1)
+            sample += [pairs] * int(repeats)
             if fraction:
-                some = round(fraction * len(part))
-                drawn.append(generator.choice(part, some, replace=False))
-        return np.concatenate(drawn)
+                size = round(fraction * len(pairs))
+                sample.append(generator.choice(pairs, size, replace=False))
+        return np.concatenate(sample)
 
-    def _drawn_count(self, members: np.ndarray) -> int:
-        """How many `_drawn` gives; in every epoch the same."""
+    def _sample_size(self, members: np.ndarray) -> int:
+        """The length of `_sample`, which is the same in every epoch."""
         return sum(
-            int(weight // 1) * len(part) + round(weight % 1 * len(part))
-            for weight, part in zip(self.weights, self._by_corpus(members), strict=True)
+            int(weight // 1) * len(pairs) + round(weight % 1 * len(pairs))
+            for weight, pairs in zip(self.weights, self._by_corpus(members), strict=True)
         )
 
     def _by_corpus(self, members: np.ndarray) -> list[np.ndarray]:
-        which = np.searchsorted(self.begins, members, side="right") - 1
-        return [members[which == number] for number in range(len(self.corpora))]
+        corpus = np.searchsorted(self._starts, members, side="right") - 1
+        return [members[corpus == number] for number in range(len(self.corpora))]
 
-    @functools.lru_cache(maxsize=2)  # noqa: B019 - one corpus a run
-    def _planned(self, epoch: int) -> list[Planned]:
-        return self.plan(epoch)
+    # From a plan to arrays.
 
-    def __getitem__(self, index: int) -> Batch:
-        """A batch, or those of its rows that this process reads."""
-        return self._batch(index, self._own_rows)
-
-    def whole(self, index: int) -> Batch:
-        """A batch, whatever part of it this process reads."""
-        return self._batch(index, np.arange)
-
-    def _batch(self, index: int, wanted: Callable[[int], np.ndarray]) -> Batch:
-        epoch, place = divmod(index, self.per_epoch)
-        planned = self._planned(epoch)[place]
-        rows = wanted(self.rows(planned.length))
-        here = np.isin(planned.rows, rows)
-        part = Planned(
-            planned.length, planned.pairs[here], np.searchsorted(rows, planned.rows[here])
+    def _batch(self, index: int, select_rows: Callable[[int], np.ndarray]) -> Batch:
+        epoch, position = divmod(index, self.per_epoch)
+        planned = self._cached_plan(epoch)[position]
+        rows = select_rows(self.rows(planned.length))
+        local = np.isin(planned.rows, rows)
+        planned = PlannedBatch(
+            planned.length, planned.pairs[local], np.searchsorted(rows, planned.rows[local])
         )
-        sides = [self._laid_out(part, len(rows), side, epoch) for side in ("source", "target")]
+        sides = [self._padded(planned, len(rows), side, epoch) for side in ("source", "target")]
         (source, source_segments), (target, target_segments) = sides
         return Batch(source, target, source_segments, target_segments)
 
-    def _laid_out(
-        self, planned: Planned, height: int, side: str, epoch: int
+    def _padded(
+        self, planned: PlannedBatch, num_rows: int, side: str, epoch: int
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """The ids of one side of so many rows, and in packed ones which sentence of its row each
-        belongs to.
-        """
-        shape = (height, planned.length)
-        ids = np.full(shape, PAD_ID, np.int32)
+        """Ids [B, length] of one side, and for packed rows the segment of each token from 1 on."""
+        shape = (num_rows, planned.length)
+        ids = np.full(shape, self.pad_id, np.int32)
         segments = np.zeros(shape, np.int32) if self.config.packing else None
         if not len(planned.pairs):
             return ids, segments
-        sentences = self._sentences(planned, height, side, epoch)
+        sentences = self._sentences(planned, num_rows, side, epoch)
         lengths = np.array([len(sentence) for sentence in sentences])
         first_of_row = np.searchsorted(planned.rows, planned.rows)
-        begins = (np.cumsum(lengths) - lengths)[first_of_row]
+        row_starts = (np.cumsum(lengths) - lengths)[first_of_row]
         rows = np.repeat(planned.rows, lengths)
-        columns = np.arange(len(rows)) - np.repeat(begins, lengths)
+        columns = np.arange(len(rows)) - np.repeat(row_starts, lengths)
         ids[rows, columns] = np.concatenate(sentences)
         if segments is not None:
             segment = np.arange(len(sentences)) - first_of_row + 1
@@ -221,62 +233,58 @@ class Batches:
         return ids, segments
 
     def _sentences(
-        self, planned: Planned, height: int, side: str, epoch: int
+        self, planned: PlannedBatch, num_rows: int, side: str, epoch: int
     ) -> list[Sequence[int]]:
-        """The ids of each sentence; with subword sampling, other ids of the same text."""
-        which = np.searchsorted(self.begins, planned.pairs, side="right") - 1
-        places = planned.pairs - self.begins[which]
-        corpora = [getattr(corpus, side) for corpus in self.corpora]
+        """The ids of each sentence; with subword sampling, of a sampled segmentation."""
+        corpus = np.searchsorted(self._starts, planned.pairs, side="right") - 1
+        indices = planned.pairs - self._starts[corpus]
+        sides = [getattr(corpus, side) for corpus in self.corpora]
         sentences = [
-            corpora[number][place]
-            for number, place in zip(which.tolist(), places.tolist(), strict=True)
+            sides[number][index]
+            for number, index in zip(corpus.tolist(), indices.tolist(), strict=True)
         ]
         if self.sampler is None:
             return sentences
-        room = np.full(height, planned.length)
-        np.subtract.at(room, planned.rows, [len(sentence) for sentence in sentences])
-        for place, (pair, row) in enumerate(zip(planned.pairs, planned.rows, strict=True)):
-            plain = sentences[place].tolist()
+        free = np.full(num_rows, planned.length)
+        np.subtract.at(free, planned.rows, [len(sentence) for sentence in sentences])
+        for index, (pair, row) in enumerate(zip(planned.pairs, planned.rows, strict=True)):
+            plain = sentences[index].tolist()
             sampled = self.sampler(plain, f"{self.seed}/{epoch}/{pair}/{side}")
-            more = len(sampled) - len(plain)
-            # The plan knows the deterministic lengths; what does not fit its row stays as it was.
-            if more <= room[row]:
-                room[row] -= more
-                sentences[place] = sampled
+            growth = len(sampled) - len(plain)
+            # The plan knows unsampled lengths only. A sample that overflows its row is not used.
+            if growth <= free[row]:
+                free[row] -= growth
+                sentences[index] = sampled
         return sentences
 
-    def padding_share(self) -> float:
-        """The share of an epoch's target positions that hold no token."""
-        plan = self._planned(0)
-        positions = sum(self.rows(batch.length) * batch.length for batch in plan)
-        tokens = sum(int(self.target_lengths[batch.pairs].sum()) for batch in plan)
-        return 1.0 - tokens / positions
 
-    def iterate(self, start: int) -> Iterator[Batch]:
-        """Batches from index `start` on, prepared ahead by one thread. Close it when done."""
-        options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
-        iterator = iter(grain.MapDataset.source(self).to_iter_dataset(options))
-        iterator.set_state({"next_index": start})
-        return iterator
+def evaluation_batches(
+    corpus: TokenCorpus, config: DataConfig, multiple: int = 1, pad_id: int = PAD_ID
+) -> Iterator[Batch]:
+    """Yield every pair once, batched by length.
 
-
-def in_order(corpus: Corpus, config: DataConfig, multiple: int = 1) -> Iterator[Batch]:
-    """Every pair once, for evaluation: pairs of like length together, padded with empty rows to a
-    multiple of so many.
+    Args:
+      corpus: tokenized pairs of any length.
+      config: lengths and token budget.
+      multiple: the number of rows is padded to a multiple of this, such as the number of devices.
+      pad_id: id of padding.
     """
-    rounded = np.array([config.bucket(int(length)) for length in corpus.longer])
-    for length in np.unique(rounded):
+    buckets = np.array([config.bucket(int(length)) for length in corpus.max_lengths])
+    for length in np.unique(buckets):
         rows = max(config.tokens_per_batch // length, 1)
         if rows > config.row_multiple:
             rows = rows // config.row_multiple * config.row_multiple
         rows = -(-rows // multiple) * multiple
-        members = np.flatnonzero(rounded == length)
+        members = np.flatnonzero(buckets == length)
         for start in range(0, len(members), rows):
             pairs = members[start : start + rows]
             shape = (int(rows), int(length))
-            yield Batch(corpus.source.padded(pairs, shape), corpus.target.padded(pairs, shape))
+            yield Batch(
+                corpus.source.padded(pairs, shape, pad_id),
+                corpus.target.padded(pairs, shape, pad_id),
+            )
 
 
-def _joined(arrays: list[np.ndarray]) -> np.ndarray:
-    """One array is not copied: it may be ten million long."""
+def _concatenate(arrays: list[np.ndarray]) -> np.ndarray:
+    """Concatenate without copying a single array, which may be ten million long."""
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sentence pairs that are read piece by piece, so that a corpus of any size needs little memory."""
+"""Sentence pairs read in chunks, so that a corpus of any size needs little memory."""
 
 import abc
 import dataclasses
@@ -9,85 +9,85 @@ from typing import Any
 from transformer.errors import InputError
 
 
-class Pairs(abc.ABC):
-    """The pairs of one split, in the order of the corpus. Pair 0 is the first."""
+class SentencePairs(abc.ABC):
+    """The sentence pairs of one split, in corpus order, numbered from 0."""
 
     name: str
-    """What messages call it."""
+    """The corpus and split, for messages."""
     languages: tuple[str, str] | None = None
-    """Of source and target, where the corpus names them."""
+    """Source and target language, if the corpus names them."""
 
     @abc.abstractmethod
     def chunks(self, size: int = 10_000) -> Iterator[tuple[list[str], list[str]]]:
-        """Sources and targets from the first pair on, at most `size` of each at a time.
+        """Yield sources and targets, at most `size` pairs at a time.
 
         Raises:
-          InputError: where the corpus cannot be read, with its place.
+          InputError: when the corpus cannot be read, with the location.
         """
 
     @abc.abstractmethod
     def count(self) -> int:
-        """How many pairs there are.
+        """Count the pairs.
 
         Raises:
-          InputError: when source and target do not have equally many.
+          InputError: when the numbers of sources and targets differ.
         """
 
     @abc.abstractmethod
-    def place(self, index: int) -> tuple[str, str]:
-        """Where source and target of a pair stand: ``file:line``, or the record of a dataset."""
+    def location(self, index: int) -> tuple[str, str]:
+        """``file:line`` or dataset record of the source and of the target of a pair."""
 
     @abc.abstractmethod
     def identity(self) -> str:
-        """A text that changes when the pairs change."""
+        """A string that changes when the pairs change; part of the token cache's key."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Backward(Pairs):
-    """Pairs whose source and target change places."""
+class Backward(SentencePairs):
+    """Sentence pairs with source and target swapped."""
 
-    forward: Pairs
+    forward: SentencePairs
 
     @property
     def name(self) -> str:
-        """Of the corpus itself."""
+        """The name of the forward corpus."""
         return self.forward.name
 
     @property
     def languages(self) -> tuple[str, str] | None:
-        """Of the new source and target."""
+        """Source and target language after the swap."""
         return self.forward.languages and self.forward.languages[::-1]
 
     def chunks(self, size: int = 10_000) -> Iterator[tuple[list[str], list[str]]]:
-        """As `Pairs.chunks`."""
+        """See `SentencePairs.chunks`."""
         for sources, targets in self.forward.chunks(size):
             yield targets, sources
 
     def count(self) -> int:
-        """As `Pairs.count`."""
+        """See `SentencePairs.count`."""
         return self.forward.count()
 
-    def place(self, index: int) -> tuple[str, str]:
-        """As `Pairs.place`."""
-        return self.forward.place(index)[::-1]
+    def location(self, index: int) -> tuple[str, str]:
+        """See `SentencePairs.location`."""
+        return self.forward.location(index)[::-1]
 
     def identity(self) -> str:
-        """As `Pairs.identity`."""
+        """See `SentencePairs.identity`."""
         return f"backward {self.forward.identity()}"
 
 
 @dataclasses.dataclass(frozen=True)
-class Records(Pairs):
-    """Pairs of a TFDS dataset."""
+class Records(SentencePairs):
+    """Sentence pairs of a TFDS data source."""
 
     dataset: str
     """``name/config``."""
     version: str
     split: str
     records: Sequence[dict[str, Any]]
-    """What ``as_data_source`` gave."""
+    """The result of ``as_data_source``."""
     features: tuple[str, str]
-    """The names of the source's and the target's text in a record."""
+    """The features that hold the source and the target text."""
     languages: tuple[str, str] | None = None
 
     @property
@@ -96,59 +96,59 @@ class Records(Pairs):
         return f"{self.dataset} {self.split}"
 
     def chunks(self, size: int = 10_000) -> Iterator[tuple[list[str], list[str]]]:
-        """As `Pairs.chunks`."""
+        """See `SentencePairs.chunks`."""
         for start in range(0, len(self.records), size):
             indices = range(start, min(start + size, len(self.records)))
-            # Together: record by record takes twice as long.
+            # Reading record by record takes twice as long.
             examples = list(zip(indices, self.records.__getitems__(indices), strict=True))
             source, target = (
-                [self._text(index, example[feature]) for index, example in examples]
+                [self._decode(index, example[feature]) for index, example in examples]
                 for feature in self.features
             )
             yield source, target
 
     def count(self) -> int:
-        """As `Pairs.count`."""
+        """See `SentencePairs.count`."""
         return len(self.records)
 
-    def place(self, index: int) -> tuple[str, str]:
-        """As `Pairs.place`; records count from 0."""
+    def location(self, index: int) -> tuple[str, str]:
+        """See `SentencePairs.location`; records are numbered from 0."""
         return f"{self.name} record {index}", f"{self.name} record {index}"
 
     def identity(self) -> str:
-        """As `Pairs.identity`."""
+        """See `SentencePairs.identity`."""
         return f"tfds {self.dataset} {self.version} {self.split} {'-'.join(self.features)}"
 
-    def _text(self, index: int, data: bytes | str) -> str:
+    def _decode(self, index: int, data: bytes | str) -> str:
         if isinstance(data, str):
             return data
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise InputError(
-                f"{self.place(index)[0]}: byte 0x{data[error.start]:02x} is not UTF-8"
+                f"{self.location(index)[0]}: byte 0x{data[error.start]:02x} is not UTF-8"
             ) from None
 
 
-def directed(pairs: Pairs, direction: str) -> Pairs:
-    """The pairs in the direction that ``data.direction`` asks for.
+def in_direction(pairs: SentencePairs, direction: str) -> SentencePairs:
+    """Return the pairs in the direction of ``data.direction``.
 
     Raises:
-      InputError: as `is_backward`.
+      InputError: see `is_backward`.
     """
     return Backward(pairs) if is_backward(pairs.name, pairs.languages, direction) else pairs
 
 
 def is_backward(name: str, languages: tuple[str, str] | None, direction: str) -> bool:
-    """Whether source and target of a corpus change places.
+    """Whether a direction swaps source and target of a corpus.
 
     Args:
-      name: of the corpus, for messages.
-      languages: of its source and target, where it names them.
-      direction: ``forward``, ``backward``, or the two languages as in ``en-de``.
+      name: name of the corpus, for messages.
+      languages: its source and target language, if it names them.
+      direction: ``forward``, ``backward``, or two languages such as ``en-de``.
 
     Raises:
-      InputError: when the corpus does not have these languages, or does not name any.
+      InputError: when the corpus names no languages, or others.
     """
     if direction in ("forward", "backward"):
         return direction == "backward"

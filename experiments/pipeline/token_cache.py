@@ -1,283 +1,229 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Corpora tokenized once, into files that every later start maps into memory.
+"""Cache of tokenized corpora: each is tokenized once and memory-mapped on every later start.
 
-A corpus is a folder of flat arrays, named after a digest of the vocabulary and of the identity of
-the pairs: ``source.ids``, ``source.offsets``, ``target.ids``, ``target.offsets``, and ``meta.json``
-with their sizes. It is written under another name and renamed when it is whole. Neither making nor
-reading one needs memory that grows with the corpus, but for 4 bytes a sentence.
+A cached corpus is a folder named after a digest of the vocabularies and of the identity of the
+sentence pairs. It holds flat arrays (``source.ids``, ``source.offsets``, ``target.ids``,
+``target.offsets``) and ``meta.json`` with their sizes. It is written under another name and renamed
+when it is complete. Writing and reading need no memory that grows with the corpus, apart from
+4 bytes a sentence.
 """
 
-import collections
 import contextlib
 import hashlib
 import json
 import logging
 import os
 import pathlib
-import pickle
 import shutil
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from typing import BinaryIO
 
 import numpy as np
 
 from experiments import file_lock
-from experiments.pipeline import tokenizing
-from experiments.pipeline.pairs import Pairs
-from experiments.pipeline.token_corpus import Corpus, Side
+from experiments.pipeline.pairs import SentencePairs
+from experiments.pipeline.token_corpus import TokenCorpus, TokenSequences
 from transformer.errors import InputError
-from transformer.text.tokenizer import Tokenizer
+from transformer.text.tokenizer import Tokenizer, Vocabularies
 
 logger = logging.getLogger(__name__)
 
 META = "meta.json"
 FORMAT = 1
-"""Of the files; another one makes another digest."""
-PIECE = 10_000
-"""Pairs that are tokenized together."""
-WORTH_PROCESSES = 5 * PIECE
-"""A corpus of fewer pairs is tokenized before other processes have started."""
+"""Version of the files; part of the digest."""
+CHUNK = 10_000
+"""Sentence pairs tokenized at a time."""
 
 _OFFSETS = np.dtype(np.int64)
 _SIDES = ("source", "target")
 _DAMAGE = (OSError, ValueError, KeyError, TypeError)
-"""What reading damaged files raises."""
+"""Exceptions that reading damaged files can raise."""
 
 
-def cores() -> int:
-    """How many this program may use."""
+def available_cores() -> int:
+    """Count the CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def tokenized(
-    pairs: Pairs, tokenizer: Tokenizer, folder: pathlib.Path, processes: int | None
-) -> Corpus:
-    """The tokenized corpus, mapped from `folder` if it is there, otherwise made there first.
+def load_or_tokenize(
+    pairs: SentencePairs,
+    vocabularies: Vocabularies,
+    folder: pathlib.Path,
+    threads: int | None = None,
+) -> TokenCorpus:
+    """Memory-map the tokenized corpus from `folder`; tokenize it first if it is not there.
 
-    A pair keeps its index. A side of nothing but white space is the end token alone, which
-    `Corpus.usable` tells.
+    Pairs keep their index. A side of white space only becomes EOS alone, which
+    `TokenCorpus.nonempty` marks.
 
     Args:
-      pairs: the corpus as text.
-      tokenizer: its vocabulary.
-      folder: of the cache; made if missing. Several runs may share it.
-      processes: how many tokenize a large corpus; one for each core unless given.
+      pairs: sentence pairs as text.
+      vocabularies: tokenizers of source and target.
+      folder: folder of the cache, created if missing. Several runs may share it.
+      threads: number of threads that tokenize; default: one per core.
 
     Raises:
-      InputError: when the pairs cannot be read, or the folder cannot be written.
+      InputError: when the pairs cannot be read or the folder cannot be written.
     """
-    home = folder / _digest(pairs, tokenizer)
+    home = folder / _digest(pairs, vocabularies)
     with contextlib.suppress(*_DAMAGE):
-        return _opened(home)
+        return _open(home)
     waiting = f"waiting for another run that tokenizes into {folder}"
-    with _writable(folder), file_lock.hold(folder, waiting):
-        for left_half_done in folder.glob("*.partial"):
-            shutil.rmtree(left_half_done)
-        # Another run may have made it while this one waited.
+    with _write_errors(folder), file_lock.hold(folder, waiting):
+        for interrupted in folder.glob("*.partial"):
+            shutil.rmtree(interrupted)
+        # Another run may have written it while this one waited for the lock.
         if home.exists():
             try:
-                return _opened(home)
+                return _open(home)
             except _DAMAGE as problem:
-                logger.warning("%s is damaged (%s); its corpus is tokenized again", home, problem)
+                logger.warning("%s is damaged (%s); tokenizing its corpus again", home, problem)
         partial = home.with_suffix(".partial")
         try:
             partial.mkdir()
-            _write(partial, pairs, tokenizer, processes)
+            _write(partial, pairs, vocabularies, threads or available_cores())
             shutil.rmtree(home, ignore_errors=True)
             partial.rename(home)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        return _opened(home)
+        return _open(home)
 
 
-def _digest(pairs: Pairs, tokenizer: Tokenizer) -> str:
-    vocabulary = hashlib.sha256(tokenizer.model).hexdigest()
+def _digest(pairs: SentencePairs, vocabularies: Vocabularies) -> str:
+    source, target = (hashlib.sha256(tokenizer.model).hexdigest() for tokenizer in vocabularies)
+    vocabulary = source if source == target else [source, target]
     key = json.dumps([FORMAT, vocabulary, pairs.identity()])
     return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
 @contextlib.contextmanager
-def _writable(folder: pathlib.Path) -> Iterator[None]:
-    """Turns what writing the cache raises into one message."""
+def _write_errors(folder: pathlib.Path) -> Iterator[None]:
+    """Turn errors of writing the cache into one InputError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
         reason = "it is a file" if folder.is_file() else error.strerror or error
         raise InputError(
-            f"the tokenized corpus cannot be kept in {folder}: {reason}; make room there, or name "
-            "another folder with --config.data.token_cache=FOLDER"
+            f"the tokenized corpus cannot be written to {folder}: {reason}; free space there, or "
+            "name another folder with --config.data.token_cache=FOLDER"
         ) from None
 
 
-def _opened(home: pathlib.Path) -> Corpus:
-    """Maps the files into memory.
+def _open(home: pathlib.Path) -> TokenCorpus:
+    """Memory-map the files.
 
     Raises:
-      one of `_DAMAGE`: when they are damaged or not there.
+      one of `_DAMAGE`: when they are damaged or missing.
     """
     meta = json.loads((home / META).read_bytes())
-    for name, size in meta["bytes"].items():
-        found = (home / name).stat().st_size if (home / name).exists() else 0
-        if found != size:
-            raise ValueError(f"{name} has {found} bytes in place of {size}")
-    kinds = {"ids": np.dtype(meta["type"]), "offsets": _OFFSETS}
+    for name, expected in meta["bytes"].items():
+        actual = (home / name).stat().st_size if (home / name).exists() else 0
+        if actual != expected:
+            raise ValueError(f"{name} has {actual} bytes instead of {expected}")
     source, target = (
-        Side(**{array: _mapped(home / f"{side}.{array}", kind) for array, kind in kinds.items()})
+        TokenSequences(
+            _memory_map(home / f"{side}.ids", np.dtype(meta["type"])),
+            _memory_map(home / f"{side}.offsets", _OFFSETS),
+        )
         for side in _SIDES
     )
-    return Corpus(source, target)
+    return TokenCorpus(source, target)
 
 
-def _mapped(path: pathlib.Path, kind: np.dtype) -> np.ndarray:
-    # Without NumPy's own class for such arrays, each access would be slower.
-    return np.asarray(np.memmap(path, kind, mode="r"))
+def _memory_map(path: pathlib.Path, dtype: np.dtype) -> np.ndarray:
+    # Indexing an np.memmap is slower than indexing a plain array on the same memory.
+    return np.asarray(np.memmap(path, dtype, mode="r"))
 
 
-def _write(folder: pathlib.Path, pairs: Pairs, tokenizer: Tokenizer, processes: int | None) -> None:
-    """Tokenizes the corpus into the files of a folder."""
+def _write(
+    folder: pathlib.Path,
+    pairs: SentencePairs,
+    vocabularies: Vocabularies,
+    threads: int,
+) -> None:
+    """Tokenize the corpus chunk by chunk into the files of a folder."""
     count = pairs.count()
     if not count:
-        raise InputError(f"{pairs.name} has no pairs")
+        raise InputError(f"{pairs.name} has no sentence pairs")
+    dtype = id_dtype(max(tokenizer.vocab_size for tokenizer in vocabularies))
     with contextlib.ExitStack() as stack:
-        files = {
-            f"{side}.{array}": stack.enter_context(open(folder / f"{side}.{array}", "wb"))
-            for side in _SIDES
-            for array in ("ids", "offsets")
-        }
-        ends = dict.fromkeys(_SIDES, 0)
-        for side in _SIDES:
-            files[f"{side}.offsets"].write(_OFFSETS.type(0).tobytes())
+        writers = [
+            _SideWriter(
+                tokenizer,
+                dtype,
+                stack.enter_context(open(folder / f"{side}.ids", "wb")),
+                stack.enter_context(open(folder / f"{side}.offsets", "wb")),
+            )
+            for side, tokenizer in zip(_SIDES, vocabularies, strict=True)
+        ]
         progress = _Progress(pairs.name, count)
-        for both in stack.enter_context(_pieces(pairs, tokenizer, processes, count)):
-            for side, (ids, lengths) in zip(_SIDES, both, strict=True):
-                offsets = ends[side] + np.cumsum(lengths, dtype=_OFFSETS)
-                ends[side] = offsets[-1]
-                files[f"{side}.ids"].write(ids.data)
-                files[f"{side}.offsets"].write(offsets.data)
-            progress.advance(len(lengths))
+        for chunk in pairs.chunks(CHUNK):
+            for writer, sentences in zip(writers, chunk, strict=True):
+                writer.write(sentences, threads)
+            progress.advance(len(chunk[0]))
         progress.finish()
-        sizes = {name: file.tell() for name, file in files.items()}
-    kind = tokenizing.smallest_type(tokenizer.vocab_size).name
-    meta = {"corpus": pairs.name, "pairs": count, "type": kind, "bytes": sizes}
+    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+    meta = {"corpus": pairs.name, "pairs": count, "type": dtype.name, "bytes": sizes}
     (folder / META).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
 
 
-@contextlib.contextmanager
-def _pieces(
-    pairs: Pairs, tokenizer: Tokenizer, processes: int | None, count: int
-) -> Iterator[Iterator[tuple[tokenizing.Ids, tokenizing.Ids]]]:
-    """The tokenized pieces of the corpus, in order."""
-    pieces = pairs.chunks(PIECE)
-    number = min(processes or cores(), -(-count // PIECE))
-    if number == 1 or count < WORTH_PROCESSES:
-        yield (tokenizing.ids_of(tokenizer.processor, piece) for piece in pieces)
-        return
-    workers = []
-    try:
-        for _ in range(number):
-            workers.append(_Worker())
-            workers[-1].send(tokenizer.processor)
-        yield _in_turn(workers, pieces)
-    finally:
-        for worker in workers:
-            worker.stop()
+def id_dtype(vocab_size: int) -> np.dtype:
+    """uint16 or int32, the smaller that holds every id of a vocabulary."""
+    return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.int32)
 
 
-def _in_turn(
-    workers: Sequence["_Worker"], pieces: Iterable[tokenizing.Piece]
-) -> Iterator[tuple[tokenizing.Ids, tokenizing.Ids]]:
-    """Hands out the pieces, one at a time to each worker, and takes the results in that order."""
-    idle, busy = collections.deque(workers), collections.deque()
-    for piece in pieces:
-        result = None
-        if not idle:
-            idle.append(busy.popleft())
-            result = idle[0].receive()
-        # The worker gets its next piece before its last result is written.
-        idle[0].send(piece)
-        busy.append(idle.popleft())
-        if result is not None:
-            yield result
-    for worker in busy:
-        yield worker.receive()
+class _SideWriter:
+    """Writes the ids and offsets of the sources or the targets."""
 
+    def __init__(self, tokenizer: Tokenizer, dtype: np.dtype, ids: BinaryIO, offsets: BinaryIO):
+        self._tokenizer, self._dtype = tokenizer, dtype
+        self._ids, self._offsets = ids, offsets
+        self._end = _OFFSETS.type(0)
+        self._offsets.write(self._end.tobytes())
 
-class _Worker:
-    """A process that runs `experiments.pipeline.tokenizing`."""
-
-    def __init__(self):
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", tokenizing.__file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            # Ctrl-C at the terminal is for this program, which then stops its workers.
-            process_group=0,
-        )
-
-    def send(self, value: Any) -> None:
-        """Gives it work; it must be idle, or each would wait for the other to read."""
-        with self._alive():
-            pickle.dump(value, self._process.stdin, pickle.HIGHEST_PROTOCOL)
-            self._process.stdin.flush()
-
-    def receive(self) -> tuple[tokenizing.Ids, tokenizing.Ids]:
-        """Waits for its result."""
-        with self._alive():
-            return pickle.load(self._process.stdout)
-
-    def stop(self) -> None:
-        """Ends it, whatever it does."""
-        self._process.kill()
-        self._process.communicate()
-
-    @contextlib.contextmanager
-    def _alive(self) -> Iterator[None]:
-        try:
-            yield
-        except (BrokenPipeError, EOFError, pickle.UnpicklingError):
-            status = self._process.wait()
-            raise InputError(
-                f"a process that tokenizes ended with status {status}"
-                + (", killed perhaps for want of memory" if status == -signal.SIGKILL else "")
-                + "; try again with --config.data.tokenizing_processes=1"
-            ) from None
+    def write(self, sentences: list[str], threads: int) -> None:
+        """Tokenize and append sentences; white space only counts as empty."""
+        stripped = ["" if sentence.isspace() else sentence for sentence in sentences]
+        ids, lengths = self._tokenizer.encode_flat(stripped, threads)
+        offsets = self._end + np.cumsum(lengths, dtype=_OFFSETS)
+        self._end = offsets[-1]
+        self._ids.write(ids.astype(self._dtype).data)
+        self._offsets.write(offsets.data)
 
 
 class _Progress:
-    """Lines on standard error, for a corpus that takes more than a few seconds."""
+    """Progress lines on stderr, for a corpus that takes more than a few seconds."""
 
     FIRST, EVERY = 3.0, 10.0
 
     def __init__(self, name: str, count: int):
         self._name, self._count, self._done = name, count, 0
-        self._began = time.monotonic()
-        self._due = self._began + self.FIRST
+        self._start = time.monotonic()
+        self._due = self._start + self.FIRST
 
     def advance(self, pairs: int) -> None:
-        """Counts pairs, and says how far it is when that is due."""
+        """Count tokenized pairs, and print a line when one is due."""
         self._done += pairs
         now = time.monotonic()
         if now >= self._due:
             self._due = now + self.EVERY
-            rate = self._done / (now - self._began)
-            _say(
-                f"tokenizing {self._name}: {self._done:,} of {self._count:,} pairs, {rate:,.0f} a "
-                f"second, {(self._count - self._done) / rate:,.0f} s left"
+            rate = self._done / (now - self._start)
+            _log(
+                f"tokenizing {self._name}: {self._done:,} of {self._count:,} pairs, {rate:,.0f} "
+                f"pairs/s, {(self._count - self._done) / rate:,.0f} s left"
             )
 
     def finish(self) -> None:
-        """Says that it is done, if it said anything before."""
-        seconds = time.monotonic() - self._began
-        if self._due > self._began + self.FIRST:
-            _say(f"tokenized {self._done:,} pairs in {seconds:,.0f} s; later starts read the cache")
+        """Print the total, if there was a progress line before."""
+        seconds = time.monotonic() - self._start
+        if self._due > self._start + self.FIRST:
+            _log(f"tokenized {self._done:,} pairs in {seconds:,.0f} s; later starts read the cache")
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

@@ -39,7 +39,7 @@ class System:
     name: str
     """Its workdir or file."""
     translations: list[str]
-    own_metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    corpus_metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """What the dataset measures of its own."""
 
 
@@ -104,7 +104,7 @@ def compare(
     kind = {"bleu_tokenize": bleu_tokenize, "bleu_lowercase": bleu_lowercase}
     first, second = texts = [system.translations for system in systems]
     scores = [
-        {**corpus_scores(system.translations, references, **kind), **system.own_metrics}
+        {**corpus_scores(system.translations, references, **kind), **system.corpus_metrics}
         for system in systems
     ]
     by_length = []

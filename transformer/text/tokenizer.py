@@ -7,8 +7,9 @@ Text goes in and comes out as it is: no lower-casing, no normalisation, no pre-t
 import io
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import NamedTuple
 
+import numpy as np
 from etils import epath
 
 from transformer import paths
@@ -112,14 +113,28 @@ class Tokenizer:
         """V."""
         return self._processor.vocab_size()
 
-    @property
-    def processor(self) -> Any:
-        """SentencePiece's own object, which other processes can use without this package."""
-        return self._processor
-
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Token ids of each sentence, the end token last."""
         return [[*ids, EOS_ID] for ids in self._processor.encode(list(sentences))]
+
+    def encode_flat(
+        self, sentences: Sequence[str], threads: int = 1
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Encode many sentences into one array.
+
+        Args:
+          sentences: texts.
+          threads: number of SentencePiece threads; the result does not depend on it.
+
+        Returns:
+          int32 ids of all sentences, one after the other with EOS after each, and the int32 length
+          of each sentence, EOS included.
+        """
+        rows = self._processor.encode(
+            list(sentences), add_eos=True, num_threads=threads, return_type="numpy"
+        )
+        lengths = np.fromiter(map(len, rows), np.int32, len(rows))
+        return np.concatenate([np.empty(0, np.int32), *rows]), lengths
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of a row of ids, up to the end token."""
@@ -149,6 +164,18 @@ class Tokenizer:
         """The most probable ways to cut a word, given as ids, the best first; unigram only."""
         text = "".join(self.pieces(word)).removeprefix(WORD_BEGIN)
         return [list(ids) for ids in self._processor.nbest_encode(text, nbest_size=most)]
+
+
+class Vocabularies(NamedTuple):
+    """The tokenizers of source and target; one object if they share a vocabulary."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    @classmethod
+    def shared(cls, tokenizer: Tokenizer) -> "Vocabularies":
+        """One tokenizer for both sides."""
+        return cls(tokenizer, tokenizer)
 
 
 def _vocabulary_problem(vocab_size: int, message: str) -> str:

@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any translation corpus of TFDS can be named, without TensorFlow; what cannot be read says why."""
+"""Any TFDS translation corpus can be read by name without TensorFlow, or the error says why."""
 
+import functools
+import gzip
+import http.server
 import importlib.util
 import io
 import pathlib
 import sys
 import tarfile
-import time
+import threading
+import urllib.error
+import urllib.request
 
 import pytest
 import requests
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import registered
-from tensorflow_datasets.core.download import downloader
 from tensorflow_datasets.testing import mocking
 
 from experiments.corpora import registry, tfds_corpora
@@ -23,42 +27,43 @@ ENGLISH, PORTUGUESE = ["one", "two", "three"], ["um", "dois", "três"]
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    """Nothing is read from the user's cache folder or written to it."""
+def separate_cache(tmp_path, monkeypatch):
+    """A user cache folder for this test alone."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @pytest.fixture
-def invented(monkeypatch):
-    """TFDS with five invented pairs in every dataset."""
+def mocked(monkeypatch):
+    """TFDS with five generated pairs in every dataset."""
     # The mock of __getitems__ is called without `self`, with which it was written.
     items = mocking._getitems
     monkeypatch.setattr(
         mocking, "_getitems", lambda keys, generator: items(None, keys, generator=generator)
     )
+    monkeypatch.setattr(tfds_corpora, "_require_network", lambda *_: None)
     with tfds.testing.mock_data(num_examples=5, policy=tfds.testing.MockPolicy.USE_CODE):
         yield
 
 
 @pytest.fixture
-def brought(monkeypatch):
-    """Makes a builder one of those that TFDS brings."""
+def add_to_tfds(monkeypatch):
+    """A function that adds a builder to those of TFDS."""
 
-    def bring(builder):
+    def add(builder):
         monkeypatch.setitem(registered._DATASET_REGISTRY, builder.name, builder)
         return builder
 
-    return bring
+    return add
 
 
 def named(dataset, split="train", **fields):
     """The pairs of a dataset."""
-    return registry.text_pairs(DataConfig(dataset=dataset, **fields), split)
+    return registry.sentence_pairs(DataConfig(dataset=dataset, **fields), split)
 
 
 class TwoLanguages(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """A builder like those of TFDS, but for where it gets its files."""
+    """A builder like those of TFDS, without files."""
 
     VERSION = tfds.core.Version("1.2.3")
     name = "two_languages"
@@ -93,7 +98,7 @@ class TwoLanguages(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         ("tatoeba/tatoeba_de", None),
     ],
 )
-def test_the_translation_corpora_of_tfds_are_read_as_pairs(invented, dataset, languages):
+def test_the_translation_corpora_of_tfds_are_read_as_pairs(mocked, dataset, languages):
     pairs = named(dataset)
     assert pairs.languages == languages
     assert pairs.count() == 5
@@ -101,26 +106,26 @@ def test_the_translation_corpora_of_tfds_are_read_as_pairs(invented, dataset, la
     assert len(sources) == len(targets) == 5
     assert all(isinstance(line, str) and line for line in sources + targets)
     assert sources != targets
-    assert pairs.place(3)[0] == f"{dataset} train record 3"
+    assert pairs.location(3)[0] == f"{dataset} train record 3"
 
 
 @pytest.mark.parametrize("direction", ["backward", "en-de"])
-def test_the_direction_is_a_field(invented, direction):
+def test_data_direction_swaps_source_and_target(mocked, direction):
     dataset = "wmt14_translate/de-en"
     forward = registry.load(DataConfig(dataset=dataset, direction="de-en"), "validation")
     backward = registry.load(DataConfig(dataset=dataset, direction=direction), "validation")
     assert forward == registry.load(DataConfig(dataset=dataset), "validation")
     assert (backward.sources, backward.targets) == (forward.targets, forward.sources)
-    assert backward.own_metrics(backward.targets) == {}
+    assert backward.corpus_metrics(backward.targets) == {}
 
 
-def test_a_language_that_the_corpus_has_not_is_refused_before_a_download(capsys):
+def test_a_language_that_the_corpus_lacks_is_refused_before_a_download(capsys):
     with pytest.raises(InputError, match="are de and en; use 'de-en' or 'en-de'"):
         named("wmt14_translate/de-en", direction="fr-en")
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_mixture_may_name_datasets_of_tfds(invented):
+def test_a_mixture_may_name_tfds_datasets(mocked):
     data = DataConfig(mixture=("2*wmt14_translate/de-en", "para_crawl/ende"), direction="en-de")
     [(two, wmt), (one, crawl)] = registry.training_corpora(data)
     assert (two, one) == (2.0, 1.0)
@@ -128,8 +133,8 @@ def test_a_mixture_may_name_datasets_of_tfds(invented):
 
 
 @pytest.mark.parametrize("dataset", ["ted_multi_translate", "mnist"])
-def test_a_dataset_without_pairs_of_sentences_is_refused_with_what_it_has(invented, dataset):
-    with pytest.raises(InputError, match="does not hold pairs of sentences .its features are"):
+def test_a_dataset_without_sentence_pairs_is_refused_with_its_features(mocked, dataset):
+    with pytest.raises(InputError, match="does not hold sentence pairs .its features are"):
         named(dataset)
 
 
@@ -141,19 +146,19 @@ def test_an_unknown_dataset_is_refused_with_the_nearest():
 
 
 @pytest.mark.parametrize("dataset", ["wmt14_translate", "wmt14_translate/en-de"])
-def test_an_unknown_or_missing_config_is_refused_with_those_there_are(dataset):
+def test_an_unknown_or_missing_config_is_refused_with_the_known_ones(dataset):
     with pytest.raises(InputError, match="one of cs-en, de-en, fr-en, hi-en, ru-en") as raised:
         named(dataset)
     assert "data.direction" in str(raised.value)
 
 
-def test_a_prepared_corpus_is_read_in_order_and_prepared_once(brought, capsys):
-    brought(TwoLanguages)
+def test_a_prepared_corpus_is_read_in_order_and_prepared_once(add_to_tfds, capsys):
+    add_to_tfds(TwoLanguages)
     pairs = named("two_languages")
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("preparing two_languages (once, into ")
-    # TFDS shuffles what it writes; both sides alike, and always in the same way.
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("preparing two_languages (once, into ")
+    # TFDS shuffles the examples that it writes, by a fixed seed.
     [(sources, targets)] = pairs.chunks()
     assert set(zip(targets, sources, strict=True)) == set(zip(ENGLISH, PORTUGUESE, strict=True))
     assert pairs.identity() == "tfds two_languages 1.2.3 train pt-en"
@@ -161,42 +166,56 @@ def test_a_prepared_corpus_is_read_in_order_and_prepared_once(brought, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_split_that_the_corpus_has_not_is_refused_with_those_it_has(brought):
-    brought(TwoLanguages)
+def test_a_split_that_the_corpus_lacks_is_refused_with_the_known_ones(add_to_tfds):
+    add_to_tfds(TwoLanguages)
     with pytest.raises(InputError, match="has no split 'validation'; it has train, test"):
         named("two_languages", "validation")
 
 
-def test_archives_are_unpacked_without_tensorflow(brought, tmp_path):
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """A folder, and its URL on a local server."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
+    monkeypatch.setattr(http.server.SimpleHTTPRequestHandler, "log_message", lambda *_: None)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield folder, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_downloaded_archives_are_unpacked_without_tensorflow(add_to_tfds, served, tmp_path):
+    """One tar file and one compressed file, which the builder asks for one after the other."""
     assert importlib.util.find_spec("tensorflow") is None, "otherwise this shows nothing"
-    archive = tmp_path / "texts.tar.gz"
-    with tarfile.open(archive, "w:gz") as tar:
-        for name, rows in (("en", ENGLISH), ("pt", PORTUGUESE)):
-            data = "\n".join(rows).encode()
-            member = tarfile.TarInfo(f"texts/train.{name}")
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
+    folder, url = served
+    (tmp_path / "train.en").write_text("\n".join(ENGLISH))
+    with tarfile.open(folder / "english.tar.gz", "w:gz") as tar:
+        tar.add(tmp_path / "train.en", "texts/train.en")
+    (folder / "portuguese.gz").write_bytes(gzip.compress("\n".join(PORTUGUESE).encode()))
 
     class Unpacked(TwoLanguages, skip_registration=True):
         name = "unpacked"
 
         def _split_generators(self, dl_manager):
-            folder = pathlib.Path(dl_manager.extract(archive)) / "texts"
-            return {"train": self._generate_examples(folder)}
+            english = dl_manager.download_and_extract(f"{url}/english.tar.gz")
+            portuguese = dl_manager.download_and_extract(f"{url}/portuguese.gz")
+            return {"train": self._generate_examples(english, portuguese)}
 
-        def _generate_examples(self, folder):
-            texts = {name: (folder / f"train.{name}").read_text() for name in ("en", "pt")}
-            rows = [text.split("\n") for text in texts.values()]
-            for index, pair in enumerate(zip(*rows, strict=True)):
-                yield index, dict(zip(texts, pair, strict=True))
+        def _generate_examples(self, english, portuguese):
+            texts = (pathlib.Path(english) / "texts" / "train.en"), pathlib.Path(portuguese)
+            rows = [text.read_text().split("\n") for text in texts]
+            for index, (en, pt) in enumerate(zip(*rows, strict=True)):
+                yield index, {"en": en, "pt": pt}
 
-    brought(Unpacked)
+    add_to_tfds(Unpacked)
     [(sources, targets)] = named("unpacked").chunks()
     assert set(zip(targets, sources, strict=True)) == set(zip(ENGLISH, PORTUGUESE, strict=True))
     assert "tensorflow" not in sys.modules
 
 
-def test_a_builder_that_needs_tensorflow_names_the_extra(brought, capsys):
+def test_a_builder_that_needs_tensorflow_names_the_extra(add_to_tfds, capsys):
     class Needy(TwoLanguages, skip_registration=True):
         name = "needy"
 
@@ -205,37 +224,50 @@ def test_a_builder_that_needs_tensorflow_names_the_extra(brought, capsys):
 
             yield
 
-    brought(Needy)
+    add_to_tfds(Needy)
     with pytest.raises(InputError, match=r"pip install 'attention-transformer\[wmt\]'"):
         named("needy")
     assert capsys.readouterr().out == ""
 
 
-def test_whatever_else_a_builder_raises_is_one_message(brought):
+def test_any_other_exception_of_a_builder_is_one_message(add_to_tfds):
     class Manual(TwoLanguages, skip_registration=True):
         name = "manual"
 
         def _split_generators(self, dl_manager):
             raise AssertionError("put the files\n   into the folder 'manual'")
 
-    brought(Manual)
+    add_to_tfds(Manual)
     with pytest.raises(
         InputError, match="manual could not be prepared: put the files into the folder 'manual'$"
     ):
         named("manual")
 
 
-def test_a_host_that_cannot_be_reached_is_one_message_within_seconds(monkeypatch, capsys):
-    def refused(session, url, **options):
-        assert options["timeout"] == tfds_corpora.TIMEOUTS
-        assert session.get_adapter(url).max_retries.total == 1
-        raise requests.ConnectionError("no way", request=requests.Request("GET", url))
+def test_a_dataset_whose_hosts_do_not_answer_is_refused_before_tfds_retries(monkeypatch, capsys):
+    def unreachable(request, timeout):
+        assert timeout == tfds_corpora.TIMEOUT
+        raise urllib.error.URLError("no route")
 
-    monkeypatch.setattr(requests.Session, "get", refused)
-    began = time.monotonic()
+    monkeypatch.setattr(urllib.request, "urlopen", unreachable)
+    monkeypatch.setattr(requests.Session, "get", None)
     with pytest.raises(InputError, match="no answer from http://.*qi18naacl") as raised:
         named("ted_hrlr_translate/pt_to_en")
-    assert time.monotonic() - began < 5
     assert "\n" not in str(raised.value)
     assert capsys.readouterr().out == ""
-    assert downloader.MAX_RETRIES > 1, "TFDS is left as it was"
+
+
+@pytest.mark.parametrize("answer", ["ok", "error"])
+def test_any_answer_of_a_host_lets_tfds_download(monkeypatch, answer):
+    def answered(request, timeout):
+        if answer == "error":
+            raise urllib.error.HTTPError(request.full_url, 405, "no HEAD here", {}, None)
+        return io.BytesIO()
+
+    def refused(session, url, **options):
+        raise requests.ConnectionError("no way", request=requests.Request("GET", url))
+
+    monkeypatch.setattr(urllib.request, "urlopen", answered)
+    monkeypatch.setattr(requests.Session, "get", refused)
+    with pytest.raises(InputError, match="no answer from http://.*qi18naacl"):
+        named("ted_hrlr_translate/pt_to_en")
