@@ -26,7 +26,7 @@ from experiments.reports.evaluation_report import Evaluation, evaluation_page
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
-from transformer.decoding.beam_search import search_limits
+from transformer.decoding.beam_search import output_length_limits
 from transformer.errors import InputError
 from transformer.text.metrics import corpus_scores, require_tokenization
 from transformer.translator import Translation, Translator
@@ -130,7 +130,7 @@ def _cut(
     config = translator.config
     lengths = [len(ids) for ids in translator.tokenizer.encode(sources)]
     read = [min(length, config.data.max_length) for length in lengths]
-    limits = search_limits(jnp.asarray(read), config.decode).tolist()
+    limits = output_length_limits(jnp.asarray(read), config.decode).tolist()
     return (
         [row for row, length in enumerate(lengths) if length > config.data.max_length],
         [row for row, result in enumerate(results) if len(result.tokens) >= limits[row]],

@@ -213,11 +213,11 @@ def loss(p, config, source, target, smoothing, mass):
     return loss_sums(logits(p, config, source, target_in), target, smoothing, mass)[0]
 
 
-# Decoding, from scratch for every prefix: paper 6.1.
+# Decoding without a cache: paper 6.1.
 
 
 def next_words(p, config, source):
-    """The function from a prefix to the log-probability of every next word, for one sentence."""
+    """A function from prefix to the log-probability of every next word, for one sentence."""
     memory = encode(p, config, source)
 
     def log_probs(prefix):
@@ -227,17 +227,14 @@ def next_words(p, config, source):
 
 
 def penalty_of(length, penalty, alpha):
-    """What log P is divided by."""
+    """The divisor of log P."""
     if penalty == "none":
         return 1.0
     return ((5 + length) / 6 if penalty == "gnmt" else length) ** alpha
 
 
 def followers(log_probs, prefix, limit, min_length=0, block_ngrams=None, forced=()):
-    """(word, log p) of all that may follow, by the head of `transformer.decoding.constraints`.
-
-    Without rules: all words, and only the end token where it would be the last.
-    """
+    """(word, log p) of the words that may follow, as specified by `decoding.constraints`."""
     row = log_probs(prefix)
     words = [w for w in range(len(row)) if w > BOS]
     if block_ngrams is not None:
@@ -252,7 +249,7 @@ def followers(log_probs, prefix, limit, min_length=0, block_ngrams=None, forced=
 
 
 def comes_again(words, size):
-    """Whether the last n-gram of `size` words is there earlier too."""
+    """Whether the last n-gram of `size` words occurs earlier, too."""
     earlier = [words[i : i + size] for i in range(len(words) - size)]
     return words[len(words) - size :] in earlier
 
@@ -268,7 +265,7 @@ def greedy(log_probs, limit, **rules):
 
 
 def every_translation(log_probs, limit, prefix=(), total=0.0):
-    """(tokens, log P) of everything that ends with the end token within the limit."""
+    """(tokens, log P) of every translation within the limit."""
     for word, log_prob in followers(log_probs, prefix, limit):
         if word == EOS:
             yield (*prefix, EOS), total + log_prob
@@ -282,78 +279,78 @@ def best_of(translations, penalty, alpha):
     return sorted(scored, key=lambda entry: -entry[0])
 
 
-def beam(log_probs, limit, beams, results, penalty, alpha, **rules):
-    """What the text at the head of `transformer.decoding.beam_search` says, in plain Python.
+def beam(log_probs, limit, num_beams, num_results, penalty, alpha, **rules):
+    """Beam search as specified by the docstring of `decoding.beam_search`.
 
     Returns (score, log P, tokens) of the finished hypotheses, best first, and the number of steps.
     """
-    live, finished, length = [((), 0.0)], [], 0
+    active, finished, length = [((), 0.0)], [], 0
     while True:
         length += 1
         extensions = [
             ((*prefix, word), total + log_prob)
-            for prefix, total in live
+            for prefix, total in active
             for word, log_prob in followers(log_probs, prefix, limit, **rules)
         ]
         extensions.sort(key=lambda extension: -extension[1])
-        extensions = extensions[: 2 * beams]
-        ended = [extension for extension in extensions[:beams] if extension[0][-1] == EOS]
-        finished += ended
-        live = [extension for extension in extensions if extension[0][-1] != EOS][:beams]
+        extensions = extensions[: 2 * num_beams]
+        finished += [extension for extension in extensions[:num_beams] if extension[0][-1] == EOS]
+        active = [extension for extension in extensions if extension[0][-1] != EOS][:num_beams]
         ranked = best_of(finished, penalty, alpha)
-        if not live or length >= limit:
-            return ranked[:beams], length
-        now = max(total / penalty_of(length, penalty, alpha) for _, total in live)
-        if len(finished) >= beams and ranked[results - 1][0] >= now:
-            return ranked[:beams], length
-        hope = max(
+        if not active or length >= limit:
+            return ranked[:num_beams], length
+        best_active_score = max(total / penalty_of(length, penalty, alpha) for _, total in active)
+        if len(finished) >= num_beams and ranked[num_results - 1][0] >= best_active_score:
+            return ranked[:num_beams], length
+        best_possible_score = max(
             total / penalty_of(later, penalty, alpha)
-            for _, total in live
+            for _, total in active
             for later in range(length + 1, limit + 1)
         )
-        if len(ranked) >= results and ranked[results - 1][0] >= hope:
-            return ranked[:beams], length
+        if len(ranked) >= num_results and ranked[num_results - 1][0] >= best_possible_score:
+            return ranked[:num_beams], length
 
 
-def diverse_beam(log_probs, limit, beams, groups, diversity, results, penalty, alpha, **rules):
-    """What the same text says of diverse beam search, in plain Python; as `beam` returns it."""
-    share, length = beams // groups, 0
-    live = [[((), 0.0)] for _ in range(groups)]
-    finished, done = [[] for _ in range(groups)], [False] * groups
-    while not all(done):
+def diverse_beam(
+    log_probs, limit, num_beams, num_groups, diversity, num_results, penalty, alpha, **rules
+):
+    """Diverse beam search as specified by the same docstring; returns what `beam` returns."""
+    group_beams, length = num_beams // num_groups, 0
+    active = [[((), 0.0)] for _ in range(num_groups)]
+    finished, is_finished = [[] for _ in range(num_groups)], [False] * num_groups
+    while not all(is_finished):
         length += 1
-        taken = collections.Counter()
-        for group in range(groups):
+        chosen_counts = collections.Counter()
+        for group in range(num_groups):
             extensions = [
                 ((*prefix, word), total + log_prob)
-                for prefix, total in live[group]
+                for prefix, total in active[group]
                 for word, log_prob in followers(log_probs, prefix, limit, **rules)
             ]
-            extensions.sort(key=lambda e: -(e[1] - diversity * taken[e[0][-1]]))
-            extensions = extensions[: 2 * share]
-            if not done[group]:
-                finished[group] += [e for e in extensions[:share] if e[0][-1] == EOS]
-            live[group] = [e for e in extensions if e[0][-1] != EOS][:share]
-            for prefix, _ in live[group]:
-                taken[prefix[-1]] += 1
+            extensions.sort(key=lambda e: -(e[1] - diversity * chosen_counts[e[0][-1]]))
+            extensions = extensions[: 2 * group_beams]
+            if not is_finished[group]:
+                finished[group] += [e for e in extensions[:group_beams] if e[0][-1] == EOS]
+            active[group] = [e for e in extensions if e[0][-1] != EOS][:group_beams]
+            chosen_counts.update(prefix[-1] for prefix, _ in active[group])
             ranked = best_of(finished[group], penalty, alpha)
-            hope = max(
+            best_possible_score = max(
                 (
                     total / penalty_of(later, penalty, alpha)
-                    for _, total in live[group]
+                    for _, total in active[group]
                     for later in range(length + 1, limit + 1)
                 ),
                 default=-math.inf,
             )
-            now = max(
-                (total / penalty_of(length, penalty, alpha) for _, total in live[group]),
+            best_active_score = max(
+                (total / penalty_of(length, penalty, alpha) for _, total in active[group]),
                 default=-math.inf,
             )
-            wanted = min(results, share)
+            wanted = min(num_results, group_beams)
             last = ranked[wanted - 1][0] if len(ranked) >= wanted else -math.inf
-            enough = len(ranked) >= share and last >= now
-            done[group] |= enough or last >= hope or length >= limit
-    best = [entry for group in finished for entry in best_of(group, penalty, alpha)[:share]]
+            enough = len(ranked) >= group_beams and last >= best_active_score
+            is_finished[group] |= enough or last >= best_possible_score or length >= limit
+    best = [entry for group in finished for entry in best_of(group, penalty, alpha)[:group_beams]]
     return sorted(best, key=lambda entry: -entry[0]), length
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Beam search over tables of probabilities: by hand, by brute force, and as its own text says."""
+"""Beam search over tables of logits: by hand, by brute force, and against its specification."""
 
 import functools
 import math
@@ -11,39 +11,44 @@ import oracle
 import pytest
 
 from transformer.config import DecodeConfig
-from transformer.decoding.beam_search import NEVER, beam_search, length_penalty, search_limits
+from transformer.decoding.beam_search import (
+    NEG_INF,
+    beam_search,
+    length_penalty,
+    output_length_limits,
+)
 from transformer.decoding.constraints import Constraints
-from transformer.decoding.decode_loop import LEAST
+from transformer.decoding.decode_loop import MIN_BATCH_TO_SHRINK
 from transformer.errors import InputError
 
 EOS, A, B, C = 2, 3, 4, 5
 
 
 def node(prefix, vocabulary):
-    """The row of a table that belongs to a prefix."""
+    """Row of a table for a prefix."""
     state = 0
     for word in prefix:
         state = state * vocabulary + word + 1
     return state
 
 
-def random_tables(seed, rows, vocabulary, depth, scale=1.5):
-    """Logits of every next word after every prefix of every sentence, [B, prefixes, V]."""
+def random_tables(seed, sentences, vocabulary, depth, scale=1.5):
+    """Logits of every next word after every prefix of every sentence, `[B, prefixes, V]`."""
     prefixes = sum(vocabulary**length for length in range(depth))
-    logits = np.random.default_rng(seed).standard_normal((rows, prefixes, vocabulary)) * scale
-    logits[..., :2] += 3.0  # padding and start are tempting, and forbidden
+    logits = np.random.default_rng(seed).standard_normal((sentences, prefixes, vocabulary)) * scale
+    logits[..., :2] += 3.0  # padding and BOS are probable, and forbidden
     return logits.astype(np.float32)
 
 
 STATIC = (
-    *("beams", "max_length", "results", "penalty", "alpha", "groups", "diversity", "on_step"),
-    "retire",
+    *("num_beams", "max_length", "num_results", "penalty", "alpha", "num_groups", "diversity"),
+    *("on_step", "shrink"),
 )
 
 
 @functools.partial(jax.jit, static_argnames=STATIC)
-def search(tables, limits, *, beams, max_length, on_step=None, retire=False, **options):
-    """`beam_search` over tables; its cache has them and the prefix that each beam has read."""
+def search(tables, limits, *, num_beams, max_length, on_step=None, shrink=False, **options):
+    """`beam_search` over tables; the cache holds the tables and the prefix read by each beam."""
     vocabulary = tables.shape[-1]
 
     def step(tokens, cache):
@@ -51,8 +56,8 @@ def search(tables, limits, *, beams, max_length, on_step=None, retire=False, **o
         if on_step is not None:
             jax.debug.callback(on_step)
         state = jnp.where(tokens == 1, 0, state * vocabulary + tokens + 1)
-        place = jnp.minimum(state, tables.shape[1] - 1)
-        return jnp.take_along_axis(tables, place[..., None], axis=1), (tables, state)
+        index = jnp.minimum(state, tables.shape[1] - 1)
+        return jnp.take_along_axis(tables, index[..., None], axis=1), (tables, state)
 
     def reorder(cache, parents):
         tables, state = cache
@@ -61,13 +66,13 @@ def search(tables, limits, *, beams, max_length, on_step=None, retire=False, **o
     def take(cache, sentences):
         return jax.tree.map(lambda leaf: leaf[sentences], cache)
 
-    cache = tables, jnp.zeros((tables.shape[0], beams), jnp.int32)
-    options |= {"beams": beams, "max_length": max_length, "take": take if retire else None}
+    cache = tables, jnp.zeros((tables.shape[0], num_beams), jnp.int32)
+    options |= {"num_beams": num_beams, "max_length": max_length, "take": take if shrink else None}
     return beam_search(step, reorder, cache, limits, **options)
 
 
 def log_probs_of(table):
-    """The oracle's view of one sentence's table."""
+    """One sentence's table as a function from prefix to log-probabilities, for the oracle."""
 
     def log_probs(prefix):
         return oracle.log_softmax(table[node(prefix, table.shape[-1])].astype(np.float64))
@@ -75,21 +80,21 @@ def log_probs_of(table):
     return log_probs
 
 
-def assert_found(found, row, expected):
-    """The row holds exactly these (score, log P, tokens), best first, and then empty places."""
+def assert_hypotheses(actual, row, expected):
+    """Sentence `row` has exactly these (score, log P, tokens), best first, then empty entries."""
     tokens, scores, log_probs = (
-        np.asarray(field[row]) for field in (found.tokens, found.scores, found.log_probs)
+        np.asarray(field[row]) for field in (actual.tokens, actual.scores, actual.log_probs)
     )
     for k, (score, log_prob, words) in enumerate(expected):
         assert tuple(tokens[k, : len(words)]) == tuple(words)
         assert not tokens[k, len(words) :].any()
         np.testing.assert_allclose(scores[k], score, rtol=1e-5)
         np.testing.assert_allclose(log_probs[k], log_prob, rtol=1e-5)
-    assert (scores[len(expected) :] == np.float32(NEVER)).all()
+    assert (scores[len(expected) :] == np.float32(NEG_INF)).all()
     assert not tokens[len(expected) :].any()
 
 
-# By hand: three words (end, a, b), at most three tokens.
+# By hand: three words (EOS, a, b), at most three tokens.
 
 HAND = {
     (): (0.1, 0.5, 0.4),
@@ -100,16 +105,16 @@ HAND = {
     (B, A): (0.1, 0.1, 0.8),
     (B, B): (0.1, 0.1, 0.8),
 }
-"""The probabilities of end, a and b after each prefix."""
+"""Probabilities of EOS, a and b after each prefix."""
 
 
 def by_hand(**options):
-    """The search over the table above, and how many steps it took."""
+    """Search the table above; also returns the number of steps."""
     table = np.full((1, 31, 5), -1e9, np.float32)
     for prefix, probabilities in HAND.items():
         table[0, node(prefix, 5), 2:] = np.log(probabilities)
     steps = []
-    found = search(
+    actual = search(
         jnp.asarray(table),
         jnp.array([3]),
         max_length=3,
@@ -118,84 +123,86 @@ def by_hand(**options):
         **options,
     )
     jax.effects_barrier()
-    return found, len(steps)
+    return actual, len(steps)
 
 
 def entry(probability, *words):
-    """One expected hypothesis where nothing is divided by a length."""
+    """One expected hypothesis without length penalty."""
     return math.log(probability), math.log(probability), words
 
 
-def test_one_beam_takes_the_likelier_word_and_is_led_astray():
-    """a (.5), a (.4), and at the limit the end (.5), though b end has .36."""
-    found, steps = by_hand(beams=1)
-    assert_found(found, 0, [entry(0.1, A, A, EOS)])
+def test_one_beam_chooses_the_most_probable_word_and_misses_the_best_translation():
+    """a (.5), a (.4), and at the limit EOS (.5), though "b EOS" has .36."""
+    actual, steps = by_hand(num_beams=1)
+    assert_hypotheses(actual, 0, [entry(0.1, A, A, EOS)])
     assert steps == 3
 
 
-def test_two_beams_find_the_best_and_look_no_further_than_their_two_best_extensions():
-    """Second step: b end .36, a a .2, a end .175: the last is third, so it does not finish."""
-    found, steps = by_hand(beams=2)
-    assert_found(found, 0, [entry(0.36, B, EOS), entry(0.1, A, A, EOS)])
+def test_two_beams_find_the_best_translation_and_finish_only_their_two_best_extensions():
+    """Second step: "b EOS" .36, "a a" .2, "a EOS" .175; the last is third, so not finished."""
+    actual, steps = by_hand(num_beams=2)
+    assert_hypotheses(actual, 0, [entry(0.36, B, EOS), entry(0.1, A, A, EOS)])
     assert steps == 3
 
 
-def test_for_one_result_two_beams_stop_when_nothing_can_beat_it():
-    """After two steps the best that lives has .2, which can only fall below .36."""
-    found, steps = by_hand(beams=2, results=1)
-    assert_found(found, 0, [entry(0.36, B, EOS)])
+def test_for_one_result_two_beams_stop_when_no_active_hypothesis_can_beat_it():
+    """After two steps the best active hypothesis has .2, which can only fall below .36."""
+    actual, steps = by_hand(num_beams=2, num_results=1)
+    assert_hypotheses(actual, 0, [entry(0.36, B, EOS)])
     assert steps == 2
 
 
-def test_three_beams_are_done_when_three_have_finished_and_none_that_lives_is_better():
-    """After two steps the three that finished have .36, .175 and .1; the best that lives has .2,
-    which is less than the first of them, but more than the last.
+def test_three_beams_stop_when_three_have_finished_and_no_active_hypothesis_is_better():
+    """After two steps the finished ones have .36, .175 and .1. The best active one has .2: less
+    than the first of them, but more than the last.
     """
     finished = [entry(0.36, B, EOS), entry(0.175, A, EOS), entry(0.1, EOS)]
-    found, steps = by_hand(beams=3, results=1)
-    assert_found(found, 0, finished)
+    actual, steps = by_hand(num_beams=3, num_results=1)
+    assert_hypotheses(actual, 0, finished)
     assert steps == 2
-    _, steps = by_hand(beams=3, results=3)
+    _, steps = by_hand(num_beams=3, num_results=3)
     assert steps == 3
 
 
 def test_bad_hypotheses_that_end_early_do_not_stop_the_search_before_a_good_one_ends():
-    """The one word that follows is all but certain at every place, and the end token, always among
-    the few best, all but impossible: each finishes in its turn, worth next to nothing.
+    """At every position one word is almost certain. EOS is almost impossible, but always among the
+    best extensions, so a hypothesis with a very low score finishes at every step.
     """
     tables = np.full((1, sum(5**length for length in range(6)), 5), -20.0, np.float32)
     tables[..., EOS] = -9.0
     for length in range(6):
         word = A if length < 5 else EOS
         tables[:, node([A] * length, 5), word] = 0.0
-    found = search(jnp.asarray(tables), jnp.array([6]), beams=2, max_length=6, results=1)
-    assert found.tokens[0, 0].tolist() == [A, A, A, A, A, EOS]
-    assert float(found.log_probs[0, 0]) > -0.01
+    actual = search(jnp.asarray(tables), jnp.array([6]), num_beams=2, max_length=6, num_results=1)
+    assert actual.tokens[0, 0].tolist() == [A, A, A, A, A, EOS]
+    assert float(actual.log_probs[0, 0]) > -0.01
 
 
-# Against every translation there is.
+# By brute force.
 
 PENALTIES = [("gnmt", 0.6), ("gnmt", 0.0), ("gnmt", -1.0), ("length", 1.0), ("none", 0.6)]
 
 
 @pytest.mark.parametrize(("penalty", "alpha"), PENALTIES)
-def test_with_room_for_all_the_search_is_brute_force_and_one_result_is_its_best(penalty, alpha):
-    """Two words and at most four tokens make 1 + 2 + 4 + 8 translations; K is 16."""
+def test_with_more_beams_than_translations_the_search_is_exhaustive(penalty, alpha):
+    """Two words and at most four tokens make 1 + 2 + 4 + 8 translations; K is 16. With one result
+    requested, the search returns the best of them.
+    """
     tables = random_tables(0, 20, 5, 4)
     limits = jnp.array([4] * 16 + [3, 3, 2, 1])
-    options = {"beams": 16, "max_length": 4, "penalty": penalty, "alpha": alpha}
-    found = search(tables, limits, **options)
-    one = search(tables, limits, results=1, **options)
+    options = {"num_beams": 16, "max_length": 4, "penalty": penalty, "alpha": alpha}
+    actual = search(tables, limits, **options)
+    one = search(tables, limits, num_results=1, **options)
     for row, table in enumerate(tables):
         every = oracle.every_translation(log_probs_of(table), int(limits[row]))
         expected = oracle.best_of(every, penalty, alpha)
         assert len(expected) == 2 ** int(limits[row]) - 1
-        assert_found(found, row, expected)
-        np.testing.assert_array_equal(one.tokens[row, 0], found.tokens[row, 0])
-        assert one.scores[row, 0] == found.scores[row, 0]
+        assert_hypotheses(actual, row, expected)
+        np.testing.assert_array_equal(one.tokens[row, 0], actual.tokens[row, 0])
+        assert one.scores[row, 0] == actual.scores[row, 0]
 
 
-# Against the text at the head of the file, in plain Python.
+# Against the module docstring of `beam_search`, as plain Python.
 
 
 @pytest.mark.parametrize(
@@ -211,18 +218,18 @@ def test_with_room_for_all_the_search_is_brute_force_and_one_result_is_its_best(
         (5, 1, "length", 2.0),
     ],
 )
-def test_few_beams_find_what_the_description_says_in_as_many_steps(beams, results, penalty, alpha):
+def test_results_and_number_of_steps_are_those_of_the_specification(beams, results, penalty, alpha):
     tables = random_tables(1, 24, 6, 6)
     tables[::3, :, EOS] += 2.0  # some sentences end early
     tables[1::3, :, EOS] -= 1.0
     limits = np.array([6, 5, 6, 4] * 6)
     steps = []
-    found = search(
+    actual = search(
         tables,
         jnp.asarray(limits),
-        beams=beams,
+        num_beams=beams,
         max_length=6,
-        results=results,
+        num_results=results,
         penalty=penalty,
         alpha=alpha,
         on_step=functools.partial(steps.append, None),
@@ -233,59 +240,61 @@ def test_few_beams_find_what_the_description_says_in_as_many_steps(beams, result
         expected, needed = oracle.beam(
             log_probs_of(table), int(limits[row]), beams, results, penalty, alpha
         )
-        assert_found(found, row, expected)
+        assert_hypotheses(actual, row, expected)
         longest = max(longest, needed)
     assert len(steps) == longest
 
 
 @pytest.mark.parametrize(("penalty", "alpha"), PENALTIES[1:4])
-def test_one_beam_is_greedy_search_whatever_the_penalty(penalty, alpha):
+def test_one_beam_is_greedy_search_with_any_penalty(penalty, alpha):
     tables = random_tables(2, 24, 6, 6)
-    found = search(tables, jnp.full(24, 6), beams=1, max_length=6, penalty=penalty, alpha=alpha)
+    actual = search(
+        tables, jnp.full(24, 6), num_beams=1, max_length=6, penalty=penalty, alpha=alpha
+    )
     lengths = set()
     for row, table in enumerate(tables):
         tokens, log_prob = oracle.greedy(log_probs_of(table), 6)
         score = log_prob / oracle.penalty_of(len(tokens), penalty, alpha)
-        assert_found(found, row, [(score, log_prob, tokens)])
+        assert_hypotheses(actual, row, [(score, log_prob, tokens)])
         lengths.add(len(tokens))
     assert len(lengths) > 2
 
 
-def test_the_search_stops_at_once_where_all_has_been_said():
-    """The end token is nearly certain at every place, so two hypotheses finish in two steps."""
+def test_the_search_stops_early_if_eos_is_almost_certain():
+    """Two hypotheses finish in two steps."""
     tables = random_tables(3, 4, 6, 6)
     tables[..., EOS] += 20.0
     steps = []
-    found = search(
+    actual = search(
         tables,
         jnp.full(4, 6),
-        beams=2,
+        num_beams=2,
         max_length=6,
         on_step=functools.partial(steps.append, None),
     )
     jax.effects_barrier()
-    assert (np.asarray(found.tokens)[:, 0, 0] == EOS).all()
+    assert (np.asarray(actual.tokens)[:, 0, 0] == EOS).all()
     assert len(steps) == 2
 
 
-# What holds of every result.
+# Properties of every result.
 
 
 @pytest.fixture(scope="module")
 def mixed():
-    """(tables, limits, found): sentences of many limits, one of them 0."""
+    """(tables, limits, hypotheses) of sentences with different limits, one of them 0."""
     tables = random_tables(4, 12, 6, 5)
     limits = np.array([5, 0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1])
-    found = search(tables, jnp.asarray(limits), beams=3, max_length=5)
-    return tables, limits, jax.tree.map(np.asarray, found)
+    actual = search(tables, jnp.asarray(limits), num_beams=3, max_length=5)
+    return tables, limits, jax.tree.map(np.asarray, actual)
 
 
-def test_a_hypothesis_ends_with_the_end_token_within_its_limit(mixed):
-    _, limits, found = mixed
-    assert found.tokens.shape == (12, 3, 5)
+def test_a_hypothesis_ends_with_eos_within_its_limit(mixed):
+    _, limits, actual = mixed
+    assert actual.tokens.shape == (12, 3, 5)
     for row, limit in enumerate(limits):
-        for words, score in zip(found.tokens[row], found.scores[row], strict=True):
-            if score > NEVER:
+        for words, score in zip(actual.tokens[row], actual.scores[row], strict=True):
+            if score > NEG_INF:
                 (ends,) = np.flatnonzero(words == EOS)
                 assert ends < limit
                 assert not words[ends + 1 :].any()
@@ -294,88 +303,88 @@ def test_a_hypothesis_ends_with_the_end_token_within_its_limit(mixed):
                 assert not words.any()
 
 
-def test_at_the_limit_the_end_token_is_forced_at_its_own_probability(mixed):
-    tables, _, found = mixed
+def test_at_the_limit_eos_is_forced_with_the_probability_of_the_model(mixed):
+    tables, _, actual = mixed
     for row in (2, 11):
-        np.testing.assert_array_equal(found.tokens[row, 0], [EOS, 0, 0, 0, 0])
+        np.testing.assert_array_equal(actual.tokens[row, 0], [EOS, 0, 0, 0, 0])
         expected = log_probs_of(tables[row])(())[EOS]
-        np.testing.assert_allclose(found.log_probs[row, 0], expected, rtol=1e-5)
-        assert (found.scores[row, 1:] == np.float32(NEVER)).all()
+        np.testing.assert_allclose(actual.log_probs[row, 0], expected, rtol=1e-5)
+        assert (actual.scores[row, 1:] == np.float32(NEG_INF)).all()
 
 
-def test_a_sentence_with_limit_zero_is_not_touched(mixed):
-    _, _, found = mixed
-    assert not found.tokens[1].any()
-    assert (found.scores[1] == np.float32(NEVER)).all()
-    assert (found.log_probs[1] == np.float32(NEVER)).all()
+def test_a_sentence_with_limit_zero_has_no_results(mixed):
+    _, _, actual = mixed
+    assert not actual.tokens[1].any()
+    assert (actual.scores[1] == np.float32(NEG_INF)).all()
+    assert (actual.log_probs[1] == np.float32(NEG_INF)).all()
 
 
-def test_padding_and_start_token_are_never_produced(mixed):
+def test_padding_and_bos_are_never_produced(mixed):
     """Though they have the highest probability almost everywhere in these tables."""
-    tables, _, found = mixed
+    tables, _, actual = mixed
     assert (tables.argmax(-1) < 2).mean() > 0.7
-    assert not (found.tokens == 1).any()
-    assert not found.tokens[found.scores == np.float32(NEVER)].any()
+    assert not (actual.tokens == 1).any()
+    assert not actual.tokens[actual.scores == np.float32(NEG_INF)].any()
 
 
 def test_scores_are_best_first_and_are_log_prob_over_penalty(mixed):
-    tables, _, found = mixed
-    assert (np.diff(found.scores, axis=1) <= 0).all()
+    tables, _, actual = mixed
+    assert (np.diff(actual.scores, axis=1) <= 0).all()
     checked = 0
-    for row, k in zip(*np.nonzero(found.scores > NEVER / 2), strict=True):
-        words = [int(word) for word in found.tokens[row, k] if word]
+    for row, k in zip(*np.nonzero(actual.scores > NEG_INF / 2), strict=True):
+        words = [int(word) for word in actual.tokens[row, k] if word]
         log_probs = log_probs_of(tables[row])
         total = sum(log_probs(words[:t])[word] for t, word in enumerate(words))
-        np.testing.assert_allclose(found.log_probs[row, k], total, rtol=1e-5)
+        np.testing.assert_allclose(actual.log_probs[row, k], total, rtol=1e-5)
         penalty = ((5 + len(words)) / 6) ** 0.6
-        np.testing.assert_allclose(found.scores[row, k], total / penalty, rtol=1e-5)
+        np.testing.assert_allclose(actual.scores[row, k], total / penalty, rtol=1e-5)
         checked += 1
     assert checked > 20
 
 
-def test_no_hypothesis_is_found_twice(mixed):
-    _, _, found = mixed
+def test_no_hypothesis_is_returned_twice(mixed):
+    _, _, actual = mixed
     for row in range(12):
-        words = [tuple(w) for w in found.tokens[row] if w.any()]
+        words = [tuple(w) for w in actual.tokens[row] if w.any()]
         assert len(set(words)) == len(words)
 
 
-def test_a_sentence_is_searched_as_if_it_were_alone(mixed):
-    tables, limits, found = mixed
+def test_the_results_of_a_sentence_do_not_depend_on_the_rest_of_the_batch(mixed):
+    tables, limits, actual = mixed
     for row in (0, 1, 4, 7):
         alone = search(
-            tables[row : row + 1], jnp.asarray(limits[row : row + 1]), beams=3, max_length=5
+            tables[row : row + 1], jnp.asarray(limits[row : row + 1]), num_beams=3, max_length=5
         )
-        np.testing.assert_array_equal(alone.tokens[0], found.tokens[row])
-        np.testing.assert_allclose(alone.scores[0], found.scores[row], rtol=1e-6)
+        np.testing.assert_array_equal(alone.tokens[0], actual.tokens[row])
+        np.testing.assert_allclose(alone.scores[0], actual.scores[row], rtol=1e-6)
 
 
-def test_that_sentences_retire_changes_nothing():
-    tables = random_tables(8, LEAST + 2, 5, 5)
+def test_dropping_finished_sentences_changes_no_result():
+    tables = random_tables(8, MIN_BATCH_TO_SHRINK + 2, 5, 5)
     limits = jnp.array([5, 0, 1, 2, 3, 4, 5, 2, 1, 3, 2, 1, 0, 2, 3, 1, 2, 4])
     prefix = np.zeros((limits.size, 5), np.int32)
     prefix[::3, 0], prefix[::5, 1] = B, A
-    options = {"beams": 4, "max_length": 5, "groups": 2}
+    options = {"num_beams": 4, "max_length": 5, "num_groups": 2}
     options["constraints"] = Constraints(block_ngrams=1, prefix=jnp.array(prefix))
-    found = search(tables, limits, retire=True, **options)
-    assert len(np.unique(found.scores)) > 20
-    jax.tree.map(np.testing.assert_array_equal, found, search(tables, limits, **options))
+    actual = search(tables, limits, shrink=True, **options)
+    assert len(np.unique(actual.scores)) > 20
+    jax.tree.map(np.testing.assert_array_equal, actual, search(tables, limits, **options))
 
 
-def test_room_beyond_the_limits_changes_nothing(mixed):
-    tables, limits, found = mixed
-    wider = search(tables, jnp.asarray(limits), beams=3, max_length=9)
-    np.testing.assert_array_equal(wider.tokens[..., :5], found.tokens)
+def test_a_larger_max_length_changes_no_result(mixed):
+    tables, limits, actual = mixed
+    wider = search(tables, jnp.asarray(limits), num_beams=3, max_length=9)
+    np.testing.assert_array_equal(wider.tokens[..., :5], actual.tokens)
     assert not wider.tokens[..., 5:].any()
-    np.testing.assert_array_equal(wider.scores, found.scores)
+    np.testing.assert_array_equal(wider.scores, actual.scores)
 
 
-def test_the_defaults_are_gnmt_with_alpha_0_6_and_as_many_results_as_beams(mixed):
-    tables, limits, found = mixed
-    options = {"penalty": "gnmt", "alpha": 0.6, "results": 3}
-    again = search(tables, jnp.asarray(limits), beams=3, max_length=5, **options)
-    np.testing.assert_array_equal(again.tokens, found.tokens)
-    np.testing.assert_array_equal(again.scores, found.scores)
+def test_the_defaults_are_gnmt_with_alpha_0_6_and_one_result_a_beam(mixed):
+    tables, limits, actual = mixed
+    options = {"penalty": "gnmt", "alpha": 0.6, "num_results": 3}
+    again = search(tables, jnp.asarray(limits), num_beams=3, max_length=5, **options)
+    np.testing.assert_array_equal(again.tokens, actual.tokens)
+    np.testing.assert_array_equal(again.scores, actual.scores)
 
 
 # Penalties and limits.
@@ -395,28 +404,30 @@ def test_the_defaults_are_gnmt_with_alpha_0_6_and_as_many_results_as_beams(mixed
     ],
 )
 def test_penalties_by_hand(penalty, alpha, length, expected):
-    found = float(length_penalty(jnp.array(length), penalty, alpha))
-    assert found == pytest.approx(expected, rel=1e-6)
+    actual = float(length_penalty(jnp.array(length), penalty, alpha))
+    assert actual == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_larger_alpha_prefers_longer_translations():
     tables = random_tables(5, 16, 6, 6)
     lengths = []
     for alpha in (0.0, 2.0):
-        found = search(
-            tables, jnp.full(16, 6), beams=4, max_length=6, penalty="length", alpha=alpha
+        actual = search(
+            tables, jnp.full(16, 6), num_beams=4, max_length=6, penalty="length", alpha=alpha
         )
-        lengths.append(float((found.tokens[:, 0] != 0).sum(-1).mean()))
+        lengths.append(float((actual.tokens[:, 0] != 0).sum(-1).mean()))
     assert lengths[0] < lengths[1]
 
 
-def test_an_unknown_penalty_is_refused_with_the_known_ones():
+def test_an_unknown_penalty_raises_an_error_that_names_the_known_ones():
     with pytest.raises(InputError, match="'wu' is unknown; choose 'gnmt', 'length' or 'none'"):
         length_penalty(jnp.array(3), "wu", 0.6)
 
 
-def test_limits_are_source_plus_fifty_or_a_fixed_number():
+def test_length_limits_are_source_plus_fifty_or_a_fixed_number():
     lengths = jnp.array([3, 20])
-    np.testing.assert_array_equal(search_limits(lengths, DecodeConfig()), [53, 70])
-    np.testing.assert_array_equal(search_limits(lengths, DecodeConfig(extra_length=5)), [8, 25])
-    np.testing.assert_array_equal(search_limits(lengths, DecodeConfig(max_length=7)), [7, 7])
+    np.testing.assert_array_equal(output_length_limits(lengths, DecodeConfig()), [53, 70])
+    np.testing.assert_array_equal(
+        output_length_limits(lengths, DecodeConfig(extra_length=5)), [8, 25]
+    )
+    np.testing.assert_array_equal(output_length_limits(lengths, DecodeConfig(max_length=7)), [7, 7])

@@ -149,7 +149,7 @@ def test_search_over_the_cache_is_the_oracles_search_from_scratch(
             config=DecodeConfig(
                 beams=beams, length_penalty=penalty, alpha=alpha, extra_length=4, max_length=None
             ),
-            results=results,
+            num_results=results,
             max_length=8,
         )
         found = jax.jit(search)(oracle.float64(params), jnp.asarray(sources))

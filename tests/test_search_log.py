@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of a search tells what beam search did: its result, its hypotheses, where they read."""
+"""The log of a search agrees with beam search: results, hypotheses, predictions, attention."""
 
 import dataclasses
 
@@ -10,8 +10,8 @@ import pytest
 
 from transformer.config import DecodeConfig
 from transformer.decoding import generate
-from transformer.decoding.constraints import NEVER
-from transformer.decoding.decode_loop import rooms
+from transformer.decoding.constraints import NEG_INF
+from transformer.decoding.decode_loop import cache_lengths
 from transformer.errors import InputError
 from transformer.inspection import search_log
 from transformer.nn.positions import shift_right
@@ -39,30 +39,31 @@ QUICK = ("growing",)
     ],
 )
 def searched(request, config, params):
-    """(decode, log): the same sentence searched in several ways."""
+    """(decode config, log) of several searches for the same sentence."""
     decode = SEARCHES[request.param]
     return decode, search_log.record(params, config, SOURCE, decode=decode, top=4)
 
 
-def test_the_result_is_that_of_the_search_that_translates(model, params, searched):
+def test_the_results_are_those_of_the_search_that_translates(model, params, searched):
     decode, log = searched
 
     @jax.jit
     def search(params, row):
-        options = {"results": 1, "max_length": decode.max_length}
+        options = {"num_results": 1, "max_length": decode.max_length}
         return generate.search(params, row, model=model, config=decode, **options)
 
-    found = jax.tree.map(lambda leaf: np.asarray(leaf)[0], search(params, jnp.array([SOURCE])))
-    assert len(log.results) == (found.scores > NEVER / 2).sum() >= 1
-    for place, result in enumerate(log.results):
-        assert list(result.tokens) == [int(token) for token in found.tokens[place] if token]
-        assert result.score == found.scores[place]
-        assert result.log_prob == found.log_probs[place]
+    hypotheses = search(params, jnp.array([SOURCE]))
+    hypotheses = jax.tree.map(lambda leaf: np.asarray(leaf)[0], hypotheses)
+    assert len(log.results) == (hypotheses.scores > NEG_INF / 2).sum() >= 1
+    for k, result in enumerate(log.results):
+        assert list(result.tokens) == [int(token) for token in hypotheses.tokens[k] if token]
+        assert result.score == hypotheses.scores[k]
+        assert result.log_prob == hypotheses.log_probs[k]
 
 
 @pytest.fixture(scope="module")
 def by_teacher_forcing(model, params):
-    """tokens -> (logits [M, V], cross-attention [L, N, M, S]), one compiled pass for all."""
+    """tokens -> (logits `[M, V]`, cross-attention `[L, N, M, S]`), compiled once."""
 
     @jax.jit
     def forward(target):
@@ -77,14 +78,12 @@ def by_teacher_forcing(model, params):
     return padded
 
 
-def test_a_long_search_is_watched_in_every_room_that_its_cache_has(config, params):
+def test_a_long_search_is_logged_at_every_cache_length(config, params):
     log = search_log.record(params, config, SOURCE, decode=SEARCHES["growing"])
-    assert len(log.steps) > rooms(LONGEST)[-2]
+    assert len(log.steps) > cache_lengths(LONGEST)[-2]
 
 
-def test_hypotheses_have_the_log_probability_that_the_model_gives_their_tokens(
-    by_teacher_forcing, searched
-):
+def test_hypotheses_have_the_log_probability_of_teacher_forcing(by_teacher_forcing, searched):
     _, log = searched
     checked = 0
     for step in log.steps[1:]:
@@ -96,7 +95,7 @@ def test_hypotheses_have_the_log_probability_that_the_model_gives_their_tokens(
     assert checked >= 4
 
 
-def test_every_hypothesis_is_its_parent_and_one_more_token(searched):
+def test_every_hypothesis_extends_its_parent_by_one_token(searched):
     decode, log = searched
     assert log.steps[0].tokens == ((),)
     assert log.steps[0].parents == ()
@@ -108,7 +107,7 @@ def test_every_hypothesis_is_its_parent_and_one_more_token(searched):
             assert EOS not in tokens
 
 
-def test_the_finished_hypotheses_are_the_results_and_those_that_were_worse(searched):
+def test_the_finished_hypotheses_are_the_results_and_others_with_lower_scores(searched):
     decode, log = searched
     finished = {(*step.tokens[one.beam], EOS): one for step in log.steps for one in step.finished}
     assert len(finished) >= len(log.results)
@@ -120,28 +119,28 @@ def test_the_finished_hypotheses_are_the_results_and_those_that_were_worse(searc
     assert all(score <= log.results[-1].score + 1e-5 for score in others)
 
 
-def test_the_path_of_a_result_leads_through_the_hypotheses_that_it_begins_with(searched):
+def test_the_path_of_a_result_consists_of_the_hypotheses_that_it_begins_with(searched):
     _, log = searched
-    for place, result in enumerate(log.results):
-        path = log.path(place)
+    for k, result in enumerate(log.results):
+        path = log.path(k)
         assert len(path) == len(result.tokens)
-        for read, (step, beam) in enumerate(zip(log.steps, path, strict=False)):
-            assert step.tokens[beam] == result.tokens[:read]
+        for length, (step, beam) in enumerate(zip(log.steps, path, strict=False)):
+            assert step.tokens[beam] == result.tokens[:length]
 
 
 def test_predictions_and_attention_are_those_of_teacher_forcing(by_teacher_forcing, searched):
     _, log = searched
     for index, step in enumerate(log.steps):
         assert step.top_tokens.shape == step.top_log_probs.shape == (len(step.tokens), 4)
-        for place, tokens in enumerate(step.tokens):
+        for k, tokens in enumerate(step.tokens):
             logits, weights = by_teacher_forcing(tokens)
             expected, ids = jax.lax.top_k(jax.nn.log_softmax(logits[index]), 4)
-            np.testing.assert_array_equal(step.top_tokens[place], ids)
-            np.testing.assert_allclose(step.top_log_probs[place], expected, rtol=1e-3, atol=1e-4)
-            np.testing.assert_allclose(step.cross_attention[place], weights[:, :, index], atol=1e-5)
+            np.testing.assert_array_equal(step.top_tokens[k], ids)
+            np.testing.assert_allclose(step.top_log_probs[k], expected, rtol=1e-3, atol=1e-4)
+            np.testing.assert_allclose(step.cross_attention[k], weights[:, :, index], atol=1e-5)
 
 
-def test_a_kernel_that_keeps_no_weights_is_looked_into_all_the_same(config, params):
+def test_a_model_with_a_kernel_without_weights_is_logged_too(config, params):
     decode = SEARCHES["beams"]
     chunked = dataclasses.replace(config, attention_kernel="chunked")
     log, expected = (search_log.record(params, c, SOURCE, decode=decode) for c in (chunked, config))
@@ -158,10 +157,10 @@ def test_a_kernel_that_keeps_no_weights_is_looked_into_all_the_same(config, para
         ([4, 11], {}, "source has the id 11"),
         ([4, 2], {"decode": DecodeConfig(method="sample")}, "decode.method is 'sample'"),
         ([4, 2], {"decode": DecodeConfig(groups=2)}, "decode.groups 2, but only plain"),
-        ([4, 2], {"results": 5}, "5 results asked for, but decode.beams is 4"),
+        ([4, 2], {"results": 5}, "5 results requested, but decode.beams is 4"),
         ([4, 2], {"top": 0}, "top is 0, but must be at least 1"),
     ],
 )
-def test_what_cannot_be_searched_is_refused(config, params, source, options, words):
+def test_invalid_requests_raise_an_error(config, params, source, options, words):
     with pytest.raises(InputError, match=words):
         search_log.record(params, config, source, **options)

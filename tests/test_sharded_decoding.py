@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translations, samples and scores are the same on every mesh, and no search waits for another's
-rows.
+"""Translations, samples and scores are the same on every mesh, and searches on different devices
+exchange nothing.
 """
 
 import dataclasses
@@ -17,11 +17,11 @@ import pytest
 from transformer import sharding
 from transformer.config import Config, DataConfig, DecodeConfig, ParallelConfig, TransformerConfig
 from transformer.decoding import generate
-from transformer.decoding.decode_loop import LEAST
+from transformer.decoding.decode_loop import MIN_BATCH_TO_SHRINK
 from transformer.errors import InputError
 from transformer.models import base, ensemble
 from transformer.text.tokenizer import Tokenizer
-from transformer.translator import NOTHING, Translator, abstract_params
+from transformer.translator import EMPTY_TRANSLATION, Translator, abstract_params
 
 WORDS = "a b c d e f g h"
 CONFIG = Config(
@@ -47,7 +47,7 @@ SENTENCES = [
     "a b c d e f g h a",
     "e e b",
 ]
-"""Eleven that are not empty, in batches of six: no number of devices but one divides them."""
+"""Eleven are not empty, in batches of six: no number of devices but one divides them."""
 PREFIXES = ["b", "a", "", "c c", "a", "", "d", "h g", "e", "", "f", "a b c", ""]
 LONG = " ".join("abcdefgh" * 2)
 TARGETS = ["a b", "", "c d e f g", "b", "g a", "", "a a a", "f", "b a", "c", "h h h h", "d", "e"]
@@ -67,7 +67,7 @@ METHODS = {
     "beam search": {},
     "diverse beams and constraints": {"groups": 2, "block_ngrams": 2, "min_length": 3},
     "samples": {"method": "sample", "seed": 3, "top_k": 6, "top_p": 0.9},
-    "least risky samples": {"method": "mbr", "seed": 3, "mbr_samples": 4},
+    "minimum Bayes risk": {"method": "mbr", "seed": 3, "mbr_samples": 4},
 }
 
 
@@ -85,15 +85,15 @@ def translator_on(parallel, **decode):
 
 @functools.cache
 def translated(method, prefixed=False, mesh=None):
-    """What one device, or a mesh, makes of the sentences."""
+    """Translations of the sentences on one device or on a mesh."""
     translator = translator_on(MESHES[mesh] if mesh else ParallelConfig(), **METHODS[method])
     results = min(2, translator.config.decode.most_results[1])
     return translator.nbest(SENTENCES, results, prefixes=PREFIXES if prefixed else None)
 
 
-def assert_same(found, expected):
-    """The same translations, in the same places, with the same scores but for rounding."""
-    for some, others in zip(found, expected, strict=True):
+def assert_same(actual, expected):
+    """The same translations in the same order, with scores equal but for rounding."""
+    for some, others in zip(actual, expected, strict=True):
         assert [one.tokens for one in some] == [other.tokens for other in others]
         assert [one.text for one in some] == [other.text for other in others]
         for one, other in zip(some, others, strict=True):
@@ -102,39 +102,41 @@ def assert_same(found, expected):
             )
 
 
-def test_the_translations_are_many_and_none_ranks_as_another():
-    """Or the tests below would show little, or would fail for rounding."""
-    found = translated("beam search")
-    assert len({first.text for first, _ in found}) >= 10
-    assert len({len(first.tokens) for first, _ in found}) >= 8
-    for row, (first, second) in enumerate(found):
-        assert (first == NOTHING) == (not SENTENCES[row].strip())
-        assert first == NOTHING or first.score > second.score + 0.01
+def test_the_translations_are_diverse_and_without_ties():
+    """Otherwise the tests below would show little, or would fail because of rounding."""
+    actual = translated("beam search")
+    assert len({first.text for first, _ in actual}) >= 10
+    assert len({len(first.tokens) for first, _ in actual}) >= 8
+    for row, (first, second) in enumerate(actual):
+        assert (first == EMPTY_TRANSLATION) == (not SENTENCES[row].strip())
+        assert first == EMPTY_TRANSLATION or first.score > second.score + 0.01
 
 
 @pytest.mark.parametrize(
     "method", ["diverse beams and constraints", pytest.param("samples", marks=SLOW)]
 )
-def test_sentences_that_retire_are_translated_the_same(method):
-    """In batches of six, as everywhere else here, none does."""
-    together = translator_on(ParallelConfig(), **METHODS[method], batch_size=LEAST + 2)
+def test_dropping_finished_sentences_changes_no_translation(method):
+    """In batches of six, as in the other tests here, none is dropped."""
+    together = translator_on(
+        ParallelConfig(), **METHODS[method], batch_size=MIN_BATCH_TO_SHRINK + 2
+    )
     assert_same(together.nbest(SENTENCES, 2, prefixes=PREFIXES), translated(method, True))
 
 
 @pytest.mark.parametrize("mesh", ["3", "8", "fsdp and tensor 4 x 2"])
-def test_beam_search_finds_the_same_on_every_mesh(mesh):
+def test_beam_search_is_the_same_on_every_mesh(mesh):
     assert_same(translated("beam search", mesh=mesh), translated("beam search"))
 
 
-@pytest.mark.parametrize("method", ["diverse beams and constraints", "least risky samples"])
-def test_every_way_of_decoding_finds_the_same_on_eight_devices(method):
+@pytest.mark.parametrize("method", ["diverse beams and constraints", "minimum Bayes risk"])
+def test_every_decoding_method_is_the_same_on_eight_devices(method):
     assert_same(translated(method, True, "8"), translated(method, True))
 
 
 @SLOW
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("mesh", MESHES)
-def test_every_way_of_decoding_finds_the_same_on_every_mesh(mesh, method):
+def test_every_decoding_method_is_the_same_on_every_mesh(mesh, method):
     assert_same(translated(method, True, mesh), translated(method, True))
 
 
@@ -142,11 +144,11 @@ def test_every_way_of_decoding_finds_the_same_on_every_mesh(mesh, method):
 def test_scores_beyond_the_longest_length_are_the_same_on_every_mesh(mesh):
     targets = [f"{LONG} {target}" for target in TARGETS]
     expected = translator_on(ParallelConfig()).score(SENTENCES, targets)
-    found = translator_on(MESHES[mesh]).score(SENTENCES, targets)
+    actual = translator_on(MESHES[mesh]).score(SENTENCES, targets)
     assert min(tokens for _, tokens in expected) == 17, "longer than data.max_length"
-    assert [tokens for _, tokens in found] == [tokens for _, tokens in expected]
+    assert [tokens for _, tokens in actual] == [tokens for _, tokens in expected]
     np.testing.assert_allclose(
-        [score for score, _ in found], [score for score, _ in expected], rtol=1e-6
+        [score for score, _ in actual], [score for score, _ in expected], rtol=1e-6
     )
 
 
@@ -156,7 +158,7 @@ def test_one_sentence_is_translated_on_eight_devices():
 
 @pytest.mark.slow
 def test_an_ensemble_decodes_the_same_on_every_mesh():
-    """Greedily, which is compiled sooner."""
+    """Greedy search, because it compiles faster."""
     changes = [{}, {"d_model": 32, "d_ff": 8}]
     models = [base.build(CONFIG.model.replace(**some)) for some in changes]
     model, params = ensemble.join(models, [parameters(**some) for some in changes])
@@ -170,13 +172,13 @@ def test_an_ensemble_decodes_the_same_on_every_mesh():
     assert_same(many.nbest(SENTENCES, 1), one.nbest(SENTENCES, 1))
 
 
-def test_a_line_is_told_by_its_number_on_every_mesh(caplog):
+def test_warnings_name_the_line_number_on_every_mesh(caplog):
     translator_on(MESHES["8"]).nbest(["h", LONG, "h"], 2, first_line=40)
     [warning] = [record.getMessage() for record in caplog.records]
     assert "line 41 has 17 tokens" in warning
 
 
-def test_parameters_are_laid_out_by_the_preset_and_taken_as_they_are_on_the_mesh():
+def test_parameters_are_sharded_by_the_preset_and_used_as_they_are_if_already_on_the_mesh():
     translator = translator_on(MESHES["fsdp and tensor 4 x 2"])
     kernel = translator.params["encoder"]["layer_0"]["feed_forward"]["kernel_in"]
     assert kernel.addressable_shards[0].data.shape == (16 // 4, 24 // 2)
@@ -190,26 +192,26 @@ def test_parameters_are_laid_out_by_the_preset_and_taken_as_they_are_on_the_mesh
     )
 
 
-def test_more_devices_than_there_are_are_refused():
+def test_a_mesh_larger_than_the_number_of_devices_raises_an_error():
     with pytest.raises(InputError, match=r"9 x 1 needs 9 devices, but there are 8"):
         translator_on(ParallelConfig(data=9))
 
 
-# What the compiled programs send from device to device.
+# Collectives of the compiled programs.
 
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """One that a compiled program has."""
+    """One collective of a compiled program."""
 
     kind: str
     values: int
     repeated: bool
-    """Whether it stands in the loop."""
+    """Whether it is inside of a loop."""
 
 
 def collectives(parallel, rows=16, **decode):
-    """Those of a batch's search."""
+    """The collectives of the search for a batch."""
     config = CONFIG.replace(decode=CONFIG.decode.replace(**decode), parallel=parallel)
     mesh = sharding.make_mesh(parallel)
     where = sharding.batch_sharding(mesh)
@@ -226,10 +228,10 @@ def collectives(parallel, rows=16, **decode):
         mesh=mesh,
         model=base.build(config.model),
         config=config.decode,
-        results=4,
+        num_results=4,
         max_length=15,
     )
-    found, repeated = [], False
+    actual, repeated = [], False
     for line in lowered.compile().as_text().splitlines():
         if line.endswith("{") and not line.startswith(" "):
             repeated = not line.startswith("ENTRY")
@@ -241,12 +243,12 @@ def collectives(parallel, rows=16, **decode):
         if operation:
             shapes = re.findall(r"\w\[([\d,]*)\]", operation[1])
             sizes = [math.prod(map(int, filter(None, shape.split(",")))) for shape in shapes]
-            found.append(Collective(operation[2], sum(sizes), repeated))
-    return found
+            actual.append(Collective(operation[2], sum(sizes), repeated))
+    return actual
 
 
 RESULTS = {16 * 4 * 15, 16 * 4}
-"""How many tokens, and how many scores, sixteen sentences with four beams have."""
+"""Number of tokens, and of scores, of sixteen sentences with four beams."""
 
 
 @pytest.mark.parametrize(
@@ -258,19 +260,19 @@ RESULTS = {16 * 4 * 15, 16 * 4}
     ],
     ids=["diverse beams", "beam search", "samples"],
 )
-def test_nothing_is_sent_but_parameters_before_the_search_and_results_after_it(mesh, decode):
-    found = collectives(MESHES[mesh], **decode)
-    assert {(one.kind, one.repeated) for one in found} == {("all-gather", False)}
-    values = {one.values for one in found}
+def test_devices_exchange_only_parameters_before_and_results_after_the_search(mesh, decode):
+    actual = collectives(MESHES[mesh], **decode)
+    assert {(one.kind, one.repeated) for one in actual} == {("all-gather", False)}
+    values = {one.values for one in actual}
     assert values >= RESULTS
     if "fsdp" in mesh:
-        assert 12 * 16 in values, "the embedding table, whole"
+        assert 12 * 16 in values, "the complete embedding table"
         values -= {leaf.size for leaf in jax.tree.leaves(parameters())}
     assert values == RESULTS
 
 
-def test_with_heads_divided_no_cache_is_sent():
-    """A step sends activations and logits, of the device's own rows; a cache would be larger."""
+def test_with_sharded_heads_no_cache_is_exchanged():
+    """A step exchanges activations and logits of local sentences; a cache would be larger."""
     parallel = MESHES["tensor 2 x 4"]
     rows = 16 // parallel.data
     sent = [one.values for one in collectives(parallel) if one.repeated]

@@ -16,7 +16,7 @@ from test_translator import CONFIG, SENTENCES, TOKENIZER, close
 from transformer.arrays import EOS_ID, UNK_ID
 from transformer.config import DecodeConfig, ParallelConfig
 from transformer.decoding import generate, shortlist
-from transformer.decoding.decode_loop import LEAST
+from transformer.decoding.decode_loop import MIN_BATCH_TO_SHRINK
 from transformer.decoding.shortlist import Shortlist
 from transformer.errors import InputError
 from transformer.inspection import search_log
@@ -93,10 +93,10 @@ def searched(next_words, listed, source, config):
 
 
 def test_a_shortlist_has_what_any_sentence_lists(monkeypatch):
-    monkeypatch.setattr(shortlist, "LEAST_ROOM", 8)
+    monkeypatch.setattr(shortlist, "MIN_SIZE", 8)
     listed = np.zeros((2, 40), bool)
     listed[:, [*range(4), 33]] = listed[0, 9] = listed[1, 7] = True
-    own = Shortlist.of(listed)
+    own = Shortlist.from_lists(listed)
     assert own.ids.tolist() == [0, 1, 2, 3, 7, 9, 33, 33], "the last one fills the room"
     assert np.flatnonzero(own.listed[0]).tolist() == [0, 1, 2, 3, 5, 6]
     assert np.flatnonzero(own.listed[1]).tolist() == [0, 1, 2, 3, 4, 6]
@@ -106,7 +106,7 @@ def test_a_shortlist_has_what_any_sentence_lists(monkeypatch):
     ("count", "room"), [(5, 512), (512, 512), (513, 1024), (4000, 4096), (4097, 8000)]
 )
 def test_shortlists_come_in_few_sizes(count, room):
-    assert Shortlist.of(np.arange(8000)[None] < count).ids.shape == (room,)
+    assert Shortlist.from_lists(np.arange(8000)[None] < count).ids.shape == (room,)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -169,7 +169,8 @@ def test_a_translation_depends_on_no_other_sentence(few, way):
 def test_sentences_that_retire_keep_their_lists(few):
     sentences = [*SENTENCES, *(f"{sentence} a" for sentence in SENTENCES)]
     together, apart = (
-        translator(few, batch_size=size)(sentences) for size in (LEAST + 4, LEAST // 2)
+        translator(few, batch_size=size)(sentences)
+        for size in (MIN_BATCH_TO_SHRINK + 4, MIN_BATCH_TO_SHRINK // 2)
     )
     for one, other in zip(together, apart, strict=True):
         close(one, other)
@@ -212,9 +213,9 @@ def test_logits_are_computed_of_the_listed_words_alone(few):
     config = CONFIG.replace(decode=CONFIG.decode.replace(max_length=6))
     model = base.build(config.model)
     source = np.array([[4, 5, EOS_ID]])
-    own = Shortlist.of(few.listed(source, 2))
+    own = Shortlist.from_lists(few.listed(source, 2))
     own = Shortlist(own.ids[:9], own.listed[:, :9])
-    options = {"model": model, "config": config.decode, "results": 1, "max_length": 6}
+    options = {"model": model, "config": config.decode, "num_results": 1, "max_length": 6}
 
     def widths(shortlist):
         search = functools.partial(generate.search, **options)

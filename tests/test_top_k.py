@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two-level search finds what `jax.lax.top_k` finds, places of equal values included."""
+"""The two-level top-k returns what `jax.lax.top_k` returns, indices of equal values included."""
 
 import functools
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.decoding.top_k import chunk_size, top_k
+from transformer.decoding.top_k import chunk_size, top_k, two_level_top_k
 
 LENGTHS = {
     "divided into 250s": (8000, 250),
@@ -18,54 +18,64 @@ LENGTHS = {
 }
 
 
-def values_of(seed, length, different):
-    """Rows in which every value comes about `length / different` times."""
+def random_values(seed, length, distinct):
+    """Rows in which every value occurs about `length / distinct` times."""
     rng = np.random.default_rng(seed)
-    return rng.integers(0, different, (16, length)).astype(np.float32)
+    return rng.integers(0, distinct, (16, length)).astype(np.float32)
 
 
-def assert_as_in_jax(values, k):
-    found, expected = jax.jit(top_k, static_argnums=1)(values, k), jax.lax.top_k(values, k)
-    np.testing.assert_array_equal(found[0], expected[0])
-    np.testing.assert_array_equal(found[1], expected[1])
+def assert_same_as_jax(values, k):
+    actual = jax.jit(two_level_top_k, static_argnums=1)(values, k)
+    expected = jax.lax.top_k(values, k)
+    np.testing.assert_array_equal(actual[0], expected[0])
+    np.testing.assert_array_equal(actual[1], expected[1])
 
 
-@pytest.mark.parametrize("different", [2, 40, 5000], ids="{} values".format)
+@pytest.mark.parametrize("distinct", [2, 40, 5000], ids="{} values".format)
 @pytest.mark.parametrize("k", [1, 2, 8])
 @pytest.mark.parametrize("name", LENGTHS)
-def test_values_and_places_are_those_of_jax(name, k, different):
+def test_values_and_indices_are_those_of_jax(name, k, distinct):
     length, size = LENGTHS[name]
     assert chunk_size(length) == size
-    assert_as_in_jax(values_of(k, length, different), k)
+    assert_same_as_jax(random_values(k, length, distinct), k)
 
 
-def test_of_rows_that_are_all_the_same_the_first_places_are_taken():
+def test_values_and_indices_are_those_of_a_stable_sort_in_numpy():
+    values = random_values(0, 8000, 40)
+    order = np.argsort(-values, axis=-1, kind="stable")[:, :5]
+    for form in (top_k, two_level_top_k, jax.lax.top_k):
+        largest, indices = form(jnp.asarray(values), 5)
+        np.testing.assert_array_equal(indices, order)
+        np.testing.assert_array_equal(largest, np.take_along_axis(values, order, -1))
+
+
+def test_of_equal_values_the_first_are_returned():
     values = jnp.full((2, 6400), -1e30)
-    largest, places = top_k(values, 8)
-    np.testing.assert_array_equal(places, [range(8)] * 2)
+    largest, indices = two_level_top_k(values, 8)
+    np.testing.assert_array_equal(indices, [range(8)] * 2)
     np.testing.assert_array_equal(largest, values[:, :8])
 
 
-def test_the_largest_may_all_lie_in_one_chunk_or_each_in_its_own():
+def test_the_largest_values_may_be_in_one_chunk_or_in_different_chunks():
     together, apart = np.zeros((2, 1, 6400), np.float32)
     together[0, 6400 - 8 :] = np.arange(8) + 1
     apart[0, ::800] = np.arange(8) + 1
-    for values, places in ((together, range(6399, 6391, -1)), (apart, range(5600, -1, -800))):
-        largest, found = top_k(jnp.asarray(values), 8)
-        np.testing.assert_array_equal(found[0], places)
+    for values, expected in ((together, range(6399, 6391, -1)), (apart, range(5600, -1, -800))):
+        largest, indices = two_level_top_k(jnp.asarray(values), 8)
+        np.testing.assert_array_equal(indices[0], expected)
         np.testing.assert_array_equal(largest[0], range(8, 0, -1))
 
 
-def test_infinities_are_where_jax_has_them():
-    values = values_of(3, 8000, 40)
+def test_infinities_are_handled_as_in_jax():
+    values = random_values(3, 8000, 40)
     values[:, ::3] = -np.inf
     values[::4, 17] = np.inf
-    assert_as_in_jax(values, 4)
-    assert_as_in_jax(np.full((1, 7919), -np.inf, np.float32), 4)
+    assert_same_as_jax(values, 4)
+    assert_same_as_jax(np.full((1, 7919), -np.inf, np.float32), 4)
 
 
-def test_the_row_is_never_walked_through_one_by_one():
-    """Only maxima of chunks and candidates are handed to `jax.lax.top_k`."""
+def test_on_cpus_the_full_row_is_never_scanned_one_by_one():
+    """`jax.lax.top_k` runs on maxima of chunks and on candidates only."""
     program = jax.jit(functools.partial(top_k, k=8)).lower(jnp.zeros((64, 32000))).as_text()
     calls = [line for line in program.splitlines() if "top_k" in line and "tensor<" in line]
     assert calls

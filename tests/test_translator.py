@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every line has its translation, in its place, whatever stands beside it."""
+"""Every line has its translation, in order, independently of the other lines."""
 
 import logging
 
@@ -15,7 +15,7 @@ from transformer.config import Config, DataConfig, DecodeConfig, TransformerConf
 from transformer.errors import InputError
 from transformer.models import base
 from transformer.text.tokenizer import Tokenizer
-from transformer.translator import NOT_FOUND, Translation, Translator, abstract_params
+from transformer.translator import NO_TRANSLATION, Translation, Translator, abstract_params
 
 LETTERS = "a b c d e f g"
 CONFIG = Config(
@@ -42,7 +42,7 @@ TARGETS = ["a b", "", "c d e f g a b c d e f g a", "b", "g", "", "a a a", "f", "
 
 
 def translator_with(**decode):
-    """The tiny model with other decode fields."""
+    """The tiny model with some decode fields changed."""
     config = CONFIG.replace(decode=CONFIG.decode.replace(**decode))
     model = base.build(config.model)
     return Translator(config, oracle.random_params(model, seed=3), TOKENIZER)
@@ -53,24 +53,24 @@ TOKENIZER = Tokenizer.train([LETTERS], 11, "word")
 
 @pytest.fixture(scope="module")
 def translator():
-    """A model of random weights over seven words."""
+    """A model with random parameters over seven words."""
     return translator_with()
 
 
 @pytest.fixture(scope="module")
 def translations(translator):
-    """Of all sentences together."""
+    """Translations of all sentences together."""
     return translator(SENTENCES)
 
 
 def close(a, b):
-    """Equal tokens and text, and scores that differ by rounding only."""
+    """Equal tokens and text, and scores equal but for rounding."""
     assert (a.text, a.tokens) == (b.text, b.tokens)
     np.testing.assert_allclose([a.score, a.log_prob], [b.score, b.log_prob], atol=1e-5)
 
 
 def log_prob(translator, source, target_ids):
-    """log P of a target by the NumPy oracle, without padding or batch."""
+    """log P of a target according to the NumPy oracle, without padding or batch."""
     [source_ids] = translator.tokenizer.encode([source])
     [rows] = oracle.logits(
         oracle.arrays(translator.params),
@@ -89,11 +89,11 @@ def nbest(translator):
 
 
 def test_the_sentences_have_different_translations(translations):
-    found = {translation.text for translation in translations}
-    assert len(found) >= 5, "or the tests below would show little"
+    distinct = {translation.text for translation in translations}
+    assert len(distinct) >= 5, "otherwise the tests below would show little"
 
 
-def test_every_sentence_has_its_own_translation_in_order(translator, translations):
+def test_a_sentence_is_translated_as_if_it_were_alone(translator, translations):
     assert len(translations) == len(SENTENCES)
     for sentence, together in zip(SENTENCES, translations, strict=True):
         [alone] = translator([sentence])
@@ -106,22 +106,22 @@ def test_translations_do_not_depend_on_the_batch_size(translations):
         close(one, other)
 
 
-def test_the_order_is_that_of_the_input(translator, translations):
+def test_translations_are_in_the_order_of_the_input(translator, translations):
     order = np.random.default_rng(1).permutation(len(SENTENCES))
-    shuffled = translator([SENTENCES[place] for place in order])
-    for place, translation in zip(order, shuffled, strict=True):
-        close(translation, translations[place])
+    shuffled = translator([SENTENCES[index] for index in order])
+    for index, translation in zip(order, shuffled, strict=True):
+        close(translation, translations[index])
 
 
-def test_repeated_sentences_are_translated_each_time(translator, translations):
+def test_repeated_sentences_have_the_same_translation(translator, translations):
     for translation in translator(["b c"] * 9):
         close(translation, translations[2])
 
 
 def test_empty_lines_and_lines_of_spaces_have_the_empty_translation(translator):
-    found = translator(["", "a", " ", "   "])
+    actual = translator(["", "a", " ", "   "])
     empty = Translation("", 0.0, 0.0, ())
-    assert [translation == empty for translation in found] == [True, False, True, True]
+    assert [translation == empty for translation in actual] == [True, False, True, True]
     assert translator.nbest(["", " "], 3) == [[empty] * 3] * 2
 
 
@@ -130,7 +130,7 @@ def test_no_sentences_have_no_translations(translator):
     assert translator.score([], []) == []
 
 
-def test_too_long_a_sentence_is_cut_to_its_first_tokens_with_a_warning(translator, caplog):
+def test_a_long_sentence_is_cut_to_its_first_tokens_with_a_warning(translator, caplog):
     long, kept = "a b c d e f g a b c d", "a b c d e f g a b"
     with caplog.at_level(logging.WARNING, logger="transformer"):
         [first, cut] = translator.nbest(["a", long], 1, first_line=7)
@@ -142,7 +142,7 @@ def test_too_long_a_sentence_is_cut_to_its_first_tokens_with_a_warning(translato
     close(first[0], translator(["a"])[0])
 
 
-def test_a_sentence_of_the_longest_length_is_not_cut(translator, caplog):
+def test_a_sentence_of_the_maximum_length_is_not_cut(translator, caplog):
     translator(["a b c d e f g a b"])
     assert not caplog.records
 
@@ -152,15 +152,15 @@ def test_a_sentence_of_the_longest_length_is_not_cut(translator, caplog):
     [({"extra_length": 4}, [7, 6, 6]), ({"max_length": 2}, [2, 2, 2])],
     ids=["source + 4", "2"],
 )
-def test_a_translation_is_at_most_the_stated_length(decode, most):
-    found = translator_with(beams=1, **decode)(["a b", "g", "e", ""])
-    lengths = [len(translation.tokens) for translation in found]
+def test_a_translation_has_at_most_the_maximum_length(decode, most):
+    actual = translator_with(beams=1, **decode)(["a b", "g", "e", ""])
+    lengths = [len(translation.tokens) for translation in actual]
     assert all(1 <= length <= limit for length, limit in zip(lengths, most, strict=False))
     assert lengths[3] == 0
-    assert any(map(int.__eq__, lengths, most)), "or this shows little"
+    assert any(map(int.__eq__, lengths, most)), "otherwise this test shows little"
 
 
-def test_tokens_end_with_the_end_token_and_spell_the_text(translator, translations):
+def test_tokens_end_with_eos_and_decode_to_the_text(translator, translations):
     for sentence, translation in zip(SENTENCES, translations, strict=True):
         if sentence:
             assert translation.tokens.count(EOS_ID) == 1
@@ -180,14 +180,14 @@ def test_the_best_results_are_sorted_and_distinct_and_the_first_is_the_translati
 
 
 @pytest.mark.parametrize("results", [4, 0, -1])
-def test_more_results_than_beams_are_refused_with_both_numbers(translator, results):
+def test_more_results_than_beams_raise_an_error_with_both_numbers(translator, results):
     with pytest.raises(InputError) as raised:
         translator.nbest(["a"], results)
     assert f"{results} translations" in str(raised.value)
     assert "decode.beams is 3" in str(raised.value)
 
 
-def test_scores_are_the_models_log_probabilities_and_count_the_end_token(translator):
+def test_scores_are_log_probabilities_of_the_model_and_include_eos(translator):
     scored = translator.score(SENTENCES, TARGETS)
     for source, target, (total, tokens) in zip(SENTENCES, TARGETS, scored, strict=True):
         [ids] = translator.tokenizer.encode([target])
@@ -196,14 +196,14 @@ def test_scores_are_the_models_log_probabilities_and_count_the_end_token(transla
         assert total == pytest.approx(log_prob(translator, source, ids), abs=1e-4)
 
 
-def test_a_pair_scores_the_same_alone(translator):
+def test_a_sentence_pair_has_the_same_score_alone(translator):
     together = translator.score(SENTENCES, TARGETS)
-    for place in (0, 1, 2, 4):
-        [alone] = translator.score([SENTENCES[place]], [TARGETS[place]])
-        assert alone == pytest.approx(together[place], abs=1e-5)
+    for index in (0, 1, 2, 4):
+        [alone] = translator.score([SENTENCES[index]], [TARGETS[index]])
+        assert alone == pytest.approx(together[index], abs=1e-5)
 
 
-def test_sentences_beyond_the_longest_length_are_scored_whole(translator, caplog):
+def test_sentences_beyond_the_maximum_length_are_scored_completely(translator, caplog):
     source, target = " ".join("abcdefg" * 3), " ".join("gfedcba" * 4)
     [(total, tokens)] = translator.score([source], [target])
     [ids] = translator.tokenizer.encode([target])
@@ -212,17 +212,17 @@ def test_sentences_beyond_the_longest_length_are_scored_whole(translator, caplog
     assert not caplog.records
 
 
-def test_what_the_search_found_has_the_log_probability_that_scoring_gives(translator, nbest):
+def test_search_and_scoring_agree_on_the_log_probability(translator, nbest):
     for sentence, results in nbest.items():
         for result in results:
             expected = log_prob(translator, sentence, result.tokens)
             assert result.log_prob == pytest.approx(expected, abs=1e-4)
-    found = [(sentence, result) for sentence in nbest for result in nbest[sentence]]
-    spelled = translator.tokenizer.encode([result.text for _, result in found])
-    told = [(s, r) for (s, r), ids in zip(found, spelled, strict=True) if r.tokens == tuple(ids)]
-    assert len(told) >= 4, "text that is read as the very tokens that it came from"
-    scored = translator.score([s for s, _ in told], [result.text for _, result in told])
-    for (_, result), (total, tokens) in zip(told, scored, strict=True):
+    pairs = [(sentence, result) for sentence in nbest for result in nbest[sentence]]
+    encoded = translator.tokenizer.encode([result.text for _, result in pairs])
+    same = [(s, r) for (s, r), ids in zip(pairs, encoded, strict=True) if r.tokens == tuple(ids)]
+    assert len(same) >= 4, "texts that encode to the tokens from which they were decoded"
+    scored = translator.score([s for s, _ in same], [result.text for _, result in same])
+    for (_, result), (total, tokens) in zip(same, scored, strict=True):
         assert result.log_prob == pytest.approx(total, abs=1e-4)
         assert len(result.tokens) == tokens
 
@@ -235,12 +235,14 @@ def test_the_score_is_the_log_probability_over_the_length_penalty(translations):
 
 
 @pytest.mark.parametrize(("sources", "targets"), [(1, 2), (2, 1), (0, 1)])
-def test_unequal_numbers_of_sources_and_targets_are_both_named(translator, sources, targets):
+def test_unequal_numbers_of_sources_and_targets_raise_an_error_with_both(
+    translator, sources, targets
+):
     with pytest.raises(InputError, match=f"{sources} sources and {targets} targets"):
         translator.score(["a"] * sources, ["a"] * targets)
 
 
-def test_abstract_parameters_have_the_shapes_of_the_real_ones(translator):
+def test_abstract_parameters_have_the_shapes_of_the_parameters(translator):
     abstract = abstract_params(CONFIG)
     assert jax.tree.structure(abstract) == jax.tree.structure(translator.params)
     jax.tree.map(
@@ -275,7 +277,7 @@ def test_a_directory_without_a_config_is_not_a_workdir(tmp_path):
     ],
     ids=["cut", "empty", "list", "unknown", "type", "group", "value", "bytes"],
 )
-def test_a_config_that_cannot_be_used_is_named_by_file(tmp_path, text, words):
+def test_an_invalid_config_raises_an_error_that_names_the_file(tmp_path, text, words):
     (tmp_path / "config.json").write_bytes(text)
     with pytest.raises(InputError) as raised:
         load_config(tmp_path)
@@ -292,24 +294,24 @@ def test_a_workdir_without_tokenizer_or_checkpoints_is_named(tmp_path):
         Translator.from_workdir(tmp_path)
 
 
-# Samples, and the least risky of them.
+# Sampling and minimum Bayes risk.
 
 SHORT = ["a", "b c", "", "g", "d a", "e", "b c"]
-"""Sentences of one shape, so that little is compiled."""
+"""Sentences of similar length, so that few programs are compiled."""
 
 
 def sampler(**decode):
-    """Draws from a sharpened distribution."""
+    """A translator that samples from a sharpened distribution."""
     return translator_with(method="sample", temperature=0.7, top_k=5, **decode)
 
 
 @pytest.fixture(scope="module")
 def samples():
-    """Three of each of the short sentences."""
+    """Three samples for each of the short sentences."""
     return sampler(seed=7, batch_size=8).nbest(SHORT, 3)
 
 
-def test_samples_do_not_depend_on_the_batch_size_or_on_what_else_is_translated(samples):
+def test_samples_depend_neither_on_the_batch_size_nor_on_the_other_sentences(samples):
     alone = sampler(seed=7, batch_size=1).nbest(SHORT, 3)
     rest = sampler(seed=7, batch_size=8).nbest(SHORT[3:], 3, first_line=4)
     for one, other in [*zip(samples, alone, strict=True), *zip(samples[3:], rest, strict=True)]:
@@ -317,13 +319,13 @@ def test_samples_do_not_depend_on_the_batch_size_or_on_what_else_is_translated(s
             close(a, b)
 
 
-def test_samples_depend_on_the_seed_and_on_the_number_of_the_line(samples):
+def test_samples_depend_on_the_seed_and_on_the_line_number(samples):
     other = sampler(seed=8, batch_size=8).nbest(SHORT, 3)
     assert sum(a != b for a, b in zip(samples, other, strict=True)) > 3
     assert samples[1] != samples[6], "the same sentence twice"
 
 
-def test_samples_have_the_models_log_probability(samples):
+def test_samples_have_the_log_probability_of_the_model(samples):
     for sentence, results in zip(SHORT, samples, strict=True):
         for result in results:
             expected = log_prob(translator_with(), sentence, result.tokens) if sentence else 0.0
@@ -332,10 +334,10 @@ def test_samples_have_the_models_log_probability(samples):
             assert result.score == pytest.approx(result.log_prob / penalty, rel=1e-5)
 
 
-def test_minimum_bayes_risk_is_the_sample_most_like_the_others():
+def test_minimum_bayes_risk_returns_the_sample_most_similar_to_the_others():
     """With the same seed the samples are those of decode.method=sample."""
-    least_risky = translator_with(method="mbr", mbr_samples=6, batch_size=8)
-    chosen = least_risky.nbest(SHORT, 6)
+    by_risk = translator_with(method="mbr", mbr_samples=6, batch_size=8)
+    chosen = by_risk.nbest(SHORT, 6)
     drawn = translator_with(method="sample", beams=6, batch_size=8).nbest(SHORT, 6)
     chrf = sacrebleu.CHRF()
     for sentence, results, samples in zip(SHORT, chosen, drawn, strict=True):
@@ -343,43 +345,43 @@ def test_minimum_bayes_risk_is_the_sample_most_like_the_others():
             assert results == samples
             continue
         first, means = {}, {}
-        for place, one in enumerate(samples):
-            others = [other for index, other in enumerate(samples) if index != place]
-            likeness = [chrf.sentence_score(one.text, [other.text]).score for other in others]
+        for index, one in enumerate(samples):
+            others = samples[:index] + samples[index + 1 :]
+            scores = [chrf.sentence_score(one.text, [other.text]).score for other in others]
             first.setdefault(one.text, one)
-            means.setdefault(one.text, sum(likeness) / 5)
-        found = [result for result in results if result != NOT_FOUND]
-        assert {result.text: pytest.approx(result.score) for result in found} == means
-        assert found == sorted(found, key=lambda result: -result.score)
-        assert all(result.tokens == first[result.text].tokens for result in found)
-        assert results[len(found) :] == [NOT_FOUND] * (6 - len(found))
+            means.setdefault(one.text, sum(scores) / 5)
+        actual = [result for result in results if result != NO_TRANSLATION]
+        assert {result.text: pytest.approx(result.score) for result in actual} == means
+        assert actual == sorted(actual, key=lambda result: -result.score)
+        assert all(result.tokens == first[result.text].tokens for result in actual)
+        assert results[len(actual) :] == [NO_TRANSLATION] * (6 - len(actual))
 
 
-def test_more_results_than_samples_are_refused_with_both_numbers():
+def test_more_results_than_samples_raise_an_error_with_both_numbers():
     with pytest.raises(InputError, match=r"7 translations .* decode\.mbr_samples is 6"):
         translator_with(method="mbr", mbr_samples=6).nbest(["a"], 7)
 
 
-def test_where_fewer_were_found_than_asked_for_the_last_places_say_so():
+def test_missing_results_are_marked_as_no_translation():
     [results] = translator_with(max_length=1).nbest(["a b"], 3)
-    assert [result == NOT_FOUND for result in results] == [False, True, True]
-    assert (NOT_FOUND.text, NOT_FOUND.log_prob) == ("", -np.inf)
+    assert [result == NO_TRANSLATION for result in results] == [False, True, True]
+    assert (NO_TRANSLATION.text, NO_TRANSLATION.log_prob) == ("", -np.inf)
 
 
-# Forced beginnings and other constraints.
+# Forced prefixes and other constraints.
 
 PREFIXES = ["b", "", "c c", "a a a", "  ", "f ", ""]
 
 
 @pytest.fixture(scope="module")
 def constrained():
-    """Outputs of at least two tokens, without a pair of tokens twice."""
+    """A translator with outputs of at least two tokens, no bigram twice."""
     return translator_with(block_ngrams=2, min_length=2, batch_size=8)
 
 
-def test_a_translation_begins_with_its_prefix_and_counts_it(constrained):
-    found = constrained.nbest(SHORT, 2, prefixes=PREFIXES)
-    for sentence, prefix, results in zip(SHORT, PREFIXES, found, strict=True):
+def test_a_translation_begins_with_its_prefix_and_its_score_includes_it(constrained):
+    actual = constrained.nbest(SHORT, 2, prefixes=PREFIXES)
+    for sentence, prefix, results in zip(SHORT, PREFIXES, actual, strict=True):
         begin = prefix.split()
         for result in results if sentence else ():
             words = result.text.split()
@@ -389,7 +391,9 @@ def test_a_translation_begins_with_its_prefix_and_counts_it(constrained):
             assert len(set(pairs)) == len(pairs) - (prefix == "a a a")
             expected = log_prob(constrained, sentence, result.tokens)
             assert result.log_prob == pytest.approx(expected, abs=1e-4)
-    assert found[2] == [Translation("", 0.0, 0.0, ())] * 2, "an empty sentence stays empty"
+    assert actual[2] == [Translation("", 0.0, 0.0, ())] * 2, (
+        "the translation of an empty sentence is empty"
+    )
 
 
 def test_empty_prefixes_force_nothing(constrained):
@@ -406,7 +410,7 @@ def test_empty_prefixes_force_nothing(constrained):
         ({"max_length": 5}, "line 8: the prefix has 6 tokens, .* has 5 .*decode.max_length"),
     ],
 )
-def test_a_prefix_that_leaves_no_room_is_refused_with_its_line(decode, words):
+def test_a_prefix_longer_than_the_output_raises_an_error_with_its_line(decode, words):
     prefixes = ["b", "a b c d e f", "a b c d e f"]
     with pytest.raises(InputError, match=words):
         translator_with(**decode).nbest(["a", "", "b"], 1, 6, prefixes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sentences in, translations out: what a trained workdir is for.
+"""Translate raw sentences with a trained model.
 
 translator = Translator.from_workdir("runs/pronouns")
 translator(["The animal didn't cross the street because it was too tired."])
@@ -24,8 +24,10 @@ from transformer.arrays import EOS_ID, PAD_ID, Params
 from transformer.checkpoints import workdir_files
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config, ParallelConfig
-from transformer.decoding import generate, minimum_bayes_risk
-from transformer.decoding.constraints import NEVER
+from transformer.decoding import generate
+from transformer.decoding.constraints import NEG_INF
+from transformer.decoding.minimum_bayes_risk import rank_by_similarity
+from transformer.decoding.sentence_batches import batches_by_length, pad
 from transformer.decoding.shortlist import Shortlist
 from transformer.errors import InputError
 from transformer.models import base
@@ -44,27 +46,27 @@ class Translation:
 
     text: str
     score: float
-    """What the translations of a sentence are ranked by: log P / penalty(length), or with minimum
-    Bayes risk the mean similarity to the other samples, in 0..100.
+    """Ranks the translations of a sentence: log P / penalty(length), or with minimum Bayes risk
+    the mean similarity to the other samples, in 0..100.
     """
     log_prob: float
-    """Natural logarithm, the end token included."""
+    """Natural logarithm, EOS included."""
     tokens: tuple[int, ...]
-    """Ids, the end token last."""
+    """Token ids, EOS last."""
 
 
-NOTHING = Translation("", 0.0, 0.0, ())
+EMPTY_TRANSLATION = Translation("", 0.0, 0.0, ())
 """The translation of an empty line."""
 
-NOT_FOUND = Translation("", -math.inf, -math.inf, ())
-"""Stands in the last places where fewer translations were found than asked for."""
+NO_TRANSLATION = Translation("", -math.inf, -math.inf, ())
+"""Fills the end of a result list if the search found fewer translations than requested."""
 
 
 class Translator:
-    """A model (or an ensemble of several), its parameters and its tokenizer, on a mesh.
+    """A model (or an ensemble), its parameters and its tokenizer, on a mesh.
 
-    The sentences of a batch are divided along the mesh's axis ``data``. No result depends on the
-    mesh. Where it spans several processes, each of them makes the same calls and has all results.
+    The sentences of a batch are divided over the mesh axis ``data``. Results do not depend on the
+    mesh. If it spans several processes, each makes the same calls and receives all results.
     """
 
     def __init__(
@@ -76,32 +78,32 @@ class Translator:
         mesh: Mesh | None = None,
         lexicon: Lexicon | None = None,
     ):
-        """See `from_workdir` for a trained one.
+        """See `from_workdir` for a trained model.
 
         Args:
           config: validated.
-          params: on the mesh already, or anywhere; then they are laid out by `config.parallel`.
-          tokenizer: of the model's vocabulary.
-          model: in place of the one of `config.model`.
-          mesh: in place of the one of `config.parallel`.
-          lexicon: what `config.decode.shortlist` makes its shortlists of.
+          params: on the mesh already, or anywhere; then `config.parallel` decides their sharding.
+          tokenizer: tokenizer of the model's vocabulary.
+          model: replaces the model of `config.model`.
+          mesh: replaces the mesh of `config.parallel`.
+          lexicon: source of the shortlists of `config.decode.shortlist`.
 
         Raises:
-          InputError: when there are fewer devices than `config.parallel` asks for, or when there is
-            no lexicon for shortlists.
+          InputError: if `config.parallel` needs more devices than there are, or shortlists are
+            configured without a lexicon.
         """
         if config.decode.shortlist is not None and lexicon is None:
             raise InputError(
-                f"decode.shortlist is {config.decode.shortlist}, but no lexicon is given; give "
+                f"decode.shortlist is {config.decode.shortlist}, but no lexicon is given; pass "
                 "lexicon=Lexicon.load(...), or leave decode.shortlist out"
             )
-        self.lexicon = lexicon
         self.config = config
         self.tokenizer = tokenizer
+        self.lexicon = lexicon
         self.model = model or base.build(config.model)
         self.mesh = mesh or sharding.make_mesh(config.parallel)
         self.params = params
-        if not all(_lies_on(self.mesh, leaf) for leaf in jax.tree.leaves(params)):
+        if not all(_is_on_mesh(leaf, self.mesh) for leaf in jax.tree.leaves(params)):
             abstract = _abstract_params(self.model, config.parallel, self.mesh)
             self.params = jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, abstract))
 
@@ -114,258 +116,249 @@ class Translator:
         around: Literal["last", "best"] = "last",
         ensemble: Sequence[epath.PathLike] = (),
     ) -> "Translator":
-        """Loads what `experiments.train` left in a workdir.
+        """Load what `experiments.train` wrote.
 
         Args:
-          workdir: the run's directory.
+          workdir: directory of the run.
           config: instead of `workdir_files.load_inference_config(workdir)`, for example with other
-            `decode` fields, or with `parallel` fields to divide the work over several devices.
-          average: use the mean of that many checkpoints instead of the best by validation.
-          around: which of them: the ``last``, or those about the ``best``.
-          ensemble: further workdirs, whose models decode together with this one's. Only their
-            models are used, not how they would decode; `average` and `around` hold for each.
+            `decode` fields, or with `parallel` fields to use several devices.
+          average: use the mean of this many checkpoints instead of the best one by validation.
+          around: which checkpoints to average: the ``last``, or those around the ``best``.
+          ensemble: further workdirs whose models decode together with the first. Only their models
+            are used, not their `decode` fields. `average` and `around` apply to each.
 
         Raises:
-          InputError: when a workdir is missing, unfinished or damaged, when the vocabularies
-            differ, when there are fewer devices than `config.parallel` asks for, or when there is
-            no lexicon for `config.decode.shortlist`.
+          InputError: if a workdir is missing, unfinished or damaged, if the vocabularies differ, if
+            `config.parallel` needs more devices than there are, or if `config.decode.shortlist`
+            is set and there is no lexicon.
         """
         workdir = paths.reachable(workdir)
         config = config or workdir_files.load_inference_config(workdir)
         mesh = sharding.make_mesh(config.parallel)
         tokenizer = Tokenizer.load(workdir / workdir_files.TOKENIZER)
         others = [paths.reachable(other) for other in ensemble]
-        configs = [config, *(_member(other, workdir, config, tokenizer) for other in others)]
+        configs = [config, *(_member_config(other, workdir, config, tokenizer) for other in others)]
         params = []
-        for directory, own in zip([workdir, *others], configs, strict=True):
-            with Checkpoints(directory, own.training) as checkpoints:
-                params.append(checkpoints.restore_params(abstract_params(own), average, around))
+        for directory, member in zip([workdir, *others], configs, strict=True):
+            with Checkpoints(directory, member.training) as checkpoints:
+                params.append(checkpoints.restore_params(abstract_params(member), average, around))
         lexicon = None
         if config.decode.shortlist is not None:
             lexicon = Lexicon.load(workdir / workdir_files.LEXICON, config.model.vocab_size)
         if not others:
             return cls(config, params[0], tokenizer, mesh=mesh, lexicon=lexicon)
-        model, joined = ensembles.join([base.build(own.model) for own in configs], params)
+        model, joined = ensembles.join([base.build(member.model) for member in configs], params)
         return cls(config, joined, tokenizer, model, mesh, lexicon)
-
-    @functools.cached_property
-    def _cast_params(self) -> Params:
-        """The parameters, cast once and not at every batch."""
-        return jax.jit(self.model.cast_params)(self.params)
 
     def __call__(self, sentences: Sequence[str]) -> list[Translation]:
         """The best translation of each sentence, in order."""
-        return [best[0] for best in self.nbest(sentences, 1)]
+        return [best for [best] in self.nbest(sentences, 1)]
 
     def nbest(
         self,
         sentences: Sequence[str],
-        results: int,
+        num_results: int,
         first_line: int = 1,
         prefixes: Sequence[str] | None = None,
     ) -> list[list[Translation]]:
-        """The best `results` translations of each sentence, best first; of decode.method=sample as
-        many samples, in the order in which they were drawn.
+        """The best translations of each sentence, best first; samples in the order of drawing.
 
         A sentence of more than data.max_length tokens is cut to its first data.max_length - 1 and
-        the end token, with a warning. An empty sentence (or one of spaces) has the empty
-        translation, whatever its prefix.
+        EOS, with a warning. An empty sentence (or one of spaces) has the empty translation, with
+        any prefix.
 
-        A prefix is tokenized as if it were a whole sentence; spaces at its end do not count. The
-        translation begins with its tokens, so that the next one may begin a word or go on with the
-        prefix's last. An empty prefix forces nothing. Scores count the prefix's tokens too.
+        A prefix is tokenized like a sentence; spaces at its end do not count. The translation
+        begins with its tokens; the next token may begin a word or continue the last one. An empty
+        prefix forces nothing. Scores include the prefix's tokens.
 
         Args:
           sentences: raw text, without line ends.
-          results: at most decode.beams (decode.mbr_samples with minimum Bayes risk). Where fewer
-            different ones were found, the last are `NOT_FOUND`.
-          first_line: the number of the first sentence, in warnings and for what samples depend on.
-          prefixes: one a sentence: how its translation must begin.
+          num_results: results for each sentence, at most decode.beams (with minimum Bayes risk:
+            decode.mbr_samples). If fewer distinct ones were found, the last are `NO_TRANSLATION`.
+          first_line: line number of the first sentence, for warnings and as a seed of samples.
+          prefixes: how the translation of each sentence must begin.
 
         Raises:
-          InputError: when more results are asked for than that, when there are not as many prefixes
-            as sentences, or when a prefix does not fit into the longest output.
+          InputError: if more results than that are requested, if the numbers of prefixes and of
+            sentences differ, or if a prefix does not fit into the longest output.
         """
         config = self.config.decode
-        field, most = config.most_results
-        if not 1 <= results <= most:
+        field, limit = config.most_results
+        if not 1 <= num_results <= limit:
             raise InputError(
-                f"{results} translations a sentence asked for, but {field} is {most}; "
-                f"set --config.{field}={results} or higher"
+                f"{num_results} translations a sentence requested, but {field} is {limit}; "
+                f"set --config.{field}={num_results} or higher"
             )
-        sources = self._cut(self.tokenizer.encode(sentences), first_line)
-        forced = None if prefixes is None else self._forced(prefixes, sources, first_line)
-        drawn = config.mbr_samples if config.method == "mbr" else results
-        translations = [[NOTHING] * results for _ in sentences]
-        for row, found in self._decoded(sources, forced, drawn, first_line):
-            translations[row] = self._chosen(found, results)
+        sources = self._encode_sources(sentences, first_line)
+        forced = None if prefixes is None else self._encode_prefixes(prefixes, sources, first_line)
+        num_hypotheses = config.mbr_samples if config.method == "mbr" else num_results
+        translations = [[EMPTY_TRANSLATION] * num_results for _ in sentences]
+        for index, hypotheses in self._decode(sources, forced, num_hypotheses, first_line):
+            if config.method == "mbr":
+                hypotheses = self._rank_by_risk(hypotheses)
+            missing = [NO_TRANSLATION] * (num_results - len(hypotheses))
+            translations[index] = [*hypotheses[:num_results], *missing]
         return translations
 
-    def _decoded(
-        self,
-        sources: list[list[int]],
-        forced: list[list[int]] | None,
-        results: int,
-        first_line: int,
-    ) -> Iterator[tuple[int, list[Translation]]]:
-        """The place of each sentence that is not empty, and so many hypotheses or samples of it."""
-        config = self.config.decode
-        together = config.batch_size
-        if config.method == "mbr":
-            # No more samples at once than beam search has beams.
-            together = max(config.batch_size * config.beams // results, 1)
-        for rows, source in self._batches(sources, together):
-            height, length = source.shape
-            longest = config.max_length or length + config.extra_length
-            prefix = lines = None
-            if forced is not None:
-                prefix = _pad([forced[row] for row in rows], (height, longest))
-            if config.method != "beam":
-                lines = np.full(height, -1, np.int32)
-                lines[: len(rows)] = [first_line + row for row in rows]
-            found = generate.decode(
-                self._cast_params,
-                *self._placed((source, prefix, lines)),
-                np.uint32(config.seed),
-                self._shortlist(source, prefix),
-                mesh=self.mesh,
-                model=self.model,
-                # Seed and shortlist are arguments, so that the program is the same for all.
-                config=config.replace(seed=0, shortlist=None),
-                results=results,
-                max_length=longest,
-            )
-            found = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :results], found)
-            hypotheses = zip(found.tokens, found.scores, found.log_probs, strict=True)
-            for row, fields in zip(rows, hypotheses, strict=False):
-                yield row, [self._translation(*one) for one in zip(*fields, strict=True)]
-
-    def _shortlist(self, source: np.ndarray, prefix: np.ndarray | None) -> Shortlist | None:
-        """What the translations of a batch may consist of, on the mesh."""
-        number = self.config.decode.shortlist
-        if number is None:
-            return None
-        of_batch = Shortlist.of(self.lexicon.listed(source, number, prefix))
-        everywhere = sharding.replicated(self.mesh)
-        return Shortlist(sharding.place(of_batch.ids, everywhere), self._placed(of_batch.listed))
-
-    def _chosen(self, found: list[Translation], results: int) -> list[Translation]:
-        """The first so many of what was found; with minimum Bayes risk, of what is least risky."""
-        if self.config.decode.method == "mbr":
-            similarity = metrics.sentence_similarity(self.config.decode.mbr_metric)
-            ranked = minimum_bayes_risk.by_mean_similarity([one.text for one in found], similarity)
-            found = [dataclasses.replace(found[place], score=mean) for place, mean in ranked]
-        return [*found[:results], *[NOT_FOUND] * (results - len(found))]
-
-    def _forced(
-        self, prefixes: Sequence[str], sources: list[list[int]], first_line: int
-    ) -> list[list[int]]:
-        """The tokens of each prefix, without an end token."""
-        if len(prefixes) != len(sources):
-            raise InputError(
-                f"{len(sources)} sentences and {len(prefixes)} prefixes; there must be equally many"
-            )
-        config = self.config.decode
-        forced = [ids[:-1] for ids in self.tokenizer.encode(prefixes)]
-        for line, (ids, source) in enumerate(zip(forced, sources, strict=True), first_line):
-            limit = config.max_length or len(source) + config.extra_length
-            if len(ids) >= limit and source != [EOS_ID]:
-                field = "max_length" if config.max_length else "extra_length"
-                raise InputError(
-                    f"line {line}: the prefix has {len(ids)} tokens, but the longest output has "
-                    f"{limit} with its end token; shorten it, or raise --config.decode.{field}"
-                )
-        return forced
-
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[float, int]]:
-        """The natural-log probability of each target given its source, and its number of tokens.
+        """Natural-log probability of each target given its source, and its number of tokens.
 
-        The end token is in both. Nothing is cut: sentences of any length are scored whole.
+        EOS is included in both. Sentences of any length are scored completely.
 
         Raises:
-          InputError: when there are not equally many of both.
+          InputError: if the numbers of sources and targets differ.
         """
         if len(sources) != len(targets):
             raise InputError(
-                f"{len(sources)} sources and {len(targets)} targets; there must be equally many"
+                f"{len(sources)} sources and {len(targets)} targets; the numbers must be equal"
             )
         source_ids, target_ids = self.tokenizer.encode(sources), self.tokenizer.encode(targets)
         longer = [s if len(s) > len(t) else t for s, t in zip(source_ids, target_ids, strict=True)]
         scores = [(0.0, 0)] * len(sources)
-        for rows, shaped in self._batches(longer, self.config.decode.batch_size, keep_empty=True):
+        for indices, padded in self._batches(longer, self.config.decode.batch_size):
             batch = Batch(
-                _pad([source_ids[row] for row in rows], shaped.shape),
-                _pad([target_ids[row] for row in rows], shaped.shape),
+                pad([source_ids[index] for index in indices], padded.shape),
+                pad([target_ids[index] for index in indices], padded.shape),
             )
-            totals = np.asarray(
-                generate.score(
-                    self._cast_params, self._placed(batch), mesh=self.mesh, model=self.model
-                )
+            log_probs = generate.score(
+                self._inference_params, self._on_mesh(batch), mesh=self.mesh, model=self.model
             )
-            for place, row in enumerate(rows):
-                scores[row] = (float(totals[place]), len(target_ids[row]))
+            for index, log_prob in zip(indices, np.asarray(log_probs).tolist(), strict=False):
+                scores[index] = log_prob, len(target_ids[index])
         return scores
 
-    def _cut(self, sources: list[list[int]], first_line: int) -> list[list[int]]:
+    def _encode_sources(self, sentences: Sequence[str], first_line: int) -> list[list[int]]:
+        """Token ids of each sentence, none for empty ones; long sentences are cut."""
         longest = self.config.data.max_length
-        cut = [index for index, ids in enumerate(sources) if len(ids) > longest]
-        for index in cut:
-            logger.warning(
-                "line %d has %d tokens; translating its first %d (data.max_length = %d)",
-                *(index + first_line, len(sources[index]), longest - 1, longest),
-            )
-            sources[index] = [*sources[index][: longest - 1], EOS_ID]
+        sources = self.tokenizer.encode(sentences)
+        for index, ids in enumerate(sources):
+            if len(ids) > longest:
+                logger.warning(
+                    "line %d has %d tokens; translating its first %d (data.max_length = %d)",
+                    *(index + first_line, len(ids), longest - 1, longest),
+                )
+                sources[index] = [*ids[: longest - 1], EOS_ID]
+            elif ids == [EOS_ID]:
+                sources[index] = []
         return sources
 
+    def _encode_prefixes(
+        self, prefixes: Sequence[str], sources: list[list[int]], first_line: int
+    ) -> list[list[int]]:
+        """Token ids of each prefix, without EOS."""
+        if len(prefixes) != len(sources):
+            raise InputError(
+                f"{len(sources)} sentences and {len(prefixes)} prefixes; the numbers must be equal"
+            )
+        config = self.config.decode
+        encoded = [ids[:-1] for ids in self.tokenizer.encode(prefixes)]
+        for line, (ids, source) in enumerate(zip(encoded, sources, strict=True), first_line):
+            limit = config.max_length or len(source) + config.extra_length
+            if source and len(ids) >= limit:
+                field = "max_length" if config.max_length else "extra_length"
+                raise InputError(
+                    f"line {line}: the prefix has {len(ids)} tokens, but the longest output has "
+                    f"{limit} including EOS; shorten it, or raise --config.decode.{field}"
+                )
+        return encoded
+
+    def _decode(
+        self,
+        sources: list[list[int]],
+        prefixes: list[list[int]] | None,
+        num_hypotheses: int,
+        first_line: int,
+    ) -> Iterator[tuple[int, list[Translation]]]:
+        """Yield the index of each sentence that is not empty, and its hypotheses or samples."""
+        config = self.config.decode
+        batch_size = config.batch_size
+        if config.method == "mbr":
+            # At most as many samples at once as beam search has hypotheses.
+            batch_size = max(config.batch_size * config.beams // num_hypotheses, 1)
+        for indices, source in self._batches(sources, batch_size):
+            rows, length = source.shape
+            max_length = config.max_length or length + config.extra_length
+            prefix = line_numbers = None
+            if prefixes is not None:
+                prefix = pad([prefixes[index] for index in indices], (rows, max_length))
+            if config.method != "beam":
+                line_numbers = np.full(rows, -1, np.int32)
+                line_numbers[: len(indices)] = [first_line + index for index in indices]
+            hypotheses = generate.decode(
+                self._inference_params,
+                *self._on_mesh((source, prefix, line_numbers)),
+                np.uint32(config.seed),
+                self._shortlist(source, prefix),
+                mesh=self.mesh,
+                model=self.model,
+                # Seed and shortlist are arguments, so that one compiled program serves all values.
+                config=config.replace(seed=0, shortlist=None),
+                num_results=num_hypotheses,
+                max_length=max_length,
+            )
+            fields = (hypotheses.tokens, hypotheses.scores, hypotheses.log_probs)
+            tokens, scores, log_probs = (
+                np.asarray(field)[:, :num_hypotheses].tolist() for field in fields
+            )
+            for row, index in enumerate(indices):
+                sentence = zip(tokens[row], scores[row], log_probs[row], strict=True)
+                yield index, [self._translation(*hypothesis) for hypothesis in sentence]
+
+    def _translation(self, tokens: list[int], score: float, log_prob: float) -> Translation:
+        if score <= NEG_INF / 2:
+            return NO_TRANSLATION
+        ids = tuple(token for token in tokens if token != PAD_ID)
+        return Translation(self.tokenizer.decode(ids), score, log_prob, ids)
+
+    def _rank_by_risk(self, samples: list[Translation]) -> list[Translation]:
+        """The distinct samples, the one with the least Bayes risk first."""
+        similarity = metrics.sentence_similarity(self.config.decode.mbr_metric)
+        ranking = rank_by_similarity([sample.text for sample in samples], similarity)
+        return [dataclasses.replace(samples[index], score=mean) for index, mean in ranking]
+
+    def _shortlist(self, source: np.ndarray, prefix: np.ndarray | None) -> Shortlist | None:
+        """The subwords that the translations of a batch may contain, on the mesh."""
+        num_translations = self.config.decode.shortlist
+        if num_translations is None:
+            return None
+        shortlist = Shortlist.from_lists(self.lexicon.listed(source, num_translations, prefix))
+        ids = sharding.place(shortlist.ids, sharding.replicated(self.mesh))
+        return Shortlist(ids, self._on_mesh(shortlist.listed))
+
     def _batches(
-        self, rows: list[list[int]], most: int, keep_empty: bool = False
+        self, sentences: list[list[int]], batch_size: int
     ) -> Iterator[tuple[list[int], np.ndarray]]:
-        """Puts rows of like length together, in few shapes: their places, and their ids padded.
+        bucket, devices = self.config.data.bucket, self.mesh.shape["data"]
+        return batches_by_length(sentences, batch_size, bucket=bucket, multiple=devices)
 
-        The longest come first, so that the batch that is left with rows of padding is the cheapest.
-        The number of rows is a multiple of the mesh's axis ``data``.
-        """
-        devices = self.mesh.shape["data"]
-        chosen = [index for index, ids in enumerate(rows) if keep_empty or ids != [EOS_ID]]
-        chosen.sort(key=lambda index: -len(rows[index]))
-        for start in range(0, len(chosen), most):
-            chunk = chosen[start : start + most]
-            length = self.config.data.bucket(len(rows[chunk[0]]))
-            height = next((h for h in (1, 8) if len(chunk) <= h < most), most)
-            height = -(-height // devices) * devices
-            yield chunk, _pad([rows[index] for index in chunk], (height, length))
+    def _on_mesh(self, batch: Any) -> Any:
+        """Divide arrays with the leading axis B over the devices."""
+        return sharding.place(batch, sharding.batch_sharding(self.mesh))
 
-    def _placed(self, rows: Any) -> Any:
-        """Arrays of rows, divided over the devices."""
-        return sharding.place(rows, sharding.batch_sharding(self.mesh))
-
-    def _translation(self, tokens, score, log_prob) -> Translation:
-        if score <= NEVER / 2:
-            return NOT_FOUND
-        ids = tuple(int(token) for token in tokens if token != PAD_ID)
-        return Translation(self.tokenizer.decode(ids), float(score), float(log_prob), ids)
+    @functools.cached_property
+    def _inference_params(self) -> Params:
+        """The parameters, cast to the compute dtype once instead of in every batch."""
+        return jax.jit(self.model.cast_params)(self.params)
 
 
-def _member(
+def _member_config(
     directory: epath.Path, workdir: epath.Path, config: Config, tokenizer: Tokenizer
 ) -> Config:
-    """A further workdir's config in the ensemble that begins with `workdir`: its own model, but
-    decoding the other's way.
-    """
-    own = workdir_files.load_config(directory)
+    """Config of a further member of the ensemble of `workdir`: its model, the others' decoding."""
+    member = workdir_files.load_config(directory)
     if Tokenizer.load(directory / workdir_files.TOKENIZER).model != tokenizer.model:
         raise InputError(
             f"{workdir} and {directory} have different vocabularies (tokenizer.model differs), so "
             "they cannot form an ensemble; train both with the same --config.data.tokenizer_model"
         )
     try:
-        return config.replace(model=own.model, training=own.training)
+        return config.replace(model=member.model, training=member.training)
     except InputError as error:
         raise InputError(f"{directory}: {error}") from None
 
 
 def abstract_params(config: Config) -> Params:
-    """Shapes, dtypes and shardings of a config's parameters, without computing any."""
+    """Shapes, dtypes and shardings of the parameters; nothing is computed."""
     mesh = sharding.make_mesh(config.parallel)
     return _abstract_params(base.build(config.model), config.parallel, mesh)
 
@@ -380,13 +373,6 @@ def _abstract_params(model: nn.Module, parallel: ParallelConfig, mesh: Mesh) -> 
     )
 
 
-def _lies_on(mesh: Mesh, leaf: Any) -> bool:
+def _is_on_mesh(leaf: Any, mesh: Mesh) -> bool:
     where = getattr(leaf, "sharding", None)
     return isinstance(where, NamedSharding) and where.mesh == mesh
-
-
-def _pad(rows: list[list[int]], shape: tuple[int, int]) -> np.ndarray:
-    padded = np.full(shape, PAD_ID, np.int32)
-    for row, ids in zip(padded, rows, strict=False):
-        row[: len(ids)] = ids
-    return padded

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Beam search, sampling and minimum Bayes risk over an abstract step function."""
+"""Beam search, sampling and minimum Bayes risk decoding over an abstract step function."""

@@ -1,40 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Beam search, and greedy search as its case of one beam, over an abstract step function (paper
-6.1).
+"""Beam search (paper 6.1) and diverse beam search; greedy search is the case of one beam.
 
-This file knows no model: a step maps the last token of every beam and a cache to logits and a new
-cache, and `reorder` makes beam k go on from another beam's cache. The whole search is one compiled
-loop.
+The search knows no model. A `step` function maps the last token of every beam and a cache to logits
+and a new cache, and `reorder` permutes the beams of a cache. The search is one compiled loop.
 
-The search, exactly:
+Exact semantics:
 
-* A hypothesis is a sequence of tokens that ends with the end token, within the sentence's limit; at
-  the limit only the end token may follow, so that every score is that of a complete translation.
-  What else may not follow is said in `constraints`.
-* At each step the live hypotheses are extended by every token and the best 2K extensions are
-  looked at, by log-probability. Those among the best K that end are finished; the best K that do
-  not end live on.
-* A finished hypothesis is worth log P / penalty(length), the end token counted in the length.
-* A sentence is done when K hypotheses have finished and no live hypothesis is worth more, at the
-  length it has, than the last of the results asked for. (K finished ones alone would not do: a few
-  bad ones that end early must not stop the search before a good one that is under way.)
-* It is also done as soon as no live hypothesis can still come among the results: its
-  log-probability can only fall, so its worth is at most that log-probability over the penalty at
-  one end of the lengths still open to it.
+* A hypothesis is a sequence of tokens that ends with EOS, within the sentence's length limit. At
+  the limit only EOS may follow, so every score is that of a complete translation. `constraints`
+  defines which other tokens may not follow.
+* Each step extends the active hypotheses by every token and ranks the extensions by
+  log-probability. Of the best K, those that end with EOS become finished. Of the best 2K, the first
+  K without EOS become the active hypotheses of the next step.
+* The score of a finished hypothesis is log P / penalty(length). EOS counts in the length.
+* A sentence is finished when K hypotheses have finished and no active hypothesis, at its current
+  length, has a better score than the last of the results that were requested. (Without the second
+  condition a few bad early hypotheses would stop the search before a good one ends.)
+* A sentence is also finished when no active hypothesis can enter the results. A log-probability can
+  only fall, so an upper bound on the final score is the current log-probability over the penalty at
+  the most favorable length that is still possible.
 
-Diverse beam search (Vijayakumar et al. 2016) divides the K beams into groups of equal size:
+Diverse beam search (Vijayakumar et al. 2016) splits the K beams into G groups of K/G beams:
 
-* Each group is a search of its own, as above, with its share of the beams. At each step the groups
-  take their turns.
-* Where a group ranks its extensions, an extension's log-probability is lowered by `diversity` for
-  every hypothesis of an earlier group that lives on from this same step with the same last token.
-  The end token is therefore never made dearer.
-* That is all the penalty does: it decides which extensions a group looks at, in which order, and is
-  then forgotten. Hypotheses are worth, and live on with, their own log-probability.
-* A group that is done goes on being searched, for the groups after it, until its sentence is done:
-  when all its groups are.
-* The results of all groups are ranked together. Two groups may find the same translation, which is
-  then there twice; a larger `diversity` makes that rare.
+* Each group is a beam search of its own beams, as above. In each step the groups advance in turn.
+* When a group ranks its extensions, the log-probability of an extension is lowered by `diversity`
+  for each active hypothesis of an earlier group that chose the same token in this step. Active
+  hypotheses do not end with EOS, so EOS is never penalized.
+* The penalty affects only this ranking. Hypotheses keep the log-probability of the model.
+* A finished group continues, for the benefit of later groups, until all groups of its sentence are
+  finished.
+* The results of all groups are ranked together. Two groups may return the same translation, which
+  then appears twice; a larger `diversity` makes that rare.
 """
 
 import functools
@@ -46,7 +42,7 @@ import jax.numpy as jnp
 
 from transformer.arrays import BOS_ID, EOS_ID, PAD_ID, Array, Bool, Float, Int
 from transformer.config import DecodeConfig
-from transformer.decoding.constraints import NEVER, UNCONSTRAINED, Constraints, next_log_probs
+from transformer.decoding.constraints import NEG_INF, UNCONSTRAINED, Constraints, next_log_probs
 from transformer.decoding.decode_loop import Cache, Grow, Take, decode_loop
 from transformer.decoding.top_k import top_k
 from transformer.errors import InputError
@@ -57,39 +53,47 @@ Reorder = Callable[[Cache, Int[Array, "B K"]], Cache]
 
 @flax.struct.dataclass
 class Hypotheses:
-    """The results of a search, best first, or samples in the order in which they were drawn."""
+    """Results of a search, best first, or samples in the order in which they were drawn."""
 
     tokens: Int[Array, "B K M"]
-    """Padded with 0; the end token is there unless the place is empty."""
+    """Padded; ends with EOS. All padding where there is no hypothesis."""
     scores: Float[Array, "B K"]
-    """log P / penalty(length), natural logarithm; `NEVER` where fewer than K were found."""
+    """log P / penalty(length), natural logarithm; `NEG_INF` where there is no hypothesis."""
     log_probs: Float[Array, "B K"]
-    """log P(tokens | source), natural logarithm, the end token included."""
+    """log P(tokens | source), natural logarithm, EOS included."""
 
 
 @flax.struct.dataclass
 class _Group:
-    """The search of one group; G is its share of the K beams."""
+    """State of one group of K/G beams."""
 
-    live_tokens: Int[Array, "B G M"]
-    live_log_probs: Float[Array, "B G"]
+    active_tokens: Int[Array, "B group_beams M"]
+    active_log_probs: Float[Array, "B group_beams"]
+    """`NEG_INF` for beams without a hypothesis."""
     finished: Hypotheses
-    finished_count: Int[Array, " B"]
-    done: Bool[Array, " B"]
+    """The best K/G finished so far, best first."""
+    num_finished: Int[Array, " B"]
+    """Number of hypotheses that ever finished."""
+    is_finished: Bool[Array, " B"]
+    """Whether the search of this group is over."""
 
 
 @flax.struct.dataclass
-class _Search:
-    limits: Int[Array, " B"]
+class _State:
+    """State of the search; every array has the leading axis B, as `decode_loop` requires."""
+
+    length_limits: Int[Array, " B"]
     constraints: Constraints
     groups: tuple[_Group, ...]
 
 
 def length_penalty(length: Array, penalty: str, alpha: float) -> Float[Array, "..."]:
-    """What log P is divided by: ``gnmt`` ((5 + length) / 6)^alpha, ``length`` length^alpha,
-    ``none`` 1.
+    """Divisor of log P: ``gnmt`` ((5 + length) / 6)^alpha, ``length`` length^alpha, ``none`` 1.
 
-    `length` counts the end token.
+    Args:
+      length: number of tokens, EOS included.
+      penalty: one of the names above.
+      alpha: exponent; larger values favor longer translations.
 
     Raises:
       InputError: for an unknown penalty.
@@ -104,10 +108,10 @@ def length_penalty(length: Array, penalty: str, alpha: float) -> Float[Array, ".
     raise InputError(f"length penalty {penalty!r} is unknown; choose 'gnmt', 'length' or 'none'")
 
 
-def search_limits(source_lengths: Int[Array, " B"], config: DecodeConfig) -> Int[Array, " B"]:
-    """The most tokens each translation may have, the end token included (paper 6.1: source +
-    50).
-    """
+def output_length_limits(
+    source_lengths: Int[Array, " B"], config: DecodeConfig
+) -> Int[Array, " B"]:
+    """Maximum length of each translation, EOS included (paper 6.1: source length + 50)."""
     if config.max_length is not None:
         return jnp.full_like(source_lengths, config.max_length)
     return source_lengths + config.extra_length
@@ -117,171 +121,192 @@ def beam_search(
     step: Step,
     reorder: Reorder,
     cache: Cache,
-    limits: Int[Array, " B"],
+    length_limits: Int[Array, " B"],
     *,
-    beams: int,
+    num_beams: int,
     max_length: int,
     grow: Grow = lambda cache, _: cache,
     take: Take | None = None,
-    results: int | None = None,
+    num_results: int | None = None,
     penalty: str = "gnmt",
     alpha: float = 0.6,
-    groups: int = 1,
+    num_groups: int = 1,
     diversity: float = 0.5,
     constraints: Constraints = UNCONSTRAINED,
 ) -> Hypotheses:
-    """The best translations that the search described above finds.
+    """Search for the best translations; the module docstring defines the semantics.
 
     Args:
-      step: reads the last token of each beam; position 0 reads the start token.
-      reorder: gathers the cache along its beams.
-      cache: for B sentences and K beams, at position 0, with the first room of
-        `decoding_loop.rooms`.
-      limits: the most tokens each sentence's translation may have, the end token included; at least
-        1 and at most `max_length`. A sentence with limit 0 is not searched at all.
-      beams: K; 1 is greedy search: the most probable token at every step.
+      step: reads the last token of each beam and predicts the next; it reads BOS at position 0.
+      reorder: `reorder(cache, parents)` makes beam k continue from the cache of beam
+        `parents[b, k]`, which belongs to the same group.
+      cache: for B sentences and K beams, at position 0, with the first of the
+        `decode_loop.cache_lengths`.
+      length_limits: maximum length of each translation, EOS included, from 1 to `max_length`. A
+        sentence with limit 0 is not searched and has no results.
+      num_beams: K. 1 is greedy search: the most probable token at every step.
       max_length: M, static.
-      grow: see `decoding_loop.decode_loop`.
-      take: see `decoding_loop.decode_loop`.
-      results: how many of the best must be certain before a sentence may stop early; `beams` if
-        None. The remaining places are then filled with whatever had finished.
+      grow: see `decode_loop.decode_loop`.
+      take: see `decode_loop.decode_loop`.
+      num_results: number of results that must be certain before the search of a sentence may stop
+        early; K if None. The remaining results are filled from the other finished hypotheses.
       penalty: see `length_penalty`.
       alpha: see `length_penalty`.
-      groups: into how many the beams are divided; must divide them.
-      diversity: what a group pays for a token that a hypothesis of an earlier group has just taken.
-      constraints: what may not follow.
+      num_groups: G, a divisor of K.
+      diversity: penalty per hypothesis of an earlier group that chose the same token at this step.
+      constraints: tokens that may not follow.
 
     Returns:
-      K hypotheses a sentence, best first.
+      K hypotheses for each sentence, best first.
     """
-    size = beams // groups
-    results = min(results or beams, size)
+    group_beams = num_beams // num_groups
+    num_results = min(num_results or num_beams, group_beams)
 
-    def worth(log_probs, length):
+    def score(log_probs: Array, length: Array) -> Array:
         return log_probs / length_penalty(length, penalty, alpha)
 
-    def advance(index: Int[Array, ""], search: _Search, cache: Cache) -> tuple[_Search, Cache]:
-        live_tokens = _side_by_side([group.live_tokens for group in search.groups])
-        last = jax.lax.dynamic_index_in_dim(
-            live_tokens, jnp.maximum(index - 1, 0), axis=2, keepdims=False
+    def advance(index: Int[Array, ""], state: _State, cache: Cache) -> tuple[_State, Cache]:
+        """Extend every hypothesis by the token at position `index`."""
+        active_tokens = _all_beams([group.active_tokens for group in state.groups])  # [B, K, M]
+        last_tokens = _tokens_at(active_tokens, jnp.maximum(index - 1, 0))  # [B, K]
+        logits, cache = step(jnp.where(index == 0, BOS_ID, last_tokens), cache)  # [B, K, V]
+        log_probs = next_log_probs(
+            logits, active_tokens, index, state.length_limits, state.constraints
         )
-        last = jnp.where(index == 0, BOS_ID, last)
-        logits, cache = step(last, cache)
-        log_probs = next_log_probs(logits, live_tokens, index, search.limits, search.constraints)
 
-        advanced, parents = [], []
-        for number, group in enumerate(search.groups):
-            own = log_probs[:, number * size : (number + 1) * size] if groups > 1 else log_probs
-            taken = _times_taken(advanced, index, own.shape[-1]) if advanced else None
-            group, own_parents = advance_group(group, own, taken, index, search.limits)
-            advanced.append(group)
-            parents.append(own_parents + number * size if number else own_parents)
-        return search.replace(groups=tuple(advanced)), reorder(cache, _side_by_side(parents))
+        groups, parents = [], []
+        for number, group in enumerate(state.groups):
+            first_beam = number * group_beams
+            group_log_probs = log_probs[:, first_beam : first_beam + group_beams]  # [B, K/G, V]
+            counts = _chosen_counts(groups, index, log_probs.shape[-1]) if groups else None
+            group, group_parents = advance_group(
+                group, group_log_probs, counts, index, state.length_limits
+            )
+            groups.append(group)
+            parents.append(first_beam + group_parents)
+        return state.replace(groups=tuple(groups)), reorder(cache, _all_beams(parents))
 
-    def advance_group(group, next_log_probs, taken, index, limits) -> tuple[_Group, Array]:
-        log_probs = group.live_log_probs[..., None] + next_log_probs
+    def advance_group(
+        group: _Group,
+        log_probs: Float[Array, "B group_beams V"],
+        chosen_counts: Float[Array, "B V"] | None,
+        index: Int[Array, ""],
+        length_limits: Int[Array, " B"],
+    ) -> tuple[_Group, Int[Array, "B group_beams"]]:
+        """Extend one group; also returns the parent, within the group, of each active beam."""
+        # log P of every extension of every active hypothesis.
+        log_probs = group.active_log_probs[..., None] + log_probs  # [B, K/G, V]
+        batch, _, vocab_size = log_probs.shape
+        ranking = log_probs
+        if chosen_counts is not None:
+            ranking = log_probs - diversity * chosen_counts[:, None]
 
-        # 2K candidates are enough: at most K of them end, so K that do not remain. Of a single beam
-        # one is enough: where it ends, no other of this length can be worth more.
-        batch, _, vocabulary = log_probs.shape
-        candidates = 1 if beams == 1 else min(2 * size, size * vocabulary)
-        value = log_probs if taken is None else log_probs - diversity * taken[:, None]
-        ranked, flat_ids = top_k(value.reshape(batch, -1), candidates)
-        best = ranked
-        if taken is not None:
-            best = jnp.take_along_axis(log_probs.reshape(batch, -1), flat_ids, axis=1)
-        parents, tokens = flat_ids // vocabulary, (flat_ids % vocabulary).astype(jnp.int32)
-        sequences = jnp.take_along_axis(group.live_tokens, parents[..., None], axis=1)
+        # 2 K/G candidates suffice: at most K/G of them end, one for each parent, so K/G remain.
+        # Greedy search needs one: if it is EOS, the sentence is finished.
+        num_candidates = 1 if num_beams == 1 else min(2 * group_beams, group_beams * vocab_size)
+        ranking, flat_ids = top_k(ranking.reshape(batch, -1), num_candidates)  # [B, 2K/G]
+        log_probs = jnp.take_along_axis(log_probs.reshape(batch, -1), flat_ids, axis=1)
+        parents = flat_ids // vocab_size
+        tokens = (flat_ids % vocab_size).astype(jnp.int32)
+        sequences = jnp.take_along_axis(group.active_tokens, parents[..., None], axis=1)
         sequences = jax.lax.dynamic_update_index_in_dim(sequences, tokens, index, axis=2)
-        possible = best > NEVER / 2
+        # sequences: [B, 2K/G, M]
 
-        ends = (tokens == EOS_ID) & (jnp.arange(candidates) < size) & possible
-        scores = jnp.where(ends, worth(best, index + 1), NEVER)
-        scores = jnp.where(group.done[:, None], NEVER, scores)
-        finished = _best_of(group.finished, Hypotheses(sequences, scores, best), size)
-        newly = (scores > NEVER / 2).sum(-1, dtype=jnp.int32)
-        finished_count = group.finished_count + newly
+        # Of the best K/G candidates, those that end with EOS become finished.
+        ends = (tokens == EOS_ID) & (jnp.arange(num_candidates) < group_beams)
+        ends &= (log_probs > NEG_INF / 2) & ~group.is_finished[:, None]
+        scores = jnp.where(ends, score(log_probs, index + 1), NEG_INF)
+        newly_finished = Hypotheses(sequences, scores, log_probs)
+        finished = _best(group.finished, newly_finished, group_beams)  # [B, K/G]
+        num_finished = group.num_finished + ends.sum(-1, dtype=jnp.int32)
 
-        going_on = jnp.where(tokens == EOS_ID, NEVER, ranked)
-        live_log_probs, chosen = jax.lax.top_k(going_on, size)
-        if taken is not None:
-            going_on = jnp.where(tokens == EOS_ID, NEVER, best)
-            live_log_probs = jnp.take_along_axis(going_on, chosen, axis=1)
-        live_tokens = jnp.take_along_axis(sequences, chosen[..., None], axis=1)
-        live_parents = jnp.take_along_axis(parents, chosen, axis=1)
+        # The best K/G candidates without EOS stay active.
+        _, chosen = jax.lax.top_k(jnp.where(tokens == EOS_ID, NEG_INF, ranking), group_beams)
+        active_log_probs = jnp.where(tokens == EOS_ID, NEG_INF, log_probs)
+        active_log_probs = jnp.take_along_axis(active_log_probs, chosen, axis=1)  # [B, K/G]
+        active_tokens = jnp.take_along_axis(sequences, chosen[..., None], axis=1)  # [B, K/G, M]
+        parents = jnp.take_along_axis(parents, chosen, axis=1)  # [B, K/G]
 
-        # log P can only fall; the penalty is monotone in the length, so its largest value over the
-        # lengths still open is at one end of them.
-        shortest, longest = (
-            length_penalty(length, penalty, alpha)[..., None] for length in (index + 2, limits)
+        # Log P only falls, and the penalty is monotonic in the length: its largest value over the
+        # lengths that are still possible is at the shortest or at the longest of them.
+        largest_penalty = jnp.maximum(
+            length_penalty(index + 2, penalty, alpha), length_penalty(length_limits, penalty, alpha)
         )
-        hope = (live_log_probs / jnp.maximum(shortest, longest)).max(-1)
-        now = worth(live_log_probs, index + 1).max(-1)
-        last_result = finished.scores[:, results - 1]
-        enough = (finished_count >= size) & (last_result >= now)
-        done = group.done | enough | (last_result >= hope) | (index + 1 >= limits)
-        group = _Group(live_tokens, live_log_probs, finished, finished_count, done)
-        return group, live_parents
+        best_possible_score = (active_log_probs / largest_penalty[:, None]).max(-1)  # [B]
+        best_active_score = score(active_log_probs, index + 1).max(-1)  # [B]
+        worst_result = finished.scores[:, num_results - 1]  # [B]
+        is_finished = (
+            group.is_finished
+            | ((num_finished >= group_beams) & (worst_result >= best_active_score))
+            | (worst_result >= best_possible_score)
+            | (index + 1 >= length_limits)
+        )
+        group = _Group(active_tokens, active_log_probs, finished, num_finished, is_finished)
+        return group, parents
 
-    batch = limits.shape[0]
-    nothing = Hypotheses(
-        tokens=jnp.full((batch, size, max_length), PAD_ID, jnp.int32),
-        scores=jnp.full((batch, size), NEVER),
-        log_probs=jnp.full((batch, size), NEVER),
+    batch = length_limits.shape[0]
+    no_hypotheses = Hypotheses(
+        tokens=jnp.full((batch, group_beams, max_length), PAD_ID, jnp.int32),
+        scores=jnp.full((batch, group_beams), NEG_INF),
+        log_probs=jnp.full((batch, group_beams), NEG_INF),
     )
-    only_the_first = jnp.where(jnp.arange(size) == 0, 0.0, NEVER)
+    # Only beam 0 starts with a hypothesis, the empty one. Otherwise all beams would stay equal.
+    first_beam_only = jnp.where(jnp.arange(group_beams) == 0, 0.0, NEG_INF)
     start = _Group(
-        live_tokens=nothing.tokens,
-        live_log_probs=jnp.broadcast_to(only_the_first, (batch, size)),
-        finished=nothing,
-        finished_count=jnp.zeros((batch,), jnp.int32),
-        done=limits <= 0,
+        active_tokens=no_hypotheses.tokens,
+        active_log_probs=jnp.broadcast_to(first_beam_only, (batch, group_beams)),
+        finished=no_hypotheses,
+        num_finished=jnp.zeros((batch,), jnp.int32),
+        is_finished=length_limits <= 0,
     )
-    found = decode_loop(
+    state = decode_loop(
         advance,
-        _Search(limits, constraints, (start,) * groups),
+        _State(length_limits, constraints, (start,) * num_groups),
         cache,
-        going_on=lambda search: ~_done(search),
+        active=_is_active,
         max_length=max_length,
         grow=grow,
         take=take,
-    ).groups
-    first, *others = (group.finished for group in found)
+    )
+    results, *others = (group.finished for group in state.groups)
     for other in others:
-        first = _best_of(first, other, first.scores.shape[1] + size)
-    return first
+        results = _best(results, other, results.scores.shape[1] + group_beams)
+    return results  # [B, K]
 
 
-def _done(search: _Search) -> Bool[Array, " B"]:
-    """Whether all groups of a sentence are done."""
-    return functools.reduce(jnp.logical_and, [group.done for group in search.groups])
+def _is_active(state: _State) -> Bool[Array, " B"]:
+    """A sentence is active until all its groups are finished."""
+    return ~functools.reduce(jnp.logical_and, [group.is_finished for group in state.groups])
 
 
-def _side_by_side(groups: Sequence[Array]) -> Array:
-    """All beams, from those of each group."""
-    return jnp.concatenate(groups, axis=1) if len(groups) > 1 else groups[0]
+def _all_beams(groups: Sequence[Array]) -> Array:
+    """Concatenate the beams of all groups: `[B, K/G, ...]` each -> `[B, K, ...]`."""
+    return jnp.concatenate(groups, axis=1)
 
 
-def _times_taken(
-    groups: Sequence[_Group], index: Int[Array, ""], vocabulary: int
+def _tokens_at(tokens: Int[Array, "B K M"], index: Int[Array, ""]) -> Int[Array, "B K"]:
+    return jax.lax.dynamic_index_in_dim(tokens, index, axis=2, keepdims=False)
+
+
+def _chosen_counts(
+    groups: Sequence[_Group], index: Int[Array, ""], vocab_size: int
 ) -> Float[Array, "B V"]:
-    """How many hypotheses of these groups live on with each token at position `index`."""
-    tokens = _side_by_side([group.live_tokens for group in groups])
-    tokens = jax.lax.dynamic_index_in_dim(tokens, index, axis=2, keepdims=False)
-    alive = _side_by_side([group.live_log_probs for group in groups]) > NEVER / 2
-    rows = jnp.arange(tokens.shape[0])[:, None]
-    nobody = jnp.zeros((tokens.shape[0], vocabulary))
-    return nobody.at[rows, tokens].add(alive.astype(jnp.float32))
+    """Number of active hypotheses of these groups that have each token at position `index`."""
+    tokens = _tokens_at(_all_beams([group.active_tokens for group in groups]), index)
+    exists = _all_beams([group.active_log_probs for group in groups]) > NEG_INF / 2
+    batch = tokens.shape[0]
+    counts = jnp.zeros((batch, vocab_size))
+    return counts.at[jnp.arange(batch)[:, None], tokens].add(exists.astype(jnp.float32))
 
 
-def _best_of(kept: Hypotheses, new: Hypotheses, beams: int) -> Hypotheses:
-    """The best of two sets of hypotheses, best first."""
-    both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), kept, new)
-    scores, chosen = jax.lax.top_k(both.scores, beams)
-    found = (scores > NEVER / 2)[..., None]
-    tokens = jnp.take_along_axis(both.tokens, chosen[..., None], axis=1)
+def _best(old: Hypotheses, new: Hypotheses, count: int) -> Hypotheses:
+    """The `count` hypotheses with the highest scores, best first."""
+    both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), old, new)
+    scores, chosen = jax.lax.top_k(both.scores, count)  # [B, count]
+    tokens = jnp.take_along_axis(both.tokens, chosen[..., None], axis=1)  # [B, count, M]
+    exists = (scores > NEG_INF / 2)[..., None]
     return Hypotheses(
-        tokens=jnp.where(found, tokens, PAD_ID),
+        tokens=jnp.where(exists, tokens, PAD_ID),
         scores=scores,
         log_probs=jnp.take_along_axis(both.log_probs, chosen, axis=1),
     )

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may come next in a translation, whichever way it is decoded.
+"""Constraints on the next token, shared by beam search and sampling.
 
-By the first of these rules that applies:
+The first rule that applies decides which tokens may follow a hypothesis:
 
-1. At a sentence's limit only the end token may follow, so that every translation is complete.
-2. Within a forced prefix only the prefix's own token may follow.
-3. Elsewhere any token may but padding and the start token, and
-   * not the end token before `min_length` tokens,
-   * not a token that completes an n-gram of `block_ngrams` tokens which is in the translation
-     already; a forced prefix is part of it;
-   * where these two leave nothing, the end token.
+1. At the length limit: only EOS, so that every translation is complete.
+2. Within a forced prefix: only the prefix's token at that position.
+3. Otherwise every token except padding and BOS, and
 
-The end token comes once, so it is in no n-gram that could come twice. A probability is always the
-model's own: what is forbidden is taken out, and the rest is not scaled up.
+   * not EOS before `min_length` tokens;
+   * not a token that completes an n-gram of `block_ngrams` tokens that the hypothesis, including
+     its forced prefix, already contains;
+   * if these two rules leave no token: EOS.
+
+EOS occurs once, so no n-gram that contains it can repeat. Log-probabilities are those of the model:
+forbidden tokens are masked and the remaining ones are not renormalized.
 """
 
 import flax.struct
@@ -21,20 +22,20 @@ import jax.numpy as jnp
 
 from transformer.arrays import BOS_ID, EOS_ID, PAD_ID, Array, Bool, Float, Int
 
-NEVER = -1e30
-"""The score of what cannot be chosen; finite, so that sums and products of it are."""
+NEG_INF = -1e30
+"""Score of what cannot be chosen. Finite, so that sums and products with it stay finite."""
 
 
 @flax.struct.dataclass
 class Constraints:
-    """Rules 2 and 3 above; the defaults constrain nothing and cost nothing."""
+    """Rules 2 and 3. With the defaults nothing is constrained and nothing is computed."""
 
     min_length: int = flax.struct.field(pytree_node=False, default=0)
-    """The fewest tokens before the end token."""
+    """Minimum number of tokens before EOS."""
     block_ngrams: int | None = flax.struct.field(pytree_node=False, default=None)
-    """No n-gram of so many tokens comes twice."""
+    """No n-gram of this length occurs twice."""
     prefix: Int[Array, "B M"] | None = None
-    """What each translation begins with, padded with 0."""
+    """Forced first tokens of each translation, padded."""
 
 
 UNCONSTRAINED = Constraints()
@@ -42,49 +43,53 @@ UNCONSTRAINED = Constraints()
 
 def next_log_probs(
     logits: Float[Array, "B K V"],
-    produced: Int[Array, "B K M"],
+    tokens: Int[Array, "B K M"],
     index: Int[Array, ""],
-    limits: Int[Array, " B"],
+    length_limits: Int[Array, " B"],
     constraints: Constraints = UNCONSTRAINED,
 ) -> Float[Array, "B K V"]:
-    """Log-probabilities, in float32, of what may come next; `NEVER` for what may not.
+    """Log-probabilities of the next token in float32, `NEG_INF` for forbidden tokens.
 
     Args:
-      logits: of the token at position `index`.
-      produced: each hypothesis so far; what stands at `index` and after it is not looked at.
-      index: how many tokens each hypothesis has.
-      limits: the most tokens each sentence's translation may have, the end token included.
-      constraints: the rules beside the limit.
+      logits: predictions for position `index`.
+      tokens: tokens of each hypothesis; positions from `index` on are ignored.
+      index: number of tokens that each hypothesis has.
+      length_limits: maximum number of tokens of each translation, EOS included.
+      constraints: rules 2 and 3.
     """
-    token = jnp.arange(logits.shape[-1])
-    allowed = (token != PAD_ID) & (token != BOS_ID)
+    token_ids = jnp.arange(logits.shape[-1])
+    is_eos = token_ids == EOS_ID
+    allowed = (token_ids != PAD_ID) & (token_ids != BOS_ID)  # [V], below up to [B, K, V]
     if constraints.block_ngrams is not None:
-        allowed = allowed & ~_repeats(produced, index, constraints.block_ngrams, token.size)
+        allowed = allowed & ~_repeats_ngram(tokens, index, constraints.block_ngrams, token_ids.size)
     if constraints.min_length:
-        # A logit of NEVER says that the model itself rules a token out.
-        going_on = allowed & (token != EOS_ID) & (logits > NEVER / 2)
-        may_end = (index >= constraints.min_length) | ~going_on.any(-1, keepdims=True)
-        allowed = going_on | (may_end & (token == EOS_ID))
+        # A logit of NEG_INF means that the model itself excludes the token.
+        continues = allowed & ~is_eos & (logits > NEG_INF / 2)
+        may_end = (index >= constraints.min_length) | ~continues.any(-1, keepdims=True)
+        allowed = continues | (may_end & is_eos)
     if constraints.prefix is not None:
-        forced = jax.lax.dynamic_index_in_dim(constraints.prefix, index, axis=1)[..., None]
-        allowed = jnp.where(forced != PAD_ID, token == forced, allowed)
-    at_limit = (index + 1 >= limits)[:, None, None]
-    allowed = jnp.where(at_limit, token == EOS_ID, allowed)
-    return jnp.where(allowed, jax.nn.log_softmax(logits.astype(jnp.float32)), NEVER)
+        forced = jax.lax.dynamic_index_in_dim(constraints.prefix, index, axis=1)  # [B, 1]
+        forced = forced[..., None]  # [B, 1, 1]
+        allowed = jnp.where(forced != PAD_ID, token_ids == forced, allowed)
+    at_limit = (index + 1 >= length_limits)[:, None, None]  # [B, 1, 1]
+    allowed = jnp.where(at_limit, is_eos, allowed)
+    return jnp.where(allowed, jax.nn.log_softmax(logits.astype(jnp.float32)), NEG_INF)
 
 
-def _repeats(
-    produced: Int[Array, "B K M"], index: Int[Array, ""], size: int, vocabulary: int
+def _repeats_ngram(
+    tokens: Int[Array, "B K M"], index: Int[Array, ""], n: int, vocab_size: int
 ) -> Bool[Array, "B K V"]:
-    """Which tokens would complete an n-gram of `size` tokens that has come before."""
-    batch, beams, length = produced.shape
-    windows = max(length - size + 1, 0)
-    # Every n-gram produced so far, by the place of its first token; its last comes before `index`.
-    repeated = jnp.broadcast_to(jnp.arange(windows) + size <= index, (batch, beams, windows))
-    for offset in range(size - 1):
-        latest = jax.lax.dynamic_index_in_dim(produced, index - size + 1 + offset, axis=2)
-        repeated = repeated & (produced[:, :, offset : offset + windows] == latest)
-    last = produced[:, :, size - 1 :]
-    rows, columns = jnp.arange(batch)[:, None, None], jnp.arange(beams)[:, None]
-    nothing = jnp.zeros((batch, beams, vocabulary), bool)
-    return nothing.at[rows, columns, last].max(repeated)
+    """Mark the tokens that would complete an n-gram which the hypothesis already contains."""
+    batch, num_beams, length = tokens.shape
+    num_ngrams = max(length - n + 1, 0)
+    # Entry i stands for the n-gram that begins at position i and ends before `index`.
+    repeated = jnp.arange(num_ngrams) + n <= index
+    repeated = jnp.broadcast_to(repeated, (batch, num_beams, num_ngrams))  # [B, K, M-n+1]
+    # Keep the n-grams whose first n-1 tokens equal the hypothesis's last n-1 tokens.
+    for offset in range(n - 1):
+        current = jax.lax.dynamic_index_in_dim(tokens, index - n + 1 + offset, axis=2)  # [B, K, 1]
+        repeated = repeated & (tokens[:, :, offset : offset + num_ngrams] == current)
+    last_tokens = tokens[:, :, n - 1 :]  # [B, K, M-n+1]
+    sentence, beam = jnp.arange(batch)[:, None, None], jnp.arange(num_beams)[:, None]
+    nothing = jnp.zeros((batch, num_beams, vocab_size), bool)
+    return nothing.at[sentence, beam, last_tokens].max(repeated)

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop that beam search and sampling have in common: one step after another, for all sentences
-at once, until the last one is done.
+"""The decoding loop of beam search and sampling: one step at a time until every sentence is
+finished.
 
-Two things keep its steps cheap, and change no result:
+Two optimizations change no result:
 
-* Caches grow. A step reads all of a cache, and limits are far above what most translations need
-  (the paper's is the source's length + 50). So a cache begins with a quarter of the room and grows
-  to half and then to all of it.
-* Sentences that are done retire. A step takes time for every row, and the last of many sentences
-  takes long. When no more than a quarter of them go on, these go on alone.
+* The cache grows. A step reads the complete cache, and length limits are far above the length of
+  most translations (paper: source length + 50). The cache starts with a quarter of the maximum
+  length and grows to half and then to all of it.
+* Finished sentences are dropped. A step takes time for every sentence of the batch, and the last
+  few sentences take long. Once at most a quarter of the sentences are active, decoding continues
+  with these alone.
 
-Each room, and the quarter, is compiled on its own: more of them would not pay.
+Every cache length, and the smaller batch, is compiled separately; more of them would cost more time
+than they save.
 """
 
 from collections.abc import Callable
@@ -23,16 +25,17 @@ import jax.numpy as jnp
 from transformer.arrays import Array, Bool, Int
 
 Cache = Any
+"""Decoder cache of a model family; opaque here."""
 Sentences = TypeVar("Sentences")
 Grow = Callable[[Cache, int], Cache]
 Take = Callable[[Cache, Int[Array, " B"]], Cache]
 
-LEAST = 16
-"""Fewer sentences than this are too few to retire any."""
+MIN_BATCH_TO_SHRINK = 16
+"""Smaller batches keep their finished sentences."""
 
 
-def rooms(max_length: int) -> tuple[int, ...]:
-    """For how many tokens caches have room, one time after another while a search goes on."""
+def cache_lengths(max_length: int) -> tuple[int, ...]:
+    """Cache lengths used in turn as decoding proceeds, each compiled once."""
     if max_length < 16:
         return (max_length,)
     quarter = -(-max_length // 4)
@@ -42,6 +45,7 @@ def rooms(max_length: int) -> tuple[int, ...]:
 @flax.struct.dataclass
 class _State:
     index: Int[Array, ""]
+    """Number of steps made, which is the target position of the next step."""
     sentences: Any
     cache: Cache
 
@@ -51,40 +55,45 @@ def decode_loop(
     sentences: Sentences,
     cache: Cache,
     *,
-    going_on: Callable[[Sentences], Bool[Array, " B"]],
+    active: Callable[[Sentences], Bool[Array, " B"]],
     max_length: int,
     grow: Grow = lambda cache, _: cache,
     take: Take | None = None,
 ) -> Sentences:
-    """Advances until no sentence goes on, or `max_length` times.
+    """Call `advance` until no sentence is active, at most `max_length` times.
 
     Args:
-      advance: from the number of steps before this one, the sentences and the cache to those after
-        it; what becomes of a sentence depends on no other.
-      sentences: a pytree whose arrays all have B rows, one a sentence.
-      cache: at position 0, with the first room of `rooms`.
-      going_on: which sentences are not done.
+      advance: one step, `(index, sentences, cache) -> (sentences, cache)`, where `index` counts the
+        previous steps. The result for one sentence must not depend on the other sentences.
+      sentences: pytree of arrays with leading axis B.
+      cache: at position 0, with the first of the `cache_lengths`.
+      active: which sentences need more steps.
       max_length: M, static.
-      grow: gives a cache room for so many tokens.
-      take: the cache of these sentences alone; without it, none retires.
-    """
-    batch = jax.eval_shape(going_on, sentences).shape[0]
-    few = batch // 4 if take is not None and batch >= LEAST else 0
+      grow: extends a cache to the given length.
+      take: selects sentences of a cache. None: finished sentences are never dropped.
 
-    def until(state: _State, room: int, left: int) -> _State:
+    Returns:
+      `sentences` after the last step, in the given order.
+    """
+    batch = jax.eval_shape(active, sentences).shape[0]
+    small_batch = batch // 4 if take is not None and batch >= MIN_BATCH_TO_SHRINK else 0
+
+    def run(state: _State, length: int, num_left: int) -> _State:
+        """Step until position `length`, or until at most `num_left` sentences are active."""
         return jax.lax.while_loop(
-            lambda now: (going_on(now.sentences).sum() > left) & (now.index < room),
-            lambda now: _State(now.index + 1, *advance(now.index, now.sentences, now.cache)),
+            lambda s: (active(s.sentences).sum() > num_left) & (s.index < length),
+            lambda s: _State(s.index + 1, *advance(s.index, s.sentences, s.cache)),
             state,
         )
 
     state = _State(jnp.zeros((), jnp.int32), sentences, cache)
-    for room in rooms(max_length):
-        state = until(state.replace(cache=grow(state.cache, room)), room, few)
-    if not few:
+    for length in cache_lengths(max_length):
+        state = run(state.replace(cache=grow(state.cache, length)), length, small_batch)
+    if not small_batch:
         return state.sentences
-    # Those that go on come first, then others that are done and stay so.
-    chosen = jnp.argsort(~going_on(state.sentences), stable=True)[:few]
-    part = jax.tree.map(lambda every: every[chosen], state.sentences)
-    part = until(_State(state.index, part, take(state.cache, chosen)), max_length, 0).sentences
-    return jax.tree.map(lambda every, own: every.at[chosen].set(own), state.sentences, part)
+    # At most B/4 sentences are active. A stable sort puts them first, and finished ones, which
+    # further steps do not change, fill the rest of the small batch.
+    chosen = jnp.argsort(~active(state.sentences), stable=True)[:small_batch]  # [B/4]
+    subset = jax.tree.map(lambda leaf: leaf[chosen], state.sentences)
+    subset = run(_State(state.index, subset, take(state.cache, chosen)), max_length, 0).sentences
+    return jax.tree.map(lambda all_, new: all_.at[chosen].set(new), state.sentences, subset)

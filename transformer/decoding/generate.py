@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch of sentences decoded or scored on a mesh, its rows divided along the axis ``data``.
+"""The binding of model, parameters and search: decode or score a batch of sentences on a mesh.
 
-The devices that stand at one place along ``data`` compute their rows and wait for no others: a
-search has no step in common with those of other rows, and ends where its own sentences are done.
-Parameters that are divided along ``data`` are gathered once a batch, before the first step; what is
-divided along ``model`` stays so. The results are on every device, so that every process has them.
+The sentences are divided over the mesh axis ``data``. Devices with the same index along ``data``
+compute their own sentences and wait for no others: a search shares no step with those of other
+devices and ends when its own sentences are finished. Parameters that are sharded along ``data`` are
+all-gathered once a batch, before the first step; shardings along ``model`` stay. Results are
+replicated, so that every process has them.
 """
 
 import functools
@@ -18,104 +19,17 @@ from jax.sharding import Mesh, PartitionSpec
 
 from transformer.arrays import PAD_ID, Array, Float, Int, Key, Params, UInt
 from transformer.config import DecodeConfig
-from transformer.decoding import beam_search, decode_loop, sampling
+from transformer.decoding.beam_search import Hypotheses, beam_search, output_length_limits
 from transformer.decoding.constraints import Constraints
+from transformer.decoding.decode_loop import Cache, cache_lengths
+from transformer.decoding.sampling import sample
 from transformer.decoding.shortlist import Shortlist
 from transformer.sharding import replicated
 from transformer.training.step import Batch, score_step
 
 Shared = TypeVar("Shared")
-Rows = TypeVar("Rows")
+Sentences = TypeVar("Sentences")
 Results = TypeVar("Results")
-
-
-def row_by_row(
-    compute: Callable[[Shared, Rows], Results], mesh: Mesh
-) -> Callable[[Shared, Rows], Results]:
-    """The same function, computed on each device for its own rows.
-
-    Args:
-      compute: from what all rows share (parameters) and rows to one result a row, which depends on
-        no other row.
-      mesh: from `sharding.make_mesh`.
-    """
-    # XLA left to itself would look for the most probable extensions in the logits of all rows on
-    # every device, at every step, and would divide activations as `fsdp` divides parameters.
-    divided = jax.shard_map(
-        compute,
-        mesh=mesh,
-        in_specs=(PartitionSpec(), PartitionSpec("data")),
-        out_specs=PartitionSpec("data"),
-        axis_names={"data"},
-        check_vma=False,  # a loop begins with constants, which JAX takes for the same everywhere
-    )
-
-    def everywhere(shared: Shared, rows: Rows) -> Results:
-        return jax.lax.with_sharding_constraint(divided(shared, rows), replicated(mesh))
-
-    return everywhere
-
-
-@functools.partial(jax.jit, static_argnames=("mesh", "model", "config", "results", "max_length"))
-def decode(
-    params: Params,
-    source: Int[Array, "B S"],
-    prefix: Int[Array, "B M"] | None,
-    lines: Int[Array, " B"] | None,
-    seed: UInt[Array, ""],
-    shortlist: Shortlist | None = None,
-    *,
-    mesh: Mesh,
-    model: nn.Module,
-    config: DecodeConfig,
-    results: int,
-    max_length: int,
-) -> beam_search.Hypotheses:
-    """So many results for each source; rows of padding have none.
-
-    Args:
-      params: laid out on the mesh in any way.
-      source: padded with 0; B is a multiple of the mesh's axis ``data``.
-      prefix: what each translation begins with, padded with 0.
-      lines: the number of each sentence; samples depend on it and on the seed.
-      seed: in place of `config.seed`, so that the compiled program is the same for all.
-      shortlist: the sub-words that may be in a translation, if not all may.
-      mesh: static, as all that follows.
-      model: of any family.
-      config: how to search or to sample.
-      results: with beam search at most its beams, and how many of them must be certain.
-      max_length: M.
-    """
-    keys = None
-    if lines is not None:
-        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.key(seed), lines)
-
-    ids, listed = (None, None) if shortlist is None else (shortlist.ids, shortlist.listed)
-
-    def compute(shared: tuple, rows: tuple) -> beam_search.Hypotheses:
-        params, ids = shared
-        *rows, listed = rows
-        return search(
-            params,
-            *rows,
-            None if ids is None else Shortlist(ids, listed),
-            model=model,
-            config=config,
-            results=results,
-            max_length=max_length,
-        )
-
-    return row_by_row(compute, mesh)((params, ids), (source, prefix, keys, listed))
-
-
-@functools.partial(jax.jit, static_argnames=("mesh", "model"))
-def score(params: Params, batch: Batch, *, mesh: Mesh, model: nn.Module) -> Float[Array, " B"]:
-    """The natural-log probability of every target, 0 for rows of padding; see `decode`."""
-
-    def compute(params: Params, rows: Batch) -> Float[Array, " B"]:
-        return score_step(params, rows, model=model).sum(-1)
-
-    return row_by_row(compute, mesh)(params, batch)
 
 
 def search(
@@ -127,25 +41,39 @@ def search(
     *,
     model: nn.Module,
     config: DecodeConfig,
-    results: int,
+    num_results: int,
     max_length: int,
-) -> beam_search.Hypotheses:
-    """Encodes once, then searches for or draws so many results; rows of padding have none."""
+) -> Hypotheses:
+    """Encode once, then search for or sample translations of each source.
 
-    def call(method, *arguments):
+    Args:
+      params: the model's parameters.
+      source: token ids, padded; sources that are all padding have no results.
+      prefix: forced first tokens of each translation, padded.
+      keys: one for each sentence; for sampling only.
+      shortlist: the subwords that may occur in the translations. None: all.
+      model: any model of the protocol in `models.base`.
+      config: how to search or to sample.
+      num_results: number of samples; with beam search at most K, and the number of results that
+        must be certain before a search may stop early.
+      max_length: M.
+    """
+
+    def call(method: Callable, *arguments):
         return model.apply({"params": params}, *arguments, method=method)
 
     memory, _ = call(model.encode, source)
-    lengths = (source != PAD_ID).sum(-1)
-    limits = jnp.where(lengths > 0, beam_search.search_limits(lengths, config), 0)
-    step = functools.partial(call, model.step)
+    source_lengths = (source != PAD_ID).sum(-1)  # [B]
+    limits = output_length_limits(source_lengths, config)
+    limits = jnp.where(source_lengths > 0, limits, 0)
     if shortlist is not None and prefix is not None:
-        prefix = shortlist.places_of(prefix)
+        prefix = shortlist.positions_of(prefix)
 
-    def cache(beams: int, groups: int) -> decode_loop.Cache:
-        room = decode_loop.rooms(max_length)[0]
-        return call(model.init_cache, memory, source, beams, room, groups, shortlist)
+    def init_cache(num_beams: int, num_groups: int) -> Cache:
+        length = cache_lengths(max_length)[0]
+        return call(model.init_cache, memory, source, num_beams, length, num_groups, shortlist)
 
+    step = functools.partial(call, model.step)
     options = {
         "max_length": max_length,
         "grow": model.grow,
@@ -155,24 +83,24 @@ def search(
         "constraints": Constraints(config.min_length, config.block_ngrams, prefix),
     }
     if config.method == "beam":
-        found = beam_search.beam_search(
+        hypotheses = beam_search(
             step,
             model.reorder,
-            cache(config.beams, config.groups),
+            init_cache(config.beams, config.groups),
             limits,
-            beams=config.beams,
-            results=results,
-            groups=config.groups,
+            num_beams=config.beams,
+            num_results=num_results,
+            num_groups=config.groups,
             diversity=config.diversity,
             **options,
         )
     else:
-        found = sampling.sample(
+        hypotheses = sample(
             step,
-            cache(results, results),
+            init_cache(num_results, num_results),
             limits,
             keys,
-            samples=results,
+            num_samples=num_results,
             temperature=config.temperature,
             top_k=config.top_k,
             top_p=config.top_p,
@@ -180,5 +108,97 @@ def search(
             **options,
         )
     if shortlist is None:
-        return found
-    return found.replace(tokens=shortlist.ids[found.tokens])
+        return hypotheses
+    return hypotheses.replace(tokens=shortlist.ids[hypotheses.tokens])
+
+
+@functools.partial(
+    jax.jit, static_argnames=("mesh", "model", "config", "num_results", "max_length")
+)
+def decode(
+    params: Params,
+    source: Int[Array, "B S"],
+    prefix: Int[Array, "B M"] | None,
+    line_numbers: Int[Array, " B"] | None,
+    seed: UInt[Array, ""],
+    shortlist: Shortlist | None = None,
+    *,
+    mesh: Mesh,
+    model: nn.Module,
+    config: DecodeConfig,
+    num_results: int,
+    max_length: int,
+) -> Hypotheses:
+    """`search` on a mesh, compiled.
+
+    Args:
+      params: on the mesh, with any sharding.
+      source: token ids, padded; B is a multiple of the size of the mesh axis ``data``.
+      prefix: see `search`.
+      line_numbers: what the samples of each sentence depend on, together with `seed`; for sampling
+        only.
+      seed: replaces `config.seed`, so that one compiled program serves all seeds.
+      shortlist: see `search`.
+      mesh: from `sharding.make_mesh`; static, like the following arguments.
+      model: see `search`.
+      config: see `search`.
+      num_results: see `search`.
+      max_length: see `search`.
+    """
+    keys = None
+    if line_numbers is not None:
+        fold_in_each = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
+        keys = fold_in_each(jax.random.key(seed), line_numbers)  # [B]
+    ids, listed = (None, None) if shortlist is None else (shortlist.ids, shortlist.listed)
+
+    def compute(shared: tuple, sentences: tuple) -> Hypotheses:
+        params, ids = shared
+        source, prefix, keys, listed = sentences
+        shortlist = None if ids is None else Shortlist(ids, listed)
+        return search(
+            *(params, source, prefix, keys, shortlist),
+            model=model,
+            config=config,
+            num_results=num_results,
+            max_length=max_length,
+        )
+
+    return data_parallel(compute, mesh)((params, ids), (source, prefix, keys, listed))
+
+
+@functools.partial(jax.jit, static_argnames=("mesh", "model"))
+def score(params: Params, batch: Batch, *, mesh: Mesh, model: nn.Module) -> Float[Array, " B"]:
+    """Natural-log probability of every target, EOS included; 0 for targets that are all padding."""
+
+    def compute(params: Params, batch: Batch) -> Float[Array, " B"]:
+        return score_step(params, batch, model=model).sum(-1)  # [B, T] -> [B]
+
+    return data_parallel(compute, mesh)(params, batch)
+
+
+def data_parallel(
+    compute: Callable[[Shared, Sentences], Results], mesh: Mesh
+) -> Callable[[Shared, Sentences], Results]:
+    """Make each device compute its own sentences.
+
+    Args:
+      compute: `(shared, sentences) -> results`, where `shared` (parameters) is replicated along
+        ``data`` and the arrays of `sentences` and of the results have the leading axis B. The
+        result for one sentence must not depend on the other sentences.
+      mesh: from `sharding.make_mesh`.
+    """
+    # Left to itself, XLA would run top-k over the logits of all sentences on every device, in every
+    # step, and would shard activations the way `fsdp` shards parameters.
+    sharded = jax.shard_map(
+        compute,
+        mesh=mesh,
+        in_specs=(PartitionSpec(), PartitionSpec("data")),
+        out_specs=PartitionSpec("data"),
+        axis_names={"data"},
+        check_vma=False,  # loops start with constants, which JAX would consider replicated
+    )
+
+    def compute_and_replicate(shared: Shared, sentences: Sentences) -> Results:
+        return jax.lax.with_sharding_constraint(sharded(shared, sentences), replicated(mesh))
+
+    return compute_and_replicate

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Minimum Bayes risk: of many samples the one that is most like all the others.
+"""Minimum Bayes risk decoding: the sample that is most similar to all other samples.
 
-Kumar and Byrne (2004); with samples from the model itself, Eikema and Aziz (2020).
+Kumar and Byrne (2004); with samples of the model as references, Eikema and Aziz (2020).
 """
 
 import functools
@@ -9,29 +9,28 @@ import math
 from collections.abc import Callable, Sequence
 
 
-def by_mean_similarity(
+def rank_by_similarity(
     samples: Sequence[str], similarity: Callable[[str, str], float]
 ) -> list[tuple[int, float]]:
-    """Every text among the samples once, the one most like the other samples first.
+    """Rank the distinct texts among samples by their mean similarity to the other samples.
 
-    A text's mean similarity is over all samples but the one that it is itself. Where a text was
-    drawn several times its other copies are among them, so what the model finds probable counts
-    more. Of equally good texts the one that was drawn first comes first.
+    The mean of a text excludes the sample itself but includes its further copies, so probable texts
+    count more. Of equally good texts the one sampled first comes first.
 
     Args:
-      samples: at least one; candidates and judges alike.
-      similarity: of a candidate (first) to a sample that judges it (second); asked once for each
-        pair of texts.
+      samples: at least one text; every sample is both candidate and reference.
+      similarity: `similarity(candidate, reference)`; called once for each pair of texts.
 
     Returns:
-      the place of each text's first sample, and its mean similarity (0 where there is no other).
+      `(index of the first sample with the text, mean similarity)`, best first. The mean is 0 if
+      there is only one sample.
     """
     similarity = functools.cache(similarity)
-    ranked = []
+    ranking = []
     for text in dict.fromkeys(samples):
-        place = samples.index(text)
-        others = [*samples[:place], *samples[place + 1 :]]
-        # fsum does not depend on the order, so that texts that are equally good stay so.
+        first = samples.index(text)
+        others = [*samples[:first], *samples[first + 1 :]]
+        # fsum does not depend on the order of its terms, so ties are exact.
         total = math.fsum(similarity(text, other) for other in others)
-        ranked.append((place, total / max(len(others), 1)))
-    return sorted(ranked, key=lambda entry: -entry[1])
+        ranking.append((first, total / max(len(others), 1)))
+    return sorted(ranking, key=lambda entry: -entry[1])

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translations drawn from the model, token by token, over the same abstract step as beam search.
+"""Sampling translations token by token, over the same abstract step function as beam search.
 
-A sample's randomness depends on its sentence's key, its number among the sentence's samples and the
-position, and on nothing else: not on the other sentences, nor on how many samples are drawn.
+The random bits of a sample depend on the key of its sentence, its number among the samples of that
+sentence and the position, and on nothing else: neither on the other sentences of the batch nor on
+the number of samples.
 """
 
 import math
@@ -13,27 +14,30 @@ import jax.numpy as jnp
 
 from transformer.arrays import BOS_ID, EOS_ID, PAD_ID, Array, Bool, Float, Int, Key
 from transformer.decoding.beam_search import Hypotheses, Step, length_penalty
-from transformer.decoding.constraints import NEVER, UNCONSTRAINED, Constraints, next_log_probs
+from transformer.decoding.constraints import NEG_INF, UNCONSTRAINED, Constraints, next_log_probs
 from transformer.decoding.decode_loop import Cache, Grow, Take, decode_loop
+from transformer.decoding.top_k import cpu_forms
 
 
 @flax.struct.dataclass
-class _Samples:
-    limits: Int[Array, " B"]
+class _State:
+    """State of the sampling; every array has the leading axis B, as `decode_loop` requires."""
+
+    length_limits: Int[Array, " B"]
     constraints: Constraints
     keys: Key[Array, "B K"]
     tokens: Int[Array, "B K M"]
     log_probs: Float[Array, "B K"]
-    ended: Bool[Array, "B K"]
+    is_finished: Bool[Array, "B K"]
 
 
 def sample(
     step: Step,
     cache: Cache,
-    limits: Int[Array, " B"],
+    length_limits: Int[Array, " B"],
     keys: Key[Array, " B"],
     *,
-    samples: int,
+    num_samples: int,
     max_length: int,
     grow: Grow = lambda cache, _: cache,
     take: Take | None = None,
@@ -45,75 +49,79 @@ def sample(
     alpha: float = 0.6,
     constraints: Constraints = UNCONSTRAINED,
 ) -> Hypotheses:
-    """Draws every token from the model's distribution, sharpened and truncated as asked.
+    """Draw every token from the model's distribution, adapted by `truncate`.
 
     Args:
-      step: reads the last token of each sample; position 0 reads the start token.
-      cache: for B sentences and K samples, at position 0, with the first room of
-        `decoding_loop.rooms`; a group for each sample, because no sample goes on from another.
-      limits: the most tokens each sentence's translation may have, the end token included; nothing
-        is drawn for a sentence with limit 0.
-      keys: one a sentence.
-      samples: K.
+      step: reads the last token of each sample and predicts the next; it reads BOS at position 0.
+      cache: for B sentences and K samples, at position 0, with the first of the
+        `decode_loop.cache_lengths`. Each sample is a group of its own, because no sample continues
+        from another.
+      length_limits: maximum length of each translation, EOS included. Nothing is drawn for a
+        sentence with limit 0.
+      keys: one for each sentence.
+      num_samples: K.
       max_length: M, static.
-      grow: see `decoding_loop.decode_loop`.
-      take: see `decoding_loop.decode_loop`.
+      grow: see `decode_loop.decode_loop`.
+      take: see `decode_loop.decode_loop`.
       temperature: see `truncate`.
       top_k: see `truncate`.
       top_p: see `truncate`.
       min_p: see `truncate`.
-      penalty: see `decoding.length_penalty`.
-      alpha: see `decoding.length_penalty`.
-      constraints: what may not follow.
+      penalty: see `beam_search.length_penalty`.
+      alpha: see `beam_search.length_penalty`.
+      constraints: tokens that may not follow.
 
     Returns:
-      K samples a sentence in the order in which they were drawn. The log-probabilities are the
-      model's own, not those of the distribution that was drawn from.
+      K samples for each sentence, in the order in which they were drawn. Log-probabilities are
+      those of the model, not of the adapted distribution.
     """
-    batch = limits.shape[0]
-    numbered = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
-    sample_keys = jax.vmap(numbered, in_axes=(0, None))(keys, jnp.arange(samples))
-    at_position = jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(0, None)), in_axes=(0, None))
+    batch = length_limits.shape[0]
+    fold_in_each = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
+    sample_keys = jax.vmap(fold_in_each, in_axes=(0, None))(keys, jnp.arange(num_samples))  # [B, K]
+    fold_in_index = jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(0, None)), in_axes=(0, None))
     draw = jax.vmap(jax.vmap(jax.random.categorical))
 
-    def advance(index: Array, drawn: _Samples, cache: Cache) -> tuple[_Samples, Cache]:
-        last = jax.lax.dynamic_index_in_dim(
-            drawn.tokens, jnp.maximum(index - 1, 0), axis=2, keepdims=False
+    def advance(index: Int[Array, ""], state: _State, cache: Cache) -> tuple[_State, Cache]:
+        """Draw the token at position `index`."""
+        last_tokens = jax.lax.dynamic_index_in_dim(
+            state.tokens, jnp.maximum(index - 1, 0), axis=2, keepdims=False
+        )  # [B, K]
+        logits, cache = step(jnp.where(index == 0, BOS_ID, last_tokens), cache)  # [B, K, V]
+        log_probs = next_log_probs(
+            logits, state.tokens, index, state.length_limits, state.constraints
         )
-        logits, cache = step(jnp.where(index == 0, BOS_ID, last), cache)
-        log_probs = next_log_probs(logits, drawn.tokens, index, drawn.limits, drawn.constraints)
-        chances = truncate(log_probs, temperature, top_k, top_p, min_p)
-        token = draw(at_position(drawn.keys, index), chances).astype(jnp.int32)
-        log_prob = jnp.take_along_axis(log_probs, token[..., None], axis=-1)[..., 0]
-        token = jnp.where(drawn.ended, PAD_ID, token)
-        drawn = drawn.replace(
-            tokens=jax.lax.dynamic_update_index_in_dim(drawn.tokens, token, index, axis=2),
-            log_probs=drawn.log_probs + jnp.where(drawn.ended, 0.0, log_prob),
-            ended=drawn.ended | (token == EOS_ID),
+        adapted = truncate(log_probs, temperature, top_k, top_p, min_p)
+        tokens = draw(fold_in_index(state.keys, index), adapted).astype(jnp.int32)  # [B, K]
+        log_probs = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)[..., 0]  # [B, K]
+        tokens = jnp.where(state.is_finished, PAD_ID, tokens)
+        state = state.replace(
+            tokens=jax.lax.dynamic_update_index_in_dim(state.tokens, tokens, index, axis=2),
+            log_probs=state.log_probs + jnp.where(state.is_finished, 0.0, log_probs),
+            is_finished=state.is_finished | (tokens == EOS_ID),
         )
-        return drawn, cache
+        return state, cache
 
-    nowhere = jnp.broadcast_to((limits <= 0)[:, None], (batch, samples))
-    start = _Samples(
-        limits=limits,
+    skipped = jnp.broadcast_to((length_limits <= 0)[:, None], (batch, num_samples))
+    state = _State(
+        length_limits=length_limits,
         constraints=constraints,
         keys=sample_keys,
-        tokens=jnp.full((batch, samples, max_length), PAD_ID, jnp.int32),
-        log_probs=jnp.where(nowhere, NEVER, 0.0),
-        ended=nowhere,
+        tokens=jnp.full((batch, num_samples, max_length), PAD_ID, jnp.int32),
+        log_probs=jnp.where(skipped, NEG_INF, 0.0),
+        is_finished=skipped,
     )
-    drawn = decode_loop(
+    state = decode_loop(
         advance,
-        start,
+        state,
         cache,
-        going_on=lambda drawn: ~drawn.ended.all(-1),
+        active=lambda state: ~state.is_finished.all(-1),
         max_length=max_length,
         grow=grow,
         take=take,
     )
-    lengths = jnp.maximum((drawn.tokens != PAD_ID).sum(-1), 1)
-    scores = drawn.log_probs / length_penalty(lengths, penalty, alpha)
-    return Hypotheses(drawn.tokens, jnp.where(nowhere, NEVER, scores), drawn.log_probs)
+    lengths = jnp.maximum((state.tokens != PAD_ID).sum(-1), 1)  # [B, K]
+    scores = state.log_probs / length_penalty(lengths, penalty, alpha)
+    return Hypotheses(state.tokens, jnp.where(skipped, NEG_INF, scores), state.log_probs)
 
 
 def truncate(
@@ -123,42 +131,59 @@ def truncate(
     top_p: float = 1.0,
     min_p: float = 0.0,
 ) -> Float[Array, "... V"]:
-    """Logits of the distribution to draw from; `NEVER` for tokens that are not to be drawn.
+    """Logits of the distribution to draw from, `NEG_INF` for tokens that are never drawn.
 
-    In this order, each on the distribution that the one before it has left: `temperature` divides
-    the log-probabilities; `top_k` keeps the so many most probable tokens; `top_p` keeps the fewest
-    most probable tokens that together have at least this probability; `min_p` keeps those with at
-    least this share of the most probable one's. A token that is exactly as probable as the last one
-    kept is kept too.
+    The steps apply in this order, each to the distribution that the previous one left. A token as
+    probable as the last one kept is kept too.
+
+    Args:
+      log_probs: log-probabilities of the model.
+      temperature: divides the log-probabilities.
+      top_k: keeps the k most probable tokens.
+      top_p: keeps the fewest most probable tokens whose probabilities sum to at least this.
+      min_p: keeps the tokens with at least this share of the probability of the most probable one.
     """
     logits = log_probs / temperature
+    keep_top = keep_top_by_bisection if cpu_forms() else keep_top_by_sorting
     if top_k is not None:
-        logits = _most_probable(logits, jnp.ones_like(logits), top_k)
+        logits = keep_top(logits, jnp.ones_like(logits), top_k)
     if top_p < 1:
-        logits = _most_probable(logits, jax.nn.softmax(logits), top_p)
+        logits = keep_top(logits, jax.nn.softmax(logits), top_p)
     if min_p > 0:
-        least = logits.max(-1, keepdims=True) + math.log(min_p)
-        logits = jnp.where(logits >= least, logits, NEVER)
+        threshold = logits.max(-1, keepdims=True) + math.log(min_p)
+        logits = jnp.where(logits >= threshold, logits, NEG_INF)
     return logits
 
 
-def _most_probable(
-    logits: Float[Array, "... V"], weights: Float[Array, "... V"], wanted: int | float
+def keep_top_by_sorting(
+    logits: Float[Array, "... V"], weights: Float[Array, "... V"], total: int | float
 ) -> Float[Array, "... V"]:
-    """Keeps the fewest most probable tokens whose weights sum to what is wanted.
+    """Mask all but the fewest most probable tokens whose weights sum to at least `total`."""
+    order = jnp.argsort(-logits, axis=-1)  # [..., V], most probable first
+    sums = jnp.cumsum(jnp.take_along_axis(weights, order, axis=-1), axis=-1)
+    # Number of tokens kept, less one. Rounding may leave the sum of all weights below `total`.
+    last = jnp.minimum((sums < total).sum(-1, keepdims=True), logits.shape[-1] - 1)  # [..., 1]
+    threshold = jnp.take_along_axis(logits, jnp.take_along_axis(order, last, axis=-1), axis=-1)
+    return jnp.where(logits >= threshold, logits, NEG_INF)
 
-    The least logit to keep is found by bisection: to sort a vocabulary takes ten times as long on a
-    CPU. Tokens less probable than the most probable one by a factor of e^100 are not kept.
+
+def keep_top_by_bisection(
+    logits: Float[Array, "... V"], weights: Float[Array, "... V"], total: int | float
+) -> Float[Array, "... V"]:
+    """`keep_top_by_sorting` for CPUs, on which sorting a vocabulary takes ten times as long.
+
+    Bisection finds the smallest logit to keep. Tokens less probable than the most probable one by a
+    factor of e^100 are never kept.
     """
-    below = logits - logits.max(-1, keepdims=True)
+    shifted = logits - logits.max(-1, keepdims=True)
 
     def halve(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bounds
         middle = (low + high) / 2
-        enough = jnp.where(below >= middle, weights, 0.0).sum(-1, keepdims=True) >= wanted
+        enough = jnp.where(shifted >= middle, weights, 0.0).sum(-1, keepdims=True) >= total
         return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
 
-    # 100 / 2^36 is less than float32 can tell apart near the threshold.
-    high = jnp.zeros_like(below[..., :1])
+    # After 36 steps the interval, 100 / 2^36, is below the resolution of float32.
+    high = jnp.zeros_like(shifted[..., :1])  # [..., 1]
     low, _ = jax.lax.fori_loop(0, 36, halve, (high - 100.0, high))
-    return jnp.where(below >= low, logits, NEVER)
+    return jnp.where(shifted >= low, logits, NEG_INF)

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few target sub-words that a search looks at, sentence by sentence (vocabulary selection; Jean
+"""Vocabulary selection: search over the few target subwords that a sentence is likely to need (Jean
 et al. 2015, section 3.3).
 
-The logits of a step, their softmax and the choice among them take time for every sub-word of the
-vocabulary, of which a translation uses a few. With a shortlist a step computes the logits of those
-alone that some sentence of the batch has on its list. For each sentence, what is not on its own
-list cannot follow, so that its translation does not depend on the others; its probabilities are
-those of the sub-words on its list, which sum to 1. Which sub-words these are is learned by
-`lexicon`.
+The logits of a step, their softmax and the top-k take time for every subword of the vocabulary, of
+which a translation uses few. With a shortlist, a step computes the logits of the subwords that are
+on the list of any sentence of the batch. A subword that is not on the list of its own sentence
+cannot follow, so a translation does not depend on the rest of the batch, and its probabilities are
+renormalized over its list. `text.lexicon` learns the lists.
 """
 
 import flax.struct
@@ -15,48 +14,45 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.arrays import Array, Bool, Float, Int
-from transformer.decoding.constraints import NEVER
+from transformer.decoding.constraints import NEG_INF
 
-LEAST_ROOM = 512
-"""Shortlists have room for so many sub-words, or for twice, four times ... as many, so that few
-programs are compiled.
+MIN_SIZE = 512
+"""Shortlists have this size or this size times a power of two, so that few programs are compiled.
 """
 
 
 @flax.struct.dataclass
 class Shortlist:
-    """What a batch of sentences is translated with; V is here the number of its sub-words.
+    """The subwords that the translations of a batch may contain; here V is the length of the list.
 
-    A search over a shortlist counts its tokens by their places in it. The special ids are the same
-    in both.
+    A search over a shortlist represents each token by its position in `ids`. Special ids are the
+    same in both representations.
     """
 
     ids: Int[Array, " V"]
-    """In rising order, the special ids first; the last one fills what room is left."""
+    """Ascending, the special ids first; the last id is repeated up to the size of the list."""
     listed: Bool[Array, "B V"]
     """Which of them are on the list of each sentence."""
 
     @classmethod
-    def of(cls, listed: Bool[np.ndarray, "B _"]) -> "Shortlist":
-        """Of a batch's sentences, from which sub-words of the whole vocabulary each may have; of
-        NumPy arrays.
-        """
+    def from_lists(cls, listed: Bool[np.ndarray, "B _"]) -> "Shortlist":
+        """The shortlist of a batch, given which subwords of the vocabulary each sentence lists."""
         chosen = np.flatnonzero(listed.any(0))
-        room = LEAST_ROOM
-        while room < len(chosen):
-            room *= 2
-        ids = np.full(min(room, listed.shape[1]), chosen[-1], np.int32)
+        size = MIN_SIZE
+        while size < len(chosen):
+            size *= 2
+        ids = np.full(min(size, listed.shape[1]), chosen[-1], np.int32)
         ids[: len(chosen)] = chosen
         return cls(ids, listed[:, ids] & (np.arange(len(ids)) < len(chosen)))
 
-    def places_of(self, ids: Int[Array, "B M"]) -> Int[Array, "B M"]:
-        """The places of sub-words that are all in it."""
+    def positions_of(self, ids: Int[Array, "B M"]) -> Int[Array, "B M"]:
+        """Positions in the shortlist of subwords that are all on it."""
         return jnp.searchsorted(self.ids, ids).astype(jnp.int32)
 
     def limit(self, logits: Float[Array, "B K V"]) -> Float[Array, "B K V"]:
-        """The logits, `NEVER` for what is not on a sentence's list."""
-        return jnp.where(self.listed[:, None], logits, NEVER)
+        """The logits, `NEG_INF` for what is not on the list of a sentence."""
+        return jnp.where(self.listed[:, None], logits, NEG_INF)
 
     def take(self, sentences: Int[Array, " B"]) -> "Shortlist":
-        """That of these sentences alone."""
+        """The shortlist of these sentences."""
         return self.replace(listed=self.listed[sentences])

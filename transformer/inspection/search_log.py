@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a beam search (or greedy search, its case of one beam) did, step by step.
+"""Step-by-step log of a beam search (or greedy search, the case of one beam).
 
-The search is `decoding.beam_search` itself, watched through the step and the reordering that it is
-given, so that the log cannot tell another story than the result.
+The search is that of `decoding.generate`, run on a model that reports each of its steps, so the log
+always agrees with the translation.
 """
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -18,9 +19,9 @@ from numpy.typing import ArrayLike
 
 from transformer.arrays import EOS_ID, PAD_ID, Array, Float, Int, Params
 from transformer.config import DecodeConfig, TransformerConfig
-from transformer.decoding.beam_search import Hypotheses, beam_search, length_penalty, search_limits
-from transformer.decoding.constraints import NEVER, Constraints, next_log_probs
-from transformer.decoding.decode_loop import rooms
+from transformer.decoding import generate
+from transformer.decoding.beam_search import Hypotheses, length_penalty, output_length_limits
+from transformer.decoding.constraints import NEG_INF, Constraints, next_log_probs
 from transformer.errors import InputError
 from transformer.models import base
 from transformer.nn.positions import shift_right
@@ -28,65 +29,66 @@ from transformer.nn.positions import shift_right
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-    """A live hypothesis that was finished by the end token."""
+    """An active hypothesis that EOS finished."""
 
     beam: int
-    """Which of the step's live hypotheses."""
+    """Index of the hypothesis among the active ones of the step."""
     log_prob: float
-    """log P of all its tokens, the end token included."""
+    """log P of all tokens, EOS included."""
     score: float
     """log P / penalty(length)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchStep:
-    """The hypotheses that were live at one step (K, or fewer), and what the model predicted.
+    """The active hypotheses of one step (K or fewer) and the model's predictions for them.
 
-    Hypothesis k reads its last token (`tokens[k][-1]`, the start token at the first step).
+    Hypothesis k reads its last token, `tokens[k][-1]`; at the first step it reads BOS.
     """
 
     tokens: tuple[tuple[int, ...], ...]
-    """Each hypothesis so far, without the start token."""
+    """Tokens of each hypothesis, without BOS."""
     log_probs: tuple[float, ...]
-    """log P of each so far."""
+    """log P of each hypothesis."""
     parents: tuple[int, ...]
-    """Which hypothesis of the step before each goes on from; at the first step, none."""
-    top_tokens: Int[np.ndarray, "K k"]
-    """The most probable next tokens of each, the most probable first."""
-    top_log_probs: Float[np.ndarray, "K k"]
-    """Their log-probabilities as the model gives them, whatever may not follow."""
-    cross_attention: Float[np.ndarray, "K L N S"] | None
-    """Where each reads in the source while it predicts, rows summing to 1; None in a model without
-    such attention.
+    """Index, among the hypotheses of the previous step, of the one that each extends; empty at the
+    first step.
     """
+    top_tokens: Int[np.ndarray, "K k"]
+    """The most probable next tokens of each hypothesis, the most probable first."""
+    top_log_probs: Float[np.ndarray, "K k"]
+    """Their log-probabilities according to the model, without constraints."""
+    cross_attention: Float[np.ndarray, "K L N S"] | None
+    """Attention weights over the source while predicting; None if the model has none."""
     finished: tuple[Finished, ...]
-    """The hypotheses that the end token finished at this step, the best first."""
+    """Hypotheses that EOS finished at this step, best first."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """One translation that the search found."""
+    """One translation."""
 
     tokens: tuple[int, ...]
-    """With the end token."""
+    """Token ids, EOS included."""
     score: float
     log_prob: float
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchLog:
-    """One sentence's search."""
+    """The search for the translation of one sentence."""
 
     source: tuple[int, ...]
     steps: tuple[SearchStep, ...]
     results: tuple[Result, ...]
-    """Best first; at most K."""
+    """At most K, best first."""
 
     def path(self, result: int = 0) -> tuple[int, ...]:
-        """The place of a result's hypothesis among the live ones, at each step that led to it."""
+        """For each step, the index of the active hypothesis that a result begins with."""
         tokens = self.results[result].tokens
         return tuple(
-            step.tokens.index(tokens[:read]) for read, step in enumerate(self.steps[: len(tokens)])
+            step.tokens.index(tokens[:length])
+            for length, step in enumerate(self.steps[: len(tokens)])
         )
 
 
@@ -99,34 +101,34 @@ def record(
     top: int = 5,
     results: int = 1,
 ) -> SearchLog:
-    """Searches for the translation of one sentence and keeps what happened.
+    """Search for the translation of one sentence and log every step.
 
     Args:
       params: the model's parameters.
       config: the model's config.
-      source: token ids with the end token, without padding.
-      decode: beams, penalty, limits and constraints of the search; the paper's unless given.
-      top: how many of the most probable next tokens are kept.
-      results: how many of the best must be certain before the search may stop early.
+      source: token ids with EOS, without padding.
+      decode: beams, penalty, length limit and constraints; the paper's by default.
+      top: number of most probable next tokens to log.
+      results: number of results that must be certain before the search may stop early.
 
     Raises:
-      InputError: when the source is empty, padded, or has an id outside the vocabulary; for another
-        method than beam search, for diverse beams or a shortlist, and for more results than beams.
+      InputError: if the source is empty, padded, or has an id outside the vocabulary; for other
+        methods than beam search, for diverse beams, for a shortlist, and for more results than
+        beams.
     """
     decode = decode or DecodeConfig()
     _check(config, source, decode, top, results)
-    # The other kernels compute the same and keep no weights.
+    # The other kernels compute the same result without attention weights.
     model = base.build(config.replace(attention_kernel="einsum"))
-    row = jnp.asarray(np.asarray(source), jnp.int32)[None]
-    found, seen = _watched(params, model, row, decode, results)
-    limit = found.tokens.shape[-1]
-    steps = list(_steps(seen, limit, decode, min(top, config.vocab_size)))
+    row = jnp.asarray(np.asarray(source), jnp.int32)[None]  # [1, S]
+    hypotheses, events = _search(params, model, row, decode, results)
+    steps = list(_steps(events, hypotheses.tokens.shape[-1], decode, min(top, config.vocab_size)))
     attention = _cross_attention(params, model, row, steps)
     steps = [
-        dataclasses.replace(step, cross_attention=own)
-        for step, own in zip(steps, attention, strict=True)
+        dataclasses.replace(step, cross_attention=weights)
+        for step, weights in zip(steps, attention, strict=True)
     ]
-    return SearchLog(tuple(row[0].tolist()), tuple(steps), _results(found))
+    return SearchLog(tuple(row[0].tolist()), tuple(steps), _results(hypotheses))
 
 
 def _check(
@@ -136,13 +138,13 @@ def _check(
     if ids.ndim != 1 or not ids.size:
         raise InputError(
             f"source has shape {ids.shape}, but must be the ids of one sentence, [S], with at "
-            "least the end token; leave out the batch axis"
+            "least EOS; leave out the batch axis"
         )
     outside = ids[(ids <= PAD_ID) | (ids >= config.vocab_size)]
     if outside.size:
         raise InputError(
             f"source has the id {outside[0]}, but must hold ids from 1 to {config.vocab_size - 1}, "
-            "without padding; cut the padding off, or give the model's own tokenizer's ids"
+            "without padding; remove the padding, or use the model's own tokenizer"
         )
     if decode.method != "beam" or decode.groups > 1:
         raise InputError(
@@ -151,12 +153,12 @@ def _check(
         )
     if decode.shortlist is not None:
         raise InputError(
-            f"decode.shortlist is {decode.shortlist}, but only a search over the whole vocabulary "
+            f"decode.shortlist is {decode.shortlist}, but only a search over the full vocabulary "
             "can be recorded; set it to None"
         )
     if not 1 <= results <= decode.beams:
         raise InputError(
-            f"{results} results asked for, but decode.beams is {decode.beams}; ask for 1 to "
+            f"{results} results requested, but decode.beams is {decode.beams}; request 1 to "
             f"{decode.beams}"
         )
     if top < 1:
@@ -164,153 +166,165 @@ def _check(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Seen:
-    """What one step of the search asked the model, was answered, and kept."""
+class _Event:
+    """One step of the search, as the model sees it."""
 
-    read: Int[np.ndarray, " K"]
-    """The last token of each hypothesis."""
+    tokens: Int[np.ndarray, " K"]
+    """The last token of each hypothesis, which the model reads."""
     logits: Float[np.ndarray, "K V"]
-    survivors: Int[np.ndarray, " K"]
-    """Which hypotheses those of the next step go on from."""
+    parents: Int[np.ndarray, " K"]
+    """Which hypothesis each hypothesis of the next step extends."""
 
 
-def _watched(
-    params: Params, model: nn.Module, row: Int[Array, "1 S"], decode: DecodeConfig, results: int
-) -> tuple[Hypotheses, list[_Seen]]:
-    """The search, and its steps."""
-    limits = search_limits(jnp.array([row.shape[1]]), decode)
-    longest = int(limits[0])
-    seen = []
+class _ReportingModel(nn.Module):
+    """A model that passes the values of every step to `report`.
 
-    def see(*values):
-        seen.append(_Seen(*(np.asarray(value)[0] for value in values)))
+    It offers the calls that `generate.search` makes. Between `step` and `reorder` the cache carries
+    the tokens and the logits of the step.
+    """
 
-    def search(params, row):
-        def call(method, *arguments):
-            return model.apply({"params": params}, *arguments, method=method)
+    model: nn.Module
+    report: Callable[[Array, Array, Array], None]
 
-        def step(tokens, cache):
-            logits, cache = call(model.step, tokens, cache)
-            return logits, (cache, tokens, logits)
+    def encode(self, source: Int[Array, "B S"]) -> tuple[Any, Any]:
+        return self.model.encode(source)
 
-        def reorder(stepped, parents):
-            cache, tokens, logits = stepped
-            wide = logits.astype(jnp.float32)
-            io_callback(see, None, tokens, wide, parents, ordered=True)
-            return model.reorder(cache, parents)
+    def init_cache(self, *arguments) -> Any:
+        return self.model.init_cache(*arguments)
 
-        memory, _ = call(model.encode, row)
-        return beam_search(
-            step,
-            reorder,
-            call(model.init_cache, memory, row, decode.beams, rooms(longest)[0]),
-            limits,
-            beams=decode.beams,
-            max_length=longest,
-            grow=model.grow,
-            results=results,
-            penalty=decode.length_penalty,
-            alpha=decode.alpha,
-            constraints=_constraints(decode),
-        )
+    def step(self, tokens: Int[Array, "B K"], cache: Any) -> tuple[Float[Array, "B K V"], Any]:
+        logits, cache = self.model.step(tokens, cache)
+        return logits, (cache, tokens, logits)
 
-    found = jax.jit(search)(params, row)
+    @nn.nowrap
+    def reorder(self, stepped: tuple[Any, Array, Array], parents: Int[Array, "B K"]) -> Any:
+        cache, tokens, logits = stepped
+        io_callback(self.report, None, tokens, logits.astype(jnp.float32), parents, ordered=True)
+        return self.model.reorder(cache, parents)
+
+    @nn.nowrap
+    def grow(self, cache: Any, length: int) -> Any:
+        return self.model.grow(cache, length)
+
+    @nn.nowrap
+    def take(self, cache: Any, sentences: Int[Array, " B"]) -> Any:
+        return self.model.take(cache, sentences)
+
+
+def _search(
+    params: Params, model: nn.Module, source: Int[Array, "1 S"], decode: DecodeConfig, results: int
+) -> tuple[Hypotheses, list[_Event]]:
+    """Run the search; returns its results and its steps."""
+    events = []
+
+    def report(*values: Array) -> None:
+        events.append(_Event(*(np.asarray(value)[0] for value in values)))
+
+    search = functools.partial(
+        generate.search,
+        model=_ReportingModel(model, report),
+        config=decode,
+        num_results=results,
+        max_length=int(output_length_limits(jnp.array([source.shape[1]]), decode)[0]),
+    )
+    hypotheses = jax.jit(search)({"model": params}, source)
     jax.effects_barrier()
-    return found, seen
+    return hypotheses, events
 
 
-def _constraints(decode: DecodeConfig) -> Constraints:
-    return Constraints(min_length=decode.min_length, block_ngrams=decode.block_ngrams)
-
-
-def _results(found: Hypotheses) -> tuple[Result, ...]:
-    fields = (np.asarray(field)[0] for field in (found.tokens, found.scores, found.log_probs))
+def _results(hypotheses: Hypotheses) -> tuple[Result, ...]:
+    fields = (hypotheses.tokens, hypotheses.scores, hypotheses.log_probs)
     return tuple(
         Result(tuple(int(token) for token in tokens if token != PAD_ID), float(score), float(total))
-        for tokens, score, total in zip(*fields, strict=True)
-        if score > NEVER / 2
+        for tokens, score, total in zip(*(np.asarray(field)[0] for field in fields), strict=True)
+        if score > NEG_INF / 2
     )
 
 
-def _steps(seen: list[_Seen], limit: int, decode: DecodeConfig, top: int) -> Iterator[SearchStep]:
-    """The hypotheses of each step, from what was read and who survived."""
-    produced = np.full((decode.beams, limit), PAD_ID, np.int32)
-    log_probs = np.where(np.arange(decode.beams) == 0, np.float32(0), np.float32(NEVER))
-    parents, following = None, None
-    for index, event in enumerate(seen):
+def _steps(
+    events: list[_Event], length_limit: int, decode: DecodeConfig, top: int
+) -> Iterator[SearchStep]:
+    """Reconstruct the hypotheses of each step from the tokens read and the parents chosen."""
+    constraints = Constraints(decode.min_length, decode.block_ngrams)
+    sequences = np.full((decode.beams, length_limit), PAD_ID, np.int32)  # [K, M]
+    log_probs = np.where(np.arange(decode.beams) == 0, np.float32(0), np.float32(NEG_INF))  # [K]
+    parents, next_token = None, None
+    for index, event in enumerate(events):
         if parents is not None:
-            produced = produced[parents]
-            produced[:, index - 1] = event.read
-            log_probs = log_probs[parents] + following[parents, event.read]
-        following = np.asarray(
+            sequences = sequences[parents]
+            sequences[:, index - 1] = event.tokens
+            log_probs = log_probs[parents] + next_token[parents, event.tokens]
+        next_token = np.asarray(
             next_log_probs(
                 jnp.asarray(event.logits[None]),
-                jnp.asarray(produced[None]),
+                jnp.asarray(sequences[None]),
                 jnp.asarray(index),
-                jnp.array([limit]),
-                _constraints(decode),
+                jnp.array([length_limit]),
+                constraints,
             )[0]
-        )
-        live = int((log_probs > NEVER / 2).sum())
-        ranked, tokens = jax.lax.top_k(jax.nn.log_softmax(jnp.asarray(event.logits[:live])), top)
+        )  # [K, V]
+        active = int((log_probs > NEG_INF / 2).sum())
+        ranked = jax.lax.top_k(jax.nn.log_softmax(jnp.asarray(event.logits[:active])), top)
         yield SearchStep(
-            tokens=tuple(tuple(row[:index].tolist()) for row in produced[:live]),
-            log_probs=tuple(log_probs[:live].tolist()),
-            parents=() if parents is None else tuple(parents[:live].tolist()),
-            top_tokens=np.asarray(tokens),
-            top_log_probs=np.asarray(ranked),
+            tokens=tuple(tuple(row[:index].tolist()) for row in sequences[:active]),
+            log_probs=tuple(log_probs[:active].tolist()),
+            parents=() if parents is None else tuple(parents[:active].tolist()),
+            top_tokens=np.asarray(ranked[1]),
+            top_log_probs=np.asarray(ranked[0]),
             cross_attention=None,
-            finished=_finished(log_probs[:, None] + following, index + 1, decode),
+            finished=_finished(log_probs[:, None] + next_token, index + 1, decode),
         )
-        parents = event.survivors
+        parents = event.parents
 
 
 def _finished(
-    extended: Float[np.ndarray, "K V"], length: int, decode: DecodeConfig
+    extensions: Float[np.ndarray, "K V"], length: int, decode: DecodeConfig
 ) -> tuple[Finished, ...]:
-    """Those among the best K extensions that the end token ends."""
-    beams, vocabulary = extended.shape
+    """Those of the best K extensions that end with EOS."""
+    num_beams, vocab_size = extensions.shape
     penalty = float(length_penalty(jnp.array(length), decode.length_penalty, decode.alpha))
-    best = np.argsort(-extended, axis=None, kind="stable")[:beams]
-    ended = [place // vocabulary for place in best.tolist() if place % vocabulary == EOS_ID]
-    totals = [(beam, float(extended[beam, EOS_ID])) for beam in ended]
+    best = np.argsort(-extensions, axis=None, kind="stable")[:num_beams]
+    beams, tokens = np.divmod(best, vocab_size)
+    totals = [(int(beam), float(extensions[beam, EOS_ID])) for beam in beams[tokens == EOS_ID]]
     return tuple(
-        Finished(beam, total, total / penalty) for beam, total in totals if total > NEVER / 2
+        Finished(beam, total, total / penalty) for beam, total in totals if total > NEG_INF / 2
     )
 
 
 def _cross_attention(
-    params: Params, model: nn.Module, row: Int[Array, "1 S"], steps: list[SearchStep]
+    params: Params, model: nn.Module, source: Int[Array, "1 S"], steps: list[SearchStep]
 ) -> Iterator[Float[np.ndarray, "K L N S"] | None]:
-    """Where every live hypothesis reads at every step.
+    """Cross-attention weights of every active hypothesis at every step.
 
-    A step of cached decoding keeps no weights. One pass over all hypotheses that none goes on from
-    has those of every step: a decoder row depends on the tokens up to its own alone.
+    Cached decoding keeps no weights. One teacher-forced pass over the hypotheses that no other
+    hypothesis extends has those of all steps, because decoding is causal.
     """
-    leaves: dict[tuple[int, ...], int] = {}
+    row_of: dict[tuple[int, ...], int] = {}  # each hypothesis -> a row of which it is the beginning
+    longest = []
     for step in reversed(steps):
         for tokens in step.tokens:
-            if tokens not in leaves:
-                place = len(set(leaves.values()))
-                leaves |= {tokens[:end]: place for end in range(len(tokens) + 1)} | leaves
-    longest = len(steps)
-    target = np.full((len(set(leaves.values())), longest), PAD_ID, np.int32)
-    for tokens, place in leaves.items():
-        target[place, : len(tokens)] = tokens
-    weights = _decoder_reads(params, row, jnp.asarray(target), model)
+            if tokens not in row_of:
+                prefixes = (tokens[:end] for end in range(len(tokens) + 1))
+                row_of = dict.fromkeys(prefixes, len(longest)) | row_of
+                longest.append(tokens)
+    target = np.full((len(longest), len(steps)), PAD_ID, np.int32)
+    for row, tokens in zip(target, longest, strict=True):
+        row[: len(tokens)] = tokens
+    weights = _teacher_forced_attention(params, source, jnp.asarray(target), model)
     for index, step in enumerate(steps):
         if weights is None:
             yield None
         else:
-            places = [leaves[tokens] for tokens in step.tokens]
-            yield np.asarray(weights)[:, :, :, index][:, places].swapaxes(0, 1)
+            rows = [row_of[tokens] for tokens in step.tokens]
+            at_step = np.asarray(weights)[:, :, :, index]  # [L, B, N, S]
+            yield at_step[:, rows].swapaxes(0, 1)  # [K, L, N, S]
 
 
 @functools.partial(jax.jit, static_argnums=3)
-def _decoder_reads(
-    params: Params, row: Int[Array, "1 S"], target: Int[Array, "B T"], model: nn.Module
+def _teacher_forced_attention(
+    params: Params, source: Int[Array, "1 S"], target: Int[Array, "B T"], model: nn.Module
 ) -> Float[Array, "L B N T S"] | None:
-    sources = jnp.broadcast_to(row, (target.shape[0], row.shape[1]))
+    sources = jnp.broadcast_to(source, (target.shape[0], source.shape[1]))
     _, trace = model.apply({"params": params}, sources, shift_right(target), capture="weights")
     attention = trace.decoder.cross_attention
     return None if attention is None else attention.weights

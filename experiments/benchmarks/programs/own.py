@@ -152,7 +152,7 @@ def _search(
         "mesh": experiment.mesh,
         "model": experiment.model,
         "config": experiment.config.decode,
-        "results": 1,
+        "num_results": 1,
         "max_length": work.target,
     }
     return generate.decode, arguments, static
