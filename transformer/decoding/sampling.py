@@ -16,7 +16,7 @@ from transformer.arrays import BOS_ID, EOS_ID, PAD_ID, Array, Bool, Float, Int, 
 from transformer.decoding.beam_search import Hypotheses, Step, length_penalty
 from transformer.decoding.constraints import NEG_INF, UNCONSTRAINED, Constraints, next_log_probs
 from transformer.decoding.decode_loop import Cache, Grow, Take, decode_loop
-from transformer.decoding.top_k import cpu_forms
+from transformer.nn.matmul import cpu_forms
 
 
 @flax.struct.dataclass

@@ -5,14 +5,10 @@ import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Float, Int
+from transformer.nn.matmul import cpu_forms
 
 _CHUNK_SIZES = range(64, 257)
 """The time hardly depends on the chunk size in this range; one that divides V saves a copy."""
-
-
-def cpu_forms() -> bool:
-    """Whether to use the forms for CPUs."""
-    return jax.default_backend() == "cpu"
 
 
 def top_k(values: Float[Array, "B V"], k: int) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
