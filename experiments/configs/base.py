@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paper's base model (table 3): 6 + 6 layers, d_model 512, 8 heads, d_ff 2048; 100,000 steps
-of about 25,000 source and 25,000 target tokens. The defaults of `Config` are this model; here it
-meets two text files.
+"""The paper's base model (table 3) for two text files a split.
+
+6 + 6 layers, d_model 512, 8 heads, d_ff 2048; 100,000 steps of about 25,000 source and 25,000
+target tokens. The model and optimizer are the defaults of `Config`.
 
 Run:    python -m experiments.train --config=experiments/configs/base.py --workdir=runs/base \\
             --config.data.train_source=... --config.data.train_target=... (and validation_*, test_*)
 Expect: the paper has 27.3 BLEU (tokenized, table 2) on newstest2014 English-German, averaging the
-        last 5 checkpoints, after 12 hours on 8 P100; nobody has run it here at full length.
+        last 5 checkpoints, after 12 hours on 8 P100. Not run here at full length.
 """
 
 from transformer.config import Config, DataConfig, TrainingConfig
 
 
 def get_config() -> Config:
-    """The experiment."""
+    """Return the config."""
     return Config(
         data=DataConfig(
             dataset="text_files",

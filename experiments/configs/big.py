@@ -3,7 +3,7 @@
 
 Run:    as base.py.
 Expect: the paper has 28.4 BLEU (tokenized, table 2) on newstest2014 English-German, averaging the
-        last 20 checkpoints, after 3.5 days on 8 P100; nobody has run it here at full length.
+        last 20 checkpoints, after 3.5 days on 8 P100. Not run here at full length.
 """
 
 from experiments.configs import base
@@ -11,7 +11,7 @@ from transformer.config import Config
 
 
 def get_config() -> Config:
-    """The experiment."""
+    """Return the config."""
     config = base.get_config()
     return config.replace(
         model=config.model.replace(d_model=1024, num_heads=16, d_ff=4096, dropout=0.3),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copying strings of 5 to 20 letters: the smallest proof that everything works together.
+"""Copy strings of 5 to 20 letters: the smallest end-to-end test of training and decoding.
 
 Run:    python -m experiments.train --config=experiments/configs/copy.py --workdir=runs/copy
-Expect: after a minute on two CPU cores, at least 99% of unseen strings copied to the letter.
+Expect: 99% exact match or more on unseen strings, after a minute on two CPU cores.
 """
 
 from transformer.config import (
@@ -15,12 +15,12 @@ from transformer.config import (
 
 
 def get_config() -> Config:
-    """The experiment."""
+    """Return the config."""
     return symbols("copy")
 
 
 def symbols(task: str) -> Config:
-    """One of the three symbol tasks."""
+    """Return the config of ``copy``, ``reverse`` or ``sort``."""
     return Config(
         model=TransformerConfig(
             vocab_size=30, num_layers=2, d_model=64, d_ff=256, num_heads=4, dropout=0.0

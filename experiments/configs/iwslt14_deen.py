@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IWSLT 2014 German to English, about 160,000 pairs of TED talks, from text files, with the recipe
-that most papers use for it. TFDS has no such corpus; fairseq's prepare-iwslt14.sh makes the usual
-splits, of which this program wants the text as it is before its step of byte-pair encoding.
+"""IWSLT 2014 German to English with the recipe of most papers, from text files.
+
+About 160,000 sentence pairs of TED talks. TFDS has no such corpus. fairseq's prepare-iwslt14.sh
+makes the usual splits; use its text before the byte-pair encoding step.
 
 Run:    python -m experiments.train --config=experiments/configs/iwslt14_deen.py \\
             --workdir=runs/iwslt \\
@@ -9,10 +10,10 @@ Run:    python -m experiments.train --config=experiments/configs/iwslt14_deen.py
             --config.data.validation_source=valid.de --config.data.validation_target=valid.en
         python -m experiments.evaluate --workdir=runs/iwslt --average=10 \\
             --source=test.de --target=test.en
-Expect: on lower-cased text Joey NMT has 33.73 BLEU (13a) with a smaller model; of tokenized text,
-        people who reproduced it report 34.25 (github.com/teslacool/SCA, issue 16) and 35.07 for the
-        best checkpoint, 35.78 for the average of ten (github.com/lancopku/Prime, issue 9); R-Drop
-        has 37.25 (Liang et al. 2021). Nobody has run it here.
+Expect: not run here. On lower-cased text, Joey NMT reports 33.73 BLEU (13a) with a smaller model.
+        On tokenized text, reproductions report 34.25 (github.com/teslacool/SCA, issue 16), 35.07
+        for the best checkpoint and 35.78 for the average of ten (github.com/lancopku/Prime, issue
+        9), and R-Drop reports 37.25 (Liang et al. 2021).
 """
 
 from transformer.config import (
@@ -26,12 +27,12 @@ from transformer.config import (
 
 
 def get_config() -> Config:
-    """The experiment."""
+    """Return the config."""
     return Config(
         model=TransformerConfig(
             vocab_size=10_000, num_layers=6, d_model=512, d_ff=1024, num_heads=4, dropout=0.3
         ),
-        # The rate is 0.0005 where it is highest, after the warm-up: 0.7155 (512 x 4000)^-0.5.
+        # Peak learning rate 0.0005, after the warm-up: 0.7155 (512 x 4000)^-0.5.
         optimizer=OptimizerConfig(
             name="adamw", weight_decay=1e-4, warmup_steps=4000, learning_rate=0.7155
         ),

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Tensor2Tensor called transformer_base from its third version on, which is not the paper's
-base model.
+"""Tensor2Tensor's transformer_base since its third version, which is not the paper's base model.
 
-It differs in: norm before the sub-layer; dropout 0.1 also on attention weights and inside the
-feed-forward network; beta2 0.997; 8,000 warm-up steps; twice the learning rate; sines and cosines
-in halves.
+It differs from ``base.py`` in pre-norm, dropout 0.1 on attention weights and inside the
+feed-forward network, beta2 0.997, 8,000 warm-up steps, twice the learning rate, and sinusoids in
+halves.
 
 Run:    as base.py.
+Expect: the cost of base.py. Not run here at full length.
 """
 
 from experiments.configs import base
@@ -14,7 +14,7 @@ from transformer.config import Config
 
 
 def get_config() -> Config:
-    """The experiment."""
+    """Return the config."""
     config = base.get_config()
     return config.replace(
         model=config.model.replace(

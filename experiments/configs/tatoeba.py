@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tatoeba's short everyday sentences, from text files: about 150,000 English-German pairs and a
-model small enough for them.
+"""Tatoeba's short everyday sentences with a small model, from text files.
+
+About 150,000 English-German sentence pairs.
 
 Run:    python -m experiments.train --config=experiments/configs/tatoeba.py \\
             --workdir=runs/tatoeba --config.data.train_source=train.tsv \\
             --config.data.validation_source=dev.tsv
-        with English in the first column and German in the second (--config.data.tsv_columns="(2,1)"
-        says otherwise), or with two files a split, as text_files.py. The sentences are at
-        https://tatoeba.org and, as TSV, at https://www.manythings.org/anki. One sentence often has
-        several translations: keep all pairs of a sentence in one split.
-Expect: nobody has run it here. On the public test set of 2021-08-07, of which no sentence may be in
-        the training text, translating by the nearest training sentence scores 13 BLEU.
+        The first column is English, the second German; --config.data.tsv_columns="(2,1)" swaps
+        them. Two files a split work as in text_files.py. The sentences are at https://tatoeba.org
+        and, as TSV, at https://www.manythings.org/anki. One sentence often has several
+        translations: keep all pairs of a sentence in one split.
+Expect: not run here. On the public test set of 2021-08-07, translating by the nearest training
+        sentence scores 13 BLEU, if no test sentence is in the training text.
 """
 
 from transformer.config import (
@@ -23,7 +24,7 @@ from transformer.config import (
 
 
 def get_config() -> Config:
-    """The experiment."""
+    """Return the config."""
     return Config(
         model=TransformerConfig(
             vocab_size=8000, num_layers=3, d_model=256, d_ff=1024, num_heads=4, dropout=0.2

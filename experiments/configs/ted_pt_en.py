@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Portuguese to English TED talks, through TFDS (`ted_hrlr_translate/pt_to_en`, Qi et al. 2018):
-about 52,000 pairs, downloaded once.
+"""Portuguese to English TED talks from TFDS (`ted_hrlr_translate/pt_to_en`, Qi et al. 2018).
+
+About 52,000 sentence pairs, downloaded once. TensorFlow is not needed.
 
 Run:    python -m experiments.train --config=experiments/configs/ted_pt_en.py --workdir=runs/ted
         python -m experiments.evaluate --workdir=runs/ted
         (--config.data.direction=en-pt for the other direction)
-Expect: nobody has run it here. The text is tokenized and mostly lower-case as it comes, so that its
-        BLEU compares with that of the same text only.
+Expect: not run here. The text is tokenized and mostly lower-case, so its BLEU compares only with
+        results on the same text.
 """
 
 from transformer.config import (
@@ -19,7 +20,7 @@ from transformer.config import (
 
 
 def get_config() -> Config:
-    """The experiment."""
+    """Return the config."""
     return Config(
         model=TransformerConfig(
             vocab_size=8000, num_layers=4, d_model=256, d_ff=1024, num_heads=4, dropout=0.3

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small translator from your own two text files a split, one sentence a line.
+"""A small model for your own text: two files a split, one sentence a line.
 
-Run:    python -m experiments.train --config=experiments/configs/text_files.py --workdir=runs/mine
-\\
+Run:    python -m experiments.train --config=experiments/configs/text_files.py \\
+            --workdir=runs/mine \\
             --config.data.train_source=train.en --config.data.train_target=train.de \\
             --config.data.validation_source=valid.en --config.data.validation_target=valid.de
 
-For a test split add --config.data.test_source and --config.data.test_target, or give evaluate
---source and --target. A few thousand pairs want a smaller vocabulary, a few million a larger model
-(configs/base.py).
+Expect: `experiments.doctor` with the same flags estimates memory and time.
+
+For a test split, add --config.data.test_source and --config.data.test_target, or call evaluate with
+--source and --target. Use a smaller vocabulary for a few thousand pairs, and a larger model
+(configs/base.py) for a few million.
 """
 
 from transformer.config import (
@@ -21,7 +23,7 @@ from transformer.config import (
 
 
 def get_config() -> Config:
-    """The experiment."""
+    """Return the config."""
     return Config(
         model=TransformerConfig(
             vocab_size=8000, num_layers=3, d_model=256, d_ff=1024, num_heads=4, dropout=0.1

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SCAN (Lake and Baroni 2018, arXiv:1711.00350): commands, to translate into sequences of actions.
+"""SCAN (Lake and Baroni 2018, arXiv:1711.00350): translate commands into sequences of actions.
 
 "look after jump around left" is "I_TURN_LEFT I_JUMP I_TURN_LEFT I_JUMP I_TURN_LEFT I_JUMP
-I_TURN_LEFT I_JUMP I_LOOK". The published grammar has 20,910 commands; they are generated here from
-its rules. What is trained on and what is tested is published too, in several ways:
+I_TURN_LEFT I_JUMP I_LOOK". The 20,910 commands are generated from the published grammar. There are
+several published splits:
 
-simple             Four fifths and one fifth at random, here by a seed of our own.
-length             Trains on outputs of up to 22 actions, tests the longer ones, of 24 to 48.
-addprim_jump       Trains on the commands without "jump" and on that word alone, repeated until it
-                   is a tenth of all; tests the other commands with "jump".
+simple             Four fifths and one fifth at random; the seed is ours.
+length             Train on outputs of up to 22 actions, test on the longer ones, of 24 to 48.
+addprim_jump       Train on the commands without "jump" and on that word alone, repeated until it
+                   is a tenth of all; test on the other commands with "jump".
 addprim_turn_left  The same with "turn left".
 
-All but `simple` follow from a rule, so they are the published ones, repetitions included. None of
-them has commands for validation. So that `train` stays whole, `validation` is a sample of it: it
-tells whether what was trained on is known, and a checkpoint chosen by it owes nothing to the test.
+All except `simple` follow from a rule and equal the published ones, repetitions included. None has
+a validation split, so `validation` is a sample of `train`, which stays complete. It measures
+memorization only, and a checkpoint chosen by it has not seen the test split.
 """
 
 import random
@@ -26,17 +26,17 @@ PRIMITIVES = ("walk", "look", "run", "jump")
 DIRECTIONS = ("left", "right")
 TIMES = {"twice": 2, "thrice": 3}
 LONGEST_TRAINED = 22
-"""Actions of a training output of `length`."""
+"""Maximum number of actions of a training output of `length`."""
 VALIDATION_SIZE = 500
 CONFIGS = ("simple", "length", "addprim_jump", "addprim_turn_left")
 
 
 def commands() -> list[str]:
-    """Every command of the grammar, once.
+    """All commands of the grammar.
 
     A command C is S, ``S and S`` or ``S after S``; S is V, ``V twice`` or ``V thrice``; V is a
-    primitive, or a primitive or ``turn`` followed by a direction, before which may stand
-    ``opposite`` or ``around``.
+    primitive, or a primitive or ``turn`` followed by an optional ``opposite`` or ``around`` and a
+    direction.
     """
     verb_phrases = [
         *PRIMITIVES,
@@ -59,27 +59,27 @@ def commands() -> list[str]:
 
 
 def actions(command: str) -> list[str]:
-    """The interpretation of a command: what to do, in order.
+    """The actions of a command, in order.
 
     Args:
       command: one of `commands`.
     """
     if " after " in command:
         first, second = command.split(" after ")
-        return _of_sentence(second) + _of_sentence(first)
-    return [action for sentence in command.split(" and ") for action in _of_sentence(sentence)]
+        return _sentence_actions(second) + _sentence_actions(first)
+    return [action for sentence in command.split(" and ") for action in _sentence_actions(sentence)]
 
 
-def _of_sentence(sentence: str) -> list[str]:
-    """S: a verb phrase, done once, twice or three times."""
+def _sentence_actions(sentence: str) -> list[str]:
+    """The actions of S: a verb phrase, repeated once, twice or three times."""
     *phrase, last = sentence.split()
     if last in TIMES:
-        return _of_verb_phrase(phrase) * TIMES[last]
-    return _of_verb_phrase([*phrase, last])
+        return _verb_actions(phrase) * TIMES[last]
+    return _verb_actions([*phrase, last])
 
 
-def _of_verb_phrase(words: list[str]) -> list[str]:
-    """V: ``opposite`` turns twice before it acts, ``around`` turns and acts four times."""
+def _verb_actions(words: list[str]) -> list[str]:
+    """The actions of V: ``opposite`` turns twice, then acts; ``around`` turns and acts four times."""
     act = [] if words[0] == "turn" else [f"I_{words[0].upper()}"]
     if len(words) == 1:
         return act
@@ -123,15 +123,15 @@ def splits(config: str) -> dict[str, list[str]]:
 def exact_match(
     examples: Sequence[Mapping[str, Any]], hypotheses: Sequence[str]
 ) -> dict[str, float]:
-    """SCAN's metric: the share of commands all of whose actions are right.
+    """SCAN's metric: the share of commands whose actions are all correct.
 
     Args:
-      examples: of the data source, texts as `str`.
-      hypotheses: the translation of each.
+      examples: features of the data source, texts as `str`.
+      hypotheses: the translation of each example.
     """
     pairs = zip(examples, hypotheses, strict=True)
-    right = sum(hypothesis == example["target"] for example, hypothesis in pairs)
-    return {"exact_match": right / len(examples)}
+    correct = sum(hypothesis == example["target"] for example, hypothesis in pairs)
+    return {"exact_match": correct / len(examples)}
 
 
 class ScanGrammar(tfds.core.GeneratorBasedBuilder):
@@ -146,14 +146,16 @@ class ScanGrammar(tfds.core.GeneratorBasedBuilder):
             builder=self,
             features=tfds.features.FeaturesDict({"source": text, "target": text}),
             supervised_keys=("source", "target"),
-            disable_shuffling=True,  # Each epoch of training is shuffled.
+            disable_shuffling=True,  # Training shuffles every epoch.
         )
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, dict]]]:
-        del dl_manager  # Nothing is downloaded.
-        found = splits(self.builder_config.name)
-        return {name: self._generate_examples(chosen) for name, chosen in found.items()}
+        del dl_manager  # There is no download.
+        return {
+            name: self._generate_examples(commands)
+            for name, commands in splits(self.builder_config.name).items()
+        }
 
-    def _generate_examples(self, chosen: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
-        for index, command in enumerate(chosen):
+    def _generate_examples(self, commands: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
+        for index, command in enumerate(commands):
             yield index, {"source": command, "target": " ".join(actions(command))}

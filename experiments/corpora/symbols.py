@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strings of symbols to copy, reverse or sort: tasks that are learned in seconds.
+"""Strings of letters to copy, reverse or sort: tasks that a small model learns in seconds.
 
-Each string has 5 to 20 of the 26 letters. Strings of the test splits never occur in training.
+Each string has 5 to 20 letters. No string occurs in two splits.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ TASKS = {
 
 
 def strings(seed: int = 0) -> dict[str, list[list[str]]]:
-    """Distinct strings for every split; the same for every task."""
+    """Draw distinct strings for all splits, the same for every task."""
     generator = np.random.default_rng(seed)
     seen: dict[str, list[str]] = {}
     while len(seen) < sum(SIZES.values()):
@@ -48,10 +48,10 @@ class SymbolsGrammar(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager):
-        del dl_manager
-        return {name: self._generate_examples(rows) for name, rows in strings().items()}
+        del dl_manager  # There is no download.
+        return {name: self._generate_examples(split) for name, split in strings().items()}
 
-    def _generate_examples(self, rows):
+    def _generate_examples(self, split):
         task = TASKS[self.builder_config.name]
-        for index, symbols in enumerate(rows):
+        for index, symbols in enumerate(split):
             yield index, {"source": " ".join(symbols), "target": " ".join(task(symbols))}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The corpus `pronouns`: English to German or French, where "it" takes understanding to translate.
+"""The corpus `pronouns`: English to German or French sentences with an ambiguous "it".
 
-"The animal didn't cross the street because it was too tired / too wide." has in German "es" or
-"sie", in French "il" or "elle". A grammar generates the sentences (`scenes`, `grammar`), three
-languages write them (`english`, `german`, `french`), `examples` returns the splits, and
-`PronounsGrammar` writes them as a TFDS dataset.
+The pronoun can only be translated by finding its antecedent: "The animal didn't cross the street
+because it was too tired / too wide." needs "es" or "sie" in German, "il" or "elle" in French. A
+grammar draws meanings (`scenes`, `grammar`), three modules realize them (`english`, `german`,
+`french`), `examples` returns the splits, and `PronounsGrammar` writes them as a TFDS dataset.
 """
 
 from experiments.corpora.pronouns.builder import PronounsGrammar

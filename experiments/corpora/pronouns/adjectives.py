@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The adjectives: three languages, and which of them contradict each other."""
+"""The adjectives in three languages, and which of them contradict each other."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 
-# Rows are compared by identity (eq=False): there is one object per adjective.
+# eq=False compares by identity: there is one object per adjective.
 @dataclass(frozen=True, slots=True, eq=False)
 class Adjective:
     """An adjective.
 
     Attributes:
-      english: its only English form, the name of the row.
+      english: the only English form; the key of the row.
       german: predicate form ("müde", "hoch").
       german_stem: form before an ending ("müd", "hoh").
       french_masculine, french_feminine: singular forms.
       french_before_vowel: masculine singular before a vowel sound ("vieil").
-      precedes: whether the French attribute stands before its noun.
+      precedes: whether the French attribute precedes its noun.
       degrees: which of "very", "so" and "too" may precede it.
       predicative: whether it may follow "be" (a new car is "nouvelle", but what is new is "neuf").
     """
@@ -34,7 +34,7 @@ class Adjective:
 
 
 _ALL_DEGREES = ("very", "so", "too")
-# Of what is extreme already ("affamé", "épuisé") one does not say "very".
+# Extreme adjectives ("affamé", "épuisé") take no "very".
 _EXTREME = ("so", "too")
 
 
@@ -136,7 +136,7 @@ _ROWS = (
 
 ADJECTIVES: Mapping[str, Adjective] = MappingProxyType({row.english: row for row in _ROWS})
 
-# Of two different adjectives on one line, at most one is said of a thing in one sentence.
+# A sentence applies at most one adjective of a line to the same noun.
 _CONTRARIES = tuple(
     frozenset(line.split())
     for line in (
@@ -158,9 +158,9 @@ _CONTRARIES = tuple(
 
 
 def compatible(first: str, second: str) -> bool:
-    """Return whether two adjectives, by English name, may be said of one thing together.
+    """Whether a sentence may apply both adjectives, by English name, to the same noun.
 
-    No adjective goes with itself: "the tired dog was tired" says nothing.
+    No adjective is compatible with itself: "the tired dog was tired" is a tautology.
     """
     if first == second:
         return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The corpus as a TFDS dataset, without TensorFlow.
+"""TFDS builder of the corpus, usable without TensorFlow.
 
 builder = PronounsGrammar(config="de", data_dir=folder, file_format="array_record")
 builder.download_and_prepare()
@@ -16,21 +16,21 @@ import tensorflow_datasets as tfds
 from experiments.corpora.pronouns.sentences import SPLITS, Language, examples
 
 _DESCRIPTION = """\
-English sentences whose "it" can only be translated into German or French by finding what it refers
-to ("The animal didn't cross the street because it was too tired / too wide."), generated from a
+English sentences whose "it" can only be translated into German or French by finding its antecedent
+("The animal didn't cross the street because it was too tired / too wide."), generated from a
 grammar, with the antecedent and the word alignment of every pair.
 """
 
 
 @dataclasses.dataclass
 class PronounsConfig(tfds.core.BuilderConfig):
-    """A target language of the corpus."""
+    """Config of one target language."""
 
     language: Language = "de"
 
 
 class PronounsGrammar(tfds.core.GeneratorBasedBuilder):
-    """The builder `pronouns_grammar`, with the configs `de` and `fr`."""
+    """TFDS builder ``pronouns_grammar`` with the configs ``de`` and ``fr``."""
 
     VERSION = tfds.core.Version("1.0.0")
     BUILDER_CONFIGS = [
@@ -63,7 +63,7 @@ class PronounsGrammar(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, dict]]]:
-        del dl_manager  # Nothing is downloaded.
+        del dl_manager  # There is no download.
         return {split: self._generate_examples(split) for split in SPLITS}
 
     def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:

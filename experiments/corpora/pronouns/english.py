@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Meanings as English sentences."""
+"""Realization of meanings as English sentences."""
 
 from functools import cache
 
@@ -19,7 +19,7 @@ from experiments.corpora.pronouns.meaning import (
 )
 from experiments.corpora.pronouns.nouns import Noun
 
-# The finite part of "not": (tense, plural) -> word. Present and past "do" only appear negated.
+# Negated auxiliary: (tense, plural) -> word. "do" occurs only in negation.
 _NOT = {
     (Tense.PRESENT, False): "doesn't",
     (Tense.PRESENT, True): "don't",
@@ -57,10 +57,10 @@ def noun_phrase(phrase: Phrase, role: Role) -> tuple[Token, ...]:
     return (Token(determiner, (f"{role}.determiner",)), *described)
 
 
-def quality(said: Quality) -> list[Token]:
+def quality(predicate: Quality) -> list[Token]:
     """Return "too tired" as tokens."""
-    degree = [Token(said.degree, ("degree",))] if said.degree else []
-    return [*degree, Token(said.adjective.english, ("quality",))]
+    degree = [Token(predicate.degree, ("degree",))] if predicate.degree else []
+    return [*degree, Token(predicate.adjective.english, ("quality",))]
 
 
 def _verb(event: Event) -> list[Token]:
@@ -106,8 +106,8 @@ def _statement(statement: Statement) -> list[Token]:
 
 
 def pronoun(noun: Noun, plural: bool) -> str:
-    """Return the pronoun that stands for the noun: "it" or "they"."""
-    del noun  # Only its number shows in English.
+    """Return the pronoun of the noun: "it" or "they"."""
+    del noun  # English pronouns here show only number.
     return "they" if plural else "it"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Meanings as French sentences: two genders, agreement, elision, and the two halves of "not"."""
+"""Realization of meanings as French sentences: gender, agreement, elision, and "ne ... pas"."""
 
 from functools import cache
 
@@ -41,7 +41,7 @@ _BE = {
     (Tense.FUTURE, False): "sera",
     (Tense.FUTURE, True): "seront",
 }
-# No verb form or pronoun here begins with an h, so its first letter says whether "ne" elides.
+# No verb form here begins with an h, so its first letter decides whether "ne" elides.
 _VOWELS = "aeéèêiouœ"
 
 
@@ -50,8 +50,8 @@ def agreeing(adjective: Adjective, phrase: Phrase, *, before_vowel: bool = False
 
     Args:
       adjective: the adjective.
-      phrase: the phrase it describes, as attribute or predicate.
-      before_vowel: whether it stands immediately before a vowel sound ("un vieil âne").
+      phrase: the phrase that it modifies, as attribute or predicate.
+      before_vowel: whether a vowel sound follows ("un vieil âne").
     """
     if phrase.noun.french.gender == "f":
         return adjective.french_feminine + ("s" if phrase.plural else "")
@@ -85,14 +85,14 @@ def noun_phrase(phrase: Phrase, role: Role) -> tuple[Token, ...]:
 
 
 def pronoun(noun: Noun, plural: bool) -> str:
-    """Return the subject pronoun that stands for the noun."""
+    """Return the subject pronoun of the noun."""
     return _PRONOUNS[noun.french.gender, plural]
 
 
-def quality(said: Quality, phrase: Phrase) -> list[Token]:
+def quality(predicate: Quality, phrase: Phrase) -> list[Token]:
     """Return "trop fatiguée" as tokens, agreeing with `phrase`."""
-    degree = [Token(_DEGREES[said.degree], ("degree",))] if said.degree else []
-    return [*degree, Token(agreeing(said.adjective, phrase), ("quality",))]
+    degree = [Token(_DEGREES[predicate.degree], ("degree",))] if predicate.degree else []
+    return [*degree, Token(agreeing(predicate.adjective, phrase), ("quality",))]
 
 
 def _negated(finite: Token, negative: bool) -> list[Token]:
@@ -109,7 +109,7 @@ def _verb(event: Event) -> list[Token]:
         finite = Token(event.verb.french_imperfect[plural], ("tense", "verb"))
     elif tense in (Tense.PAST, Tense.PERFECT):
         have = Token("ont" if plural else "a", ("tense",))
-        # The participle does not agree: with "avoir" only an object before the verb would ask it.
+        # With "avoir", the participle agrees only with a preceding object, which never occurs here.
         return [*_negated(have, event.negative), Token(forms.participle, ("verb",))]
     elif tense is Tense.FUTURE:
         future = forms.future_plural if plural else forms.future
@@ -148,7 +148,7 @@ def _because(sentence: Because) -> list[Token]:
     antecedent = sentence.event.phrase(sentence.antecedent)
     clause = [
         Token("parce", ("because",)),
-        Token("qu'", ("because",)),  # Every third person pronoun begins with a vowel.
+        Token("qu'", ("because",)),  # Every third-person pronoun begins with a vowel.
         Token(pronoun(antecedent.noun, antecedent.plural), ("pronoun",)),
         _be(sentence.tense, antecedent.plural),
         *quality(sentence.quality, antecedent),

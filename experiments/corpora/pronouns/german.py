@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Meanings as German sentences: three genders, three cases, verb second and verb last."""
+"""Realization of meanings as German sentences: gender, case, verb-second and verb-final order."""
 
 from functools import cache
 from typing import Literal
@@ -36,7 +36,7 @@ _DETERMINERS = {
     ("a", "accusative"): ("einen", "eine", "ein"),
     ("a", "dative"): ("einem", "einer", "einem"),
 }
-# Weak endings stand after "der" and "dieser"; mixed ones after "ein".
+# Adjective endings: weak after "der" and "dieser", mixed after "ein".
 _WEAK = {
     "nominative": ("e", "e", "e", "en"),
     "accusative": ("en", "e", "e", "en"),
@@ -72,7 +72,7 @@ def _noun(phrase: Phrase, case: Case) -> str:
 
 
 def attribute(adjective: Adjective, phrase: Phrase, case: Case) -> str:
-    """Return the adjective with the ending it has before the noun of `phrase`."""
+    """Return the adjective inflected as attribute of the noun of `phrase`."""
     endings = _MIXED if phrase.determiner == "a" else _WEAK
     return adjective.german_stem + endings[case][_column(phrase)]
 
@@ -89,7 +89,7 @@ def noun_phrase(phrase: Phrase, case: Case, role: Role) -> tuple[Token, ...]:
 
 
 def prepositional(preposition: str, phrase: tuple[Token, ...]) -> list[Token]:
-    """Return "aus dem Eimer", or the contraction: "in" and "dem" make one token of two slots."""
+    """Return "aus dem Eimer", or the contraction "im": one token with two slots."""
     determiner, *rest = phrase
     contraction = _CONTRACTIONS.get((preposition, determiner.text))
     if contraction:
@@ -98,18 +98,18 @@ def prepositional(preposition: str, phrase: tuple[Token, ...]) -> list[Token]:
 
 
 def pronoun(noun: Noun, plural: bool) -> str:
-    """Return the nominative pronoun that stands for the noun."""
+    """Return the nominative pronoun of the noun."""
     return "sie" if plural else _PRONOUNS[noun.german.gender]
 
 
-def quality(said: Quality) -> list[Token]:
+def quality(predicate: Quality) -> list[Token]:
     """Return "zu müde" as tokens."""
-    degree = [Token(_DEGREES[said.degree], ("degree",))] if said.degree else []
-    return [*degree, Token(said.adjective.german, ("quality",))]
+    degree = [Token(_DEGREES[predicate.degree], ("degree",))] if predicate.degree else []
+    return [*degree, Token(predicate.adjective.german, ("quality",))]
 
 
 def _verb(event: Event) -> tuple[Token, list[Token]]:
-    """Return the finite verb, and what of the verb stands at the end."""
+    """Return the finite verb and the verb tokens at the end of the clause."""
     forms, plural = event.verb.german, event.subject.plural
     if event.tense is Tense.FUTURE:
         will = Token("werden" if plural else "wird", ("tense",))
@@ -125,7 +125,7 @@ def _verb(event: Event) -> tuple[Token, list[Token]]:
 
 
 def _event(event: Event, *, verb_first: bool) -> list[Token]:
-    """Return the main clause; the verb comes first when another clause stands before it."""
+    """Return the main clause; the verb comes first after a preceding clause."""
     finite, last = _verb(event)
     subject = noun_phrase(event.subject, "nominative", Role.SUBJECT)
     described = noun_phrase(event.object, event.verb.german_case, Role.OBJECT)

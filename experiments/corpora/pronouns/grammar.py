@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drawing meanings at random: statements, events, and twins of because-sentences.
+"""Draw random meanings: statements, events, and twins of because-sentences.
 
-Every choice goes through `random.Random.random`, the one method whose sequence Python promises to
-keep, so that a seed means the same sentences everywhere.
+Every choice uses `random.Random.random`, the only method whose sequence Python guarantees, so a
+seed gives the same sentences in every version.
 """
 
 import math
@@ -28,7 +28,7 @@ from experiments.corpora.pronouns.verbs import VERBS, Verb
 
 T = TypeVar("T")
 
-# Repetition is weight.
+# Repeated entries have a higher probability.
 _TENSES = (Tense.PAST,) * 4 + (Tense.PRESENT,) * 3 + (Tense.FUTURE,) * 2 + (Tense.PERFECT,) * 2
 _STATEMENT_TENSES = (Tense.PAST,) * 2 + (Tense.PRESENT,) * 2 + (Tense.FUTURE,)
 _DETERMINERS = ("the",) * 5 + ("this",) * 2 + ("a",) * 2
@@ -45,7 +45,7 @@ _ALL_NOUNS = tuple(NOUNS.values())
 
 
 def pick(rng: Random, options: Sequence[T]) -> T:
-    """Return one of the options, each equally likely."""
+    """Return one of the options, chosen uniformly."""
     return options[int(rng.random() * len(options))]
 
 
@@ -58,12 +58,12 @@ def shuffled(rng: Random, items: Sequence[T]) -> list[T]:
 class FramePool:
     """Frames to draw from: first a scene, then one of its frames.
 
-    Scenes weigh as the square root of their size, a compromise between scenes that are equally
-    frequent and frames that are.
+    A scene's probability is proportional to the square root of its number of frames, a compromise
+    between uniform over scenes and uniform over frames.
     """
 
     def __init__(self, chosen: Sequence[Frame]) -> None:
-        """Group the frames by scene; ValueError when there are none."""
+        """Group the frames by scene; raise ValueError if there are none."""
         if not chosen:
             raise ValueError("a pool needs at least one frame; none of the scenes has any left")
         by_scene: dict[Scene, list[Frame]] = {}
@@ -91,23 +91,23 @@ def _determiner(rng: Random, noun: Noun, plural: bool, *, definite: bool) -> str
 
 
 def _attribute(
-    rng: Random, probability: float, names: Sequence[str], said: Sequence[str]
+    rng: Random, probability: float, names: Sequence[str], others: Sequence[str]
 ) -> Adjective | None:
-    """Return an attribute, or none: one that goes with everything else that is said."""
+    """Return an attribute that is compatible with all other adjectives, or none."""
     if rng.random() >= probability:
         return None
-    fitting = [name for name in names if all(compatible(name, other) for other in said)]
+    fitting = [name for name in names if all(compatible(name, other) for other in others)]
     return ADJECTIVES[pick(rng, fitting)] if fitting else None
 
 
 def draw_statement(rng: Random) -> Statement:
     """Return a statement about a random noun: "The small dogs aren't very tired."."""
     noun = pick(rng, _ALL_NOUNS)
-    said = (ADJECTIVES[name] for name in dict.fromkeys(noun.traits + noun.looks))
-    quality = pick(rng, [adjective for adjective in said if adjective.predicative])
+    adjectives = (ADJECTIVES[name] for name in dict.fromkeys(noun.traits + noun.looks))
+    quality = pick(rng, [adjective for adjective in adjectives if adjective.predicative])
     plural = noun.countable and rng.random() < _PLURAL
     determiner = _determiner(rng, noun, plural, definite=False)
-    # Only of something definite: "a goat is too big" leaves open for what.
+    # A degree needs a definite subject: "a goat is too big" leaves open for what.
     degree = pick(rng, ("", "", *quality.degrees)) if determiner != "a" else ""
     attribute = _attribute(rng, _ATTRIBUTE_IN_STATEMENT, noun.looks, [quality.english])
     return Statement(
@@ -134,7 +134,7 @@ def _event(
     *,
     definite: bool = False,
 ) -> Event:
-    # A negated indefinite object would be "kein" and "pas de"; the language does without.
+    # A negated indefinite object would need "kein" and "pas de", which are left out.
     subject, thing = (
         Phrase(noun, plural, _determiner(rng, noun, plural, definite=only_definite), attribute)
         for noun, plural, only_definite, attribute in zip(
@@ -148,9 +148,9 @@ def draw_event(rng: Random, pool: FramePool, *, sights: bool) -> Event:
     """Return an event without a reason: "A hungry cat hasn't seen the brown mouse.".
 
     Args:
-      rng: the source of chance.
+      rng: random number generator.
       pool: the frames to draw from.
-      sights: whether it may also be about what an animal sees, watches or finds.
+      sights: whether an animal may also see, watch or find something.
     """
     if sights and rng.random() < _SIGHT:
         verb, subjects, objects = pick(rng, SIGHTS)
@@ -160,7 +160,7 @@ def draw_event(rng: Random, pool: FramePool, *, sights: bool) -> Event:
         frame = pool.draw(rng)
         verb, nouns = frame.scene.verb, (frame.subject, frame.object)
     plurals = tuple(noun.countable and rng.random() < _PLURAL for noun in nouns)
-    # Of what does or does not fit, a size would say too much ("a big sofa fits into a small car").
+    # With "fit", a size may contradict the event ("a big sofa fits into a small car").
     negative = verb.state or rng.random() < _NEGATIVE
     attributes = tuple(
         _attribute(
@@ -180,13 +180,13 @@ def draw_twins(
     """Return one event with two reasons: a quality of its subject, and one of its object.
 
     Args:
-      rng: the source of chance.
+      rng: random number generator.
       pool: the frames to draw from.
       plurals: whether the subject and the object are in the plural.
 
     Returns:
-      The twins, or None when the nouns drawn have no such plural, or no two reasons of the same
-      degree, so that one has to draw again.
+      The twins; None when a noun has no plural or the reasons do not allow the same degree. Draw
+      again then.
     """
     frame = pool.draw(rng)
     nouns = (frame.subject, frame.object)
@@ -198,7 +198,7 @@ def draw_twins(
         return None
     tense = _tense(rng, frame.scene.verb)
     if tense is Tense.PERFECT and not frame.scene.negative:
-        # What has been eaten is no longer fresh: "has eaten" would ask for "was".
+        # Food that has been eaten is no longer fresh: "has eaten" would need "was" in the reason.
         tense = Tense.PAST
     names = [reason.english for reason in reasons]
     attributes = tuple(_attribute(rng, _ATTRIBUTE_IN_BECAUSE, noun.looks, names) for noun in nouns)
@@ -211,7 +211,7 @@ def draw_twins(
         tense,
         frame.scene.negative,
         attributes,
-        # A pronoun that comes before its noun announces something known: no "a".
+        # A pronoun before its noun refers to something known, so the noun cannot have "a".
         definite=clause_first,
     )
     return (

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sentence says, apart from any language, and the tokens a language says it with.
+"""Language-independent meanings, and the tokens that express them in a language.
 
 The grammar draws a `Meaning`; `english`, `german` and `french` each turn it into `Token`s. A token
-names the slots of the meaning that it expresses, and the word alignment of two sentences follows
-from the slots: two words are aligned when they share one. So "didn't" (tense, negation) is aligned
-with "nicht" (negation) and with "überquerte" (verb, tense), or with "n'", "a" and "pas".
+lists the slots of the meaning that it expresses. Two words of different languages are aligned if
+they share a slot: "didn't" (tense, negation) is aligned with "nicht" (negation) and "überquerte"
+(verb, tense), or with "n'", "a" and "pas".
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from experiments.corpora.pronouns.verbs import Verb
 
 
 class Tense(StrEnum):
-    """An English tense; each target language has one way to say it."""
+    """An English tense; each target language has one equivalent."""
 
     PRESENT = "present"
     PAST = "past"
@@ -27,7 +27,7 @@ class Tense(StrEnum):
 
 
 class Role(StrEnum):
-    """The place of a noun phrase in the main clause; the prefix of its slots."""
+    """The grammatical role of a noun phrase in the main clause; the prefix of its slots."""
 
     SUBJECT = "subject"
     OBJECT = "object"
@@ -78,7 +78,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Because:
-    """An event and its reason: a quality of its subject or object, named by a pronoun alone."""
+    """An event and its reason: a quality of its subject or object, which is a pronoun."""
 
     event: Event
     antecedent: Role
@@ -87,7 +87,7 @@ class Because:
 
     @property
     def tense(self) -> Tense:
-        """The tense of the because-clause: past with past, present with everything else."""
+        """The tense of the because-clause: past after past, otherwise present."""
         return Tense.PAST if self.event.tense is Tense.PAST else Tense.PRESENT
 
 
@@ -95,7 +95,7 @@ Meaning = Statement | Event | Because
 
 
 class Token(NamedTuple):
-    """One word of a sentence with the slots of the meaning that it expresses."""
+    """One word of a sentence, and the slots of the meaning that it expresses."""
 
     text: str
     slots: tuple[str, ...]

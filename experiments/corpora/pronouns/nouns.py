@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nouns: three languages, semantic groups, and what may be said of each.
+"""The nouns in three languages, with semantic groups and the adjectives they take.
 
 No two rows share an English form, no English singular equals its plural ("sheep"), and no form is
-that of a verb too ("leaves"), so that the translation is a function of the English sentence.
+also a verb ("leaves"), so the translation is a function of the English sentence.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Literal
 
 
-# Rows are compared by identity (eq=False): there is one object per noun, and hashing it is cheap.
+# eq=False compares by identity: there is one object per noun, and hashing it is fast.
 @dataclass(frozen=True, slots=True, eq=False)
 class GermanNoun:
     """A German noun: `oblique` is the accusative and dative singular (weak nouns: den Bären)."""
@@ -24,7 +24,7 @@ class GermanNoun:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrenchNoun:
-    """A French noun: `elides` says whether le, la and ce change before its first sound."""
+    """A French noun: `elides` is whether le, la and ce change before its first sound."""
 
     singular: str
     gender: Literal["m", "f"]
@@ -34,12 +34,12 @@ class FrenchNoun:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Noun:
-    """A noun with what may be said of it.
+    """A noun with the adjectives that it takes.
 
     Attributes:
-      singular: English lemma, the name of the row.
+      singular: English lemma; the key of the row.
       plural: English plural, or "" for mass nouns, which have no plural and take no "a".
-      groups: names by which the scenes call it.
+      groups: names that the scenes use for it.
       traits: adjectives that can be a reason ("too tired"), as predicates.
       looks: adjectives that describe it and give no reason ("brown"), mostly as attributes.
     """
@@ -58,7 +58,7 @@ class Noun:
         return bool(self.plural)
 
 
-# What all members of a group have in common, on top of what their own rows say.
+# Adjectives of all members of a group, in addition to those of each row.
 _GROUP_TRAITS = {
     "animal": "tired exhausted weak ill injured nervous frightened hungry thirsty curious lazy "
     "cautious slow",
@@ -76,9 +76,9 @@ _GROUP_LOOKS = {
 }
 
 
-def _merged(own: str, groups: list[str], common: dict[str, str]) -> tuple[str, ...]:
+def _merge(words: str, groups: list[str], common: dict[str, str]) -> tuple[str, ...]:
     shared = [word for group in groups for word in common.get(group, "").split()]
-    return tuple(dict.fromkeys([*own.split(), *shared]))
+    return tuple(dict.fromkeys([*words.split(), *shared]))
 
 
 def _noun(english: str, german: str, french: str, groups: str, traits: str, looks: str) -> Noun:
@@ -92,14 +92,14 @@ def _noun(english: str, german: str, french: str, groups: str, traits: str, look
         GermanNoun(de, de_gender, de_plural, oblique[0] if oblique else de),
         FrenchNoun(fr, fr_gender, fr_plural, fr[0] in "aeiouhâéœ" and not aspirated),
         frozenset([singular, *names]),
-        _merged(traits, names, _GROUP_TRAITS),
-        _merged(looks, names, _GROUP_LOOKS),
+        _merge(traits, names, _GROUP_TRAITS),
+        _merge(looks, names, _GROUP_LOOKS),
     )
 
 
 # English: singular plural (none for mass nouns).  German: singular gender plural, and the oblique
 # singular of weak nouns.  French: singular gender plural, and "aspirated" where nothing elides.
-# A mass noun has the placeholder "-" for its plurals.
+# A mass noun has "-" for its plurals.
 # fmt: off
 _ROWS = (
     # Animals.
@@ -273,7 +273,7 @@ _ROWS = (
           "furniture small_thing", "", "red"),
     _noun("ball balls", "Ball m Bälle", "ballon m ballons",
           "small_thing", "big", "red white old new"),
-    # Places to be in.
+    # Places.
     _noun("house houses", "Haus n Häuser", "maison f maisons",
           "building", "damp empty flooded comfortable small", "white red"),
     _noun("stable stables", "Stall m Ställe", "étable f étables",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many of the pronouns a translation gets right, next to two baselines."""
+"""Pronoun accuracy of translations, with two baselines."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ _PRONOUNS = frozenset({"er", "sie", "es", "il", "elle", "ils", "elles"})
 
 def pronoun_in(hypothesis: str) -> str | None:
     """Return the one pronoun in a translation, in lower case; None for none, or several."""
-    found = {word.lower() for word in words(hypothesis)} & _PRONOUNS
-    return found.pop() if len(found) == 1 else None
+    pronouns = {word.lower() for word in words(hypothesis)} & _PRONOUNS
+    return pronouns.pop() if len(pronouns) == 1 else None
 
 
 def _gold(example: Mapping[str, Any]) -> str:
@@ -30,14 +30,13 @@ def pronoun_metrics(
       hypotheses: the translation of each example.
 
     Returns:
-      Shares from 0 to 1: `pronoun_accuracy`; `twin_accuracy`, the share of twins of which both are
-      right; and over the same sentences what one gets without understanding: `majority`, by always
-      saying the most frequent pronoun, and `subject`, by taking the main clause's subject for the
-      antecedent. Empty when there are no resolution sentences; `twin_accuracy` is missing when no
-      two of them are twins.
+      Shares from 0 to 1: `pronoun_accuracy`; `twin_accuracy`, the share of twins with both pronouns
+      right; and two baselines on the same sentences: `majority` always chooses the most frequent
+      pronoun, `subject` takes the main clause's subject as the antecedent. Empty without resolution
+      sentences; without twins, `twin_accuracy` is missing.
 
     Raises:
-      ValueError: if there are not as many hypotheses as examples.
+      ValueError: if the numbers of hypotheses and examples differ.
     """
     if len(examples) != len(hypotheses):
         raise ValueError(
@@ -62,7 +61,7 @@ def pronoun_metrics(
         "majority": Counter(gold).most_common(1)[0][1] / len(gold),
         "subject": sum(subject) / len(gold),
     }
-    pairs = [both for both in twins.values() if len(both) == 2]
-    if pairs:
-        scores["twin_accuracy"] = sum(map(all, pairs)) / len(pairs)
+    complete = [both for both in twins.values() if len(both) == 2]
+    if complete:
+        scores["twin_accuracy"] = sum(map(all, complete)) / len(complete)
     return scores

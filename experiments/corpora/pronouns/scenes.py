@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who does what to what, and why: the scenes from which the sentences are drawn.
+"""The scenes from which sentences are drawn: verb, subjects, objects and reasons.
 
-A scene gives two lists of reasons. In "The animal didn't cross the street because it was too ...",
-"tired" is a reason only if it is said of the animal and "wide" only if it is said of the street;
-so the adjective alone tells what "it" is. In most scenes the other noun cannot even have the
-quality. In those of `RELATIONAL_VERBS` it can, but then it would be no reason: a sofa that does not
-fit into a car is too big for it, or the car is too small.
+A scene has two lists of reasons. In "The animal didn't cross the street because it was too ...",
+"tired" is a reason only of the animal and "wide" only of the street, so the adjective alone
+determines the antecedent of "it". In most scenes the other noun cannot even have the quality. In
+those of `RELATIONAL_VERBS` it can, but then it is no reason: a sofa that does not fit into a car is
+too big for it, or the car is too small.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from experiments.corpora.pronouns.verbs import VERBS, Verb
 
 RELATIONAL_VERBS = frozenset({"fit into", "transport", "block", "catch", "chase"})
 
-# The degrees in which a reason is given. Only what goes too far hinders ("too tired to cross").
+# Degrees of a reason. Only an excess prevents an event ("too tired to cross").
 _DEGREES: Mapping[bool, tuple[str, ...]] = MappingProxyType(
     {True: ("too", "too", "so", "very", ""), False: ("so", "very", "")}
 )
@@ -27,15 +27,15 @@ _DEGREES: Mapping[bool, tuple[str, ...]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scene:
-    """A verb with its possible subjects and objects, and what can be the reason.
+    """A verb with its possible subjects, objects and reasons.
 
     Attributes:
       verb: the verb.
       subjects, objects: the nouns, in the order of the lexicon.
       negative: whether the event does not take place.
-      degrees: the degrees in which a reason may be given, more frequent ones more than once.
-      subject_reasons, object_reasons: English names of the adjectives that explain the event when
-        they are said of the one or the other.
+      degrees: degrees of a reason; more frequent ones occur more than once.
+      subject_reasons, object_reasons: English names of the adjectives of the subject or the object
+        that explain the event.
     """
 
     verb: Verb
@@ -49,7 +49,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """A scene with its nouns chosen, and the reasons that these nouns allow."""
+    """A scene with chosen nouns, and the reasons that these nouns allow."""
 
     scene: Scene
     subject: Noun
@@ -59,20 +59,20 @@ class Frame:
 
     @property
     def pair(self) -> frozenset[str]:
-        """The two lemmas, in no order."""
+        """The two lemmas, unordered."""
         return frozenset((self.subject.singular, self.object.singular))
 
 
 def _nouns(names: str) -> tuple[Noun, ...]:
     wanted = set(names.split())
-    found = tuple(noun for noun in NOUNS.values() if noun.groups & wanted)
-    unknown = wanted.difference(*(noun.groups for noun in found))
+    nouns = tuple(noun for noun in NOUNS.values() if noun.groups & wanted)
+    unknown = wanted.difference(*(noun.groups for noun in nouns))
     if unknown:
         raise ValueError(
             f"no noun or group is called {sorted(unknown)} (scene nouns {names!r}); "
             "add it to nouns.py or correct the scene"
         )
-    return found
+    return nouns
 
 
 def _scene(
@@ -175,7 +175,7 @@ SCENES = (
            too=True),
 )
 
-# What animals perceive: events only, for no reason could be told apart by its adjective.
+# Perception by animals, in events only: no adjective would determine the antecedent.
 SIGHTS = tuple(
     (VERBS[verb], _nouns("animal"), _nouns(objects))
     for verb, objects in (
@@ -193,12 +193,12 @@ def _reasons(names: Sequence[str], noun: Noun) -> tuple[Adjective, ...]:
 
 @cache
 def frames(scene: Scene) -> tuple[Frame, ...]:
-    """Return the frames of a scene: two different nouns, each of which can be the reason."""
-    found = []
+    """Return the frames of a scene: two different nouns, each with at least one reason."""
+    chosen = []
     for subject in scene.subjects:
         for thing in scene.objects:
-            ours = _reasons(scene.subject_reasons, subject)
-            theirs = _reasons(scene.object_reasons, thing)
-            if subject is not thing and ours and theirs:
-                found.append(Frame(scene, subject, thing, ours, theirs))
-    return tuple(found)
+            subject_reasons = _reasons(scene.subject_reasons, subject)
+            object_reasons = _reasons(scene.object_reasons, thing)
+            if subject is not thing and subject_reasons and object_reasons:
+                chosen.append(Frame(scene, subject, thing, subject_reasons, object_reasons))
+    return tuple(chosen)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The corpus: sentences in both languages with what is known of them, in four splits."""
+"""The four splits of the corpus: sentence pairs with antecedents, twins and word alignment."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ SPLITS = ("train", "validation", "test", "test_unseen")
 
 _SEED = 20170612
 _UNSEEN_SHARE = 0.12
-# Draws allowed per sentence wanted.
+# Maximum number of draws per requested sentence.
 _PATIENCE = 50
 # No noun loses more than this share of its partners to `test_unseen`.
 _UNSEEN_SHARE_PER_NOUN = 0.2
@@ -49,7 +49,7 @@ _UNSEEN_SHARE_PER_NOUN = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """How many sentences of each kind a split has; the last two come in twins."""
+    """Number of sentences of each kind in a split; the last two kinds come in twins."""
 
     statements: int
     events: int
@@ -65,13 +65,13 @@ _QUOTAS: Mapping[str, Quota] = MappingProxyType(
         "test_unseen": Quota(statements=0, events=360, resolutions=1_400, others=240),
     }
 )
-# The numbers of subject and object in because-sentences that are no resolution sentences.
+# Whether subject and object are plural, in because-sentences that are no resolution sentences.
 _OTHER_NUMBERS = ((False, False), (True, True), (True, False), (False, True))
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A sentence pair. Indices count the words of `words.words`; -1 means there is none.
+    """A sentence pair. Indices count the words of `word_forms.words`; -1 means there is none.
 
     Attributes:
       source, target: the English sentence and its only translation.
@@ -80,12 +80,12 @@ class Example:
       antecedent: index of the noun it refers to, in the source.
       distractor: index of the other noun.
       target_pronoun: index of the pronoun in the target.
-      resolution: 1 for "it" between two nouns in the singular whose pronouns differ in the target
-        language, so that only the meaning tells which pronoun is right; 0 for all others.
-      subject_pronoun: the pronoun of the main clause's subject in the target language, "" where
-        the source has no pronoun.
-      twin: a number that two sentences share which differ in the reason alone, and whose pronouns
-        refer to the one noun and to the other.
+      resolution: 1 if "it" may refer to two singular nouns whose pronouns differ in the target
+        language, so only the meaning decides which is right; otherwise 0.
+      subject_pronoun: the pronoun of the main clause's subject in the target language; "" if the
+        source has no pronoun.
+      twin: a number shared by two sentences that differ only in the reason and whose pronouns refer
+        to different nouns.
       alignment: (source index, target index) of every aligned pair of words.
     """
 
@@ -113,13 +113,13 @@ def _shape(meaning: Meaning) -> str:
 
 
 def _resolving(subject: Noun, thing: Noun, language: Language) -> bool:
-    """Return whether it takes meaning to translate an "it" that is one of the two nouns."""
+    """Whether two nouns have different pronouns, so only the meaning decides which is right."""
     pronoun = _TARGETS[language].pronoun
     return pronoun(subject, plural=False) != pronoun(thing, plural=False)
 
 
 def example(meaning: Meaning, language: Language, twin: int = -1) -> Example:
-    """Return the sentence pair of a meaning with all that is known of it."""
+    """Return the annotated sentence pair of a meaning."""
     target_language = _TARGETS[language]
     source, target = english.sentence(meaning), target_language.sentence(meaning)
     antecedent = distractor = -1
@@ -150,18 +150,18 @@ def example(meaning: Meaning, language: Language, twin: int = -1) -> Example:
 
 @lru_cache(maxsize=1)
 def unseen_pairs() -> frozenset[frozenset[str]]:
-    """Return the pairs of lemmas that are kept for `test_unseen`, in both languages the same."""
+    """Return the noun pairs reserved for `test_unseen`, the same for both languages."""
     pairs = list(dict.fromkeys(frame.pair for frame in all_frames()))
     published = published_twins()[0].event
-    kept_back = {published.subject.noun.singular, published.object.noun.singular}
+    required_in_training = {published.subject.noun.singular, published.object.noun.singular}
     partners = Counter(lemma for pair in pairs for lemma in pair)
     lost: Counter[str] = Counter()
     unseen: list[frozenset[str]] = []
     for pair in shuffled(Random(_SEED), pairs):
         if len(unseen) >= _UNSEEN_SHARE * len(pairs):
             break
-        spared = any(lost[noun] + 1 > _UNSEEN_SHARE_PER_NOUN * partners[noun] for noun in pair)
-        if pair != kept_back and not spared:
+        exhausted = any(lost[noun] + 1 > _UNSEEN_SHARE_PER_NOUN * partners[noun] for noun in pair)
+        if pair != required_in_training and not exhausted:
             unseen.append(pair)
             lost.update(pair)
     return frozenset(unseen)
@@ -171,40 +171,40 @@ def _fill(
     count: int,
     draw: Callable[[], tuple[Meaning, ...] | None],
     language: Language,
-    taken: set[str],
-    place: str,
+    used: set[str],
+    label: str,
 ) -> list[Example]:
-    """Draw until there are `count` new examples; several meanings at once become twins.
+    """Draw until there are `count` new examples; two meanings drawn together become twins.
 
     Args:
       count: how many examples to return.
       draw: returns one meaning, or two that are twins, or None to be called again.
       language: target language.
-      taken: the English sentences there are; the new ones are added.
-      place: what is being filled, for the error message.
+      used: English sentences that exist already; the new ones are added.
+      label: split and kind of sentence, for the error message.
 
     Raises:
-      ValueError: if the grammar has nothing new to say.
+      ValueError: if the grammar does not generate enough new sentences.
     """
-    found: list[Example] = []
+    filled: list[Example] = []
     draws = 0
-    while len(found) < count:
+    while len(filled) < count:
         draws += 1
         if draws > _PATIENCE * count:
             raise ValueError(
-                f"{place} ({language}): only {len(found)} of {count} sentences after {draws} "
-                "draws; lower its quota or give the grammar more to say"
+                f"{label} ({language}): only {len(filled)} of {count} sentences after {draws} "
+                "draws; lower its quota or extend the grammar"
             )
         meanings = draw()
         if meanings is None:
             continue
-        # The number of sentences so far is a number that no other twins have.
-        twin = len(taken) if len(meanings) > 1 else -1
+        # The number of sentences so far identifies these twins.
+        twin = len(used) if len(meanings) > 1 else -1
         fresh = [example(meaning, language, twin) for meaning in meanings]
-        if taken.isdisjoint(each.source for each in fresh):
-            taken.update(each.source for each in fresh)
-            found += fresh
-    return found
+        if used.isdisjoint(each.source for each in fresh):
+            used.update(each.source for each in fresh)
+            filled += fresh
+    return filled
 
 
 def _pair(event: Event) -> frozenset[str]:
@@ -212,16 +212,16 @@ def _pair(event: Event) -> frozenset[str]:
 
 
 def _split(
-    name: str, language: Language, rng: Random, chosen: Sequence[Frame], taken: set[str]
+    name: str, language: Language, rng: Random, split_frames: Sequence[Frame], used: set[str]
 ) -> list[Example]:
-    """Return the examples of one split, drawn from the frames that it may use."""
+    """Return the examples of one split, drawn from the given frames."""
     quota = _QUOTAS[name]
     unseen = name == "test_unseen"
     differing, same = [], []
-    for frame in chosen:
+    for frame in split_frames:
         group = differing if _resolving(frame.subject, frame.object, language) else same
         group.append(frame)
-    every_pool, differing_pool, same_pool = map(FramePool, (chosen, differing, same))
+    every_pool, differing_pool, same_pool = map(FramePool, (split_frames, differing, same))
 
     def statement() -> tuple[Meaning, ...]:
         return (draw_statement(rng),)
@@ -244,7 +244,7 @@ def _split(
         (quota.resolutions, resolution),
         (quota.others, other),
     ):
-        examples += _fill(count, draw, language, taken, f"{name}, {draw.__name__}")
+        examples += _fill(count, draw, language, used, f"{name}, {draw.__name__}")
     return examples
 
 
@@ -252,14 +252,14 @@ def _split(
 def _corpus(language: Language) -> Mapping[str, tuple[Example, ...]]:
     rng = Random(_SEED + LANGUAGES.index(language))
     published = [example(meaning, language, twin=0) for meaning in published_twins()]
-    taken = {each.source for each in published}
+    used = {each.source for each in published}
     seen_frames, unseen_frames = [], []
     for frame in all_frames():
         (unseen_frames if frame.pair in unseen_pairs() else seen_frames).append(frame)
     splits = {}
     for name in SPLITS:
-        chosen = unseen_frames if name == "test_unseen" else seen_frames
-        examples = _split(name, language, rng, chosen, taken)
+        split_frames = unseen_frames if name == "test_unseen" else seen_frames
+        examples = _split(name, language, rng, split_frames, used)
         if name == "test":
             examples += published
         splits[name] = tuple(shuffled(rng, examples))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs: three languages, with the preposition and the German case of their object.
+"""The verbs in three languages, with the preposition and the German case of their object.
 
-All take "haben" and "avoir". No English past equals its base form ("put"), so that the tense can be
-read from the English sentence.
+All take "haben" and "avoir". No English past equals its base form ("put"), so the English sentence
+determines the tense.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from types import MappingProxyType
 NO_PREPOSITION = ("", "", "")
 
 
-# Rows are compared by identity (eq=False): there is one object per verb.
+# eq=False compares by identity: there is one object per verb.
 @dataclass(frozen=True, slots=True, eq=False)
 class EnglishVerb:
     """English forms: base, third person singular, past, past participle."""
@@ -50,11 +50,11 @@ class Verb:
     """A verb with one object, direct or after a preposition.
 
     Attributes:
-      name: English base form with its preposition, the name of the row.
+      name: English base form with its preposition; the key of the row.
       preposition: the English, German and French preposition, or `NO_PREPOSITION`.
       german_case: case of the German object, "accusative" or "dative".
-      french_imperfect: for verbs of state ("fits into"), which are in the imparfait, not in the
-        passé composé, in the past, and are not used in the perfect: its singular and plural.
+      french_imperfect: singular and plural imparfait of a verb of state ("fits into"), which is its
+        past in place of the passé composé; such verbs have no perfect here.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Verb:
 
     @property
     def state(self) -> bool:
-        """Whether the verb says how things are rather than what happens."""
+        """Whether the verb describes a state, not an action."""
         return self.french_imperfect is not None
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw text to words and back, by one rule for all three languages.
+"""Split raw text into words and join them, by one rule for all three languages.
 
-The rule: a word is a run of letters and digits, and an apostrophe or hyphen between two of them
-stays inside it ("didn't" is one word). The exception is an elided French clitic (one of c d j l m
-n s t, or qu, before an apostrophe): it ends after its apostrophe ("L'animal n'a" is L' animal n'
-a). Every other character that is not white space is a word of its own (punctuation).
+A word is a run of letters and digits, including an apostrophe or hyphen between two of them
+("didn't" is one word). An elided French clitic (one of c d j l m n s t, or qu, before an
+apostrophe) is a separate word that ends after its apostrophe ("L'animal n'a" is L' animal n' a).
+Every other character except white space is one word (punctuation).
 """
 
 import re
@@ -30,7 +30,7 @@ def spans(text: str) -> list[tuple[int, int]]:
 
 
 def join(tokens: Iterable[str]) -> str:
-    """Write words as a sentence: the inverse of `words` for text with ordinary spacing."""
+    """Join words to a sentence: the inverse of `words` for text with ordinary spacing."""
     text = ""
     for token in tokens:
         if text and token not in _PUNCTUATION and not text.endswith(_APOSTROPHES):
