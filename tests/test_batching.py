@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch i depends on (seed, i) alone, and an epoch holds every pair that fits exactly once."""
+"""Batch i is a function of (seed, i), and an epoch has every pair that fits exactly once."""
 
 import contextlib
 import itertools
@@ -25,7 +25,7 @@ CONFIG = DataConfig(
 
 
 def numbered(lengths):
-    """A corpus whose pair i is told by its first source token, 10 + i, and by all of its target."""
+    """A corpus in which the first source token, and all of the target, of pair i is 10 + i."""
     pairs = list(enumerate(lengths))
     source = [[10 + i, *[4] * (s - 2), EOS_ID] for i, (s, _) in pairs]
     target = [[10 + i] * (t - 1) + [EOS_ID] for i, (_, t) in pairs]
@@ -55,7 +55,7 @@ def batches(corpus):
 
 
 def pairs_in(batch):
-    """The places in the corpus of a batch's pairs."""
+    """The corpus indices of the pairs of a batch."""
     return [int(first) - 10 for first in batch.source[:, 0] if first != PAD_ID]
 
 
@@ -71,17 +71,17 @@ def same_plan(a, b):
 
 def epoch_of(batches, epoch):
     """All batches of one epoch."""
-    return [batches[epoch * batches.per_epoch + place] for place in range(batches.per_epoch)]
+    return [batches[epoch * batches.per_epoch + index] for index in range(batches.per_epoch)]
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 5])
 def test_an_epoch_holds_every_pair_that_fits_exactly_once(batches, corpus, epoch):
     seen = sorted(itertools.chain.from_iterable(map(pairs_in, epoch_of(batches, epoch))))
     assert seen == np.flatnonzero(corpus.max_lengths <= CONFIG.max_length).tolist()
-    assert 0 < len(seen) < len(corpus.max_lengths), "some must be left out, or this shows little"
+    assert 0 < len(seen) < len(corpus.max_lengths), "some must be left out, or this shows nothing"
 
 
-def test_pairs_stay_together_and_whole(batches, corpus):
+def test_both_sides_of_a_pair_share_a_row_and_are_complete(batches, corpus):
     for batch in epoch_of(batches, 0):
         for row, pair in enumerate(pairs_in(batch)):
             for side, padded in ((corpus.source, batch.source), (corpus.target, batch.target)):
@@ -89,12 +89,12 @@ def test_pairs_stay_together_and_whole(batches, corpus):
                 assert padded[row].tolist() == [*ids, *[PAD_ID] * (padded.shape[1] - len(ids))]
 
 
-def test_what_is_left_out_is_counted(batches, corpus):
+def test_pairs_that_are_left_out_are_counted(batches, corpus):
     assert batches.too_long == sum(longer > 20 for longer in corpus.max_lengths) > 0
     assert batches_of(numbered([(2, 20), (21, 3), (20, 2), (3, 21)])).too_long == 2
 
 
-def test_a_pair_lies_in_the_shortest_bucket_that_holds_both_sides(batches, corpus):
+def test_a_pair_is_in_the_shortest_bucket_that_holds_both_sides(batches, corpus):
     for batch in epoch_of(batches, 0):
         length = batch.source.shape[1]
         shorter = {5: 0, 8: 5, 20: 8}[length]
@@ -109,7 +109,7 @@ def test_rows_are_a_multiple_and_fill_the_token_budget(batches):
         assert rows * length <= CONFIG.tokens_per_batch < (rows + CONFIG.row_multiple) * length
 
 
-def test_batches_come_in_the_announced_shapes_only(batches):
+def test_batches_have_only_the_shapes_that_are_announced(batches):
     shapes = {batch.source.shape for epoch in range(3) for batch in epoch_of(batches, epoch)}
     assert shapes == set(batches.shapes())
 
@@ -118,12 +118,29 @@ def test_a_bucket_without_pairs_makes_no_shape():
     assert batches_of(numbered([(4, 4), (3, 20)])).shapes() == [(16, 5), (4, 20)]
 
 
-def test_the_rows_below_a_bucket_s_last_pairs_are_padding():
+def test_rows_after_the_last_pair_of_a_bucket_are_padding():
     [batch] = epoch_of(batches_of(numbered([(3, 4)] * 3)), 0)
     assert batch.source.shape == (16, 5)
     assert (batch.source[3:] == PAD_ID).all()
     assert (batch.target[3:] == PAD_ID).all()
     assert (batch.target[:3, 0] >= 10).all()
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_another_pad_id_changes_the_padding_only(corpus, packing):
+    config = CONFIG.replace(packing=packing)
+    usual = Batches([(1.0, corpus)], config, 0)
+    other = Batches([(1.0, corpus)], config, 0, pad_id=9)
+    pairs = [(usual[index], other[index]) for index in range(5)]
+    pairs += zip(
+        evaluation_batches(corpus, CONFIG),
+        evaluation_batches(corpus, CONFIG, pad_id=9),
+        strict=True,
+    )
+    for a, b in pairs:
+        for side in ("source", "target"):
+            zeros, nines = getattr(a, side), getattr(b, side)
+            assert np.array_equal(nines, np.where(zeros == PAD_ID, 9, zeros))
 
 
 def test_the_number_of_batches_does_not_depend_on_the_epoch(batches):
@@ -132,13 +149,13 @@ def test_the_number_of_batches_does_not_depend_on_the_epoch(batches):
 
 def test_a_plan_is_a_function_of_seed_and_epoch(batches, corpus):
     again = batches_of(corpus, seed=7)
-    again.plan(0), again[3 * again.per_epoch]  # what was asked before must not matter
+    again.plan(0), again[3 * again.per_epoch]  # earlier requests must not matter
     for epoch in (0, 1, 4):
         pairs = zip(batches.plan(epoch), again.plan(epoch), strict=True)
         assert all(same_plan(a, b) for a, b in pairs)
 
 
-def test_batches_asked_for_in_any_order_are_the_same(batches, corpus):
+def test_batches_are_the_same_in_any_order_of_access(batches, corpus):
     count = 3 * batches.per_epoch
     forward = [batches[index] for index in range(count)]
     fresh = batches_of(corpus, seed=7)
@@ -165,13 +182,13 @@ def test_short_and_long_batches_are_mixed(batches):
 @pytest.mark.parametrize("start", [0, 1, 5, 31])
 def test_starting_at_an_index_equals_skipping_to_it(batches, start):
     with contextlib.closing(batches.iterate(start)) as iterator:
-        found = list(itertools.islice(iterator, 6))
-    assert len(found) == 6
-    for index, batch in enumerate(found, start):
+        taken = list(itertools.islice(iterator, 6))
+    assert len(taken) == 6
+    for index, batch in enumerate(taken, start):
         assert same(batch, batches[index])
 
 
-def test_iteration_goes_on_beyond_an_epoch(batches):
+def test_iteration_continues_in_the_next_epoch(batches):
     with contextlib.closing(batches.iterate(batches.per_epoch - 1)) as iterator:
         last, first = itertools.islice(iterator, 2)
     assert same(last, batches[batches.per_epoch - 1])
@@ -197,7 +214,7 @@ def test_a_corpus_of_too_long_pairs_only_is_refused():
 
 
 @pytest.mark.parametrize("row_multiple", [1, 4, 8])
-def test_in_order_has_every_pair_once_whatever_its_length(row_multiple):
+def test_evaluation_batches_have_every_pair_once_whatever_its_length(row_multiple):
     corpus = numbered([*lengths_of(60, 20), (21, 2), (2, 40), (41, 41), (130, 2), (20, 20)])
     config = CONFIG.replace(row_multiple=row_multiple, tokens_per_batch=160)
     seen = []
@@ -214,18 +231,18 @@ def test_in_order_has_every_pair_once_whatever_its_length(row_multiple):
     assert sorted(seen) == list(range(len(corpus.max_lengths)))
 
 
-def test_in_order_has_few_shapes_and_multiples_of_the_longest_bucket_beyond_it():
+def test_evaluation_lengths_beyond_the_longest_bucket_are_its_multiples():
     corpus = numbered([(length, 2) for length in range(2, 62)])
     shapes = {batch.source.shape for batch in evaluation_batches(corpus, CONFIG)}
     assert shapes == {(16, 5), (8, 8), (4, 20), (2, 40), (1, 60), (1, 80)}
 
 
-def test_in_order_is_the_same_twice(corpus):
+def test_evaluation_batches_are_deterministic(corpus):
     first, second = (list(evaluation_batches(corpus, CONFIG)) for _ in range(2))
     assert all(same(a, b) for a, b in zip(first, second, strict=True))
 
 
-def test_a_side_keeps_sentence_i_between_its_offsets():
+def test_sentence_i_is_between_its_offsets():
     side = TokenSequences.from_lists([[5, 6, EOS_ID], [EOS_ID], [7, EOS_ID]])
     assert side.ids.dtype == np.int32
     assert side.ids.tolist() == [5, 6, EOS_ID, EOS_ID, 7, EOS_ID]
@@ -234,7 +251,7 @@ def test_a_side_keeps_sentence_i_between_its_offsets():
     assert padded.tolist() == [[7, EOS_ID, 0, 0], [5, 6, EOS_ID, 0], [0, 0, 0, 0]]
 
 
-def test_a_tokenized_split_has_the_end_token_in_every_length():
+def test_token_lengths_include_eos():
     tokenizer = Tokenizer.train(["a b c"], 7, "word")
     corpus = TokenCorpus.encode(["a b", ""], ["c", "a b c"], Vocabularies.shared(tokenizer))
     assert corpus.source.lengths.tolist() == [3, 1]
@@ -262,11 +279,11 @@ def test_a_weight_is_how_often_a_pair_is_read_in_an_epoch():
         assert set(counts[30:].tolist()) == {2, 3}
         assert abs(counts[30:].sum() - 50) <= 1
     assert len({tuple(counts) for counts in epochs}) == 40
-    assert (sum(epochs)[:30] > 0).all(), "none is left out for ever"
+    assert (sum(epochs)[:30] > 0).all(), "every pair is read at some time"
     assert {len(batches.plan(epoch)) for epoch in range(5)} == {batches.per_epoch}
 
 
-def test_pairs_of_several_corpora_keep_their_words():
+def test_pairs_of_several_corpora_keep_their_tokens():
     first, second = numbered([(3, 4), (5, 5)]), numbered([(6, 3), (4, 8), (2, 2)])
     batches = Batches([(1.0, first), (1.0, second)], CONFIG, 0)
     rows = {
@@ -290,7 +307,7 @@ def test_a_pair_with_an_empty_side_is_left_out_and_counted():
 PACKED = CONFIG.replace(packing=True)
 
 
-def test_packed_rows_hold_every_pair_once_and_whole(corpus):
+def test_packed_rows_have_every_pair_once_and_complete(corpus):
     batches = batches_of(corpus, PACKED)
     seen = []
     for batch in epoch_of(batches, 3):
@@ -320,7 +337,7 @@ def test_packing_leaves_less_padding_and_the_same_number_of_batches_every_epoch(
     assert packed.padding_share() == pytest.approx((targets == PAD_ID).mean())
 
 
-def test_packed_epochs_put_other_pairs_together():
+def test_packed_epochs_combine_different_pairs():
     """Of 200 pairs with few lengths nearly all have other neighbours in the next epoch."""
     batches = batches_of(numbered([(4 + i % 3, 5) for i in range(200)]), PACKED)
 
@@ -344,7 +361,7 @@ def test_a_packed_mixture_reads_each_pair_as_its_weight_says():
         assert sorted(counts[9:].tolist()) == [0] * 4 + [1] * 4
 
 
-# Sub-words drawn anew.
+# Subword sampling.
 
 TEXT = ["the small house stands there", "the houses stood here", "a house is there"] * 5
 
@@ -369,7 +386,7 @@ def texts(tokenizer, padded):
     return [tokenizer.decode(row[row != PAD_ID].tolist()) for row in padded if row.any()]
 
 
-def test_sampled_sub_words_spell_the_same_text_and_vary_with_epoch_and_seed(sampling):
+def test_sampled_subwords_spell_the_same_text_and_vary_with_the_epoch(sampling):
     tokenizer, corpus, config, sampler = sampling
     batches = Batches([(1.0, corpus)], config, 3, sampler)
     plain = Batches([(1.0, corpus)], config, 3)
@@ -377,7 +394,7 @@ def test_sampled_sub_words_spell_the_same_text_and_vary_with_epoch_and_seed(samp
     assert texts(tokenizer, batches[0].target) == texts(tokenizer, plain[0].target)
     assert not same(batches[0], plain[0])
     again = Batches([(1.0, corpus)], config, 3, sampler)
-    again[5], again[2]  # what was asked before must not matter
+    again[5], again[2]  # earlier requests must not matter
     assert same(again[0], batches[0])
     [pair] = {int(pair) for pair in batches.plan(0)[0].pairs} & {0}
     sentences = {
@@ -387,7 +404,7 @@ def test_sampled_sub_words_spell_the_same_text_and_vary_with_epoch_and_seed(samp
     assert len(sentences) > 1, "an epoch is one batch here"
 
 
-def test_a_sampled_sentence_that_does_not_fit_stays_as_it_was(sampling):
+def test_a_sampled_sentence_that_does_not_fit_is_not_used(sampling):
     tokenizer, corpus, config, sampler = sampling
     longest = int(corpus.max_lengths.max())
     tight = config.replace(max_length=longest, bucket_lengths=(longest,))
@@ -402,15 +419,15 @@ def test_a_sampled_sentence_that_does_not_fit_stays_as_it_was(sampling):
     assert kept
 
 
-def test_sampled_sub_words_share_the_room_of_a_packed_row(sampling):
+def test_sampled_subwords_share_the_capacity_of_a_packed_row(sampling):
     tokenizer, corpus, config, sampler = sampling
     batches = Batches([(1.0, corpus)], config.replace(packing=True), 0, sampler)
-    found = []
+    decoded = []
     for index in range(batches.per_epoch):
         batch = batches[index]
         for row, segments in zip(batch.target, batch.target_segments, strict=True):
-            found += [
+            decoded += [
                 tokenizer.decode(row[segments == number].tolist())
                 for number in range(1, segments.max() + 1)
             ]
-    assert sorted(found) == sorted(TEXT)
+    assert sorted(decoded) == sorted(TEXT)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every experiment can be built and trained at its full size, and is the one it says it is."""
+"""Every config can be built and trained at full size, and is the one that it claims to be."""
 
 import functools
 import inspect
@@ -29,20 +29,20 @@ ARGUMENTS = {
     "pronouns": ("de", "fr"),
     "scan": ("simple", "length", "addprim_jump", "addprim_turn_left"),
 }
-"""What may follow the file's name and a colon, for each file that takes an argument."""
+"""The arguments, after the file name and a colon, of each config file that takes one."""
 
-PLACES = [
+NAMES = [
     name + argument
     for name in sorted(path.stem for path in CONFIGS.glob("*.py"))
     for argument in ("", *(f":{argument}" for argument in ARGUMENTS.get(name, ())))
 ]
-SLOW_PLACES = ("base", "big", "iwslt14_deen", "t2t_base", "wmt14_ende_big")
-"""Of six layers, as `wmt14_ende_base` is."""
+SLOW_NAMES = ("base", "big", "iwslt14_deen", "t2t_base", "wmt14_ende_big")
+"""Configs with six layers; `wmt14_ende_base` is one too, in the default suite."""
 
 
-def load(place):
+def load(spec):
     """The config of ``name`` or ``name:argument``."""
-    name, colon, argument = place.partition(":")
+    name, colon, argument = spec.partition(":")
     return load_config_file(f"{CONFIGS / name}.py{colon}{argument}")
 
 
@@ -72,26 +72,23 @@ def shapes(tree):
 
 
 def parameters(config):
-    """How many there are."""
+    """The number of parameters."""
     return sum(leaf.size for leaf in jax.tree.leaves(parts(config)[2].params))
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_config_is_valid_and_comes_back_from_json_as_it_was(place):
-    config = load(place)
+@pytest.mark.parametrize("spec", NAMES)
+def test_a_config_is_valid_and_survives_a_json_round_trip(spec):
+    config = load(spec)
     assert isinstance(config, Config)
     assert Config.from_json(config.to_json()) == config
 
 
 @pytest.mark.parametrize(
-    "place",
-    [
-        pytest.param(place, marks=pytest.mark.slow if place in SLOW_PLACES else ())
-        for place in PLACES
-    ],
+    "spec",
+    [pytest.param(spec, marks=pytest.mark.slow if spec in SLOW_NAMES else ()) for spec in NAMES],
 )
-def test_a_step_has_the_shapes_of_the_state_at_full_size(place):
-    config = load(place)
+def test_a_step_has_the_shapes_of_the_state_at_full_size(spec):
+    config = load(spec)
     length = config.data.bucket_lengths[-1]
     state, after, sums = stepped(
         config.replace(data=DataConfig()), config.data.tokens_per_batch // length, length
@@ -100,26 +97,26 @@ def test_a_step_has_the_shapes_of_the_state_at_full_size(place):
     assert {leaf.shape for leaf in jax.tree.leaves(sums)} == {()}
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_config_fits_the_one_device_that_every_machine_has(place):
-    assert sharding.make_mesh(load(place).parallel).size == 1
+@pytest.mark.parametrize("spec", NAMES)
+def test_a_config_runs_on_one_device(spec):
+    assert sharding.make_mesh(load(spec).parallel).size == 1
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_the_dataset_of_a_config_exists(place):
-    name = load(place).data.dataset
+@pytest.mark.parametrize("spec", NAMES)
+def test_the_dataset_of_a_config_exists(spec):
+    name = load(spec).data.dataset
     if name not in [*registry.embedded_datasets(), "text_files"]:
         builder, _, config = name.partition("/")
         assert builder in tfds_corpora.names()
         assert config in registered.imported_builder_cls(builder).builder_configs
 
 
-@pytest.mark.parametrize("name", sorted({place.partition(":")[0] for place in PLACES}))
-def test_a_file_says_what_it_is_and_which_command_runs_it(name):
+@pytest.mark.parametrize("name", sorted({spec.partition(":")[0] for spec in NAMES}))
+def test_a_file_documents_the_command_that_runs_it(name):
     path = CONFIGS / f"{name}.py"
     source = path.read_text(encoding="utf-8")
-    own = f"--config=experiments/configs/{name}.py"
-    assert own in source or re.search(r"^Run: +as \w+\.py", source, re.MULTILINE)
+    flag = f"--config=experiments/configs/{name}.py"
+    assert flag in source or re.search(r"^Run: +as \w+\.py", source, re.MULTILINE)
     namespace = {"__name__": "config"}
     exec(compile(source, str(path), "exec"), namespace)
     takes = bool(inspect.signature(namespace["get_config"]).parameters)
@@ -132,7 +129,7 @@ def test_an_unknown_argument_is_refused_with_the_known_ones():
     assert all(language in str(raised.value) for language in ("nl", *ARGUMENTS["pronouns"]))
 
 
-def test_each_argument_makes_a_config_of_its_own_and_the_first_is_the_default():
+def test_each_argument_has_a_different_config_and_the_first_is_the_default():
     assert load("pronouns") == load("pronouns:de")
     assert difference(load("pronouns:de"), load("pronouns:fr")) == {
         "data.dataset": ("pronouns_grammar/de", "pronouns_grammar/fr")
@@ -140,7 +137,7 @@ def test_each_argument_makes_a_config_of_its_own_and_the_first_is_the_default():
 
 
 @pytest.mark.parametrize(
-    ("place", "vocabulary", "exact", "millions"),
+    ("spec", "vocabulary", "exact", "millions"),
     [
         ("base", 37_000, 63_045_632, 63),
         ("base", 41_100, 65_144_832, 65),
@@ -148,8 +145,8 @@ def test_each_argument_makes_a_config_of_its_own_and_the_first_is_the_default():
         ("big", 36_000, 213_147_648, 213),
     ],
 )
-def test_base_and_big_have_the_papers_numbers_of_parameters(place, vocabulary, exact, millions):
-    config = load(place)
+def test_base_and_big_have_the_papers_numbers_of_parameters(spec, vocabulary, exact, millions):
+    config = load(spec)
     config = config.replace(model=config.model.replace(vocab_size=vocabulary))
     assert parameters(config) == exact
     assert round(exact / 1e6) == millions
@@ -191,9 +188,9 @@ def test_the_wmt14_models_are_base_and_big_on_the_papers_data():
         assert difference(load(size), load(f"wmt14_ende_{size}")) == data
 
 
-@pytest.mark.parametrize(("place", "peak"), [("multi30k", 0.005), ("iwslt14_deen", 0.0005)])
-def test_the_highest_learning_rate_is_the_published_one(place, peak):
-    config = load(place)
+@pytest.mark.parametrize(("spec", "peak"), [("multi30k", 0.005), ("iwslt14_deen", 0.0005)])
+def test_the_highest_learning_rate_is_the_published_one(spec, peak):
+    config = load(spec)
     schedule = optimizers.schedule(config.optimizer, config.model.d_model, config.training.steps)
     rates = jax.vmap(schedule)(jnp.arange(config.training.steps))
     assert float(rates.max()) == pytest.approx(peak, rel=1e-3)
@@ -206,7 +203,7 @@ def test_the_short_recipe_for_multi30k_decodes_the_same_way_and_sees_a_tenth_of_
     assert short * small < long * large / 10
 
 
-def test_the_symbol_tasks_differ_in_nothing_but_the_task():
+def test_the_symbol_tasks_differ_only_in_the_task():
     for task in ("reverse", "sort"):
         assert difference(load("copy"), load(task)) == {
             "data.dataset": ("symbols_grammar/copy", f"symbols_grammar/{task}")
@@ -222,6 +219,6 @@ def test_a_step_of_the_base_model_runs_here_with_a_finite_loss():
     after, sums = jax.jit(step, donate_argnums=0)(state, Batch(*tokens))
     assert int(after.step) == 1
     assert float(sums.tokens) == 32
-    # Fresh embeddings tell little, so the loss is near that of a guess among all words.
+    # With random parameters, the loss is near that of a uniform guess.
     assert 0.5 * np.log(37_000) < float(sums.nll) / 32 < 2 * np.log(37_000)
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(after.params))

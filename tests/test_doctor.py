@@ -10,7 +10,7 @@ from apps import CONFIGS, REPOSITORY, TINY, run
 
 from experiments import doctor as doctor_app
 
-PLAIN = [  # the last two have no word of their own
+PLAIN = [  # the last two have no words that the others lack
     ("the cat sat on the mat", "die Katze sass auf der Matte"),
     ("a dog ran to the house", "ein Hund rannte zum Haus"),
     ("we read old books", "wir lesen alte Buecher"),
@@ -103,14 +103,14 @@ def test_suspicious_text_that_train_accepts_is_no_error(write):
     files = [*write("train", train), *write("validation", [PLAIN[0]])]
     finished = doctor(*files, "--notiming")
     assert finished.status == 0, finished.err
-    found = {one["rule"]: one for one in finished.result["train"]["findings"]}
-    assert found.keys() == {
+    findings = {one["rule"]: one for one in finished.result["train"]["findings"]}
+    assert findings.keys() == {
         *("empty", "duplicates", "spaces", "control_characters", "not_normalized"),
     }
-    assert {one["count"] for one in found.values()} == {1}
-    [empty] = found["empty"]["locations"]
+    assert {one["count"] for one in findings.values()} == {1}
+    [empty] = findings["empty"]["locations"]
     assert empty.endswith("train.source:5")
-    assert found["empty"]["severity"] == "dropped"
+    assert findings["empty"]["severity"] == "dropped"
     overlap = {one["rule"] for one in finished.result["validation"]["findings"]}
     assert overlap == {"sources_in_training", "targets_in_training", "pairs_in_training"}
     assert finished.result["run"]["step_seconds"] is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that hold several pairs: none overflows, every pair has a place, few places stay empty."""
+"""Packed rows: none overflows, every pair has a slot, and there is little padding."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ def rows_of(packing):
     return [sorted(packing.kind[packing.row == row].tolist()) for row in range(packing.num_rows)]
 
 
-def test_by_hand():
-    """Capacity 10: the pair of 7 takes the one of 3 with it; 4 + 4 leave no room for a third."""
+def test_rows_by_hand():
+    """Capacity 10: 7 and 3 share a row; after 4 + 4, a third 4 does not fit."""
     lengths, counts = np.array([7, 4, 3]), np.array([1, 3, 1])
     assert rows_of(pack(lengths, lengths, counts, 10)) == [[0, 2], [1, 1], [1]]
 
@@ -24,12 +24,12 @@ def test_both_sides_must_fit():
     assert rows_of(packing) == [[0], [0], [0]]
 
 
-def test_nothing_to_pack_is_no_row():
+def test_no_pairs_need_no_rows():
     assert pack(np.array([3]), np.array([3]), np.array([0]), 10).num_rows == 0
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_pair_has_one_place_and_no_row_overflows(seed):
+def test_every_pair_has_one_slot_and_no_row_overflows(seed):
     rng = np.random.default_rng(seed)
     sources, targets = rng.integers(1, 31, (2, 40))
     counts = rng.integers(0, 50, 40)
@@ -42,7 +42,7 @@ def test_every_pair_has_one_place_and_no_row_overflows(seed):
     assert set(packing.row.tolist()) == set(range(packing.num_rows))
 
 
-def test_sentences_of_real_lengths_fill_rows_to_nineteen_twentieths():
+def test_rows_of_sentences_with_realistic_lengths_are_filled_to_95_percent():
     rng = np.random.default_rng(0)
     lengths = np.arange(2, 101)
     counts = np.bincount(np.minimum(rng.geometric(1 / 25, 20_000) + 1, 100), minlength=101)[2:]

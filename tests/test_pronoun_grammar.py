@@ -37,10 +37,10 @@ def test_words_are_split_by_the_documented_rule(text, expected):
 def phrase(text):
     """ "the old dogs" as a phrase, by the English forms."""
     determiner, *adjective, noun = text.split()
-    found = next(each for each in NOUNS.values() if noun in (each.singular, each.plural))
+    noun_row = next(each for each in NOUNS.values() if noun in (each.singular, each.plural))
     return Phrase(
-        found,
-        noun == found.plural,
+        noun_row,
+        noun == noun_row.plural,
         {"an": "a", "these": "this"}.get(determiner, determiner),
         ADJECTIVES[adjective[0]] if adjective else None,
     )

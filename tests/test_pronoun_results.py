@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the README promises of the corpora of pronouns: each trained by its command, then scored."""
+"""The results that the README promises for `pronouns`: train with the command, then evaluate."""
 
 import pytest
 from test_results import last_json, run
@@ -18,7 +18,7 @@ def pronouns(request, tmp_path_factory) -> tuple[str, str]:
     return request.param, workdir
 
 
-def test_pronouns_are_right_in_unseen_sentences(pronouns):
+def test_pronouns_are_correct_in_unseen_sentences(pronouns):
     _, workdir = pronouns
     scores = last_json(run("evaluate", f"--workdir={workdir}"))
     assert scores["pronoun_accuracy"] >= 0.99
@@ -28,7 +28,7 @@ def test_pronouns_are_right_in_unseen_sentences(pronouns):
     assert scores["subject"] <= 0.6
 
 
-def test_pronouns_are_right_where_the_two_nouns_never_met_in_training(pronouns):
+def test_pronouns_are_correct_for_unseen_noun_pairs(pronouns):
     _, workdir = pronouns
     scores = last_json(run("evaluate", f"--workdir={workdir}", "--split=test_unseen"))
     assert scores["pronoun_accuracy"] >= 0.97

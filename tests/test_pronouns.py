@@ -44,7 +44,7 @@ DIGESTS = {
 
 
 def as_features(example):
-    """What a reader of the data source gets: a mapping."""
+    """The features that the data source returns for an example."""
     return {field.name: getattr(example, field.name) for field in dataclasses.fields(example)}
 
 
@@ -54,7 +54,7 @@ def lemmas(text):
 
 
 def drawn_meanings(count):
-    """Meanings of all kinds, of which the corpus knows only some."""
+    """Random meanings of all kinds, some of them in the corpus."""
     rng = Random(1)
     pool = FramePool(all_frames())
     meanings = []
@@ -88,7 +88,7 @@ def test_splits_have_their_sizes_and_share_no_sentence(language):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_splits_are_made_of_enough_resolution_sentences(language):
+def test_splits_have_enough_resolution_sentences(language):
     for split, because_share, resolution_share in (
         ("train", 0.6, 0.5),
         ("validation", 0.6, 0.6),
@@ -101,7 +101,7 @@ def test_splits_are_made_of_enough_resolution_sentences(language):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_noun_pairs_of_test_unseen_are_nowhere_else(language):
+def test_noun_pairs_of_test_unseen_occur_in_no_other_split(language):
     elsewhere = {
         frozenset(lemmas(example.source))
         for split in ("train", "validation", "test")
@@ -182,8 +182,7 @@ def test_corpus_is_the_same_on_every_machine(language):
     for split in SPLITS:
         for example in examples(language, split):
             digest.update(repr(example).encode())
-    # After a deliberate change of the grammar, put the new digest here and raise the version of
-    # the builder.
+    # After a deliberate change of the grammar, update the digest and the builder's version.
     assert digest.hexdigest() == DIGESTS[language]
 
 
@@ -201,12 +200,12 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_published_sentences_are_twins_of_the_test_split(language):
-    found = [each for each in examples(language, "test") if each.source in PUBLISHED]
-    assert {each.source: each.target for each in found} == {
+    published = [each for each in examples(language, "test") if each.source in PUBLISHED]
+    assert {each.source: each.target for each in published} == {
         source: targets[language] for source, targets in PUBLISHED.items()
     }
-    assert [each.resolution for each in found] == [1, 1]
-    assert found[0].twin == found[1].twin
+    assert [each.resolution for each in published] == [1, 1]
+    assert published[0].twin == published[1].twin
 
 
 def test_published_alignment_and_indices():
@@ -246,7 +245,7 @@ def test_unknown_names_are_refused_by_name(language):
 
 
 def test_an_english_sentence_has_one_translation():
-    # Over the words: no English form belongs to two rows, or to two numbers or tenses of a row.
+    # Words: no English form belongs to two rows, or to two numbers or tenses of a row.
     nouns = [form for each in NOUNS.values() for form in (each.singular, each.plural) if form]
     assert len(set(nouns)) == len(nouns)
     assert not set(nouns) & set(ADJECTIVES)
@@ -256,38 +255,38 @@ def test_an_english_sentence_has_one_translation():
     assert len(set(finite)) == len(finite)
     verbs = {form for each in VERBS.values() for form in dataclasses.astuple(each.english)}
     assert not verbs & {*nouns, *ADJECTIVES}
-    # Over the reasons: what is said, and of which event, tells of which noun it is said.
+    # Reasons: the adjective and the event determine the noun.
     role_of = {}
     for frame in all_frames():
         event = (frame.scene.verb, frame.scene.negative, frame.subject, frame.object)
         for role, reasons in (("subject", frame.subject_reasons), ("object", frame.object_reasons)):
             for reason in reasons:
                 assert role_of.setdefault((*event, reason), role) == role
-    # Over sentences: the corpus and other draws agree wherever they meet.
+    # Sentences: the corpus and other draws agree on sentences that are in both.
     for language, target in TARGETS.items():
         translations = {
             each.source: each.target for split in SPLITS for each in examples(language, split)
         }
-        met = 0
+        common = 0
         for meaning in drawn_meanings(6_000):
             source = join(token.text for token in english.sentence(meaning))
             translation = join(token.text for token in target.sentence(meaning))
-            met += source in translations
+            common += source in translations
             assert translations.setdefault(source, translation) == translation
-        assert met > 100
+        assert common > 100
 
 
 def test_a_reason_can_only_be_true_of_its_noun():
     for frame in all_frames():
-        ours = {reason.english for reason in frame.subject_reasons}
-        theirs = {reason.english for reason in frame.object_reasons}
-        assert not ours & theirs
+        subject_reasons = {reason.english for reason in frame.subject_reasons}
+        object_reasons = {reason.english for reason in frame.object_reasons}
+        assert not subject_reasons & object_reasons
         if frame.scene.verb.name not in RELATIONAL_VERBS:
-            assert not ours & set(frame.object.traits)
-            assert not theirs & set(frame.subject.traits)
+            assert not subject_reasons & set(frame.object.traits)
+            assert not object_reasons & set(frame.subject.traits)
 
 
-def test_nouns_are_many_and_of_all_genders():
+def test_there_are_many_nouns_of_every_gender():
     assert len(NOUNS) >= 75
     german_genders = Counter(noun.german.gender for noun in NOUNS.values())
     french_genders = Counter(noun.french.gender for noun in NOUNS.values())
@@ -295,7 +294,7 @@ def test_nouns_are_many_and_of_all_genders():
     assert min(french_genders.values()) >= 0.4 * len(NOUNS)
 
 
-def test_no_adjective_goes_with_itself_or_its_contrary():
+def test_no_adjective_is_compatible_with_itself_or_its_contrary():
     assert compatible("old", "tired")
     assert not compatible("old", "young")
     assert not compatible("old", "old")
@@ -323,10 +322,10 @@ def test_pronoun_metrics_by_hand():
         scored("Die Hunde kamen, weil sie müde waren.", 5, twin=3, subject="sie", resolution=0),
     ]
     hypotheses = [
-        "Er schlief.",  # Right, whatever else it says.
-        "Der Hund kam nicht, weil sie breit war.",  # Right.
-        "Weil er und sie müde waren, kam der Hund nicht.",  # Two that differ: wrong.
-        "Weil es hoch war, kam der Hund nicht, und es blieb.",  # One, twice: right.
+        "Er schlief.",  # Correct pronoun; the rest does not count.
+        "Der Hund kam nicht, weil sie breit war.",  # Correct.
+        "Weil er und sie müde waren, kam der Hund nicht.",  # Two different pronouns: wrong.
+        "Weil es hoch war, kam der Hund nicht, und es blieb.",  # The same pronoun twice: correct.
         "",  # Not counted.
     ]
     assert pronoun_metrics(chosen, hypotheses) == {
@@ -341,7 +340,7 @@ def test_pronoun_metrics_by_hand():
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_saying_the_subject_pronoun_scores_as_the_subject_baseline(language):
+def test_always_choosing_the_subject_pronoun_scores_as_the_subject_baseline(language):
     chosen = [as_features(example) for example in examples(language, "test")]
     hypotheses = [example["subject_pronoun"] for example in chosen]
     scores = pronoun_metrics(chosen, hypotheses)
@@ -355,7 +354,7 @@ def test_pronoun_metrics_without_resolution_sentences_are_empty():
     assert pronoun_metrics([other], ["sie"]) == {}
 
 
-def test_pronoun_metrics_count_their_arguments():
+def test_pronoun_metrics_need_one_hypothesis_per_example():
     with pytest.raises(ValueError, match="1 examples and 2 hypotheses"):
         pronoun_metrics([scored("er", 0, twin=0)], ["er", "sie"])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded corpus `scan`: its commands, what they mean, and the published splits."""
+"""The embedded corpus `scan`: its commands, their actions, and the published splits."""
 
 import hashlib
 from collections import Counter
@@ -33,7 +33,7 @@ SHORT = {
 }
 
 WORKED = {
-    # Primitives, turns, and how often.
+    # Primitives, turns, and repetitions.
     "jump": "J",
     "turn left": "<",
     "walk right": "> W",
@@ -47,10 +47,10 @@ WORKED = {
     "turn around left": "< < < <",
     "look opposite right thrice": "> > K > > K > > K",
     "run around left twice": "< R < R < R < R < R < R < R < R",
-    # Twice and thrice belong to their own part.
+    # "twice" and "thrice" modify one part.
     "run and look twice": "R K K",
     "jump twice and walk": "J J W",
-    # What follows "after" is done first.
+    # The part after "after" comes first.
     "jump thrice after walk": "W J J J",
     "turn left after run right thrice": "> R > R > R <",
     "jump around left after walk opposite right thrice": "> > W > > W > > W < J < J < J < J",
@@ -71,14 +71,14 @@ SIMPLE_TEST_DIGEST = "c926ab1b66e432e31b48aa6c662a278c4664d5cbb30e2d1e9a068a8536
 
 
 def size(chosen):
-    """Pairs and bytes, as the published files have them."""
+    """The number of pairs and of bytes in the format of the published files."""
     return len(chosen), sum(len(f"IN: {each} OUT: {' '.join(actions(each))}\n") for each in chosen)
 
 
 # ----------------------------------------------------------------------------------- commands
 
 
-def test_the_grammar_has_its_20910_commands_and_no_two_derivations_give_the_same():
+def test_the_grammar_has_20910_commands_each_with_one_derivation():
     assert len(COMMANDS) == len(set(COMMANDS)) == 20_910
     assert max(len(command.split()) for command in COMMANDS) == 9
     words = Counter(word for command in COMMANDS for word in command.split())
@@ -98,7 +98,7 @@ def test_actions_worked_by_hand(command):
     assert actions(command) == [SHORT[each] for each in WORKED[command].split()]
 
 
-def test_and_keeps_the_order_of_its_parts_and_after_turns_it_round():
+def test_and_keeps_the_order_of_its_parts_and_after_reverses_it():
     for command in COMMANDS:
         if " and " in command:
             first, second = command.split(" and ")
@@ -106,7 +106,7 @@ def test_and_keeps_the_order_of_its_parts_and_after_turns_it_round():
             assert actions(f"{first} after {second}") == actions(second) + actions(first)
 
 
-def test_the_pairs_together_are_as_long_as_the_published_file():
+def test_all_pairs_have_the_size_of_the_published_file():
     assert size(COMMANDS) == ALL_PUBLISHED
 
 
@@ -114,67 +114,67 @@ def test_the_pairs_together_are_as_long_as_the_published_file():
 
 
 @pytest.mark.parametrize("config", PUBLISHED)
-def test_train_and_test_have_as_many_pairs_and_bytes_as_the_published_files(config):
-    found = splits(config)
-    assert {name: size(found[name]) for name in ("train", "test")} == PUBLISHED[config]
+def test_train_and_test_have_the_pairs_and_bytes_of_the_published_files(config):
+    parts = splits(config)
+    assert {name: size(parts[name]) for name in ("train", "test")} == PUBLISHED[config]
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_train_and_test_share_nothing_and_are_all_the_commands(config):
-    found = splits(config)
-    assert not set(found["train"]) & set(found["test"])
-    assert set(found["train"]) | set(found["test"]) == set(COMMANDS)
-    assert len(set(found["test"])) == len(found["test"])
+def test_train_and_test_are_disjoint_and_cover_all_commands(config):
+    parts = splits(config)
+    assert not set(parts["train"]) & set(parts["test"])
+    assert set(parts["train"]) | set(parts["test"]) == set(COMMANDS)
+    assert len(set(parts["test"])) == len(parts["test"])
 
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_every_word_and_every_action_of_the_test_occurs_in_training(config):
-    found = splits(config)
+    parts = splits(config)
     for words in (str.split, actions):
-        seen = {word for command in found["train"] for word in words(command)}
-        assert {word for command in found["test"] for word in words(command)} <= seen
+        seen = {word for command in parts["train"] for word in words(command)}
+        assert {word for command in parts["test"] for word in words(command)} <= seen
 
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_validation_is_a_part_of_train_without_repetitions(config):
-    found = splits(config)
-    assert len(set(found["validation"])) == len(found["validation"]) == VALIDATION_SIZE
-    assert set(found["validation"]) <= set(found["train"])
+    parts = splits(config)
+    assert len(set(parts["validation"])) == len(parts["validation"]) == VALIDATION_SIZE
+    assert set(parts["validation"]) <= set(parts["train"])
 
 
 def test_simple_has_the_published_sizes_and_is_the_same_everywhere():
-    found = splits("simple")
-    assert (len(set(found["train"])), len(found["train"])) == (16_728, 16_728)
-    assert len(found["test"]) == 4_182
-    text = "\n".join(found["test"]).encode()
+    parts = splits("simple")
+    assert (len(set(parts["train"])), len(parts["train"])) == (16_728, 16_728)
+    assert len(parts["test"]) == 4_182
+    text = "\n".join(parts["test"]).encode()
     assert hashlib.sha256(text).hexdigest() == SIMPLE_TEST_DIGEST
 
 
 def test_length_trains_on_up_to_22_actions_and_tests_from_24():
-    found = splits("length")
-    assert max(len(actions(command)) for command in found["train"]) == 22
-    assert min(len(actions(command)) for command in found["test"]) == 24
-    assert len(set(found["train"])) == len(found["train"])
+    parts = splits("length")
+    assert max(len(actions(command)) for command in parts["train"]) == 22
+    assert min(len(actions(command)) for command in parts["test"]) == 24
+    assert len(set(parts["train"])) == len(parts["train"])
 
 
 @pytest.mark.parametrize(
     ("config", "primitive", "repetitions"),
     [("addprim_jump", "jump", 1_467), ("addprim_turn_left", "turn left", 2_189)],
 )
-def test_an_added_primitive_is_trained_on_alone_and_is_a_tenth(config, primitive, repetitions):
-    found = splits(config)
-    times = Counter(found["train"])
-    assert times.pop(primitive) == repetitions == len(found["train"]) / 10
+def test_an_added_primitive_occurs_alone_in_a_tenth_of_training(config, primitive, repetitions):
+    parts = splits(config)
+    times = Counter(parts["train"])
+    assert times.pop(primitive) == repetitions == len(parts["train"]) / 10
     assert set(times.values()) == {1}
     assert not any(primitive in command for command in times)
-    assert all(primitive in command for command in found["test"])
+    assert all(primitive in command for command in parts["test"])
     assert {"walk left", "turn opposite left", "turn around left", "turn right"} <= times.keys()
 
 
 # ------------------------------------------------------------------------------------- metric
 
 
-def test_a_command_counts_when_all_its_actions_are_right():
+def test_a_command_is_correct_if_all_its_actions_are():
     examples = [{"target": text} for text in ("I_RUN", "I_RUN I_RUN", "I_WALK", "I_LOOK I_RUN")]
     hypotheses = ["I_RUN", "I_RUN", "I_WALK I_WALK", "I_LOOK I_RUN"]
     assert exact_match(examples, hypotheses) == {"exact_match": 2 / 4}
@@ -182,7 +182,7 @@ def test_a_command_counts_when_all_its_actions_are_right():
     assert corpus.metrics is exact_match
 
 
-def test_the_metric_counts_its_arguments():
+def test_the_metric_refuses_a_missing_hypothesis():
     with pytest.raises(ValueError, match="shorter"):
         exact_match([{"target": "I_RUN"}] * 2, ["I_RUN"])
 
@@ -191,7 +191,7 @@ def test_the_metric_counts_its_arguments():
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_the_builder_writes_the_splits_as_they_are(config, tmp_path):
+def test_the_builder_writes_the_splits_in_order(config, tmp_path):
     tfds.disable_progress_bar()
     builder = ScanGrammar(config=config, data_dir=tmp_path, file_format="array_record")
     assert builder.name == "scan_grammar"
@@ -207,13 +207,13 @@ def test_the_builder_writes_the_splits_as_they_are(config, tmp_path):
 
 
 @pytest.mark.parametrize("config", CONFIGS[1:])
-def test_the_experiments_differ_in_nothing_but_the_split(config):
+def test_the_configs_differ_only_in_the_split(config):
     assert difference(load("scan"), load(f"scan:{config}")) == {
         "data.dataset": ("scan_grammar/simple", f"scan_grammar/{config}")
     }
 
 
-def test_the_config_holds_every_pair_whole_and_knows_every_word():
+def test_the_config_fits_every_pair_and_every_word():
     data, model = load("scan").data, load("scan").model
     outputs = {action for command in COMMANDS for action in actions(command)}
     words = {word for command in COMMANDS for word in command.split()}

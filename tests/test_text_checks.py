@@ -72,7 +72,7 @@ def shared(tokenizer):
     return (tokenizer, tokenizer)
 
 
-def found(split):
+def rules_of(split):
     """Rule -> (count, locations)."""
     return {one.rule: (one.count, one.locations) for one in split.findings()}
 
@@ -83,7 +83,7 @@ def clean(count):
 
 
 def test_a_clean_corpus_has_no_findings():
-    assert found(check(clean(50))) == {}
+    assert rules_of(check(clean(50))) == {}
 
 
 DEFECTS = {
@@ -113,7 +113,7 @@ def test_each_defect_is_counted_and_its_first_locations_are_listed(rule):
             corpus[index] = (source[:-1] + mark, target)
         else:
             corpus[index] = (source + mark, target + (mark or f"{index:x}"))
-    findings = found(check(corpus))
+    findings = rules_of(check(corpus))
     findings.pop("unknown", None)
     assert findings == {rule: (4, ("s:4", "s:9", "s:12"))}
 
@@ -163,7 +163,7 @@ def test_ordinary_text_of_many_languages_has_no_anomalies(line):
 
 
 def test_white_space_alone_is_an_empty_side_and_no_identical_pair():
-    findings = found(check([*clean(2), (" ", "\t"), ("", "")]))
+    findings = rules_of(check([*clean(2), (" ", "\t"), ("", "")]))
     assert findings["empty"] == (2, ("s:3", "s:4"))
     assert findings.keys() == {"empty", "spaces", "control_characters"}
 
@@ -201,14 +201,14 @@ def test_the_tokenizer_strips_and_joins_spaces_as_the_rule_says():
 
 
 def test_nine_tokens_for_one_are_allowed_and_ten_are_not():
-    assert found(check([("a", "b" * MAX_LENGTH_RATIO)])) == {}
-    assert found(check([("b" * (MAX_LENGTH_RATIO + 1), "a")])) == {"length_ratio": (1, ("s:1",))}
-    assert found(check([("aa", "b" * (2 * MAX_LENGTH_RATIO))])) == {}
+    assert rules_of(check([("a", "b" * MAX_LENGTH_RATIO)])) == {}
+    assert rules_of(check([("b" * (MAX_LENGTH_RATIO + 1), "a")])) == {"length_ratio": (1, ("s:1",))}
+    assert rules_of(check([("aa", "b" * (2 * MAX_LENGTH_RATIO))])) == {}
 
 
 def test_repeated_pairs_and_a_source_with_another_target():
     pairs = [("a", "x"), ("b", "y"), ("a", "x"), ("a", "z"), ("a", "x"), ("a", "z"), ("c", "x")]
-    assert found(check(pairs)) == {
+    assert rules_of(check(pairs)) == {
         "duplicates": (3, ("s:3 (as s:1)", "s:5 (as s:1)", "s:6 (as s:4)")),
         "other_targets": (1, ("s:4 (as s:1)",)),
     }
@@ -295,7 +295,7 @@ def test_locations_in_several_corpora_are_those_of_their_files(tmp_path):
 
 def test_without_a_vocabulary_only_the_rules_on_tokens_are_skipped():
     split = CheckedSplit("train", [Listed([("a", "a"), ("", "x")])], None, LONGEST)
-    assert found(split) == {"empty": (1, ("s:2",)), "identical": (1, ("s:1",))}
+    assert rules_of(split) == {"empty": (1, ("s:2",)), "identical": (1, ("s:1",))}
     assert split.source.statistics() == {"characters": 1, "words": 1}
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where sentence pairs come from: embedded grammars, TFDS and text files."""
+"""Sources of sentence pairs: embedded grammars, TFDS, and text files."""

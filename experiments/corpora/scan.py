@@ -79,7 +79,7 @@ def _sentence_actions(sentence: str) -> list[str]:
 
 
 def _verb_actions(words: list[str]) -> list[str]:
-    """The actions of V: ``opposite`` turns twice, then acts; ``around`` turns and acts four times."""
+    """The actions of V: ``opposite`` turns twice first, ``around`` turns and acts four times."""
     act = [] if words[0] == "turn" else [f"I_{words[0].upper()}"]
     if len(words) == 1:
         return act

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From sentence pairs to batches: tokenization cache, packing, batching, text checks."""
+"""From sentence pairs to batches: checks, token cache, packing and batching."""

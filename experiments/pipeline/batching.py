@@ -15,7 +15,7 @@ import numpy as np
 
 from experiments.pipeline.packing import Packing, pack
 from experiments.pipeline.token_corpus import TokenCorpus
-from transformer.arrays import PAD_ID
+from transformer.arrays import SpecialIds
 from transformer.config import DataConfig
 from transformer.errors import InputError
 from transformer.text.subword_sampling import SubwordSampler
@@ -41,7 +41,7 @@ class Batches:
         seed: int,
         sampler: SubwordSampler | None = None,
         local_rows: Callable[[int], np.ndarray] | None = None,
-        pad_id: int = PAD_ID,
+        pad_id: int = SpecialIds().pad,
     ):
         """Sort the pairs into length buckets.
 
@@ -259,7 +259,7 @@ class Batches:
 
 
 def evaluation_batches(
-    corpus: TokenCorpus, config: DataConfig, multiple: int = 1, pad_id: int = PAD_ID
+    corpus: TokenCorpus, config: DataConfig, multiple: int = 1, pad_id: int = SpecialIds().pad
 ) -> Iterator[Batch]:
     """Yield every pair once, batched by length.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from transformer.arrays import PAD_ID
+from transformer.arrays import SpecialIds
 from transformer.text.tokenizer import Vocabularies
 
 
@@ -36,7 +36,7 @@ class TokenSequences:
         return self.ids[self.offsets[sentence] : self.offsets[sentence + 1]]
 
     def padded(
-        self, sentences: np.ndarray, shape: tuple[int, int], pad_id: int = PAD_ID
+        self, sentences: np.ndarray, shape: tuple[int, int], pad_id: int = SpecialIds().pad
     ) -> np.ndarray:
         """Return the given sentences as a padded int32 array of `shape` (rows, length)."""
         lengths = self.lengths[sentences]
