@@ -46,16 +46,39 @@ def activate(x, name):
     return x / (1 + np.exp(-x))
 
 
-def attend(query, keys, values, allowed):
-    """One query over its keys: softmax(q . k / sqrt(d_k)) v over those it may attend to."""
-    scores = {s: query @ keys[s] / math.sqrt(len(query)) for s in range(len(keys)) if allowed[s]}
+def attend(query, keys, values, allowed, bias=lambda s: 0.0):
+    """One query over its keys: softmax(q . k / sqrt(d_k) + bias) v over those it may attend to."""
+    scores = {
+        s: query @ keys[s] / math.sqrt(len(query)) + bias(s) for s in range(len(keys)) if allowed[s]
+    }
     highest = max(scores.values())
     shares = {s: math.exp(score - highest) for s, score in scores.items()}
     total = sum(shares.values())
     return sum(share / total * values[s] for s, share in shares.items())
 
 
-def multi_head(p, queries_from, keys_from, values_from, allowed):
+def t5_bucket(distance, bidirectional, buckets, max_distance):
+    """The bucket of a key position minus a query position (Raffel et al. 2020), by its formula."""
+    if bidirectional:
+        buckets //= 2
+    far, after = (abs(distance) if bidirectional else max(-distance, 0)), distance > 0
+    exact = buckets // 2
+    bucket = far
+    if far >= exact:
+        share = math.log(far / exact) / math.log(max_distance / exact)
+        bucket = min(exact + int(share * (buckets - exact) + 1e-9), buckets - 1)
+    return bucket + (buckets if bidirectional and after else 0)
+
+
+def t5_bias(p, config, side):
+    """The bias of a stack's self-attention for query t, key s and head n; 0 without T5's scheme."""
+    if config.positions != "t5":
+        return lambda t, s, n: 0.0
+    options = (side == "encoder", config.position_buckets, config.position_max_distance)
+    return lambda t, s, n: p[side]["position_scheme"]["bias"][t5_bucket(s - t, *options)][n]
+
+
+def multi_head(p, queries_from, keys_from, values_from, allowed, bias=lambda t, s, n: 0.0):
     """Every head by itself, then W^O of all heads together (paper 3.2.2)."""
     output = np.zeros((len(queries_from), p["output"].shape[-1]))
     for n in range(p["query"].shape[1]):
@@ -67,7 +90,8 @@ def multi_head(p, queries_from, keys_from, values_from, allowed):
             keys = keys + p["key_bias"][n]
             values = values + p["value_bias"][n]
         for t, query in enumerate(queries):
-            output[t] += attend(query, keys, values, allowed(t)) @ p["output"][n]
+            z = attend(query, keys, values, allowed(t), lambda s, t=t, n=n: bias(t, s, n))
+            output[t] += z @ p["output"][n]
     return output + p["output_bias"] if "output_bias" in p else output
 
 
@@ -94,20 +118,24 @@ def residual(p, config, x, sublayer):
     return layer_norm(p["norm"], x + sublayer(x), config.norm_epsilon)
 
 
-def embed(p, config, tokens):
+def embed(p, config, tokens, table):
     """Embedding times sqrt(d_model) plus position (paper 3.4, 3.5)."""
     if config.positions == "learned":
-        table = p["positions"]
+        positions = p["positions"]
+    elif config.positions == "sinusoidal":
+        positions = sinusoids(len(tokens), config.d_model, config.sinusoid_layout)
     else:
-        table = sinusoids(len(tokens), config.d_model, config.sinusoid_layout)
+        positions = np.zeros((len(tokens), config.d_model))
     return np.array(
-        [p["table"][w] * math.sqrt(config.d_model) + table[i] for i, w in enumerate(tokens)]
+        [table[w] * math.sqrt(config.d_model) + positions[i] for i, w in enumerate(tokens)]
     )
 
 
 def encode(p, config, source):
-    """The memory of one sentence, [S,D]; padding is seen by nobody."""
-    x = embed(p["embedding"], config, source)
+    """The memory of one sentence, [S,D]; no query attends to padding."""
+    table = p["embedding"].get("source_table", p["embedding"]["table"])
+    x = embed(p["embedding"], config, source, table)
+    bias = t5_bias(p, config, "encoder")
     visible = [token != PAD for token in source]
     for layer in range(config.depth("encoder")):
         q = p["encoder"][f"layer_{layer}"]
@@ -115,7 +143,7 @@ def encode(p, config, source):
             q["self_attention_residual"],
             config,
             x,
-            lambda y, q=q: multi_head(q["self_attention"], y, y, y, lambda t: visible),
+            lambda y, q=q: multi_head(q["self_attention"], y, y, y, lambda t: visible, bias),
         )
         x = residual(
             q["feed_forward_residual"],
@@ -130,7 +158,8 @@ def encode(p, config, source):
 
 def decode(p, config, memory, source, target_in):
     """The logits that follow each position of one decoder input, [T,V]."""
-    x = embed(p["embedding"], config, target_in)
+    x = embed(p["embedding"], config, target_in, p["embedding"]["table"])
+    bias = t5_bias(p, config, "decoder")
     visible = [token != PAD for token in source]
 
     def past(t):
@@ -142,7 +171,7 @@ def decode(p, config, memory, source, target_in):
             q["self_attention_residual"],
             config,
             x,
-            lambda y, q=q: multi_head(q["self_attention"], y, y, y, past),
+            lambda y, q=q: multi_head(q["self_attention"], y, y, y, past, bias),
         )
         x = residual(
             q["cross_attention_residual"],
@@ -158,7 +187,7 @@ def decode(p, config, memory, source, target_in):
         )
     if config.norm == "pre":
         x = layer_norm(p["decoder"]["final_norm"], x, config.norm_epsilon)
-    return x @ p["embedding"]["table"].T
+    return x @ p["embedding"]["table"].T + p["embedding"].get("output_bias", 0.0)
 
 
 def logits(p, config, source, target_in):

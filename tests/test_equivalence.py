@@ -52,6 +52,21 @@ VARIANTS = {
         "sinusoid_layout": "halves",
         "norm_epsilon": 0.1,
     },
+    "t5 positions": {"positions": "t5", "position_buckets": 6, "position_max_distance": 7},
+    "pre-norm, t5 positions, chunked kernel": {
+        "norm": "pre",
+        "positions": "t5",
+        "position_buckets": 4,
+        "position_max_distance": 5,
+        "attention_kernel": "chunked",
+    },
+    "t5 positions, fused kernel": {
+        "positions": "t5",
+        "attention_kernel": "fused",
+        "d_k": 4,
+        "d_v": 4,
+    },
+    "a vocabulary for each side, output bias": {"source_vocab_size": 12, "output_bias": True},
     "fused kernel": {"attention_kernel": "fused", "d_k": 4, "d_v": 4},
     "chunked kernel": {"attention_kernel": "chunked"},
 }
@@ -73,7 +88,7 @@ def mean_loss(params, model, smoothing, mass):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_logits_and_loss_are_the_oracles_to_1e_9(name):
     """To 1e-6 with the fused kernel: JAX takes its softmax in float32."""
-    tolerance = 1e-6 if name == "fused kernel" else 1e-9
+    tolerance = 1e-6 if "fused kernel" in name else 1e-9
     config = variant(name)
     model = base.build(config)
     params = oracle.random_params(model, seed=1)
@@ -98,6 +113,8 @@ def test_logits_and_loss_are_the_oracles_to_1e_9(name):
         ("unequal depths and heads, d_k != d_v", "uniform_others"),
         ("learned positions, gelu, bias", "uniform"),
         ("pre-norm, halves", "uniform_others"),
+        ("t5 positions", "uniform_others"),
+        ("a vocabulary for each side, output bias", "uniform_others"),
     ],
 )
 def test_gradients_are_the_central_differences_of_the_oracles_loss(name, mass):
@@ -132,6 +149,8 @@ def test_gradients_are_the_central_differences_of_the_oracles_loss(name, mass):
         ("unequal depths and heads, d_k != d_v", 3, 3, "gnmt", 0.6),
         ("pre-norm, halves", 3, 1, "length", 1.0),
         ("learned positions, gelu, bias", 2, 2, "none", 0.6),
+        ("t5 positions", 3, 2, "gnmt", 0.6),
+        ("a vocabulary for each side, output bias", 2, 2, "gnmt", 0.6),
     ],
 )
 def test_search_over_the_cache_is_the_oracles_search_from_scratch(
@@ -321,9 +340,9 @@ def test_both_stacks_and_their_input_gradients_are_pytorchs(torch, bias):
         @jax.jit
         def ours(source, target):
             mask = padding_mask(jnp.asarray(tokens))
-            memory, _ = encoder.apply({"params": of["encoder"]}, source, mask)
+            memory, _ = encoder.apply({"params": of["encoder"]}, source, mask, jnp.arange(5))
             output, _ = decoder.apply(
-                {"params": of["decoder"]}, target, memory, causal_mask(4), mask
+                *({"params": of["decoder"]}, target, memory, causal_mask(4), mask, jnp.arange(4))
             )
             return (output * weighting).sum(), output
 

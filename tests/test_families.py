@@ -1,18 +1,111 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A config names its model, and every family offers the calls that its users make."""
+"""Every model family, with all its options, implements the protocol of `models.base.Model`."""
 
+import dataclasses
+import functools
+
+import bag_of_words
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
 import pytest
 
-from transformer.config import ModelConfig, TransformerConfig
-from transformer.models import base
+from transformer.config import LOGICAL_AXES, Config, ModelConfig, TransformerConfig
+from transformer.errors import InputError
+from transformer.models import base, ensemble
 from transformer.models.transformer import Transformer
+from transformer.nn.parameters import is_parameter
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+TINY = TransformerConfig(
+    vocab_size=11,
+    encoder_layers=1,
+    decoder_layers=2,
+    d_model=6,
+    num_heads=2,
+    d_ff=8,
+    max_positions=9,
+)
+PRE_NORM = TINY.replace(norm="pre", positions="learned", attention_bias=True, output_bias=True)
+RELATIVE = TINY.replace(positions="t5", position_buckets=4, position_max_distance=5)
+SEPARATE = TINY.replace(source_vocab_size=13, decoder_heads=3)
+BAG = bag_of_words.BagOfWordsConfig(vocab_size=11)
+MODELS = {
+    "transformer": (TINY,),
+    "pre-norm, learned positions, biases": (PRE_NORM,),
+    "relative positions": (RELATIVE,),
+    "a vocabulary for each side": (SEPARATE,),
+    "bag of words": (BAG,),
+    "ensemble": (TINY, RELATIVE),
+    "ensemble of two families": (PRE_NORM, BAG),
+}
+SOURCE = jnp.array([[4, 7, 5, 10, 2], [6, 9, 2, 0, 0], [8, 5, 4, 2, 0]])
+TARGET_IN = jnp.array([[1, 5, 9, 4, 8], [1, 10, 7, 2, 0], [1, 6, 2, 0, 0]])
+LENGTH = TARGET_IN.shape[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Calls:
+    """A model with random parameters, its calls compiled."""
+
+    model: base.Model
+    params: dict
+
+    @functools.cached_property
+    def forward(self):
+        """(source, target_in) -> logits."""
+        return jax.jit(lambda *tokens: self.model.apply({"params": self.params}, *tokens)[0])
+
+    def apply(self, method, *arguments):
+        """A call of the protocol that needs parameters."""
+        return self.model.apply({"params": self.params}, *arguments, method=method)
+
+    @functools.cached_property
+    def step(self):
+        """(tokens, cache) -> logits, cache."""
+        return jax.jit(functools.partial(self.apply, "step"))
+
+    @functools.cached_property
+    def _fresh_cache(self):
+        def fresh(source, *sizes):
+            memory, _ = self.apply("encode", source)
+            return self.apply("init_cache", memory, source, *sizes)
+
+        return jax.jit(fresh, static_argnums=(1, 2, 3))
+
+    def cache(self, length=LENGTH, groups=2):
+        """A cache of four beams at position 0."""
+        return self._fresh_cache(SOURCE, 4, length, groups)
+
+
+@functools.cache
+def built(name):
+    models = [base.build(config) for config in MODELS[name]]
+    params = [oracle.random_params(model, seed) for seed, model in enumerate(models)]
+    if len(models) == 1:
+        return Calls(models[0], params[0])
+    return Calls(*ensemble.join(models, params))
+
+
+@pytest.fixture(params=MODELS)
+def calls(request):
+    """Every family in turn."""
+    return built(request.param)
+
+
+# Registration and construction.
+
+
+@pytest.mark.parametrize("config", [TINY, BAG])
+def test_a_config_builds_the_model_of_its_family(config):
+    model = base.build(config)
+    assert type(model) is base.FAMILIES[type(config)]
+    assert model.config is config
 
 
 def test_the_transformer_config_builds_the_transformer():
-    config = TransformerConfig(num_layers=2)
-    model = base.build(config)
-    assert isinstance(model, Transformer)
-    assert model.config is config
+    assert isinstance(base.build(TransformerConfig()), Transformer)
 
 
 def test_equal_configs_build_equal_models_so_that_compiled_functions_are_shared():
@@ -22,10 +115,155 @@ def test_equal_configs_build_equal_models_so_that_compiled_functions_are_shared(
 
 
 def test_every_registered_config_has_a_model():
-    assert set(base.FAMILIES) == set(ModelConfig.families.values())
+    assert set(ModelConfig.families.values()) == set(base.FAMILIES)
 
 
-@pytest.mark.parametrize("family", base.FAMILIES.values())
-@pytest.mark.parametrize("call", ["__call__", "encode", "init_cache", "step", "reorder", "grow"])
-def test_every_family_offers_what_trainer_search_and_inspection_call(family, call):
-    assert call in vars(family)
+@pytest.mark.parametrize("model", [TINY, RELATIVE, SEPARATE, BAG])
+def test_json_keeps_the_family_of_a_config(model):
+    config = Config(model=model)
+    assert Config.from_json(config.to_json()) == config
+
+
+def test_an_unknown_family_is_refused_with_the_known_ones():
+    text = Config().to_json().replace('"transformer"', '"bag_of_wrods"')
+    with pytest.raises(InputError, match=r"model.family is 'bag_of_wrods', but must be one of"):
+        Config.from_json(text)
+
+
+def test_a_config_without_a_model_is_refused_with_the_remedy():
+    @dataclasses.dataclass(frozen=True)
+    class Unregistered(ModelConfig):
+        family: str = "unregistered"
+
+    try:
+        with pytest.raises(InputError, match=r"for Unregistered.*call transformer.models.base.reg"):
+            base.build(Unregistered())
+    finally:
+        del ModelConfig.families["unregistered"]
+
+
+# The calls.
+
+
+def test_every_call_of_the_protocol_is_there(calls):
+    assert isinstance(calls.model, base.Model)
+
+
+def test_logits_have_a_row_for_each_position_and_a_column_for_each_token(calls):
+    logits = calls.forward(SOURCE, TARGET_IN)
+    assert logits.shape == (*TARGET_IN.shape, 11)
+    assert logits.dtype == jnp.float32
+    assert jnp.isfinite(logits).all()
+
+
+def test_padding_of_the_source_changes_nothing(calls):
+    wider = calls.forward(jnp.pad(SOURCE, ((0, 0), (0, 2))), TARGET_IN)
+    np.testing.assert_allclose(wider, calls.forward(SOURCE, TARGET_IN), **CLOSE)
+
+
+def test_cached_steps_give_the_logits_of_teacher_forcing(calls):
+    """Every beam reads the targets in another order."""
+    targets = [jnp.roll(TARGET_IN, beam, axis=0) for beam in range(4)]
+    expected = [calls.forward(SOURCE, target) for target in targets]
+    cache = calls.cache()
+    for t in range(LENGTH):
+        logits, cache = calls.step(jnp.stack([target[:, t] for target in targets], axis=1), cache)
+        for beam in range(4):
+            np.testing.assert_allclose(logits[:, beam], expected[beam][:, t], **CLOSE)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_reordered_beams_continue_their_parents(calls, groups):
+    """Four beams, in one group or two, survive and multiply at random within their group."""
+    rng, size = np.random.default_rng(groups), 4 // groups
+    histories = np.zeros((3, 4, 0), np.int32)
+    cache = calls.cache(groups=groups)
+    for t in range(LENGTH):
+        tokens = rng.integers(3, 11, (3, 4))
+        histories = np.concatenate([histories, tokens[..., None]], axis=-1)  # [B, K, t + 1]
+        logits, cache = calls.step(jnp.asarray(tokens), cache)
+        padded = np.pad(histories, ((0, 0), (0, 0), (0, LENGTH - 1 - t)))
+        for beam in range(4):
+            expected = calls.forward(SOURCE, jnp.asarray(padded[:, beam]))[:, t]
+            np.testing.assert_allclose(logits[:, beam], expected, **CLOSE)
+        parents = rng.integers(0, size, (3, 4)) + np.arange(4) // size * size
+        histories = np.take_along_axis(histories, parents[..., None], axis=1)
+        cache = calls.model.reorder(cache, jnp.asarray(parents, jnp.int32))
+
+
+def test_a_cache_that_grows_gives_the_same_logits(calls):
+    complete, growing = calls.cache(), calls.cache(length=2)
+    for t in range(LENGTH):
+        if t == 2:
+            growing = calls.model.grow(growing, LENGTH)
+        tokens = jnp.stack([TARGET_IN[:, t]] * 4, axis=1)
+        expected, complete = calls.step(tokens, complete)
+        logits, growing = calls.step(tokens, growing)
+        np.testing.assert_allclose(logits, expected, **CLOSE)
+    assert jax.tree.map(jnp.shape, growing) == jax.tree.map(jnp.shape, complete)
+
+
+def test_taken_sentences_continue_as_if_they_were_alone(calls):
+    cache, chosen = calls.cache(), jnp.array([2, 0])
+    for t in range(LENGTH):
+        tokens = jnp.stack([TARGET_IN[:, t]] * 4, axis=1)
+        if t == 2:
+            cache = calls.model.take(cache, chosen)
+        logits, cache = calls.step(tokens[chosen] if t >= 2 else tokens, cache)
+    expected = calls.forward(SOURCE, TARGET_IN)[chosen, -1]
+    np.testing.assert_allclose(logits[:, 0], expected, **CLOSE)
+
+
+# What a family declares.
+
+
+def test_every_parameter_has_a_kind_and_known_logical_axes(calls):
+    metadata = base.parameter_metadata(calls.model)
+    shapes = jax.tree.map(lambda one: one.value.shape, metadata, is_leaf=is_parameter)
+    assert shapes == jax.tree.map(jnp.shape, calls.params)
+    for parameter in jax.tree.leaves(metadata, is_leaf=is_parameter):
+        assert is_parameter(parameter)
+        assert len(parameter.names) == parameter.value.ndim
+        assert set(parameter.names) <= set(LOGICAL_AXES)
+        assert (parameter.num_input_axes > 0) == (parameter.kind == "kernel")
+
+
+def test_every_axis_of_the_vocabulary_is_named(calls):
+    """A shortlist slices the axes named ``vocab``; a shared table's are the target's."""
+    for parameter in jax.tree.leaves(base.parameter_metadata(calls.model), is_leaf=is_parameter):
+        for name, size in zip(parameter.names, parameter.value.shape, strict=True):
+            assert (name == "vocab") == (size == 11)
+            assert (name == "source_vocab") == (size == 13)
+
+
+def test_the_description_is_of_what_a_trace_captures(calls):
+    described = calls.model.describe()
+    options = {} if isinstance(calls.model, ensemble.Ensemble) else {"capture": "full"}
+    _, trace = calls.model.apply({"params": calls.params}, SOURCE, TARGET_IN, **options)
+    assert (trace is None) == (not described.attention)
+    for kind, (layers, heads) in described.attention.items():
+        assert trace.attention(kind).weights.shape[:3] == (layers, 3, heads)
+    for side, layers in described.residual_layers.items():
+        assert getattr(trace, side).residual.shape[0] == layers + 1
+
+
+def test_flops_grow_with_the_batch_and_both_lengths(calls):
+    flops = calls.model.describe().forward_flops
+    assert flops(2, 5, 7) == 2 * flops(1, 5, 7) > 0
+    assert flops(1, 5, 8) > flops(1, 5, 7)
+    assert flops(1, 6, 7) >= flops(1, 5, 7)
+
+
+def test_the_flops_of_an_ensemble_are_those_of_its_members():
+    members = [base.build(config).describe() for config in MODELS["ensemble"]]
+    total = built("ensemble").model.describe().forward_flops(1, 5, 7)
+    assert total == sum(member.forward_flops(1, 5, 7) for member in members)
+
+
+@pytest.mark.parametrize("config", [TINY, PRE_NORM, RELATIVE, BAG])
+def test_parameters_cast_once_give_the_same_bfloat16_logits(config):
+    model = base.build(config.replace(compute_dtype="bfloat16"))
+    calls = Calls(model, oracle.random_params(model, 0))
+    cast = Calls(model, model.cast_params(calls.params))
+    np.testing.assert_array_equal(cast.forward(SOURCE, TARGET_IN), calls.forward(SOURCE, TARGET_IN))
+    assert calls.forward(SOURCE, TARGET_IN).dtype == jnp.bfloat16

@@ -9,7 +9,14 @@ import oracle
 import pytest
 
 from transformer.errors import InputError
-from transformer.nn.positions import positions_within_segments, shift_right, sinusoids
+from transformer.nn.positions import (
+    RelativeBias,
+    bucket_boundaries,
+    positions_within_segments,
+    relative_buckets,
+    shift_right,
+    sinusoids,
+)
 
 
 def test_the_papers_table_by_hand():
@@ -99,3 +106,55 @@ def test_in_a_packed_row_every_sentence_begins_anew():
         [1, 5, 6, 1, 7, 1, 1, 0],
         [1, 5, 6, 7, 8, 9, 5, 6],
     ]
+
+
+# Positions that enter attention: T5's buckets.
+
+
+def test_t5_buckets_by_hand():
+    """8 buckets, up to distance 16: 0 to 3 exactly, then 4-5, 6-7, 8-11 (4 sqrt 2 = 5.66, 8, 11.3)
+    and all from 12 on.
+    """
+    assert bucket_boundaries(8, 16).tolist() == [1, 2, 3, 4, 6, 8, 12]
+    distance = jnp.array([[0, -1, -3, -4, -5, -6, -8, -11, -12, -15, -16, -99, 1, 99]])
+    options = {"num_buckets": 8, "max_distance": 16}
+    buckets = relative_buckets(distance, bidirectional=False, **options)
+    assert buckets.tolist() == [[0, 1, 3, 4, 4, 5, 6, 6, 7, 7, 7, 7, 0, 0]]
+    distance = jnp.array([[0, -1, -2, -5, -6, -99, 1, 2, 5, 6, 99]])
+    both = relative_buckets(distance, bidirectional=True, **options)
+    assert both.tolist() == [[0, 1, 2, 2, 3, 3, 5, 6, 6, 7, 7]]
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize(("buckets", "far"), [(32, 128), (4, 7), (9, 10), (20, 33)])
+def test_every_t5_bucket_is_the_oracles(bidirectional, buckets, far):
+    distance = np.arange(-150, 151)
+    options = {"num_buckets": buckets, "max_distance": far, "bidirectional": bidirectional}
+    found = relative_buckets(jnp.asarray(distance)[None], **options)[0]
+    expected = [oracle.t5_bucket(d, bidirectional, buckets, far) for d in distance]
+    np.testing.assert_array_equal(found, expected)
+    # Both ways, the bucket of a key 0 positions after the query stays empty, as in T5.
+    assert len(set(expected)) == max(expected) + 1 - bidirectional
+
+
+def test_the_relative_bias_of_a_head_is_its_entry_of_the_bucket():
+    module = RelativeBias(
+        num_heads=2, num_buckets=4, max_distance=8, bidirectional=False, stddev=1.0
+    )
+    biases = jnp.array([[0.0, 10], [1, 11], [2, 12], [3, 13]])
+    term = module.apply({"params": {"bias": biases}}, jnp.array([4]), jnp.array([0, 1, 2, 3, 4, 5]))
+    assert term.rotate is None
+    np.testing.assert_array_equal(term.bias, [[[[3, 2, 2, 1, 0, 0]], [[13, 12, 12, 11, 10, 10]]]])
+
+
+def test_the_relative_bias_of_packed_rows_counts_within_each_sentence():
+    module = RelativeBias(
+        num_heads=1, num_buckets=4, max_distance=8, bidirectional=True, stddev=1.0
+    )
+    params = {"bias": jnp.arange(4.0)[:, None]}
+    positions = positions_within_segments(jnp.array([[1, 1, 2, 2, 2]]))
+    bias = module.apply({"params": params}, positions, positions).bias
+    alone = module.apply({"params": params}, jnp.arange(3), jnp.arange(3)).bias
+    assert bias.shape == (1, 1, 5, 5)
+    np.testing.assert_array_equal(bias[:, :, 2:, 2:], alone)
+    np.testing.assert_array_equal(bias[:, :, :2, :2], alone[:, :, :2, :2])

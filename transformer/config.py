@@ -6,6 +6,7 @@ the first name listed is the paper's. No field is a mode: training, decoding and
 arguments of the calls, not of the config.
 """
 
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -30,7 +31,11 @@ class ModelConfig(Group):
 
     family: str = ""
     vocab_size: int = 37_000
-    """V, with the special ids; source and target share one vocabulary."""
+    """V, the number of target tokens, with the special ids."""
+    source_vocab_size: int | None = None
+    """The number of source tokens if the source has a separate vocabulary, with the same special
+    ids; shared with the target unless given.
+    """
     pad_id: int = 0
     """Id that fills a row up to its static length."""
     bos_id: int = 1
@@ -52,18 +57,15 @@ class ModelConfig(Group):
         if cls is not ModelConfig:
             return cls
         name = values.get("family", "transformer")
-        if name not in cls.families and isinstance(name, str) and "." in name:
-            try:
+        if name not in cls.families and isinstance(name, str):
+            # A family outside this package registers itself when its module is imported.
+            with contextlib.suppress(ModuleNotFoundError, ValueError):
                 importlib.import_module(name)
-            except ImportError as error:
-                raise InputError(
-                    f"model.family is {name!r}, but importing that module fails ({error}); install "
-                    "it, or add its folder to PYTHONPATH"
-                ) from None
         if name not in cls.families:
             raise InputError(
                 f"model.family is {name!r}, but must be one of {', '.join(cls.families)}, or the "
-                "module that registers another family (transformer.models.base.register)"
+                "name of a module on PYTHONPATH that registers that family "
+                "(transformer.models.base.register)"
             )
         return cls.families[name]
 
@@ -71,6 +73,10 @@ class ModelConfig(Group):
     def special_ids(self) -> SpecialIds:
         """The ids with a meaning of their own."""
         return SpecialIds(self.pad_id, self.bos_id, self.eos_id, self.unk_id)
+
+    def vocab_size_of(self, side: Literal["source", "target"]) -> int:
+        """The number of tokens of the ``source`` or the ``target`` vocabulary."""
+        return self.source_vocab_size or self.vocab_size if side == "source" else self.vocab_size
 
     @property
     def has_dropout(self) -> bool:
@@ -91,12 +97,14 @@ class ModelConfig(Group):
     def validate(self) -> None:
         """A vocabulary that holds the special ids, which differ."""
         special_ids = self.special_ids
-        self.require(
-            self.vocab_size > len(special_ids), "vocab_size", "more than the 4 special ids"
-        )
+        for name in ("vocab_size", "source_vocab_size"):
+            size = getattr(self, name)
+            enough = size is None or size > len(special_ids)
+            self.require(enough, name, "more than the 4 special ids")
+        smallest = min(self.vocab_size_of("source"), self.vocab_size_of("target"))
         for name in ("pad_id", "bos_id", "eos_id", "unk_id"):
-            inside = 0 <= getattr(self, name) < self.vocab_size
-            self.require(inside, name, f"at least 0 and below model.vocab_size = {self.vocab_size}")
+            inside = 0 <= getattr(self, name) < smallest
+            self.require(inside, name, f"at least 0 and below the vocabulary size {smallest}")
             others = special_ids.count(getattr(self, name)) == 1
             self.require(others, name, "different from the other special ids")
 
@@ -137,6 +145,8 @@ class TransformerConfig(ModelConfig):
     """``t5``: number of buckets of relative distances."""
     position_max_distance: int = 128
     """``t5``: distances from here on share the last bucket."""
+    output_bias: bool = False
+    """A bias of the logits; not in the paper."""
     dropout: float = 0.1
     """On every sub-layer's output, and on embedding + position (paper 5.4)."""
     attention_dropout: float = 0.0
@@ -492,7 +502,7 @@ class TrainingConfig(Group):
             self.require(auto, "memory_limit_gib", "left out unless training.batch_fitting='auto'")
 
 
-LOGICAL_AXES = ("vocab", "position", "embed", "heads", "kv", "mlp", "norm")
+LOGICAL_AXES = ("vocab", "source_vocab", "position", "embed", "heads", "kv", "mlp", "norm")
 """What the axes of parameters are called where they are declared."""
 MESH_AXES = ("data", "model")
 
@@ -513,8 +523,8 @@ class ParallelConfig(Group):
     """
     rules: tuple[str, ...] = ()
     """In place of the preset's, each as LOGICAL=MESH, or LOGICAL= for not divided; for example
-    ``--config.parallel.rules="('vocab=', 'kv=model')"``. The logical axes are vocab, position,
-    embed (d_model), heads, kv (d_k, d_v), mlp (d_ff) and norm.
+    ``--config.parallel.rules="('vocab=', 'kv=model')"``. The logical axes are vocab, source_vocab,
+    position, embed (d_model), heads, kv (d_k, d_v), mlp (d_ff) and norm.
     """
 
     def validate(self) -> None:

@@ -37,7 +37,7 @@ class Rule(NamedTuple):
 Rules = tuple[Rule, ...]
 
 _FSDP = {"embed": "data"}
-_TENSOR = {"vocab": "model", "heads": "model", "mlp": "model"}
+_TENSOR = {"vocab": "model", "source_vocab": "model", "heads": "model", "mlp": "model"}
 
 PRESETS: dict[str, tuple[tuple[str, str | None], ...]] = {
     name: tuple((axis, divided.get(axis)) for axis in LOGICAL_AXES)

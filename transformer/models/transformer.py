@@ -169,15 +169,16 @@ class Decoder(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The complete model, a `base.Model`; one embedding table serves both sides and the logits.
+    """The complete model, a `base.Model`.
 
-    Paper 3.4.
+    One embedding table serves the target, the logits and, with a shared vocabulary, the source
+    (paper 3.4).
     """
 
     config: TransformerConfig
 
     def setup(self) -> None:
-        """The shared embedding and the two stacks."""
+        """The embedding and the two stacks."""
         self.embedding = Embedding(self.config)
         self.encoder = Encoder(self.config)
         self.decoder = Decoder(self.config)
@@ -240,7 +241,7 @@ class Transformer(nn.Module):
         packed = segments is not None
         position_ids, positions = self._positions(source, segments)
         memory, trace = self.encoder(
-            self.embedding.embed(source, positions, train=train, example_ids=example_ids),
+            self.embedding.embed(source, positions, "source", train=train, example_ids=example_ids),
             packed_mask(segments, segments) if packed else self._padding_mask(source),
             position_ids,
             train=train,
@@ -249,7 +250,9 @@ class Transformer(nn.Module):
             interventions=interventions,
         )
         if capture == "full":
-            trace = trace.replace(embedded=self.embedding.tokens(source), positions=positions)
+            trace = trace.replace(
+                embedded=self.embedding.tokens(source, "source"), positions=positions
+            )
         return memory, trace
 
     def _padding_mask(self, tokens: Int[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
@@ -307,7 +310,7 @@ class Transformer(nn.Module):
         if shortlist is not None:
             tokens = shortlist.ids[tokens]
         x, layers = self.decoder.step(self.embedding.embed(tokens, position), cache)
-        logits = self.embedding.logits(x, cache.table)
+        logits = self.embedding.logits(x, cache.table, None if shortlist is None else shortlist.ids)
         if shortlist is not None:
             logits = shortlist.limit(logits)
         return logits, cache.replace(layers=layers, index=cache.index + 1)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Token embeddings, absolute positions and the output logits (paper 3.4, 3.5)."""
 
+from typing import Literal
+
 import flax.linen as nn
 import jax.numpy as jnp
-from jax.nn.initializers import normal
+from jax.nn.initializers import normal, zeros
 
 from transformer.arrays import Array, Float, Int, wide
 from transformer.config import TransformerConfig
@@ -13,27 +15,38 @@ from transformer.nn.matmul import project
 from transformer.nn.parameters import declare
 from transformer.nn.positions import sinusoids
 
+Side = Literal["source", "target"]
+
 
 class Embedding(nn.Module):
-    """Tokens to vectors and vectors to logits with one table, and the table of positions."""
+    """Tokens to vectors and vectors to logits, with one table if the vocabulary is shared."""
 
     config: TransformerConfig
 
     def setup(self) -> None:
-        """The table [V,D]: the source's, the target's, and the one before the softmax."""
+        """The table [V,D] of the target and the logits, and of the source if it is shared."""
         config = self.config
         initializer = normal(config.d_model**-0.5)
         shape = (config.vocab_size, config.d_model)
         self.table = declare(self, "table", "embedding", ("vocab", "embed"), initializer, shape)
+        self.source_table = self.table
+        if config.source_vocab_size is not None:
+            shape, axes = (config.source_vocab_size, config.d_model), ("source_vocab", "embed")
+            self.source_table = declare(self, "source_table", "embedding", axes, initializer, shape)
+        self.output_bias = None
+        if config.output_bias:
+            shape = (config.vocab_size,)
+            self.output_bias = declare(self, "output_bias", "bias", ("vocab",), zeros, shape)
         if config.positions == "learned":
             shape = (config.max_positions, config.d_model)
             self.learned = declare(
                 self, "positions", "embedding", ("position", "embed"), initializer, shape
             )
 
-    def tokens(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        """Each token's row of the table, in the compute dtype, times sqrt(d_model)."""
-        vectors = jnp.take(self.table, tokens, axis=0)  # [B, T, D]
+    def tokens(self, tokens: Int[Array, "B T"], side: Side = "target") -> Float[Array, "B T D"]:
+        """Each token's row of the side's table, in the compute dtype, times sqrt(d_model)."""
+        table = self.source_table if side == "source" else self.table
+        vectors = jnp.take(table, tokens, axis=0)  # [B, T, D]
         if self.config.compute_dtype == "bfloat16":
             vectors = vectors.astype(jnp.bfloat16)
         return (vectors * jnp.sqrt(self.config.d_model)).astype(vectors.dtype)
@@ -63,12 +76,13 @@ class Embedding(nn.Module):
         self,
         tokens: Int[Array, "B T"],
         positions: Float[Array, "*#B #T D"],
+        side: Side = "target",
         *,
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T D"]:
         """Dropout(embedding * sqrt(d_model) + position)."""
-        vectors = self.tokens(tokens)  # [B, T, D]
+        vectors = self.tokens(tokens, side)  # [B, T, D]
         vectors = vectors + positions.astype(vectors.dtype)
         if not train or not self.config.dropout:
             return vectors
@@ -78,12 +92,19 @@ class Embedding(nn.Module):
         )
 
     def logits(
-        self, x: Float[Array, "B T D"], table: Float[Array, "V D"] | None = None
+        self,
+        x: Float[Array, "B T D"],
+        table: Float[Array, "V D"] | None = None,
+        ids: Int[Array, " V"] | None = None,
     ) -> Float[Array, "B T V"]:
         """The linear map before the softmax, with the embedding table as its kernel (paper 3.4).
 
         Args:
           x: the decoder's output.
           table: rows of the embedding table to use instead of all.
+          ids: the tokens of these rows.
         """
-        return project("BTD,VD->BTV", x, self.table if table is None else table)
+        bias = self.output_bias
+        if bias is not None and ids is not None:
+            bias = bias[ids]
+        return project("BTD,VD->BTV", x, self.table if table is None else table, bias)

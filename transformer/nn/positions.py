@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.nn.initializers import normal
 
-from transformer.arrays import BOS_ID, Array, Bool, Float, Int
+from transformer.arrays import Array, Bool, Float, Int, SpecialIds
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.nn.parameters import declare
@@ -90,26 +90,34 @@ class PositionScheme(Protocol):
         """The term for these queries and keys."""
 
 
+def bucket_boundaries(num_buckets: int, max_distance: int) -> Int[np.ndarray, "_"]:
+    """The smallest distance of each bucket but the first (Raffel et al. 2020).
+
+    The first half of the buckets hold one distance each. The others hold ranges that grow
+    logarithmically up to `max_distance`; the last also holds all distances beyond.
+    """
+    exact = num_buckets // 2
+    share = np.arange(1, num_buckets - exact) / (num_buckets - exact)
+    logarithmic = np.ceil(exact * (max_distance / exact) ** share - 1e-9)
+    return np.concatenate([np.arange(1, exact + 1), logarithmic]).astype(np.int32)
+
+
 def relative_buckets(
     distance: Int[Array, "*B T S"], *, bidirectional: bool, num_buckets: int, max_distance: int
 ) -> Int[Array, "*B T S"]:
-    """The bucket of each distance, key position minus query position (Raffel et al. 2020).
+    """The bucket of each distance, key position minus query position.
 
-    Half of the buckets hold one distance each. The other half hold ranges that grow
-    logarithmically up to `max_distance`; the last holds all beyond. With `bidirectional`, half of
-    all buckets serve keys after the query; without, such keys share the bucket of distance 0.
+    With `bidirectional` the second half of the buckets is for keys after the query. Without, such
+    keys share the bucket of distance 0.
     """
-    offset = jnp.zeros_like(distance)
-    if bidirectional:
-        num_buckets //= 2
-        offset = jnp.where(distance > 0, num_buckets, 0)
-        distance = jnp.abs(distance)
-    else:
-        distance = jnp.maximum(-distance, 0)
-    exact = num_buckets // 2
-    share = jnp.log(jnp.maximum(distance, exact) / exact) / np.log(max_distance / exact)
-    logarithmic = exact + (share * (num_buckets - exact)).astype(distance.dtype)
-    return offset + jnp.where(distance < exact, distance, jnp.minimum(logarithmic, num_buckets - 1))
+    if not bidirectional:
+        boundaries = bucket_boundaries(num_buckets, max_distance)
+        return jnp.searchsorted(boundaries, jnp.maximum(-distance, 0), side="right")
+    half = num_buckets // 2
+    bucket = jnp.searchsorted(
+        bucket_boundaries(half, max_distance), jnp.abs(distance), side="right"
+    )
+    return bucket + jnp.where(distance > 0, half, 0)
 
 
 class RelativeBias(nn.Module):
@@ -176,15 +184,17 @@ SCHEMES: dict[str, Callable[[TransformerConfig, str], PositionScheme | None]] = 
 
 
 def shift_right(
-    target: Int[Array, "B T"], segments: Int[Array, "B T"] | None = None
+    target: Int[Array, "B T"],
+    segments: Int[Array, "B T"] | None = None,
+    bos_id: int = SpecialIds().bos,
 ) -> Int[Array, "B T"]:
     """The decoder input: BOS, then the target without its last token.
 
     While the decoder reads target[t-1] it predicts target[t]. In a packed row every sentence begins
     with BOS.
     """
-    shifted = jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=BOS_ID)
-    return shifted if segments is None else jnp.where(_is_first(segments), BOS_ID, shifted)
+    shifted = jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=bos_id)
+    return shifted if segments is None else jnp.where(_is_first(segments), bos_id, shifted)
 
 
 def positions_within_segments(segments: Int[Array, "B T"]) -> Int[Array, "B T"]:
