@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A config goes through the command line unchanged but for what the flags say, or is refused."""
+"""A config passes the command line unchanged except for its overrides, or is refused."""
 
 import inspect
 import json
@@ -10,7 +10,7 @@ from apps import REPOSITORY, run
 from ml_collections import config_dict
 
 from experiments import flags
-from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
+from transformer.config import Config, DataConfig, DecodeConfig, ParallelConfig
 from transformer.errors import InputError
 from transformer.fields import flat
 
@@ -19,7 +19,7 @@ BASE = REPOSITORY / "experiments" / "configs" / "base.py"
 
 
 def show(config):
-    """An app that prints the config it was given."""
+    """An app that prints its config."""
     print(config.to_json())
 
 
@@ -31,7 +31,7 @@ def shown(*arguments, config=BASE):
     return flat(Config.from_json(finished.out))
 
 
-def refused(*arguments, config=BASE):
+def error_of(*arguments, config=BASE):
     """The one message with which a command line is refused."""
     finished = run("test_flags", *([f"--config={config}"] if config else []), *arguments)
     assert (finished.status, finished.out) == (1, "")
@@ -41,18 +41,18 @@ def refused(*arguments, config=BASE):
 
 
 def changed(*arguments):
-    """The fields that flags change in the base config."""
+    """The fields of the base config that flags change."""
     base = flat(flags.load_config_file(str(BASE)))
     return {path: value for path, value in shown(*arguments).items() if value != base[path]}
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_config_comes_back_from_its_config_dict_as_it_was(path):
+def test_every_config_survives_the_conversion_to_a_config_dict(path):
     config = flags.load_config_file(str(path))
     assert flags.to_config(flags.to_config_dict(config)) == config
 
 
-def test_a_config_dict_has_typed_places_for_what_is_not_given():
+def test_a_config_dict_types_fields_that_are_none():
     values = flags.to_config_dict(Config())
     assert values.model.d_k is None
     values.model.d_k = 32
@@ -69,14 +69,14 @@ def test_without_overrides_the_app_gets_the_config_of_the_file():
     assert changed() == {}
 
 
-def test_what_an_optional_field_has_is_taken_back_with_none():
+def test_none_unsets_an_optional_field():
     config = Config(decode=DecodeConfig(shortlist=5, max_length=9))
     arguments = ["app", "--config.decode.shortlist=None", "--config.decode.beams=None", "--x=None"]
-    left = config.replace(decode=DecodeConfig(max_length=9))
-    assert flags._unset(config, arguments) == (left, [arguments[0], *arguments[2:]])
+    expected = config.replace(decode=DecodeConfig(max_length=9))
+    assert flags._unset(config, arguments) == (expected, [arguments[0], *arguments[2:]])
 
 
-def test_fields_of_every_kind_are_overridden():
+def test_fields_of_every_type_are_overridden():
     assert changed(
         "--config.model.num_layers=2",
         "--config.model.d_k=16",
@@ -120,7 +120,7 @@ def test_flags_are_written_in_the_usual_ways(arguments, change):
     assert changed(*arguments) == change
 
 
-def test_a_file_may_take_an_argument_and_overrides_beside_it(tmp_path):
+def test_a_config_file_takes_an_argument_and_overrides(tmp_path):
     path = tmp_path / "configured.py"
     path.write_text(
         "from transformer.config import Config, TrainingConfig\n"
@@ -132,7 +132,44 @@ def test_a_file_may_take_an_argument_and_overrides_beside_it(tmp_path):
     assert (both["training.seed"], both["training.steps"]) == (41, 3)
 
 
-def test_the_file_may_stand_anywhere_and_apart_from_its_flag():
+FAMILY = '''
+import dataclasses
+from typing import Literal
+from transformer.config import Config, ModelConfig
+
+@dataclasses.dataclass(frozen=True)
+class BagConfig(ModelConfig):
+    """A bag of words."""
+
+    family: Literal["bag"] = "bag"
+    width: int = 4
+    pooling: Literal["mean", "max"] | None = None
+
+def get_config():
+    return Config(model=BagConfig())
+'''
+
+
+def test_the_flags_of_another_family_are_the_fields_of_its_config(tmp_path):
+    path = tmp_path / "bag.py"
+    path.write_text(FAMILY)
+    flag = f"--config={path}"
+    finished = run("test_flags", flag, "--config.model.width=8")
+    assert finished.status == 0, finished.err
+    model = json.loads(finished.out)["model"]
+    assert (model["family"], model["width"]) == ("bag", 8)
+    assert "num_layers" not in model
+    assert "did you mean 'model.width'" in error_of("--config.model.widht=8", config=path)
+    assert "model.num_layers" in error_of("--config.model.num_layers=2", config=path)
+
+
+def test_the_family_is_fixed_by_the_config_file():
+    message = error_of("--config.model.family=bag")
+    assert "--config.model.family=bag" in message
+    assert "choose another config" in message
+
+
+def test_the_config_flag_may_come_last_and_without_an_equals_sign():
     finished = run("test_flags", "--config.training.steps=3", "--config", BASE)
     assert json.loads(finished.out)["training"]["steps"] == 3
 
@@ -159,8 +196,8 @@ def test_the_file_may_stand_anywhere_and_apart_from_its_flag():
         ("--confg.model.num_layers=2", ["confg"]),
     ],
 )
-def test_what_a_field_cannot_be_is_refused_by_its_name(flag, words):
-    message = refused(flag)
+def test_an_invalid_value_is_refused_with_its_field(flag, words):
+    message = error_of(flag)
     assert all(word in message for word in words), message
     assert len(message.splitlines()) <= 3
 
@@ -177,12 +214,12 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_that_gives_no_config_is_refused_by_its_name(tmp_path, name):
+def test_a_file_without_a_config_is_refused_with_its_path(tmp_path, name):
     text, words = FILES[name]
     path = tmp_path / f"{name}.py"
     if text is not None:
         path.write_text(text)
-    message = refused(config=path)
+    message = error_of(config=path)
     assert str(path) in message
     assert all(word in message for word in words), message
 
@@ -190,31 +227,31 @@ def test_a_file_that_gives_no_config_is_refused_by_its_name(tmp_path, name):
 def test_a_file_that_is_not_python_is_refused(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("model: {}\n")
-    assert f"{path} is not a Python file" in refused(config=path)
+    assert f"{path} is not a Python file" in error_of(config=path)
 
 
 def test_an_argument_that_the_file_does_not_take_is_refused():
-    assert "takes no argument" in refused(config=f"{BASE}:de")
+    assert "takes no argument" in error_of(config=f"{BASE}:de")
 
 
 @pytest.mark.parametrize("argument", ["", "--config=", "--config"])
-def test_a_missing_config_is_asked_for_with_an_example(argument):
+def test_a_missing_config_is_refused_with_an_example(argument):
     arguments = [argument] if argument else []
-    assert "--config=experiments/configs/" in refused(*arguments, config=None)
+    assert "--config=experiments/configs/" in error_of(*arguments, config=None)
 
 
-def test_a_stray_argument_is_refused():
-    assert "'stray'" in refused("stray")
+def test_a_positional_argument_is_refused():
+    assert "'stray'" in error_of("stray")
 
 
-def test_files_are_loaded_in_this_process_too(tmp_path):
+def test_config_files_are_loaded_without_a_command_line(tmp_path):
     assert flags.load_config_file(str(BASE)).data.dataset == "text_files"
     with pytest.raises(InputError, match="no file"):
         flags.load_config_file(str(tmp_path / "none.py"))
 
 
 @pytest.mark.parametrize("app", ["train", "evaluate", "translate", "score"])
-def test_help_exits_with_0_and_says_everything(app):
+def test_help_exits_with_0_and_lists_every_flag_and_field(app):
     finished = run(f"experiments.{app}", "--help")
     assert finished.status == 0, finished.err
     assert finished.err == ""
@@ -230,7 +267,7 @@ def test_help_exits_with_0_and_says_everything(app):
     assert max(map(len, finished.out.splitlines())) <= 140
 
 
-def test_an_app_without_a_config_is_called_without_one_and_has_no_fields():
+def test_an_app_without_a_config_lists_no_fields():
     finished = run("experiments.compare", "--help")
     assert (finished.status, finished.err) == (0, "")
     source = (REPOSITORY / "experiments" / "compare.py").read_text()
@@ -239,7 +276,7 @@ def test_an_app_without_a_config_is_called_without_one_and_has_no_fields():
     assert "model.num_layers" not in finished.out
 
 
-def test_an_app_without_a_config_refuses_its_fields_and_unknown_flags():
+def test_an_app_without_a_config_refuses_overrides_and_unknown_flags():
     for flag, words in (
         ("--config.decode.beams=2", "--config.decode.beams=2: this command has no config"),
         ("--outptus=a,b", "outptus"),
@@ -251,18 +288,17 @@ def test_an_app_without_a_config_refuses_its_fields_and_unknown_flags():
         assert words in finished.err
 
 
-def test_help_tells_what_a_field_means():
+def test_help_explains_groups_and_fields():
+    """The texts are those of the classes, including fields inherited from a base class."""
     out = " ".join(run("experiments.train", "--help").out.split())
-    for group, words in (
-        (TransformerConfig, "Where it differs from num_layers."),
-        (DecodeConfig, "K; 1 is greedy search."),
-        (DataConfig, "The number of rows is a multiple of this, whatever the mesh."),
-    ):
+    for group in (DecodeConfig, DataConfig, ParallelConfig):
         assert inspect.getdoc(group).splitlines()[0] in out
-        assert words in out
+    for group, field in (("decode", "beams"), ("model", "vocab_size"), ("model", "d_k")):
+        meaning = flags._meanings(type(getattr(Config(), group)))[field]
+        assert meaning in out
 
 
-def test_help_alone_needs_no_config_and_makes_nothing(tmp_path):
+def test_help_needs_no_config_and_writes_nothing(tmp_path):
     finished = run("experiments.train", f"--workdir={tmp_path / 'run'}", "-h")
     assert finished.status == 0
     assert "python -m experiments.train --config=" in finished.out
