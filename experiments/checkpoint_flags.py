@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which weights an app uses: the flags of every app that reads a workdir, and what they load."""
+"""Flags that select the weights of a workdir, and the translator that they describe."""
 
 from absl import flags
 from etils import epath
@@ -8,41 +8,41 @@ from transformer import paths
 from transformer.config import Config
 from transformer.translator import Translator
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory that train left.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory of a run of train.")
 AVERAGE = flags.DEFINE_integer(
-    "average", None, "Use the mean of so many checkpoints instead of the best one."
+    "average", None, "Use the mean of this number of checkpoints instead of the best checkpoint."
 )
 AROUND = flags.DEFINE_enum(
     "around",
     "last",
     ["last", "best"],
-    "Which checkpoints --average takes: the last ones, or those about the best.",
+    "Checkpoints that --average uses: the last ones, or the best one and its neighbors.",
 )
 ENSEMBLE = flags.DEFINE_list(
     "ensemble",
     None,
-    "Further workdirs, separated by commas, with the same vocabulary: all models' probabilities "
-    "are averaged.",
+    "Comma-separated workdirs with the same vocabulary; the probabilities of all models are "
+    "averaged.",
 )
 
 
 def directory() -> epath.Path:
-    """The workdir."""
+    """Return the workdir."""
     return paths.reachable(WORKDIR.value)
 
 
 def translator(config: Config) -> Translator:
-    """The model that the flags ask for, or the ensemble of models."""
+    """Load the model or the ensemble that the flags select."""
     return Translator.from_workdir(
         directory(), config, AVERAGE.value, AROUND.value, ENSEMBLE.value or ()
     )
 
 
 def description(config: Config) -> str:
-    """What the flags ask for, in words."""
+    """Describe the selected weights in words."""
     words = f"the best checkpoint by validation {config.training.best_by.upper()}"
     if AVERAGE.value is not None:
-        which = {"last": "the last", "best": "the best and its neighbours, together"}[AROUND.value]
+        which = {"last": "the last", "best": "the best and its neighbors, together"}[AROUND.value]
         words = f"the mean of {which} {AVERAGE.value} checkpoints"
     if ENSEMBLE.value:
         words += f", in an ensemble with {', '.join(ENSEMBLE.value)}"
@@ -50,7 +50,7 @@ def description(config: Config) -> str:
 
 
 def suffix() -> str:
-    """Of the names of evaluations, so that those of other weights have other names."""
+    """Return the suffix of evaluation names that tells the selected weights from the default."""
     name = ""
     if AVERAGE.value is not None:
         name += f"-average{AVERAGE.value}" + "-around_best" * (AROUND.value == "best")

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One training in several processes, on one machine or on many.
+"""Training in several processes, on one machine or many.
 
-Every process runs the same command, holds its own devices and reads its own rows of each batch; all
-of them see one mesh. Process 0 alone writes the logs and prints the result. All must see the same
-workdir.
+Every process runs the same command on its local devices and reads its local rows of each batch; all
+share one mesh and one workdir. Process 0 alone writes logs and prints the result.
 """
 
 import contextlib
@@ -26,23 +25,23 @@ from transformer.errors import InputError
 DISTRIBUTED = flags.DEFINE_boolean(
     "distributed",
     False,
-    "This is one of several processes; a cluster (TPU slice, Slurm, ...) tells it of the others.",
+    "Join the other processes of a cluster that JAX recognizes (TPU slice, Slurm, ...).",
 )
 COORDINATOR = flags.DEFINE_string(
-    "coordinator", None, "HOST:PORT of process 0, where there is no cluster to tell it ..."
+    "coordinator", None, "HOST:PORT of process 0, without such a cluster; needs the next two."
 )
-PROCESSES = flags.DEFINE_integer("processes", None, "... how many processes there are ...")
-PROCESS = flags.DEFINE_integer("process", None, "... and which of them this is, from 0.")
-STARTING_SECONDS = 300
+PROCESSES = flags.DEFINE_integer("processes", None, "Number of processes.")
+PROCESS = flags.DEFINE_integer("process", None, "Index of this process, from 0.")
+START_TIMEOUT_SECONDS = 300
 """How long the processes wait for each other at the start."""
 
 
 @contextlib.contextmanager
 def joined() -> Iterator[None]:
-    """Joins the other processes that the flags tell of; for one process alone, nothing.
+    """Join the other processes that the flags describe, if any.
 
     Raises:
-      InputError: when the flags do not go together, or the others cannot be found.
+      InputError: when the flags are incomplete or the other processes cannot be reached.
     """
     given = [flag.value is not None for flag in (COORDINATOR, PROCESSES, PROCESS)]
     if not (DISTRIBUTED.value or any(given)):
@@ -62,40 +61,38 @@ def joined() -> Iterator[None]:
             coordinator_address=COORDINATOR.value,
             num_processes=PROCESSES.value,
             process_id=PROCESS.value,
-            initialization_timeout=STARTING_SECONDS,
+            initialization_timeout=START_TIMEOUT_SECONDS,
         )
     except (RuntimeError, ValueError) as error:
-        where = f"--coordinator={COORDINATOR.value}" if all(given) else "--distributed"
+        flag = f"--coordinator={COORDINATOR.value}" if all(given) else "--distributed"
         raise InputError(
-            f"{where}: the processes did not find each other ({paths.reason(error)}); start all of "
+            f"{flag}: the processes did not find each other ({paths.reason(error)}); start all of "
             "them with the same command, within five minutes"
         ) from None
-    if jax.default_backend() == "cpu" and jax.process_count() > 1 and jax.local_device_count() > 1:
+    if jax.default_backend() == "cpu" and several() and jax.local_device_count() > 1:
         raise InputError(
-            f"{jax.local_device_count()} simulated devices in each of several processes wait for "
-            "each other for ever; leave JAX_NUM_CPU_DEVICES out, or use one process"
+            f"{jax.local_device_count()} simulated devices in each of several processes deadlock; "
+            "unset JAX_NUM_CPU_DEVICES, or use one process"
         )
     if not is_main():
         for package in ("transformer", "experiments"):
             logging.getLogger(package).setLevel(logging.ERROR)
     try:
-        with _results_alone_on_stdout():
+        with _stdout_for_results_only():
             yield
     except InputError:
         raise
     except (jax.errors.JaxRuntimeError, OSError) as error:
-        _leave(error)
+        _exit_now(error)
     jax.distributed.shutdown()
 
 
-def _leave(error: Exception) -> NoReturn:
-    """Ends this process at once: an orderly end would wait for the others, which are gone, or wait
-    for this one.
-    """
+def _exit_now(error: Exception) -> NoReturn:
+    """End this process at once; an orderly exit would wait for processes that may be gone."""
     print(
-        f"error: process {jax.process_index()} of {jax.process_count()} cannot go on: "
+        f"error: process {jax.process_index()} of {jax.process_count()} cannot continue: "
         f"{paths.reason(error)}. "
-        "Once all of them have ended, run the same commands to go on from the last checkpoint",
+        "When all processes have ended, run the same commands to continue from the last checkpoint",
         file=sys.stderr,
         flush=True,
     )
@@ -103,8 +100,8 @@ def _leave(error: Exception) -> NoReturn:
 
 
 @contextlib.contextmanager
-def _results_alone_on_stdout() -> Iterator[None]:
-    """Sends to standard error what the communication library prints on standard output."""
+def _stdout_for_results_only() -> Iterator[None]:
+    """Redirect to stderr what the communication library prints on stdout."""
     sys.stdout.flush()
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as results:
         os.dup2(2, 1)
@@ -118,51 +115,50 @@ def several() -> bool:
 
 
 def is_main() -> bool:
-    """Whether this is the process that writes and prints."""
+    """Whether this is process 0, which writes and prints."""
     return jax.process_index() == 0
 
 
 @contextlib.contextmanager
-def all_or_none(what: str) -> Iterator[None]:
-    """Either every process does this, or all of them stop: without it one that found its input bad
-    would leave the others waiting for it.
+def all_or_none(action: str) -> Iterator[None]:
+    """Stop all processes if one fails in this block; otherwise the others would wait for it.
 
     Args:
-      what: is done, for the message of those in which it worked.
+      action: what the block does, for the message of the other processes.
     """
-    problem = None
+    error = None
     try:
         yield
-    except (InputError, OSError) as error:
-        problem = error
-    anywhere = processes.first_error(None if problem is None else str(problem), what)
-    if problem is not None:
-        raise problem
-    if anywhere is not None:
-        raise InputError(f"{anywhere}; its own message says why")
+    except (InputError, OSError) as caught:
+        error = caught
+    first = processes.first_error(None if error is None else str(error), action)
+    if error is not None:
+        raise error
+    if first is not None:
+        raise InputError(f"{first}; the message of that process says why")
 
 
 def require_same(what: str, content: bytes) -> None:
-    """Refuses to go on where the content differs between processes."""
+    """Refuse to continue if the content differs between processes."""
     if not several():
         return
     digest = np.frombuffer(hashlib.sha256(content).digest(), np.uint8)
-    everywhere = multihost_utils.process_allgather(digest)
-    if (everywhere != everywhere[0]).any():
+    digests = multihost_utils.process_allgather(digest)
+    if (digests != digests[0]).any():
         raise InputError(
-            f"{what} is not the same in all processes; start them all with the same command, on "
-            "the same files"
+            f"{what} differs between processes; start all of them with the same command, on the "
+            "same files"
         )
 
 
 class Stop:
-    """Whether a signal has asked the training to stop: after the same step in every process."""
+    """Whether a signal asked the training to stop, after the same step in every process."""
 
     def __init__(self):
         self.signal: int | None = None
 
     def after(self, step: int) -> bool:
-        """Whether to stop now; every process asks after every step."""
+        """Whether to stop now; every process calls this after every step."""
         if several() and multihost_utils.reached_preemption_sync_point(step):
             self.signal = self.signal or signal.SIGTERM
             return True
@@ -171,16 +167,16 @@ class Stop:
 
 @contextlib.contextmanager
 def signals() -> Iterator[Stop]:
-    """Turns SIGINT and SIGTERM into a `Stop`; a second one takes its usual course.
+    """Record SIGINT and SIGTERM in a `Stop`; a second signal has its usual effect.
 
-    Among several processes SIGTERM belongs to JAX, which tells all of them of it; a SIGINT is
-    passed on as one.
+    With several processes JAX handles SIGTERM and notifies all of them; a SIGINT is forwarded as
+    one.
     """
-    stop, usual = Stop(), {}
+    stop, previous = Stop(), {}
 
-    def note(number, _frame):
+    def record(number, _frame):
         stop.signal = number
-        signal.signal(number, usual[number])
+        signal.signal(number, previous[number])
         if is_main():
             name = signal.Signals(number).name
             print(f"{name}: saving after this step (again to stop at once)", file=sys.stderr)
@@ -189,9 +185,9 @@ def signals() -> Iterator[Stop]:
             os.kill(os.getpid(), signal.SIGTERM)
 
     for number in (signal.SIGINT,) if several() else (signal.SIGINT, signal.SIGTERM):
-        usual[number] = signal.signal(number, note)
+        previous[number] = signal.signal(number, record)
     try:
         yield stop
     finally:
-        for number, handler in usual.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

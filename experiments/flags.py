@@ -117,13 +117,16 @@ def _parse(arguments: list[str], config_from: str | None) -> list[str]:
         override = _OVERRIDE.match(argument)
         if override and override[1] not in fields:
             raise InputError(unknown_field(override[1], list(fields)))
-        if override and override[1] == "model.family":
-            raise InputError(
-                f"{argument}: the family of a model has fields of its own; choose another config"
-            )
     config, rest = _unset(config, rest)
-    config_flags.DEFINE_config_dict("config", to_config_dict(config), sys_argv=rest)
-    return flags.FLAGS(rest)
+    values = to_config_dict(config)
+    config_flags.DEFINE_config_dict("config", values, sys_argv=rest)
+    others = flags.FLAGS(rest)
+    if values.model.family != config.model.family:
+        raise InputError(
+            f"model.family is {config.model.family!r} here, whose fields are the flags; choose "
+            f"another config for {values.model.family!r}"
+        )
+    return others
 
 
 def _take_flag(arguments: Sequence[str], name: str) -> tuple[str, list[str]]:

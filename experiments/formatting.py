@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How reports show figures: aligned columns, sizes of memory, durations."""
+"""Text of tables, memory sizes and durations."""
 
 from collections.abc import Sequence
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
-    """Aligned columns, the first to the left."""
+    """Print aligned columns, the first one to the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for first, *others in rows:
         cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
@@ -13,12 +13,12 @@ def print_table(rows: Sequence[Sequence[str]]) -> None:
 
 
 def byte_size(count: float) -> str:
-    """Of memory, from a number of bytes."""
+    """Format a number of bytes in MiB or GiB."""
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
 def duration(seconds: float) -> str:
-    """In the largest unit of which there are at least two."""
+    """Format a duration in the largest unit of which there are at least two."""
     for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.1f} {unit}"

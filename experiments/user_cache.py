@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user's cache folder: generated corpora, fetched files and compiled programs, which any run
-may share.
-"""
+"""The user's cache directory, shared by all runs: corpora, fetched files and compiled programs."""
 
 import hashlib
 import logging
@@ -19,14 +17,14 @@ from transformer.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-_BLOCK = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 def folder(name: str) -> pathlib.Path:
-    """``attention-transformer/<name>`` in ``$XDG_CACHE_HOME`` or ``~/.cache``; made if missing.
+    """Return ``attention-transformer/<name>`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
 
     Raises:
-      InputError: when it cannot be made.
+      InputError: when the directory cannot be created.
     """
     base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     path = pathlib.Path(base) / "attention-transformer" / name
@@ -34,38 +32,39 @@ def folder(name: str) -> pathlib.Path:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"the cache folder {path} cannot be made: {paths.reason(error)}; set the environment "
-            "variable XDG_CACHE_HOME to a folder in which files can be made"
+            f"the cache folder {path} cannot be created: {paths.reason(error)}; set the "
+            "environment variable XDG_CACHE_HOME to a writable folder"
         ) from None
     return path
 
 
 def fetched(path: str) -> str:
-    """The path of the same file on this machine; one in an object store is copied here once.
+    """Return the local path of a file; a file in an object store is copied once.
 
-    A copy is known by the file's path, size and time of change; a changed file is copied again.
+    The name of the copy depends on the path, size and modification time, so a changed file is
+    copied again.
 
     Raises:
-      InputError: when it cannot be reached, or when there is no room for it.
-      OSError: when it is not there.
+      InputError: when the file cannot be reached or the copy cannot be written.
+      OSError: when the file does not exist.
     """
     if not paths.is_remote(path):
         return path
     home = folder("fetched")
-    copies, this = (hashlib.sha256(key.encode()).hexdigest()[:16] for key in (path, version(path)))
-    copy = home / f"{copies}-{this}"
+    name, edition = (hashlib.sha256(key.encode()).hexdigest()[:16] for key in (path, version(path)))
+    copy = home / f"{name}-{edition}"
     try:
         with file_lock.hold(home, f"waiting for another run that fetches into {home}"):
             if copy.exists():
                 return str(copy)
             print(f"fetching {path} (once, into {home})", file=sys.stderr, flush=True)
-            for older in home.glob(f"{copies}-*"):
+            for older in home.glob(f"{name}-*"):
                 older.unlink()
             partial = copy.with_suffix(".partial")
             with epath.Path(path).open("rb") as source, open(partial, "wb") as target:
-                shutil.copyfileobj(source, target, _BLOCK)
+                shutil.copyfileobj(source, target, _CHUNK_BYTES)
             partial.replace(copy)
-    # Stores have exceptions of their own.
+    # Each object store raises its own exception types.
     except Exception as error:  # noqa: BLE001
         raise InputError(
             f"{path} could not be fetched into {home}: {paths.reason(error)}"
@@ -74,10 +73,10 @@ def fetched(path: str) -> str:
 
 
 def version(path: str) -> str:
-    """What changes when a file in an object store does.
+    """Return a text that changes when a file in an object store changes.
 
     Raises:
-      OSError: when it is not there.
+      OSError: when the file does not exist.
     """
     remote = paths.reachable(path)
     found = remote.stat()
@@ -85,8 +84,8 @@ def version(path: str) -> str:
         raise IsADirectoryError
     if found.mtime:
         return f"{found.length} {found.mtime}"
-    # Some stores tell the time under a name that epath does not know; fsspec, which serves them,
-    # has a key of all that they tell.
+    # Some stores report the time under a name that epath does not know. fsspec, which serves them,
+    # hashes everything that they report.
     import fsspec
 
     system, inside = fsspec.core.url_to_fs(path)
@@ -94,7 +93,7 @@ def version(path: str) -> str:
 
 
 def keep_compiled_programs() -> None:
-    """Lets a second start find what the first compiled; a cache given to JAX already stays."""
+    """Let later runs reuse compiled programs, unless JAX has a compilation cache already."""
     if jax.config.jax_compilation_cache_dir is not None:
         return
     try:

@@ -55,7 +55,7 @@ def open_for_training(workdir: epath.Path, config: Config) -> Iterator[Config]:
             except OSError as error:
                 raise InputError(
                     f"--workdir={workdir} cannot be written: {paths.reason(error)}; name a "
-                    "directory in which files can be made"
+                    "writable directory"
                 ) from None
         yield resume_config(config, workdir)
 

@@ -143,5 +143,5 @@ def test_a_process_that_is_killed_ends_the_other_at_once_with_one_message(
     processes[1].kill()
     left, _ = ended(processes)
     assert (left.status, left.out) == (1, "")
-    assert "error: process 0 of 2 cannot go on" in left.err
+    assert "error: process 0 of 2 cannot continue" in left.err
     assert "Traceback" not in left.err

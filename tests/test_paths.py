@@ -30,7 +30,7 @@ STORES = pathlib.Path(__file__).parent / "stores"
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """The folder whose content is in the store, as gs:// and as s3://; it begins with a bucket."""
+    """A local folder that serves as gs:// and s3://, with one bucket."""
     monkeypatch.syspath_prepend(STORES)
     import gcsfs
     import s3fs
@@ -48,28 +48,28 @@ def store(tmp_path, monkeypatch):
 
 @pytest.fixture
 def remote(store):
-    """A workdir in the store, and where its files are in truth."""
+    """A workdir in the store, and the local folder with its files."""
     return paths.reachable("gs://bucket/run"), store / "bucket" / "run"
 
 
 # Paths.
 
 
-def test_a_path_in_a_store_keeps_both_its_slashes(remote):
+def test_a_path_in_a_store_keeps_both_slashes(remote):
     workdir, _ = remote
     assert str(workdir / "checkpoints" / "3") == "gs://bucket/run/checkpoints/3"
     assert paths.is_remote(workdir) and paths.is_remote("s3://bucket")
-    assert not paths.is_remote(pathlib.Path("gs://bucket")), "pathlib has lost one by now"
+    assert not paths.is_remote(pathlib.Path("gs://bucket")), "pathlib has dropped one"
     assert str(paths.reachable("runs/de")) == "runs/de"
 
 
-def test_a_path_from_the_root_is_one_in_a_store_too(remote, tmp_path, monkeypatch):
+def test_absolute_paths_of_both_kinds(remote, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert str(paths.absolute("runs/de")) == f"{tmp_path}/runs/de"
     assert str(paths.absolute("gs://bucket/run")) == "gs://bucket/run"
 
 
-def test_a_directory_that_is_not_there_has_nothing_in_it(remote):
+def test_a_missing_directory_has_no_children(remote):
     directory, files = remote
     assert paths.children(directory) == []
     (files / "b").mkdir(parents=True)
@@ -81,8 +81,8 @@ def test_a_directory_that_is_not_there_has_nothing_in_it(remote):
     ]
 
 
-def test_a_path_that_has_lost_a_slash_is_not_taken_for_a_local_one():
-    with pytest.raises(InputError, match="gs:/bucket/run has one slash in place of two"):
+def test_a_path_with_a_lost_slash_is_refused():
+    with pytest.raises(InputError, match="gs:/bucket/run has one slash instead of two"):
         paths.reachable(pathlib.Path("gs://bucket/run"))
 
 
@@ -92,7 +92,7 @@ def test_an_unknown_scheme_is_refused_with_the_known_ones(path):
         paths.reachable(path)
 
 
-def test_the_package_that_a_scheme_needs_is_named(monkeypatch):
+def test_a_missing_package_for_a_scheme_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "adlfs", None)
     with pytest.raises(InputError, match="az:// needs the package adlfs.*pip install adlfs"):
         paths.reachable("az://bucket/run")
@@ -107,7 +107,7 @@ def test_a_store_that_does_not_answer_is_one_message(remote, monkeypatch):
         load_config("gs://bucket/run")
 
 
-def test_what_is_mapped_into_memory_must_be_on_this_machine():
+def test_files_mapped_into_memory_must_be_local():
     assert paths.local("tokens", "data.token_cache") == "tokens"
     with pytest.raises(InputError, match="data.token_cache is gs://b/tokens.*name a local folder"):
         paths.local("gs://b/tokens", "data.token_cache")
@@ -117,7 +117,7 @@ def test_what_is_mapped_into_memory_must_be_on_this_machine():
 
 
 @pytest.mark.parametrize("scheme", ["gs", "s3"])
-def test_text_in_a_store_is_read_like_text_here(store, scheme):
+def test_remote_text_is_read_like_local_text(store, scheme):
     (store / "bucket" / "a.en").write_bytes(b"one\r\ntwo\n")
     (store / "bucket" / "a.de.gz").write_bytes(gzip.compress("eins\nzw\u2028ei\n".encode()))
     files = [f"{scheme}://bucket/a.en", f"{scheme}://bucket/a.de.gz"]
@@ -145,7 +145,7 @@ def test_a_file_is_fetched_once_and_again_when_it_has_changed(store, capfd, sche
     assert len([p for p in user_cache.folder("fetched").iterdir() if p.name != ".lock"]) == 1
 
 
-def test_what_is_wrong_with_a_file_in_a_store_is_told_by_its_path_there(store):
+def test_errors_in_a_remote_file_name_its_remote_path(store):
     (store / "bucket" / "latin").write_bytes(b"a\nsch\xf6n\n")
     with pytest.raises(InputError, match="^gs://bucket/latin:2: byte 0xf6"):
         read_lines("gs://bucket/latin")
@@ -155,7 +155,7 @@ def test_what_is_wrong_with_a_file_in_a_store_is_told_by_its_path_there(store):
         read_lines("gs://bucket")
 
 
-def test_a_fetch_that_breaks_off_leaves_nothing_to_be_taken_for_the_file(store, monkeypatch):
+def test_an_interrupted_fetch_leaves_no_copy(store, monkeypatch):
     (store / "bucket" / "text").write_text("one\ntwo\n")
 
     def broken(source, target, _):
@@ -193,7 +193,7 @@ def test_a_workdir_in_a_store_refuses_another_config(remote):
 # Metrics.
 
 
-def test_the_log_of_a_workdir_in_a_store_is_there_with_each_validation(remote):
+def test_the_log_of_a_remote_workdir_is_copied_with_each_validation(remote):
     directory, files = remote
     with logs.MetricsLog(directory, 0, tensorboard=True) as log:
         log.write(1, "train", {"loss": 2.0})
@@ -218,15 +218,15 @@ def test_the_log_of_a_workdir_in_a_store_is_there_with_each_validation(remote):
     assert found == [(1, "train/loss", 2), (1, "validation/nll", 3), (2, "train/loss", 1)]
 
 
-def test_it_is_there_after_a_while_without_a_validation_too(remote, monkeypatch):
-    monkeypatch.setattr(logs.MetricsLog, "COPIED_EVERY", 0.0)
+def test_the_log_of_a_remote_workdir_is_copied_at_intervals(remote, monkeypatch):
+    monkeypatch.setattr(logs.MetricsLog, "COPY_INTERVAL_SECONDS", 0.0)
     directory, files = remote
     with logs.MetricsLog(directory, 0, tensorboard=False) as log:
         log.write(1, "train", {"loss": 2.0})
         assert len(lines_of(files / "metrics.jsonl")) == 1
 
 
-def test_a_store_that_is_away_for_a_moment_does_not_stop_a_training(remote, monkeypatch, caplog):
+def test_a_store_that_is_briefly_unavailable_does_not_stop_a_training(remote, monkeypatch, caplog):
     directory, files = remote
 
     def unreachable(*_, **__):
@@ -240,7 +240,7 @@ def test_a_store_that_is_away_for_a_moment_does_not_stop_a_training(remote, monk
     assert len(lines_of(files / "metrics.jsonl")) == 1
 
 
-def test_of_several_processes_one_logs_and_shows(tmp_path, capfd):
+def test_only_process_0_logs_and_shows_progress(tmp_path, capfd):
     values = {"loss": 1.0, "tokens_per_second": 1.0, "learning_rate": 1.0, "seconds_left": 1.0}
     with (
         logs.MetricsLog(None, 0, tensorboard=True) as log,
@@ -270,7 +270,7 @@ def test_of_several_processes_one_logs_and_shows(tmp_path, capfd):
     ],
     ids=["workdir", "workdir to read", "input", "output", "page"],
 )
-def test_a_path_that_cannot_be_used_is_one_message_of_every_app(place, command):  # noqa: F811
+def test_every_app_refuses_an_unusable_path_with_one_message(place, command):  # noqa: F811
     program, *arguments = (word.replace("{run}", str(place / "run")) for word in command)
     finished = run(f"experiments.{program}", *arguments)
     assert finished.status == 1
@@ -283,7 +283,7 @@ def test_a_path_that_cannot_be_used_is_one_message_of_every_app(place, command):
 
 @pytest.fixture
 def apps(tmp_path):
-    """Runs an app to which a folder is the store gs://; Orbax's arrays come there by a server."""
+    """Runs an app for which a local folder is gs://; a server receives the arrays of Orbax."""
     (tmp_path / "bucket").mkdir()
     server = subprocess.Popen(
         [sys.executable, STORES / "server.py", tmp_path], stdout=subprocess.PIPE, text=True
@@ -309,7 +309,7 @@ def apps(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_workdir_and_data_in_a_store_serve_a_whole_experiment(apps, tmp_path):
+def test_a_complete_experiment_runs_in_an_object_store(apps, tmp_path):
     (tmp_path / "bucket" / "words").write_text("a b c d\nd c b\na a\nb d\n" * 5)
 
     def finished(name, *arguments):

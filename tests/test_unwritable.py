@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file or a folder that cannot be written, or is gone, is told in one message."""
+"""A file or folder that cannot be written or does not exist results in one message."""
 
 import contextlib
 import os
@@ -16,8 +16,8 @@ from transformer.errors import InputError
 
 
 @contextlib.contextmanager
-def files_of_at_most(size):
-    """Every write beyond so many bytes of a file fails, as on a disk that is full."""
+def file_size_limit(size):
+    """Writes beyond this size of a file fail, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -32,19 +32,19 @@ def test_metrics_on_a_full_disk_are_one_message(tmp_path, tensorboard):
     with (
         pytest.raises(InputError) as raised,
         logs.MetricsLog(directory, 0, tensorboard) as log,
-        files_of_at_most(100),
+        file_size_limit(100),
     ):
         for step in range(9):
             log.write(step, "train", {"loss": 1.0})
     assert f"metrics cannot be written to {tmp_path}" in str(raised.value)
-    assert "make room there" in str(raised.value)
-    # The line that was cut is dropped, and the next start goes on.
+    assert "free space there" in str(raised.value)
+    # The truncated line is dropped, and the next start continues.
     with logs.MetricsLog(directory, 9, tensorboard) as log:
         log.write(9, "train", {"loss": 1.0})
     assert lines_of(tmp_path / "metrics.jsonl")[-1]["step"] == 9
 
 
-def test_a_start_on_a_full_disk_leaves_the_old_metrics(tmp_path):
+def test_a_start_on_a_full_disk_keeps_the_old_metrics(tmp_path):
     old = b'{"step": 1, "split": "train"}\n'
     (tmp_path / "metrics.jsonl").write_bytes(old)
     (tmp_path / "metrics.jsonl.partial").symlink_to("/dev/full")
@@ -54,32 +54,34 @@ def test_a_start_on_a_full_disk_leaves_the_old_metrics(tmp_path):
     assert os.listdir(tmp_path) == ["metrics.jsonl"]
 
 
-def test_a_cache_folder_that_cannot_be_made_is_named_with_the_remedy(tmp_path, monkeypatch, caplog):
+def test_a_cache_folder_that_cannot_be_created_is_named_with_the_remedy(
+    tmp_path, monkeypatch, caplog
+):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(InputError, match="file/attention.*Not a directory; .* XDG_CACHE_HOME"):
         user_cache.folder("tokens")
-    # Programs can be compiled again; a run does not need them kept.
+    # A run does not need the cache of compiled programs.
     unset = types.SimpleNamespace(jax_compilation_cache_dir=None, update=pytest.fail)
     monkeypatch.setattr(user_cache, "jax", types.SimpleNamespace(config=unset))
     user_cache.keep_compiled_programs()
     assert "compiled programs are not kept" in caplog.text
 
 
-def test_a_workdir_that_cannot_be_made_is_one_message(place):  # noqa: F811
+def test_a_workdir_that_cannot_be_created_is_one_message(place):  # noqa: F811
     finished = run("experiments.train", f"--workdir={place}/words/run", *training(place))
     assert finished.status == 1
-    message = f"error: --workdir={place}/words/run cannot be written: Not a directory; name a dir"
+    message = f"error: --workdir={place}/words/run cannot be written: Not a directory; name a wri"
     assert message in finished.err
     assert "Traceback" not in finished.err
 
 
-def test_a_data_file_that_vanished_before_a_restart_harms_nothing(place, here):  # noqa: F811
+def test_a_missing_data_file_at_a_restart_changes_nothing(place, here):  # noqa: F811
     before = contents(here)
     (place / "words").rename(place / "away")
     try:
-        go_on = f"--workdir={here / 'run'}", *training(place, training__steps=3)
-        restarted = run("experiments.train", *go_on)
+        flags = f"--workdir={here / 'run'}", *training(place, training__steps=3)
+        restarted = run("experiments.train", *flags)
     finally:
         (place / "away").rename(place / "words")
     assert restarted.status == 1

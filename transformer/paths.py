@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paths on this machine and in object stores, as `etils.epath` knows them.
+"""Local paths and paths in object stores, with `etils.epath`.
 
-A path that begins with a scheme, such as ``gs://bucket/run``, must never become a `pathlib.Path`,
-which makes ``gs:/bucket/run`` of it.
+A path with a scheme, such as ``gs://bucket/run``, must never become a `pathlib.Path`, which turns
+it into ``gs:/bucket/run``.
 """
 
 import contextlib
@@ -15,75 +15,79 @@ from etils import epath
 from transformer.errors import InputError
 
 _PACKAGES = {"gs": "gcsfs", "s3": "s3fs", "az": "adlfs", "hf": "huggingface_hub"}
-"""Which package serves a scheme."""
+"""The package that serves each scheme."""
 
 
 def is_remote(path: epath.PathLike) -> bool:
-    """Whether a path begins with a scheme."""
+    """Whether a path has a scheme."""
     return "://" in os.fspath(path)
 
 
 def reachable(path: epath.PathLike) -> epath.Path:
-    """The path; one in an object store is asked for once, to know that the store answers.
+    """Return the path after checking that its object store, if any, answers.
 
     Raises:
-      InputError: when the scheme is unknown, when the package that serves it is not installed, or
-        when the store does not answer.
+      InputError: when the scheme is unknown, the package that serves it is not installed, or the
+        store does not answer.
     """
-    scheme, found, _ = os.fspath(path).partition(":/")
-    if found and scheme in _PACKAGES and not is_remote(path):
-        raise InputError(
-            f"{path} has one slash in place of two, as pathlib leaves it; give a string"
-        )
+    scheme, separator, _ = os.fspath(path).partition(":/")
     if not is_remote(path):
+        if separator and scheme in _PACKAGES:
+            raise InputError(
+                f"{path} has one slash instead of two, as pathlib leaves it; give a string"
+            )
         return epath.Path(path)
     try:
-        found = epath.Path(path)
+        remote = epath.Path(path)
     except KeyError:
         known = ", ".join(f"{name}://" for name in _PACKAGES)
         raise InputError(
-            f"{path}: the scheme {scheme}:// is unknown; give a path on this machine without a "
-            f"scheme, or one that begins with {known}"
+            f"{path}: the scheme {scheme}:// is unknown; give a local path, or one that begins "
+            f"with {known}"
         ) from None
     package = _PACKAGES.get(scheme, scheme)
     try:
-        with _without_log(package):
-            found.exists()
+        with _log_level(package, logging.CRITICAL):
+            remote.exists()
     except ImportError:
         raise InputError(
             f"{path}: {scheme}:// needs the package {package}, which is not installed; install it "
             f"with: pip install {package}"
         ) from None
-    # Each store has exceptions of its own for a name, a network or a permission that is not right.
+    # Each object store raises its own exception types.
     except Exception as error:  # noqa: BLE001
         raise InputError(
             f"{path} cannot be reached: {reason(error)}; check the name, the network and the "
-            "permission to use it"
+            "permissions"
         ) from None
-    return found
+    return remote
 
 
 def absolute(path: epath.PathLike) -> epath.Path:
-    """The path from the root. `epath.Path.resolve` takes one with a scheme for a relative one."""
-    found = epath.Path(path)
-    return found if is_remote(path) else found.resolve()
+    """Return the absolute path; `epath.Path.resolve` treats paths with a scheme as relative."""
+    path = epath.Path(path)
+    return path if is_remote(path) else path.resolve()
 
 
 def children(directory: epath.Path) -> list[epath.Path]:
-    """What is in a directory. One in an object store is there only when something is in it."""
+    """List a directory in order; empty if it does not exist, as in a store without its objects."""
     return sorted(directory.iterdir()) if directory.is_dir() else []
 
 
 def local(path: epath.PathLike, name: str) -> str:
-    """The path, which must be on this machine; `name` says in the error what it is of.
+    """Return the path, which must be local.
+
+    Args:
+      path: any path.
+      name: of the field or argument, for the error.
 
     Raises:
-      InputError: when it is not.
+      InputError: when the path is in an object store.
     """
     if is_remote(path):
         raise InputError(
-            f"{name} is {path}, but must be on this machine, because its files are mapped into "
-            "memory; name a local folder"
+            f"{name} is {path}, but must be local, because its files are mapped into memory; name "
+            "a local folder"
         )
     return os.fspath(path)
 
@@ -104,22 +108,22 @@ def write_atomic(path: epath.Path, data: bytes) -> None:
 
 
 def reason(error: Exception) -> str:
-    """What an exception of a file system or a store says, in one line and without its number."""
+    """Return the message of a file system or object store in one line, without error number."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    # The message of a store is often the path alone.
+    # The message of an object store is often the path alone.
     if isinstance(error, FileNotFoundError):
         return "no such file"
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 @contextlib.contextmanager
-def _without_log(package: str) -> Iterator[None]:
-    """Keeps a package from logging the traceback of what it raises."""
-    log = logging.getLogger(package)
-    before = log.level
-    log.setLevel(logging.CRITICAL)
+def _log_level(package: str, level: int) -> Iterator[None]:
+    """Set the log level of a package that logs the tracebacks of the exceptions it raises."""
+    logger = logging.getLogger(package)
+    previous = logger.level
+    logger.setLevel(level)
     try:
         yield
     finally:
-        log.setLevel(before)
+        logger.setLevel(previous)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Libraries are imported when they are needed, so that ``import`` and ``--help`` are quick."""
+
+import subprocess
+import sys
+
+import pytest
+from apps import REPOSITORY, environment
+
+PROGRAM = """
+import contextlib, io, runpy, sys
+{statements}
+print(*sorted({{name.partition(".")[0] for name in sys.modules}}))
+"""
+
+HELP = """
+sys.argv = ["app", "--help"]
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    runpy.run_module("experiments.{app}", run_name="__main__")
+"""
+
+
+def loaded(statements):
+    """The top-level modules that a fresh interpreter has loaded after these statements."""
+    finished = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(statements=statements)],
+        cwd=REPOSITORY,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return set(finished.stdout.split())
+
+
+def test_import_transformer_loads_no_library():
+    libraries = {"jax", "flax", "optax", "orbax", "tensorstore", "numpy", "matplotlib"}
+    assert not loaded("import transformer") & (libraries | {"sentencepiece", "sacrebleu"})
+
+
+def test_the_public_names_are_loaded_when_they_are_used():
+    import transformer
+
+    assert "jax" in loaded("import transformer; transformer.build")
+    assert set(transformer.__all__) <= set(dir(transformer))
+    assert all(getattr(transformer, name) for name in transformer.__all__)
+    with pytest.raises(AttributeError, match="'transformer' has no attribute 'Transformer'"):
+        transformer.Transformer  # noqa: B018
+
+
+@pytest.mark.parametrize("app", ["train", "translate", "look"])
+def test_help_loads_no_library_that_only_running_needs(app):
+    unneeded = {"matplotlib", "sacrebleu", "sentencepiece", "tensorboard", "tensorflow", "torch"}
+    if app != "train":
+        unneeded |= {"grain", "tensorflow_datasets"}
+    found = loaded(HELP.format(app=app))
+    assert "experiments" in found
+    assert not found & unneeded
