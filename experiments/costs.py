@@ -18,7 +18,8 @@ from experiments.pipeline.batching import Batches
 from experiments.pipeline.token_corpus import TokenCorpus, TokenSequences
 from transformer import sharding
 from transformer.arrays import UNK_ID
-from transformer.config import Config, TransformerConfig
+from transformer.config import Config
+from transformer.models.base import Model
 from transformer.text.tokenizer import Tokenizer
 
 Lengths = np.ndarray
@@ -33,46 +34,16 @@ TIMING_SECONDS = 25
 """Time limit for `time_steps`, all shapes together."""
 
 
-def forward_flops(model: TransformerConfig, source: int, target: int) -> int:
-    """FLOPs of the matmuls of one forward pass over one example.
-
-    A matmul `[m, k] x [k, n]` counts as 2 m k n. With lengths S and T (padding included) and N
-    heads of sizes d_k and d_v:
-
-    - attention of t queries over s keys: projections 2 D N (t + s)(d_k + d_v), scores and weighted
-      sum 2 t s N (d_k + d_v), masked scores included;
-    - feed-forward network: 4 t D F;
-    - logits: 2 T D V.
-
-    Softmax, layer norms, embedding look-ups and the optimizer are not counted.
-    """
-    width = model.d_model
-
-    def attention(side: str, queries: int, keys: int) -> int:
-        heads, (d_k, d_v) = model.heads(side), model.head_widths(side)
-        projections = 2 * width * heads * (queries + keys) * (d_k + d_v)
-        return projections + 2 * queries * keys * heads * (d_k + d_v)
-
-    def feed_forward(positions: int) -> int:
-        return 4 * positions * width * model.d_ff
-
-    encoder = attention("encoder", source, source) + feed_forward(source)
-    decoder = attention("decoder", target, target) + attention("decoder", target, source)
-    decoder += feed_forward(target)
-    logits = 2 * target * width * model.vocab_size
-    return model.depth("encoder") * encoder + model.depth("decoder") * decoder + logits
-
-
-def step_flops(model: TransformerConfig, rows: int, length: int, forward_passes: int = 1) -> int:
-    """FLOPs of one training step: the backward pass costs twice the forward pass.
+def step_flops(model: Model, rows: int, length: int, forward_passes: int = 1) -> int:
+    """FLOPs of the matmuls of one training step: the backward pass costs twice the forward pass.
 
     Args:
-      model: sizes of the model.
+      model: of any family.
       rows: batch size.
       length: source and target length.
       forward_passes: forward passes per batch; two with R-Drop.
     """
-    return 3 * forward_passes * rows * forward_flops(model, length, length)
+    return 3 * forward_passes * model.describe().forward_flops(rows, length, length)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +133,7 @@ def compile_step(
         experiment.abstract_state, experiment.abstract_batch(rows, length)
     ).compile()
     config = experiment.config
-    flops = step_flops(config.model, rows, length, 2 if config.training.r_drop else 1)
+    flops = step_flops(experiment.model, rows, length, 2 if config.training.r_drop else 1)
     xla_flops = float(program.cost_analysis().get("flops", 0.0))
     return program, StepCost(rows, length, batches, flops, xla_flops, memory_usage(program))
 

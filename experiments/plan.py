@@ -146,7 +146,8 @@ def make_plan(experiment: compose.Experiment, utilization: float, *, all_shapes:
     """Compile the step for all batch shapes, or the one with the most FLOPs; return the figures."""
     config = experiment.config
     shapes = sorted(
-        experiment.data.train.shapes(), key=lambda shape: -costs.step_flops(config.model, *shape)
+        experiment.data.train.shapes(),
+        key=lambda shape: -costs.step_flops(experiment.model, *shape),
     )
     return {
         "mesh": dict(experiment.mesh.shape),

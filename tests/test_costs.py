@@ -34,18 +34,19 @@ def test_the_base_model_by_hand():
     encoder = 6 * (8 * 262_144 + 4 * 512 * 25 + 4_194_304)
     decoder = 6 * (16 * 262_144 + 8 * 512 * 25 + 4_194_304)
     assert encoder + decoder + 37_888_000 == 126_889_984
-    assert costs.forward_flops(TransformerConfig(), 25, 25) == 25 * 126_889_984
+    flops = base.build(TransformerConfig()).describe().forward_flops(1000, 25, 25)
+    assert flops == 1000 * 25 * 126_889_984
 
 
 def test_a_training_step_is_three_forward_passes_of_every_row_and_r_drop_twice_that():
-    model = TransformerConfig()
-    one = costs.forward_flops(model, 25, 25)
-    assert costs.step_flops(model, 1000, 25) == 3000 * one
-    assert costs.step_flops(model, 1000, 25, forward_passes=2) == 6000 * one
+    model = base.build(TransformerConfig())
+    forward = model.describe().forward_flops(1000, 25, 25)
+    assert costs.step_flops(model, 1000, 25) == 3 * forward
+    assert costs.step_flops(model, 1000, 25, forward_passes=2) == 6 * forward
 
 
 def test_training_the_papers_base_model_takes_about_1e18_flops_but_the_paper_counts_gpu_time():
-    assert 0.9e18 < 100_000 * costs.step_flops(TransformerConfig(), 1000, 25) < 1e18
+    assert 0.9e18 < 100_000 * costs.step_flops(base.build(TransformerConfig()), 1000, 25) < 1e18
     # Paper 5.2 and 6.1: 12 hours and 3.5 days on 8 P100 of 9.5 TFLOPS.
     for name, hours in {"base": 12, "big": 3.5 * 24}.items():
         gpu_flops = 8 * 9.5e12 * hours * 3600
@@ -82,7 +83,7 @@ def test_the_formula_counts_the_matmuls_of_the_traced_model(sizes):
     source, target = jnp.ones((3, 7), jnp.int32), jnp.ones((3, 9), jnp.int32)
     params = jax.eval_shape(lambda: module.init(jax.random.key(0), source, target)["params"])
     traced = jax.make_jaxpr(lambda p: module.apply({"params": p}, source, target)[0])(params)
-    assert matmul_flops(traced.jaxpr) == 3 * costs.forward_flops(model, 7, 9)
+    assert matmul_flops(traced.jaxpr) == module.describe().forward_flops(3, 7, 9)
 
 
 def test_batches_are_counted_by_shape(experiment):
@@ -109,7 +110,7 @@ def test_memory_and_flops_of_a_shape_are_xlas(experiment, compiled):
     floor = 4 * (3 * sum(leaf.size for leaf in leaves) + 2 * 16 * 4)
     assert floor <= memory.argument_bytes < floor + 100
     assert memory.output_bytes < floor / 10, "the new state reuses the memory of the old one"
-    assert cost.flops == costs.step_flops(experiment.config.model, 16, 4)
+    assert cost.flops == costs.step_flops(experiment.model, 16, 4)
     assert cost.xla_flops > cost.flops, "XLA counts more than the matmuls"
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two programs measured in turns, so that what slows the machine down slows both down.
+"""Measure two programs in alternating turns, so that what slows the machine down affects both.
 
-Each runs in a process of its own (`program`) and gives one timed sample when it is asked; the other
-one waits. A sample under too much other load is taken again, as long as the time allows.
+Each program runs in a separate process (`worker`) and takes one sample when asked, while the other
+one waits. Rounds under load from other processes are repeated as long as time allows.
 """
 
 import contextlib
@@ -15,36 +15,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
-from experiments.benchmarks.work import Work
+from experiments.benchmarks.workloads import Workload
 from transformer.errors import InputError
 
 PROGRAMS = "experiments.benchmarks.programs"
 PAUSE_SECONDS = 0.3
-"""Between two samples; the threads of some libraries look for more work for a while."""
+"""Pause between two samples; idle threads of some libraries spin for a while."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """What a program measured once."""
+    """One measurement of a program."""
 
     seconds: float
-    other_load: float | None
-    """Cores that other processes kept busy meanwhile; None where that cannot be told."""
+    other_load: float | None = None
+    """Cores kept busy by other processes; None if unknown."""
     peak_mib: int = 0
-    """Peak resident memory of the process until then."""
-
-    def quiet(self, limit: float) -> bool:
-        """Whether other processes kept no more than so many cores busy."""
-        return self.other_load is None or self.other_load <= limit
-
-
-class Sampled(Protocol):
-    """What can be asked for samples."""
-
-    def sample(self) -> Sample:
-        """Measures once."""
+    """Peak resident memory of the process so far."""
 
 
 class Unavailable(Exception):
@@ -53,51 +42,60 @@ class Unavailable(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A program that is measured, and how."""
+    """A program to measure."""
 
     name: str
-    place: str
-    """MODULE.FUNCTION, which gives a `program.Program`."""
+    function: str
+    """MODULE.FUNCTION that returns a `worker.Program`."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Arguments of the function besides the workload."""
     keep_pages: bool = False
-    """With this program's allocator settings (`experiments.allocator`)."""
+    """Run with this project's allocator settings (`experiments.allocator`)."""
+    checkout: str | None = None
+    """Path of another checkout of this project to run from."""
 
-    def start(self, work: Work) -> "Process":
-        """Waits until the program is ready.
+
+class Worker:
+    """Process of a subject; a context manager."""
+
+    def __init__(self, subject: Subject, workload: Workload):
+        """Start the process and wait until the program is ready.
 
         Raises:
-          Unavailable: when a library that it needs is not there, or it fails.
+          Unavailable: if a library is missing or the program fails.
         """
-        return Process(self, work)
-
-
-class Process:
-    """A process that runs `experiments.benchmarks.program`; used with ``with``."""
-
-    def __init__(self, subject: Subject, work: Work):
         self.subject = subject
-        request = dict(subject.options, work=dataclasses.asdict(work))
+        request = {**subject.options, "workload": dataclasses.asdict(workload)}
         request["keep_pages"] = subject.keep_pages
-        program = "experiments.benchmarks.program"
+        environment = dict(os.environ)
+        if subject.checkout:
+            environment["PYTHONPATH"] = subject.checkout
+        command = [sys.executable, "-m", "experiments.benchmarks.worker", subject.function]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", program, subject.place, json.dumps(request)],
+            [*command, json.dumps(request)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            # Ctrl-C at the terminal is for this program, which then stops its processes.
-            process_group=0,
+            cwd=subject.checkout,
+            env=environment,
+            process_group=0,  # Ctrl-C reaches only this process, which stops its workers
         )
         try:
-            self.about = self._ready()
+            answer = self._answer()
+            if "missing" in answer:
+                raise Unavailable(f"{answer['missing']} is not installed (pip install -e .[bench])")
+            if "failed" in answer:
+                raise Unavailable(answer["failed"])
+            self.about = answer["ready"]
         except BaseException:
             self.stop()
             raise
 
     def sample(self) -> Sample:
-        """Has the program measure once.
+        """Measure once.
 
         Raises:
-          Unavailable: when it has ended.
+          Unavailable: if the process has ended.
         """
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write("\n")
@@ -105,7 +103,7 @@ class Process:
         return Sample(**self._answer())
 
     def stop(self) -> None:
-        """Ends it and what it has started, whatever it does."""
+        """Kill the process and its children."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -115,16 +113,8 @@ class Process:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
-
-    def _ready(self) -> dict[str, Any]:
-        answer = self._answer()
-        if "missing" in answer:
-            raise Unavailable(f"{answer['missing']} is not installed (pip install -e .[bench])")
-        if "failed" in answer:
-            raise Unavailable(answer["failed"])
-        return answer["ready"]
 
     def _answer(self) -> dict[str, Any]:
         line = self._process.stdout.readline()
@@ -140,137 +130,94 @@ class Effort:
 
     rounds: int = 9
     quiet: float = 0.15
-    """The most cores that other processes may keep busy during a sample."""
+    """Cores that other processes may keep busy in a quiet round."""
     budget: float = 90.0
-    """Seconds; loud samples are taken again until then."""
-
-    def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise InputError(f"{self.rounds} rounds asked for; there must be at least 1")
+    """Seconds after which loud rounds are not repeated any more."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Round:
     """One sample of each program, one right after the other."""
 
-    own: Sample
-    other: Sample
-
-    def quiet(self, limit: float) -> bool:
-        """Whether both samples are."""
-        return self.own.quiet(limit) and self.other.quiet(limit)
+    ours: Sample
+    peer: Sample
 
     @property
-    def ratio(self) -> float:
-        """How many times as long the other program takes."""
-        return self.other.seconds / self.own.seconds
+    def speedup(self) -> float:
+        """Time of the peer divided by ours."""
+        return self.peer.seconds / self.ours.seconds
 
     @property
     def load(self) -> float:
-        """The louder sample's."""
-        return max(self.own.other_load or 0.0, self.other.other_load or 0.0)
+        """Load of the louder sample; 0 if unknown."""
+        return max(self.ours.other_load or 0.0, self.peer.other_load or 0.0)
 
 
 def alternate(
-    own: Sampled,
-    other: Sampled,
+    ours: Callable[[], Sample],
+    peer: Callable[[], Sample],
     effort: Effort,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> list[Round]:
-    """Measures both in turns until there are enough quiet rounds.
+    """Measure both in turns until there are enough quiet rounds.
 
-    When the time is spent before, the rounds with the least other load take the missing places.
-    Which of the two is first changes from round to round.
-
-    Args:
-      own: this program.
-      other: what it is compared with.
-      effort: how many rounds, and how long.
-      clock: in seconds; tests give their own.
-      pause: waits so many seconds.
+    Which of the two is first alternates. If the budget is spent before, the rounds with the least
+    load fill the gap.
 
     Returns:
-      as many rounds as asked for, in the order in which they were measured.
+      `effort.rounds` rounds in the order in which they were measured.
     """
     began, rounds = clock(), []
-
-    def missing() -> int:
-        return effort.rounds - sum(one.quiet(effort.quiet) for one in rounds)
-
-    while missing() > 0 and (len(rounds) < effort.rounds or clock() - began < effort.budget):
-        taken = {}
-        order = ("own", own), ("other", other)
-        for name, program in order if len(rounds) % 2 == 0 else reversed(order):
+    while sum(one.load <= effort.quiet for one in rounds) < effort.rounds:
+        if len(rounds) >= effort.rounds and clock() - began >= effort.budget:
+            break
+        samples = {}
+        order = [("ours", ours), ("peer", peer)]
+        for name, sample in order if len(rounds) % 2 == 0 else reversed(order):
             pause(PAUSE_SECONDS)
-            taken[name] = program.sample()
-        rounds.append(Round(**taken))
-    by_load = sorted(range(len(rounds)), key=lambda place: _rank(rounds[place], effort.quiet))
-    return [rounds[place] for place in sorted(by_load[: effort.rounds])]
-
-
-def _rank(one: Round, limit: float) -> float:
-    """Quiet rounds are alike, or the quietest would be picked from among them."""
-    return 0.0 if one.quiet(limit) else one.load
-
-
-@dataclasses.dataclass(frozen=True)
-class Spread:
-    """The median of some figures, and the quartiles below and above it."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, figures: Sequence[float]) -> Self:
-        """Of at least one figure; quartiles lie between two figures in proportion."""
-        if len(figures) == 1:
-            return cls(figures[0], figures[0], figures[0])
-        low, median, high = statistics.quantiles(figures, n=4, method="inclusive")
-        return cls(median, low, high)
+            samples[name] = sample()
+        rounds.append(Round(**samples))
+    # All quiet rounds rank equal, so that the quietest are not preferred among them.
+    by_load = sorted(range(len(rounds)), key=lambda i: max(rounds[i].load, effort.quiet))
+    return [rounds[index] for index in sorted(by_load[: effort.rounds])]
 
 
 def compare(
-    own: Subject, others: Sequence[Subject], work: Work, effort: Effort, say: Callable[[str], None]
+    ours: Subject,
+    peers: Sequence[Subject],
+    workload: Workload,
+    effort: Effort,
+    log: Callable[[str], None],
 ) -> Iterator[tuple[Subject, dict[str, Any]]]:
-    """Measures this program against each of the others, one after the other.
-
-    Args:
-      own: this program; its process runs on while the others come and go.
-      others: one that cannot be measured here is left out, with a message.
-      work: what all of them do.
-      effort: of each comparison.
-      say: takes a line for the person who waits.
+    """Measure this project against each peer in turn; a peer that is unavailable is skipped.
 
     Yields:
-      each that was measured, and its figures.
+      each measured peer and its figures.
 
     Raises:
-      InputError: when this program itself cannot be measured.
+      InputError: if this project cannot be measured.
     """
-    say(f"preparing {own.name}")
+    log(f"preparing {ours.name}")
     try:
-        with _stopped_by_termination(), own.start(work) as running:
-            for other in others:
-                say(f"measuring {other.name}")
+        with _exit_on_termination(), Worker(ours, workload) as our_worker:
+            for peer in peers:
+                log(f"measuring {peer.name}")
                 try:
-                    with other.start(work) as process:
-                        rounds = alternate(running, process, effort)
+                    with Worker(peer, workload) as worker:
+                        rounds = alternate(our_worker.sample, worker.sample, effort)
                 except Unavailable as reason:
-                    say(f"{other.name} is skipped: {reason}")
+                    log(f"{peer.name} is skipped: {reason}")
                     continue
-                own_about = {f"own_{key}": value for key, value in running.about.items()}
-                yield other, own_about | process.about | figures(rounds, effort)
+                about = {f"peer_{name}": value for name, value in worker.about.items()}
+                yield peer, our_worker.about | about | summarize(rounds, effort)
     except Unavailable as reason:
-        raise InputError(f"{own.name} cannot be measured: {reason}") from None
+        raise InputError(f"{ours.name} cannot be measured: {reason}") from None
 
 
 @contextlib.contextmanager
-def _stopped_by_termination() -> Iterator[None]:
-    """SIGTERM, as `timeout` sends it, ends the measured programs too: they would go on, as load on
-    whatever is measured next.
-    """
+def _exit_on_termination() -> Iterator[None]:
+    """Exit on SIGTERM, so that the workers are stopped and do not load the machine any longer."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         yield
@@ -278,27 +225,26 @@ def _stopped_by_termination() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def figures(rounds: Sequence[Round], effort: Effort) -> dict[str, Any]:
-    """What a comparison comes to: times in milliseconds, ratios of the two samples of a round."""
-    ratio = Spread.of([one.ratio for one in rounds])
-    own, other = (
-        Spread.of([getattr(one, name).seconds * 1e3 for one in rounds]) for name in ("own", "other")
-    )
-    return {
-        "ratio": round(ratio.median, 3),
-        "ratio_quartiles": [round(ratio.low, 3), round(ratio.high, 3)],
-        "own_ms": _digits(own.median),
-        "own_ms_quartiles": [_digits(own.low), _digits(own.high)],
-        "ms": _digits(other.median),
-        "ms_quartiles": [_digits(other.low), _digits(other.high)],
-        "own_peak_mib": max(one.own.peak_mib for one in rounds),
-        "peak_mib": max(one.other.peak_mib for one in rounds),
+def summarize(rounds: Sequence[Round], effort: Effort) -> dict[str, Any]:
+    """Medians and quartiles: milliseconds, and the speedup within each round."""
+    figures: dict[str, Any] = {}
+    for name, values in {
+        "speedup": [one.speedup for one in rounds],
+        "ms": [one.ours.seconds * 1e3 for one in rounds],
+        "peer_ms": [one.peer.seconds * 1e3 for one in rounds],
+    }.items():
+        low, median, high = quartiles(values)
+        figures |= {name: median, f"{name}_quartiles": [low, high]}
+    return figures | {
+        "peak_mib": max(one.ours.peak_mib for one in rounds),
+        "peer_peak_mib": max(one.peer.peak_mib for one in rounds),
         "rounds": len(rounds),
-        "loud_rounds": sum(not one.quiet(effort.quiet) for one in rounds),
+        "loud_rounds": sum(one.load > effort.quiet for one in rounds),
         "other_load": round(statistics.median(one.load for one in rounds), 3),
     }
 
 
-def _digits(value: float) -> float:
-    """Four of them."""
-    return float(f"{value:.4g}")
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Lower quartile, median and upper quartile to four digits, interpolated between values."""
+    three = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+    return tuple(float(f"{value:.4g}") for value in three)

@@ -1,86 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory attention needs as sentences grow, kernel by kernel.
+"""Memory of attention as sentences grow, for each kernel.
 
 python -m experiments.benchmarks.attention_memory --lengths=2048,4096,8192,16384
 
-One attention of 8 heads of width 64 over one sentence is computed forward and backward, each kernel
-and length in a process of its own; the memory is the peak of that process, Python and JAX included.
-A kernel's lengths end with the first that needs more than the limit. Standard output has one JSON
-object a result, standard error a table.
+One attention layer of 8 heads of size 64 is computed forward and backward for one sentence, each
+kernel and length in a separate process. Memory is the peak of that process, Python and JAX
+included. Standard output has one JSON object per result.
 """
 
-import contextlib
 import json
-import sys
-from typing import Any
 
 from absl import flags
 
-from experiments.benchmarks import reporting
-from experiments.benchmarks.alternating import PROGRAMS, Subject, Unavailable
-from experiments.benchmarks.work import Work
+from experiments.benchmarks.alternating import PROGRAMS, Subject, Unavailable, Worker
+from experiments.benchmarks.settings import parse_integers
+from experiments.benchmarks.workloads import Workload
 from experiments.flags import run
-from experiments.formatting import print_table
 from transformer.errors import InputError
 from transformer.nn.attention import KERNELS
 
 _LENGTHS = flags.DEFINE_list("lengths", ["1024", "2048", "4096", "8192", "16384"], "In tokens.")
-_KERNELS = flags.DEFINE_list("kernels", list(KERNELS), "Which of them.")
-_LIMIT = flags.DEFINE_float("limit_gib", 2.0, "Above which no longer sentence is tried.")
+_KERNELS = flags.DEFINE_list("kernels", list(KERNELS), "Attention kernels to measure.")
+_LIMIT = flags.DEFINE_float("limit_gib", 2.0, "Longer sentences are skipped above this memory.")
 
-HEADS, WIDTH = 8, 64
+_WORKLOAD = {"num_layers": 1, "d_model": 512, "num_heads": 8, "d_ff": 1, "vocab_size": 5}
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and print."""
+    lengths = sorted(parse_integers("lengths", _LENGTHS.value))
     for kernel in _KERNELS.value:
         if kernel not in KERNELS:
-            raise InputError(f"--kernels={kernel}: there are {', '.join(KERNELS)}")
-    results = []
+            raise InputError(f"--kernels={kernel}: choose from {', '.join(KERNELS)}")
     for kernel in _KERNELS.value:
-        for length in sorted(reporting.numbers("lengths", _LENGTHS.value)):
-            result = measured(kernel, length)
-            print(json.dumps(result), flush=True)
-            results.append(result)
-            if result["peak_mib"] > _LIMIT.value * 1024:
-                reporting.say(f"{kernel} is above {_LIMIT.value:g} GiB; no longer ones are tried")
+        subject = Subject(kernel, f"{PROGRAMS}.this_project.attention", {"kernel": kernel})
+        for length in lengths:
+            workload = Workload(
+                **_WORKLOAD, batch_size=1, source_length=length, target_length=length
+            )
+            try:
+                with Worker(subject, workload) as worker:
+                    sample = worker.sample()
+            except Unavailable as reason:
+                raise InputError(f"{kernel} at length {length} failed: {reason}") from None
+            result = {"kernel": kernel, "length": length, "seconds": round(sample.seconds, 4)}
+            print(json.dumps(result | {"peak_mib": sample.peak_mib} | worker.about), flush=True)
+            if sample.peak_mib > _LIMIT.value * 1024:
                 break
-    columns = ("kernel", "length", "peak_mib", "seconds")
-    rows = [columns, *([str(one[column]) for column in columns] for one in results)]
-    with contextlib.redirect_stdout(sys.stderr):
-        print_table(rows)
-
-
-def measured(kernel: str, length: int) -> dict[str, Any]:
-    """The peak memory of a process that does nothing else, and the seconds of one pass.
-
-    Raises:
-      InputError: when the process fails.
-    """
-    work = Work(
-        layers=1,
-        d_model=HEADS * WIDTH,
-        heads=HEADS,
-        d_ff=1,
-        vocabulary=5,
-        rows=1,
-        source=length,
-        target=length,
-    )
-    subject = Subject(kernel, f"{PROGRAMS}.own.attention", {"kernel": kernel})
-    try:
-        with subject.start(work) as process:
-            sample = process.sample()
-    except Unavailable as reason:
-        raise InputError(f"{kernel} at length {length} cannot be measured: {reason}") from None
-    return {
-        "benchmark": "attention_memory",
-        "kernel": kernel,
-        "length": length,
-        "peak_mib": sample.peak_mib,
-        "seconds": round(sample.seconds, 4),
-        "version": process.about["version"],
-    }
 
 
 if __name__ == "__main__":

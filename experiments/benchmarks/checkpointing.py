@@ -1,118 +1,98 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a training state takes to save and to restore, and how much saving slows a training.
+"""Time to save and restore a training state, and slowdown of a training run by saving.
 
 python -m experiments.benchmarks.checkpointing --config=experiments/configs/big.py
 
-Of the config's model the state is made whole: parameters and the optimizer's moments, all of them
-random numbers, which no more than trained ones can be compressed. It is saved and restored several
-times, in a temporary folder; what was written is still in the machine's memory when it is read. For
-the slowdown the small model of copy.py is trained with and without saving, in turns. Standard
-output has one JSON object a result, of medians over the turns.
+The state of the config's model has random values, which compress no better than trained ones. It is
+saved and restored in a temporary folder; files are still in the page cache when they are read. The
+slowdown is that of the small model of copy.py, trained with and without saving in alternating
+turns. Standard output has one JSON object per result, with medians over the turns.
 """
 
 import dataclasses
-import functools
 import json
 import pathlib
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
+from experiments import costs
 from experiments.configs import copy
 from experiments.flags import run
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config
-from transformer.models import base
-from transformer.training import optimizers
-from transformer.training import step as training
 from transformer.training.step import Batch, TrainState
 
-TURNS = flags.DEFINE_integer("turns", 3, "Of which the median is taken.", lower_bound=1)
+TURNS = flags.DEFINE_integer("turns", 3, "Turns of each measurement.", lower_bound=1)
 EVERY = flags.DEFINE_integer("every", 100, "Steps between two saves.", lower_bound=1)
-STEPS = flags.DEFINE_integer("steps", 300, "Steps of one turn of training.", lower_bound=1)
-FOLDER = flags.DEFINE_string("folder", None, "Where the temporary folder is made.")
+STEPS = flags.DEFINE_integer("steps", 300, "Training steps of a turn.", lower_bound=1)
+FOLDER = flags.DEFINE_string("folder", None, "Parent of the temporary folder.")
 
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-    """Of saving and restoring one state once."""
+    """Seconds to save and restore a state once, and its size on disk."""
 
     blocked: float
-    """Seconds until `save` returned and the training could go on."""
+    """Until `save` returned and training could continue."""
     finished: float
-    """Seconds until all was written and its digests were taken."""
+    """Until everything was written, with digests."""
     restored: float
-    """Seconds until the digests were verified and all was in memory again."""
-    size: int
-    """Bytes on the disk."""
+    """Until digests were verified and everything was in memory."""
+    num_bytes: int
 
 
 def main(config: Config) -> None:
-    """Measures and prints."""
+    """Measure and print."""
     with tempfile.TemporaryDirectory(dir=FOLDER.value) as name:
         folder = pathlib.Path(name)
-        state = random_state(config)
-        parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-        _say(f"saving and restoring {parameters:,} parameters and their moments")
-        times = [save_and_restore(state, config, folder) for _ in range(TURNS.value)]
-        size = times[0].size
+        abstract = costs.experiment_of_shapes(config).abstract_state
+        state = random_state(abstract)
+        _log("saving and restoring")
+        times = [save_and_restore(state, abstract, config, folder) for _ in range(TURNS.value)]
         del state
-        saved = {
-            "parameters": parameters,
-            "gib": round(size / 2**30, 3),
-            "save_blocks_seconds": _median(one.blocked for one in times),
-            "save_finished_seconds": _median(one.finished for one in times),
-            "restore_seconds": _median(one.restored for one in times),
+        result = {
+            "parameters": sum(leaf.size for leaf in jax.tree.leaves(abstract.params)),
+            "gib": round(times[0].num_bytes / 2**30, 3),
         }
-        print(json.dumps(saved), flush=True)
-        _say(f"training a small model, {TURNS.value} times with and without saving")
-        without, with_saving = slowdown(folder)
-        slowed = {
-            "save_every_steps": EVERY.value,
-            "steps_per_second_without": round(statistics.median(without), 2),
-            "steps_per_second_saving": round(statistics.median(with_saving), 2),
-            "slowdown": round(
-                statistics.median(a / b - 1 for a, b in zip(without, with_saving, strict=True)), 4
-            ),
-        }
-        print(json.dumps(slowed), flush=True)
-    for key, value in (saved | slowed).items():
-        _say(f"{key:>26}  {value:,}")
+        for name in ("blocked", "finished", "restored"):
+            median = statistics.median(getattr(one, name) for one in times)
+            result[f"{name}_seconds"] = round(median, 2)
+        print(json.dumps(result), flush=True)
+        _log("training with and without saving")
+        ratios = [
+            step_seconds(folder, True) / step_seconds(folder, False) for _ in range(TURNS.value)
+        ]
+        slowdown = round(statistics.median(ratios) - 1, 4)
+        print(json.dumps({"save_every_steps": EVERY.value, "slowdown": slowdown}), flush=True)
 
 
-def random_state(config: Config) -> TrainState:
-    """A training state of a config, every floating-point number of it drawn at random."""
-    model = base.build(config.model)
-    optimizer = optimizers.build(config.optimizer, config.model.d_model, config.training.steps)
-    init = functools.partial(
-        training.init_state, model, optimizer, with_average=training.keeps_average(config)
-    )
-    shapes = nn.unbox(jax.eval_shape(init, jax.random.key(0)))
+def random_state(abstract: TrainState) -> TrainState:
+    """Training state with random floating-point numbers, on the default device."""
     generator = np.random.default_rng(0)
 
-    def drawn(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+    def draw(leaf: jax.ShapeDtypeStruct) -> jax.Array:
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            return jax.random.key(0)
+            return jax.device_put(jax.random.key(0), leaf.sharding)
         if jnp.issubdtype(leaf.dtype, jnp.floating):
-            return jnp.asarray(generator.standard_normal(leaf.shape, np.float32))
-        return jnp.zeros(leaf.shape, leaf.dtype)
+            values = generator.standard_normal(leaf.shape, np.float32)
+        else:
+            values = np.zeros(leaf.shape, leaf.dtype)
+        return jax.device_put(values, leaf.sharding)
 
-    return jax.tree.map(drawn, shapes)
+    return jax.tree.map(draw, abstract)
 
 
-def save_and_restore(state: TrainState, config: Config, folder: pathlib.Path) -> Times:
-    """Once, in a folder of its own."""
-    abstract = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), state
-    )
+def save_and_restore(
+    state: TrainState, abstract: TrainState, config: Config, folder: pathlib.Path
+) -> Times:
+    """Save and restore once, in a temporary folder below `folder`."""
     with tempfile.TemporaryDirectory(dir=folder) as name:
         with Checkpoints(name, config.training, writing=True) as checkpoints:
             began = time.perf_counter()
@@ -128,47 +108,30 @@ def save_and_restore(state: TrainState, config: Config, folder: pathlib.Path) ->
     return Times(blocked, finished, restored, size)
 
 
-def slowdown(folder: pathlib.Path) -> tuple[list[float], list[float]]:
-    """Steps a second without saving and with it, of each round."""
-    config = copy.get_config()
-    model = base.build(config.model)
-    optimizer = optimizers.build(config.optimizer, config.model.d_model, config.training.steps)
-    step = jax.jit(
-        functools.partial(training.train_step, model=model, optimizer=optimizer, config=config),
-        donate_argnums=0,
-    )
-    generator = np.random.default_rng(0)
-    shape = (config.data.tokens_per_batch // config.data.max_length, config.data.max_length)
-    tokens = generator.integers(4, config.model.vocab_size, (2, *shape), np.int32)
-    batch = Batch(*map(jnp.asarray, tokens))
-    state, _ = step(random_state(config), batch)
-
-    def trained(state: TrainState, save: Callable[[TrainState], None]) -> TrainState:
-        for _ in range(STEPS.value):
-            state, _ = step(state, batch)
-            if int(state.step) % EVERY.value == 0:
-                save(state)
-        return jax.block_until_ready(state)
-
-    without, with_saving = [], []
-    with Checkpoints(folder, config.training, writing=True) as checkpoints:
-        for _ in range(TURNS.value):
-            for rates, save in (
-                (without, lambda state: None),
-                (with_saving, lambda state: checkpoints.save(state, {})),
-            ):
-                began = time.perf_counter()
-                state = trained(state, save)
-                checkpoints.finish()
-                rates.append(STEPS.value / (time.perf_counter() - began))
-    return without, with_saving
+def step_seconds(folder: pathlib.Path, saving: bool) -> float:
+    """Mean seconds of a training step of the small model of copy.py."""
+    experiment = costs.experiment_of_shapes(copy.get_config())
+    [(rows, length)] = experiment.data.train.shapes()[-1:]
+    vocab_size = experiment.config.model.vocab_size
+    tokens = np.random.default_rng(0).integers(4, vocab_size, (2, rows, length), np.int32)
+    batch = experiment.on_mesh(Batch(*tokens))
+    state, _ = experiment.train_step(experiment.init_state(), batch)
+    with (
+        tempfile.TemporaryDirectory(dir=folder) as name,
+        Checkpoints(name, experiment.config.training, writing=True) as checkpoints,
+    ):
+        jax.block_until_ready(state)
+        began = time.perf_counter()
+        for step in range(1, STEPS.value + 1):
+            state, _ = experiment.train_step(state, batch)
+            if saving and step % EVERY.value == 0:
+                checkpoints.save(state, {})
+        jax.block_until_ready(state)
+        checkpoints.finish()
+        return (time.perf_counter() - began) / STEPS.value
 
 
-def _median(values) -> float:
-    return round(statistics.median(values), 2)
-
-
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

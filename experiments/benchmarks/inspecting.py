@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long it takes to look inside a model: heads removed, sites patched, words attributed.
+"""Speed of interpretability tools: head ablation, activation patching, attribution.
 
 python -m experiments.benchmarks.inspecting --config=experiments/configs/pronouns.py
 
-Of the config's model with fresh parameters, on random tokens: what is measured does not depend on
-either. Each measure is computed once, which includes compilation, and then several times. The last
-line on standard output is one JSON object, in seconds.
+Uses the config's model with fresh parameters on random tokens, on which the time does not depend.
+Each tool runs once, which includes compilation, and then several times. The last line on standard
+output is one JSON object, in seconds.
 """
 
 import json
@@ -24,27 +24,27 @@ from transformer.config import Config, TransformerConfig
 from transformer.inspection import ablation, alignment, attribution, patching, readout
 
 SENTENCES = flags.DEFINE_integer(
-    "sentences", 256, "Whose loss is computed without each head.", lower_bound=1
+    "sentences", 256, "Sentences whose loss is computed without each head.", lower_bound=1
 )
 LENGTH = flags.DEFINE_integer("length", 20, "Tokens of every sentence.", lower_bound=3)
-REPEATS = flags.DEFINE_integer("repeats", 5, "Of which the median is taken.", lower_bound=1)
+REPEATS = flags.DEFINE_integer("repeats", 5, "Repetitions after the first run.", lower_bound=1)
 
 
 def main(config: Config) -> None:
-    """Measures and prints."""
+    """Measure and print."""
     params = alignment.untrained_params(config.model)
     result: dict[str, object] = {"sentences": SENTENCES.value, "length": LENGTH.value}
-    for name, measure in measures(params, config.model, SENTENCES.value, LENGTH.value).items():
-        first, *later = (seconds(measure) for _ in range(1 + REPEATS.value))
+    for name, tool in tools(params, config.model, SENTENCES.value, LENGTH.value).items():
+        first, *later = (seconds_of(tool) for _ in range(1 + REPEATS.value))
         result[name] = {"first": round(first, 3), "median": round(statistics.median(later), 4)}
         print(f"{name}: {result[name]}", file=sys.stderr, flush=True)
     print(json.dumps(result))
 
 
-def measures(
+def tools(
     params: Params, config: TransformerConfig, sentences: int, length: int
 ) -> dict[str, Callable[[], object]]:
-    """What is measured, by name: on so many sentences, or on the first pair of them."""
+    """Calls to time by name, on `sentences` sentence pairs or on the first of them."""
     generator = np.random.default_rng(0)
     ids = generator.integers(NUM_SPECIAL_IDS, config.vocab_size, (2, sentences, length))
     source, target = ids.astype(np.int32)
@@ -66,10 +66,10 @@ def measures(
     }
 
 
-def seconds(measure: Callable[[], object]) -> float:
-    """Until all that it computes is there."""
+def seconds_of(call: Callable[[], object]) -> float:
+    """Seconds until the results of a call are computed."""
     began = time.perf_counter()
-    jax.block_until_ready(measure())
+    jax.block_until_ready(call())
     return time.perf_counter() - began
 
 

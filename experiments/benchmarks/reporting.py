@@ -1,186 +1,174 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks of speed have in common on the command line: which peers, how much effort,
-and how results are shown.
-"""
+"""Flags that the speed benchmarks share, and how they run and print comparisons."""
 
 import contextlib
 import dataclasses
 import fnmatch
 import json
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from absl import flags
 
 from experiments import allocator, formatting
-from experiments.benchmarks.alternating import PROGRAMS, Effort, Subject
-from experiments.benchmarks.settings import Overrides, config_of, parse_own, parse_variant
-from experiments.benchmarks.work import WORKS, Work
+from experiments.benchmarks.alternating import PROGRAMS, Effort, Subject, compare
+from experiments.benchmarks.settings import config_of, parse_overrides
+from experiments.benchmarks.workloads import WORKLOADS, Workload
 from transformer.errors import InputError
 
+WORKLOADS_FLAG = flags.DEFINE_list(
+    "workloads", list(WORKLOADS), "W1 (small model), W2 (the paper's base model) or both."
+)
+AGAINST = flags.DEFINE_multi_string(
+    "against",
+    [],
+    "Path of another checkout of this project to compare with; may be repeated.",
+)
 ONLY = flags.DEFINE_list(
-    "only", [], "Only what one of these patterns matches, for example 'PyTorch*'; all unless given."
+    "only", [], "Measure only peers that match one of these patterns, for example 'PyTorch*'."
 )
-ROUNDS = flags.DEFINE_integer(
-    "rounds", Effort.rounds, "Of which the median is taken.", lower_bound=1
-)
+ROUNDS = flags.DEFINE_integer("rounds", Effort.rounds, "Rounds per comparison.", lower_bound=1)
 QUIET = flags.DEFINE_float(
-    "quiet", Effort.quiet, "The most cores that other processes may keep busy during a sample."
+    "quiet", Effort.quiet, "Cores that other processes may keep busy in a quiet round."
 )
 BUDGET = flags.DEFINE_float(
-    "budget", Effort.budget, "Seconds for a comparison; until then loud samples are taken again."
+    "budget", Effort.budget, "Seconds per comparison; loud rounds are repeated until then."
 )
-OWN = flags.DEFINE_string(
-    "own",
+OVERRIDES = flags.DEFINE_string(
+    "overrides",
     "",
-    "FIELD=VALUE,...: config fields of this program in every comparison, for example "
-    "model.dropout_generator=hash; as users have it unless given.",
+    "FIELD=VALUE,...: config fields of this project, for example model.dropout_generator=hash.",
 )
 VARIANTS = flags.DEFINE_multi_string(
     "variant",
     [],
-    "NAME:FIELD=VALUE,...: this program with these config fields and not those of --own, as one "
-    "more that it is compared with; may be given several times.",
+    "NAME:FIELD=VALUE,...: compare this project with itself with these fields instead of "
+    "--overrides; may be repeated.",
+)
+PEERS_KEEP_PAGES = flags.DEFINE_bool(
+    "peers_keep_pages", False, "Run peers with this project's allocator settings too."
 )
 
 
 def define_dropout() -> flags.FlagHolder:
-    """The flag of the benchmarks that train."""
+    """Define --dropout, for benchmarks that train."""
     return flags.DEFINE_enum(
         "dropout",
-        "inside",
-        ["inside", "paper"],
-        "inside: also on attention weights and in the feed-forward network, as PyTorch's layers "
-        "have it; paper: as the paper has it. The same for all.",
+        "inner",
+        ["inner", "paper"],
+        "inner: also on attention weights and inside feed-forward networks, as in PyTorch's "
+        "layers. paper: as in the paper. The same for all programs.",
     )
 
 
-def effort() -> Effort:
-    """As the flags say."""
-    return Effort(ROUNDS.value, QUIET.value, BUDGET.value)
-
-
-def works(names: Sequence[str]) -> list[str]:
-    """The names, if there is such a work.
+def workloads(change: Callable[[Workload], Workload] = lambda one: one) -> dict[str, Workload]:
+    """Return the chosen workloads by name.
 
     Raises:
-      InputError: if not.
+      InputError: for an unknown name.
     """
-    for name in names:
-        if name not in WORKS:
-            raise InputError(f"--works={name}: there are {', '.join(WORKS)}")
-    return list(names)
+    for name in WORKLOADS_FLAG.value:
+        if name not in WORKLOADS:
+            raise InputError(f"--workloads={name}: choose from {', '.join(WORKLOADS)}")
+    return {name: change(WORKLOADS[name]) for name in WORKLOADS_FLAG.value}
 
 
-def chosen(subjects: Sequence[Subject]) -> list[Subject]:
-    """Those that ``--only`` names.
-
-    Raises:
-      InputError: when a pattern matches none.
-    """
-    for pattern in ONLY.value:
-        if not fnmatch.filter([subject.name for subject in subjects], pattern):
-            names = "; ".join(dict.fromkeys(subject.name for subject in subjects))
-            raise InputError(f"--only={pattern}: nothing has such a name; there are: {names}")
-    return [
-        subject
-        for subject in subjects
-        if not ONLY.value or any(fnmatch.fnmatch(subject.name, one) for one in ONLY.value)
-    ]
-
-
-def own(function: str, options: Mapping[str, Any], measured: Collection[Work]) -> Subject:
-    """This program as it is for users but for the fields of ``--own``, to be compared with others.
+def this_project(function: str, options: Mapping[str, Any], workload: Workload) -> Subject:
+    """Return this project with the fields of --overrides.
 
     Args:
-      function: of `programs.own`.
-      options: its arguments beside the work and the overridden config fields.
-      measured: the works that it will do.
+      function: name in `programs.this_project`.
+      options: arguments of the function besides the workload and overrides.
+      workload: which must be valid with the overrides.
 
     Raises:
-      InputError: for a field that there is not, or a value that it cannot have in one of the works.
+      InputError: for an unknown field or an invalid value.
     """
+    overrides = parse_overrides("overrides", OVERRIDES.value)
+    config_of(workload, overrides)
     return Subject(
-        "this program",
-        f"{PROGRAMS}.own.{function}",
-        {**options, "overrides": _possible(parse_own(OWN.value), measured)},
-        # As `flags.run` does; where that has no effect, it has none here.
-        keep_pages=allocator.keep_pages(),
+        "this project",
+        f"{PROGRAMS}.this_project.{function}",
+        {**options, "overrides": overrides},
+        keep_pages=allocator.keep_pages(),  # as `flags.run` does
     )
 
 
-def with_returned_pages(own: Subject) -> list[Subject]:
-    """This program with the allocator as it is by default, where that makes a difference."""
-    if not own.keep_pages:
-        return []
-    return [dataclasses.replace(own, name="this program, pages given back", keep_pages=False)]
-
-
-def variants(own: Subject, measured: Collection[Work]) -> list[Subject]:
-    """This program with the fields of ``--variant``.
+def choose(ours: Subject, peers: Sequence[Subject], workload: Workload) -> list[Subject]:
+    """Return the peers, variants and other checkouts that --only matches.
 
     Raises:
-      InputError: for a field that there is not, or a value that it cannot have in one of the works.
+      InputError: for a pattern that matches none, or an invalid variant.
     """
-    subjects = []
-    for name, overrides in map(parse_variant, VARIANTS.value):
-        options = {**own.options, "overrides": _possible(overrides, measured)}
-        subjects.append(dataclasses.replace(own, name=f"this program, {name}", options=options))
-    return subjects
+    keep = ours.keep_pages and PEERS_KEEP_PAGES.value
+    every = [dataclasses.replace(peer, keep_pages=peer.keep_pages or keep) for peer in peers]
+    for text in VARIANTS.value:
+        name, _, fields = text.partition(":")
+        overrides = parse_overrides(f"variant={name}:", fields)
+        if not overrides:
+            raise InputError(f"--variant={text}: write NAME:FIELD=VALUE,FIELD=VALUE")
+        config_of(workload, overrides)
+        options = {**ours.options, "overrides": overrides}
+        every.append(dataclasses.replace(ours, name=f"variant {name}", options=options))
+    if ours.keep_pages:
+        every.append(dataclasses.replace(ours, name="pages returned", keep_pages=False))
+    every += [
+        dataclasses.replace(ours, name=f"checkout {path}", checkout=path) for path in AGAINST.value
+    ]
+    for pattern in ONLY.value:
+        if not fnmatch.filter([one.name for one in every], pattern):
+            names = "; ".join(one.name for one in every)
+            raise InputError(f"--only={pattern} matches no program; choose from: {names}")
+    patterns = ONLY.value or ["*"]
+    return [one for one in every if any(fnmatch.fnmatch(one.name, each) for each in patterns)]
 
 
-def _possible(overrides: Overrides, measured: Collection[Work]) -> Overrides:
-    """The same, if each work can be done with them."""
-    for work in measured:
-        config_of(work, overrides)
-    return overrides
+def measure(
+    ours: Subject, peers: Sequence[Subject], workload: Workload, about: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Compare with each chosen peer; print one JSON object per result and return all.
+
+    Args:
+      ours: this project.
+      peers: candidates, of which --only chooses.
+      workload: what is measured.
+      about: facts for the results, for example the workload's name.
+    """
+    effort = Effort(ROUNDS.value, QUIET.value, BUDGET.value)
+    results = []
+    for peer, figures in compare(ours, choose(ours, peers, workload), workload, effort, log):
+        result = {
+            **about,
+            "batch_size": workload.batch_size,
+            "source_length": workload.source_length,
+            "target_length": workload.target_length,
+            "inner_dropout": workload.inner_dropout,
+            "overrides": ours.options["overrides"],
+            "peer": peer.name,
+            "peer_keeps_pages": peer.keep_pages,
+            **figures,
+        }
+        print(json.dumps(result), flush=True)
+        results.append(result)
+    return results
 
 
-def with_kept_pages(subject: Subject) -> Subject:
-    """The same with this program's allocator settings."""
-    return dataclasses.replace(subject, name=f"{subject.name}, pages kept", keep_pages=True)
-
-
-def result(
-    benchmark: str, name: str, work: Work, own: Subject, other: Subject, figures: dict[str, Any]
-) -> dict[str, Any]:
-    """Prints one result as a JSON object, and returns it."""
-    about = {"benchmark": benchmark, "work": name, "rows": work.rows}
-    about |= {"source": work.source, "target": work.target, "dropout_inside": work.dropout_inside}
-    about |= {"buckets": work.buckets} if work.buckets else {}
-    about |= {"own": own.options["overrides"], "against": other.name}
-    about |= {"keep_pages": other.keep_pages}
-    whole = about | figures
-    print(json.dumps(whole), flush=True)
-    return whole
-
-
-def print_table(results: Sequence[dict[str, Any]]) -> None:
-    """On standard error, a result a line."""
-    if not results:
-        return
-    head = ["against", "work", "ratio", "quartiles", "own ms", "its ms", "threads", "load", "loud"]
-    rows = [head]
+def print_table(results: Sequence[Mapping[str, Any]]) -> None:
+    """Print one result per line on standard error."""
+    table = [["peer", "workload", "speedup", "quartiles", "ms", "peer ms", "threads", "load"]]
     for one in results:
-        low, high = one["ratio_quartiles"]
-        rows.append(
-            [
-                one["against"],
-                one["work"] + (f", beam {one['beams']}" if "beams" in one else ""),
-                f"{one['ratio']:.2f}",
-                f"{low:.2f}..{high:.2f}",
-                f"{one['own_ms']:.4g}",
-                f"{one['ms']:.4g}",
-                str(one.get("threads", "")),
-                f"{one['other_load']:.2f}",
-                f"{one['loud_rounds']}/{one['rounds']}",
-            ]
-        )
-    with contextlib.redirect_stdout(sys.stderr):
-        formatting.print_table(rows)
+        low, high = one["speedup_quartiles"]
+        beams = f", beam {one['beams']}" if "beams" in one else ""
+        cells = [one["peer"], f"{one['workload']}{beams}", f"{one['speedup']:.2f}"]
+        cells += [f"{low:.2f}..{high:.2f}", f"{one['ms']:.4g}", f"{one['peer_ms']:.4g}"]
+        loud = f"{one['other_load']:.2f} ({one['loud_rounds']}/{one['rounds']} loud)"
+        table.append([*cells, str(one.get("peer_threads", "")), loud])
+    if results:
+        with contextlib.redirect_stdout(sys.stderr):
+            formatting.print_table(table)
 
 
-def say(text: str) -> None:
-    """To the person who waits."""
+def log(text: str) -> None:
+    """Print progress."""
     print(text, file=sys.stderr, flush=True)

@@ -1,69 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This program's config for a work that is measured, how its fields are overridden, and lists of
-numbers on the command line.
-"""
+"""Config of this project for a workload, and values on the command line of benchmarks."""
 
 import ast
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.benchmarks.work import DROPOUT, Work
+from experiments.benchmarks.workloads import DROPOUT, Workload
 from transformer.config import Config, DataConfig
 from transformer.errors import InputError
 from transformer.fields import flat, unknown_field
 
-_COMMA = re.compile(r",(?![^(]*\))")
-"""One that is not within brackets."""
-
 Overrides = dict[str, Any]
-"""Config fields, as ``model.dropout``, and their values."""
+"""Config fields by their path, for example ``model.dropout``, and their values."""
+
+_COMMA = re.compile(r",(?![^(]*\))")
+"""A comma outside of parentheses."""
 
 
-def config_of(work: Work, overrides: Mapping[str, Any] | None = None) -> Config:
-    """The config whose only batch is that of the work, or whose batches are of its buckets.
-
-    Args:
-      work: what is measured.
-      overrides: fields that differ from what users get.
+def config_of(workload: Workload, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Config whose only batch shape is that of the workload, or whose batches are of its buckets.
 
     Raises:
-      InputError: for a field that there is not, or a value it cannot have.
+      InputError: for an unknown field or an invalid value in `overrides`.
     """
-    longest = max(work.source, work.target)
-    inside = DROPOUT if work.dropout_inside else 0.0
+    longest = max(workload.source_length, workload.target_length)
+    inner = DROPOUT if workload.inner_dropout else 0.0
     fields = {
         "model": {
-            "vocab_size": work.vocabulary,
-            "num_layers": work.layers,
-            "d_model": work.d_model,
-            "d_ff": work.d_ff,
-            "num_heads": work.heads,
+            "vocab_size": workload.vocab_size,
+            "num_layers": workload.num_layers,
+            "d_model": workload.d_model,
+            "d_ff": workload.d_ff,
+            "num_heads": workload.num_heads,
             "dropout": DROPOUT,
-            "attention_dropout": inside,
-            "activation_dropout": inside,
+            "attention_dropout": inner,
+            "activation_dropout": inner,
         },
         "data": {
             "max_length": longest,
-            "bucket_lengths": tuple(work.buckets) or (longest,),
-            "tokens_per_batch": work.rows * longest,
-            "row_multiple": DataConfig.row_multiple if work.buckets else work.rows,
+            "bucket_lengths": workload.buckets or (longest,),
+            "tokens_per_batch": workload.batch_size * longest,
+            "row_multiple": DataConfig.row_multiple if workload.buckets else workload.batch_size,
         },
     }
-    known = flat(Config())
-    for name, value in (overrides or {}).items():
-        if name not in known:
-            raise InputError(unknown_field(name, list(known)))
-        group, _, field = name.partition(".")
+    known = list(flat(Config()))
+    for path, value in (overrides or {}).items():
+        if path not in known:
+            raise InputError(unknown_field(path, known))
+        group, _, field = path.partition(".")
         fields.setdefault(group, {})[field] = value
     return Config.from_dict(fields)
 
 
-def numbers(flag: str, texts: Sequence[str], least: int = 1) -> list[int]:
-    """Those of a flag.
+def parse_overrides(flag: str, text: str) -> Overrides:
+    """Parse ``FIELD=VALUE,FIELD=VALUE``; a value may have commas in parentheses.
 
     Raises:
-      InputError: for one that is not a whole number, or is below `least`.
+      InputError: if the text has another form.
+    """
+    overrides = {}
+    for pair in _COMMA.split(text) if text else ():
+        path, equals, value = pair.partition("=")
+        if not (path.strip() and equals):
+            raise InputError(
+                f"--{flag}: {pair!r} is not FIELD=VALUE; write for example "
+                f"--{flag}=model.dropout=0.0,model.d_ff=512"
+            )
+        try:
+            overrides[path.strip()] = ast.literal_eval(value)
+        except (SyntaxError, ValueError):
+            overrides[path.strip()] = value
+    return overrides
+
+
+def parse_integers(flag: str, texts: Sequence[str], least: int = 1) -> list[int]:
+    """Parse the values of a list flag.
+
+    Raises:
+      InputError: for a value that is not a whole number of at least `least`.
     """
     for text in texts:
         if not text.isdecimal() or int(text) < least:
@@ -71,49 +86,3 @@ def numbers(flag: str, texts: Sequence[str], least: int = 1) -> list[int]:
                 f"--{flag}={','.join(texts)}: {text!r} is not a whole number of at least {least}"
             )
     return list(map(int, texts))
-
-
-def parse_variant(text: str) -> tuple[str, Overrides]:
-    """``NAME:FIELD=VALUE,FIELD=VALUE`` as the name and the fields.
-
-    Raises:
-      InputError: when it has another form.
-    """
-    name, colon, rest = text.partition(":")
-    fields = _fields(rest)
-    if not (name and colon and fields):
-        raise InputError(
-            f"--variant={text}: write NAME:FIELD=VALUE,FIELD=VALUE, for example "
-            "no_dropout:model.dropout=0.0"
-        )
-    return name, fields
-
-
-def parse_own(text: str) -> Overrides:
-    """``FIELD=VALUE,FIELD=VALUE`` as the fields; none when it is empty.
-
-    Raises:
-      InputError: when it has another form.
-    """
-    fields = _fields(text)
-    if text and not fields:
-        raise InputError(
-            f"--own={text}: write FIELD=VALUE,FIELD=VALUE, for example model.dropout=0.0"
-        )
-    return fields
-
-
-def _fields(text: str) -> Overrides:
-    """Empty when a part of the text is not ``FIELD=VALUE``; a value may have commas in brackets."""
-    pairs = [pair.partition("=") for pair in _COMMA.split(text)]
-    if not all(field.strip() and equals for field, equals, _ in pairs):
-        return {}
-    return {field.strip(): _value(value) for field, _, value in pairs}
-
-
-def _value(text: str) -> Any:
-    """A number, None or a truth value where it reads as one, and otherwise a name."""
-    try:
-        return ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        return text

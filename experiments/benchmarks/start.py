@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long it takes from the start of a process to the first training step and first translation.
+"""Time from process start to the first training step and to the first translation.
 
 python -m experiments.benchmarks.start --config=experiments/configs/pronouns.py
 
-`train` and `translate` themselves are started, in a temporary folder: cold, with nothing in the
-user's cache folder, and then warm, with the programs that the cold one has compiled. Each training
-begins in a new workdir, so that its text is read and its vocabulary learned in both. Standard
-output has one JSON object a result, of medians over the starts.
+Starts `train` and `translate` in a temporary folder: cold, with an empty cache folder, and then
+warm, with the programs that the cold start compiled. Every training has a new workdir and learns
+its vocabulary. Standard output has one JSON object per result, with medians over the starts.
 """
 
 import json
 import os
 import pathlib
-import re
 import statistics
 import subprocess
 import sys
@@ -22,15 +20,13 @@ from collections.abc import Mapping, Sequence
 
 from absl import flags
 
-from experiments.benchmarks.reporting import say
 from experiments.flags import run
 from transformer.config import Config
 from transformer.errors import InputError
 
-_STARTS = flags.DEFINE_integer("starts", 3, "Of which the median is taken.", lower_bound=1)
-_SENTENCE = flags.DEFINE_string("sentence", "The book is new.", "What is translated.")
+_STARTS = flags.DEFINE_integer("starts", 3, "Starts of each kind.", lower_bound=1)
+_SENTENCE = flags.DEFINE_string("sentence", "The book is new.", "Sentence to translate.")
 
-FIRST_STEP, ANYTHING = re.compile(r"step 1/"), re.compile(r"")
 _CONFIG_FILE = """\
 from transformer.config import Config
 
@@ -41,95 +37,87 @@ def get_config():
 
 
 def main(config: Config) -> None:
-    """Measures and prints."""
-    one_step = config.replace(
+    """Measure and print."""
+    config = config.replace(
         training=config.training.replace(steps=1, validation_sentences=1),
         logging=config.logging.replace(log_every=1, samples=0, tensorboard=False),
     )
-    taken: dict[tuple[str, str], list[float]] = {}
+    times: dict[tuple[str, str], list[float]] = {}
     for number in range(_STARTS.value):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
-            (folder / "config.py").write_text(_CONFIG_FILE.format(text=one_step.to_json()))
-            for state in ("cold", "warm"):
-                say(f"start {number + 1} of {_STARTS.value}, {state}")
-                for event, seconds in once(folder, state).items():
-                    taken.setdefault((event, state), []).append(seconds)
-    for (event, state), seconds in taken.items():
+            (folder / "config.py").write_text(_CONFIG_FILE.format(text=config.to_json()))
+            for caches in ("cold", "warm"):
+                print(f"start {number + 1}, {caches} caches", file=sys.stderr, flush=True)
+                for event, seconds in start_once(folder, caches).items():
+                    times.setdefault((event, caches), []).append(seconds)
+    for (event, caches), seconds in times.items():
         result = {
-            "benchmark": "start",
             "until": event,
-            "caches": state,
+            "caches": caches,
             "seconds": round(statistics.median(seconds), 2),
-            "lowest": round(min(seconds), 2),
-            "highest": round(max(seconds), 2),
-            "starts": len(seconds),
+            "range": [round(min(seconds), 2), round(max(seconds), 2)],
         }
         print(json.dumps(result), flush=True)
 
 
-def once(folder: pathlib.Path, state: str) -> dict[str, float]:
-    """Seconds to each event, with whatever is in the folder's caches.
+def start_once(folder: pathlib.Path, caches: str) -> dict[str, float]:
+    """Seconds until each event, with the current state of the caches in `folder`.
 
-    Each command has a cache of its own, because a training compiles what translates its validation
-    sentences.
+    `train` and `translate` have separate caches, because training compiles the search too.
     """
-    first, second = (
-        os.environ | {"XDG_CACHE_HOME": str(folder / f"cache_of_{command}")}
-        for command in ("train", "translate")
-    )
-    python, workdir = [sys.executable, "-m"], f"--workdir={folder / state}"
-    train = [*python, "experiments.train", f"--config={folder / 'config.py'}", workdir]
-    translate = [*python, "experiments.translate", workdir]
+
+    def command(app: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
+        workdir = f"--workdir={folder / caches}"
+        environment = os.environ | {"XDG_CACHE_HOME": str(folder / f"cache_{app}")}
+        return [sys.executable, "-m", f"experiments.{app}", workdir, *arguments], environment
+
     return {
-        "first step": seconds_until(FIRST_STEP, train, first, of_errors=True),
+        "first step": seconds_until(
+            "step 1/", *command("train", f"--config={folder / 'config.py'}"), stream="stderr"
+        ),
         "first translation": seconds_until(
-            ANYTHING, translate, second, text=f"{_SENTENCE.value}\n"
+            "", *command("translate"), text=f"{_SENTENCE.value}\n", stream="stdout"
         ),
     }
 
 
 def seconds_until(
-    pattern: re.Pattern[str],
+    prefix: str,
     command: Sequence[str],
     environment: Mapping[str, str],
     *,
+    stream: str,
     text: str = "",
-    of_errors: bool = False,
 ) -> float:
-    """From the start of a command to the first line that begins with a pattern; it is then left to
-    end.
+    """Run a command to its end; return the seconds until its first line with a prefix.
 
     Args:
-      pattern: of the line.
-      command: and its arguments.
-      environment: its variables.
-      text: its standard input.
-      of_errors: whether the line is on standard error, and not on standard output.
+      prefix: of the line.
+      command: program and arguments.
+      environment: environment variables.
+      stream: ``stdout`` or ``stderr``, where the line is expected.
+      text: standard input.
 
     Raises:
-      InputError: when it ends with another status than 0 or without such a line.
+      InputError: if it fails or never prints such a line.
     """
-    with tempfile.TemporaryFile("w+") as given, tempfile.TemporaryFile("w+") as rest:
-        given.write(text)
-        given.seek(0)
-        streams = {"stdout": rest, "stderr": subprocess.PIPE}
-        if not of_errors:
-            streams = {"stdout": subprocess.PIPE, "stderr": rest}
-        began, found = time.perf_counter(), None
+    with tempfile.TemporaryFile("w+") as stdin, tempfile.TemporaryFile("w+") as other:
+        stdin.write(text)
+        stdin.seek(0)
+        streams = {"stdout": other, "stderr": other} | {stream: subprocess.PIPE}
+        began, seconds, line = time.perf_counter(), None, ""
         with subprocess.Popen(
-            command, env=environment, stdin=given, text=True, **streams
+            command, env=environment, stdin=stdin, text=True, **streams
         ) as process:
-            for line in process.stderr if of_errors else process.stdout:
-                if found is None and pattern.match(line):
-                    found = time.perf_counter() - began
-                if of_errors:
-                    rest.write(line)
-        if process.returncode or found is None:
-            rest.seek(0)
-            last = (rest.read().splitlines() or ["it said nothing"])[-1]
+            for line in getattr(process, stream):
+                if seconds is None and line.startswith(prefix):
+                    seconds = time.perf_counter() - began
+        if process.returncode or seconds is None:
+            other.seek(0)
+            last = (other.read().splitlines() or [line.strip() or "no output"])[-1]
             raise InputError(f"{' '.join(command)} ended with {process.returncode}: {last}")
-    return found
+    return seconds
 
 
 if __name__ == "__main__":

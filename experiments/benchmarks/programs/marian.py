@@ -3,46 +3,50 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 import transformers
 from torch import Tensor
 
-from experiments.benchmarks import text
-from experiments.benchmarks.program import Program
-from experiments.benchmarks.programs.pytorch import START_ID, batch_of, smoothed_loss, steps
-from experiments.benchmarks.threads import a_few, better_threads
-from experiments.benchmarks.work import DROPOUT, Work
+from experiments.benchmarks.programs.pytorch import (
+    BOS_ID,
+    batch_of,
+    smoothed_loss,
+    training_program,
+)
+from experiments.benchmarks.text_batches import Text, pad
+from experiments.benchmarks.worker import Program, fastest, num_cores
+from experiments.benchmarks.workloads import DROPOUT, Workload
 
-END_ID = 2
+EOS_ID = 2
+VERSION = f"transformers {transformers.__version__}, torch {torch.__version__}"
 
 
-def model_of(work: Work) -> transformers.MarianMTModel:
-    """With random weights. Padding is the last id, as it is where Marian trains its own models."""
-    inside = DROPOUT if work.dropout_inside else 0.0
+def model_of(workload: Workload) -> transformers.MarianMTModel:
+    """Random weights. Padding is the last id, as in the models that Marian trains."""
+    inner = DROPOUT if workload.inner_dropout else 0.0
     config = transformers.MarianConfig(
-        vocab_size=work.vocabulary,
-        decoder_vocab_size=work.vocabulary,
-        d_model=work.d_model,
-        encoder_layers=work.layers,
-        decoder_layers=work.layers,
-        encoder_attention_heads=work.heads,
-        decoder_attention_heads=work.heads,
-        encoder_ffn_dim=work.d_ff,
-        decoder_ffn_dim=work.d_ff,
+        vocab_size=workload.vocab_size,
+        decoder_vocab_size=workload.vocab_size,
+        d_model=workload.d_model,
+        encoder_layers=workload.num_layers,
+        decoder_layers=workload.num_layers,
+        encoder_attention_heads=workload.num_heads,
+        decoder_attention_heads=workload.num_heads,
+        encoder_ffn_dim=workload.d_ff,
+        decoder_ffn_dim=workload.d_ff,
         activation_function="relu",
         dropout=DROPOUT,
-        attention_dropout=inside,
-        activation_dropout=inside,
+        attention_dropout=inner,
+        activation_dropout=inner,
         scale_embedding=True,
         share_encoder_decoder_embeddings=True,
         tie_word_embeddings=True,
-        max_position_embeddings=max(work.source, work.target) + 1,
-        pad_token_id=work.vocabulary - 1,
-        bos_token_id=START_ID,
-        eos_token_id=END_ID,
-        decoder_start_token_id=START_ID,
+        max_position_embeddings=max(workload.source_length, workload.target_length) + 1,
+        pad_token_id=workload.vocab_size - 1,
+        bos_token_id=BOS_ID,
+        eos_token_id=EOS_ID,
+        decoder_start_token_id=BOS_ID,
         forced_eos_token_id=None,
     )
     torch.manual_seed(0)
@@ -50,68 +54,51 @@ def model_of(work: Work) -> transformers.MarianMTModel:
     return transformers.MarianMTModel(config)
 
 
-def training(work: Work, dtype: str) -> Program:
-    """One step with Adam after the other; its data type as in `pytorch.training`."""
-    model = model_of(work).train()
+def training(workload: Workload, dtype: str) -> Program:
+    """Training steps with Adam; `dtype` as in `pytorch.training`."""
+    model = model_of(workload).train()
 
     def loss(source: Tensor, target: Tensor) -> Tensor:
-        before = F.pad(target[:, :-1], (1, 0), value=START_ID)
         logits = model(
             input_ids=source,
             attention_mask=torch.ones_like(source),
-            decoder_input_ids=before,
+            decoder_input_ids=F.pad(target[:, :-1], (1, 0), value=BOS_ID),
             use_cache=False,
         ).logits
         return smoothed_loss(logits, target)
 
-    program = steps(model, loss, [batch_of(work)], dtype)
-    program.about["version"] = _version()
+    program = training_program(model, loss, [batch_of(workload)], dtype)
+    program.about["version"] = VERSION
     return program
 
 
-def decoding(work: Work, beams: int) -> Program:
-    """`generate` with exactly so many tokens a sentence."""
-    model = model_of(work).eval()
-    source = torch.from_numpy(work.token_ids()[0]).long()
-
-    def call() -> Tensor:
-        with torch.inference_mode():
-            return model.generate(
-                input_ids=source,
-                attention_mask=torch.ones_like(source),
-                num_beams=beams,
-                do_sample=False,
-                min_new_tokens=work.target,
-                max_new_tokens=work.target,
-            )
-
-    threads = better_threads(call, torch.set_num_threads)
-    # The start token stands before them.
-    assert call().shape[1] == work.target + 1
-    return Program(call, {"version": _version(), "threads": threads})
+def decoding(workload: Workload, beams: int) -> Program:
+    """`generate` one batch; every translation has the workload's target length."""
+    source = torch.from_numpy(workload.token_ids()[0]).long()
+    return _generating(workload, [(source, workload.target_length)], beams)
 
 
-def translating(work: Work, path: str, beams: int, together: int) -> Program:
-    """`generate`, from ids to ids, on the lines of a text, the shortest first.
-
-    Args:
-      work: the sizes of the model.
-      path: of a `text.Text`, which says how long the translations of a batch are.
-      beams: 1 is greedy search.
-      together: sentences of a batch.
-    """
-    model = model_of(work).eval()
-    padding = model.config.pad_token_id
+def translating(workload: Workload, path: str, beams: int, together: int) -> Program:
+    """`generate` from ids to ids for the lines of a `Text`; samples are of one sentence."""
+    pad_id = workload.vocab_size - 1
     batches = []
-    for sentences, length in text.Text.load(path).translated(together):
-        known = [np.minimum(ids, padding - 1) for ids in sentences]
-        batches.append((torch.from_numpy(text.padded(known, padding)), length))
+    for sentences, length in Text.load(path).translation_batches(together):
+        known = [[min(token, pad_id - 1) for token in ids] for ids in sentences]
+        batches.append((torch.from_numpy(pad(known, pad_id)), length))
+    program = _generating(workload, batches, beams)
+    program.units = sum(len(source) for source, _ in batches)
+    return program
 
-    def translated(some: Sequence[tuple[Tensor, int]]) -> int:
+
+def _generating(workload: Workload, batches: Sequence[tuple[Tensor, int]], beams: int) -> Program:
+    model = model_of(workload).eval()
+    padding = model.config.pad_token_id
+
+    def generate(batches: Sequence[tuple[Tensor, int]]) -> int:
         tokens = 0
         with torch.inference_mode():
-            for source, length in some:
-                found = model.generate(
+            for source, length in batches:
+                outputs = model.generate(
                     input_ids=source,
                     attention_mask=(source != padding).long(),
                     num_beams=beams,
@@ -119,16 +106,11 @@ def translating(work: Work, path: str, beams: int, together: int) -> Program:
                     min_new_tokens=length,
                     max_new_tokens=length,
                 )
-                assert found.shape[1] == length + 1
-                tokens += found[:, 1:].numel()
+                assert outputs.shape[1] == length + 1  # BOS is first
+                tokens += outputs[:, 1:].numel()
         return tokens
 
-    threads = better_threads(lambda: translated(a_few(batches)), torch.set_num_threads)
-    about = {"version": _version(), "threads": threads, "output_tokens": translated(batches)}
-    return Program(
-        lambda: translated(batches), about, units=sum(len(source) for source, _ in batches)
-    )
-
-
-def _version() -> str:
-    return f"transformers {transformers.__version__}, torch {torch.__version__}"
+    some = batches[:: -(-len(batches) // 4)]
+    threads = fastest(lambda: generate(some), torch.set_num_threads, {1, num_cores()})
+    about = {"version": VERSION, "threads": threads, "output_tokens": generate(batches)}
+    return Program(lambda: generate(batches), about)

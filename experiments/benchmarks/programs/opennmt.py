@@ -1,154 +1,128 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CTranslate2 on the same weights as `marian`, converted."""
+"""CTranslate2 with the weights of `marian`, converted."""
 
 import gc
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import ctranslate2
-import numpy as np
 from ctranslate2.converters import TransformersConverter
 
-from experiments.benchmarks import text
-from experiments.benchmarks.program import Program
-from experiments.benchmarks.threads import a_few, better_threads, cores, fastest
-from experiments.benchmarks.work import Work
+from experiments.benchmarks.programs import marian
+from experiments.benchmarks.text_batches import Text
+from experiments.benchmarks.worker import Program, fastest, num_cores
+from experiments.benchmarks.workloads import Workload
+
+SPECIAL = ("<pad_0>", "<s>", "</s>", "<unk>")
+
+Batch = tuple[list[list[str]], int]
+"""Tokens of the sources, and the length of their translations."""
 
 
 class _Vocabulary:
-    """All that the converter asks of a tokenizer."""
+    """The part of a tokenizer that the converter uses; padding is the last id, as in Marian."""
 
-    special = ("<pad_0>", "<s>", "</s>", "<unk>")
-    eos_token, unk_token = special[2:]
+    eos_token, unk_token = SPECIAL[2:]
 
     def __init__(self, size: int):
-        self._size = size
+        self._tokens = [*map(token_of, range(size - 1)), "<pad>"]
 
     def get_vocab(self) -> dict[str, int]:
-        """Every token's id; padding is the last, as Marian has it."""
-        tokens = [word(place) for place in range(self._size - 1)]
-        return {token: place for place, token in enumerate([*tokens, "<pad>"])}
-
-
-def word(place: int) -> str:
-    """The token of an id."""
-    return _Vocabulary.special[place] if place < len(_Vocabulary.special) else f"w{place}"
+        return {token: index for index, token in enumerate(self._tokens)}
 
 
 class _Converter(TransformersConverter):
-    """Of a model that has no tokenizer beside it."""
+    """Convert a model that has no tokenizer files."""
 
-    def __init__(self, folder: str, vocabulary: int):
+    def __init__(self, folder: str, vocab_size: int):
         super().__init__(folder)
-        self._vocabulary = vocabulary
+        self._vocab_size = vocab_size
 
     def load_tokenizer(self, *_: Any, **__: Any) -> _Vocabulary:
-        """In place of the files that a tokenizer has."""
-        return _Vocabulary(self._vocabulary)
+        return _Vocabulary(self._vocab_size)
 
 
-def words(work: Work, sentences: Iterable[np.ndarray]) -> list[list[str]]:
-    """The tokens of the ids; padding, the last id, is not in the converted vocabulary."""
-    return [[word(min(token, work.vocabulary - 2)) for token in ids] for ids in sentences]
+def token_of(index: int) -> str:
+    """Token of an id."""
+    return SPECIAL[index] if index < len(SPECIAL) else f"w{index}"
 
 
-def converted(work: Work, folder: str) -> str:
-    """Writes the converted model into a folder and returns its path."""
-    from experiments.benchmarks.programs import marian
-
-    marian.model_of(work).save_pretrained(f"{folder}/marian")
-    return _Converter(f"{folder}/marian", work.vocabulary).convert(f"{folder}/converted")
+def tokens_of(workload: Workload, sentences: Sequence[Sequence[int]]) -> list[list[str]]:
+    """Tokens of ids; the last id is padding in the converted vocabulary and is not used."""
+    return [[token_of(min(one, workload.vocab_size - 2)) for one in ids] for ids in sentences]
 
 
-def decoding(work: Work, beams: int, dtype: str) -> Program:
-    """`translate_batch` with exactly so many tokens a sentence.
+def decoding(workload: Workload, beams: int, dtype: str) -> Program:
+    """`translate_batch`; every translation has the workload's target length.
 
     Args:
-      work: what is done.
+      workload: sizes.
       beams: 1 is greedy search.
-      dtype: ``float32`` or ``int8``, in which the products are computed.
+      dtype: ``float32`` or ``int8``, in which matmuls are computed.
     """
-    source = words(work, work.token_ids()[0])
-    translator = None
-
-    def use(threads: int) -> None:
-        nonlocal translator
-        translator = ctranslate2.Translator(
-            path, device="cpu", compute_type=dtype, inter_threads=1, intra_threads=threads
-        )
-
-    def call() -> list:
-        return translator.translate_batch(
-            source,
-            beam_size=beams,
-            max_batch_size=work.rows,
-            min_decoding_length=work.target,
-            max_decoding_length=work.target,
-        )
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = converted(work, folder)
-        gc.collect()
-        threads = better_threads(call, use)
-    assert all(len(result.hypotheses[0]) == work.target for result in call())
-    return Program(call, _about(translator) | {"threads": threads})
+    tokens = tokens_of(workload, workload.token_ids()[0].tolist())
+    return _translating(workload, [(tokens, workload.target_length)], beams, dtype)
 
 
-def translating(work: Work, path: str, beams: int, together: int, dtype: str) -> Program:
-    """`translate_batch`, from tokens to tokens, on the lines of a text, the shortest first.
+def translating(workload: Workload, path: str, beams: int, together: int, dtype: str) -> Program:
+    """`translate_batch` from tokens to tokens for the lines of a `Text`; samples are of a sentence.
 
-    All batches are handed over at once, so that several can be translated at the same time; that,
-    or more threads for each, or neither, whichever is fastest.
-
-    Args:
-      work: the sizes of the model.
-      path: of a `text.Text`, which says how long the translations of a batch are.
-      beams: 1 is greedy search.
-      together: sentences of a batch.
-      dtype: as in `decoding`.
+    All batches are submitted at once, so that several may be translated at the same time.
     """
     batches = [
-        (words(work, ids), length) for ids, length in text.Text.load(path).translated(together)
+        (tokens_of(workload, ids), length)
+        for ids, length in Text.load(path).translation_batches(together)
     ]
+    program = _translating(workload, batches, beams, dtype)
+    program.units = sum(len(source) for source, _ in batches)
+    return program
+
+
+def _translating(workload: Workload, batches: Sequence[Batch], beams: int, dtype: str) -> Program:
+    """With one thread, one per core, or a batch per core, whichever is fastest."""
     translator = None
 
     def use(threads: tuple[int, int]) -> None:
         nonlocal translator
-        at_once, each = threads
+        inter_threads, intra_threads = threads
         translator = ctranslate2.Translator(
-            model, device="cpu", compute_type=dtype, inter_threads=at_once, intra_threads=each
+            model,
+            device="cpu",
+            compute_type=dtype,
+            inter_threads=inter_threads,
+            intra_threads=intra_threads,
         )
 
-    def translated(some: Sequence[tuple[list[list[str]], int]]) -> int:
-        waiting = [
+    def translate(batches: Sequence[Batch]) -> int:
+        pending = [
             translator.translate_batch(
                 source,
                 beam_size=beams,
-                max_batch_size=together,
+                max_batch_size=len(source),
                 min_decoding_length=length,
                 max_decoding_length=length,
                 asynchronous=True,
             )
-            for source, length in some
+            for source, length in batches
         ]
-        return sum(len(one.result().hypotheses[0]) for results in waiting for one in results)
+        return sum(len(one.result().hypotheses[0]) for results in pending for one in results)
 
-    choices = dict.fromkeys([(1, 1), (1, cores()), (cores(), 1)])
+    choices = {(1, 1), (1, num_cores())} | ({(num_cores(), 1)} if len(batches) > 1 else set())
     with tempfile.TemporaryDirectory() as folder:
-        model = converted(work, folder)
+        marian.model_of(workload).save_pretrained(f"{folder}/marian")
+        model = _Converter(f"{folder}/marian", workload.vocab_size).convert(f"{folder}/converted")
         gc.collect()
-        threads = fastest(lambda: translated(a_few(batches)), use, list(choices))
-    tokens = translated(batches)
+        some = batches[:: -(-len(batches) // 4)]
+        threads = fastest(lambda: translate(some), use, choices)
+    tokens = translate(batches)
     assert tokens == sum(len(source) * length for source, length in batches)
-    about = {"threads": "{} x {}".format(*threads), "output_tokens": tokens}
     return Program(
-        lambda: translated(batches),
-        _about(translator) | about,
-        units=sum(len(source) for source, _ in batches),
+        lambda: translate(batches),
+        {
+            "version": f"ctranslate2 {ctranslate2.__version__}",
+            "compute_type": translator.compute_type,
+            "threads": "{} x {}".format(*threads),
+            "output_tokens": tokens,
+        },
     )
-
-
-def _about(translator: ctranslate2.Translator) -> dict[str, str]:
-    version = f"ctranslate2 {ctranslate2.__version__}"
-    return {"version": version, "computed_in": translator.compute_type}

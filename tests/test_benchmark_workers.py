@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A measured program runs in a separate process, starts warm, and reports why it cannot run."""
+
+import itertools
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from apps import REPOSITORY
+
+from experiments.benchmarks import worker
+from experiments.benchmarks.alternating import (
+    PROGRAMS,
+    Effort,
+    Subject,
+    Unavailable,
+    Worker,
+    compare,
+)
+from experiments.benchmarks.workloads import Workload
+from transformer.errors import InputError
+
+TINY = Workload(
+    num_layers=1,
+    d_model=16,
+    num_heads=2,
+    d_ff=32,
+    vocab_size=64,
+    batch_size=4,
+    source_length=6,
+    target_length=6,
+)
+
+FAKE = """
+from experiments.benchmarks.worker import Program
+
+def sleeping(workload, seconds):
+    import time
+    print("output of a library")
+    return Program(lambda: time.sleep(seconds), {"batch_size": workload.batch_size})
+
+def never_ready(workload, path):
+    import os, pathlib, time
+    unfinished = pathlib.Path(path).with_suffix(".unfinished")
+    unfinished.write_text(str(os.getpid()))
+    unfinished.rename(path)
+    time.sleep(600)
+
+def ending(workload):
+    import itertools, time
+    calls = itertools.count()
+    return Program(lambda: exit(7) if next(calls) > 3 else time.sleep(2))
+"""
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    (tmp_path / "fake.py").write_text(FAKE)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
+
+
+def test_a_worker_takes_a_sample_each_time_it_is_asked(fake):
+    with Worker(Subject("fake", "fake.sleeping", {"seconds": 0.01}), TINY) as process:
+        assert process.about == {"batch_size": TINY.batch_size}
+        samples = [process.sample(), process.sample()]
+        assert process._process.poll() is None
+    assert process._process.returncode is not None
+    assert all(0.01 <= sample.seconds < 0.2 and sample.peak_mib > 1 for sample in samples)
+
+
+def test_a_worker_of_another_checkout_runs_its_code(fake, tmp_path):
+    other = tmp_path / "other"
+    for path in ("experiments/__init__.py", "experiments/allocator.py", "experiments/benchmarks"):
+        copy = shutil.copytree if (REPOSITORY / path).is_dir() else shutil.copy
+        (other / path).parent.mkdir(parents=True, exist_ok=True)
+        copy(REPOSITORY / path, other / path)
+    changed = FAKE.replace("workload.batch_size}", "'the other checkout'}")
+    (other / "fake.py").write_text(changed)
+    subject = Subject("fake", "fake.sleeping", {"seconds": 0.01}, checkout=str(other))
+    with Worker(subject, TINY) as process:
+        assert process.about == {"batch_size": "the other checkout"}
+
+
+def test_a_worker_that_ends_is_reported_by_name(fake):
+    with (
+        Worker(Subject("the fake", "fake.ending"), TINY) as process,
+        pytest.raises(Unavailable, match="the process of the fake ended with status 7"),
+    ):
+        process.sample()
+
+
+def test_a_missing_peer_is_skipped_and_the_next_one_measured(fake):
+    messages = []
+    ours = Subject("ours", "fake.sleeping", {"seconds": 0.01})
+    missing = Subject("missing", "no_such_module.training")
+    slower = Subject("slower", "fake.sleeping", {"seconds": 0.04})
+    effort = Effort(rounds=1, budget=0)
+    [(peer, figures)] = compare(ours, [missing, slower], TINY, effort, messages.append)
+    assert peer is slower
+    assert figures["speedup"] > 2
+    assert figures["peer_batch_size"] == figures["batch_size"] == TINY.batch_size
+    reason = "no_such_module is not installed (pip install -e .[bench])"
+    assert f"missing is skipped: {reason}" in messages
+    with pytest.raises(InputError, match="missing cannot be measured: no_such_module"):
+        list(compare(missing, [slower], TINY, effort, messages.append))
+
+
+def test_termination_stops_the_workers(fake, tmp_path):
+    script = (
+        "from experiments.benchmarks import alternating as a, workloads\n"
+        f"ours = a.Subject('ours', 'fake.never_ready', {{'path': {str(tmp_path / 'pid')!r}}})\n"
+        "list(a.compare(ours, [], workloads.WORKLOADS['W1'], a.Effort(), print))\n"
+    )
+    running = subprocess.Popen([sys.executable, "-c", script], cwd=REPOSITORY)
+    while not (tmp_path / "pid").exists():
+        assert running.poll() is None
+        time.sleep(0.01)
+    running.terminate()
+    assert running.wait() == 143
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_a_peer_that_is_not_installed_is_reported(tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('no torch', name='torch')\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
+    options = {"compiled": False, "dtype": "float32"}
+    with pytest.raises(Unavailable, match=r"torch is not installed \(pip install"):
+        Worker(Subject("PyTorch", f"{PROGRAMS}.pytorch.training", options), TINY)
+
+
+def test_the_error_of_a_peer_is_reported(tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text("raise OSError('a broken library\\nand more')\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
+    with pytest.raises(Unavailable, match="^OSError: a broken library$"):
+        Worker(Subject("Marian", f"{PROGRAMS}.marian.training", {"dtype": "float32"}), TINY)
+
+
+class Timed:
+    """A call that takes a given number of seconds on a fake clock."""
+
+    def __init__(self, monkeypatch, *seconds):
+        self.now, self.calls, self._seconds = 0.0, 0, itertools.cycle(seconds)
+        monkeypatch.setattr(worker.time, "perf_counter", lambda: self.now)
+
+    def __call__(self):
+        self.calls += 1
+        self.now += next(self._seconds)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "calls"),
+    # One untimed call warms up, unless a call takes long.
+    [(0.01, 1 + 100), (0.3, 1 + 3), (2.0, 1 + 1), (6.0, 1)],
+)
+def test_a_sample_is_at_least_a_second_of_calls_and_starts_warm(monkeypatch, seconds, calls):
+    call = Timed(monkeypatch, seconds)
+    sampler = worker.Sampler(worker.Program(call, units=4.0))
+    before = call.calls
+    sample = sampler.sample()
+    assert call.calls - before == calls
+    assert sample["seconds"] == pytest.approx(seconds / 4)
+
+
+def test_the_fastest_choice_is_used_although_load_comes_and_goes(monkeypatch):
+    chosen = []
+    # Pairs of an untimed and a timed call: 1 starts under load.
+    call = Timed(monkeypatch, 9, 30.0, 9, 2.0, 9, 1.0, 9, 2.5, 9, 1.1, 9, 2.1)
+    assert worker.fastest(call, chosen.append, [1, 2]) == 1
+    assert chosen == [1, 2, 1, 2, 1, 2, 1]
+    assert worker.fastest(pytest.fail, chosen.append, [3]) == 3
+    assert chosen[-1] == 3
+
+
+STATISTICS = """\
+cpu  900 90 90 9000 90 9 9 9 5 5
+cpu0 100 10 20 1000 50 1 2 3 4 4
+cpu1 200 0 0 2000 0 0 0 0 0 0
+cpu11 7 0 0 0 0 0 0 0 0 0
+intr 5 0 1
+"""
+
+
+def test_busy_time_is_all_but_idle_and_waiting_of_the_usable_cores():
+    ticks = os.sysconf("SC_CLK_TCK")
+    # 100 + 10 + 20 + 1 + 2 + 3; guests are included in the first.
+    assert worker.busy_seconds(STATISTICS, {0}) == pytest.approx(136 / ticks)
+    assert worker.busy_seconds(STATISTICS, {0, 1}) == pytest.approx(336 / ticks)
+
+
+def test_the_load_of_other_processes_is_measured_without_ones_own(monkeypatch):
+    counts = iter([(100.0, 50.0), (103.0, 52.0)])
+    call = Timed(monkeypatch, 2.0)
+    sampler = worker.Sampler(worker.Program(call))
+    monkeypatch.setattr(worker, "cpu_seconds", lambda: next(counts))
+    # 3 busy seconds, 2 of them of this process, in 2 seconds.
+    assert sampler.sample()["other_load"] == 0.5
+
+
+def test_the_load_is_unknown_without_proc(monkeypatch):
+    sampler = worker.Sampler(worker.Program(Timed(monkeypatch, 2.0)))
+    monkeypatch.setattr(worker, "cpu_seconds", lambda: None)
+    assert sampler.sample()["other_load"] is None
+
+
+def test_peers_do_not_import_jax_nor_this_project_the_peers():
+    program = (
+        "import sys; import experiments.benchmarks.worker; "
+        "print({'jax', 'torch', 'transformer'} & set(sys.modules))"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    assert finished.stdout == "set()\n"
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/stat").exists(), reason="no /proc")
+def test_the_peak_memory_of_a_worker_is_not_that_of_its_parent(fake):
+    with Worker(Subject("fake", "fake.sleeping", {"seconds": 0.01}), TINY) as process:
+        # This process has imported JAX.
+        assert process.sample().peak_mib < worker.peak_mib() / 2

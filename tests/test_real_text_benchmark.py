@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""On real text every program does the same work, and padding does not count as tokens."""
+
+import importlib.util
+import json
+
+import numpy as np
+import pytest
+from apps import run
+
+from experiments.benchmarks import prepared_text
+from experiments.benchmarks.programs import this_project
+from experiments.benchmarks.settings import config_of
+from experiments.benchmarks.text_batches import TEXT, Text, pad, padding_share
+from experiments.benchmarks.workloads import Workload
+from transformer.errors import InputError
+
+TINY = Workload(
+    num_layers=1,
+    d_model=16,
+    num_heads=2,
+    d_ff=32,
+    vocab_size=48,
+    batch_size=8,
+    source_length=16,
+    target_length=16,
+    buckets=(8, 16),
+)
+WORDS = ("the", "old", "dog", "cat", "runs", "sees", "a", "house", "near", "small", "tree")
+
+needs_torch = pytest.mark.skipif(
+    not importlib.util.find_spec("torch"), reason="needs the extra bench"
+)
+
+
+def sentence(length, first=10):
+    """Token ids of a sentence of this length, EOS last."""
+    return [*range(first, first + length - 1), 2]
+
+
+def text_of(*lengths, lines=()):
+    """A text with sentence pairs and lines of these lengths."""
+    return Text(
+        sources=[sentence(source) for source, _ in lengths],
+        targets=[sentence(target, 20) for _, target in lengths],
+        lines=["x"] * len(lines),
+        line_ids=[sentence(length) for length in lines],
+    )
+
+
+def num_tokens(ids):
+    return (ids != 0).sum(axis=1).tolist()
+
+
+def test_a_text_is_read_as_it_was_written(tmp_path):
+    text = text_of((3, 4), (2, 5), lines=[6])
+    text.save(tmp_path / TEXT)
+    assert Text.load(tmp_path / TEXT) == text
+
+
+def test_peers_train_the_same_pairs_sorted_by_length_within_the_same_budget():
+    text = text_of((2, 9), (3, 3), (5, 2), (3, 4), (2, 2))
+    batches = [
+        list(zip(num_tokens(source), num_tokens(target), strict=True))
+        for source, target in text.training_batches(12)
+    ]
+    # By their longer side: 2, 3, 4, 5, 9; 3 x 4 and 2 x 5 fit into 12 positions, 4 x 5 do not.
+    assert batches == [[(2, 2), (3, 3), (3, 4)], [(5, 2)], [(2, 9)]]
+    # A pair that is longer than the budget is not lost.
+    assert sum(len(source) for source, _ in text.training_batches(1)) == 5
+
+
+def test_sentences_are_padded_to_the_longest_and_padding_is_counted_on_both_sides():
+    ids = pad([sentence(2), sentence(4)])
+    assert ids.tolist() == [[10, 2, 0, 0], [10, 11, 12, 2]]
+    assert pad([sentence(2), sentence(3)], pad_id=47)[0].tolist() == [10, 2, 47]
+    # 6 of 8 and 4 of 4 positions hold a token.
+    assert padding_share([(ids, pad([sentence(2), sentence(2)]))]) == round(1 - 10 / 12, 4)
+
+
+def test_a_batch_of_translations_is_one_token_longer_than_its_mean_source():
+    text = text_of((2, 2), lines=[9, 3, 4, 5, 7])
+    batches = [
+        ([len(ids) for ids in batch], length) for batch, length in text.translation_batches(2)
+    ]
+    assert batches == [([3, 4], 5), ([5, 7], 7), ([9], 10)]  # 3.5 is rounded to even
+
+
+def random_pairs():
+    """Sources and targets of up to five words."""
+    generator = np.random.default_rng(0)
+    return [
+        [" ".join(generator.choice(WORDS, generator.integers(1, 6))) for _ in range(60)]
+        for _ in range(2)
+    ]
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    """A folder with a prepared text, and the text."""
+    lines = ["the old dog", "", "a cat " * 20, "house"]
+    return tmp_path, prepared_text.prepare(TINY, tmp_path, random_pairs(), lines, 3)
+
+
+def test_this_project_trains_the_pairs_that_the_peers_have(prepared):
+    folder, text = prepared
+    program = this_project.training_text(TINY, str(folder / TEXT), {})
+    assert program.units == sum(map(len, text.targets)) / 1000
+    assert program.about["batches"] == 3
+    # Its batches are padded to their bucket, those of peers to their longest sentence.
+    least = padding_share(list(text.training_batches(TINY.batch_size * TINY.target_length)))
+    assert 0 < least <= program.about["padding_share"] < 1
+    program.call()
+
+
+def test_each_translation_is_one_token_longer_than_its_source(prepared):
+    folder, text = prepared
+    # The empty line and the one of more than 16 subwords are left out.
+    assert text.lines == ["the old dog", "house"]
+    program = this_project.translating(TINY, str(folder / TEXT), 2, 8, {})
+    assert program.units == 2
+    assert program.about["output_tokens"] == sum(len(ids) + 1 for ids in text.line_ids)
+    program.call()
+
+
+def test_a_text_without_a_line_to_translate_is_rejected(tmp_path):
+    with pytest.raises(InputError, match="no line of the text to translate has 1 to 15 subwords"):
+        prepared_text.prepare(TINY, tmp_path, random_pairs(), ["", " "], 1)
+
+
+def test_batches_have_the_lengths_of_the_buckets_and_any_config_field_can_be_overridden():
+    data = config_of(TINY).data
+    assert (data.bucket_lengths, data.max_length) == ((8, 16), 16)
+    assert (data.tokens_per_batch, data.row_multiple) == (128, 8)
+    assert config_of(TINY, {"data.packing": True}).data.packing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--source=FILE is missing"),
+        (["--source=a"], "--target=FILE is missing"),
+        (["--source=nowhere", "--target=nowhere"], "nowhere cannot be read"),
+        (["--tokens=100"], "512 positions of sentences of 64 tokens; raise it"),
+        (["--buckets=8,x"], "--buckets=8,x: 'x' is not a whole number of at least 1"),
+        (["--beams=0"], "--beams=0: '0' is not a whole number of at least 1"),
+        (["--overrides=model.dropuot=0"], "did you mean 'model.dropout'"),
+        (["--variant=x:model.dropuot=0"], "did you mean 'model.dropout'"),
+        (["--workloads=W1", "--vocabulary=9000"], "set --vocabulary="),
+        (["--workloads=W1", "--only=Sockeye*"], "matches no program"),
+    ],
+)
+def test_invalid_options_are_rejected_with_the_remedy(arguments, message, tmp_path):
+    if arguments and not arguments[0].startswith("--source"):
+        for name in ("source", "target"):
+            (tmp_path / name).write_text(f"{' '.join(WORDS)}\n" * 9)
+        arguments = [
+            f"--source={tmp_path / 'source'}",
+            f"--target={tmp_path / 'target'}",
+            *arguments,
+        ]
+    finished = run("experiments.benchmarks.real_text", *arguments)
+    assert finished.status == 1
+    assert message in finished.err
+    assert "Traceback" not in finished.err
+
+
+@needs_torch
+def test_padding_does_not_change_the_loss_of_pytorch(monkeypatch):
+    import torch
+
+    from experiments.benchmarks.programs import pytorch
+
+    monkeypatch.setattr(pytorch, "DROPOUT", 0.0)
+    workload = Workload(**(vars(TINY) | {"inner_dropout": False}))
+    torch.manual_seed(0)
+    model = pytorch.Model(workload).train()
+    source, target = (torch.from_numpy(pad([sentence(5), sentence(3)])) for _ in range(2))
+    plain = model(source, target)
+    wider = torch.nn.functional.pad(source, (0, 4)), torch.nn.functional.pad(target, (0, 2))
+    torch.testing.assert_close(model(*wider), plain)
+    # The mean is over tokens: a batch of 5 and 3 is that of both sentences.
+    alone = [model(source[:1], target[:1]), model(source[1:, :3], target[1:, :3])]
+    torch.testing.assert_close(plain, (5 * alone[0] + 3 * alone[1]) / 8)
+
+
+@needs_torch
+def test_pytorch_trains_a_text(tmp_path, monkeypatch):
+    from experiments.benchmarks.programs import pytorch
+
+    monkeypatch.setattr(pytorch, "num_cores", lambda: 1)
+    text_of((2, 9), (3, 3), (5, 2)).save(tmp_path / TEXT)
+    program = pytorch.training_text(TINY, str(tmp_path / TEXT), "float32")
+    program.call()
+    assert program.units == 14 / 1000
+    # One batch of 3 x 5 source and 3 x 9 target positions.
+    assert program.about["padding_share"] == round(1 - 24 / 42, 4)
+    assert program.about["batches"] == 1
+
+
+@pytest.mark.slow
+def test_each_number_of_pairs_is_measured_and_reported_in_one_line():
+    finished = run(
+        "experiments.benchmarks.reading", "--pairs=1000,1200", "--vocabulary=500", "--batches=2"
+    )
+    assert finished.status == 0, finished.err
+    assert [json.loads(line)["pairs"] for line in finished.out.splitlines()] == [1000, 1200]
