@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sentences of `pronouns` whose "it" takes understanding, as tokens, and what each token is.
+"""Ambiguous sentences of `pronouns` as tokens, with the role of each token.
 
-They come in twins, which differ in the reason alone ("... because it was too tired / too wide"), so
-that the pronoun of one refers to the one noun and the pronoun of the other to the other.
+The sentences come in twins that differ only in the reason ("... because it was too tired / too
+wide"), so that the pronoun refers to one noun in the first and to the other noun in the second.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.corpora.pronouns import words
-from transformer.arrays import BOS_ID, PAD_ID, Array, Bool, Int
+from transformer.arrays import Array, Bool, Int
 from transformer.errors import InputError
 from transformer.inspection.readout import LogitDifference
 from transformer.inspection.words import words_of_pieces
@@ -31,39 +31,39 @@ ROLES = (
     "before the distractor",
     "rest of the event",
     "punctuation",
-    "end token",
+    "EOS",
 )
-"""What a source token is. The adjective is the word that tells what "it" is; the rest of the reason
-is "because", the verb and "too"; before a noun stand its determiner and its attribute.
+"""Roles of source tokens. The adjective determines what "it" refers to; the rest of the reason is
+"because", the verb and "too"; before a noun come its determiner and its attribute.
 """
 
-PREFIX_ROLES = ("start token", "antecedent", "distractor", "rest of the prefix")
-"""What a token is that the decoder has read before it predicts the pronoun."""
+PREFIX_ROLES = ("BOS", "antecedent", "distractor", "rest of the prefix")
+"""Roles of the target tokens that are read before the pronoun is predicted."""
 
 NO_ROLE = -1
-"""Of padding, and of what the decoder reads after that."""
+"""Of padding, and of target tokens after the pronoun."""
 
 _DETERMINERS = ("the", "this", "a", "an")
 
 
 @flax.struct.dataclass
 class Sentences:
-    """B sentence pairs padded to one length; row 2k and row 2k + 1 are twins."""
+    """B sentence pairs padded to one length; rows 2k and 2k + 1 are twins."""
 
     source: Int[Array | np.ndarray, "*B S"]
     target_in: Int[Array | np.ndarray, "*B T"]
-    """What the decoder reads: the start token, then the target."""
+    """Tokens that the decoder reads: BOS, then the target."""
     target: Int[Array | np.ndarray, "*B T"]
     source_roles: Int[Array | np.ndarray, "*B S"]
-    """An index of `ROLES` for each token."""
+    """Index into `ROLES` of each token."""
     prefix_roles: Int[Array | np.ndarray, "*B T"]
-    """An index of `PREFIX_ROLES` for each token of `target_in`."""
+    """Index into `PREFIX_ROLES` of each token of `target_in`."""
     position: Int[Array | np.ndarray, "*B"]
-    """The row of the logits that predicts the pronoun."""
+    """Row of the logits that predicts the pronoun."""
     pronoun: Int[Array | np.ndarray, "*B"]
-    """The token it should predict."""
+    """The correct pronoun."""
     other: Int[Array | np.ndarray, "*B"]
-    """The token that the twin has there; up to it the two targets are the same."""
+    """The twin's pronoun; up to it both targets are equal."""
 
     def __len__(self) -> int:
         return len(self.position)
@@ -75,69 +75,69 @@ class Sentences:
         return (self[row] for row in range(len(self)))
 
     def twins(self) -> "Sentences":
-        """The twin of each sentence, in its place."""
+        """The twin of each sentence."""
         return self[np.arange(len(self)) ^ 1]
 
     @property
     def preference(self) -> LogitDifference:
-        """By how many nats a model prefers the right pronoun to the twin's."""
+        """Metric: preference for the correct pronoun over the twin's, in nats."""
         return LogitDifference(*map(jnp.asarray, (self.position, self.pronoun, self.other)))
 
     def has_role(self, role: str) -> Bool[Array | np.ndarray, "*B S"]:
-        """Which source tokens are of one of `ROLES`."""
+        """Source tokens with one of `ROLES`."""
         return self.source_roles == ROLES.index(role)
 
     def has_prefix_role(self, role: str) -> Bool[Array | np.ndarray, "*B T"]:
-        """Which tokens that the decoder reads are of one of `PREFIX_ROLES`."""
+        """Tokens of `target_in` with one of `PREFIX_ROLES`."""
         return self.prefix_roles == PREFIX_ROLES.index(role)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Tokens:
-    """One sentence pair as tokens."""
+    """Tokens of one sentence pair, and the word of each."""
 
     source: list[int]
     target: list[int]
     source_words: list[int]
-    """The word of each token."""
     target_words: list[int]
 
 
 def read(
-    tokenizer: Tokenizer, examples: Sequence[Mapping[str, Any]], most: int | None = None
+    tokenizer: Tokenizer, examples: Sequence[Mapping[str, Any]], limit: int | None = None
 ) -> Sentences:
-    """The twins among these sentences that are one another token for token, but for the adjective.
+    """The twins that differ in one source token, the adjective.
 
-    Their targets are the same up to the pronoun. Twins whose adjectives are not one token each are
-    left out, so that positions can be compared and each sentence has one that tells.
+    Twins whose adjectives are not one token each are skipped, so that positions are comparable.
 
     Args:
       tokenizer: of the model.
-      examples: of a split of `pronouns`, as `experiments.datasets.load` gives them.
-      most: so many pairs of twins, the first; all unless given.
+      examples: a split of `pronouns`, from `experiments.corpora.registry.load`.
+      limit: number of pairs of twins, from the start; all by default.
 
     Raises:
       InputError: when there are none.
     """
-    found: list[dict[str, Any]] = []
-    for first, second in _pairs(examples):
-        if most is not None and len(found) == 2 * most:
+    rows: list[dict[str, Any]] = []
+    for pair in _pairs(examples):
+        if limit is not None and len(rows) == 2 * limit:
             break
-        tokens = [_tokens(tokenizer, each) for each in (first, second)]
-        if _one_token_differs(*(each.source for each in tokens)):
-            found.append(_row(first, tokens[0], tokens[1]))
-            found.append(_row(second, tokens[1], tokens[0]))
-    if not found:
+        first, second = (_tokenize(tokenizer, example) for example in pair)
+        if _differ_in_one_token(first.source, second.source):
+            rows.append(_row(pair[0], first, second, tokenizer.special_ids.bos))
+            rows.append(_row(pair[1], second, first, tokenizer.special_ids.bos))
+    if not rows:
         raise InputError(
             "no two of the sentences are twins that differ in one token; give examples of a split "
             "of pronouns, and the tokenizer of a model that was trained on it"
         )
-    columns = {name: [row[name] for row in found] for name in found[0]}
-    return Sentences(**{name: _padded(name, rows) for name, rows in columns.items()})
+    pad_id = tokenizer.special_ids.pad
+    return Sentences(
+        **{name: _padded([row[name] for row in rows], name, pad_id) for name in rows[0]}
+    )
 
 
 def _pairs(examples: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """The resolution sentences by twos, in the order in which the first of them come."""
+    """Pairs of twins, in the order of their first sentences."""
     twins: dict[int, list[Mapping[str, Any]]] = {}
     for example in examples:
         if example["resolution"]:
@@ -145,73 +145,76 @@ def _pairs(examples: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]
     return [pair for pair in twins.values() if len(pair) == 2]
 
 
-def _tokens(tokenizer: Tokenizer, example: Mapping[str, Any]) -> _Tokens:
-    ids, owners = [], []
-    for side in ("source", "target"):
-        [tokens] = tokenizer.encode([example[side]])
-        ids.append(tokens)
-        owners.append(words_of_pieces(tokenizer.pieces(tokens), words(example[side])))
-    return _Tokens(*ids, *owners)
+def _tokenize(tokenizer: Tokenizer, example: Mapping[str, Any]) -> _Tokens:
+    source, target = tokenizer.encode([example["source"], example["target"]])
+    return _Tokens(
+        source,
+        target,
+        words_of_pieces(tokenizer.pieces(source), words(example["source"])),
+        words_of_pieces(tokenizer.pieces(target), words(example["target"])),
+    )
 
 
-def _one_token_differs(first: list[int], second: list[int]) -> bool:
+def _differ_in_one_token(first: list[int], second: list[int]) -> bool:
     return (
         len(first) == len(second) and sum(a != b for a, b in zip(first, second, strict=True)) == 1
     )
 
 
-def _row(example: Mapping[str, Any], own: _Tokens, twin: _Tokens) -> dict[str, Any]:
+def _row(example: Mapping[str, Any], tokens: _Tokens, twin: _Tokens, bos: int) -> dict[str, Any]:
     """The fields of `Sentences` for one sentence."""
-    pairs = list(zip(own.target, twin.target, strict=False))
-    position = next(place for place, (one, other) in enumerate(pairs) if one != other)
-    differs = [one != other for one, other in zip(own.source, twin.source, strict=True)]
-    adjective = own.source_words[differs.index(True)]
+    position = _first_difference(tokens.target, twin.target)
+    adjective = tokens.source_words[_first_difference(tokens.source, twin.source)]
     word_roles = _word_roles(example, adjective)
-    prefix = [_prefix_role(example, word) for word in own.target_words[:position]]
+    source_roles = ["EOS" if word < 0 else word_roles[word] for word in tokens.source_words]
+    prefix = [_prefix_role(example, word) for word in tokens.target_words[:position]]
+    after = [NO_ROLE] * (len(tokens.target) - 1 - position)
     return {
-        "source": own.source,
-        "target_in": [BOS_ID, *own.target[:-1]],
-        "target": own.target,
-        "source_roles": [
-            ROLES.index("end token" if word < 0 else word_roles[word]) for word in own.source_words
-        ],
-        "prefix_roles": [PREFIX_ROLES.index(role) for role in ["start token", *prefix]]
-        + [NO_ROLE] * (len(own.target) - 1 - position),
+        "source": tokens.source,
+        "target_in": [bos, *tokens.target[:-1]],
+        "target": tokens.target,
+        "source_roles": [ROLES.index(role) for role in source_roles],
+        "prefix_roles": [*map(PREFIX_ROLES.index, ["BOS", *prefix]), *after],
         "position": position,
-        "pronoun": own.target[position],
+        "pronoun": tokens.target[position],
         "other": twin.target[position],
     }
 
 
+def _first_difference(first: list[int], second: list[int]) -> int:
+    pairs = enumerate(zip(first, second, strict=False))
+    return next(index for index, (one, other) in pairs if one != other)
+
+
 def _word_roles(example: Mapping[str, Any], adjective: int) -> list[str]:
-    """The role of each word of the source."""
+    """Role of each source word."""
     text = [word.lower() for word in words(example["source"])]
     reason = range(text.index("because"), adjective + 1)
-    roles = [f"rest of the {'reason' if at in reason else 'event'}" for at in range(len(text))]
+    roles = [f"rest of the {'reason' if i in reason else 'event'}" for i in range(len(text))]
     for noun in ("antecedent", "distractor"):
-        place = example[noun]
-        roles[place] = noun
-        while text[place] not in _DETERMINERS:
-            place -= 1
-            roles[place] = f"before the {noun}"
+        index = example[noun]
+        roles[index] = noun
+        while text[index] not in _DETERMINERS:
+            index -= 1
+            roles[index] = f"before the {noun}"
     roles[example["pronoun"]], roles[adjective] = "it", "adjective"
     return ["punctuation" if word in ",." else role for word, role in zip(text, roles, strict=True)]
 
 
 def _prefix_role(example: Mapping[str, Any], word: int) -> str:
-    """The role of a word of the target."""
+    """Role of a target word."""
     for noun in ("antecedent", "distractor"):
         if [example[noun], word] in np.asarray(example["alignment"]).tolist():
             return noun
     return "rest of the prefix"
 
 
-def _padded(name: str, rows: list[Any]) -> Int[np.ndarray, "B *S"]:
+def _padded(rows: list[Any], name: str, pad_id: int) -> Int[np.ndarray, "B *S"]:
     """A field of all sentences as one array."""
     if isinstance(rows[0], int):
         return np.array(rows, np.int32)
-    fill = NO_ROLE if name.endswith("_roles") else PAD_ID
+    fill = NO_ROLE if name.endswith("_roles") else pad_id
     array = np.full((len(rows), max(map(len, rows))), fill, np.int32)
-    for place, row in enumerate(rows):
-        array[place, : len(row)] = row
+    for index, row in enumerate(rows):
+        array[index, : len(row)] = row
     return array
