@@ -33,7 +33,6 @@ from transformer.inspection import ablation, figures, measures
 from transformer.inspection.views.attention_data import families_of
 from transformer.inspection.views.grid import grid
 from transformer.inspection.views.head_view import head_view, shares_between_heads
-from transformer.nn.capture import Interventions
 
 # %% [markdown]
 # The model is trained the first time, within a few minutes, and opened afterwards. It translates
@@ -267,7 +266,7 @@ kind = max(kinds, key=lambda kind: increase[kind].max())
 layer, head = np.unravel_index(increase[kind].argmax(), increase[kind].shape)
 gates = ablation.open_gates(config)
 closed = gates.replace(**{kind: getattr(gates, kind).at[layer, head].set(0.0)})
-everything_on = Interventions.none(config, len(source), len(target_in))
+everything_on = inspection.trace.no_interventions(config, len(source), len(target_in))
 without, _ = run(
     params,
     config,

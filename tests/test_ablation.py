@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads removed one by one, and what their gates' gradients say of them."""
+"""Head ablation, and head importance from the gradients of gates."""
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +11,9 @@ from transformer.config import TrainingConfig
 from transformer.errors import InputError
 from transformer.inspection import ablation
 from transformer.inspection.readout import LogitDifference
-from transformer.inspection.trace import run
+from transformer.inspection.trace import no_interventions, run
 from transformer.models import base
-from transformer.nn.capture import KINDS, Interventions
+from transformer.nn.capture import KINDS
 from transformer.nn.positions import shift_right
 from transformer.training.step import Batch, loss_sums
 
@@ -29,76 +29,74 @@ def result(shallow, source):
 
 @pytest.fixture(scope="module")
 def nll(shallow, source):
-    """Compiled: gates -> the summed negative log-likelihood of the sentences."""
+    """Compiled: gates -> sum of the negative log-likelihood of the sentences."""
     return jax.jit(lambda gates: ablation.nll_with_gates(*shallow, source, TARGET, gates))
 
 
 @pytest.fixture(scope="module")
 def gradients(shallow, source):
-    """Of each sentence with respect to every gate."""
+    """Gradients of each sentence's loss with respect to every gate."""
     return ablation.gate_gradients(*shallow, source, TARGET)
 
 
 def plain_nll(params, config, source):
-    """The summed negative log-likelihood of a model that has no gates."""
+    """Sum of the negative log-likelihood of a model without gates."""
     batch, training = Batch(source, TARGET), TrainingConfig(label_smoothing=0.0)
     return loss_sums(params, batch, base.build(config), training)
 
 
 def changed(params, side, layer, attention, head, factor):
-    """The parameters with one head's output kernel made smaller."""
+    """The parameters with one head's output kernel multiplied by a factor."""
     params = jax.tree.map(lambda leaf: leaf, params)
     kernels = params[side][layer][attention]
     kernels["output"] = kernels["output"].at[head].multiply(factor)
     return params
 
 
-# Heads removed.
+# Head ablation.
 
 
-def test_the_baseline_is_the_loss_of_the_untouched_model_per_token(result, shallow, source):
+def test_the_baseline_is_the_loss_per_token_of_the_unchanged_model(result, shallow, source):
     sums = jax.jit(lambda: plain_nll(*shallow, source))()
     assert float(sums.tokens) == TOKENS
     assert float(result.loss) == pytest.approx(float(sums.nll) / TOKENS, rel=1e-5)
 
 
 @pytest.mark.slow
-def test_gates_of_one_are_bitwise_the_baseline(shallow, source):
-    """Operation by operation, as a compiler may order the sums of two programs differently."""
+def test_gates_of_one_give_bitwise_the_baseline(shallow, source):
+    """Without jit, since XLA may order the sums of two programs differently."""
     gates = ablation.open_gates(shallow[1])
     gated = ablation.nll_with_gates(*shallow, source, TARGET, gates)
     assert gated == plain_nll(*shallow, source).nll
 
 
-def test_every_head_of_every_kind_is_removed_alone(result, nll, shallow):
+def test_every_head_of_every_kind_is_removed_separately(result, nll, shallow):
     ones = ablation.open_gates(shallow[1])
     shapes = {"encoder": (1, 3), "decoder": (2, 2), "cross": (2, 2)}
     for kind in KINDS:
         increase, gates = getattr(result.increase, kind), getattr(ones, kind)
         assert increase.shape == shapes[kind]
-        for place in np.ndindex(shapes[kind]):
-            closed = ones.replace(**{kind: gates.at[place].set(0.0)})
+        for index in np.ndindex(shapes[kind]):
+            closed = ones.replace(**{kind: gates.at[index].set(0.0)})
             alone = float(nll(closed)) / TOKENS - float(result.loss)
-            assert float(increase[place]) == pytest.approx(alone, abs=1e-5)
+            assert float(increase[index]) == pytest.approx(alone, abs=1e-5)
         assert np.abs(increase).min() > 1e-4
 
 
 @pytest.mark.slow
-def test_a_head_that_puts_out_nothing_is_not_missed_however_many_are_removed_at_once(
-    shallow, source
-):
+def test_removing_a_head_without_output_changes_nothing_for_any_heads_at_once(shallow, source):
     emptied = changed(shallow[0], "decoder", "layer_1", "cross_attention", head=1, factor=0.0)
-    found = ablation.ablate_heads(emptied, shallow[1], source, TARGET, heads_at_once=3)
-    assert abs(float(found.increase.cross[1, 1])) < 1e-6
-    assert np.abs(np.delete(found.increase.cross, 3)).min() > 1e-4
-    assert np.abs(found.increase.encoder).min() > 1e-4
+    increase = ablation.ablate_heads(emptied, shallow[1], source, TARGET, heads_at_once=3).increase
+    assert abs(float(increase.cross[1, 1])) < 1e-6
+    assert np.abs(np.delete(increase.cross, 3)).min() > 1e-4
+    assert np.abs(increase.encoder).min() > 1e-4
 
 
 # Gradients of gates.
 
 
-def test_the_gradient_of_a_gate_is_the_slope_in_it(shallow, source):
-    """In float64, where a step can be so small that no curve and no corner matters."""
+def test_the_gradient_of_a_gate_is_the_slope_of_the_loss(shallow, source):
+    """In float64, where steps are so small that curvature and kinks do not matter."""
     with jax.enable_x64(True):
         model = oracle.float64(shallow[0]), shallow[1]
         ones, step = ablation.open_gates(shallow[1]), 1e-5
@@ -107,16 +105,16 @@ def test_the_gradient_of_a_gate_is_the_slope_in_it(shallow, source):
         for kind in KINDS:
             gates = getattr(ones, kind)
             assert gates.dtype == jnp.float64
-            for place in np.ndindex(gates.shape):
+            for index in np.ndindex(gates.shape):
                 up, down = (
-                    float(nll(ones.replace(**{kind: gates.at[place].add(by)})))
+                    float(nll(ones.replace(**{kind: gates.at[index].add(by)})))
                     for by in (step, -step)
                 )
-                summed = float(getattr(gradients, kind)[:, *place].sum())
+                summed = float(getattr(gradients, kind)[:, *index].sum())
                 assert summed == pytest.approx((up - down) / (2 * step), rel=1e-6)
 
 
-def test_each_sentence_has_a_gradient_of_its_own(gradients, shallow, source):
+def test_each_sentence_has_a_separate_gradient(gradients, shallow, source):
     assert gradients.encoder.shape == (3, 1, 3)
     assert gradients.decoder.shape == gradients.cross.shape == (3, 2, 2)
     other = ablation.gate_gradients(*shallow, source.at[0, 1].set(6), TARGET)
@@ -125,7 +123,7 @@ def test_each_sentence_has_a_gradient_of_its_own(gradients, shallow, source):
         assert (getattr(other, kind)[0] != getattr(gradients, kind)[0]).all()
 
 
-def test_importance_is_the_sum_of_sizes_and_the_estimate_of_removal_the_sum(
+def test_importance_sums_magnitudes_and_the_estimate_of_removal_sums_gradients(
     gradients, shallow, source
 ):
     importance = ablation.head_importance(*shallow, source, TARGET)
@@ -136,7 +134,7 @@ def test_importance_is_the_sum_of_sizes_and_the_estimate_of_removal_the_sum(
         np.testing.assert_allclose(removal, -each.sum(0) / TOKENS, rtol=1e-4, atol=1e-6)
 
 
-def test_for_a_small_head_the_estimate_is_what_its_removal_costs(shallow, source):
+def test_for_a_small_head_the_estimate_is_the_cost_of_its_removal(shallow, source):
     small = changed(shallow[0], "encoder", "layer_0", "self_attention", head=1, factor=0.02)
     exact = ablation.ablate_heads(small, shallow[1], source, TARGET).increase.encoder[0, 1]
     estimate = ablation.head_importance(small, shallow[1], source, TARGET).removal.encoder[0, 1]
@@ -144,7 +142,7 @@ def test_for_a_small_head_the_estimate_is_what_its_removal_costs(shallow, source
     assert abs(float(exact)) > 1e-5
 
 
-# What is refused.
+# Invalid arguments.
 
 
 @pytest.mark.parametrize(
@@ -156,33 +154,33 @@ def test_for_a_small_head_the_estimate_is_what_its_removal_costs(shallow, source
         ([[4, 2], [2]], [[5, 2]], "source has rows of different lengths; pad them with 0"),
     ],
 )
-def test_what_is_not_sentence_pairs_is_refused(shallow, source, target, message):
+def test_tokens_that_are_not_sentence_pairs_are_rejected(shallow, source, target, message):
     for measure in (ablation.ablate_heads, ablation.gate_gradients, ablation.head_importance):
         with pytest.raises(InputError, match=message):
             measure(*shallow, source, target)
 
 
-def test_no_heads_at_once_are_refused(shallow, source):
+def test_zero_heads_at_once_are_rejected(shallow, source):
     with pytest.raises(InputError, match="heads_at_once is 0, but it must be at least 1"):
         ablation.ablate_heads(*shallow, source, TARGET, heads_at_once=0)
 
 
-# A number of each sentence pair.
+# A metric of each sentence pair.
 
 
 METRIC = LogitDifference(jnp.array([0, 1, 2]), jnp.array([5, 7, 2]), jnp.array([6, 6, 6]))
 
 
-def test_a_metric_is_that_of_each_sentence_pair_without_each_head(shallow, source):
+def test_a_metric_is_computed_for_each_sentence_pair_without_each_head(shallow, source):
     params, config = shallow
     target_in = shift_right(TARGET)
-    found = ablation.ablate_heads_for_metric(params, config, source, target_in, METRIC)
+    ablated = ablation.ablate_heads_for_metric(params, config, source, target_in, METRIC)
     ones = ablation.open_gates(config)
     for row in range(len(source)):
-        nothing = Interventions.none(config, source.shape[1], TARGET.shape[1])
+        nothing = no_interventions(config, source.shape[1], TARGET.shape[1])
         metric = jax.tree.map(lambda leaf, row=row: leaf[row], METRIC)
         plain, _ = run(params, config, source[row], target_in[row])
-        assert float(found.value[row]) == pytest.approx(float(metric(plain)), abs=1e-5)
+        assert float(ablated.value[row]) == pytest.approx(float(metric(plain)), abs=1e-5)
         closed = ones.replace(cross=ones.cross.at[1, 0].set(0.0))
         without, _ = run(
             params,
@@ -191,26 +189,26 @@ def test_a_metric_is_that_of_each_sentence_pair_without_each_head(shallow, sourc
             target_in[row],
             interventions=nothing.with_gates(closed),
         )
-        assert float(found.without.cross[row, 1, 0]) == pytest.approx(
+        assert float(ablated.without.cross[row, 1, 0]) == pytest.approx(
             float(metric(without)), abs=1e-5
         )
-    expected = np.mean(found.value[:, None, None] - found.without.encoder, axis=0)
-    np.testing.assert_allclose(found.damage.encoder, expected, rtol=1e-5)
+    expected = np.mean(ablated.value[:, None, None] - ablated.without.encoder, axis=0)
+    np.testing.assert_allclose(ablated.damage.encoder, expected, rtol=1e-5)
 
 
-def test_a_metric_needs_as_many_heads_at_once_as_there_is_memory_for(shallow, source):
+def test_a_metric_does_not_depend_on_heads_at_once(shallow, source):
     arguments = (*shallow, source, shift_right(TARGET), METRIC)
     together = ablation.ablate_heads_for_metric(*arguments)
     apart = ablation.ablate_heads_for_metric(*arguments, heads_at_once=1)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), together, apart)
 
 
-def test_a_metric_that_does_not_fit_the_sentences_is_refused(shallow, source):
+def test_a_metric_that_does_not_match_the_sentences_is_rejected(shallow, source):
     target_in = shift_right(TARGET)
     with pytest.raises(InputError, match="there are 3 sentence pairs, but the metric's fields"):
         one = LogitDifference(0, 5, 6)
         ablation.ablate_heads_for_metric(*shallow, source, target_in, one)
-    with pytest.raises(InputError, match="it must give one number"):
+    with pytest.raises(InputError, match="it must return one number"):
         ablation.ablate_heads_for_metric(*shallow, source, target_in, lambda logits: logits)
     with pytest.raises(InputError, match="heads_at_once is 0"):
         ablation.ablate_heads_for_metric(*shallow, source, target_in, METRIC, heads_at_once=0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The alignment error rate by hand, and of a model whose heads align as they are made to."""
+"""The alignment error rate by hand, and of a model with constructed gold alignments."""
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ def links(*pairs, size=(3, 4)):
 # Links and their error rate.
 
 
-def test_the_alignment_error_rate_of_the_textbook():
+def test_a_hand_worked_alignment_error_rate():
     """A has 4 links; of 3 sure ones it has 2, of 5 possible ones 3: 1 - (2 + 3) / (4 + 3)."""
     sure = links((0, 0), (1, 1), (2, 2))
     possible = sure | links((1, 2), (2, 3))
@@ -41,41 +41,41 @@ def test_the_alignment_error_rate_of_the_textbook():
     assert float(counts.error_rate()) == pytest.approx(1 - 5 / 7)
 
 
-def test_all_sure_links_and_some_possible_ones_make_no_error_and_none_of_them_all():
+def test_all_sure_and_some_possible_links_have_error_rate_zero_and_no_gold_links_one():
     sure, possible = links((0, 0), (1, 1)), links((2, 2), (2, 3))
-    rate = lambda found: float(count_links(found, sure, possible).error_rate())  # noqa: E731
+    rate = lambda links: float(count_links(links, sure, possible).error_rate())  # noqa: E731
     assert rate(sure) == rate(sure | links((2, 3))) == 0
     assert rate(links((0, 1), (1, 0))) == 1
     assert rate(links((2, 2))) == pytest.approx(1 - 1 / 3)
 
 
-def test_with_sure_links_alone_the_error_rate_is_one_less_the_f_measure():
-    found, sure = links((0, 0), (1, 1), (2, 2), (2, 3)), links((0, 0), (1, 1), (1, 2))
+def test_with_sure_links_only_the_error_rate_is_one_minus_the_f_measure():
+    proposed, sure = links((0, 0), (1, 1), (2, 2), (2, 3)), links((0, 0), (1, 1), (1, 2))
     precision, recall = 2 / 4, 2 / 3
     expected = 1 - 2 * precision * recall / (precision + recall)
-    assert float(count_links(found, sure).error_rate()) == pytest.approx(expected)
+    assert float(count_links(proposed, sure).error_rate()) == pytest.approx(expected)
 
 
-def test_counts_of_sentences_are_added_before_they_are_divided():
+def test_counts_of_sentences_are_summed_before_division():
     good = count_links(links((0, 0)), links((0, 0)))
     bad = count_links(links((0, 1), (1, 0), (2, 1)), links((0, 0)))
     assert float((good + bad).error_rate()) == pytest.approx(1 - 2 / 6)
 
 
-def test_no_links_at_all_are_no_error():
+def test_the_error_rate_without_links_is_zero():
     nothing = np.zeros((3, 4), bool)
     assert float(count_links(nothing, nothing).error_rate()) == 0
 
 
-def test_a_word_is_linked_to_what_it_reads_most_the_first_of_equals():
+def test_a_word_is_linked_to_the_word_with_the_highest_weight_the_first_of_ties():
     weights = jnp.array([[0.2, 0.5, 0.3, 0.0], [0.4, 0.1, 0.4, 0.1], [0.0, 0.0, 0.0, 0.0]])
     np.testing.assert_array_equal(hard_links(weights), links((0, 1), (1, 0)))
 
 
-# Whose row it is.
+# Conventions.
 
 
-def test_a_row_is_the_token_that_it_predicts_or_that_it_reads():
+def test_a_row_is_that_of_the_token_it_predicts_or_of_the_token_it_reads():
     """Row t predicts y[t] and reads y[t-1]; y[2], the last, is read by no row."""
     weights = jnp.arange(24.0).reshape(2, 3, 4)
     np.testing.assert_array_equal(target_rows(weights, "predict"), weights)
@@ -84,7 +84,7 @@ def test_a_row_is_the_token_that_it_predicts_or_that_it_reads():
     np.testing.assert_array_equal(read[:, 2], 0)
 
 
-def test_another_convention_is_refused():
+def test_an_unknown_convention_is_rejected():
     with pytest.raises(InputError, match="row convention 'input' is unknown; choose 'predict'"):
         target_rows(jnp.ones((1, 1)), "input")
 
@@ -94,23 +94,23 @@ def test_another_convention_is_refused():
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    """Which cuts the rarer words."""
+    """A tokenizer that splits the rarer words."""
     return Tokenizer.train(["ab ab, ab ab abc.", "dd dd. dd, d"], 13)
 
 
-def test_a_batch_knows_the_word_of_every_token_and_the_gold_links_of_the_words(tokenizer):
+def test_a_batch_has_the_word_of_every_token_and_the_gold_links_of_the_words(tokenizer):
     sources, targets = ["abc, dd.", "d"], ["dd abc", "ab"]
     split = lambda text: text.replace(",", " ,").replace(".", " .").split()  # noqa: E731
     gold = [[(0, 1), (2, 0)], []]
     batch = aligned_batch(tokenizer, sources, targets, gold, split=split)
     for side, texts in (("source", sources), ("target", targets)):
-        tokens, of_tokens = getattr(batch, side), getattr(batch, f"{side}_words")
+        tokens, word_indices = getattr(batch, side), getattr(batch, f"{side}_words")
         assert [[i for i in row if i] for row in tokens.tolist()] == tokenizer.encode(texts)
-        for row, owners, text in zip(tokens, of_tokens, texts, strict=True):
+        for row, indices, text in zip(tokens, word_indices, texts, strict=True):
             rebuilt = [""] * len(split(text))
-            for piece, owner in zip(tokenizer.pieces(row.tolist()), owners.tolist(), strict=True):
-                if owner != NO_WORD:
-                    rebuilt[owner] += piece.replace("▁", "")
+            for piece, word in zip(tokenizer.pieces(row.tolist()), indices.tolist(), strict=True):
+                if word != NO_WORD:
+                    rebuilt[word] += piece.replace("▁", "")
             assert rebuilt == split(text)
     np.testing.assert_array_equal(batch.sure[0], links((1, 0), (0, 2), size=(2, 4)))
     assert not batch.sure[1].any()
@@ -124,17 +124,17 @@ def test_a_batch_knows_the_word_of_every_token_and_the_gold_links_of_the_words(t
         (["dd", "d"], [[(-1, 0)], []], r"pair 0 aligns the words \[-1, 0\]"),
     ],
 )
-def test_an_alignment_of_other_sentences_is_refused(tokenizer, targets, gold, words):
+def test_an_alignment_of_other_sentences_is_rejected(tokenizer, targets, gold, words):
     with pytest.raises(InputError, match=words):
         aligned_batch(tokenizer, ["ab", "ab"], targets, gold)
 
 
-# Of a model.
+# A model.
 
 
 @pytest.fixture(scope="module")
 def batch(source):
-    """Sentences of which every token but the last is a word of its own."""
+    """Sentences in which every token except the last is one word."""
     target = np.array([[5, 9, 4, 2], [10, 7, 2, 0], [6, 2, 0, 0]])
 
     def words(tokens):
@@ -147,27 +147,27 @@ def batch(source):
 
 @pytest.fixture(scope="module")
 def attention(shallow, batch):
-    """The encoder-decoder attention of each sentence pair [B,L,N,T,S], as computed."""
+    """The cross-attention of each sentence pair [B,L,N,T,S], as computed."""
     traced = jax.jit(lambda *pair: run(*shallow, *pair, capture="weights")[1])
     pairs = zip(batch.source, shift_right(jnp.asarray(batch.target)), strict=True)
     return np.stack([traced(*pair).attention("cross").weights for pair in pairs])
 
 
 def by_hand(weights, batch, convention):
-    """The error rate of one matrix a sentence [B,T,S], link by link."""
-    proposed = right = 0
+    """The error rate of one matrix per sentence [B,T,S], link by link."""
+    proposed = correct = 0
     for b, rows in enumerate(weights):
         for t, word in enumerate(batch.target_words[b]):
             row = t if convention == "predict" else t + 1
             if word != NO_WORD and row < len(rows):
                 keys = np.where(batch.source_words[b] == NO_WORD, -1, rows[row])
                 proposed += 1
-                right += int(batch.sure[b, t, keys.argmax()])
-    return 1 - 2 * right / (proposed + batch.sure.sum())
+                correct += int(batch.sure[b, t, keys.argmax()])
+    return 1 - 2 * correct / (proposed + batch.sure.sum())
 
 
 @pytest.mark.parametrize("convention", ["predict", "read"])
-def test_the_errors_of_every_head_and_layer_are_those_counted_by_hand(
+def test_the_error_rates_of_every_head_and_layer_equal_a_count_by_hand(
     shallow, batch, attention, convention
 ):
     errors = alignment.alignment_errors(*shallow, batch, convention)
@@ -182,7 +182,9 @@ def test_the_errors_of_every_head_and_layer_are_those_counted_by_hand(
 
 
 @pytest.mark.parametrize("convention", ["predict", "read"])
-def test_a_head_whose_links_are_the_gold_makes_no_error(shallow, batch, attention, convention):
+def test_a_head_whose_links_are_the_gold_alignment_has_error_rate_zero(
+    shallow, batch, attention, convention
+):
     words = (batch.target_words != NO_WORD)[:, :, None] & (batch.source_words != NO_WORD)[:, None]
     head = target_rows(jnp.asarray(attention[:, 1, 0]), convention)
     gold = batch.replace(sure=np.asarray(hard_links(jnp.where(words, head, 0))))
@@ -192,22 +194,22 @@ def test_a_head_whose_links_are_the_gold_makes_no_error(shallow, batch, attentio
 
 
 @pytest.mark.slow
-def test_both_conventions_are_given_beside_the_untrained_model(shallow, batch):
+def test_both_conventions_are_reported_for_the_trained_and_the_untrained_model(shallow, batch):
     params, config = shallow
     report = alignment.alignment_errors_against_untrained(params, config, batch, seed=7)
     assert [(name, list(rates)) for name, rates in report.items()] == [
         ("trained", ["predict", "read"]),
         ("untrained", ["predict", "read"]),
     ]
-    fresh = alignment.untrained_params(config, 7)
-    assert jax.tree.structure(fresh) == jax.tree.structure(params)
-    for name, own in (("trained", params), ("untrained", fresh)):
+    untrained = alignment.untrained_params(config, 7)
+    assert jax.tree.structure(untrained) == jax.tree.structure(params)
+    for name, weights in (("trained", params), ("untrained", untrained)):
         for convention in ("predict", "read"):
-            expected = alignment.alignment_errors(own, config, batch, convention)
+            expected = alignment.alignment_errors(weights, config, batch, convention)
             np.testing.assert_array_equal(report[name][convention].heads, expected.heads)
     assert (report["trained"]["read"].heads != report["untrained"]["read"].heads).any()
 
 
-def test_tokens_of_another_vocabulary_are_refused(shallow, batch):
+def test_tokens_of_another_vocabulary_are_rejected(shallow, batch):
     with pytest.raises(InputError, match=r"target\[0, 0\] is 12, but this model's tokens are 0"):
         alignment.alignment_errors(*shallow, batch.replace(target=batch.target + 7), "read")

@@ -13,11 +13,12 @@ import oracle
 import pytest
 
 from transformer.errors import InputError
+from transformer.inspection.trace import no_interventions
 from transformer.models import base
 from transformer.models import transformer as model_file
 from transformer.nn import layers, multi_head_attention
 from transformer.nn.attention import masked_softmax
-from transformer.nn.capture import KINDS, Interventions, gate, patch
+from transformer.nn.capture import KINDS, gate, patch
 from transformer.nn.masks import causal_mask, padding_mask
 
 
@@ -48,7 +49,7 @@ def trace(by_hand):
 @pytest.fixture(scope="module")
 def nothing(config, source, target_in):
     """No intervention, spelled out."""
-    return Interventions.none(config, source.shape[1], target_in.shape[1])
+    return no_interventions(config, source.shape[1], target_in.shape[1])
 
 
 def check_annotations(value):

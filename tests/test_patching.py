@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activations of one run put into another: all of them make it the other run, none change it."""
+"""Activation patching: all sites give the clean run, no site the corrupt run."""
 
 import jax
 import jax.numpy as jnp
@@ -12,18 +12,16 @@ from transformer.inspection.patching import (
     Patching,
     attribution_patching,
     patch_sites,
-    with_patches,
 )
 from transformer.inspection.readout import LogitDifference
-from transformer.inspection.trace import run
-from transformer.nn.capture import Interventions
+from transformer.inspection.trace import no_interventions, run
 
 CLEAN, CORRUPT = np.array([4, 7, 5, 10, 2]), np.array([4, 9, 5, 10, 2])
 """They differ at position 1."""
 TARGET_IN = np.array([1, 5, 9, 4])
 METRIC = LogitDifference(position=2, token=4, other=7)
 ENCODER, DECODER = (2, 5), (3, 4)
-"""Sites of the two stacks: L + 1 places times positions."""
+"""Sites of the two stacks: L + 1 levels times positions."""
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +39,8 @@ def residuals(shallow):
 
 @pytest.fixture(scope="module")
 def patched(shallow, residuals):
-    """(side, mask) -> the metric of the corrupt run, patched there from the clean one."""
-    nothing = Interventions.none(shallow[1], 5, 4)
+    """(side, mask) -> the metric of the corrupt run with the clean run's vectors there."""
+    nothing = no_interventions(shallow[1], 5, 4)
 
     @jax.jit
     def corrupt(interventions):
@@ -50,28 +48,28 @@ def patched(shallow, residuals):
 
     def metric(side, mask):
         clean = getattr(residuals[0][1], side).residual
-        return float(corrupt(with_patches(nothing, side, mask, clean)))
+        return float(corrupt(nothing.patched(side, mask, clean)))
 
     return metric
 
 
-def only(shape, *place):
-    """A mask that is true there alone: at a site, or at a whole layer."""
-    return jnp.zeros(shape, bool).at[place].set(True)
+def only(shape, *index):
+    """A mask that is true only at one site, or at one layer."""
+    return jnp.zeros(shape, bool).at[index].set(True)
 
 
-def test_the_effect_is_the_share_of_the_way_back():
+def test_the_effect_is_the_restored_share_of_the_difference():
     patching = Patching(jnp.array([[-2.0, 0.0, 2.0, 3.0]]), jnp.array(2.0), jnp.array(-2.0))
     np.testing.assert_allclose(patching.effect, [[0, 0.5, 1, 1.25]])
 
 
-def test_the_runs_are_those_of_the_two_sentences(sites, residuals):
+def test_the_metrics_are_those_of_the_two_sentences(sites, residuals):
     for (logits, _), value in zip(residuals, (sites.clean, sites.corrupt), strict=True):
         assert float(value) == pytest.approx(float(logits[2, 4] - logits[2, 7]), abs=1e-5)
     assert abs(float(sites.clean - sites.corrupt)) > 1e-2
 
 
-def test_each_site_is_patched_alone(sites, patched):
+def test_each_site_is_patched_separately(sites, patched):
     assert sites.patched.shape == sites.effect.shape == ENCODER
     for site in np.ndindex(ENCODER):
         alone = patched("encoder", only(ENCODER, *site))
@@ -79,22 +77,20 @@ def test_each_site_is_patched_alone(sites, patched):
     assert len(np.unique(np.round(sites.patched[1], 4))) == 5
 
 
-def test_at_the_input_only_the_word_that_differs_restores_the_answer_and_it_does_fully(sites):
+def test_at_the_input_only_the_differing_token_restores_the_answer_and_completely(sites):
     np.testing.assert_allclose(sites.effect[0], [0, 1, 0, 0, 0], atol=1e-4)
 
 
-def test_everything_patched_is_the_clean_run_and_nothing_the_corrupt_one(sites, patched):
+def test_patching_everything_gives_the_clean_run_and_nothing_the_corrupt_run(sites, patched):
     clean, corrupt = float(sites.clean), float(sites.corrupt)
     assert patched("encoder", jnp.ones(ENCODER, bool)) == pytest.approx(clean, abs=1e-5)
     assert patched("encoder", jnp.zeros(ENCODER, bool)) == pytest.approx(corrupt, abs=1e-5)
-    for place in range(2):
-        assert patched("encoder", only(ENCODER, place)) == pytest.approx(clean, abs=1e-5)
+    for level in range(2):
+        assert patched("encoder", only(ENCODER, level)) == pytest.approx(clean, abs=1e-5)
 
 
 @pytest.mark.slow
-def test_in_the_decoder_the_last_vector_of_the_row_asked_about_is_all_of_its_answer(
-    shallow, patched
-):
+def test_in_the_decoder_the_last_vector_of_the_metrics_row_determines_the_answer(shallow, patched):
     """The decoder reads the same in both runs; a row does not depend on later ones."""
     sites = patch_sites(
         *shallow, CLEAN, CORRUPT, TARGET_IN, METRIC, side="decoder", sites_at_once=5
@@ -109,12 +105,12 @@ def test_in_the_decoder_the_last_vector_of_the_row_asked_about_is_all_of_its_ans
 
 
 @pytest.mark.slow
-def test_the_first_order_estimate_is_the_slope_from_the_corrupt_run_to_the_clean_one(shallow):
-    """In float64 by central differences: each site a little way towards the clean run's vector."""
+def test_attribution_patching_is_the_slope_from_the_corrupt_run_to_the_clean_run(shallow):
+    """In float64 by central differences: each site moved slightly towards the clean run."""
     with jax.enable_x64(True):
         model = oracle.float64(shallow[0]), shallow[1]
         estimate = attribution_patching(*model, CLEAN, CORRUPT, TARGET_IN, METRIC)
-        nothing, step = Interventions.none(shallow[1], 5, 4), 1e-5
+        nothing, step = no_interventions(shallow[1], 5, 4), 1e-5
 
         def residual(source):
             return run(*model, source, TARGET_IN, capture="full")[1].encoder.residual
@@ -123,14 +119,14 @@ def test_the_first_order_estimate_is_the_slope_from_the_corrupt_run_to_the_clean
         def towards(mask, by):
             clean, corrupt = residual(CLEAN), residual(CORRUPT)
             values = corrupt + by * (clean - corrupt)
-            changed = with_patches(nothing, "encoder", mask, values)
+            changed = nothing.patched("encoder", mask, values)
             return METRIC(run(*model, CORRUPT, TARGET_IN, interventions=changed)[0])
 
         for site in np.ndindex(ENCODER):
             mask = only(ENCODER, *site)
             slope = float(towards(mask, step) - towards(mask, -step)) / (2 * step)
-            found = float(estimate.patched[site] - estimate.corrupt)
-            assert found == pytest.approx(slope, rel=1e-5, abs=1e-8)
+            change = float(estimate.patched[site] - estimate.corrupt)
+            assert change == pytest.approx(slope, rel=1e-5, abs=1e-8)
         assert float(jnp.abs(estimate.effect[1]).min()) > 1e-3
 
 
@@ -143,7 +139,7 @@ def test_the_first_order_estimate_is_the_slope_from_the_corrupt_run_to_the_clean
         ([4, 99, 5, 10, 2], METRIC, r"corrupt_source\[1\] is 99"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(shallow, corrupt, metric, message):
+def test_runs_that_cannot_be_compared_are_rejected(shallow, corrupt, metric, message):
     with pytest.raises(InputError, match=message):
         patch_sites(*shallow, CLEAN, corrupt, TARGET_IN, metric)
 
@@ -155,6 +151,6 @@ def test_what_cannot_be_compared_is_refused(shallow, corrupt, metric, message):
         ({"sites_at_once": 0}, "sites_at_once is 0, but it must be at least 1"),
     ],
 )
-def test_options_that_cannot_be_met_are_refused(shallow, options, message):
+def test_invalid_options_are_rejected(shallow, options, message):
     with pytest.raises(InputError, match=message):
         patch_sites(*shallow, CLEAN, CORRUPT, TARGET_IN, METRIC, **options)

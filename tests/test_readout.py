@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is read off logits, and off the residual stream as if it were the last."""
+"""Metrics of logits, and the logit lens."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ CONFIG = TransformerConfig(vocab_size=5)
 LOGITS = jnp.log(jnp.array([[0.2, 0.3, 0.5], [0.7, 0.2, 0.1]])) + 3.0
 
 
-def test_a_log_probability_is_of_the_softmax_of_its_row():
+def test_a_log_probability_is_that_of_the_softmax_of_its_row():
     assert float(LogProbability(0, 2)(LOGITS)) == pytest.approx(np.log(0.5), abs=1e-6)
     assert float(LogProbability(1, 1)(LOGITS)) == pytest.approx(np.log(0.2), abs=1e-6)
 
@@ -31,14 +31,14 @@ def test_a_logit_difference_is_the_logarithm_of_the_odds():
 
 
 @pytest.mark.parametrize("metric", [LogProbability(2, 0), LogProbability(0, 3)])
-def test_outside_the_logits_there_is_no_number_and_that_is_refused(metric):
+def test_a_metric_outside_the_logits_is_nan_and_rejected(metric):
     value = metric(LOGITS)
     with pytest.raises(InputError, match="the metric is nan in the clean run; check that its pos"):
-        readout.require_finite(value, "clean run")
-    readout.require_finite(LogProbability(-1, -1)(LOGITS), "clean run")
+        readout.check_finite(value, "clean run")
+    readout.check_finite(LogProbability(-1, -1)(LOGITS), "clean run")
 
 
-def test_a_metric_of_the_same_kind_is_not_compiled_for_again_and_a_function_may_be_one():
+def test_a_metric_of_the_same_type_does_not_recompile_and_a_function_is_a_metric():
     compilations = []
 
     @jax.jit
@@ -46,23 +46,25 @@ def test_a_metric_of_the_same_kind_is_not_compiled_for_again_and_a_function_may_
         compilations.append(metric)
         return metric(LOGITS)
 
-    values = [read(readout.checked(LogProbability(0, token), 2, CONFIG)) for token in range(3)]
+    values = [
+        read(readout.checked_metric(LogProbability(0, token), 2, CONFIG)) for token in range(3)
+    ]
     assert len(compilations) == 1
     np.testing.assert_allclose(np.exp(values), [0.2, 0.3, 0.5], atol=1e-6)
-    total = read(readout.checked(lambda logits: jnp.exp(logits - 3.0).sum(), 2, CONFIG))
+    total = read(readout.checked_metric(lambda logits: jnp.exp(logits - 3.0).sum(), 2, CONFIG))
     assert float(total) == pytest.approx(2, abs=1e-5)
 
 
 @pytest.mark.parametrize(
     "metric", [lambda logits: logits[0], lambda logits: {"sum": logits.sum(0)}]
 )
-def test_what_is_not_one_number_is_no_metric(metric):
-    with pytest.raises(InputError, match=r"of logits \[2, 5\] the metric gives .* \[\[5\]\], but"):
-        readout.checked(metric, 2, CONFIG)
+def test_a_metric_that_is_not_one_number_is_rejected(metric):
+    with pytest.raises(InputError, match=r"for logits \[2, 5\] the metric .* \[\[5\]\], but"):
+        readout.checked_metric(metric, 2, CONFIG)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_the_last_row_of_the_logit_lens_is_the_logits_and_the_first_is_the_input(
+def test_the_last_row_of_the_logit_lens_equals_the_logits_and_the_first_reads_the_input(
     norm, shallow, source, target_in
 ):
     config = dataclasses.replace(shallow[1], norm=norm)

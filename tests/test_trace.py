@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One sentence pair is the batch's row; looking changes nothing; what is wrong is refused."""
+"""A traced sentence pair equals its row of a batch; capturing changes nothing."""
 
 import dataclasses
 import inspect
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,20 +12,22 @@ import oracle
 import pytest
 
 from transformer import inspection
-from transformer.config import Config, TransformerConfig
+from transformer.config import Config, ModelConfig, TransformerConfig
 from transformer.errors import InputError
+from transformer.inspection import ablation, attribution, patching
 from transformer.inspection import trace as trace_file
-from transformer.inspection.trace import run
+from transformer.inspection.readout import LogProbability, logit_lens
+from transformer.inspection.trace import no_interventions, run
 from transformer.models import base
-from transformer.nn.capture import KINDS, Interventions
+from transformer.nn.capture import KINDS
 
 ROW = 1
-"""The sentence pair of the tests' batch that is looked at; its source is padded."""
+"""The traced sentence pair of the tests' batch; its source is padded."""
 
 
 @pytest.fixture(scope="module")
 def config(config):
-    """Of the tests' tiny model with a layer less in each stack, which compiles sooner."""
+    """The tests' tiny model with one layer less in each stack, which compiles faster."""
     return config.replace(encoder_layers=1, decoder_layers=2)
 
 
@@ -48,45 +51,45 @@ def pair(source, target_in):
 
 @pytest.fixture(scope="module")
 def full(params, config, pair):
-    """The logits and the trace of the pair, operation by operation."""
+    """Logits and trace of the pair, without jit."""
     return run(params, config, *pair, capture="full")
 
 
 @pytest.fixture(scope="module")
 def batched(model, params, source, target_in):
-    """The same of the whole batch, by the model itself."""
+    """Logits and trace of the batch, from the model."""
     apply = jax.jit(lambda: model.apply({"params": params}, source, target_in, capture="full"))
     return apply()
 
 
-# What is shown.
+# Contents of a trace.
 
 
-def test_run_is_what_the_package_offers():
+def test_run_is_exported_by_the_package():
     assert inspection.run is run
 
 
-def test_a_pair_is_traced_as_its_row_of_a_batch(full, batched):
+def test_the_trace_of_a_pair_is_its_row_of_a_batch(full, batched):
     logits, trace = full
     np.testing.assert_allclose(logits, batched[0][ROW], atol=1e-4)
     np.testing.assert_array_equal(trace.logits, logits)
     for kind in KINDS:
         rows = jax.tree.map(lambda array: array[:, ROW], batched[1].attention(kind))
         jax.tree.map(
-            lambda own, row: np.testing.assert_allclose(own, row, atol=1e-4),
+            lambda pair, row: np.testing.assert_allclose(pair, row, atol=1e-4),
             trace.attention(kind),
             rows,
         )
     for name in ("encoder", "decoder"):
-        own, row = getattr(trace, name), getattr(batched[1], name)
-        np.testing.assert_allclose(own.embedded, row.embedded[ROW], atol=1e-5)
-        np.testing.assert_array_equal(own.positions, row.positions)
-        np.testing.assert_allclose(own.feed_forward, row.feed_forward[:, ROW], atol=1e-4)
-        np.testing.assert_allclose(own.sublayers, row.sublayers[:, :, ROW], atol=1e-4)
-        np.testing.assert_allclose(own.residual, row.residual[:, ROW], atol=1e-4)
+        stack, row = getattr(trace, name), getattr(batched[1], name)
+        np.testing.assert_allclose(stack.embedded, row.embedded[ROW], atol=1e-5)
+        np.testing.assert_array_equal(stack.positions, row.positions)
+        np.testing.assert_allclose(stack.feed_forward, row.feed_forward[:, ROW], atol=1e-4)
+        np.testing.assert_allclose(stack.sublayers, row.sublayers[:, :, ROW], atol=1e-4)
+        np.testing.assert_allclose(stack.residual, row.residual[:, ROW], atol=1e-4)
 
 
-def test_every_array_is_layers_then_heads_then_positions(full):
+def test_the_axes_of_a_trace_are_layers_heads_positions(full):
     trace = full[1]
     shapes = {
         "encoder": {"L": 1, "T": 5, "S": 5},
@@ -105,7 +108,7 @@ def test_every_array_is_layers_then_heads_then_positions(full):
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_heads_plus_the_bias_sum_to_the_sub_layers_output(bias, config, pair, full, params):
+def test_heads_plus_the_bias_sum_to_the_sublayers_output(bias, config, pair, full, params):
     trace = full[1]
     if bias:
         config = dataclasses.replace(config, attention_bias=True)
@@ -122,8 +125,8 @@ def test_heads_plus_the_bias_sum_to_the_sub_layers_output(bias, config, pair, fu
             assert not bias or np.abs(constant).max() > 0.1
 
 
-def test_the_six_steps_of_a_head_recomputed_by_hand_are_the_models_own(full, params, pair):
-    """Query, key and value; score; divided; softmax under the mask; weighted values; their sum."""
+def test_the_six_steps_of_a_head_recomputed_by_hand_equal_the_model(full, params, pair):
+    """Projections, dot products, scaling, masked softmax, weighted values, and their sum."""
     kernels = oracle.arrays(params)["encoder"]["layer_0"]["self_attention"]
     trace, head, query = full[1].encoder, 2, 1
     x = np.asarray(trace.residual[0], np.float64)
@@ -132,13 +135,13 @@ def test_the_six_steps_of_a_head_recomputed_by_hand_are_the_models_own(full, par
     shares = np.exp(scores) * (np.asarray(pair[0]) != 0)
     weights = shares / shares.sum()
     z = sum(weight * value for weight, value in zip(weights, v, strict=True))
-    own = trace.self_attention
-    np.testing.assert_allclose(own.scores[0, head, query], scores, atol=1e-5)
-    np.testing.assert_allclose(own.weights[0, head, query], weights, atol=1e-5)
-    np.testing.assert_allclose(own.z[0, head, query], z, atol=1e-5)
+    attention = trace.self_attention
+    np.testing.assert_allclose(attention.scores[0, head, query], scores, atol=1e-5)
+    np.testing.assert_allclose(attention.weights[0, head, query], weights, atol=1e-5)
+    np.testing.assert_allclose(attention.z[0, head, query], z, atol=1e-5)
 
 
-def test_rows_sum_to_one_and_what_is_masked_is_exactly_zero(full, pair):
+def test_rows_sum_to_one_and_masked_weights_are_exactly_zero(full, pair):
     trace = full[1]
     for kind in KINDS:
         np.testing.assert_allclose(trace.attention(kind).weights.sum(-1), 1, atol=1e-6)
@@ -160,10 +163,10 @@ def test_encoder_and_decoder_may_differ_in_depth_and_heads(pair):
     assert shapes == [(1, 4, 5, 5), (3, 2, 4, 4), (3, 2, 4, 5)]
 
 
-# Looking changes nothing.
+# Capturing and interventions.
 
 
-def test_the_logits_are_bitwise_the_same_whatever_is_captured_and_with_no_intervention(
+def test_the_logits_are_bitwise_equal_for_every_capture_and_with_no_interventions(
     params, config, pair, full
 ):
     plain, trace = run(params, config, *pair)
@@ -172,31 +175,31 @@ def test_the_logits_are_bitwise_the_same_whatever_is_captured_and_with_no_interv
     weights_only, trace = run(params, config, *pair, capture="weights")
     np.testing.assert_array_equal(weights_only, plain)
     assert len(jax.tree.leaves(trace)) == 3
-    nothing = Interventions.none(config, 5, 4)
+    nothing = no_interventions(config, 5, 4)
     unchanged, _ = run(params, config, *pair, interventions=nothing)
     np.testing.assert_array_equal(unchanged, plain)
 
 
-def test_a_pass_patched_everywhere_from_a_run_is_that_run(params, config, pair, full, source):
-    """Another source, every vector of the residual stream overwritten: bitwise the first run."""
+def test_a_forward_pass_patched_everywhere_equals_the_run_it_is_patched_from(
+    params, config, pair, full, source
+):
+    """Another source with every vector of the residual stream overwritten is bitwise equal."""
     logits, trace = full
-    nothing = Interventions.none(config, 5, 4)
-    everywhere = Interventions(
-        *(
-            stack.replace(patch_mask=~stack.patch_mask, patch_value=own.residual)
-            for stack, own in ((nothing.encoder, trace.encoder), (nothing.decoder, trace.decoder))
-        )
-    )
+    nothing = no_interventions(config, 5, 4)
+    everywhere = nothing
+    for side in ("encoder", "decoder"):
+        residual = getattr(trace, side).residual
+        everywhere = everywhere.patched(side, jnp.ones(residual.shape[:2], bool), residual)
     padded_alike = jnp.where(pair[0] == 0, 0, source[0])
     patched, _ = run(params, config, padded_alike, pair[1], interventions=everywhere)
     np.testing.assert_array_equal(patched, logits)
     assert np.abs(run(params, config, padded_alike, pair[1])[0] - logits).max() > 1e-2
 
 
-# Transformed.
+# Transformations.
 
 
-def test_it_survives_jit_with_the_config_static_and_vmap_over_a_batch(
+def test_run_supports_jit_with_a_static_config_and_vmap_over_a_batch(
     params, config, source, target_in, batched
 ):
     def each(params, config, sources, targets):
@@ -212,8 +215,8 @@ def test_it_survives_jit_with_the_config_static_and_vmap_over_a_batch(
     )
 
 
-def test_its_trace_can_be_differentiated(params, config, pair):
-    """The weights of layer 0 depend on its own query kernel and not on the next layer's."""
+def test_a_trace_can_be_differentiated(params, config, pair):
+    """The weights of layer 0 depend on the query kernel of layer 0, not of layer 1."""
 
     @jax.jit
     @jax.grad
@@ -231,7 +234,7 @@ def test_token_ids_may_be_lists(params, config, pair, full):
     np.testing.assert_array_equal(logits, full[0])
 
 
-# What is refused.
+# Invalid arguments.
 
 
 @pytest.mark.parametrize(
@@ -239,18 +242,18 @@ def test_token_ids_may_be_lists(params, config, pair, full):
     [
         (jnp.ones((1, 5), jnp.int32), r"source has the shape \[1, 5\].*use jax.vmap"),
         ([], r"source has the shape \[0\]"),
-        (np.array([0.5, 2.0]), "source is float64, but token ids are whole numbers"),
+        (np.array([0.5, 2.0]), "source is float64, but token ids are integers"),
         ([4, 11, 2], r"source\[1\] is 11, but this model's tokens are 0 to 10"),
         ([4, -1, 2], r"source\[1\] is -1"),
-        ([0, 0], "source is padding throughout"),
+        ([0, 0], "source is only padding"),
     ],
 )
-def test_what_is_not_a_sentence_is_refused(params, config, source, message):
+def test_tokens_that_are_not_one_sentence_are_rejected(params, config, source, message):
     with pytest.raises(InputError, match=message):
         run(params, config, source, [1, 4])
 
 
-def test_parameters_of_another_model_are_refused(params, config):
+def test_parameters_of_another_model_are_rejected(params, config):
     def shapes(params, config):
         return jax.eval_shape(lambda: run(params, config, [4, 2], [1])[0])
 
@@ -262,28 +265,60 @@ def test_parameters_of_another_model_are_refused(params, config):
         shapes({"params": params}, config)
 
 
-def test_what_no_model_is_run_with_is_refused(params, config):
-    """Without the types that the tests hold arguments to, which would come first."""
+def test_an_unknown_capture_and_the_config_of_an_experiment_are_rejected(params, config):
+    """Without the type checks of the tests, which would raise first."""
     unchecked = inspect.unwrap(run)
     with pytest.raises(InputError, match=r"capture 'all' is unknown; choose one of \['none', 'we"):
         unchecked(params, config, [4, 2], [1], capture="all")
     with pytest.raises(InputError, match="config is a Config, but it must be that of the model: "):
-        inspect.unwrap(trace_file.check_config)(Config(model=config))
+        inspect.unwrap(trace_file.describe)(Config(model=config))
 
 
-def test_interventions_for_another_length_or_model_are_refused(params, config):
+class NoAttention(nn.Module):
+    """A model that describes itself as one without attention."""
+
+    config: ModelConfig
+
+    def describe(self):
+        return base.Description(4, attention={}, residual_layers={}, forward_flops=lambda *_: 0)
+
+
+def test_a_family_without_attention_is_rejected_by_every_method(monkeypatch):
+    monkeypatch.setattr(ModelConfig, "families", dict(ModelConfig.families))
+
+    @dataclasses.dataclass(frozen=True)
+    class NoAttentionConfig(ModelConfig):
+        family: str = "no_attention"
+        vocab_size: int = 11
+
+    monkeypatch.setitem(base.FAMILIES, NoAttentionConfig, NoAttention)
+    config, metric = NoAttentionConfig(), LogProbability(0, 4)
+    calls = [
+        lambda: run({}, config, [4, 2], [1]),
+        lambda: no_interventions(config, 2, 1),
+        lambda: ablation.ablate_heads({}, config, [[4, 2]], [[5, 2]]),
+        lambda: patching.patch_sites({}, config, [4, 2], [5, 2], [1], metric),
+        lambda: attribution.integrated_gradients({}, config, [4, 2], [1], metric),
+        lambda: logit_lens({}, config, jnp.zeros((1, 1, 4))),
+    ]
+    for call in calls:
+        with pytest.raises(InputError, match="family 'no_attention' has no attention, so there is"):
+            call()
+
+
+def test_interventions_for_another_length_or_model_are_rejected(params, config):
     with pytest.raises(
         InputError,
         match=r"interventions.encoder.patch_mask has the shape \[2, 6, 1\].*need \[2, 5, 1\]",
     ):
-        run(params, config, [4] * 5, [1], interventions=Interventions.none(config, 6, 1))
-    nothing = Interventions.none(config, 2, 1)
+        run(params, config, [4] * 5, [1], interventions=no_interventions(config, 6, 1))
+    nothing = no_interventions(config, 2, 1)
     lacking = nothing.replace(decoder=nothing.decoder.replace(cross_heads=None))
     with pytest.raises(InputError, match=r"interventions lack a part"):
         run(params, config, [4, 2], [1], interventions=lacking)
 
 
-def test_weights_that_are_no_numbers_are_refused(params, config, pair):
+def test_weights_that_are_nan_are_rejected(params, config, pair):
     broken = jax.tree.map(lambda leaf: leaf, params)
     attention = broken["decoder"]["layer_0"]["cross_attention"]
     attention["query"] = attention["query"].at[0, 2].set(jnp.nan)

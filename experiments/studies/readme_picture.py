@@ -11,6 +11,7 @@ from absl import flags
 from experiments.corpora import registry
 from experiments.flags import run
 from experiments.studies import resolution, twins
+from transformer.arrays import SpecialIds
 from transformer.config import Config
 from transformer.inspection import figures, trace
 from transformer.inspection.figures import parts, style
@@ -37,9 +38,7 @@ def main(config: Config) -> None:
 
 
 @style.styled
-def draw(
-    translator: Translator, layer: int, head: int, score: float
-) -> figures.DescribedFigure:
+def draw(translator: Translator, layer: int, head: int, score: float) -> figures.DescribedFigure:
     """Both sentences as rows of tokens, colored by weight, with their translations."""
     panels = [
         _panel(translator, SENTENCE.format(adjective), layer, head)
@@ -70,7 +69,7 @@ def _panel(translator: Translator, source: str, layer: int, head: int) -> parts.
     tokenizer, config = translator.tokenizer, translator.config.model
     translation = translator([source])[0].text
     source_ids, target_ids = tokenizer.encode([source, translation])
-    target_in = [tokenizer.special_ids.bos, *target_ids[:-1]]
+    target_in = [SpecialIds().bos, *target_ids[:-1]]
     _, seen = trace.run(translator.params, config, source_ids, target_in, capture="weights")
     words = [piece.replace("▁", "") for piece in tokenizer.pieces(target_ids)]
     [row] = [index for index, word in enumerate(words) if word in PRONOUNS]

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking at what a model does, and at what it does it with.
+"""Interpretability tools for trained encoder-decoder models.
 
-`trace` runs one sentence pair and keeps everything; `search_log` keeps what a beam search did. On
-attention weights: `weights` (what they must be), `measures`, `words`, `alignment`, `rollout`. On
-the model: `residual` (what every sub-layer adds), `readout` (what logits say), `ablation` (heads
-removed), `patching` (activations replaced), `attribution` (which words an answer rests on).
-`figures` draws it, `views` are pages that one goes through it with, made of `html`.
+- `trace`: run one sentence pair, capture everything, intervene on anything.
+- `search_log`: record every step of a beam search.
+- `measures`, `rollout`, `words`, `alignment`: measures of attention weights.
+- `residual`, `readout`: the residual stream and the logit lens.
+- `ablation`, `patching`, `attribution`: causal and gradient-based methods.
+- `figures` (matplotlib) and `views` (interactive pages): presentation.
 """
 
 from transformer.inspection.trace import run

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which words of the source and of the target read so far an answer rests on.
+"""Attribution of a metric to the tokens of the source and of the target read so far.
 
-Integrated gradients (Sundararajan et al. 2017) divide the difference that the words make among the
-words: from a baseline in which every position has its positional encoding and no word, to the
-sentence pair as it is. Gradients alone, times the input, are one backward pass and add up to
-nothing in particular.
+Integrated gradients (Sundararajan et al. 2017) distribute the difference between a baseline, in
+which every position has its positional encoding but no token, and the sentence pair over its
+tokens. Input times gradient needs one backward pass, but its contributions do not add up to that
+difference.
 """
 
 import functools
@@ -14,32 +14,31 @@ import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Float, Int, Params, wide
-from transformer.config import TransformerConfig
+from transformer.config import ModelConfig
 from transformer.errors import InputError
-from transformer.inspection.patching import with_patches
-from transformer.inspection.readout import Metric, checked, require_finite
-from transformer.inspection.trace import Tokens, check_at_least_one, check_tokens, is_concrete, run
-from transformer.nn.capture import Interventions
+from transformer.inspection import trace
+from transformer.inspection.readout import Metric, check_finite, checked_metric
+from transformer.inspection.trace import Tokens
 
-AT_ONCE = 64
-"""Points of the way that are computed together; the memory of that many sentences is needed."""
+POINTS_AT_ONCE = 64
+"""Points of the path that are computed together; each needs the memory of a sentence pair."""
 
 
 @flax.struct.dataclass
 class Attribution:
-    """What each token contributes to a metric, in its units (nats)."""
+    """Contribution of each token to a metric, in its units (nats)."""
 
     source: Float[Array, " S"]
     target: Float[Array, " T"]
-    """Of the tokens that the decoder read; exactly 0 for those after the position asked about."""
+    """Of the tokens that the decoder read; exactly 0 after the position of the metric."""
     value: Float[Array, ""]
     """The metric of the sentence pair."""
     baseline: Float[Array, ""]
-    """The metric where no position has a word."""
+    """The metric of the baseline."""
 
     @property
     def gap(self) -> Float[Array, ""]:
-        """By how much all contributions miss value - baseline, which they should add up to."""
+        """Completeness gap: |sum of all contributions - (value - baseline)|."""
         total = self.source.sum() + self.target.sum()
         return jnp.abs(total - (self.value - self.baseline))
 
@@ -51,7 +50,7 @@ class Attribution:
 
 def integrated_gradients(
     params: Params,
-    config: TransformerConfig,
+    config: ModelConfig,
     source: Tokens,
     target_in: Tokens,
     metric: Metric,
@@ -59,40 +58,41 @@ def integrated_gradients(
     steps: int = 256,
     baseline_token: int | None = None,
 ) -> Attribution:
-    """The mean gradient on the way from no words to the words, times the words, token by token.
+    """Attribute a metric to tokens with integrated gradients.
+
+    The mean gradient along the straight path from the baseline to the embeddings, times their
+    difference.
 
     Args:
-      params: of the model that `config` describes.
+      params: of the model.
       config: of the model.
       source: ids [S].
       target_in: ids [T] that the decoder reads.
-      metric: one number of the logits [T,V], such as a `readout.LogProbability`. A function of
-        one's own is compiled for.
-      steps: at how many points of the way the gradient is taken: the midpoints of so many equal
-        parts. Where the completeness gap is not small, more: it comes from short stretches of the
-        way on which the answer turns.
-      baseline_token: the token that stands at every position of the baseline; unless given no
-        token does, which is an embedding of 0.
+      metric: one number of the logits [T,V], such as a `readout.LogProbability`. A plain function
+        is compiled anew.
+      steps: number of points on the path, the midpoints of equal parts. Increase it if the
+        completeness gap is not small, which happens where the answer changes over a short part.
+      baseline_token: the token at every position of the baseline; embeddings of 0 by default.
 
     Raises:
-      InputError: for parameters of another model, tokens that are not of the vocabulary, fewer
-        than one step, or a metric that is not one number.
+      InputError: for parameters of another model, a model without attention or residual stream,
+        tokens outside the vocabulary, fewer than one step, or a metric that is not one number.
     """
-    check_at_least_one("steps", steps)
+    trace.check_positive("steps", steps)
     midpoints = (jnp.arange(steps) + 0.5) / steps
     return _checked(params, config, source, target_in, metric, midpoints, baseline_token)
 
 
 def input_x_gradient(
     params: Params,
-    config: TransformerConfig,
+    config: ModelConfig,
     source: Tokens,
     target_in: Tokens,
     metric: Metric,
     *,
     baseline_token: int | None = None,
 ) -> Attribution:
-    """The gradient at the words, times the words: integrated gradients with its end point alone.
+    """Attribute a metric to tokens with input times gradient, the end point of the path alone.
 
     Args and errors are those of `integrated_gradients`.
     """
@@ -101,68 +101,73 @@ def input_x_gradient(
 
 def _checked(
     params: Params,
-    config: TransformerConfig,
+    config: ModelConfig,
     source: Tokens,
     target_in: Tokens,
     metric: Metric,
     points: Float[Array, " P"],
     baseline_token: int | None,
 ) -> Attribution:
-    """Checks what goes into an attribution and what comes out."""
-    source = check_tokens("source", source, config)
-    target_in = check_tokens("target_in", target_in, config)
+    """Check the arguments, compute the attribution, and check the result."""
+    if {"encoder", "decoder"} - trace.describe(config).residual_layers.keys():
+        raise InputError(
+            f"the model family {config.family!r} has no residual streams, whose inputs attribution "
+            "needs"
+        )
+    source = trace.check_tokens("source", source, config)
+    target_in = trace.check_tokens("target_in", target_in, config)
     if baseline_token is not None and not 0 <= baseline_token < config.vocab_size:
         raise InputError(
             f"baseline_token is {baseline_token}, but this model's tokens are 0 to "
             f"{config.vocab_size - 1}"
         )
-    metric = checked(metric, len(target_in), config)
+    metric = checked_metric(metric, len(target_in), config)
     attribution = _attribute(params, config, source, target_in, metric, points, baseline_token)
-    if is_concrete(attribution):
-        require_finite(attribution.value, "sentence pair")
-        require_finite(attribution.baseline, "baseline")
+    if trace.is_concrete(attribution):
+        check_finite(attribution.value, "sentence pair")
+        check_finite(attribution.baseline, "baseline")
     return attribution
 
 
 @functools.partial(jax.jit, static_argnames="config")
 def _attribute(
     params: Params,
-    config: TransformerConfig,
+    config: ModelConfig,
     source: Int[Array, " S"],
     target_in: Int[Array, " T"],
     metric: Metric,
     points: Float[Array, " P"],
     baseline_token: Int[Array, ""] | int | None,
 ) -> Attribution:
-    def embedded(
+    def embed(
         source: Int[Array, " S"], target_in: Int[Array, " T"]
     ) -> list[tuple[Float[Array, "S D"], Float[Array, "T D"]]]:
-        """The words and the positions of source and target, in float32 or wider."""
-        _, trace = run(params, config, source, target_in, capture="full")
-        vectors = [(stack.embedded, stack.positions) for stack in (trace.encoder, trace.decoder)]
+        """Embeddings and positional encodings of source and target, in float32 or wider."""
+        _, seen = trace.run(params, config, source, target_in, capture="full")
+        vectors = [(stack.embedded, stack.positions) for stack in (seen.encoder, seen.decoder)]
         dtype = wide(vectors[0][0].dtype)
         return [tuple(each.astype(dtype) for each in kind) for kind in zip(*vectors, strict=True)]
 
-    words, positions = embedded(source, target_in)
+    embedded, positions = embed(source, target_in)
     if baseline_token is None:
-        start = jax.tree.map(jnp.zeros_like, words)
+        start = jax.tree.map(jnp.zeros_like, embedded)
     else:
-        start, _ = embedded(*(jnp.full_like(ids, baseline_token) for ids in (source, target_in)))
-    difference = jax.tree.map(jnp.subtract, words, start)
-    nothing = Interventions.none(config, len(source), len(target_in))
+        start, _ = embed(*(jnp.full_like(ids, baseline_token) for ids in (source, target_in)))
+    difference = jax.tree.map(jnp.subtract, embedded, start)
+    nothing = trace.no_interventions(config, len(source), len(target_in))
 
-    def value(inputs: tuple[Float[Array, "S D"], Float[Array, "T D"]]) -> Float[Array, ""]:
-        """The metric with these words in place of the embedded tokens."""
-        changed = nothing
-        for side, own, position in zip(("encoder", "decoder"), inputs, positions, strict=True):
-            residual = getattr(nothing, side).patch_value.at[0].set(own + position)
+    def value(embedded: tuple[Float[Array, "S D"], Float[Array, "T D"]]) -> Float[Array, ""]:
+        """The metric with these embeddings, which overwrite the inputs of both stacks."""
+        changed, inputs = nothing, jax.tree.map(jnp.add, embedded, positions)
+        for side, vectors in zip(("encoder", "decoder"), inputs, strict=True):
+            residual = getattr(nothing, side).patch_value.at[0].set(vectors)
             mask = jnp.zeros(residual.shape[:2], bool).at[0].set(True)
-            changed = with_patches(changed, side, mask, residual)
-        return metric(run(params, config, source, target_in, interventions=changed)[0])
+            changed = changed.patched(side, mask, residual)
+        return metric(trace.run(params, config, source, target_in, interventions=changed)[0])
 
     def gradient(point: Float[Array, ""]):
         return jax.grad(value)(jax.tree.map(lambda b, d: b + point * d, start, difference))
 
-    gradients = jax.lax.map(gradient, points, batch_size=AT_ONCE)
+    gradients = jax.lax.map(gradient, points, batch_size=POINTS_AT_ONCE)
     contributions = jax.tree.map(lambda each, d: (each.mean(0) * d).sum(-1), gradients, difference)
-    return Attribution(*contributions, value=value(words), baseline=value(start))
+    return Attribution(*contributions, value=value(embedded), baseline=value(start))

@@ -1,26 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which place of the residual stream carries an answer: activations of one run put into another.
+"""Activation patching: copy activations of a clean run into a corrupt run and measure the answer.
 
-Two source sentences that differ where the answer does, and one target read so far: the clean run
-has the answer that is asked about, the corrupt run has not. At each site, a layer and a position,
-the clean run's vector is put into the corrupt run, and what of the answer comes back is measured
-(Vig et al. 2020; Zhang and Nanda 2023). The result depends on the pair and on the metric.
+Two source sentences differ where the answer does; the target read so far is the same. At each site,
+a layer and a position of the residual stream, the clean run's vector replaces the corrupt run's,
+and the metric shows how much of the clean answer is restored (Vig et al. 2020; Zhang and Nanda
+2023). The result depends on the pair of sentences and on the metric.
 """
 
 import functools
-from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Bool, Float, Int, Params
-from transformer.config import TransformerConfig
+from transformer.config import ModelConfig
 from transformer.errors import InputError
-from transformer.inspection.readout import Metric, checked, require_finite
-from transformer.inspection.trace import Tokens, check_at_least_one, check_tokens, is_concrete, run
-from transformer.nn.capture import Interventions
+from transformer.inspection import trace
+from transformer.inspection.readout import Metric, check_finite, checked_metric
+from transformer.inspection.trace import Tokens
 
 Side = Literal["encoder", "decoder"]
 """The stack whose residual stream is patched."""
@@ -28,22 +27,31 @@ Side = Literal["encoder", "decoder"]
 
 @flax.struct.dataclass
 class Patching:
-    """A metric of the corrupt run with one site patched, for every site of a stack."""
+    """A metric of the corrupt run, with one site patched, for every site of a stack."""
 
     patched: Float[Array, "L+1 S"]
-    """Site (0, s) is the stack's input at position s, site (l, s) the output of layer l there."""
+    """Site (0, s) is the stack's input at position s, site (l, s) the output of layer l."""
     clean: Float[Array, ""]
     corrupt: Float[Array, ""]
 
     @property
     def effect(self) -> Float[Array, "P S"]:
-        """What is restored: 0 where the corrupt answer stays, 1 where the clean one is back."""
+        """Restored share of the difference: 0 for the corrupt answer, 1 for the clean one."""
         return (self.patched - self.corrupt) / (self.clean - self.corrupt)
+
+
+class _Runs(NamedTuple):
+    """Arguments of both runs."""
+
+    clean_source: Int[Array, " S"]
+    corrupt_source: Int[Array, " S"]
+    target_in: Int[Array, " T"]
+    metric: Metric
 
 
 def patch_sites(
     params: Params,
-    config: TransformerConfig,
+    config: ModelConfig,
     clean_source: Tokens,
     corrupt_source: Tokens,
     target_in: Tokens,
@@ -52,42 +60,34 @@ def patch_sites(
     side: str = "encoder",
     sites_at_once: int | None = None,
 ) -> Patching:
-    """Puts the clean run's residual stream into the corrupt run, one site at a time, all sites in
-    one compiled call.
+    """Patch the residual stream at each site in turn, all in one compiled call.
 
     Args:
-      params: of the model that `config` describes.
+      params: of the model.
       config: of the model.
-      clean_source: ids [S] of the sentence whose answer is asked about.
-      corrupt_source: ids [S] of the other, as long as the first, word for word comparable.
+      clean_source: ids [S] of the sentence with the answer of interest.
+      corrupt_source: ids [S] of the other sentence, position by position comparable.
       target_in: ids [T] that the decoder reads in both runs.
-      metric: one number of the logits [T,V]; a `readout.LogitDifference` of the two answers is the
-        usual one. A function of one's own is compiled for.
-      side: the stack that is patched, a `Side`: with ``decoder`` the sites are [L+1,T].
-      sites_at_once: how many sites are computed together; all unless given.
+      metric: one number of the logits [T,V], usually a `readout.LogitDifference` of both answers. A
+        plain function is compiled anew.
+      side: the patched stack, a `Side`; with ``decoder`` the sites are [L+1,T].
+      sites_at_once: number of sites computed together; all by default.
 
     Raises:
-      InputError: for parameters of another model, tokens that are not of the vocabulary, sentences
-        of different lengths, an unknown side, or a metric that is not one number; and where values
-        are known for a metric that does not tell the runs apart.
+      InputError: for parameters of another model, a model without attention or residual stream,
+        tokens outside the vocabulary, sentences of different lengths, an unknown side, a metric
+        that is not one number, or (if concrete) a metric that is equal in both runs.
     """
-    check_at_least_one("sites_at_once", sites_at_once)
-    return _compared(
-        _patch_sites,
-        params,
-        config,
-        clean_source,
-        corrupt_source,
-        target_in,
-        metric,
-        side=side,
-        sites_at_once=sites_at_once,
+    trace.check_positive("sites_at_once", sites_at_once)
+    runs = _checked_runs(config, clean_source, corrupt_source, target_in, metric, side)
+    return _checked_result(
+        _patch_sites(params, config, runs, side=side, sites_at_once=sites_at_once)
     )
 
 
 def attribution_patching(
     params: Params,
-    config: TransformerConfig,
+    config: ModelConfig,
     clean_source: Tokens,
     corrupt_source: Tokens,
     target_in: Tokens,
@@ -95,136 +95,99 @@ def attribution_patching(
     *,
     side: str = "encoder",
 ) -> Patching:
-    """A first-order estimate of `patch_sites` from gradients of the corrupt run (Nanda 2023).
+    """Estimate `patch_sites` to first order from gradients of the corrupt run (Nanda 2023).
 
-    At each site the corrupt metric plus gradient . (clean - corrupt). One backward pass a layer
-    serves all its positions, so this is the cheaper the longer the sentence. It misses what a large
-    change does; compare a few sites with the exact ones.
+    At each site the estimate is the corrupt metric plus gradient . (clean - corrupt). One backward
+    pass per layer serves all positions, so it is faster than `patch_sites` for long sentences. It
+    misses nonlinear effects of large changes; compare a few sites with the exact ones.
 
     Args and errors are those of `patch_sites`.
     """
-    return _compared(
-        _attribution_patching,
-        params,
-        config,
-        clean_source,
-        corrupt_source,
-        target_in,
-        metric,
-        side=side,
-    )
+    runs = _checked_runs(config, clean_source, corrupt_source, target_in, metric, side)
+    return _checked_result(_attribution_patching(params, config, runs, side=side))
 
 
-def _compared(
-    compute: Callable[..., Patching],
-    params: Params,
-    config: TransformerConfig,
+def _checked_runs(
+    config: ModelConfig,
     clean_source: Tokens,
     corrupt_source: Tokens,
     target_in: Tokens,
     metric: Metric,
-    **options: object,
-) -> Patching:
-    """Checks what goes into a comparison of two runs, and what comes out."""
-    if options["side"] not in get_args(Side):
+    side: str,
+) -> _Runs:
+    if side not in get_args(Side):
+        raise InputError(f"side {side!r} is unknown; choose one of {list(get_args(Side))}")
+    if side not in trace.describe(config).residual_layers:
         raise InputError(
-            f"side {options['side']!r} is unknown; choose one of {list(get_args(Side))}"
+            f"the model family {config.family!r} has no residual stream in its {side}, so there "
+            "are no sites to patch"
         )
-    clean = check_tokens("clean_source", clean_source, config)
-    corrupt = check_tokens("corrupt_source", corrupt_source, config)
-    target_in = check_tokens("target_in", target_in, config)
+    clean = trace.check_tokens("clean_source", clean_source, config)
+    corrupt = trace.check_tokens("corrupt_source", corrupt_source, config)
+    target_in = trace.check_tokens("target_in", target_in, config)
     if clean.shape != corrupt.shape:
         raise InputError(
             f"clean_source has {len(clean)} tokens and corrupt_source {len(corrupt)}, but sites "
             "are compared position by position; choose two sentences of one length"
         )
-    metric = checked(metric, len(target_in), config)
-    patching = compute(params, config, clean, corrupt, target_in, metric, **options)
-    if is_concrete(patching):
-        require_finite(patching.clean, "clean run")
-        require_finite(patching.corrupt, "corrupt run")
+    return _Runs(clean, corrupt, target_in, checked_metric(metric, len(target_in), config))
+
+
+def _checked_result(patching: Patching) -> Patching:
+    if trace.is_concrete(patching):
+        check_finite(patching.clean, "clean run")
+        check_finite(patching.corrupt, "corrupt run")
         if patching.clean == patching.corrupt:
             raise InputError(
                 f"the metric is {float(patching.clean)} in both runs, so no site can restore it; "
-                "choose sentences or a metric that tell the two apart"
+                "choose sentences or a metric that distinguishes the two"
             )
     return patching
 
 
-def with_patches(
-    interventions: Interventions,
-    side: str,
-    mask: Bool[Array, "P S"],
-    value: Float[Array, "P S D"],
-) -> Interventions:
-    """Interventions that overwrite one stack's residual stream with `value` where `mask` is true.
-
-    Args:
-      interventions: of which all else stays.
-      side: the stack.
-      mask: by place, P = L + 1 (0 is the stack's input, l the output of layer l), and position.
-      value: as `StackTrace.residual` of a run captures it.
-    """
-    stack = getattr(interventions, side)
-    return interventions.replace(
-        **{side: stack.replace(patch_mask=mask[..., None], patch_value=value)}
-    )
-
-
 @functools.partial(jax.jit, static_argnames=("config", "side", "sites_at_once"))
 def _patch_sites(
-    params: Params,
-    config: TransformerConfig,
-    clean_source: Int[Array, " S"],
-    corrupt_source: Int[Array, " S"],
-    target_in: Int[Array, " T"],
-    metric: Metric,
-    *,
-    side: str,
-    sites_at_once: int | None,
+    params: Params, config: ModelConfig, runs: _Runs, *, side: str, sites_at_once: int | None
 ) -> Patching:
-    clean_logits, trace = run(params, config, clean_source, target_in, capture="full")
-    residual = getattr(trace, side).residual
-    nothing = Interventions.none(config, len(corrupt_source), len(target_in))
+    clean_source, corrupt_source, target_in, metric = runs
+    clean_logits, clean = trace.run(params, config, clean_source, target_in, capture="full")
+    residual = getattr(clean, side).residual  # [P, S, D]
+    nothing = trace.no_interventions(config, len(corrupt_source), len(target_in))
 
-    def patched(mask: Bool[Array, "P S"]) -> Float[Array, ""]:
-        changed = with_patches(nothing, side, mask, residual)
-        return metric(run(params, config, corrupt_source, target_in, interventions=changed)[0])
+    def corrupt_metric(mask: Bool[Array, "P S"]) -> Float[Array, ""]:
+        changed = nothing.patched(side, mask, residual)
+        logits, _ = trace.run(params, config, corrupt_source, target_in, interventions=changed)
+        return metric(logits)
 
     shape = residual.shape[:2]
     sites = shape[0] * shape[1]
-    one_site = jnp.eye(sites, dtype=bool).reshape(sites, *shape)
-    values = jax.lax.map(patched, one_site, batch_size=sites_at_once or sites)
-    corrupt = metric(run(params, config, corrupt_source, target_in)[0])
+    one_site = jnp.eye(sites, dtype=bool).reshape(sites, *shape)  # [sites, P, S]
+    values = jax.lax.map(corrupt_metric, one_site, batch_size=sites_at_once or sites)
+    corrupt = metric(trace.run(params, config, corrupt_source, target_in)[0])
     return Patching(values.reshape(shape), metric(clean_logits), corrupt)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "side"))
 def _attribution_patching(
-    params: Params,
-    config: TransformerConfig,
-    clean_source: Int[Array, " S"],
-    corrupt_source: Int[Array, " S"],
-    target_in: Int[Array, " T"],
-    metric: Metric,
-    *,
-    side: str,
+    params: Params, config: ModelConfig, runs: _Runs, *, side: str
 ) -> Patching:
-    clean_logits, clean = run(params, config, clean_source, target_in, capture="full")
-    corrupt_logits, corrupt = run(params, config, corrupt_source, target_in, capture="full")
-    nothing = Interventions.none(config, len(corrupt_source), len(target_in))
-    clean_residual, residual = (getattr(trace, side).residual for trace in (clean, corrupt))
+    clean_source, corrupt_source, target_in, metric = runs
+    clean_logits, clean = trace.run(params, config, clean_source, target_in, capture="full")
+    corrupt_logits, corrupt = trace.run(params, config, corrupt_source, target_in, capture="full")
+    nothing = trace.no_interventions(config, len(corrupt_source), len(target_in))
+    clean_residual, residual = (getattr(each, side).residual for each in (clean, corrupt))
 
-    def of_layer(values: Float[Array, "P S D"], layer: Int[Array, ""]) -> Float[Array, ""]:
-        """The metric as a function of one layer's vectors: the whole layer is overwritten."""
+    def metric_of_layer(values: Float[Array, "P S D"], layer: Int[Array, ""]) -> Float[Array, ""]:
+        """The metric as a function of the residual stream after one layer, at all positions."""
         mask = jnp.arange(len(values)) == layer
         mask = jnp.broadcast_to(mask[:, None], values.shape[:2])
-        changed = with_patches(nothing, side, mask, values)
-        return metric(run(params, config, corrupt_source, target_in, interventions=changed)[0])
+        changed = nothing.patched(side, mask, values)
+        logits, _ = trace.run(params, config, corrupt_source, target_in, interventions=changed)
+        return metric(logits)
 
     layers = jnp.arange(len(residual))
-    # For each layer the gradient with respect to all layers' values, 0 but for its own.
-    gradients = jax.vmap(jax.grad(of_layer), (None, 0))(residual, layers).sum(0)
+    # The gradient for each layer with respect to all layers' values is 0 except for its own.
+    gradients = jax.vmap(jax.grad(metric_of_layer), (None, 0))(residual, layers).sum(0)
     value = metric(corrupt_logits)
     estimate = value + (gradients * (clean_residual - residual)).sum(-1, dtype=value.dtype)
     return Patching(estimate, metric(clean_logits), value)

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is read off logits: the one number that patching and attribution explain, and the logit
-lens.
-"""
+"""Metrics of logits, which patching and attribution explain, and the logit lens."""
 
 from collections.abc import Callable
 
@@ -10,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Float, Int, Params, wide
-from transformer.config import TransformerConfig
+from transformer.config import ModelConfig
 from transformer.errors import InputError
-from transformer.inspection.trace import apply
+from transformer.inspection import trace
 
 Metric = Callable[[Float[Array, "T V"]], Float[Array, ""]]
 """One number of a sentence pair's logits: `LogProbability`, `LogitDifference`, or a function."""
@@ -20,7 +18,7 @@ Metric = Callable[[Float[Array, "T V"]], Float[Array, ""]]
 
 @flax.struct.dataclass
 class LogProbability:
-    """The natural-log probability of `token` in row `position` of the logits."""
+    """Natural-log probability of `token` in row `position` of the logits."""
 
     position: Int[Array, ""] | int
     token: Int[Array, ""] | int
@@ -33,20 +31,20 @@ class LogProbability:
 
 @flax.struct.dataclass
 class LogitDifference:
-    """By how many nats the model prefers `token` to `other` in row `position` of the logits."""
+    """Logit of `token` minus that of `other` in row `position`, in nats."""
 
     position: Int[Array, ""] | int
     token: Int[Array, ""] | int
     other: Int[Array, ""] | int
 
     def __call__(self, logits: Float[Array, "T V"]) -> Float[Array, ""]:
-        """In nats; below 0 where `other` is preferred."""
+        """Negative if the model prefers `other`."""
         row = _row(logits, self.position)
         return _entry(row, self.token) - _entry(row, self.other)
 
 
 def _row(logits: Float[Array, "T V"], position: Int[Array, ""] | int) -> Float[Array, " V"]:
-    """A row in float32 or wider; NaN where there is none, since JAX would take the last one."""
+    """A row in float32 or wider; NaN out of range, where JAX would clip the index."""
     exact = logits.astype(wide(logits.dtype))
     return exact.at[position].get(mode="fill", fill_value=jnp.nan)
 
@@ -55,36 +53,41 @@ def _entry(row: Float[Array, " V"], token: Int[Array, ""] | int) -> Float[Array,
     return row.at[token].get(mode="fill", fill_value=jnp.nan)
 
 
-def checked(metric: Metric, positions: int, config: TransformerConfig) -> Metric:
+def checked_metric(metric: Metric, positions: int, config: ModelConfig) -> Metric:
     """The metric as an argument of a compiled function.
 
-    Those of this file are pytrees: other positions and tokens need no second compilation. For any
-    other function there is one.
+    The metrics of this module are pytrees: other positions and tokens do not recompile. Any other
+    function is compiled anew.
 
     Args:
       metric: of the logits.
-      positions: the number T of rows that the logits have.
+      positions: number T of rows of the logits.
       config: of the model.
 
     Raises:
-      InputError: when it gives anything but one number.
+      InputError: when it does not return one number.
     """
     logits = jax.ShapeDtypeStruct((positions, config.vocab_size), jnp.float32)
     shapes = [list(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(metric, logits))]
     if shapes != [[]]:
         raise InputError(
-            f"of logits {list(logits.shape)} the metric gives arrays of the shapes {shapes}, but "
-            "it must give one number"
+            f"for logits {list(logits.shape)} the metric returns arrays of the shapes {shapes}, "
+            "but it must return one number"
         )
+    return as_pytree(metric)
+
+
+def as_pytree(metric: Metric) -> Metric:
+    """The metric as a pytree; a plain function becomes a `jax.tree_util.Partial`."""
     is_leaf = jax.tree_util.treedef_is_leaf(jax.tree.structure(metric))
     return jax.tree_util.Partial(metric) if is_leaf else metric
 
 
-def require_finite(value: Float[Array, ""], where: str) -> None:
-    """Refuses a metric that is no number.
+def check_finite(value: Float[Array, ""], where: str) -> None:
+    """Check the value of a metric.
 
     Raises:
-      InputError: naming the run that it was read in.
+      InputError: when it is not finite, naming the run.
     """
     if not jnp.isfinite(value):
         raise InputError(
@@ -94,21 +97,27 @@ def require_finite(value: Float[Array, ""], where: str) -> None:
 
 
 def logit_lens(
-    params: Params, config: TransformerConfig, residual: Float[Array, "P T D"]
+    params: Params, config: ModelConfig, residual: Float[Array, "P T D"]
 ) -> Float[Array, "P T V"]:
-    """What the model would predict if the decoder ended at each layer (nostalgebraist 2020).
+    """Logits that the model would predict from the residual stream of each decoder layer.
 
-    The residual stream after each layer goes through what stands after the last one: with pre-norm
-    the final norm, and the embedding table. Row 0 is the decoder's input, the last row is the
-    logits. Early layers need not write in the basis that the table reads.
+    The logit lens of nostalgebraist (2020): the residual stream after each layer is read as if it
+    were that of the last layer. Row 0 is the decoder's input, the last row equals the logits. Early
+    layers are not trained to be read this way.
 
     Args:
-      params: of the model that `config` describes.
+      params: of the model.
       config: of the model.
-      residual: `Trace.decoder.residual` of one sentence pair, captured in full; P = L + 1.
+      residual: `Trace.decoder.residual` of one sentence pair with full capture; P = L + 1.
     """
+    # The stream after the last layer is overwritten everywhere, so the tokens do not matter.
+    source, target_in = jnp.full(1, config.eos_id), jnp.full(residual.shape[1], config.bos_id)
+    nothing = trace.no_interventions(config, len(source), len(target_in))
+    last_layer = jnp.zeros(residual.shape[:2], bool).at[-1].set(True)
 
-    def head(model, x: Float[Array, "P T D"]) -> Float[Array, "P T V"]:
-        return model.embedding.logits(model.decoder.final_norm(x) if config.norm == "pre" else x)
+    def read(layer: Float[Array, "T D"]) -> Float[Array, "T V"]:
+        value = jnp.zeros_like(residual).at[-1].set(layer)
+        changed = nothing.patched("decoder", last_layer, value)
+        return trace.run(params, config, source, target_in, interventions=changed)[0]
 
-    return apply(params, config, residual, method=head)
+    return jax.vmap(read)(residual)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One sentence pair through the model, everything on the way kept and anything on the way changed.
+"""Run a model on one sentence pair, capture its activations, and intervene on them.
 
-Arrays have no batch axis: attention weights are ``[L,N,T,S]``. A batch is `jax.vmap` of `run`. All
-of this may be transformed by `jax.jit` (with `config` and `capture` static), `jax.vmap` and
-`jax.grad`; what depends on values and not on shapes is checked where values are known.
+Arrays have no batch axis: attention weights are ``[L,N,T,S]``. Use `jax.vmap` for a batch. All
+functions support `jax.jit` (with `config` and `capture` static), `jax.vmap` and `jax.grad`. Checks
+of values, as opposed to shapes, are skipped under a transformation.
 """
 
 from collections.abc import Sequence
@@ -20,54 +20,60 @@ from flax.errors import (
     ScopeParamShapeError,
 )
 
-from transformer.arrays import PAD_ID, Array, Bool, Float, Int, Params
-from transformer.config import TransformerConfig
+from transformer.arrays import Array, Bool, Float, Int, Params
+from transformer.config import ModelConfig
 from transformer.errors import InputError
 from transformer.inspection.attention_checks import check_weights, first_index
 from transformer.models import base
-from transformer.nn.capture import KINDS, AttentionTrace, Capture, Interventions, StackTrace, Trace
+from transformer.nn.capture import (
+    AttentionTrace,
+    Capture,
+    Interventions,
+    StackInterventions,
+    StackTrace,
+    Trace,
+)
 from transformer.nn.masks import causal_mask, padding_mask
 
 Tokens = Array | np.ndarray | Sequence
-"""Token ids of one sentence; the functions below refuse what is not ``Int[S]``."""
+"""Token ids of one sentence, ``Int[S]``; checked by the functions below."""
 
 
 def run(
     params: Params,
-    config: TransformerConfig,
+    config: ModelConfig,
     source: Tokens,
     target_in: Tokens,
     *,
     capture: Capture = "none",
     interventions: Interventions | None = None,
 ) -> tuple[Float[Array, "T V"], Trace | None]:
-    """The logits of one sentence pair, and what was seen on the way to them.
+    """Compute the logits of one sentence pair and a trace of the forward pass.
 
-    Row t of the logits is computed while the decoder reads ``target_in[t]`` and predicts the token
-    after it; so are row t of every attention of the decoder and of its residual stream.
+    Row t of the logits, of the decoder's attention and of its residual stream is computed while the
+    decoder reads ``target_in[t]`` and predicts the next token.
 
-    Computed operation by operation (not compiled), the logits are bitwise the same whatever is
-    captured, and with the interventions of `Interventions.none`. Under `jax.jit` each choice is
-    another program, in which XLA may join and order sums differently: they agree to rounding.
+    Without `jax.jit`, the logits are bitwise equal for every capture, and with the interventions of
+    `no_interventions`. Under `jax.jit` they agree to rounding, since XLA may order sums
+    differently.
 
     Args:
-      params: of the model that `config` describes, as in a `TrainState`.
-      config: of the model (``Config.model``). Weights are captured with
-        ``attention_kernel="einsum"`` only, which any model's parameters can be used with.
-      source: ids [S], the end token last; 0 where padded.
-      target_in: ids [T] that the decoder reads: the start token, then the target.
+      params: of the model, as in a `TrainState`.
+      config: of the model (``Config.model``). Weights can be captured only with
+        ``attention_kernel="einsum"``, which works with any Transformer's parameters.
+      source: ids [S], ending with EOS; `pad_id` where padded.
+      target_in: ids [T] that the decoder reads: BOS, then the target.
       capture: ``none``; ``weights``, the attention weights; or ``full``, everything. Static.
       interventions: gates on the heads and patches of the residual stream.
 
     Returns:
-      the logits, in the compute dtype, and the trace, whose arrays lack the axis B; None in its
-      place when `capture` is ``none``.
+      the logits, in the compute dtype, and the trace without the axis B; None if `capture` is
+      ``none``.
 
     Raises:
-      InputError: for parameters of another model, tokens that are not one sentence of the
-        vocabulary, interventions made for another model or length, or a kernel that keeps no
-        weights; and where the values are known (not under a transformation), for weights whose
-        rows do not sum to 1.
+      InputError: for parameters of another model, a model without attention, tokens that are not
+        one sentence of the vocabulary, interventions made for another model or length, or a kernel
+        that cannot capture weights; and for weights whose rows do not sum to 1.
     """
     if capture not in get_args(Capture):
         raise InputError(f"capture {capture!r} is unknown; choose one of {list(get_args(Capture))}")
@@ -86,22 +92,22 @@ def run(
     if trace is None:
         return logits[0], None
     trace = _without_batch(trace)
-    masks = masks_of(source, len(target_in))
+    masks = masks_of(source, len(target_in), config.pad_id)
     if is_concrete(trace, masks):
-        for kind in KINDS:
+        for kind in describe(config).attention:
             name = f"the weights of {kind} attention"
             check_weights(trace.attention(kind).weights, getattr(masks, kind), name)
     return logits[0], trace
 
 
-def apply(params: Params, config: TransformerConfig, *arguments: Any, **options: Any) -> Any:
-    """`Module.apply` of the model that `config` describes.
+def apply(params: Params, config: ModelConfig, *args: Any, **kwargs: Any) -> Any:
+    """Call `Module.apply` of the model.
 
     Raises:
-      InputError: when the parameters are those of another model.
+      InputError: for parameters of another model.
     """
     try:
-        return base.build(config).apply({"params": params}, *arguments, **options)
+        return base.build(config).apply({"params": params}, *args, **kwargs)
     except (
         ApplyScopeInvalidVariablesStructureError,
         ApplyScopeInvalidVariablesTypeError,
@@ -115,44 +121,78 @@ def apply(params: Params, config: TransformerConfig, *arguments: Any, **options:
         ) from None
 
 
-def check_config(config: TransformerConfig) -> None:
-    """Refuses what is no model's config.
+def describe(config: ModelConfig) -> base.Description:
+    """Describe a model that can be inspected.
 
     Raises:
-      InputError: for the config of a whole experiment above all.
+      InputError: for the config of an experiment, or for a model without attention.
     """
-    if not isinstance(config, TransformerConfig):
+    if not isinstance(config, ModelConfig):
         raise InputError(
             f"config is a {type(config).__name__}, but it must be that of the model: config.model"
         )
+    description = base.build(config).describe()
+    if not description.attention:
+        raise InputError(
+            f"the model family {config.family!r} has no attention, so there is nothing to inspect; "
+            "give a model whose describe() lists kinds of attention"
+        )
+    return description
 
 
-def check_at_least_one(name: str, number: int | None) -> None:
-    """Refuses a count below 1; None, where something is not given, is no count.
+def no_interventions(config: ModelConfig, source_length: int, target_length: int) -> Interventions:
+    """Interventions that change nothing: all gates 1, nothing patched. Edit with ``.replace``.
+
+    Args:
+      config: of the model.
+      source_length: S.
+      target_length: T.
 
     Raises:
-      InputError: naming it.
+      InputError: as `describe`.
+    """
+    description = describe(config)
+    gates = {kind: jnp.ones(size) for kind, size in description.attention.items()}
+
+    def stack(side: str, length: int, cross_heads: Array | None) -> StackInterventions:
+        mask = value = None
+        if side in description.residual_layers:
+            levels = description.residual_layers[side] + 1
+            mask = jnp.zeros((levels, length, 1), bool)
+            value = jnp.zeros((levels, length, description.d_model))
+        return StackInterventions(gates.get(side), cross_heads, mask, value)
+
+    return Interventions(
+        stack("encoder", source_length, None), stack("decoder", target_length, gates.get("cross"))
+    )
+
+
+def check_positive(name: str, number: int | None) -> None:
+    """Check that a count is at least 1 or None.
+
+    Raises:
+      InputError: naming the argument.
     """
     if number is not None and number < 1:
         raise InputError(f"{name} is {number}, but it must be at least 1")
 
 
 def is_concrete(*values: object) -> bool:
-    """Whether the values of these pytrees are known: not while JAX traces a function."""
+    """Whether the values of these pytrees are known, so no JAX transformation is tracing them."""
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
-def check_tokens(name: str, tokens: Tokens, config: TransformerConfig) -> Int[Array, " S"]:
-    """The token ids of one sentence as an array.
+def check_tokens(name: str, tokens: Tokens, config: ModelConfig) -> Int[Array, " S"]:
+    """Convert the token ids of one sentence to an array.
 
     Args:
       name: of the argument, for the message.
-      tokens: an array, or a list as `Tokenizer.encode` gives one for each sentence.
+      tokens: an array, or a list as returned by `Tokenizer.encode` for each sentence.
       config: of the model.
 
     Raises:
-      InputError: when they are not a row of whole numbers, are all padding, or (where values are
-        known) are outside the vocabulary.
+      InputError: when they are not one row of integers, or (if concrete) are only padding or
+        outside the vocabulary.
     """
     array = _token_array(name, tokens, config)
     if array.ndim != 1 or not array.size:
@@ -160,23 +200,23 @@ def check_tokens(name: str, tokens: Tokens, config: TransformerConfig) -> Int[Ar
             f"{name} has the shape {list(array.shape)}, but it must be one sentence, [S]; for "
             "several sentences of one length use jax.vmap"
         )
-    if is_concrete(array) and not (np.asarray(array) != PAD_ID).any():
-        raise InputError(f"{name} is padding throughout; give a sentence that has tokens")
+    if is_concrete(array) and not (np.asarray(array) != config.pad_id).any():
+        raise InputError(f"{name} is only padding; give a sentence that has tokens")
     return jnp.asarray(array)
 
 
 def check_pairs(
-    source: Tokens, target: Tokens, config: TransformerConfig
+    source: Tokens, target: Tokens, config: ModelConfig
 ) -> tuple[Int[Array, "B S"], Int[Array, "B T"]]:
-    """The token ids of many sentence pairs as two arrays.
+    """Convert the token ids of many sentence pairs to two arrays.
 
     Args:
-      source: of the source sentences, padded with 0 to one length.
-      target: of as many translations, padded with 0 to one length.
+      source: source sentences, padded to one length.
+      target: their translations, padded to one length.
       config: of the model.
 
     Raises:
-      InputError: as in `check_tokens`, but that single rows may be padding throughout.
+      InputError: as in `check_tokens`, except that single rows may be only padding.
     """
     arrays = {
         "source": _token_array("source", source, config),
@@ -185,8 +225,8 @@ def check_pairs(
     for name, array in arrays.items():
         if array.ndim != 2 or not array.size:
             raise InputError(
-                f"{name} has the shape {list(array.shape)}, but it must be sentences padded with 0 "
-                "to one length, [B,S]"
+                f"{name} has the shape {list(array.shape)}, but it must be sentences padded with "
+                f"{config.pad_id} to one length, [B,S]"
             )
     if len(arrays["source"]) != len(arrays["target"]):
         raise InputError(
@@ -196,25 +236,34 @@ def check_pairs(
     return jnp.asarray(arrays["source"]), jnp.asarray(arrays["target"])
 
 
-def _token_array(name: str, tokens: Tokens, config: TransformerConfig) -> Array | np.ndarray:
-    """Whole numbers, and where they are known, of the vocabulary."""
-    check_config(config)
+def _token_array(name: str, tokens: Tokens, config: ModelConfig) -> Array | np.ndarray:
+    """Integers and, if concrete, within the vocabulary."""
+    describe(config)
     try:
         array = tokens if _is_array(tokens) else np.asarray(tokens)
     except ValueError:
-        raise InputError(f"{name} has rows of different lengths; pad them with 0") from None
+        raise InputError(
+            f"{name} has rows of different lengths; pad them with {config.pad_id}"
+        ) from None
     if array.size and not jnp.issubdtype(array.dtype, jnp.integer):
-        raise InputError(f"{name} is {array.dtype}, but token ids are whole numbers")
+        raise InputError(f"{name} is {array.dtype}, but token ids are integers")
     if is_concrete(array):
-        ids = np.asarray(array)
-        wrong = (ids < 0) | (ids >= config.vocab_size)
+        ids, size = np.asarray(array), vocabulary_size(name, config)
+        wrong = (ids < 0) | (ids >= size)
         if wrong.any():
-            place = first_index(wrong)
+            index = first_index(wrong)
             raise InputError(
-                f"{name}{list(place)} is {ids[place]}, but this model's tokens are 0 to "
-                f"{config.vocab_size - 1}; encode the text with the model's own tokenizer"
+                f"{name}{list(index)} is {ids[index]}, but this model's tokens are 0 to "
+                f"{size - 1}; encode the text with the model's tokenizer"
             )
     return array
+
+
+def vocabulary_size(name: str, config: ModelConfig) -> int:
+    """Size of the vocabulary of an argument; those of sources end with ``source``."""
+    if name.endswith("source"):
+        return getattr(config, "source_vocab_size", None) or config.vocab_size
+    return config.vocab_size
 
 
 def _is_array(tokens: Tokens) -> TypeGuard[Array | np.ndarray]:
@@ -222,38 +271,38 @@ def _is_array(tokens: Tokens) -> TypeGuard[Array | np.ndarray]:
 
 
 def _check_interventions(
-    interventions: Interventions, config: TransformerConfig, source: int, target: int
+    interventions: Interventions, config: ModelConfig, source: int, target: int
 ) -> None:
-    """Refuses those made for another model or other lengths; einsums would broadcast some."""
-    expected = jax.eval_shape(lambda: Interventions.none(config, source, target))
-    leaves, found = jax.tree_util.tree_flatten_with_path(interventions)
-    if found != jax.tree.structure(expected):
+    """Reject those made for another model or other lengths, some of which would broadcast."""
+    expected = jax.eval_shape(lambda: no_interventions(config, source, target))
+    leaves, structure = jax.tree_util.tree_flatten_with_path(interventions)
+    if structure != jax.tree.structure(expected):
         raise InputError(
-            "interventions lack a part; change those of Interventions.none with .replace(...)"
+            "interventions lack a part; change those of no_interventions with .replace(...)"
         )
     for (path, leaf), like in zip(leaves, jax.tree.leaves(expected), strict=True):
         if jnp.shape(leaf) != like.shape:
             raise InputError(
                 f"interventions{jax.tree_util.keystr(path)} has the shape {list(jnp.shape(leaf))}, "
                 f"but this model and these sentences need {list(like.shape)}; begin with "
-                f"Interventions.none(config, {source}, {target})"
+                f"no_interventions(config, {source}, {target})"
             )
 
 
 def _without_batch(trace: Trace) -> Trace:
-    """The trace of the one sentence pair of a batch."""
+    """Remove the batch axis of a trace of one sentence pair."""
 
     def attention(trace: AttentionTrace | None) -> AttentionTrace | None:
         return jax.tree.map(lambda array: array[:, 0], trace)
 
     def stack(trace: StackTrace) -> StackTrace:
-        own = trace.replace(
+        pair = trace.replace(
             self_attention=attention(trace.self_attention),
             cross_attention=attention(trace.cross_attention),
         )
         if trace.residual is None:
-            return own
-        return own.replace(
+            return pair
+        return pair.replace(
             embedded=trace.embedded[0],
             feed_forward=trace.feed_forward[:, 0],
             sublayers=trace.sublayers[:, :, 0],
@@ -264,19 +313,19 @@ def _without_batch(trace: Trace) -> Trace:
     return Trace(stack(trace.encoder), stack(trace.decoder), logits)
 
 
-# What the attention matrices must be.
+# Attention masks.
 
 
 @flax.struct.dataclass
 class Masks:
-    """By kind of attention, which keys [S] each query [T] may attend to."""
+    """Keys [S] that each query [T] may attend to, by kind of attention."""
 
     encoder: Bool[Array, "#S S"]
     decoder: Bool[Array, "T T"]
     cross: Bool[Array, "#T S"]
 
 
-def masks_of(source: Int[Array, " S"], target_length: int) -> Masks:
-    """The masks under which the model computes a sentence pair (paper 3.2.3)."""
-    real = padding_mask(source[None])[0, 0]
+def masks_of(source: Int[Array, " S"], target_length: int, pad_id: int = 0) -> Masks:
+    """The attention masks of a sentence pair (paper 3.2.3)."""
+    real = padding_mask(source[None], pad_id)[0, 0]
     return Masks(encoder=real, decoder=causal_mask(target_length)[0, 0], cross=real)

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Bool, Float
-from transformer.config import TransformerConfig
 
 Capture = Literal["none", "weights", "full"]
 """A static argument: nothing, attention weights only, or every intermediate value."""
@@ -25,11 +24,11 @@ KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
 
 @flax.struct.dataclass
 class PerHead:
-    """A number for every head, by kind of attention; stacks may differ in layers and heads."""
+    """A number for every head, by kind of attention; None for a kind that the model lacks."""
 
-    encoder: Float[Array, "*B _L _N"]
-    decoder: Float[Array, "*B _L _N"]
-    cross: Float[Array, "*B _L _N"]
+    encoder: Float[Array, "*B _L _N"] | None = None
+    decoder: Float[Array, "*B _L _N"] | None = None
+    cross: Float[Array, "*B _L _N"] | None = None
 
 
 @flax.struct.dataclass
@@ -89,37 +88,20 @@ class Trace:
 class StackInterventions:
     """Changes in one stack; the same for every sentence of the batch."""
 
-    self_heads: Float[Array, "L N"]
+    self_heads: Float[Array, "L N"] | None
     """Each head's output is multiplied by its gate: 1 leaves it, 0 removes the head."""
     cross_heads: Float[Array, "L N"] | None
-    patch_mask: Bool[Array, "L+1 T 1"]
+    patch_mask: Bool[Array, "L+1 T 1"] | None
     """Where the residual stream is overwritten: at the stack's input (0) or after layer l (l)."""
-    patch_value: Float[Array, "L+1 T D"]
+    patch_value: Float[Array, "L+1 T D"] | None
 
 
 @flax.struct.dataclass
 class Interventions:
-    """Gates on every head and patches of the residual stream; `none` is an exact no-op."""
+    """Gates on the heads and patches of the residual streams; see `trace.no_interventions`."""
 
     encoder: StackInterventions
     decoder: StackInterventions
-
-    @classmethod
-    def none(
-        cls, config: TransformerConfig, source_length: int, target_length: int
-    ) -> "Interventions":
-        """All gates 1, nothing patched, for one shape of source and target."""
-
-        def stack(side: str, length: int) -> StackInterventions:
-            layers, heads = config.depth(side), config.heads(side)
-            return StackInterventions(
-                self_heads=jnp.ones((layers, heads)),
-                cross_heads=jnp.ones((layers, heads)) if side == "decoder" else None,
-                patch_mask=jnp.zeros((layers + 1, length, 1), bool),
-                patch_value=jnp.zeros((layers + 1, length, config.d_model)),
-            )
-
-        return cls(stack("encoder", source_length), stack("decoder", target_length))
 
     @property
     def gates(self) -> PerHead:
@@ -132,6 +114,19 @@ class Interventions:
             self.encoder.replace(self_heads=gates.encoder),
             self.decoder.replace(self_heads=gates.decoder, cross_heads=gates.cross),
         )
+
+    def patched(
+        self, side: str, mask: Bool[Array, "P T"], value: Float[Array, "P T D"]
+    ) -> "Interventions":
+        """The same gates, with one residual stream overwritten by `value` where `mask` is true.
+
+        Args:
+          side: ``encoder`` or ``decoder``.
+          mask: by level, P = L + 1 (0 is the stack's input, l the output of layer l), and position.
+          value: a residual stream as captured in `StackTrace.residual`.
+        """
+        stack = getattr(self, side).replace(patch_mask=mask[..., None], patch_value=value)
+        return self.replace(**{side: stack})
 
 
 def patch(
