@@ -182,7 +182,7 @@ def test_the_error_rates_of_every_head_and_layer_equal_a_count_by_hand(
 
 
 @pytest.mark.parametrize("convention", ["predict", "read"])
-def test_a_head_whose_links_are_the_gold_alignment_has_error_rate_zero(
+def test_a_head_that_equals_the_gold_alignment_has_error_rate_zero(
     shallow, batch, attention, convention
 ):
     words = (batch.target_words != NO_WORD)[:, :, None] & (batch.source_words != NO_WORD)[:, None]

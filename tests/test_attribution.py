@@ -62,7 +62,7 @@ def test_the_path_leads_from_positions_without_tokens_to_the_sentence_pair(
     assert float(attribution.baseline) == pytest.approx(float(baseline), abs=1e-5)
 
 
-def test_padding_and_tokens_after_the_position_of_the_metric_contribute_exactly_nothing(
+def test_padding_and_tokens_after_the_metrics_position_contribute_exactly_nothing(
     attribution,
 ):
     np.testing.assert_array_equal(np.asarray(attribution.source) != 0, [True] * 4 + [False])

@@ -4,7 +4,6 @@
 import dataclasses
 import inspect
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +18,7 @@ from transformer.inspection import trace as trace_file
 from transformer.inspection.readout import LogProbability, logit_lens
 from transformer.inspection.trace import no_interventions, run
 from transformer.models import base
+from transformer.models.transformer import Transformer
 from transformer.nn.capture import KINDS
 
 ROW = 1
@@ -274,10 +274,8 @@ def test_an_unknown_capture_and_the_config_of_an_experiment_are_rejected(params,
         inspect.unwrap(trace_file.describe)(Config(model=config))
 
 
-class NoAttention(nn.Module):
+class NoAttention(Transformer):
     """A model that describes itself as one without attention."""
-
-    config: ModelConfig
 
     def describe(self):
         return base.Description(4, attention={}, residual_layers={}, forward_flops=lambda *_: 0)
@@ -287,7 +285,7 @@ def test_a_family_without_attention_is_rejected_by_every_method(monkeypatch):
     monkeypatch.setattr(ModelConfig, "families", dict(ModelConfig.families))
 
     @dataclasses.dataclass(frozen=True)
-    class NoAttentionConfig(ModelConfig):
+    class NoAttentionConfig(TransformerConfig):
         family: str = "no_attention"
         vocab_size: int = 11
 

@@ -266,6 +266,6 @@ def _counts(
 
         return count(heads), count(heads.mean(1))
 
-    target_in = shift_right(jnp.asarray(batch.target), bos_id=config.bos_id)
+    target_in = shift_right(jnp.asarray(batch.target))
     counts = jax.vmap(count_pair)(batch, target_in)
     return jax.tree.map(lambda each: each.sum(0), counts)
