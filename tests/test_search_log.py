@@ -153,7 +153,7 @@ def test_a_model_with_a_kernel_without_weights_is_logged_too(config, params):
     [
         ([[4, 2]], {}, r"source has shape \(1, 2\), but must be the ids of one sentence"),
         ([], {}, "source has shape"),
-        ([4, 2, 0], {}, "source has the id 0, but must hold ids from 1 to 10, without padding"),
+        ([4, 2, 0], {}, "source has the id 0, but must hold ids from 0 to 10, without padding"),
         ([4, 11], {}, "source has the id 11"),
         ([4, 2], {"decode": DecodeConfig(method="sample")}, "decode.method is 'sample'"),
         ([4, 2], {"decode": DecodeConfig(groups=2)}, "decode.groups 2, but only plain"),

@@ -97,7 +97,7 @@ def test_a_shortlist_has_what_any_sentence_lists(monkeypatch):
     listed = np.zeros((2, 40), bool)
     listed[:, [*range(4), 33]] = listed[0, 9] = listed[1, 7] = True
     own = Shortlist.from_lists(listed)
-    assert own.ids.tolist() == [0, 1, 2, 3, 7, 9, 33, 33], "the last one fills the room"
+    assert own.ids.tolist() == [0, 1, 2, 3, 7, 9, 33, 33], "the last one is repeated"
     assert np.flatnonzero(own.listed[0]).tolist() == [0, 1, 2, 3, 5, 6]
     assert np.flatnonzero(own.listed[1]).tolist() == [0, 1, 2, 3, 4, 6]
 

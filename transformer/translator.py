@@ -20,7 +20,7 @@ from etils import epath
 from jax.sharding import Mesh, NamedSharding
 
 from transformer import paths, sharding
-from transformer.arrays import EOS_ID, PAD_ID, Params
+from transformer.arrays import Params, SpecialIds
 from transformer.checkpoints import workdir_files
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config, ParallelConfig
@@ -74,7 +74,7 @@ class Translator:
         config: Config,
         params: Params,
         tokenizer: Tokenizer,
-        model: nn.Module | None = None,
+        model: base.Model | None = None,
         mesh: Mesh | None = None,
         lexicon: Lexicon | None = None,
     ):
@@ -217,8 +217,10 @@ class Translator:
         scores = [(0.0, 0)] * len(sources)
         for indices, padded in self._batches(longer, self.config.decode.batch_size):
             batch = Batch(
-                pad([source_ids[index] for index in indices], padded.shape),
-                pad([target_ids[index] for index in indices], padded.shape),
+                *(
+                    pad([ids[index] for index in indices], padded.shape, self._special_ids.pad)
+                    for ids in (source_ids, target_ids)
+                )
             )
             log_probs = generate.score(
                 self._inference_params, self._on_mesh(batch), mesh=self.mesh, model=self.model
@@ -226,6 +228,10 @@ class Translator:
             for index, log_prob in zip(indices, np.asarray(log_probs).tolist(), strict=False):
                 scores[index] = log_prob, len(target_ids[index])
         return scores
+
+    @property
+    def _special_ids(self) -> SpecialIds:
+        return self.model.config.special_ids
 
     def _encode_sources(self, sentences: Sequence[str], first_line: int) -> list[list[int]]:
         """Token ids of each sentence, none for empty ones; long sentences are cut."""
@@ -237,8 +243,8 @@ class Translator:
                     "line %d has %d tokens; translating its first %d (data.max_length = %d)",
                     *(index + first_line, len(ids), longest - 1, longest),
                 )
-                sources[index] = [*ids[: longest - 1], EOS_ID]
-            elif ids == [EOS_ID]:
+                sources[index] = [*ids[: longest - 1], self._special_ids.eos]
+            elif ids == [self._special_ids.eos]:
                 sources[index] = []
         return sources
 
@@ -280,7 +286,8 @@ class Translator:
             max_length = config.max_length or length + config.extra_length
             prefix = line_numbers = None
             if prefixes is not None:
-                prefix = pad([prefixes[index] for index in indices], (rows, max_length))
+                prefix = [prefixes[index] for index in indices]
+                prefix = pad(prefix, (rows, max_length), self._special_ids.pad)
             if config.method != "beam":
                 line_numbers = np.full(rows, -1, np.int32)
                 line_numbers[: len(indices)] = [first_line + index for index in indices]
@@ -307,7 +314,7 @@ class Translator:
     def _translation(self, tokens: list[int], score: float, log_prob: float) -> Translation:
         if score <= NEG_INF / 2:
             return NO_TRANSLATION
-        ids = tuple(token for token in tokens if token != PAD_ID)
+        ids = tuple(token for token in tokens if token != self._special_ids.pad)
         return Translation(self.tokenizer.decode(ids), score, log_prob, ids)
 
     def _rank_by_risk(self, samples: list[Translation]) -> list[Translation]:
@@ -321,15 +328,22 @@ class Translator:
         num_translations = self.config.decode.shortlist
         if num_translations is None:
             return None
-        shortlist = Shortlist.from_lists(self.lexicon.listed(source, num_translations, prefix))
+        shortlist = Shortlist.from_lists(
+            self.lexicon.listed(source, num_translations, prefix), self._special_ids
+        )
         ids = sharding.place(shortlist.ids, sharding.replicated(self.mesh))
         return Shortlist(ids, self._on_mesh(shortlist.listed))
 
     def _batches(
         self, sentences: list[list[int]], batch_size: int
     ) -> Iterator[tuple[list[int], np.ndarray]]:
-        bucket, devices = self.config.data.bucket, self.mesh.shape["data"]
-        return batches_by_length(sentences, batch_size, bucket=bucket, multiple=devices)
+        return batches_by_length(
+            sentences,
+            batch_size,
+            bucket=self.config.data.bucket,
+            multiple=self.mesh.shape["data"],
+            pad_id=self._special_ids.pad,
+        )
 
     def _on_mesh(self, batch: Any) -> Any:
         """Divide arrays with the leading axis B over the devices."""

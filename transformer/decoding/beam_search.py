@@ -40,7 +40,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import BOS_ID, EOS_ID, PAD_ID, Array, Bool, Float, Int
+from transformer.arrays import Array, Bool, Float, Int, SpecialIds
 from transformer.config import DecodeConfig
 from transformer.decoding.constraints import NEG_INF, UNCONSTRAINED, Constraints, next_log_probs
 from transformer.decoding.decode_loop import Cache, Grow, Take, decode_loop
@@ -133,6 +133,7 @@ def beam_search(
     num_groups: int = 1,
     diversity: float = 0.5,
     constraints: Constraints = UNCONSTRAINED,
+    special_ids: SpecialIds = SpecialIds(),
 ) -> Hypotheses:
     """Search for the best translations; the module docstring defines the semantics.
 
@@ -155,6 +156,7 @@ def beam_search(
       num_groups: G, a divisor of K.
       diversity: penalty per hypothesis of an earlier group that chose the same token at this step.
       constraints: tokens that may not follow.
+      special_ids: ids of padding, BOS and EOS.
 
     Returns:
       K hypotheses for each sentence, best first.
@@ -165,13 +167,27 @@ def beam_search(
     def score(log_probs: Array, length: Array) -> Array:
         return log_probs / length_penalty(length, penalty, alpha)
 
+    def best(old: Hypotheses, new: Hypotheses, count: int) -> Hypotheses:
+        """The `count` hypotheses with the highest scores, best first."""
+        both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), old, new)
+        scores, chosen = jax.lax.top_k(both.scores, count)  # [B, count]
+        tokens = jnp.take_along_axis(both.tokens, chosen[..., None], axis=1)  # [B, count, M]
+        exists = (scores > NEG_INF / 2)[..., None]
+        return Hypotheses(
+            tokens=jnp.where(exists, tokens, special_ids.pad),
+            scores=scores,
+            log_probs=jnp.take_along_axis(both.log_probs, chosen, axis=1),
+        )
+
     def advance(index: Int[Array, ""], state: _State, cache: Cache) -> tuple[_State, Cache]:
         """Extend every hypothesis by the token at position `index`."""
         active_tokens = _all_beams([group.active_tokens for group in state.groups])  # [B, K, M]
         last_tokens = _tokens_at(active_tokens, jnp.maximum(index - 1, 0))  # [B, K]
-        logits, cache = step(jnp.where(index == 0, BOS_ID, last_tokens), cache)  # [B, K, V]
+        logits, cache = step(
+            jnp.where(index == 0, special_ids.bos, last_tokens), cache
+        )  # [B, K, V]
         log_probs = next_log_probs(
-            logits, active_tokens, index, state.length_limits, state.constraints
+            logits, active_tokens, index, state.length_limits, state.constraints, special_ids
         )
 
         groups, parents = [], []
@@ -213,16 +229,17 @@ def beam_search(
         # sequences: [B, 2K/G, M]
 
         # Of the best K/G candidates, those that end with EOS become finished.
-        ends = (tokens == EOS_ID) & (jnp.arange(num_candidates) < group_beams)
+        is_eos = tokens == special_ids.eos
+        ends = is_eos & (jnp.arange(num_candidates) < group_beams)
         ends &= (log_probs > NEG_INF / 2) & ~group.is_finished[:, None]
         scores = jnp.where(ends, score(log_probs, index + 1), NEG_INF)
         newly_finished = Hypotheses(sequences, scores, log_probs)
-        finished = _best(group.finished, newly_finished, group_beams)  # [B, K/G]
+        finished = best(group.finished, newly_finished, group_beams)  # [B, K/G]
         num_finished = group.num_finished + ends.sum(-1, dtype=jnp.int32)
 
         # The best K/G candidates without EOS stay active.
-        _, chosen = jax.lax.top_k(jnp.where(tokens == EOS_ID, NEG_INF, ranking), group_beams)
-        active_log_probs = jnp.where(tokens == EOS_ID, NEG_INF, log_probs)
+        _, chosen = jax.lax.top_k(jnp.where(is_eos, NEG_INF, ranking), group_beams)
+        active_log_probs = jnp.where(is_eos, NEG_INF, log_probs)
         active_log_probs = jnp.take_along_axis(active_log_probs, chosen, axis=1)  # [B, K/G]
         active_tokens = jnp.take_along_axis(sequences, chosen[..., None], axis=1)  # [B, K/G, M]
         parents = jnp.take_along_axis(parents, chosen, axis=1)  # [B, K/G]
@@ -246,7 +263,7 @@ def beam_search(
 
     batch = length_limits.shape[0]
     no_hypotheses = Hypotheses(
-        tokens=jnp.full((batch, group_beams, max_length), PAD_ID, jnp.int32),
+        tokens=jnp.full((batch, group_beams, max_length), special_ids.pad, jnp.int32),
         scores=jnp.full((batch, group_beams), NEG_INF),
         log_probs=jnp.full((batch, group_beams), NEG_INF),
     )
@@ -270,7 +287,7 @@ def beam_search(
     )
     results, *others = (group.finished for group in state.groups)
     for other in others:
-        results = _best(results, other, results.scores.shape[1] + group_beams)
+        results = best(results, other, results.scores.shape[1] + group_beams)
     return results  # [B, K]
 
 
@@ -297,16 +314,3 @@ def _chosen_counts(
     batch = tokens.shape[0]
     counts = jnp.zeros((batch, vocab_size))
     return counts.at[jnp.arange(batch)[:, None], tokens].add(exists.astype(jnp.float32))
-
-
-def _best(old: Hypotheses, new: Hypotheses, count: int) -> Hypotheses:
-    """The `count` hypotheses with the highest scores, best first."""
-    both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), old, new)
-    scores, chosen = jax.lax.top_k(both.scores, count)  # [B, count]
-    tokens = jnp.take_along_axis(both.tokens, chosen[..., None], axis=1)  # [B, count, M]
-    exists = (scores > NEG_INF / 2)[..., None]
-    return Hypotheses(
-        tokens=jnp.where(exists, tokens, PAD_ID),
-        scores=scores,
-        log_probs=jnp.take_along_axis(both.log_probs, chosen, axis=1),
-    )

@@ -20,7 +20,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import BOS_ID, EOS_ID, PAD_ID, Array, Bool, Float, Int
+from transformer.arrays import Array, Bool, Float, Int, SpecialIds
 
 NEG_INF = -1e30
 """Score of what cannot be chosen. Finite, so that sums and products with it stay finite."""
@@ -47,6 +47,7 @@ def next_log_probs(
     index: Int[Array, ""],
     length_limits: Int[Array, " B"],
     constraints: Constraints = UNCONSTRAINED,
+    special_ids: SpecialIds = SpecialIds(),
 ) -> Float[Array, "B K V"]:
     """Log-probabilities of the next token in float32, `NEG_INF` for forbidden tokens.
 
@@ -56,10 +57,11 @@ def next_log_probs(
       index: number of tokens that each hypothesis has.
       length_limits: maximum number of tokens of each translation, EOS included.
       constraints: rules 2 and 3.
+      special_ids: ids of padding, BOS and EOS.
     """
     token_ids = jnp.arange(logits.shape[-1])
-    is_eos = token_ids == EOS_ID
-    allowed = (token_ids != PAD_ID) & (token_ids != BOS_ID)  # [V], below up to [B, K, V]
+    is_eos = token_ids == special_ids.eos
+    allowed = (token_ids != special_ids.pad) & (token_ids != special_ids.bos)  # [V] to [B, K, V]
     if constraints.block_ngrams is not None:
         allowed = allowed & ~_repeats_ngram(tokens, index, constraints.block_ngrams, token_ids.size)
     if constraints.min_length:
@@ -70,7 +72,7 @@ def next_log_probs(
     if constraints.prefix is not None:
         forced = jax.lax.dynamic_index_in_dim(constraints.prefix, index, axis=1)  # [B, 1]
         forced = forced[..., None]  # [B, 1, 1]
-        allowed = jnp.where(forced != PAD_ID, token_ids == forced, allowed)
+        allowed = jnp.where(forced != special_ids.pad, token_ids == forced, allowed)
     at_limit = (index + 1 >= length_limits)[:, None, None]  # [B, 1, 1]
     allowed = jnp.where(at_limit, is_eos, allowed)
     return jnp.where(allowed, jax.nn.log_softmax(logits.astype(jnp.float32)), NEG_INF)

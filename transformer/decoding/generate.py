@@ -12,18 +12,18 @@ import functools
 from collections.abc import Callable
 from typing import TypeVar
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-from transformer.arrays import PAD_ID, Array, Float, Int, Key, Params, UInt
+from transformer.arrays import Array, Float, Int, Key, Params, UInt
 from transformer.config import DecodeConfig
 from transformer.decoding.beam_search import Hypotheses, beam_search, output_length_limits
 from transformer.decoding.constraints import Constraints
 from transformer.decoding.decode_loop import Cache, cache_lengths
 from transformer.decoding.sampling import sample
-from transformer.decoding.shortlist import Shortlist
+from transformer.decoding.shortlist import Shortlist, restrict
+from transformer.models.base import Decodable, Model
 from transformer.sharding import replicated
 from transformer.training.step import Batch, score_step
 
@@ -39,7 +39,7 @@ def search(
     keys: Key[Array, " B"] | None = None,
     shortlist: Shortlist | None = None,
     *,
-    model: nn.Module,
+    model: Decodable,
     config: DecodeConfig,
     num_results: int,
     max_length: int,
@@ -52,26 +52,30 @@ def search(
       prefix: forced first tokens of each translation, padded.
       keys: one for each sentence; for sampling only.
       shortlist: the subwords that may occur in the translations. None: all.
-      model: any model of the protocol in `models.base`.
+      model: of any family, or an ensemble.
       config: how to search or to sample.
       num_results: number of samples; with beam search at most K, and the number of results that
         must be certain before a search may stop early.
       max_length: M.
     """
-
-    def call(method: Callable, *arguments):
-        return model.apply({"params": params}, *arguments, method=method)
-
-    memory, _ = call(model.encode, source)
-    source_lengths = (source != PAD_ID).sum(-1)  # [B]
+    source_lengths = (source != model.config.pad_id).sum(-1)  # [B]
     limits = output_length_limits(source_lengths, config)
     limits = jnp.where(source_lengths > 0, limits, 0)
-    if shortlist is not None and prefix is not None:
-        prefix = shortlist.positions_of(prefix)
+
+    variables = {"params": params}
+    if shortlist is not None:
+        if prefix is not None:
+            prefix = shortlist.positions_of(prefix, model.config.vocab_size)
+        model, variables = restrict(model, params, shortlist)
+
+    def call(method: Callable, *arguments):
+        return model.apply(variables, *arguments, method=method)
+
+    memory, _ = call(model.encode, source)
 
     def init_cache(num_beams: int, num_groups: int) -> Cache:
         length = cache_lengths(max_length)[0]
-        return call(model.init_cache, memory, source, num_beams, length, num_groups, shortlist)
+        return call(model.init_cache, memory, source, num_beams, length, num_groups)
 
     step = functools.partial(call, model.step)
     options = {
@@ -81,6 +85,7 @@ def search(
         "penalty": config.length_penalty,
         "alpha": config.alpha,
         "constraints": Constraints(config.min_length, config.block_ngrams, prefix),
+        "special_ids": model.config.special_ids,
     }
     if config.method == "beam":
         hypotheses = beam_search(
@@ -124,7 +129,7 @@ def decode(
     shortlist: Shortlist | None = None,
     *,
     mesh: Mesh,
-    model: nn.Module,
+    model: Model,
     config: DecodeConfig,
     num_results: int,
     max_length: int,
@@ -167,7 +172,7 @@ def decode(
 
 
 @functools.partial(jax.jit, static_argnames=("mesh", "model"))
-def score(params: Params, batch: Batch, *, mesh: Mesh, model: nn.Module) -> Float[Array, " B"]:
+def score(params: Params, batch: Batch, *, mesh: Mesh, model: Model) -> Float[Array, " B"]:
     """Natural-log probability of every target, EOS included; 0 for targets that are all padding."""
 
     def compute(params: Params, batch: Batch) -> Float[Array, " B"]:

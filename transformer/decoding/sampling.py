@@ -12,7 +12,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import BOS_ID, EOS_ID, PAD_ID, Array, Bool, Float, Int, Key
+from transformer.arrays import Array, Bool, Float, Int, Key, SpecialIds
 from transformer.decoding.beam_search import Hypotheses, Step, length_penalty
 from transformer.decoding.constraints import NEG_INF, UNCONSTRAINED, Constraints, next_log_probs
 from transformer.decoding.decode_loop import Cache, Grow, Take, decode_loop
@@ -48,6 +48,7 @@ def sample(
     penalty: str = "gnmt",
     alpha: float = 0.6,
     constraints: Constraints = UNCONSTRAINED,
+    special_ids: SpecialIds = SpecialIds(),
 ) -> Hypotheses:
     """Draw every token from the model's distribution, adapted by `truncate`.
 
@@ -70,6 +71,7 @@ def sample(
       penalty: see `beam_search.length_penalty`.
       alpha: see `beam_search.length_penalty`.
       constraints: tokens that may not follow.
+      special_ids: ids of padding, BOS and EOS.
 
     Returns:
       K samples for each sentence, in the order in which they were drawn. Log-probabilities are
@@ -86,18 +88,20 @@ def sample(
         last_tokens = jax.lax.dynamic_index_in_dim(
             state.tokens, jnp.maximum(index - 1, 0), axis=2, keepdims=False
         )  # [B, K]
-        logits, cache = step(jnp.where(index == 0, BOS_ID, last_tokens), cache)  # [B, K, V]
+        logits, cache = step(
+            jnp.where(index == 0, special_ids.bos, last_tokens), cache
+        )  # [B, K, V]
         log_probs = next_log_probs(
-            logits, state.tokens, index, state.length_limits, state.constraints
+            logits, state.tokens, index, state.length_limits, state.constraints, special_ids
         )
         adapted = truncate(log_probs, temperature, top_k, top_p, min_p)
         tokens = draw(fold_in_index(state.keys, index), adapted).astype(jnp.int32)  # [B, K]
         log_probs = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)[..., 0]  # [B, K]
-        tokens = jnp.where(state.is_finished, PAD_ID, tokens)
+        tokens = jnp.where(state.is_finished, special_ids.pad, tokens)
         state = state.replace(
             tokens=jax.lax.dynamic_update_index_in_dim(state.tokens, tokens, index, axis=2),
             log_probs=state.log_probs + jnp.where(state.is_finished, 0.0, log_probs),
-            is_finished=state.is_finished | (tokens == EOS_ID),
+            is_finished=state.is_finished | (tokens == special_ids.eos),
         )
         return state, cache
 
@@ -106,7 +110,7 @@ def sample(
         length_limits=length_limits,
         constraints=constraints,
         keys=sample_keys,
-        tokens=jnp.full((batch, num_samples, max_length), PAD_ID, jnp.int32),
+        tokens=jnp.full((batch, num_samples, max_length), special_ids.pad, jnp.int32),
         log_probs=jnp.where(skipped, NEG_INF, 0.0),
         is_finished=skipped,
     )
@@ -119,7 +123,7 @@ def sample(
         grow=grow,
         take=take,
     )
-    lengths = jnp.maximum((state.tokens != PAD_ID).sum(-1), 1)  # [B, K]
+    lengths = jnp.maximum((state.tokens != special_ids.pad).sum(-1), 1)  # [B, K]
     scores = state.log_probs / length_penalty(lengths, penalty, alpha)
     return Hypotheses(state.tokens, jnp.where(skipped, NEG_INF, scores), state.log_probs)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from transformer.arrays import PAD_ID, Int
+from transformer.arrays import Int
 
 SMALL_BATCHES = (1, 8)
 """Sizes of batches with fewer sentences than `batch_size`."""
@@ -17,6 +17,7 @@ def batches_by_length(
     *,
     bucket: Callable[[int], int],
     multiple: int = 1,
+    pad_id: int = 0,
 ) -> Iterator[tuple[list[int], Int[np.ndarray, "B S"]]]:
     """Group sentences of similar length.
 
@@ -27,6 +28,7 @@ def batches_by_length(
       batch_size: maximum number of sentences of a batch.
       bucket: static length for a given number of tokens.
       multiple: B is a multiple of this.
+      pad_id: fills rows and missing rows.
 
     Yields:
       the indices of the sentences, at most B, and their padded token ids.
@@ -38,12 +40,14 @@ def batches_by_length(
         small = (size for size in SMALL_BATCHES if len(indices) <= size < batch_size)
         rows = -(-next(small, batch_size) // multiple) * multiple
         shape = rows, bucket(len(sentences[indices[0]]))
-        yield indices, pad([sentences[index] for index in indices], shape)
+        yield indices, pad([sentences[index] for index in indices], shape, pad_id)
 
 
-def pad(sentences: Sequence[Sequence[int]], shape: tuple[int, int]) -> Int[np.ndarray, "B S"]:
+def pad(
+    sentences: Sequence[Sequence[int]], shape: tuple[int, int], pad_id: int = 0
+) -> Int[np.ndarray, "B S"]:
     """Pad token ids to a static shape."""
-    padded = np.full(shape, PAD_ID, np.int32)
+    padded = np.full(shape, pad_id, np.int32)
     for row, ids in zip(padded, sentences, strict=False):
         row[: len(ids)] = ids
     return padded

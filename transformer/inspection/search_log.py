@@ -17,13 +17,14 @@ import numpy as np
 from jax.experimental import io_callback
 from numpy.typing import ArrayLike
 
-from transformer.arrays import EOS_ID, PAD_ID, Array, Float, Int, Params
-from transformer.config import DecodeConfig, TransformerConfig
+from transformer.arrays import Array, Float, Int, Params
+from transformer.config import DecodeConfig, ModelConfig
 from transformer.decoding import generate
 from transformer.decoding.beam_search import Hypotheses, length_penalty, output_length_limits
 from transformer.decoding.constraints import NEG_INF, Constraints, next_log_probs
 from transformer.errors import InputError
 from transformer.models import base
+from transformer.models.base import Decodable, Model
 from transformer.nn.positions import shift_right
 
 
@@ -94,7 +95,7 @@ class SearchLog:
 
 def record(
     params: Params,
-    config: TransformerConfig,
+    config: ModelConfig,
     source: ArrayLike,
     *,
     decode: DecodeConfig | None = None,
@@ -118,21 +119,20 @@ def record(
     """
     decode = decode or DecodeConfig()
     _check(config, source, decode, top, results)
-    # The other kernels compute the same result without attention weights.
-    model = base.build(config.replace(attention_kernel="einsum"))
+    model = base.build(config.capturable())
     row = jnp.asarray(np.asarray(source), jnp.int32)[None]  # [1, S]
     hypotheses, events = _search(params, model, row, decode, results)
-    steps = list(_steps(events, hypotheses.tokens.shape[-1], decode, min(top, config.vocab_size)))
+    steps = list(_steps(events, hypotheses.tokens.shape[-1], config, decode, top))
     attention = _cross_attention(params, model, row, steps)
     steps = [
         dataclasses.replace(step, cross_attention=weights)
         for step, weights in zip(steps, attention, strict=True)
     ]
-    return SearchLog(tuple(row[0].tolist()), tuple(steps), _results(hypotheses))
+    return SearchLog(tuple(row[0].tolist()), tuple(steps), _results(hypotheses, config.pad_id))
 
 
 def _check(
-    config: TransformerConfig, source: ArrayLike, decode: DecodeConfig, top: int, results: int
+    config: ModelConfig, source: ArrayLike, decode: DecodeConfig, top: int, results: int
 ) -> None:
     ids = np.asarray(source)
     if ids.ndim != 1 or not ids.size:
@@ -140,11 +140,11 @@ def _check(
             f"source has shape {ids.shape}, but must be the ids of one sentence, [S], with at "
             "least EOS; leave out the batch axis"
         )
-    outside = ids[(ids <= PAD_ID) | (ids >= config.vocab_size)]
-    if outside.size:
+    invalid = ids[(ids < 0) | (ids >= config.vocab_size) | (ids == config.pad_id)]
+    if invalid.size:
         raise InputError(
-            f"source has the id {outside[0]}, but must hold ids from 1 to {config.vocab_size - 1}, "
-            "without padding; remove the padding, or use the model's own tokenizer"
+            f"source has the id {invalid[0]}, but must hold ids from 0 to {config.vocab_size - 1}, "
+            f"without padding ({config.pad_id}); remove the padding, or use the model's tokenizer"
         )
     if decode.method != "beam" or decode.groups > 1:
         raise InputError(
@@ -177,14 +177,17 @@ class _Event:
 
 
 class _ReportingModel(nn.Module):
-    """A model that passes the values of every step to `report`.
+    """A `base.Decodable` that passes the values of every step of a model to `report`.
 
-    It offers the calls that `generate.search` makes. Between `step` and `reorder` the cache carries
-    the tokens and the logits of the step.
+    Between `step` and `reorder` the cache carries the tokens and the logits of the step.
     """
 
-    model: nn.Module
+    model: Decodable
     report: Callable[[Array, Array, Array], None]
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.model.config
 
     def encode(self, source: Int[Array, "B S"]) -> tuple[Any, Any]:
         return self.model.encode(source)
@@ -212,7 +215,7 @@ class _ReportingModel(nn.Module):
 
 
 def _search(
-    params: Params, model: nn.Module, source: Int[Array, "1 S"], decode: DecodeConfig, results: int
+    params: Params, model: Model, source: Int[Array, "1 S"], decode: DecodeConfig, results: int
 ) -> tuple[Hypotheses, list[_Event]]:
     """Run the search; returns its results and its steps."""
     events = []
@@ -232,21 +235,21 @@ def _search(
     return hypotheses, events
 
 
-def _results(hypotheses: Hypotheses) -> tuple[Result, ...]:
+def _results(hypotheses: Hypotheses, pad_id: int) -> tuple[Result, ...]:
     fields = (hypotheses.tokens, hypotheses.scores, hypotheses.log_probs)
     return tuple(
-        Result(tuple(int(token) for token in tokens if token != PAD_ID), float(score), float(total))
+        Result(tuple(tokens[tokens != pad_id].tolist()), float(score), float(total))
         for tokens, score, total in zip(*(np.asarray(field)[0] for field in fields), strict=True)
         if score > NEG_INF / 2
     )
 
 
 def _steps(
-    events: list[_Event], length_limit: int, decode: DecodeConfig, top: int
+    events: list[_Event], length_limit: int, config: ModelConfig, decode: DecodeConfig, top: int
 ) -> Iterator[SearchStep]:
     """Reconstruct the hypotheses of each step from the tokens read and the parents chosen."""
     constraints = Constraints(decode.min_length, decode.block_ngrams)
-    sequences = np.full((decode.beams, length_limit), PAD_ID, np.int32)  # [K, M]
+    sequences = np.full((decode.beams, length_limit), config.pad_id, np.int32)  # [K, M]
     log_probs = np.where(np.arange(decode.beams) == 0, np.float32(0), np.float32(NEG_INF))  # [K]
     parents, next_token = None, None
     for index, event in enumerate(events):
@@ -261,10 +264,13 @@ def _steps(
                 jnp.asarray(index),
                 jnp.array([length_limit]),
                 constraints,
+                config.special_ids,
             )[0]
         )  # [K, V]
         active = int((log_probs > NEG_INF / 2).sum())
-        ranked = jax.lax.top_k(jax.nn.log_softmax(jnp.asarray(event.logits[:active])), top)
+        ranked = jax.lax.top_k(
+            jax.nn.log_softmax(jnp.asarray(event.logits[:active])), min(top, config.vocab_size)
+        )
         yield SearchStep(
             tokens=tuple(tuple(row[:index].tolist()) for row in sequences[:active]),
             log_probs=tuple(log_probs[:active].tolist()),
@@ -272,33 +278,36 @@ def _steps(
             top_tokens=np.asarray(ranked[1]),
             top_log_probs=np.asarray(ranked[0]),
             cross_attention=None,
-            finished=_finished(log_probs[:, None] + next_token, index + 1, decode),
+            finished=_finished(log_probs[:, None] + next_token, index + 1, config.eos_id, decode),
         )
         parents = event.parents
 
 
 def _finished(
-    extensions: Float[np.ndarray, "K V"], length: int, decode: DecodeConfig
+    extensions: Float[np.ndarray, "K V"], length: int, eos_id: int, decode: DecodeConfig
 ) -> tuple[Finished, ...]:
     """Those of the best K extensions that end with EOS."""
     num_beams, vocab_size = extensions.shape
     penalty = float(length_penalty(jnp.array(length), decode.length_penalty, decode.alpha))
     best = np.argsort(-extensions, axis=None, kind="stable")[:num_beams]
     beams, tokens = np.divmod(best, vocab_size)
-    totals = [(int(beam), float(extensions[beam, EOS_ID])) for beam in beams[tokens == EOS_ID]]
+    totals = [(int(beam), float(extensions[beam, eos_id])) for beam in beams[tokens == eos_id]]
     return tuple(
         Finished(beam, total, total / penalty) for beam, total in totals if total > NEG_INF / 2
     )
 
 
 def _cross_attention(
-    params: Params, model: nn.Module, source: Int[Array, "1 S"], steps: list[SearchStep]
+    params: Params, model: Model, source: Int[Array, "1 S"], steps: list[SearchStep]
 ) -> Iterator[Float[np.ndarray, "K L N S"] | None]:
     """Cross-attention weights of every active hypothesis at every step.
 
     Cached decoding keeps no weights. One teacher-forced pass over the hypotheses that no other
     hypothesis extends has those of all steps, because decoding is causal.
     """
+    if "cross" not in model.describe().attention:
+        yield from [None] * len(steps)
+        return
     row_of: dict[tuple[int, ...], int] = {}  # each hypothesis -> a row of which it is the beginning
     longest = []
     for step in reversed(steps):
@@ -307,24 +316,21 @@ def _cross_attention(
                 prefixes = (tokens[:end] for end in range(len(tokens) + 1))
                 row_of = dict.fromkeys(prefixes, len(longest)) | row_of
                 longest.append(tokens)
-    target = np.full((len(longest), len(steps)), PAD_ID, np.int32)
+    target = np.full((len(longest), len(steps)), model.config.pad_id, np.int32)
     for row, tokens in zip(target, longest, strict=True):
         row[: len(tokens)] = tokens
     weights = _teacher_forced_attention(params, source, jnp.asarray(target), model)
     for index, step in enumerate(steps):
-        if weights is None:
-            yield None
-        else:
-            rows = [row_of[tokens] for tokens in step.tokens]
-            at_step = np.asarray(weights)[:, :, :, index]  # [L, B, N, S]
-            yield at_step[:, rows].swapaxes(0, 1)  # [K, L, N, S]
+        rows = [row_of[tokens] for tokens in step.tokens]
+        at_step = np.asarray(weights)[:, :, :, index]  # [L, B, N, S]
+        yield at_step[:, rows].swapaxes(0, 1)  # [K, L, N, S]
 
 
 @functools.partial(jax.jit, static_argnums=3)
 def _teacher_forced_attention(
-    params: Params, source: Int[Array, "1 S"], target: Int[Array, "B T"], model: nn.Module
-) -> Float[Array, "L B N T S"] | None:
-    sources = jnp.broadcast_to(source, (target.shape[0], source.shape[1]))
-    _, trace = model.apply({"params": params}, sources, shift_right(target), capture="weights")
-    attention = trace.decoder.cross_attention
-    return None if attention is None else attention.weights
+    params: Params, source: Int[Array, "1 S"], target: Int[Array, "B T"], model: Model
+) -> Float[Array, "L B N T S"]:
+    sources = jnp.broadcast_to(source, (target.shape[0], source.shape[1]))  # [B, S]
+    target_in = shift_right(target)
+    _, trace = model.apply({"params": params}, sources, target_in, capture="weights")
+    return trace.attention("cross").weights

@@ -49,45 +49,14 @@ class Description:
 
 
 @runtime_checkable
-class Model(Protocol):
-    """A Linen module that maps a source and a decoder input to logits of the next token.
+class Decodable(Protocol):
+    """The calls of a model that decoding makes.
 
-    The first four calls need parameters (``model.apply({"params": params}, ..., method=...)``). The
-    others are plain functions of a model (``model.reorder(cache, parents)``).
+    `encode`, `init_cache` and `step` need parameters (``model.apply({"params": params}, ...,
+    method=...)``). The others are plain functions of a model (``model.reorder(cache, parents)``).
     """
 
     config: ModelConfig
-
-    def __call__(
-        self,
-        source: Int[Array, "B S"],
-        target_in: Int[Array, "B T"],
-        *,
-        source_segments: Int[Array, "B S"] | None = None,
-        target_segments: Int[Array, "B T"] | None = None,
-        train: bool = False,
-        example_ids: Int[Array, " B"] | None = None,
-        capture: Capture = "none",
-        interventions: Interventions | None = None,
-    ) -> tuple[Float[Array, "B T V"], Any]:
-        """Predict the token after each position of `target_in`, all positions at once.
-
-        Args:
-          source: token ids, `pad_id` where padded.
-          target_in: the target shifted right (`positions.shift_right`).
-          source_segments: in packed rows, the sentence of its row that each token belongs to, from
-            1; 0 where padded. None: one sentence per row.
-          target_segments: the same for the target; both are given or neither.
-          train: apply dropout, which needs an rng named ``dropout``. Static.
-          example_ids: global index of each example in the batch, so that the examples of a
-            micro-batch or of one device have the dropout of the complete batch. None: 0, 1, ...
-          capture: what the trace holds. Static. A family without traces ignores it.
-          interventions: gates and patches, the same for every row.
-
-        Returns:
-          the logits in the compute dtype, and the trace (None when capture is ``none``, or if the
-          family has none).
-        """
 
     def encode(
         self,
@@ -134,6 +103,45 @@ class Model(Protocol):
 
     def take(self, cache: Cache, sentences: Int[Array, "_"]) -> Cache:
         """Select these sentences of the batch, by index."""
+
+
+@runtime_checkable
+class Model(Decodable, Protocol):
+    """A Linen module that maps a source and a decoder input to logits of the next token.
+
+    The call itself needs parameters, like `encode`; `cast_params` and `describe` do not.
+    """
+
+    def __call__(
+        self,
+        source: Int[Array, "B S"],
+        target_in: Int[Array, "B T"],
+        *,
+        source_segments: Int[Array, "B S"] | None = None,
+        target_segments: Int[Array, "B T"] | None = None,
+        train: bool = False,
+        example_ids: Int[Array, " B"] | None = None,
+        capture: Capture = "none",
+        interventions: Interventions | None = None,
+    ) -> tuple[Float[Array, "B T V"], Any]:
+        """Predict the token after each position of `target_in`, all positions at once.
+
+        Args:
+          source: token ids, `pad_id` where padded.
+          target_in: the target shifted right (`positions.shift_right`).
+          source_segments: in packed rows, the sentence of its row that each token belongs to, from
+            1; 0 where padded. None: one sentence per row.
+          target_segments: the same for the target; both are given or neither.
+          train: apply dropout, which needs an rng named ``dropout``. Static.
+          example_ids: global index of each example in the batch, so that the examples of a
+            micro-batch or of one device have the dropout of the complete batch. None: 0, 1, ...
+          capture: what the trace holds. Static. A family without traces ignores it.
+          interventions: gates and patches, the same for every row.
+
+        Returns:
+          the logits in the compute dtype, and the trace (None when capture is ``none``, or if the
+          family has none).
+        """
 
     def cast_params(self, params: Params) -> Params:
         """Cast parameters to the dtypes they are used in, once and not at every call."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ensembles: several models with one vocabulary that decode with their mean probabilities."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -9,8 +10,7 @@ import jax.numpy as jnp
 
 from transformer.arrays import Array, Float, Int, Params
 from transformer.config import ModelConfig
-from transformer.decoding.shortlist import Shortlist
-from transformer.models.base import Description, Model
+from transformer.models.base import Decodable, Description, Model
 
 
 class Ensemble(nn.Module):
@@ -20,7 +20,8 @@ class Ensemble(nn.Module):
     of the mean, so that their softmax is the mean. The members share a vocabulary and nothing else.
     """
 
-    models: tuple[Model, ...]
+    models: tuple[Decodable, ...]
+    """Complete models, except while decoding over a shortlist."""
 
     @property
     def config(self) -> ModelConfig:
@@ -44,12 +45,12 @@ class Ensemble(nn.Module):
         num_beams: int,
         length: int,
         num_groups: int = 1,
-        shortlist: Shortlist | None = None,
     ) -> tuple[Any, ...]:
         """The cache of every member."""
-        options = (num_beams, length, num_groups, shortlist)
         members = zip(self.models, memory, strict=True)
-        return tuple(model.init_cache(part, source, *options) for model, part in members)
+        return tuple(
+            model.init_cache(part, source, num_beams, length, num_groups) for model, part in members
+        )
 
     def step(
         self, tokens: Int[Array, "B K"], cache: tuple[Any, ...]
@@ -80,9 +81,8 @@ class Ensemble(nn.Module):
     @nn.nowrap
     def cast_params(self, params: Params) -> Params:
         """Cast the parameters of every member to its compute dtype."""
-        names = [_name(number) for number in range(len(self.models))]
-        members = zip(self.models, names, strict=True)
-        return {name: model.cast_params(params[name]) for model, name in members}
+        cast = [model.cast_params(part) for model, part in members(self, params)]
+        return join(self.models, cast)[1]
 
     @nn.nowrap
     def describe(self) -> Description:
@@ -96,14 +96,15 @@ class Ensemble(nn.Module):
         )
 
 
-def join(models: list[Model], params: list[Params]) -> tuple[Ensemble, Params]:
+def join(models: Sequence[Decodable], params: Sequence[Params]) -> tuple[Ensemble, Params]:
     """The ensemble of these models, and its parameters."""
-    return Ensemble(tuple(models)), {_name(number): each for number, each in enumerate(params)}
+    # Linen's names of the members of `models`.
+    return Ensemble(tuple(models)), {f"models_{i}": each for i, each in enumerate(params)}
 
 
-def _name(number: int) -> str:
-    """The name that Linen gives to a member of `models`."""
-    return f"models_{number}"
+def members(ensemble: Ensemble, params: Params) -> list[tuple[Model, Params]]:
+    """The models of an ensemble with their parameters; the inverse of `join`."""
+    return [(model, params[f"models_{i}"]) for i, model in enumerate(ensemble.models)]
 
 
 def log_mean(logits: list[Array]) -> Float[Array, "B T V"]:

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 
 from transformer.arrays import Array, Bool, Float, Int, Params
 from transformer.config import TransformerConfig
-from transformer.decoding.shortlist import Shortlist
 from transformer.models import base
 from transformer.models.base import AttentionSize, Description
 from transformer.nn.cache import LayerCache, take_sentences
@@ -40,10 +39,6 @@ class DecodeCache:
     """
     index: Int[Array, ""]
     """The target position that the next step computes."""
-    shortlist: Shortlist | None = None
-    """The tokens that a search may choose, if not all ..."""
-    table: Float[Array, "V D"] | None = None
-    """... and their rows of the embedding table, in the compute dtype."""
 
 
 class Encoder(nn.Module):
@@ -276,24 +271,18 @@ class Transformer(nn.Module):
         num_beams: int,
         length: int,
         num_groups: int = 1,
-        shortlist: Shortlist | None = None,
     ) -> DecodeCache:
         """Create the cache of a search; see `base.Model`.
 
         Cross-attention keys and values are computed here, once. In self-attention every beam reads
         the keys of its complete group.
         """
-        table = None
-        if shortlist is not None:
-            table = self.embedding.table[shortlist.ids].astype(memory.dtype)
         groups = len(memory) * num_groups
         return DecodeCache(
             layers=self.decoder.init_cache(memory, num_beams, length, num_groups),
             source_mask=self._padding_mask(source),
             ancestry=jnp.zeros((groups, num_beams // num_groups, length), jnp.int32),
             index=jnp.zeros((), jnp.int32),
-            shortlist=shortlist,
-            table=table,
         )
 
     def step(
@@ -306,14 +295,8 @@ class Transformer(nn.Module):
         beam = jnp.arange(num_beams, dtype=jnp.int32)[:, None]  # [K, 1]
         is_current = jnp.arange(length) == cache.index  # [M]
         cache = cache.replace(ancestry=jnp.where(is_current, beam, cache.ancestry))
-        shortlist = cache.shortlist
-        if shortlist is not None:
-            tokens = shortlist.ids[tokens]
         x, layers = self.decoder.step(self.embedding.embed(tokens, position), cache)
-        logits = self.embedding.logits(x, cache.table, None if shortlist is None else shortlist.ids)
-        if shortlist is not None:
-            logits = shortlist.limit(logits)
-        return logits, cache.replace(layers=layers, index=cache.index + 1)
+        return self.embedding.logits(x), cache.replace(layers=layers, index=cache.index + 1)
 
     @staticmethod
     def reorder(cache: DecodeCache, parents: Int[Array, "B K"]) -> DecodeCache:
@@ -339,12 +322,11 @@ class Transformer(nn.Module):
     @staticmethod
     def take(cache: DecodeCache, sentences: Int[Array, "_"]) -> DecodeCache:
         """Select these sentences of the batch."""
-        batch, shortlist = len(cache.source_mask), cache.shortlist
+        batch = len(cache.source_mask)
         return cache.replace(
             layers=tuple(layer.take(sentences) for layer in cache.layers),
             source_mask=cache.source_mask[sentences],
             ancestry=take_sentences(cache.ancestry, sentences, batch),
-            shortlist=None if shortlist is None else shortlist.take(sentences),
         )
 
     @nn.nowrap

@@ -91,20 +91,6 @@ class Embedding(nn.Module):
             vectors, self.config.dropout, key, example_ids, self.config.dropout_generator
         )
 
-    def logits(
-        self,
-        x: Float[Array, "B T D"],
-        table: Float[Array, "V D"] | None = None,
-        ids: Int[Array, " V"] | None = None,
-    ) -> Float[Array, "B T V"]:
-        """The linear map before the softmax, with the embedding table as its kernel (paper 3.4).
-
-        Args:
-          x: the decoder's output.
-          table: rows of the embedding table to use instead of all.
-          ids: the tokens of these rows.
-        """
-        bias = self.output_bias
-        if bias is not None and ids is not None:
-            bias = bias[ids]
-        return project("BTD,VD->BTV", x, self.table if table is None else table, bias)
+    def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        """The linear map before the softmax, with the embedding table as its kernel (paper 3.4)."""
+        return project("BTD,VD->BTV", x, self.table, self.output_bias)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The special ids are data: a model whose vocabulary is permuted decodes and scores identically."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+from transformer.config import DecodeConfig, TransformerConfig
+from transformer.decoding import generate
+from transformer.decoding.shortlist import Shortlist
+from transformer.models import base
+
+CONFIG = TransformerConfig(
+    vocab_size=13, num_layers=1, d_model=12, d_ff=16, num_heads=2, dropout=0.0
+)
+PERMUTATION = np.array([9, 12, 4, 0, 1, 2, 3, 5, 6, 7, 8, 10, 11], np.int32)
+"""`PERMUTATION[i]` is the permuted id of token i: pad 9, bos 12, eos 4, unk 0."""
+PERMUTED = CONFIG.replace(pad_id=9, bos_id=12, eos_id=4, unk_id=0)
+SOURCE = np.array([[4, 5, 6, 2, 0, 0], [7, 8, 9, 10, 11, 2], [12, 2, 0, 0, 0, 0], [0] * 6])
+
+
+@pytest.fixture(scope="module")
+def params():
+    """Parameters of the default model."""
+    return oracle.random_params(base.build(CONFIG), seed=2)
+
+
+def permute_rows(params):
+    """The same parameters for the permuted vocabulary."""
+    table = params["embedding"]["table"]
+    table = jnp.zeros_like(table).at[PERMUTATION].set(table)
+    return {**params, "embedding": {**params["embedding"], "table": table}}
+
+
+METHODS = {
+    "beam search": ({"groups": 2, "min_length": 2, "block_ngrams": 2}, False, False),
+    "greedy search with prefixes": ({"beams": 1}, True, False),
+    "a shortlist": ({"beams": 3}, True, True),
+    "sampling": ({"method": "sample", "top_k": 12}, True, False),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_decoding_is_equivariant_to_a_permutation_of_the_vocabulary(params, name):
+    """Of samples, which are drawn by index, only the special ids can be compared."""
+    options, with_prefix, with_shortlist = METHODS[name]
+    prefix = np.array([[6, 7, 0], [0, 0, 0], [11, 0, 0], [0, 0, 0]]) if with_prefix else None
+    listed = np.ones((4, 13), bool)
+    listed[0, 9:] = listed[1, 4:7] = False
+    keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(0)))(jnp.arange(4))
+    decode = DecodeConfig(**{"beams": 4, "max_length": 9} | options)
+
+    def translate(config, params, ids):
+        search = functools.partial(
+            generate.search,
+            model=base.build(config),
+            config=decode,
+            num_results=decode.beams,
+            max_length=9,
+        )
+        lists = None
+        if with_shortlist:
+            columns = np.empty_like(listed)
+            columns[:, ids] = listed
+            lists = Shortlist.from_lists(columns, config.special_ids)
+        forced = None
+        if with_prefix:
+            forced = ids[np.pad(prefix, ((0, 0), (0, 6)))]
+        return jax.jit(search)(params, ids[SOURCE], forced, keys, lists)
+
+    expected = translate(CONFIG, params, np.arange(13, dtype=np.int32))
+    actual = translate(PERMUTED, permute_rows(params), PERMUTATION)
+    if decode.method == "beam":
+        np.testing.assert_array_equal(actual.tokens, PERMUTATION[np.asarray(expected.tokens)])
+        np.testing.assert_allclose(actual.scores, expected.scores, rtol=1e-5)
+        assert len(np.unique(expected.tokens)) > 6, "otherwise this test shows little"
+    assert (np.asarray(actual.tokens[3]) == PERMUTED.pad_id).all()
+    for tokens in np.asarray(actual.tokens[:3]).reshape(-1, 9):
+        [end] = np.flatnonzero(tokens == PERMUTED.eos_id)
+        assert (tokens[end + 1 :] == PERMUTED.pad_id).all()
+        assert not np.isin(tokens[:end], [PERMUTED.pad_id, PERMUTED.bos_id]).any()
+    if with_prefix:
+        np.testing.assert_array_equal(actual.tokens[0, 0, :2], PERMUTATION[[6, 7]])
