@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores a trained workdir, on a split of its dataset or on two files.
+"""Score a trained workdir on a split of its dataset or on two text files.
 
 python -m experiments.evaluate --workdir=runs/de [--split=test]
 python -m experiments.evaluate --workdir=runs/de --source=FILE --target=FILE
 
-Translates and compares with the untouched references. The last line on standard output is one JSON
-object. It is kept in the workdir's evaluations, with the translations, one a line (.txt), and a
-report to open in a browser (.html), whose path is printed on standard error.
+Translates the sources and scores the translations against the untouched references. The last line
+on standard output is one JSON object. The workdir's evaluations folder keeps it, the translations,
+one per line (.txt), and a report to open in a browser (.html), whose path is printed on standard
+error.
 """
 
 import json
@@ -17,116 +18,93 @@ import sys
 
 import jax
 import jax.numpy as jnp
-from absl import flags
 
-from experiments import checkpoint_flags
-from experiments.corpora import registry
+from experiments import checkpoint_flags, evaluation_flags
+from experiments.corpora.registry import Split
+from experiments.evaluation_flags import SOURCE, SPLIT, TARGET
 from experiments.flags import run
 from experiments.reports.evaluation_report import Evaluation, evaluation_page
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.decoding.beam_search import output_length_limits
-from transformer.errors import InputError
-from transformer.text.metrics import corpus_scores, require_tokenization
+from transformer.text.metrics import corpus_scores
 from transformer.translator import Translation, Translator
-
-SPLIT = flags.DEFINE_string("split", "test", "Split of the workdir's own dataset.")
-SOURCE = flags.DEFINE_string("source", None, "Text file to translate, in place of a split.")
-TARGET = flags.DEFINE_string("target", None, "Its reference translations.")
-BLEU_TOKENIZE = flags.DEFINE_string(
-    "bleu_tokenize", "13a", "sacreBLEU's name of BLEU's tokenization; 'none' for tokenized text."
-)
-BLEU_LOWERCASE = flags.DEFINE_boolean("bleu_lowercase", False, "BLEU in lower case.")
 
 
 def main(config: Config) -> None:
-    """Evaluates, prints the scores, and leaves them with a report in the workdir."""
-    directory = checkpoint_flags.directory()
-    if bool(SOURCE.value) != bool(TARGET.value):
-        raise InputError("--source and --target go together; give both, or --split")
-    require_tokenization(BLEU_TOKENIZE.value)
-    if SOURCE.value:
-        split = registry.from_files(SOURCE.value, TARGET.value)
-        name = "-".join(os.path.basename(path) for path in (SOURCE.value, TARGET.value))
-    else:
-        split = registry.load(config.data, SPLIT.value)
-        name = SPLIT.value
+    """Evaluate, print the scores, and write scores, translations and report to the workdir."""
+    workdir = checkpoint_flags.directory()
+    evaluation_flags.require_source_and_target()
+    bleu_options = evaluation_flags.bleu_options()
+    split = evaluation_flags.load_split(config.data)
     translator = checkpoint_flags.translator(config)
-    evaluation = evaluate(
-        translator,
-        split,
-        bleu_tokenize=BLEU_TOKENIZE.value,
-        bleu_lowercase=BLEU_LOWERCASE.value,
-    )
-    name += checkpoint_flags.suffix() + _bleu_suffix()
-    stem = re.sub(r"[^\w.-]", "_", name)
-    folder = directory / workdir_files.EVALUATIONS
-    if not paths.is_remote(folder):
-        folder.mkdir(exist_ok=True)
-    translations = "".join(text + "\n" for text in evaluation.translations)
-    workdir_files.write_text(folder / f"{stem}.txt", translations)
-    workdir_files.write_json(folder / f"{stem}.json", evaluation.scores)
+    evaluation = evaluate(translator, split, **bleu_options)
+
+    name = SPLIT.value
+    if SOURCE.value:
+        name = f"{os.path.basename(SOURCE.value)}-{os.path.basename(TARGET.value)}"
+    name += checkpoint_flags.suffix() + evaluation_flags.bleu_suffix()
     report = evaluation_page(
-        f"{os.path.basename(os.path.abspath(directory))} on {name}",
+        f"{os.path.basename(os.path.abspath(workdir))} on {name}",
         evaluation,
         config,
         weights=checkpoint_flags.description(config),
         parameters=sum(leaf.size for leaf in jax.tree.leaves(translator.params)),
-        metrics=directory / workdir_files.METRICS,
+        metrics=workdir / workdir_files.METRICS,
     )
+    folder = workdir / workdir_files.EVALUATIONS
+    if not paths.is_remote(folder):
+        folder.mkdir(exist_ok=True)
+    stem = re.sub(r"[^\w.-]", "_", name)
+    translations = "".join(text + "\n" for text in evaluation.translations)
+    workdir_files.write_text(folder / f"{stem}.txt", translations)
+    workdir_files.write_json(folder / f"{stem}.json", evaluation.scores)
     workdir_files.write_text(folder / f"{stem}.html", report)
     print(f"report: {folder / stem}.html", file=sys.stderr)
     print(json.dumps(evaluation.scores))
 
 
-def _bleu_suffix() -> str:
-    """Other BLEUs have evaluations of their own, so that they are never taken for the usual one."""
-    tokenize = "" if BLEU_TOKENIZE.value == "13a" else f"-bleu_{BLEU_TOKENIZE.value}"
-    return tokenize + "-lowercase" * BLEU_LOWERCASE.value
-
-
 def evaluate(
     translator: Translator,
-    split: registry.Split,
+    split: Split,
     *,
     bleu_tokenize: str = "13a",
     bleu_lowercase: bool = False,
 ) -> Evaluation:
-    """Translates a split and scores the translations; the NLL is that of the references.
+    """Translate a split and score the translations.
 
-    The scores are sacreBLEU's (`metrics.corpus_scores`), ``nll`` a token in nats, ``perplexity``,
-    ``sentences``, and what the dataset measures of its own.
+    The scores are those of `metrics.corpus_scores`, ``nll`` of the references in nats per token,
+    ``perplexity``, ``sentences``, and the dataset's metrics.
     """
     results = translator(split.sources)
-    # A line of the output stays one line.
+    # A translation is one line of a file.
     texts = [result.text.replace("\n", " ") for result in results]
     scored = translator.score(split.sources, split.targets)
-    nll = -math.fsum(score for score, _ in scored) / sum(tokens for _, tokens in scored)
+    nll = -math.fsum(log_prob for log_prob, _ in scored) / sum(tokens for _, tokens in scored)
+    bleu = {"bleu_tokenize": bleu_tokenize, "bleu_lowercase": bleu_lowercase}
     scores = {
-        **corpus_scores(
-            texts, split.targets, bleu_tokenize=bleu_tokenize, bleu_lowercase=bleu_lowercase
-        ),
+        **corpus_scores(texts, split.targets, **bleu),
         "nll": nll,
         "perplexity": math.exp(nll),
         "sentences": len(split),
         **split.corpus_metrics(texts),
     }
-    cut_sources, cut_translations = _cut(translator, split.sources, results)
+    truncated_sources, truncated_translations = _truncated(translator, split.sources, results)
     return Evaluation(
-        split,
-        texts,
-        scores,
-        [-log_prob / tokens for log_prob, tokens in scored],
-        cut_sources,
-        cut_translations,
+        split=split,
+        translations=texts,
+        scores=scores,
+        reference_nll=[-log_prob / tokens for log_prob, tokens in scored],
+        truncated_sources=truncated_sources,
+        truncated_translations=truncated_translations,
     )
 
 
-def _cut(
+def _truncated(
     translator: Translator, sources: list[str], results: list[Translation]
 ) -> tuple[list[int], list[int]]:
-    """The places of the sources that are too long, and of the translations that reach the limit."""
+    """Rows with sources that are too long, and with translations of the largest length."""
     config = translator.config
     lengths = [len(ids) for ids in translator.tokenizer.encode(sources)]
     read = [min(length, config.data.max_length) for length in lengths]

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens up a trained model: a page of what it does with one sentence.
+"""Write a page about what a trained model does with one sentence.
 
 python -m experiments.look --workdir=runs/de --sentence=TEXT --output=FILE.html
 
-The page is one file and needs no network. It has the attention of every layer and head, what is
-lost without each, one head's computation in six steps, the search for the translation, what every
-layer would predict, and the words that each prediction rests on. With --target=TEXT the decoder
-reads that translation in place of the one found. With --compare=TEXT the page also compares the
-sentence with a second one; where that has as many tokens, with the difference of their attention,
-and with the places of the encoder that carry the first one's answer. The last line is the page's
-path.
+The page is one file and needs no network. It shows the attention of every layer and head, the loss
+increase without each head, one head's computation in six steps, the search for the translation, the
+prediction of every layer, the residual stream, and the contribution of every token to every
+prediction. With --target=TEXT the decoder reads that translation instead of the search result. With
+--compare=TEXT the page also shows a second sentence; if it has the same number of tokens, with the
+difference of the attention and a patch map of the encoder. The last line of the output is the path
+of the page.
 """
 
 from absl import flags
@@ -18,61 +18,66 @@ from etils import epath
 from experiments import checkpoint_flags
 from experiments.flags import run
 from experiments.reports import sentence_page
-from experiments.reports.sentence_page import Reading
+from experiments.reports.sentence_page import AnalyzedPair
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.inspection import search_log
 from transformer.inspection.html import Html, element, paragraph, section, sentence
+from transformer.inspection.views.attention_kinds import TITLES
 from transformer.inspection.views.view import page
+from transformer.models.base import build
 from transformer.text.tokenizer import Tokenizer
 
-SENTENCE = flags.DEFINE_string("sentence", None, "What the encoder reads.")
+SENTENCE = flags.DEFINE_string("sentence", None, "Sentence that the encoder reads.")
 TARGET = flags.DEFINE_string(
-    "target", None, "What the decoder reads; the translation found if absent."
+    "target", None, "Translation that the decoder reads; the search result by default."
 )
-COMPARE = flags.DEFINE_string("compare", None, "A second sentence, to compare with the first.")
-OUTPUT = flags.DEFINE_string("output", None, "Where the page goes, for example look.html.")
+COMPARE = flags.DEFINE_string("compare", None, "Second sentence, to compare with the first.")
+OUTPUT = flags.DEFINE_string("output", None, "Path of the page, for example look.html.")
 
 
 def main(config: Config) -> None:
-    """Translates, traces, measures, writes the page."""
-    output = _output()
+    """Translate and analyze the sentence, and write the page."""
+    output = _output_path()
     if checkpoint_flags.ENSEMBLE.value:
-        raise InputError("--ensemble: a page shows one model; name its workdir alone")
+        raise InputError("--ensemble: a page shows one model; give its workdir alone")
     for flag in (SENTENCE, TARGET, COMPARE):
-        _check(flag)
+        _require_sentence(flag)
     translator = checkpoint_flags.translator(config)
-    model = (translator.params, config.model, translator.tokenizer)
-    source = _encoded(SENTENCE, config, translator.tokenizer)
-    log = search_log.record(*model[:2], source, decode=config.decode)
-    found = target = list(log.results[0].tokens)
-    texts = [("Read: ", SENTENCE.value), ("Translated: ", translator.tokenizer.decode(found))]
+    tokenizer = translator.tokenizer
+    model = (translator.params, config.model)
+
+    source = _encode(SENTENCE, config, tokenizer)
+    log = search_log.record(*model, source, decode=config.decode)
+    target = log.results[0].tokens
+    texts = [("Source", SENTENCE.value), ("Translation", tokenizer.decode(list(target)))]
     if TARGET.value is not None:
-        target = _encoded(TARGET, config, translator.tokenizer)
-        texts.append(("What the decoder reads here: ", TARGET.value))
-    reading = Reading.of(*model, source, target)
+        target = _encode(TARGET, config, tokenizer)
+        texts.append(("Target that the decoder reads", TARGET.value))
+    pair = AnalyzedPair.of(*model, tokenizer, source, target)
     parts = [
-        *sentence_page.attention(reading),
-        sentence_page.search(log, reading),
-        sentence_page.logit_lens(reading),
-        sentence_page.residual_stream(reading),
-        *sentence_page.attributions(reading),
+        *sentence_page.attention(pair),
+        sentence_page.search(log, pair),
+        sentence_page.logit_lens(pair),
+        sentence_page.residual_stream(pair),
+        sentence_page.attributions(pair),
     ]
     if COMPARE.value is not None:
-        other = _encoded(COMPARE, config, translator.tokenizer)
-        log = search_log.record(*model[:2], other, decode=config.decode)
-        translation = log.results[0].tokens
-        texts.append(("The second sentence: ", COMPARE.value))
-        texts.append(("Translated: ", translator.tokenizer.decode(translation)))
-        parts += sentence_page.comparison(reading, Reading.of(*model, other, translation))
-    workdir_files.write_text(output, page("A look inside", [_introduction(config, texts), *parts]))
+        source = _encode(COMPARE, config, tokenizer)
+        translation = search_log.record(*model, source, decode=config.decode).results[0].tokens
+        texts.append(("Second sentence", COMPARE.value))
+        texts.append(("Translation", tokenizer.decode(list(translation))))
+        second = AnalyzedPair.of(*model, tokenizer, source, translation)
+        parts += sentence_page.comparison(pair, second)
+    introduction = _introduction(config, texts)
+    workdir_files.write_text(output, page("One sentence in the model", [introduction, *parts]))
     print(OUTPUT.value)
 
 
-def _output() -> epath.Path:
-    """Where the page goes; what is plainly wrong with it is said before anything is computed."""
+def _output_path() -> epath.Path:
+    """The path of the page, checked before anything is computed."""
     if not OUTPUT.value:
         raise InputError("missing --output=FILE.html")
     output = paths.reachable(OUTPUT.value)
@@ -81,21 +86,21 @@ def _output() -> epath.Path:
     return output
 
 
-def _check(flag: flags.FlagHolder) -> None:
-    """Refuses what is not one sentence."""
+def _require_sentence(flag: flags.FlagHolder) -> None:
+    """Reject text that is not one sentence; only --sentence is required."""
     text = flag.value
-    if text is None and flag is not SENTENCE:
-        return
     if text is None:
-        raise InputError(f"missing --{flag.name}=TEXT")
+        if flag is SENTENCE:
+            raise InputError(f"missing --{flag.name}=TEXT")
+        return
     if not text.strip():
         raise InputError(f"--{flag.name} is empty; give a sentence")
     if "\n" in text:
         raise InputError(f"--{flag.name} has several lines; give one sentence")
 
 
-def _encoded(flag: flags.FlagHolder, config: Config, tokenizer: Tokenizer) -> list[int]:
-    """The token ids of what a flag says, if the model was made for so many."""
+def _encode(flag: flags.FlagHolder, config: Config, tokenizer: Tokenizer) -> list[int]:
+    """Token ids of a flag's text, checked against the length limit."""
     [ids] = tokenizer.encode([flag.value])
     if len(ids) > config.data.max_length:
         raise InputError(
@@ -106,22 +111,25 @@ def _encoded(flag: flags.FlagHolder, config: Config, tokenizer: Tokenizer) -> li
 
 
 def _introduction(config: Config, texts: list[tuple[str, str]]) -> Html:
-    """The sentences by what they are, the model, and what the pictures do not say."""
-    model = config.model
+    """The sentences, the model, and the limits of the method."""
+    sizes = build(config.model).describe().attention
+    heads = "; ".join(
+        f"{TITLES[kind].lower()} in {size.layers} layers with {size.heads} heads each"
+        for kind, size in sizes.items()
+    )
+    definitions = [(element("dt", name), element("dd", sentence(text))) for name, text in texts]
     return section(
         "The sentence",
-        *(paragraph(name, sentence(text)) for name, text in texts),
+        element("dl", *(part for definition in definitions for part in definition)),
         paragraph(
-            f"{model.depth('encoder')} encoder and {model.depth('decoder')} decoder layers, "
-            f"{model.heads('encoder')} and {model.heads('decoder')} heads; "
-            f"{checkpoint_flags.description(config)}. A row of the decoder is named after the "
-            "token it reads and the one it predicts."
+            f"The model has {heads}. The weights are {checkpoint_flags.description(config)}. "
+            "Decoder rows are named after the token that is read and the token that is predicted."
         ),
         paragraph(
-            element("strong", "What this does not show. "),
-            "Attention says where a head reads, not why the model answers as it does; above the "
-            "first layer a position holds a mixture of words, not its own alone; a large weight on "
-            "a small value moves little; and one sentence is an example, not evidence.",
+            element("strong", "What this page does not show. "),
+            "Attention shows where a head reads, not why the model gives its answer. Above the "
+            "first layer, each position mixes information from several tokens. A large weight on a "
+            "small value vector has little effect. One sentence is an example, not evidence.",
         ),
     )
 

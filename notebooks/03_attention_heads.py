@@ -30,8 +30,8 @@ from experiments.studies import small_model
 from transformer import inspection
 from transformer.arrays import BOS_ID, PAD_ID
 from transformer.inspection import ablation, figures, measures
-from transformer.inspection.views.attention_data import families_of
-from transformer.inspection.views.grid import grid
+from transformer.inspection.views.attention_kinds import trace_attention_kinds
+from transformer.inspection.views.head_overview import head_overview
 from transformer.inspection.views.head_view import head_view, shares_between_heads
 
 # %% [markdown]
@@ -136,14 +136,14 @@ for head, (own, share) in enumerate(zip(weights, shares, strict=True), 1):
 # with the arrow keys. Where a notebook is shown without being run, you see a still picture.
 
 # %%
-families = families_of(trace, source_tokens=words, target_in=read, target_out=predicted)
-head_view(families, row=it)
+kinds = trace_attention_kinds(trace, source_tokens=words, target_in=read, target_out=predicted)
+head_view(kinds, row=it)
 
 # %% [markdown]
 # And the overview: every head as a small map, in the order of a measure if you like.
 
 # %%
-grid(families)
+head_overview(kinds)
 
 # %% [markdown]
 # ## 5. Masks at work

@@ -35,7 +35,7 @@ from transformer.arrays import BOS_ID, EOS_ID
 from transformer.config import DecodeConfig
 from transformer.decoding.beam_search import length_penalty
 from transformer.inspection import figures, run, search_log
-from transformer.inspection.views.replay import replay
+from transformer.inspection.views.search_replay import search_replay
 
 translator = small_model.load(seed=0, folder="runs")
 config, params, tokenizer = translator.config.model, translator.params, translator.tokenizer
@@ -168,7 +168,7 @@ figures.plot_beam_tree(beam, vocabulary)
 # scripts run, its picture is shown.
 
 # %%
-replay(beam, tokenizer.pieces)
+search_replay(beam, vocabulary)
 
 # %% [markdown]
 # ## Finished hypotheses, and the length penalty

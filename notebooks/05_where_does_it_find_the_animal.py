@@ -28,8 +28,8 @@ import numpy as np
 from experiments.corpora import registry
 from experiments.studies import resolution, small_model, twins
 from transformer.inspection import attribution, figures, patching, run
-from transformer.inspection.views.attention_data import families_of
-from transformer.inspection.views.compare_view import compare
+from transformer.inspection.views.attention_kinds import trace_attention_kinds
+from transformer.inspection.views.sentence_comparison import compare_sentences
 from transformer.nn.capture import KINDS
 
 translator = small_model.load(seed=0, folder="runs")
@@ -232,18 +232,16 @@ figures.plot_patch_map(
 )
 
 # %% [markdown]
-# The two sentences side by side: choose a kind of attention, a layer and a head. Below them stands
-# the same map of patches.
+# The two sentences side by side: choose a kind of attention, a layer and a head.
 
 # %%
 labels = {"target_in": target_in, "target_out": target_out}
-compare(
-    families_of(traces[0], source_tokens=source, **labels),
-    families_of(traces[1], source_tokens=pieces(wide.source), **labels),
+compare_sentences(
+    trace_attention_kinds(traces[0], source_tokens=source, **labels),
+    trace_attention_kinds(traces[1], source_tokens=pieces(wide.source), **labels),
     names=("tired", "wide"),
     layer=int(layer),
     head=int(head),
-    patch=patched.effect,
     title="The animal was too tired, the street was too wide",
 )
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens pages in a real browser and watches everything that a page may not do.
+"""Open pages in a browser and fail on anything that a page must not do.
 
-That is a request, an error, or a violation of its own policy.
+These are requests, errors, and violations of the page's policy.
 """
 
 import shutil
@@ -31,9 +31,9 @@ def browser():
 
 @pytest.fixture
 def show(browser, tmp_path):
-    """Opens a page's text: (text, options of the browser's context) -> the page.
+    """Open the text of a page: (text, options of the browser's context) -> the page.
 
-    When the test ends, no request but for the page itself must have been made and nothing reported.
+    At the end of the test, there must have been no request except for the page, and no error.
     """
     contexts, requests, reports = [], [], []
 
@@ -58,7 +58,7 @@ def show(browser, tmp_path):
 
 
 def cells(shown, table=0):
-    """The rows of a table, without the heading."""
+    """The rows of a table, without the header."""
     return (
         shown.locator("table")
         .nth(table)
@@ -68,13 +68,13 @@ def cells(shown, table=0):
     )
 
 
-def said(shown, place=0):
-    """What a screen reader is told."""
-    return shown.locator("[aria-live=polite]").nth(place).text_content()
+def announced(shown, index=0):
+    """The text that screen readers announce."""
+    return shown.locator("[aria-live=polite]").nth(index).text_content()
 
 
 def press(shown, *keys):
-    """Presses keys one after the other."""
+    """Press keys one after the other."""
     for key in keys:
         shown.keyboard.press(key)
 

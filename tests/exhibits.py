@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What there is to show: attention, the vectors of a head, a search, and a view of each kind."""
+"""Inputs of the views: attention, the vectors of a head, a search; and a view of each kind."""
 
 import json
 import re
@@ -7,13 +7,12 @@ import re
 import numpy as np
 
 from transformer.inspection.search_log import Finished, Result, SearchLog, SearchStep
-from transformer.inspection.views.attention_data import families
-from transformer.inspection.views.compare_view import compare
-from transformer.inspection.views.grid import grid
+from transformer.inspection.views.attention_kinds import attention_kinds
+from transformer.inspection.views.attention_steps import HeadVectors, attention_steps, recompute
+from transformer.inspection.views.head_overview import head_overview
 from transformer.inspection.views.head_view import head_view
-from transformer.inspection.views.numbers import numbers
-from transformer.inspection.views.replay import replay
-from transformer.inspection.views.step_view import Head, recomputed, steps
+from transformer.inspection.views.search_replay import search_replay
+from transformer.inspection.views.sentence_comparison import compare_sentences
 
 
 def softmax_weights(layers, heads, rows, columns, causal=False, seed=0):
@@ -26,12 +25,12 @@ def softmax_weights(layers, heads, rows, columns, causal=False, seed=0):
 
 
 def words(count, prefix):
-    return [f"{prefix}{place}" for place in range(count)]
+    return [f"{prefix}{index}" for index in range(count)]
 
 
 def pair(source=5, target=4, encoder=(2, 4), decoder=(3, 2), tokens=None, seed=0):
-    """All kinds of attention of one sentence pair, the stacks of unequal depth and heads."""
-    return families(
+    """All kinds of attention of one sentence pair; the stacks differ in layers and heads."""
+    return attention_kinds(
         encoder=softmax_weights(*encoder, source, source, seed=seed),
         decoder=softmax_weights(*decoder, target, target, causal=True, seed=seed + 1),
         cross=softmax_weights(*decoder, target, source, seed=seed + 2),
@@ -42,18 +41,18 @@ def pair(source=5, target=4, encoder=(2, 4), decoder=(3, 2), tokens=None, seed=0
 
 
 def one_head(rows=3, columns=4, width=2, wide=3, seed=0):
-    """A head's vectors and what they give."""
+    """The vectors of a head, with random query, key and value."""
     generator = np.random.default_rng(seed)
     query, key, value = (
         generator.normal(size=shape) for shape in ((rows, width), (columns, width), (columns, wide))
     )
-    _, weights, z = recomputed(query, key, value, np.ones((rows, columns), bool))
+    _, weights, z = recompute(query, key, value, np.ones((rows, columns), bool))
     labels = [tuple((word,) for word in words(count, "w")) for count in (rows, columns)]
-    return Head("a head", *labels, query, key, value, weights, z)
+    return HeadVectors("a head", *labels, query, key, value, weights, z)
 
 
 def search(cross=True, layers=2, heads=3, source=3):
-    """A search with two beams over three steps, as `search_log.record` keeps one."""
+    """A search with two beams and three steps, as `search_log.record` returns it."""
 
     def attention(hypotheses):
         weights = softmax_weights(hypotheses, layers, heads, source)
@@ -73,31 +72,22 @@ def search(cross=True, layers=2, heads=3, source=3):
     return SearchLog((4, 5, 2), steps, (Result((5, 4, 2), -1.5, -2.5),))
 
 
-def pieces(ids):
-    return [["<pad>", "<s>", "</s>", "<unk>", "one", "two"][int(token)] for token in ids]
+VOCABULARY = ["<pad>", "<s>", "</s>", "<unk>", "one", "two"]
 
 
-NATS = {"measure": "Nats", "title": "Numbers"}
-
-
-PATCH = np.linspace(-1, 1, 15).reshape(3, 5)
-"""The effect of one at each layer and token."""
-
-
-def every_view(patch=PATCH):
-    """One view of each kind; with the effect of a patch, the comparison has a map of it."""
+def every_view():
+    """One view of each kind."""
     both = pair()
     return [
         head_view(both),
-        grid(both),
-        steps([one_head()]),
-        replay(search(), pieces),
-        numbers(np.linspace(-2, 1, 6).reshape(2, 3), ["r", "s"], words(3, "c"), **NATS),
-        compare(both, pair(seed=9), patch=patch),
+        head_overview(both),
+        attention_steps([one_head()]),
+        search_replay(search(), VOCABULARY),
+        compare_sentences(both, pair(seed=9)),
     ]
 
 
 def data_of(text):
-    """What a page's script reads."""
+    """The data that a page's script reads."""
     [block] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
     return json.loads(block)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two systems compared: by hand, by the files of a person, and by their workdirs."""
+"""Two systems are compared: by hand, from files, and from workdirs."""
 
 import json
 import shutil
@@ -27,13 +27,13 @@ SOURCES = ["S1", "S2", "S3", "S4", "S5"]
 
 
 @pytest.fixture(scope="module")
-def found():
-    """The comparison of the two."""
+def comparison():
+    """The comparison of the two systems."""
     return compare(SOURCES, REFERENCES, (System("first", FIRST), System("second", SECOND)))
 
 
-def test_the_scores_and_tests_are_those_of_the_metrics(found):
-    result = comparison_report.as_json(found)
+def test_scores_and_p_values_are_those_of_the_metrics(comparison):
+    result = comparison_report.as_json(comparison)
     for system, texts in zip(result["systems"], (FIRST, SECOND), strict=True):
         assert system.items() >= corpus_scores(texts, REFERENCES).items()
     tests = paired_tests(FIRST, SECOND, REFERENCES)
@@ -45,41 +45,41 @@ def test_the_scores_and_tests_are_those_of_the_metrics(found):
             assert result["test_signatures"][metric][test] == tests[metric][test]["signature"]
 
 
-def test_the_breakdown_by_length_is_that_of_the_sentences_counted_by_hand(found):
-    short, longer = found.by_length
+def test_the_scores_by_length_are_those_of_the_sentences_counted_by_hand(comparison):
+    short, longer = comparison.by_length
     assert (short.name, short.sentences, short.mean) == ("0 to 5", 2, 1.5)
     assert (longer.name, longer.sentences, longer.mean) == ("6 to 10", 3, 7.0)
     part = [0, 2, 4]
     for which, texts in enumerate((FIRST, SECOND)):
-        own = corpus_scores([texts[row] for row in part], [REFERENCES[row] for row in part])
-        assert (longer.bleu[which], longer.chrf[which]) == (own["bleu"], own["chrf"])
-    # "no" for "yes" shares no character; "a dog" is right in both.
+        scores = corpus_scores([texts[row] for row in part], [REFERENCES[row] for row in part])
+        assert (longer.bleu[which], longer.chrf[which]) == (scores["bleu"], scores["chrf"])
+    # "no" for "yes" shares no character; "a dog" is correct in both.
     assert short.chrf[1] == pytest.approx(100)
     assert short.chrf[0] < 100
 
 
-def test_equal_sentences_are_counted(found):
-    assert found.equal() == 1
-    assert comparison_report.as_json(found)["equal"] == 1
+def test_equal_sentences_are_counted(comparison):
+    assert comparison.num_equal() == 1
+    assert comparison_report.as_json(comparison)["equal"] == 1
 
 
-def test_the_sentences_that_differ_most_are_told_by_direction_the_clearest_first(found):
-    first_better, second_better = found.differing_most()
+def test_sentences_that_differ_most_are_listed_for_each_system_largest_difference_first(comparison):
+    first_better, second_better = comparison.largest_differences()
     assert first_better == [0, 4]
     assert second_better == [3, 2], "100 against 0 comes before 100 against some"
 
 
-def test_at_most_five_sentences_are_shown_in_each_direction():
+def test_at_most_five_sentences_are_shown_for_each_system():
     references = [f"sentence number {n}" for n in range(20)]
     worse = [reference[: n + 1] for n, reference in enumerate(references)]
-    found = compare(None, references, (System("a", references), System("b", worse)))
-    first_better, second_better = found.differing_most()
+    comparison = compare(None, references, (System("a", references), System("b", worse)))
+    first_better, second_better = comparison.largest_differences()
     assert (first_better, second_better) == ([0, 1, 2, 3, 4], [])
 
 
-def test_the_text_shows_scores_intervals_p_values_and_sentences(found):
-    text = comparison_report.as_text(found)
-    result = comparison_report.as_json(found)
+def test_the_text_shows_scores_intervals_p_values_and_sentences(comparison):
+    text = comparison_report.as_text(comparison)
+    result = comparison_report.as_json(comparison)
     for measure, name in (("bleu", "BLEU"), ("chrf", "chrF")):
         [row] = [line for line in text.split("\n") if line.startswith(f"{name} ")]
         for system in result["systems"]:
@@ -92,36 +92,37 @@ def test_the_text_shows_scores_intervals_p_values_and_sentences(found):
     assert "source     S4" in text
 
 
-def test_the_page_shows_the_same_and_is_well_formed(found):
-    read = Reader(comparison_report.as_page(found))
-    for system in comparison_report.as_json(found)["systems"]:
+def test_the_page_shows_the_same_and_is_well_formed(comparison):
+    read = Reader(comparison_report.as_page(comparison))
+    for system in comparison_report.as_json(comparison)["systems"]:
         assert f"{system['bleu']:.2f}" in read.text
         assert system["bleu_signature"] in read.text
     for text in (*REFERENCES[2:], FIRST[2], SECOND[0], "S1"):
         assert text in read.text
-    assert len(read.all("svg")) == 3, "the chart and a key for each system"
+    [chart] = read.all("img")
+    assert "BLEU by length" in chart["alt"]
 
 
-def test_identical_outputs_are_said_to_leave_nothing_to_test():
-    found = compare(None, REFERENCES, (System("a", FIRST), System("b", FIRST)))
-    assert found.differing_most() == ([], [])
-    assert comparison_report.as_json(found)["differences"] == {"bleu": 0, "chrf": 0}
-    for shown in (comparison_report.as_text(found), comparison_report.as_page(found)):
+def test_identical_outputs_leave_nothing_to_test():
+    comparison = compare(None, REFERENCES, (System("a", FIRST), System("b", FIRST)))
+    assert comparison.largest_differences() == ([], [])
+    assert comparison_report.as_json(comparison)["differences"] == {"bleu": 0, "chrf": 0}
+    for shown in (comparison_report.as_text(comparison), comparison_report.as_page(comparison)):
         assert "all translated the same: there is no difference to test" in shown
 
 
 def test_one_sentence_and_empty_translations_are_compared():
-    found = compare(None, [""], (System("a", [""]), System("b", [""])))
-    Reader(comparison_report.as_page(found))
-    found = compare(None, ["a b"], (System("a", [""]), System("b", ["a b"])))
-    assert found.differing_most() == ([], [0])
-    Reader(comparison_report.as_page(found))
+    comparison = compare(None, [""], (System("a", [""]), System("b", [""])))
+    Reader(comparison_report.as_page(comparison))
+    comparison = compare(None, ["a b"], (System("a", [""]), System("b", ["a b"])))
+    assert comparison.largest_differences() == ([], [0])
+    Reader(comparison_report.as_page(comparison))
 
 
-def test_other_bleus_have_their_names_in_both_signatures():
+def test_the_variant_of_bleu_is_in_both_signatures():
     systems = (System("a", FIRST), System("b", SECOND))
-    found = compare(None, REFERENCES, systems, bleu_tokenize="none", bleu_lowercase=True)
-    result = comparison_report.as_json(found)
+    comparison = compare(None, REFERENCES, systems, bleu_tokenize="none", bleu_lowercase=True)
+    result = comparison_report.as_json(comparison)
     for signature in (
         *(system["bleu_signature"] for system in result["systems"]),
         *result["test_signatures"]["bleu"].values(),
@@ -134,7 +135,7 @@ def test_other_bleus_have_their_names_in_both_signatures():
 
 @pytest.fixture
 def files(tmp_path):
-    """A folder with the sentences above as files."""
+    """A folder with the sentences above in files."""
     for name, lines in (("src", SOURCES), ("ref", REFERENCES), ("a.txt", FIRST), ("b.txt", SECOND)):
         (tmp_path / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     (tmp_path / "short").write_text("one\ntwo\n")
@@ -142,11 +143,11 @@ def files(tmp_path):
 
 
 def outputs(files, *names):
-    """The flag that names two files."""
+    """The flag that names the two files."""
     return f"--outputs={','.join(str(files / name) for name in names)}"
 
 
-def test_two_files_are_compared_and_the_last_line_is_json(files, found):
+def test_two_files_are_compared_and_the_last_line_is_json(files, comparison):
     finished = run(
         "experiments.compare",
         outputs(files, "a.txt", "b.txt"),
@@ -155,7 +156,7 @@ def test_two_files_are_compared_and_the_last_line_is_json(files, found):
         f"--output={files / 'page.html'}",
     )
     assert finished.status == 0, finished.err
-    expected = comparison_report.as_json(found)
+    expected = comparison_report.as_json(comparison)
     for system, name in zip(expected["systems"], ("a.txt", "b.txt"), strict=True):
         system["name"] = str(files / name)
     assert finished.result == json.loads(json.dumps(expected))
@@ -164,7 +165,7 @@ def test_two_files_are_compared_and_the_last_line_is_json(files, found):
     Reader((files / "page.html").read_text(encoding="utf-8"))
 
 
-def test_two_workdirs_are_compared_each_with_its_own_config(place, tmp_path):  # noqa: F811
+def test_two_workdirs_are_compared_each_with_its_config(place, tmp_path):  # noqa: F811
     first, second = place / "run", shutil.copytree(place / "run", tmp_path / "second")
     config = json.loads((second / "config.json").read_text())
     config["decode"]["max_length"] = 1
@@ -175,7 +176,7 @@ def test_two_workdirs_are_compared_each_with_its_own_config(place, tmp_path):  #
     result = finished.result
     assert [system["name"] for system in result["systems"]] == [str(first), str(second)]
     assert result["sentences"] == len(WORDS)
-    assert result["systems"][1]["bleu"] == 0, "one token is the end token: nothing is said"
+    assert result["systems"][1]["bleu"] == 0, "the only token is EOS: the translations are empty"
 
 
 BAD = {
@@ -212,7 +213,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_cannot_be_compared_is_refused_with_its_reason(files, name):
+def test_invalid_input_is_rejected_with_the_reason(files, name):
     arguments, words = BAD[name]
     finished = run("experiments.compare", *(a.format(here=files) for a in arguments))
     assert (finished.status, finished.out) == (1, "")
@@ -221,7 +222,7 @@ def test_what_cannot_be_compared_is_refused_with_its_reason(files, name):
         assert word.format(here=files) in finished.err
 
 
-def test_workdirs_with_other_test_sets_are_refused_with_the_difference(place, tmp_path):  # noqa: F811
+def test_workdirs_with_different_test_sets_are_rejected_with_the_difference(place, tmp_path):  # noqa: F811
     first, second = place / "run", shutil.copytree(place / "run", tmp_path / "second")
     config = json.loads((second / "config.json").read_text())
     for lines, words in (
@@ -238,6 +239,6 @@ def test_workdirs_with_other_test_sets_are_refused_with_the_difference(place, tm
             assert word in finished.err
 
 
-def test_unequal_numbers_are_an_error_from_python_too():
+def test_different_numbers_of_lines_are_an_error_from_python_too():
     with pytest.raises(InputError, match="2 translations and 5 references"):
         compare(None, REFERENCES, (System("a", FIRST), System("b", ["x", "y"])))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an evaluation leaves: scores, translations, and a report of whatever was translated."""
+"""An evaluation writes scores, translations, and a report of any translations."""
 
 import json
 import math
@@ -41,7 +41,7 @@ def evaluation_of(sources, references, translations):
 
 
 def page_of(evaluation, metrics, config=None):
-    """Its report, read."""
+    """The parsed report."""
     return Reader(
         evaluation_page(
             "runs/<de> on test",
@@ -56,13 +56,13 @@ def page_of(evaluation, metrics, config=None):
 
 @pytest.fixture(scope="module")
 def evaluation():
-    """Five sentences with something to remark on each."""
+    """Five sentences, each unusual in some way."""
     return evaluation_of(SOURCES, REFERENCES, TRANSLATIONS)
 
 
 @pytest.fixture
 def metrics(tmp_path):
-    """A training that was measured at five steps and validated at two."""
+    """Metrics of a run that was measured at five steps and validated at two."""
     lines = [
         {"step": step, "split": "train", "loss": 4 / step, "nll": 3 / step, "learning_rate": 0.1}
         for step in range(1, 6)
@@ -86,16 +86,21 @@ def test_the_report_shows_every_score_with_its_interval_and_signature(evaluation
     assert "beam search with 5 beams, length penalty gnmt with alpha 0.6" in text
 
 
-def test_the_report_draws_the_curves_that_training_wrote(evaluation, metrics):
-    page = page_of(evaluation, metrics)
-    assert "training loss, as optimised: 4 at 1, 0.8 at 5" in page.text
-    assert "training NLL: 3 at 1, 0.6 at 5" in page.text
-    assert "validation NLL: 1 at 2, 1 at 4" in page.text
-    assert "BLEU: 20 at 2, 20 at 4" in page.text
-    assert "learning rate: 0.1 at 1, 0.1 at 5" in page.text
+def test_the_report_draws_the_curves_of_the_training(evaluation, metrics):
+    curves = curves_of(page_of(evaluation, metrics))
+    assert "training loss, as optimized: from 4 at 1 to 0.8 at 5" in curves
+    assert "training NLL: from 3 at 1 to 0.6 at 5" in curves
+    assert "validation NLL: from 1 at 2 to 1 at 4" in curves
+    assert "BLEU: from 20 at 2 to 20 at 4" in curves
+    assert "learning rate: from 0.1 at 1 to 0.1 at 5" in curves
 
 
-def test_the_report_shows_each_sentence_as_it_is(evaluation, metrics):
+def curves_of(page):
+    """Descriptions of all figures of a page."""
+    return " ".join(image["alt"] for image in page.all("img"))
+
+
+def test_the_report_shows_every_sentence_as_it_is(evaluation, metrics):
     text = page_of(evaluation, metrics).text
     for shown in (SOURCES[0], REFERENCES[3], TRANSLATIONS[3], "שלוםU+2028world", TRANSLATIONS[4]):
         assert shown in text
@@ -105,31 +110,31 @@ def test_the_report_shows_each_sentence_as_it_is(evaluation, metrics):
 def test_the_worst_sentences_come_first_and_exact_ones_are_left_out(evaluation, metrics):
     text = page_of(evaluation, metrics).text
     worst = text[text.index("Worst sentences") : text.index("Length")]
-    assert "line 2 " not in worst, "Paris is right"
+    assert "line 2 " not in worst, "Paris is correct"
     # Both score 0; the model finds the later one less likely.
-    places = [worst.index(f"line {line} ") for line in (4, 3, 1)]
-    assert places[1] == min(places)
-    assert "NLL of the reference 2.50 nats a token" in worst
+    positions = [worst.index(f"line {line} ") for line in (4, 3, 1)]
+    assert positions[1] == min(positions)
+    assert "NLL of the reference 2.50 nats per token" in worst
 
 
-def test_the_checks_count_what_was_counted_by_hand(evaluation, metrics):
+def test_the_diagnostics_agree_with_counts_by_hand(evaluation, metrics):
     text = page_of(evaluation, metrics).text
-    for found in (
+    for row in (
         "repetition, 1-gram120.00%",
         "repetition, 2-gram120.00%",
         "repetition, 3-gram120.00%",
         "repetition, 4-gram120.00%",
         "empty120.00%",
         "copied120.00%",
-        "cut source00.00%",
-        "cut translation00.00%",
+        "truncated source00.00%",
+        "truncated translation00.00%",
     ):
-        assert found in text
+        assert row in text
     # 6 + 1 + 0 + 1 + 2 words for 6 + 1 + 3 + 3 + 1.
-    assert f"have {10 / 14:.3f} times as many words" in text
+    assert f"words in all references: {10 / 14:.3f}." in text
 
 
-def test_the_configuration_says_where_it_leaves_the_paper(evaluation, metrics):
+def test_the_report_lists_the_differences_from_the_paper_s_config(evaluation, metrics):
     text = page_of(evaluation, metrics).text
     assert "decode.beams54" in text
     assert '"beams": 5' in text
@@ -144,12 +149,13 @@ def test_the_configuration_says_where_it_leaves_the_paper(evaluation, metrics):
         ([""], [""], [""]),
         (["a"] * 3, ["same"] * 3, ["same"] * 3),
     ],
-    ids=["one sentence", "one empty", "all empty", "nothing at all", "all right"],
+    ids=["one sentence", "one empty", "all empty", "no words", "all correct"],
 )
-def test_a_report_is_made_of_whatever_was_translated(tmp_path, sources, references, translations):
+def test_any_translations_have_a_report(tmp_path, sources, references, translations):
     page = page_of(evaluation_of(sources, references, translations), tmp_path / "metrics.jsonl")
-    assert "There are no curves: metrics.jsonl holds no measurements." in page.text
+    assert "There are no curves: metrics.jsonl has no measurements." in page.text
     assert "nan" not in page.text
+    assert "nan" not in curves_of(page)
 
 
 BROKEN = (
@@ -167,17 +173,17 @@ BROKEN = (
 )
 
 
-def test_broken_measurements_are_left_out_and_counted(evaluation, metrics):
+def test_unreadable_measurements_are_left_out_and_counted(evaluation, metrics):
     metrics.write_bytes(BROKEN)
-    by_split, broken = read_metrics(metrics)
+    by_split, unreadable = read_metrics(metrics)
     assert [line["step"] for line in by_split["train"]] == [1, 2, 3, 6]
-    assert broken == 6
-    text = page_of(evaluation, metrics).text
-    assert "training loss, as optimised: 2 at 1, 1 at 6" in text
-    assert "6 lines of metrics.jsonl could not be read" in text
+    assert unreadable == 6
+    page = page_of(evaluation, metrics)
+    assert "training loss, as optimized: from 2 at 1 to 1 at 6" in curves_of(page)
+    assert "6 lines of metrics.jsonl could not be read" in page.text
 
 
-def test_a_directory_in_place_of_the_measurements_is_no_measurement(tmp_path):
+def test_a_directory_instead_of_metrics_jsonl_has_no_measurements(tmp_path):
     assert read_metrics(tmp_path) == ({}, 0)
 
 
@@ -186,7 +192,7 @@ def test_a_directory_in_place_of_the_measurements_is_no_measurement(tmp_path):
 
 @pytest.fixture(scope="module")
 def evaluated(place, tmp_path_factory):  # noqa: F811
-    """A workdir, and what evaluate says of it."""
+    """A workdir, and the finished evaluation of it."""
     workdir = shutil.copytree(place / "run", tmp_path_factory.mktemp("evaluated") / "run")
     finished = run("experiments.evaluate", f"--workdir={workdir}", "--split=validation")
     assert finished.status == 0, finished.err
@@ -217,14 +223,14 @@ def test_the_kept_translations_are_those_that_were_scored(evaluated):
 def test_translations_that_reach_the_limit_are_counted(evaluated):
     workdir, _ = evaluated
     kept = (workdir / "evaluations" / "validation.txt").read_text(encoding="utf-8").split("\n")
-    # The longest output of this workdir has 2 tokens more than the source, the end token in both.
+    # The longest output of this workdir has 2 tokens more than the source, EOS in both.
     limits = [len(line.split()) + 2 for line in WORDS]
     long = sum(len(text.split()) >= limit for text, limit in zip(kept, limits, strict=False))
     text = Reader((workdir / "evaluations" / "validation.html").read_text(encoding="utf-8")).text
-    assert f"cut translation{long}{long / len(WORDS):.2%}" in text
+    assert f"truncated translation{long}{long / len(WORDS):.2%}" in text
 
 
-def test_another_bleu_is_kept_by_its_own_name(evaluated):
+def test_a_variant_of_bleu_is_kept_in_separate_files(evaluated):
     workdir, finished = evaluated
     other = run(
         "experiments.evaluate",
@@ -240,19 +246,19 @@ def test_another_bleu_is_kept_by_its_own_name(evaluated):
     assert json.loads((kept.parent / "validation.json").read_text()) == finished.result
 
 
-def test_an_unknown_tokenization_is_refused_before_anything_is_translated(evaluated):
+def test_an_unknown_tokenization_is_rejected_before_translating(evaluated):
     workdir, _ = evaluated
     refused = run("experiments.evaluate", f"--workdir={workdir}", "--bleu_tokenize=13b")
     assert (refused.status, refused.out) == (1, "")
     assert "'13b' is unknown; sacreBLEU has" in refused.err
 
 
-# On other devices than the training's.
+# Devices other than those of training.
 
 
 @pytest.fixture(scope="module")
 def from_many_devices(evaluated, tmp_path_factory):
-    """The same workdir, as a training on 32 devices would have left it."""
+    """The same workdir, with the config of a training run on 32 devices."""
     workdir = shutil.copytree(evaluated[0], tmp_path_factory.mktemp("many") / "run")
     config = load_config(workdir)
     parallel = ParallelConfig(data=16, model=2, preset="fsdp_tensor")
@@ -261,7 +267,7 @@ def from_many_devices(evaluated, tmp_path_factory):
 
 
 def assert_the_same_scores(finished, evaluated):
-    """But for rounding."""
+    """Equal except for rounding."""
     assert finished.status == 0, finished.err
     expected = evaluated[1].result
     assert finished.result.keys() == expected.keys()
@@ -283,12 +289,12 @@ def test_an_evaluation_may_be_divided_over_eight_devices(from_many_devices, eval
     assert_the_same_scores(finished, evaluated)
 
 
-def test_help_says_on_how_many_devices_a_workdir_is_read():
+def test_help_states_the_number_of_devices():
     out = " ".join(run("experiments.evaluate", "--help").out.split())
     assert "it is read on one; --config.parallel.data=8 divides the sentences over 8" in out
 
 
-def test_more_devices_than_there_are_is_refused(from_many_devices):
+def test_more_devices_than_exist_are_rejected(from_many_devices):
     refused = run(
         "experiments.translate", f"--workdir={from_many_devices}", "--config.parallel.data=8"
     )

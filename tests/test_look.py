@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command that opens a model up: one page of one sentence."""
+"""The command that writes a page about one sentence in a trained model."""
 
 import re
 
@@ -10,10 +10,12 @@ from exhibits import data_of
 from test_html import Reader
 from test_translate import make_workdir
 
+ONE_SENTENCE = ["headView", "headOverview", "attentionSteps", "searchReplay"]
+
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A folder with the workdir of a model whose stacks differ."""
+def folder(tmp_path_factory):
+    """A folder with the workdir of a model whose stacks differ in layers and heads."""
     folder = tmp_path_factory.mktemp("look")
     sizes = {"encoder_layers": 1, "decoder_layers": 2, "encoder_heads": 4, "decoder_heads": 2}
     make_workdir(folder / "run", 3, **sizes)
@@ -21,112 +23,118 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def look(place):
-    """The command with some flags."""
-    return lambda *flags: run("experiments.look", f"--workdir={place / 'run'}", *flags)
+def look(folder):
+    """Run the command with these flags."""
+    return lambda *flags: run("experiments.look", f"--workdir={folder / 'run'}", *flags)
 
 
 @pytest.fixture(scope="module")
-def made(place, look):
-    """What the command says, and its page, of a sentence and of one that differs in a word."""
-    finished = look("--sentence=a b c", "--compare=a d c", f"--output={place / 'page.html'}")
+def result(folder, look):
+    """The finished command and its page, for two sentences that differ in a word."""
+    finished = look("--sentence=a b c", "--compare=a d c", f"--output={folder / 'page.html'}")
     assert finished.status == 0, finished.err
-    return finished, (place / "page.html").read_text(encoding="utf-8")
+    return finished, (folder / "page.html").read_text(encoding="utf-8")
 
 
-def read(place, look, *flags):
-    """Another page."""
-    finished = look(*flags, f"--output={place / 'other.html'}")
+def page_of(folder, look, *flags):
+    """The page that the command writes with these flags."""
+    finished = look(*flags, f"--output={folder / 'other.html'}")
     assert finished.status == 0, finished.err
-    return (place / "other.html").read_text(encoding="utf-8")
+    return (folder / "other.html").read_text(encoding="utf-8")
 
 
-def kinds(text):
-    """Of the views on a page."""
-    return [view["kind"] for view in data_of(text)["views"]]
+def scripts(text):
+    """The scripts of the views of a page."""
+    return [view["script"] for view in data_of(text)["views"]]
 
 
-def test_it_prints_the_path_of_the_page_alone(place, made):
-    assert made[0].out == f"{place / 'page.html'}\n"
+def test_it_prints_only_the_path_of_the_page(folder, result):
+    assert result[0].out == f"{folder / 'page.html'}\n"
 
 
-def test_the_page_shows_every_layer_and_head_of_both_stacks(made):
-    data = data_of(made[1])
+def test_the_page_shows_every_layer_and_head_of_both_stacks(result):
+    data = data_of(result[1])
     pair = data["pairs"][0]
-    assert [(family["layers"], family["heads"]) for family in pair] == [(1, 4), (2, 2), (2, 2)]
-    assert kinds(made[1]) == ["heads", "grid", "steps", "replay", "numbers", "compare"]
+    assert [np.shape(kind["weights"])[:2] for kind in pair] == [(1, 4), (2, 2), (2, 2)]
+    assert scripts(result[1]) == [*ONE_SENTENCE, "sentenceComparison"]
     assert pair[0]["columns"] == [["▁a"], ["▁b"], ["▁c"], ["</s>"]]
-    assert len(data["views"][2]["heads"]) == 4 + 2 * 2 * 2
+    assert len(data["views"][2]["options"]["heads"]) == 4 + 2 * 2 * 2
 
 
-def test_the_decoder_reads_the_translation_that_the_search_found(made):
-    data = data_of(made[1])
-    found = data["views"][3]["results"][0]["tokens"]
+def test_the_decoder_reads_the_result_of_the_search(result):
+    data = data_of(result[1])
+    translation = data["views"][3]["options"]["results"][0]["tokens"]
     read, predicted = zip(*data["pairs"][0][1]["rows"], strict=True)
-    assert list(read) == ["<s>", *found[:-1]]
-    assert list(predicted) == found
+    assert list(read) == ["<s>", *translation[:-1]]
+    assert list(predicted) == translation
 
 
-def test_every_head_has_its_numbers_and_every_layer_its_prediction(made):
-    measures = data_of(made[1])["views"][1]["measures"]
+def test_every_head_has_its_measures_and_every_layer_its_prediction(result):
+    measures = data_of(result[1])["views"][1]["options"]["measures"]
     assert [measure["name"] for measure in measures] == [
         "mean entropy in bits",
-        "loss added without the head, nats a token",
+        "loss increase without the head (nats per token)",
         "mean distance",
-        *(f"weight on the {place} position" for place in ("previous", "next", "first", "last")),
-        "weight on the own position",
+        *(
+            f"weight on the {name} position"
+            for name in ("previous", "next", "first", "last", "same")
+        ),
     ]
-    text = Reader(made[1]).text
-    for heading in ("Logit lens", "Residual stream", "What the contributions add up to"):
+    text = Reader(result[1]).text
+    for heading in ("Logit lens", "Residual stream", "Attribution of each prediction"):
         assert heading in text
     assert "layer 2: output" in text
 
 
-def test_contributions_and_the_gap_make_the_difference_that_the_words_make(made):
-    [shown] = [view for view in data_of(made[1])["views"] if view["kind"] == "numbers"]
-    rows = re.findall(r"<td class=\"number\">(-?[0-9.]+)</td>", made[1].split("<caption>Nats<")[1])
-    predictions = len(shown["rows"])
-    for row, values in zip(
-        np.reshape(rows[: 4 * predictions], (-1, 4)).astype(float), shown["values"], strict=True
-    ):
-        value, baseline, total, gap = row
-        assert total == pytest.approx(sum(values), abs=0.01)
+def test_contributions_and_the_gap_add_up_to_the_difference_from_the_baseline(result):
+    contributions = numbers_of(result[1], "Contribution of each token")
+    sums = numbers_of(result[1], "Sum of the contributions")
+    assert len(contributions) == len(sums) > 0
+    for values, (value, baseline, total, gap) in zip(contributions, sums, strict=True):
+        assert total == pytest.approx(values.sum(), abs=0.01)
         assert abs(total - (value - baseline)) == pytest.approx(gap, abs=0.003)
 
 
-def test_two_sentences_of_one_length_have_a_difference_and_a_map_of_where_the_answer_lies(made):
-    shown = data_of(made[1])["views"][-1]
-    text = Reader(made[1]).text
-    assert "The second sentence: a d c" in text
-    assert shown["pairs"] == [1, 2]
-    assert np.shape(shown["patch"]) == (2, 4)
-    # The sentences differ in the second token: at the input, nothing else can restore anything.
-    assert shown["patch"][0][0] == shown["patch"][0][2] == shown["patch"][0][3] == 0
-    assert shown["patch"][0][1] == pytest.approx(1, abs=1e-3)
-    assert sum(shown["patch"][1]) != 0
+def numbers_of(text, caption):
+    """The numbers of the table with this caption."""
+    table = text.split(f"<caption>{caption}")[1].split("</table>")[0]
+    cells = [re.findall(r'<td class="number">([-0-9.]+)</td>', row) for row in table.split("<tr>")]
+    return np.array([row for row in cells if row], float)
+
+
+def test_two_sentences_of_equal_length_have_a_difference_and_a_patch_map(result):
+    comparison = data_of(result[1])["views"][-1]
+    assert "Second sentencea d c" in Reader(result[1]).text
+    assert comparison["pairs"] == [1, 2]
+    effect = numbers_of(result[1], "share of the preference")
+    assert effect.shape == (2, 4)
+    # The sentences differ in the second token: at the input, no other site can restore anything.
+    assert effect[0, [0, 2, 3]].tolist() == [0, 0, 0]
+    assert effect[0, 1] == pytest.approx(1, abs=1e-3)
+    assert effect[1].sum() != 0
 
 
 @pytest.mark.slow
-def test_sentences_of_two_lengths_have_no_patch_map_and_the_page_says_why(place, look):
-    text = read(place, look, "--sentence=a b c", "--compare=a b")
-    assert "The first sentence has 4 tokens, the second 3: their positions" in Reader(text).text
-    assert kinds(text)[-2:] == ["numbers", "heads"]
+def test_sentences_of_different_lengths_have_no_patch_map_and_the_page_says_why(folder, look):
+    text = page_of(folder, look, "--sentence=a b c", "--compare=a b")
+    assert "The first sentence has 4 tokens and the second 3, so positions" in Reader(text).text
+    assert scripts(text) == [*ONE_SENTENCE, "headView"]
     assert data_of(text)["pairs"][-1][0]["columns"] == [["▁a"], ["▁b"], ["</s>"]]
 
 
 @pytest.mark.slow
-def test_a_sentence_compared_with_itself_has_no_patch_map(place, look):
-    text = read(place, look, "--sentence=a b", "--compare=a b", "--target=g")
-    assert "There is no patch map: the two sentences are the same." in Reader(text).text
-    assert "patch" not in data_of(text)["views"][-1]
+def test_a_sentence_compared_with_itself_has_no_patch_map(folder, look):
+    text = page_of(folder, look, "--sentence=a b", "--compare=a b", "--target=g")
+    assert "There is no patch map: the sentences are the same." in Reader(text).text
+    assert "restored" not in text
 
 
 @pytest.mark.slow
-def test_a_given_target_is_read_in_its_place(place, look):
-    text = read(place, look, "--sentence=a b", "--target=g d")
+def test_a_given_target_is_read_instead_of_the_translation(folder, look):
+    text = page_of(folder, look, "--sentence=a b", "--target=g d")
     rows = data_of(text)["pairs"][0][1]["rows"]
     assert rows == [["<s>", "▁g"], ["▁g", "▁d"], ["▁d", "</s>"]]
-    assert "What the decoder reads here: g d" in Reader(text).text
+    assert "Target that the decoder readsg d" in Reader(text).text
 
 
 @pytest.mark.slow
@@ -139,46 +147,47 @@ def test_a_given_target_is_read_in_its_place(place, look):
     ],
     ids=["pre-norm", "chunked", "bfloat16"],
 )
-def test_models_of_any_kind_are_opened(tmp_path, sizes):
+def test_a_model_with_any_options_has_a_page(tmp_path, sizes):
     make_workdir(tmp_path / "run", 1, **sizes)
     workdir = f"--workdir={tmp_path / 'run'}"
-    text = read(
+    text = page_of(
         tmp_path, lambda *flags: run("experiments.look", workdir, *flags), "--sentence=a b c"
     )
-    assert kinds(text) == ["heads", "grid", "steps", "replay", "numbers"]
+    assert scripts(text) == ONE_SENTENCE
 
 
 @pytest.mark.slow
-def test_a_report_of_6_layers_8_heads_and_30_tokens_is_under_400_kilobytes(tmp_path):
-    """Of a fresh model, whose weights are all small and none is nearly 0: the most characters."""
+def test_a_page_of_6_layers_8_heads_and_30_tokens_is_under_2_megabytes(tmp_path):
+    """For an untrained model: its weights are small but not 0, and need the most characters."""
     words = [f"word{number}" for number in range(7)]
     make_workdir(
         tmp_path / "run", 1, words=" ".join(words), num_layers=6, num_heads=8, d_model=64, d_k=64
     )
-    sentences = [" ".join(words[(place + first) % 7] for place in range(29)) for first in (0, 1)]
-    text = read(
+    sentences = [" ".join(words[(index + first) % 7] for index in range(29)) for first in (0, 1)]
+    text = page_of(
         tmp_path,
         lambda *flags: run("experiments.look", f"--workdir={tmp_path / 'run'}", *flags),
         f"--sentence={sentences[0]}",
         f"--target={sentences[1]}",
+        f"--compare={sentences[1]}",
         "--config.data.max_length=30",
         "--config.data.bucket_lengths=(30,)",
         "--config.data.tokens_per_batch=240",
         "--config.decode.extra_length=1",
     )
-    assert [len(family["rows"]) for family in data_of(text)["pairs"][0]] == [30, 30, 30]
-    assert len(text.encode()) < 400_000
+    assert [len(kind["rows"]) for kind in data_of(text)["pairs"][0]] == [30, 30, 30]
+    assert len(text.encode()) < 2_000_000
 
 
 @pytest.mark.slow
-def test_the_same_command_writes_the_same_bytes(place, look, made):
-    again = read(place, look, "--sentence=a b c", "--compare=a d c")
-    assert again == made[1]
+def test_the_same_command_writes_the_same_bytes(folder, look, result):
+    again = page_of(folder, look, "--sentence=a b c", "--compare=a d c")
+    assert again == result[1]
 
 
-def test_it_says_what_it_does_not_show_and_asks_for_nothing(made):
-    assert "What this does not show." in Reader(made[1]).text
-    assert "://" not in made[1]
+def test_the_page_names_its_limits_and_has_no_address(result):
+    assert "What this page does not show." in Reader(result[1]).text
+    assert "://" not in result[1].replace("http://www.w3.org/2000/svg", "the namespace")
 
 
 @pytest.mark.parametrize(
@@ -201,7 +210,7 @@ def test_it_says_what_it_does_not_show_and_asks_for_nothing(made):
         (["--output=.", "--sentence=a"], "--output=. cannot be written"),
     ],
 )
-def test_what_cannot_be_shown_is_said_in_one_line(look, flags, message):
+def test_invalid_input_is_rejected_in_one_line(look, flags, message):
     finished = look(*flags)
     assert (finished.status, finished.out) == (1, "")
     [line] = finished.err.splitlines()

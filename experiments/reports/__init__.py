@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTML pages: evaluation, comparison of systems, and single sentences."""
+"""HTML pages: evaluation of a model, comparison of two systems, a model on one sentence."""

@@ -1,34 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a set of translations shows beside its score: length, repetition, empty and copied lines.
+"""Properties of translations beside their score: length, repetition, empty and copied lines.
 
-Words are what stands between spaces.
+Words are separated by spaces.
 """
 
 import collections
 import dataclasses
 from collections.abc import Sequence
 
-LENGTH_BOUNDS = (5, 10, 15, 20, 30, 40, 60)
-"""The most words of a reference in each length class but the last."""
+BUCKET_BOUNDS = (5, 10, 15, 20, 30, 40, 60)
+"""Largest number of words in the references of each length bucket; the last bucket has no limit."""
 
 
 @dataclasses.dataclass(frozen=True)
-class LengthClass:
-    """The sentences whose references have about the same number of words."""
+class LengthBucket:
+    """The sentences whose references have similar numbers of words."""
 
     name: str
     """For example ``6 to 10``."""
     rows: list[int]
-    """Their places in the corpus, from 0."""
+    """Indices in the corpus."""
     mean: float
-    """Words of a reference."""
+    """Mean number of words of the references."""
 
 
-def length_classes(references: Sequence[str]) -> list[LengthClass]:
-    """The corpus divided by the length of the reference; classes without sentences are left out."""
+def length_buckets(references: Sequence[str]) -> list[LengthBucket]:
+    """Divide a corpus by the length of the reference; empty buckets are left out."""
     lengths = [len(reference.split()) for reference in references]
-    classes = []
-    for low, high in zip((-1, *LENGTH_BOUNDS), (*LENGTH_BOUNDS, None), strict=True):
+    buckets = []
+    for low, high in zip((-1, *BUCKET_BOUNDS), (*BUCKET_BOUNDS, None), strict=True):
         rows = [
             row
             for row, length in enumerate(lengths)
@@ -36,21 +36,20 @@ def length_classes(references: Sequence[str]) -> list[LengthClass]:
         ]
         name = f"over {low}" if high is None else f"{low + 1} to {high}"
         if rows:
-            classes.append(LengthClass(name, rows, sum(lengths[row] for row in rows) / len(rows)))
-    return classes
+            buckets.append(LengthBucket(name, rows, sum(lengths[row] for row in rows) / len(rows)))
+    return buckets
 
 
 def length_ratio(translations: Sequence[str], references: Sequence[str]) -> float:
-    """Words of all translations over words of all references; NaN where these have none."""
+    """Words of all translations divided by words of all references; NaN without any of these."""
     words = sum(len(reference.split()) for reference in references)
     return sum(len(text.split()) for text in translations) / words if words else float("nan")
 
 
 def extra_repeats(translation: str, reference: str, n: int) -> int:
-    """How many times more often than in the reference some n-gram of n words is repeated.
+    """Repetitions of an n-gram beyond those in the reference, for the n-gram with the most.
 
-    For the n-gram that repeats worst: how often it occurs, less how often it may: once, or as often
-    as in the reference. 0 where nothing is repeated without cause.
+    An n-gram may occur once, or as often as in the reference; the result is 0 if none exceeds that.
     """
     allowed = _ngrams(reference, n)
     counted = _ngrams(translation, n).items()
@@ -63,7 +62,7 @@ def _ngrams(text: str, n: int) -> collections.Counter[tuple[str, ...]]:
 
 
 def empty(sources: Sequence[str], translations: Sequence[str]) -> list[int]:
-    """The places of the translations without a word, of sources that have one."""
+    """Rows with an empty translation of a source that is not empty."""
     pairs = zip(sources, translations, strict=True)
     return [row for row, (source, text) in enumerate(pairs) if source.strip() and not text.strip()]
 
@@ -71,7 +70,7 @@ def empty(sources: Sequence[str], translations: Sequence[str]) -> list[int]:
 def copied(
     sources: Sequence[str], references: Sequence[str], translations: Sequence[str]
 ) -> list[int]:
-    """The places of the translations that repeat their source, where the reference does not."""
+    """Rows whose translation is identical to the source, unlike the reference."""
     lines = zip(sources, references, translations, strict=True)
     return [
         row

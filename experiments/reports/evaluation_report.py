@@ -1,50 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page that `evaluate` writes: scores, learning curves, sentences, and what to look out for."""
+"""The page that `evaluate` writes: scores, learning curves, sentences and diagnostics."""
 
 import collections
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from etils import epath
 
 from experiments.corpora.registry import Split
 from experiments.reports import diagnostics
 from transformer.config import Config, DecodeConfig
 from transformer.fields import difference
+from transformer.inspection import figures
 from transformer.inspection.html import (
     Html,
-    Series,
+    details,
     element,
-    line_chart,
     page,
     paragraph,
     section,
-    sentences,
+    sentence_versions,
     table,
 )
+from transformer.inspection.views.view import figure_html
 from transformer.text.metrics import sentence_chrf
 
-SAMPLES = 8
-"""Sentences shown as they come, and of each kind of problem at most so many."""
+NUM_SAMPLES = 8
+"""Number of samples, and the largest number of examples of each problem."""
+
+MEASURE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "nll": "NLL"}
+
+MEANINGS = {
+    "bleu": (
+        "Overlap of word 1- to 4-grams with the reference, with a penalty for short translations. "
+        "0 to 100."
+    ),
+    "chrf": "F-score of character 1- to 6-grams, in which recall counts more. 0 to 100.",
+    "exact_match": "Share of translations identical to their reference.",
+    "nll": (
+        "Mean negative log-likelihood of a reference token in nats, given the correct previous "
+        "tokens. Lower is better."
+    ),
+    "perplexity": "exp(NLL): the number of equally likely tokens with the same NLL.",
+}
+"""Explanations of the measures that every evaluation has."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """A split, translated and scored."""
+    """A split with its translations and scores."""
 
     split: Split
     translations: list[str]
     scores: dict[str, Any]
-    """What `evaluate` prints."""
+    """The JSON that `evaluate` prints."""
     reference_nll: list[float]
-    """Of each reference, nats a token."""
-    cut_sources: list[int]
-    """Places of the sources of which only the beginning was translated."""
-    cut_translations: list[int]
-    """Places of the translations that are as long as the search allows."""
+    """NLL of each reference, in nats per token."""
+    truncated_sources: list[int]
+    """Rows whose source is longer than the model reads."""
+    truncated_translations: list[int]
+    """Rows whose translation has the largest length that the search allows."""
 
     def __len__(self) -> int:
         return len(self.split)
@@ -59,37 +78,36 @@ def evaluation_page(
     parameters: int,
     metrics: epath.Path,
 ) -> str:
-    """The report as one HTML file.
+    """The report as an HTML file.
 
     Args:
-      title: of the page.
-      evaluation: what was found.
-      config: the workdir's, with the fields of decoding that were used.
-      weights: which weights were used, in words.
-      parameters: how many there are.
-      metrics: the run's ``metrics.jsonl``; the page says so when it is missing or broken.
+      title: Title of the page.
+      evaluation: The evaluation to show.
+      config: Config of the workdir, including overrides of decoding fields.
+      weights: Description of the weights used.
+      parameters: Number of parameters.
+      metrics: Path of ``metrics.jsonl``; the page says so if it is missing or damaged.
     """
-    summary = (
-        f"{len(evaluation):,} sentence pairs of {evaluation.split.dataset}, translated by a "
-        f"{config.model.family} with {parameters:,} parameters: {weights}. "
-        f"Decoding: {_decoding(config.decode)}."
-    )
     chrf = sentence_chrf(evaluation.translations, evaluation.split.targets)
     return page(
         title,
-        paragraph(summary),
+        paragraph(
+            f"{len(evaluation):,} sentence pairs of {evaluation.split.dataset}, translated by a "
+            f"{config.model.family} with {parameters:,} parameters: {weights}. "
+            f"Decoding: {_decoding(config.decode)}."
+        ),
         section("Scores", *_scores(evaluation.scores)),
         section("Learning curves", *_learning_curves(metrics)),
         section("Samples", *_samples(evaluation, chrf)),
-        section("Worst sentences", *_worst(evaluation, chrf)),
+        section("Worst sentences", *_worst_sentences(evaluation, chrf)),
         section("Length", *_lengths(evaluation)),
-        section("Checks", *_checks(evaluation, chrf)),
+        section("Diagnostics", *_diagnostics(evaluation, chrf)),
         section("Configuration", *_configuration(config)),
     )
 
 
 def _decoding(decode: DecodeConfig) -> str:
-    """How translations were found, in words."""
+    """The decoding method in words."""
     if decode.method != "beam":
         return {"sample": "sampling", "mbr": "minimum Bayes risk"}[decode.method]
     beams = "1 beam" if decode.beams == 1 else f"{decode.beams} beams"
@@ -97,86 +115,72 @@ def _decoding(decode: DecodeConfig) -> str:
     return f"beam search with {beams}, {penalty}"
 
 
-MEANINGS = {
-    "bleu": (
-        "How many of the translation's sequences of 1 to 4 words are in the reference too, less a "
-        "penalty if it is shorter. 0 to 100."
-    ),
-    "chrf": "The same idea with sequences of 1 to 6 characters; what is missing counts more.",
-    "exact_match": "The share of translations that equal their reference, letter by letter.",
-    "nll": (
-        "How little the model expects the references: the mean of -log P of a token, the true "
-        "ones before it given, in nats. Lower is better."
-    ),
-    "perplexity": "e to the power of the line above: as unsure as between so many equal choices.",
-}
-"""The measures of every evaluation, in words."""
-
-
-def score_rows(scores: dict[str, Any]) -> list[tuple[object, ...]]:
-    """A row for each measure of `scores`: its name, value, interval, and meaning."""
-    names = {"bleu": "BLEU", "chrf": "chrF", "nll": "NLL"}
-    rows = []
-    for name, value in scores.items():
-        if name == "sentences" or isinstance(value, str | list):
-            continue
-        interval = scores.get(f"{name}_ci")
-        rows.append(
-            (
-                names.get(name, name.replace("_", " ")),
-                f"{value:.2f}" if interval else f"{value:.4g}",
-                f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else "",
-                MEANINGS.get(name, "The dataset's own measure."),
-            )
-        )
-    return rows
-
-
-def signatures(scores: dict[str, Any]) -> Html:
-    """How BLEU and chrF were computed, as sacreBLEU writes it."""
-    parts = [
-        paragraph(name, " ", element("code", scores[f"{key}_signature"]))
-        for name, key in (("BLEU", "bleu"), ("chrF", "chrf"))
-    ]
-    return Html("".join(parts))
+# Scores.
 
 
 def _scores(scores: dict[str, Any]) -> list[Html]:
-    caption = f"Scores of all {scores['sentences']:,} translations, against untouched references"
     return [
         table(
-            caption,
-            ("measure", "value", "95% interval", "what it says"),
-            score_rows(scores),
+            f"Scores of all {scores['sentences']:,} translations against untouched references",
+            ("measure", "value", "95% interval", "meaning"),
+            list(_score_rows(scores)),
             numeric=(1, 2),
         ),
         paragraph(
-            "The interval says how much a score depends on which sentences the test set happens to "
-            "hold: of 1,000 test sets drawn from these sentences, 95% score within it. It says "
-            "nothing about another training with another seed. BLEU and chrF are sacreBLEU's and "
-            "compare only with scores on the same sentences and with the same signature:"
+            "The interval is a bootstrap over the sentences of the test set: the score's range in "
+            "95% of 1,000 resampled test sets. It does not include the variation between training "
+            "runs. BLEU and chrF are computed by sacreBLEU and are comparable only for the same "
+            "sentences and signature:"
         ),
         signatures(scores),
     ]
 
 
-def read_metrics(path: epath.Path) -> tuple[dict[str, list[dict[str, Any]]], int]:
-    """The lines of a ``metrics.jsonl`` by split, in order, and how many could not be read."""
-    by_split, broken = collections.defaultdict(list), 0
-    text = path.read_bytes().decode("utf-8", "replace") if path.is_file() else ""
-    for line in text.split("\n"):
-        if not line.strip():
+def _score_rows(scores: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Name, value, interval and meaning of each measure."""
+    for measure, value in scores.items():
+        if measure == "sentences" or isinstance(value, str | list):
             continue
+        interval = scores.get(f"{measure}_ci")
+        yield (
+            measure_name(measure),
+            f"{value:.2f}" if interval else f"{value:.4g}",
+            f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else "",
+            MEANINGS.get(measure, "A measure of the dataset."),
+        )
+
+
+def measure_name(measure: str) -> str:
+    """Display name of a measure."""
+    return MEASURE_NAMES.get(measure, measure.replace("_", " "))
+
+
+def signatures(scores: dict[str, Any]) -> Html:
+    """The sacreBLEU signatures of BLEU and chrF."""
+    return Html().join(
+        paragraph(MEASURE_NAMES[measure], " ", element("code", scores[f"{measure}_signature"]))
+        for measure in ("bleu", "chrf")
+    )
+
+
+# Learning curves.
+
+
+def read_metrics(path: epath.Path) -> tuple[dict[str, list[dict[str, Any]]], int]:
+    """Read ``metrics.jsonl``: the records of each split, and the number of unreadable lines."""
+    by_split, unreadable = collections.defaultdict(list), 0
+    text = path.read_bytes().decode("utf-8", "replace") if path.is_file() else ""
+    for line in filter(str.strip, text.split("\n")):
         try:
-            values = json.loads(line)
-            step, split = values["step"], values["split"]
+            record = json.loads(line)
+            step, split = record["step"], record["split"]
         except (ValueError, TypeError, KeyError, RecursionError):
             step = split = None
-        if isinstance(split, str) and _is_number(step):
-            by_split[split].append(values)
+        if isinstance(split, str) and _is_number(step) and math.isfinite(step):
+            by_split[split].append(record)
         else:
-            broken += 1
-    return dict(by_split), broken
+            unreadable += 1
+    return dict(by_split), unreadable
 
 
 def _is_number(value: Any) -> bool:
@@ -184,125 +188,134 @@ def _is_number(value: Any) -> bool:
 
 
 def _learning_curves(path: epath.Path) -> list[Html]:
-    by_split, broken = read_metrics(path)
-
-    def line(name: str, split: str, measure: str) -> Series:
-        rows = by_split.get(split, [])
-        values = [row.get(measure) for row in rows]
-        steps = [float(row["step"]) for row in rows]
-        return Series(name, steps, [float(v) if _is_number(v) else math.nan for v in values])
-
-    measured = {name for row in by_split.get("validation", []) for name in row}
-    own = sorted(measured - {"step", "split", "nll", "perplexity", "bleu"})
-    losses = [
-        line("training loss, as optimised", "train", "loss"),
-        line("training NLL", "train", "nll"),
-        line("validation NLL", "validation", "nll"),
-    ]
-    charts = [
-        ("Loss", "nats a token", losses, (0,)),
-        ("BLEU", "of the validation split", [line("BLEU", "validation", "bleu")], ()),
-        (
-            "The dataset's own measures",
-            "of the validation split",
-            [line(name.replace("_", " "), "validation", name) for name in own],
-            (0, 1),
-        ),
-        ("Learning rate", "", [line("learning rate", "train", "learning_rate")], (0,)),
-    ]
-    parts = [
-        line_chart(title, lines, x_label="step", y_label=unit, include=include)
-        for title, unit, lines, include in charts
-        if any(math.isfinite(value) for series in lines for value in series.y)
-    ]
+    by_split, unreadable = read_metrics(path)
+    train, validation = by_split.get("train", []), by_split.get("validation", [])
+    dataset_measures = sorted(
+        {measure for record in validation for measure in record}
+        - {"step", "split", "nll", "perplexity", "bleu"}
+    )
+    losses = {
+        "training loss, as optimized": _curve(train, "loss"),
+        "training NLL": _curve(train, "nll"),
+        "validation NLL": _curve(validation, "nll"),
+    }
+    charts = {
+        ("Loss", "nats per token"): losses,
+        ("BLEU", "BLEU, validation"): {"BLEU": _curve(validation, "bleu")},
+        ("Measures of the dataset", "validation"): {
+            measure_name(measure): _curve(validation, measure) for measure in dataset_measures
+        },
+        ("Learning rate", "learning rate"): {"learning rate": _curve(train, "learning_rate")},
+    }
+    parts = []
+    for (title, y_label), curves in charts.items():
+        finite = {name: curve for name, curve in curves.items() if np.isfinite(curve[1]).any()}
+        if finite:
+            figure = figures.plot_curves(finite, x_label="step", y_label=y_label, title=title)
+            parts.append(figure_html(figure))
+    about = f"There are no curves: {path.name} has no measurements."
     if parts:
         about = (
-            "Training is measured with dropout, while the weights change; validation without. With "
-            "label smoothing, what is optimised cannot reach 0; an NLL can."
+            "Training is measured with dropout while the weights change, validation without. The "
+            "optimized loss includes label smoothing and cannot reach 0; an NLL can."
         )
-    else:
-        about = f"There are no curves: {path.name} holds no measurements."
-    parts.insert(0, paragraph(about))
-    if broken:
-        lines = "1 line" if broken == 1 else f"{broken:,} lines"
+    if unreadable:
+        lines = "1 line" if unreadable == 1 else f"{unreadable:,} lines"
         parts.append(paragraph(f"{lines} of {path.name} could not be read and are left out."))
-    return parts
+    return [paragraph(about), *parts]
 
 
-def _shown(evaluation: Evaluation, row: int, *about: str) -> Html:
-    split = evaluation.split
-    return sentences(
+def _curve(records: list[dict[str, Any]], measure: str) -> tuple[list[float], list[float]]:
+    """The steps and the values of a measure, NaN where it is missing."""
+    ordered = sorted(records, key=lambda record: record["step"])
+    values = [record.get(measure) for record in ordered]
+    steps = [float(record["step"]) for record in ordered]
+    return steps, [float(value) if _is_number(value) else math.nan for value in values]
+
+
+# Sentences.
+
+
+def _example(evaluation: Evaluation, row: int, *about: str) -> Html:
+    """Source, reference and translation of one sentence."""
+    return sentence_versions(
         " · ".join((f"line {row + 1}", *about)),
         (
-            ("source", split.sources[row]),
-            ("reference", split.targets[row]),
+            ("source", evaluation.split.sources[row]),
+            ("reference", evaluation.split.targets[row]),
             ("translation", evaluation.translations[row]),
         ),
     )
 
 
 def _samples(evaluation: Evaluation, chrf: Sequence[float]) -> list[Html]:
-    count = min(SAMPLES, len(evaluation))
-    rows = [place * len(evaluation) // count for place in range(count)]
+    count = min(NUM_SAMPLES, len(evaluation))
+    rows = [index * len(evaluation) // count for index in range(count)]
     return [
-        paragraph("At equal distances through the test set, not chosen."),
-        *(_shown(evaluation, row, f"chrF {chrf[row]:.1f}") for row in rows),
+        paragraph("At equal intervals through the test set, not selected."),
+        *(_example(evaluation, row, f"chrF {chrf[row]:.1f}") for row in rows),
     ]
 
 
-def _worst(evaluation: Evaluation, chrf: Sequence[float]) -> list[Html]:
-    wrong = [
-        row
-        for row, (text, reference) in enumerate(
-            zip(evaluation.translations, evaluation.split.targets, strict=True)
-        )
-        if text != reference
-    ]
+def _worst_sentences(evaluation: Evaluation, chrf: Sequence[float]) -> list[Html]:
+    pairs = zip(evaluation.translations, evaluation.split.targets, strict=True)
+    wrong = [row for row, (text, reference) in enumerate(pairs) if text != reference]
     if not wrong:
-        return [paragraph("There are none: every translation equals its reference.")]
-    wrong.sort(key=lambda row: (chrf[row], -evaluation.reference_nll[row]))
+        return [paragraph("There are none: every translation is identical to its reference.")]
+    nll = evaluation.reference_nll
+    wrong.sort(key=lambda row: (chrf[row], -nll[row]))
     return [
         paragraph(
-            "Those with the lowest chrF. A high NLL beside it means that the model finds the "
-            "reference unlikely; a low one, that it knows the reference and prefers another."
+            "Translations with the lowest chrF. With a high NLL, the model finds the reference "
+            "unlikely; with a low NLL, the model finds it likely but prefers another."
         ),
         *(
-            _shown(
+            _example(
                 evaluation,
                 row,
                 f"chrF {chrf[row]:.1f}",
-                f"NLL of the reference {evaluation.reference_nll[row]:.2f} nats a token",
+                f"NLL of the reference {nll[row]:.2f} nats per token",
             )
-            for row in wrong[:SAMPLES]
+            for row in wrong[:NUM_SAMPLES]
         ),
     ]
 
 
 def _lengths(evaluation: Evaluation) -> list[Html]:
     translations, references = evaluation.translations, evaluation.split.targets
-    overall = diagnostics.length_ratio(translations, references)
-    rows, means, ratios = [], [], []
-    for group in diagnostics.length_classes(references):
-        chosen = [translations[row] for row in group.rows], [references[row] for row in group.rows]
-        means.append(group.mean)
-        ratios.append(diagnostics.length_ratio(*chosen))
-        rows.append((group.name, f"{len(group.rows):,}", _ratio(ratios[-1])))
-    chart = line_chart(
-        "Length of the translations by length of the reference",
-        [Series("words / words of the reference", means, ratios)]
-        + [Series("as long as the reference", means, [1.0] * len(means))] * (len(means) > 1),
-        x_label="words in the reference",
-        y_label="ratio",
-        include=(0.9, 1.1),
-    )
-    caption = "Length by the number of words in the reference"
+    buckets = diagnostics.length_buckets(references)
+    ratios = [
+        diagnostics.length_ratio(
+            [translations[row] for row in bucket.rows], [references[row] for row in bucket.rows]
+        )
+        for bucket in buckets
+    ]
+    charts = []
+    if np.isfinite(ratios).any():
+        figure = figures.plot_curves(
+            {"translation / reference": ([bucket.mean for bucket in buckets], ratios)},
+            levels={"equal length": 1.0},
+            x_label="words in the reference",
+            y_label="ratio of the numbers of words",
+            title="Length of the translations by length of the reference",
+        )
+        charts.append(figure_html(figure))
     return [
         paragraph(
-            f"All translations together have {_ratio(overall)} times as many words as their "
-            "references. Below 1, BLEU takes off its penalty for shortness."
+            "Words in all translations, divided by words in all references: "
+            f"{_ratio(diagnostics.length_ratio(translations, references))}. "
+            "Below 1, BLEU's brevity penalty applies."
         ),
-        chart,
-        table(caption, ("words", "sentences", "ratio"), rows, numeric=(1, 2)),
+        *charts,
+        table(
+            "Length by the number of words in the reference",
+            ("words", "sentences", "ratio"),
+            [
+                (bucket.name, f"{len(bucket.rows):,}", _ratio(ratio))
+                for bucket, ratio in zip(buckets, ratios, strict=True)
+            ],
+            numeric=(1, 2),
+        ),
     ]
 
 
@@ -310,72 +323,87 @@ def _ratio(value: float) -> str:
     return f"{value:.3f}" if math.isfinite(value) else "–"
 
 
-def _checks(evaluation: Evaluation, chrf: Sequence[float]) -> list[Html]:
+# Diagnostics.
+
+
+@dataclasses.dataclass(frozen=True)
+class _Problem:
+    """A kind of suspicious translation, and the rows that have it, worst first."""
+
+    name: str
+    meaning: str
+    rows: list[int]
+
+
+def _problems(evaluation: Evaluation) -> Iterator[_Problem]:
     sources, references = evaluation.split.sources, evaluation.split.targets
     translations = evaluation.translations
-    found: list[tuple[str, str, list[int]]] = []
     for n in (1, 2, 3, 4):
         extra = [
             diagnostics.extra_repeats(text, reference, n)
             for text, reference in zip(translations, references, strict=True)
         ]
-        rows = sorted((row for row, more in enumerate(extra) if more), key=lambda row: -extra[row])
-        words = "a word is" if n == 1 else f"{n} words in a row are"
-        found.append(
-            (f"repetition, {n}-gram", f"{words} repeated more than in the reference", rows)
+        rows = sorted((row for row in range(len(extra)) if extra[row]), key=lambda row: -extra[row])
+        repeated = "a word is" if n == 1 else f"{n} consecutive words are"
+        yield _Problem(
+            f"repetition, {n}-gram", f"{repeated} repeated more than in the reference", rows
         )
-    found += [
-        ("empty", "no translation at all", diagnostics.empty(sources, translations)),
-        (
-            "copied",
-            "the source itself, where the reference differs from it",
-            diagnostics.copied(sources, references, translations),
-        ),
-        (
-            "cut source",
-            "longer than data.max_length; only its beginning was translated",
-            evaluation.cut_sources,
-        ),
-        (
-            "cut translation",
-            "as long as the search allows; it may have been cut there",
-            evaluation.cut_translations,
-        ),
-    ]
+    yield _Problem("empty", "no words at all", diagnostics.empty(sources, translations))
+    yield _Problem(
+        "copied",
+        "identical to the source, unlike the reference",
+        diagnostics.copied(sources, references, translations),
+    )
+    yield _Problem(
+        "truncated source",
+        "longer than data.max_length; only the beginning was translated",
+        evaluation.truncated_sources,
+    )
+    yield _Problem(
+        "truncated translation",
+        "as long as the search allows, possibly cut off",
+        evaluation.truncated_translations,
+    )
+
+
+def _diagnostics(evaluation: Evaluation, chrf: Sequence[float]) -> list[Html]:
+    problems = list(_problems(evaluation))
     overview = table(
-        "Translations to look at",
-        ("check", "sentences", "share", "what it means"),
+        "Suspicious translations",
+        ("problem", "sentences", "share", "meaning"),
         [
-            (name, f"{len(rows):,}", f"{len(rows) / len(evaluation):.2%}", meaning)
-            for name, meaning, rows in found
+            (p.name, f"{len(p.rows):,}", f"{len(p.rows) / len(evaluation):.2%}", p.meaning)
+            for p in problems
         ],
         numeric=(1, 2),
     )
     examples = [
-        element(
-            "details",
-            element("summary", f"{name}: {min(len(rows), SAMPLES)} of {len(rows):,}"),
-            *(_shown(evaluation, row, f"chrF {chrf[row]:.1f}") for row in rows[:SAMPLES]),
+        details(
+            f"{problem.name}: {min(len(problem.rows), NUM_SAMPLES)} of {len(problem.rows):,}",
+            *(
+                _example(evaluation, row, f"chrF {chrf[row]:.1f}")
+                for row in problem.rows[:NUM_SAMPLES]
+            ),
         )
-        for name, _, rows in found
-        if rows
+        for problem in problems
+        if problem.rows
     ]
     return [overview, *examples]
 
 
+# Configuration.
+
+
 def _configuration(config: Config) -> list[Html]:
-    changed = difference(Config(), config)
     rows = [
-        (element("code", path), _value(value), _value(default))
-        for path, (default, value) in changed.items()
+        (element("code", path), _field_value(value), _field_value(default))
+        for path, (default, value) in difference(Config(), config).items()
     ]
     return [
-        table("Where it differs from the paper's base", ("field", "here", "paper's base"), rows),
-        element(
-            "details", element("summary", "All fields"), element("pre", config.to_json().rstrip())
-        ),
+        table("Differences from the paper's base model", ("field", "here", "base"), rows),
+        details("All fields", element("pre", config.to_json().rstrip())),
     ]
 
 
-def _value(value: Any) -> str:
+def _field_value(value: Any) -> str:
     return "–" if value is None else str(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trained model does with one sentence, as the parts of a page."""
+"""The parts of the page that shows what a trained model does with one sentence."""
 
 import dataclasses
 import functools
@@ -11,400 +11,387 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.arrays import BOS_ID, Array, Float, Int, Params
-from transformer.config import TransformerConfig
-from transformer.inspection import ablation, attribution, measures, patching, readout, residual
-from transformer.inspection.html import Html, Series, element, line_chart, paragraph, section, table
+from transformer.arrays import Array, Float, Int, Params
+from transformer.config import ModelConfig
+from transformer.inspection import (
+    ablation,
+    attribution,
+    figures,
+    measures,
+    patching,
+    readout,
+    residual,
+)
+from transformer.inspection.html import Html, details, element, paragraph, section, table
 from transformer.inspection.search_log import SearchLog
 from transformer.inspection.trace import run
-from transformer.inspection.views.attention_data import Family, families_of, shown
-from transformer.inspection.views.compare_view import compare
-from transformer.inspection.views.grid import grid
+from transformer.inspection.views.attention_kinds import (
+    LabeledAttention,
+    label_text,
+    trace_attention_kinds,
+    visible_token,
+)
+from transformer.inspection.views.attention_steps import attention_steps, head_vectors
+from transformer.inspection.views.head_overview import head_overview
 from transformer.inspection.views.head_view import head_view
-from transformer.inspection.views.numbers import numbers
-from transformer.inspection.views.picture import joined
-from transformer.inspection.views.replay import replay
-from transformer.inspection.views.step_view import heads_of, steps
-from transformer.inspection.views.view import View
+from transformer.inspection.views.search_replay import search_replay
+from transformer.inspection.views.sentence_comparison import compare_sentences
+from transformer.inspection.views.view import View, figure_html
+from transformer.models.base import build
 from transformer.nn.capture import KINDS, Trace
 from transformer.text.tokenizer import Tokenizer
 
 Part = View | Html
 
-NUMBERS = 8_000
-"""The most numbers of queries, keys and values on a page: of some heads where all have more. Also
-the most weights that the search shows: of the last layer where all have more.
-"""
+# Limits that keep a page below 2 MB. Of larger models, the last layers are shown.
+MAX_VECTOR_VALUES = 16_000
+"""Values of queries, keys, values and outputs for the six steps."""
+MAX_SEARCH_WEIGHTS = 10_000
+"""Attention weights of a search."""
+MAX_COMPARED_WEIGHTS = 40_000
+"""Attention weights of the two sentences of a comparison; at least one layer is shown."""
 
-COMPARED = 40_000
-"""The most weights of two sentences that are compared: of the last layers where all have more, but
-of one layer at least.
-"""
+GRADIENT_POINTS = 64
+"""Points of integrated gradients."""
+MAX_ATTRIBUTION_FLOPS = 1e12
+"""Computations that would take more use gradient times input instead."""
 
-POINTS = 64
-"""At which the gradient is taken on the way from no words to the words, where that is not too much:
-where all points and predictions take more than `OPERATIONS`, at the words alone.
-"""
-OPERATIONS = 1e12
-
-AT_ONCE = 16
-"""Heads that are removed, or sites that are patched, in one batch: memory for that many logits."""
+BATCH_SIZE = 16
+"""Removed heads, or patched sites, per batch."""
 
 
 @flax.struct.dataclass
 class Computed:
-    """What one run of the model shows."""
+    """Results of one forward pass on one sentence pair."""
 
     trace: Trace
     distance: dict[str, Float[Array, "L N"]]
-    """From a query to what it reads, on average, by the kind of attention."""
+    """Mean distance between a query and the keys it reads, by kind of attention."""
     roles: dict[str, measures.HeadRoles]
-    lens: Float[Array, "P T V"]
-    """The probabilities of every token after each of P = L + 1 places of the decoder."""
+    lens: Float[Array, "L+1 T V"]
+    """Token probabilities from the decoder's residual stream at its input and after each layer."""
     flows: dict[str, residual.ResidualFlow]
-    """By the side."""
+    """By stack."""
 
 
 @functools.partial(jax.jit, static_argnames="config")
-def _computed(
+def _compute(
     params: Params,
-    config: TransformerConfig,
+    config: ModelConfig,
     source: Int[Array, " S"],
     target_in: Int[Array, " T"],
 ) -> Computed:
-    """All in one program, which is compiled much sooner than many small ones."""
+    """Compute everything in one program, which compiles faster than many small ones."""
     _, trace = run(params, config, source, target_in, capture="full")
     weights = {kind: trace.attention(kind).weights for kind in KINDS}
     logits = readout.logit_lens(params, config, trace.decoder.residual)
+    flows = {side: residual.residual_flow(getattr(trace, side)) for side in ("encoder", "decoder")}
     return Computed(
         trace=trace,
-        distance={
-            kind: measures.row_mean(measures.attention_distance(own))
-            for kind, own in weights.items()
-        },
-        roles={kind: measures.head_roles(own) for kind, own in weights.items()},
+        distance={k: measures.row_mean(measures.attention_distance(w)) for k, w in weights.items()},
+        roles={kind: measures.head_roles(w) for kind, w in weights.items()},
         lens=jax.nn.softmax(logits.astype(jnp.float32)),
-        flows={
-            side: jax.tree.map(
-                lambda own: own.astype(jnp.float32), residual.residual_flow(getattr(trace, side))
-            )
-            for side in ("encoder", "decoder")
-        },
+        flows=jax.tree.map(lambda vectors: vectors.astype(jnp.float32), flows),
     )
 
 
 @dataclasses.dataclass(frozen=True)
-class Reading:
-    """A model, what it reads, and all that it computes then."""
+class AnalyzedPair:
+    """A model, one sentence pair, and everything that one forward pass computes for it."""
 
     params: Params
-    config: TransformerConfig
+    config: ModelConfig
     tokenizer: Tokenizer
     source: list[int]
     target: list[int]
-    """What is predicted, the end token last."""
+    """Predicted tokens, ending with EOS."""
     computed: Computed
 
     @classmethod
     def of(
         cls,
         params: Params,
-        config: TransformerConfig,
+        config: ModelConfig,
         tokenizer: Tokenizer,
         source: Sequence[int],
         target: Sequence[int],
-    ) -> "Reading":
-        """Runs the model on one sentence pair."""
-        # The other kernels compute the same and keep no weights.
-        config = config.replace(attention_kernel="einsum")
-        target_in = np.array([BOS_ID, *target[:-1]])
-        computed = jax.device_get(_computed(params, config, np.array(source), target_in))
+    ) -> "AnalyzedPair":
+        """Run the model on a sentence pair."""
+        config = config.capturable()
+        target_in = np.array([config.special_ids.bos, *target[:-1]])
+        computed = jax.device_get(_compute(params, config, np.array(source), target_in))
         return cls(params, config, tokenizer, list(source), list(target), computed)
 
-    def of_source(self, source: Sequence[int]) -> "Reading":
+    def with_source(self, source: Sequence[int]) -> "AnalyzedPair":
         """The same model and target with another source."""
         return self.of(self.params, self.config, self.tokenizer, source, self.target)
 
     @property
     def target_in(self) -> list[int]:
-        """What the decoder reads."""
-        return [BOS_ID, *self.target[:-1]]
+        """Tokens that the decoder reads."""
+        return [self.config.special_ids.bos, *self.target[:-1]]
 
     @property
     def tokens(self) -> dict[str, list[str]]:
-        """The names of rows and columns."""
-        ids = {
-            "source_tokens": self.source,
-            "target_in": self.target_in,
-            "target_out": self.target,
-        }
+        """Text of all tokens, as arguments of the views."""
+        ids = {"source_tokens": self.source, "target_in": self.target_in, "target_out": self.target}
         return {name: self.tokenizer.pieces(each) for name, each in ids.items()}
 
-    @property
-    def rows(self) -> list[str]:
-        """The decoder's rows: the token that is read, and the one it predicts."""
-        read, predicted = self.tokens["target_in"], self.tokens["target_out"]
-        return [joined((shown(r), shown(p))) for r, p in zip(read, predicted, strict=True)]
+    def decoder_rows(self) -> list[str]:
+        """Labels of decoder rows: the token that is read, and the one that is predicted."""
+        pairs = zip(self.tokens["target_in"], self.tokens["target_out"], strict=True)
+        return [label_text(tuple(map(visible_token, pair))) for pair in pairs]
+
+    def token_text(self, token: int) -> str:
+        """One token of the vocabulary."""
+        [text] = self.tokenizer.pieces([token])
+        return label_text((visible_token(text),))
 
 
-# Attention, and what the heads do.
+# Attention.
 
 
-def attention(reading: Reading) -> list[Part]:
-    """The head view, every head with its measures, and the six steps."""
-    families = families_of(reading.computed.trace, **reading.tokens)
-    heads = heads_of(reading.computed.trace, _some_heads(reading), **reading.tokens)
+def attention(pair: AnalyzedPair) -> list[Part]:
+    """The head view, the overview with measures of every head, and the six steps."""
+    kinds = trace_attention_kinds(pair.computed.trace, **pair.tokens)
+    vectors = head_vectors(pair.computed.trace, _heads_that_fit(pair.computed.trace), **pair.tokens)
     return [
-        head_view(families),
-        grid(families, measures=_of_heads(reading)),
-        steps(heads),
+        head_view(kinds),
+        head_overview(kinds, measures=_head_measures(pair)),
+        attention_steps(vectors),
     ]
 
 
-def _of_heads(reading: Reading) -> dict[str, dict[str, np.ndarray]]:
-    """Numbers of every head, by their names and the kind of attention."""
-    removed = ablation.ablate_heads(
-        reading.params,
-        reading.config,
-        [reading.source],
-        [reading.target],
-        heads_at_once=AT_ONCE,
-    ).increase
-    roles = reading.computed.roles
-    positions = {"previous": "previous", "next": "next", "first": "first", "end": "last"}
+def _head_measures(pair: AnalyzedPair) -> dict[str, dict[str, np.ndarray]]:
+    """Measures of every head: name -> kind of attention -> values [L,N]."""
+    ablated = ablation.ablate_heads(
+        pair.params, pair.config, [pair.source], [pair.target], heads_at_once=BATCH_SIZE
+    )
+    roles = {
+        "previous position": "previous",
+        "next position": "next",
+        "first position": "first",
+        "last position": "end",
+        "same position": "diagonal",
+    }
     return {
-        "loss added without the head, nats a token": {
-            kind: getattr(removed, kind) for kind in KINDS
+        "loss increase without the head (nats per token)": {
+            kind: getattr(ablated.increase, kind) for kind in KINDS
         },
-        "mean distance": reading.computed.distance,
+        "mean distance": pair.computed.distance,
         **{
-            f"weight on the {name} position": {kind: getattr(roles[kind], role) for kind in KINDS}
-            for role, name in (positions | {"diagonal": "own"}).items()
+            f"weight on the {name}": {k: getattr(pair.computed.roles[k], role) for k in KINDS}
+            for name, role in roles.items()
         },
     }
 
 
-def _some_heads(reading: Reading) -> list[tuple[str, int, int]]:
-    """(kind, layer, head) of as many heads as a page has room for, of the last layers first."""
-    config, source, target = reading.config, len(reading.source), len(reading.target)
-    shapes = {
-        "encoder": ("encoder", source, source),
-        "decoder": ("decoder", target, target),
-        "cross": ("decoder", target, source),
-    }
-    every = []
-    for kind, (side, rows, columns) in shapes.items():
-        size = sum(config.head_widths(side)) * (rows + columns)
-        places = itertools.product(range(config.depth(side)), range(config.heads(side)))
-        every += [(config.depth(side) - layer, head, kind, layer, size) for layer, head in places]
-    chosen, room = [], NUMBERS
-    for _, head, kind, layer, size in sorted(every, key=lambda one: one[:2]):
-        room -= size
-        if room < 0 and chosen:
+def _heads_that_fit(trace: Trace) -> list[tuple[str, int, int]]:
+    """(kind, layer, head) of the heads whose vectors fit on a page, preferring the last layers."""
+    candidates = []
+    for order, kind in enumerate(KINDS):
+        vectors = trace.attention(kind)
+        arrays = (vectors.query, vectors.key, vectors.value, vectors.z)
+        layers, heads = vectors.query.shape[:2]
+        size = sum(array[0, 0].size for array in arrays)
+        for layer, head in itertools.product(range(layers), range(heads)):
+            candidates.append((layers - layer, head, order, kind, layer, size))
+    chosen, remaining = [], MAX_VECTOR_VALUES
+    for _, head, order, kind, layer, size in sorted(candidates):
+        remaining -= size
+        if remaining < 0 and chosen:
             break
-        chosen.append((kind, layer, head))
-    return sorted(chosen, key=lambda one: (list(shapes).index(one[0]), one[1:]))
+        chosen.append((order, layer, head, kind))
+    return [(kind, layer, head) for _, layer, head, kind in sorted(chosen)]
 
 
-# The search.
+# Search.
 
 
-def search(log: SearchLog, reading: Reading) -> View:
-    """The search for the translation; the reading of all decoder layers, or the last."""
-    read = sum(len(step.tokens) for step in log.steps) * len(log.source)
-    all_fit = read * reading.config.depth("decoder") <= NUMBERS
-    return replay(log, reading.tokenizer.pieces, layers=None if all_fit else [-1])
+def search(log: SearchLog, pair: AnalyzedPair) -> View:
+    """The search for the translation, with the attention of all decoder layers or the last."""
+    vocabulary = pair.tokenizer.pieces(range(pair.config.vocab_size))
+    weights = sum(len(step.tokens) for step in log.steps) * len(log.source)
+    layers = len(pair.computed.trace.attention("cross").weights)
+    all_fit = weights * layers <= MAX_SEARCH_WEIGHTS
+    return search_replay(log, vocabulary, layers=None if all_fit else [-1])
 
 
 # Layer by layer.
 
 
-def logit_lens(reading: Reading) -> Html:
+def logit_lens(pair: AnalyzedPair) -> Html:
     """The most probable token of every position, from the residual stream after every layer."""
-    probabilities = reading.computed.lens
+    probabilities = pair.computed.lens  # [L+1, T, V]
     best = probabilities.argmax(-1)
-    layers = len(best) - 1
-    columns = [
-        "input",
-        *(f"layer {layer}" for layer in range(1, layers)),
-        f"layer {layers}: output",
-    ]
+    last = len(best) - 1
+    columns = ["input", *(f"layer {layer}" for layer in range(1, last)), f"layer {last}: output"]
 
     def cell(layer: int, position: int) -> Html:
         token = best[layer, position]
-        [name] = reading.tokenizer.pieces([token])
-        said = f"{joined((shown(name),))} {probabilities[layer, position, token]:.2f}"
-        return (
-            element("strong", said)
-            if token == reading.target[position]
-            else Html(element("span", said))
-        )
+        text = f"{pair.token_text(token)} {probabilities[layer, position, token]:.2f}"
+        return element("strong" if token == pair.target[position] else "span", text)
 
     rows = [
-        [name, *(cell(layer, position) for layer in range(layers + 1))]
-        for position, name in enumerate(reading.rows)
+        [label, *(cell(layer, position) for layer in range(last + 1))]
+        for position, label in enumerate(pair.decoder_rows())
     ]
     return section(
         "Logit lens",
         paragraph(
-            "What would be predicted if the decoder ended at each layer: the most probable token "
-            "and its probability, bold where it is the one that comes next in the target. Early "
-            "layers are not trained to be read this way."
+            "The most probable token and its probability if the decoder ended at each layer, bold "
+            "where it is the target. Early layers are not trained for this."
         ),
-        table("Rows: the token that is read → the token that comes next", ["", *columns], rows),
+        table("Rows: the token read → the token to predict", ["", *columns], rows),
     )
 
 
-def residual_stream(reading: Reading) -> Html:
-    """How long the vectors are that every sub-layer reads, adds and leaves."""
-    content = [part for side, flow in reading.computed.flows.items() for part in _flow(side, flow)]
-    goes_on = "LayerNorm(x + f(x))" if reading.config.norm == "post" else "x + f(LayerNorm(x))"
+def residual_stream(pair: AnalyzedPair) -> Html:
+    """The norms of what every sub-layer reads, adds and outputs."""
+    tokens = {"encoder": pair.tokens["source_tokens"], "decoder": pair.tokens["target_in"]}
+    content = []
+    for side in ("encoder", "decoder"):
+        flow = pair.computed.flows[side]
+        title = f"{side.capitalize()}: the residual stream around every sub-layer"
+        picture = figures.plot_residual_flow(
+            flow.before, flow.added, flow.after, flow.names, tokens[side], title=title
+        )
+        content += [figure_html(picture), details("In numbers", _flow_table(side, flow))]
     return section(
         "Residual stream",
         paragraph(
-            "x is the stream that comes to a sub-layer, f(x) what it adds; the stream goes on as "
-            f"{goes_on}. Lengths are Euclidean, on average over the positions."
+            "Euclidean norms of the input x of every sub-layer, of what it adds, f(x), of the sum, "
+            "and of its output, averaged over the positions."
         ),
         *content,
     )
 
 
-def _flow(side: str, flow: residual.ResidualFlow) -> list[Html]:
-    name = side.capitalize()
-    vectors = {"x": flow.before, "f(x)": flow.added, "x + f(x)": flow.total, "goes on": flow.after}
-    means = {key: residual.vector_norm(own).mean(-1) for key, own in vectors.items()}
-    places = range(1, len(flow.names) + 1)
-    lines = [Series(key, places, own.tolist()) for key, own in means.items()]
-    columns = [*means.values(), flow.cosine().mean(-1)]
+def _flow_table(side: str, flow: residual.ResidualFlow) -> Html:
+    vectors = {"x": flow.before, "f(x)": flow.added, "x + f(x)": flow.total, "output": flow.after}
+    columns = {name: residual.vector_norm(each).mean(-1) for name, each in vectors.items()}
+    columns["cosine"] = flow.cosine().mean(-1)
     rows = [
-        [sublayer, *(f"{own[place]:.2f}" for own in columns)]
-        for place, sublayer in enumerate(flow.names)
+        [sublayer, *(f"{values[index]:.2f}" for values in columns.values())]
+        for index, sublayer in enumerate(flow.names)
     ]
-    caption = f"{name}: lengths, and the cosine of x and x + f(x)"
-    in_numbers = table(
-        caption, ["sub-layer", *means, "cosine"], rows, numeric=range(1, len(columns) + 1)
-    )
-    title = f"{name}: lengths around every sub-layer"
-    return [
-        line_chart(title, lines, x_label="sub-layer", y_label="mean length", include=[0]),
-        element("details", element("summary", "The same in numbers"), in_numbers),
-    ]
+    caption = f"{side.capitalize()}: mean norms, and the cosine of x and x + f(x)"
+    return table(caption, ["sub-layer", *columns], rows, numeric=range(1, len(columns) + 1))
 
 
-# Where the answer rests.
+# Attribution.
 
 
-def attributions(reading: Reading) -> list[Part]:
-    """What each prediction is attributed to, over source and target prefix, and what is missed."""
-    params = sum(leaf.size for leaf in jax.tree.leaves(reading.params))
-    predictions = len(reading.target)
-    tokens = len(reading.source) + predictions
-    integrated = 6 * params * tokens * POINTS * predictions <= OPERATIONS
+def attributions(pair: AnalyzedPair) -> Html:
+    """The contribution of every source and prefix token to every prediction."""
+    forward_flops = build(pair.config).describe().forward_flops
+    flops_per_gradient = 3 * forward_flops(1, len(pair.source), len(pair.target))
+    flops = flops_per_gradient * GRADIENT_POINTS * len(pair.target)
+    integrated = flops <= MAX_ATTRIBUTION_FLOPS
 
     def attribute(position: int, token: int) -> attribution.Attribution:
-        pair = (reading.params, reading.config, reading.source, reading.target_in)
+        arguments = (pair.params, pair.config, pair.source, pair.target_in)
         metric = readout.LogProbability(position, token)
         if integrated:
-            return attribution.integrated_gradients(*pair, metric, steps=POINTS)
-        return attribution.input_x_gradient(*pair, metric)
+            return attribution.integrated_gradients(*arguments, metric, steps=GRADIENT_POINTS)
+        return attribution.input_x_gradient(*arguments, metric)
 
-    found = [attribute(position, token) for position, token in enumerate(reading.target)]
-    values = np.stack([np.concatenate([own.source, own.target]) for own in found])
-    predicted = [f"predicts {token}" for token in reading.tokens["target_out"]]
-    view = numbers(
-        values,
-        predicted,
-        [
-            *(f"x {token}" for token in reading.tokens["source_tokens"]),
-            *(f"y {token}" for token in reading.tokens["target_in"]),
-        ],
-        measure="Nats that a token adds to the log-probability of what comes next",
-        title="Where each prediction rests",
-    )
-    rows = [
-        [
-            name,
-            f"{float(own.value):.3f}",
-            f"{float(own.baseline):.3f}",
-            f"{total:.3f}",
-            f"{float(own.gap):.3f}",
-        ]
-        for name, own, total in zip(reading.rows, found, values.sum(1), strict=True)
-    ]
-    how = (
-        f"Integrated gradients with {POINTS} points: what each token makes of the difference "
-        "between the log-probability of the sentence pair and that of the same positions without "
-        "words. The contributions should add up to that difference; the gap is what they miss."
+    results = [attribute(position, token) for position, token in enumerate(pair.target)]
+    values = np.stack([np.concatenate([each.source, each.target]) for each in results])
+    source, target_in, target_out = pair.tokens.values()
+    picture = figures.plot_attribution(values, source, target_in, target_out)
+    method = (
+        f"Integrated gradients with {GRADIENT_POINTS} points divide the difference between the "
+        "log-probability for this sentence pair and for a baseline, the same positions without "
+        "tokens. The contributions should add up to the difference; the gap is the error."
         if integrated
-        else "Gradient times input: the slope at the sentence pair, since integrated gradients "
-        "would take too long here. It need not add up to anything; the gap says by how much it "
-        "misses the difference from the same positions without words."
+        else "Gradient times input, because integrated gradients would take too long here. The "
+        "contributions need not add up to anything; the gap is the error as a decomposition of the "
+        "difference from a baseline, the same positions without tokens."
     )
-    check = section(
-        "What the contributions add up to",
-        paragraph(
-            how,
-            " x: a token of the source; y: a token that the decoder has read. Another baseline "
-            "would give other numbers.",
-        ),
-        table(
-            "Nats",
-            ["prediction", "log-probability", "without words", "contributions", "gap"],
-            rows,
-            numeric=range(1, 5),
-        ),
+    return section(
+        "Attribution of each prediction",
+        paragraph(method, " Another baseline would give other numbers."),
+        figure_html(picture),
+        details("In numbers", _contribution_table(pair, values)),
+        _completeness_table(pair, results),
     )
-    return [view, check]
+
+
+def _contribution_table(pair: AnalyzedPair, values: Float[np.ndarray, "T S+T"]) -> Html:
+    columns = [f"source {pair.token_text(token)}" for token in pair.source]
+    columns += [f"prefix {pair.token_text(token)}" for token in pair.target_in]
+    rows = [
+        [pair.token_text(token), *(f"{value:.3f}" for value in row)]
+        for token, row in zip(pair.target, values, strict=True)
+    ]
+    caption = "Contribution of each token to the log-probability of the prediction, in nats"
+    numeric = range(1, len(columns) + 1)
+    return table(caption, ["prediction", *columns], rows, numeric=numeric)
+
+
+def _completeness_table(pair: AnalyzedPair, results: list[attribution.Attribution]) -> Html:
+    rows = []
+    for label, each in zip(pair.decoder_rows(), results, strict=True):
+        total = each.source.sum() + each.target.sum()
+        numbers = (each.value, each.baseline, total, each.gap)
+        rows.append([label, *(f"{float(number):.3f}" for number in numbers)])
+    return table(
+        "Sum of the contributions, in nats",
+        ["prediction", "log-probability", "baseline", "contributions", "gap"],
+        rows,
+        numeric=range(1, 5),
+    )
 
 
 # Two sentences.
 
 
-def comparison(first: Reading, second: Reading) -> list[Part]:
-    """The attention of two sentences, its difference, and where the first one's answer lies.
+def comparison(first: AnalyzedPair, second: AnalyzedPair) -> list[Part]:
+    """The attention of two sentences, its difference, and a patch map of the first's answer.
 
     Args:
-      first: of the sentence that the page is about.
-      second: of another sentence with its own translation.
+      first: The sentence pair that the page is about.
+      second: Another sentence with its translation.
     """
-    heading = "The two sentences side by side"
+    heading = "Comparison of the two sentences"
     lengths = len(first.source), len(second.source)
     if lengths[0] != lengths[1]:
         reason = (
-            f"The first sentence has {lengths[0]} tokens, the second {lengths[1]}: their positions "
-            "cannot be compared one by one, so there is neither a difference nor a patch map. What "
-            "follows is the second sentence's own attention."
+            f"The first sentence has {lengths[0]} tokens and the second {lengths[1]}, so positions "
+            "cannot be compared one by one. There is no difference and no patch map; below is the "
+            "attention of the second sentence."
         )
-        own = families_of(second.computed.trace, **second.tokens)
-        return [section(heading, paragraph(reason)), head_view(own, title="The second sentence")]
-    other = first.of_source(second.source)
-    patch, measure, said = _patch_map(first, second)
-    pairs = [families_of(own.computed.trace, **own.tokens) for own in (first, other)]
-    layers = COMPARED // _weights_of_a_layer(pairs[0])
-    view = compare(
-        *(tuple(family.last(max(layers, 1)) for family in pair) for pair in pairs),
-        patch=patch,
-        measure=measure,
-        title="Attention in both, its difference, and patching",
+        kinds = trace_attention_kinds(second.computed.trace, **second.tokens)
+        return [section(heading, paragraph(reason)), head_view(kinds, title="The second sentence")]
+    same_target = first.with_source(second.source)
+    pairs = [
+        trace_attention_kinds(each.computed.trace, **each.tokens) for each in (first, same_target)
+    ]
+    layers = max(MAX_COMPARED_WEIGHTS // _weights_per_layer(pairs[0]), 1)
+    view = compare_sentences(
+        *(tuple(kind.last_layers(layers) for kind in pair) for pair in pairs),
+        title="Attention in both sentences, and its difference",
     )
-    both = "In both, the decoder reads the first sentence's target, so that rows are the same. "
-    return [section(heading, paragraph(both + said)), view]
+    note = "The decoder reads the first sentence's target in both, so that the rows are the same."
+    return [section(heading, paragraph(note)), view, _patch_map(first, second)]
 
 
-def _weights_of_a_layer(pair: tuple[Family, ...]) -> int:
-    """Of two sentences."""
-    return 2 * sum(family.weights[0].size for family in pair)
+def _weights_per_layer(pair: tuple[LabeledAttention, ...]) -> int:
+    """Number of attention weights of one layer, in two sentences."""
+    return 2 * sum(kind.weights[0].size for kind in pair)
 
 
-def _patch_map(first: Reading, second: Reading) -> tuple[np.ndarray | None, str, str]:
-    """The effects [L+1,S], what they measure, and what is said of them, or why there are none."""
-    answers = zip(first.target, second.target, strict=False)
-    differ = [position for position, (one, other) in enumerate(answers) if one != other]
+def _patch_map(first: AnalyzedPair, second: AnalyzedPair) -> Html:
+    """Where the encoder's residual stream determines the first difference of the translations."""
+    heading = "Patch map"
     if first.source == second.source:
-        return None, "", "There is no patch map: the two sentences are the same."
-    if not differ:
-        return None, "", "There is no patch map: the two have the same translation."
-    position = differ[0]
+        return section(heading, paragraph("There is no patch map: the sentences are the same."))
+    answers = zip(first.target, second.target, strict=False)
+    differing = [position for position, (one, other) in enumerate(answers) if one != other]
+    if not differing:
+        return section(heading, paragraph("There is no patch map: the translations are the same."))
+    position = differing[0]
     token, other = first.target[position], second.target[position]
     effect = patching.patch_sites(
         first.params,
@@ -413,14 +400,28 @@ def _patch_map(first: Reading, second: Reading) -> tuple[np.ndarray | None, str,
         second.source,
         first.target_in,
         readout.LogitDifference(position, token, other),
-        sites_at_once=AT_ONCE,
+        sites_at_once=BATCH_SIZE,
     ).effect
-    named, otherwise = (joined((shown(piece),)) for piece in first.tokenizer.pieces([token, other]))
-    measure = f"Share of the preference for {named} over {otherwise} that one place restores"
-    said = (
-        f"The translations differ first at target token {position + 1}: {named} in the first, "
-        f"{otherwise} in the second. The patch map takes the second sentence, puts the first one's "
-        "vector into one place of the encoder's residual stream, and shows how much of the first "
-        "answer comes back: 0 is nothing, 1 all of it. It holds for this pair and these two tokens."
+    named, otherwise = first.token_text(token), first.token_text(other)
+    sources = zip(first.tokens["source_tokens"], second.tokens["source_tokens"], strict=True)
+    columns = [one if one == other else f"{one} / {other}" for one, other in sources]
+    levels = ["input", *(f"after layer {layer}" for layer in range(1, len(effect)))]
+    rows = [
+        [level, *(f"{value:.3f}" for value in values)]
+        for level, values in zip(levels, np.asarray(effect), strict=True)
+    ]
+    label = f"share of the preference for {named} over {otherwise} that is restored"
+    return section(
+        heading,
+        paragraph(
+            f"The translations first differ at target token {position + 1}: {named} in the first, "
+            f"{otherwise} in the second. The model reads the second sentence, with the vector of "
+            "the first at one site of the encoder's residual stream. The map shows the share of "
+            "the first answer that this restores: 0 is nothing, 1 all of it. It holds for these "
+            "two sentences and tokens."
+        ),
+        figure_html(figures.plot_patch_map(effect, columns)),
+        details(
+            "In numbers", table(label, ["", *columns], rows, numeric=range(1, len(columns) + 1))
+        ),
     )
-    return np.asarray(effect), measure, said

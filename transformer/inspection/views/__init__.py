@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interactive views of what a model does: self-contained pages, and frames in a notebook."""
+"""Interactive views of a model: self-contained pages, and sandboxed frames in a notebook."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The head view: the tokens of rows and columns, and lines for the weights of each head."""
+"""The head view: tokens of rows and columns, connected by lines for the weights of each head."""
 
 from collections.abc import Sequence
 
@@ -7,13 +7,13 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.errors import InputError
-from transformer.inspection.views import picture
-from transformer.inspection.views.attention_data import Family
-from transformer.inspection.views.view import HEAD_COLOURS, View
+from transformer.inspection import figures
+from transformer.inspection.views.attention_kinds import LabeledAttention, label_text
+from transformer.inspection.views.view import View, figure_labels
 
 
 def head_view(
-    families: tuple[Family, ...],
+    attention: tuple[LabeledAttention, ...],
     *,
     layer: int = -1,
     heads: Sequence[int] | None = None,
@@ -21,55 +21,52 @@ def head_view(
     normalize: str = "keys",
     title: str = "Attention, head by head",
 ) -> View:
-    """A view of one sentence pair's attention, in which everything below can be changed.
+    """A view of one sentence pair's attention; the arguments are what it shows first.
 
     Args:
-      families: from `families` or `families_of`; the first is shown first.
-      layer: shown first, from 0, or from -1 backwards.
-      heads: shown first; all if None.
-      row: chosen first.
-      normalize: ``keys`` shows attention, whose rows sum to one. ``heads`` shows each head's share
-        of the weights that all heads of the layer have at a place, as the well-known figures of
-        "it" and "animal" do: shares between heads, no distribution over words.
-      title: of the page.
+      attention: From `attention_kinds` or `trace_attention_kinds`; the first kind is shown first.
+      layer: Layer index, which may be negative.
+      heads: Head indices; None for all.
+      row: Row index.
+      normalize: ``keys`` shows attention, whose rows sum to one over the keys. ``heads`` shows
+        each weight divided by the sum over the layer's heads, as the Illustrated Transformer's
+        figures do: shares between heads, not a distribution over tokens.
+      title: Title of the page.
 
     Raises:
-      InputError: when there is no such layer, head or row.
+      InputError: The layer, a head or the row does not exist.
     """
     if normalize not in ("keys", "heads"):
         raise InputError(f"normalize is {normalize!r}; choose 'keys' or 'heads'")
-    first = families[0]
-    layer, row, chosen = first.layer(layer), first.row(row), first.heads(heads)
-    weights = first.weights[layer]
-    if normalize == "heads":
-        weights = shares_between_heads(weights)
-    what = "attention" if normalize == "keys" else "shares between heads, not attention"
-    of = picture.joined(first.rows[row])
-    numbers = ", ".join(str(head + 1) for head in chosen)
-    told = (
-        f"{first.title}, layer {first.since + layer + 1}, row {row + 1} ({of}), "
-        f"{'head' if len(chosen) == 1 else 'heads'} {numbers}: {what}."
-    )
-    drawn = {str(head + 1): weights[head] for head in chosen}
-    colours = [HEAD_COLOURS[head % len(HEAD_COLOURS)] for head in chosen]
+    first = attention[0]
+    layer, row, chosen = first.layer_index(layer), first.row_index(row), first.head_indices(heads)
+    shows = "attention" if normalize == "keys" else "shares between heads, not attention"
     return View(
-        kind="heads",
+        script="headView",
         title=title,
-        told=told,
-        picture=picture.token_lines(told, drawn, first.rows, first.columns, row, colours),
+        description=(
+            f"{first.title}, layer {first.first_layer + layer + 1}, row {row + 1} "
+            f"({label_text(first.rows[row])}), all heads: {shows}."
+        ),
+        static=figures.plot_token_heads(
+            first.weights[layer],
+            row,
+            figure_labels(first.rows),
+            figure_labels(first.columns),
+            normalize=normalize,
+        ),
         options={
-            "family": 0,
             "layer": layer,
             "heads": chosen,
             "row": row,
-            "shares": int(normalize == "heads"),
+            "sharesBetweenHeads": normalize == "heads",
         },
-        families=(families,),
+        attention=(attention,),
         height=min(1000, 400 + 48 * max(len(first.rows), len(first.columns))),
     )
 
 
 def shares_between_heads(weights: Float[np.ndarray, "N T S"]) -> Float[np.ndarray, "N T S"]:
-    """Each head's share of the weights that all heads have at a place; 0 where none has any."""
+    """Each weight divided by its sum over the heads; 0 where every head's weight is 0."""
     total = weights.sum(0)
     return np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts each view in place of its picture.
-document.querySelectorAll(".view").forEach((section, place) => {
-  const {kind, pairs, ...options} = data.views[place];
-  section.lastChild.replaceWith(...views[kind](options, pairs.map(pair => data.pairs[pair])));
+// Replace the static content of every view by the interactive one.
+
+const renderers = {headView, headOverview, attentionSteps, searchReplay, sentenceComparison};
+
+document.querySelectorAll("section.view").forEach((section, index) => {
+  const {script, options, pairs} = data.views[index];
+  const content = renderers[script](options, pairs.map(pair => data.pairs[pair]));
+  section.lastElementChild.replaceWith(...content);
 });

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every view is: data, a picture for where no script runs, and a page that shows itself.
+"""The base of all views: data for a script, static content for readers without scripts, a page.
 
-A page is self-contained. Its script is the text of this package's ``.js`` files that its views
-need; the weights of one sentence pair are on it once, however many views show them.
+A page contains the ``.js`` and ``.css`` files of this package as they are, and its data as JSON.
+The weights of a sentence pair are in it once, however many views show them.
 """
 
+import base64
 import dataclasses
 import functools
 import importlib.resources
@@ -13,64 +14,73 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from transformer.inspection import html, squeeze
+from transformer.inspection import figures, html
+from transformer.inspection.figures import DescribedFigure
 from transformer.inspection.html import Html, element, paragraph
-from transformer.inspection.views.attention_data import Family
+from transformer.inspection.views.attention_kinds import Label, LabeledAttention
 
-HEAD_COLOURS = (
+HEAD_COLORS = (
     *("#0b7fc4", "#d0650f", "#2c9150", "#b455b4"),
     *("#92790a", "#cf4466", "#5f73d8", "#159393"),
 )
-"""The ninth head has the first one's colour again. Each stands out from white and from black."""
+"""Colors of heads, used in turn; each has contrast with both white and black."""
 
-FILES = {
-    "heads": ("share.js", "weights.js", "heads.js"),
-    "grid": ("share.js", "weights.js", "map.js", "grid.js", "grid.css"),
-    "steps": ("steps.js",),
-    "replay": ("share.js", "replay.js", "maps.css"),
-    "numbers": ("map.js", "numbers.js"),
-    "compare": ("share.js", "weights.js", "map.js", "compare.js", "maps.css"),
-}
-"""The files of each kind of view, beside those that every page has."""
+SCRIPTS = (
+    *("elements.js", "attention_data.js", "heat_map.js", "head_view.js", "head_overview.js"),
+    *("attention_steps.js", "search_replay.js", "sentence_comparison.js", "start.js"),
+)
 
 SANDBOX = "allow-scripts allow-downloads"
-"""What a page may do within a notebook: run its script and, at a click, save a picture."""
+"""Permissions of a page inside a notebook: run its script and save a picture on a click."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class View:
-    """One interactive view; it shows itself in a notebook, and `save` writes its page."""
+    """One interactive view: displayed by a notebook, or written to a page with `save`."""
 
-    kind: str
+    script: str
+    """The function in this package's scripts that draws it."""
     title: str
-    told: str
-    """What the picture shows, in a sentence."""
-    picture: Html
-    """SVG, of what the view shows at first."""
+    description: str
+    """One sentence about the static content."""
+    static: DescribedFigure | Html
+    """Shown where no script runs, with the initial options."""
     options: Mapping[str, Any]
-    families: tuple[tuple[Family, ...], ...] = ()
+    """Arguments of the script, converted to JSON."""
+    attention: tuple[tuple[LabeledAttention, ...], ...] = ()
     """The sentence pairs whose attention it shows."""
     height: int = 700
-    """Of its frame in a notebook, in pixels."""
+    """Height of its frame in a notebook, in pixels."""
 
     def __repr__(self) -> str:
-        """Its name; the numbers of a page would fill one."""
+        """The title alone; the data would fill a page."""
         return f"<{type(self).__name__}: {self.title}>"
 
     @property
     def html(self) -> str:
-        """A whole page with this view alone."""
+        """A complete page with this view alone."""
         return page(self.title, [self])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the page."""
+        """Write the page to a file."""
         pathlib.Path(path).write_text(self.html, encoding="utf-8", newline="\n")
 
-    def _repr_html_(self) -> str:
-        """The page in a frame of its own, in which it can neither read nor change the notebook.
+    @functools.cached_property
+    def static_html(self) -> Html:
+        """The static content as it is in a page and in a notebook."""
+        content = self.static
+        if not isinstance(content, Html):
+            # A notebook's PNG: smaller than SVG, and shown by more of the sites without scripts.
+            data, _ = content._repr_mimebundle_()
+            png = base64.b64decode(data["image/png"])
+            content = html.image(png, figures.describe(content), media_type="image/png")
+        return Html(content + paragraph(self.description))
 
-        Where frames are taken out, as on sites that show notebooks without running them, the
-        picture stays; where the frame is there, the picture is hidden.
+    def _repr_html_(self) -> str:
+        """The page in a sandboxed frame, which can neither read nor change the notebook.
+
+        Sites that show notebooks without running them remove frames. They show the static content,
+        which is hidden where the frame is present.
         """
         hide = element("style", Html(".transformer-view:has(+iframe[srcdoc]){display:none}"))
         frame = element(
@@ -80,57 +90,58 @@ class View:
             title=self.title,
             style=f"width:100%;height:{self.height}px;border:0",
         )
-        return hide + _still(self, class_="transformer-view") + frame
+        return hide + element("div", self.static_html, class_="transformer-view") + frame
 
 
 def page(title: str, parts: Sequence[View | Html]) -> str:
-    """One self-contained page.
-
-    Args:
-      title: its heading.
-      parts: views and sections, in the order in which they are shown.
-    """
+    """A self-contained page of views and sections, in the given order."""
     views = [part for part in parts if isinstance(part, View)]
-    pairs = list(dict.fromkeys(pair for view in views for pair in view.families))
+    pairs = list(dict.fromkeys(pair for view in views for pair in view.attention))
     data = {
-        "colours": HEAD_COLOURS,
-        "pairs": [[family.packed() for family in pair] for pair in pairs],
+        "headColors": HEAD_COLORS,
+        "pairs": [[attention.to_json() for attention in pair] for pair in pairs],
         "views": [
-            {**view.options, "kind": view.kind, "pairs": [pairs.index(p) for p in view.families]}
+            {
+                "script": view.script,
+                "pairs": [pairs.index(pair) for pair in view.attention],
+                "options": view.options,
+            }
             for view in views
         ],
     }
     sections = [
-        element(
-            "section",
-            *([element("h2", part.title)] if len(parts) > 1 else []),
-            _still(part),
-            class_="view",
-            aria_label=part.title,
-        )
-        if isinstance(part, View)
-        else part
+        _view_section(part, heading=len(parts) > 1) if isinstance(part, View) else part
         for part in parts
     ]
-    charts = [html.CHART_STYLE] if len(views) < len(parts) else []
-    own = dict.fromkeys(name for view in views for name in FILES[view.kind])
-    names = ["views.css", "common.js", *own, "start.js"]
     return html.page(
         title,
         *sections,
         html.json_block("data", data),
-        style="".join([*charts, *(_file(name) for name in names if name.endswith(".css"))]),
-        script="\n".join(_file(name) for name in names if name.endswith(".js")),
+        style=_file("views.css"),
+        script="\n".join(map(_file, SCRIPTS)),
     )
 
 
-def _still(view: View, class_: str | None = None) -> Html:
-    """The picture and what it shows, for where no script runs."""
-    return element("div", view.picture, paragraph(view.told), class_=class_)
+def _view_section(view: View, heading: bool) -> Html:
+    """The static content of a view, which the script replaces."""
+    headings = [element("h2", view.title)] if heading else []
+    static = element("div", view.static_html)
+    return element("section", *headings, static, class_="view", aria_label=view.title)
+
+
+def figure_html(figure: DescribedFigure) -> Html:
+    """A figure embedded in a page, where nothing moves."""
+    svg = figures.to_svg(figure, text_as_paths=True)
+    return html.image(svg.encode(), figures.describe(figure))
+
+
+def figure_labels(labels: Sequence[Label]) -> list[str]:
+    """Labels in the form that `figures` takes."""
+    if len(labels[0]) == 1:
+        return [token for (token,) in labels]
+    return figures.read_predict(*zip(*labels, strict=True))
 
 
 @functools.cache
 def _file(name: str) -> str:
-    """A script or a style of this package as a page has it."""
-    text = importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-    return squeeze.script(text) if name.endswith(".js") else squeeze.style(text)
+    return importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")

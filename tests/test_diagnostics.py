@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What translations show beside their score, on cases small enough to be counted by hand."""
+"""Length, repetition, empty and copied translations, on cases that can be counted by hand."""
 
 import math
 
@@ -9,14 +9,14 @@ from experiments.reports import diagnostics
 
 
 def words(count):
-    """A sentence of so many words."""
+    """A sentence with this number of words."""
     return " ".join("w" * count)
 
 
-def test_sentences_are_classed_by_the_words_of_their_reference():
+def test_sentences_are_grouped_by_the_words_of_their_reference():
     references = [words(count) for count in (1, 61, 5, 6, 60, 200, 0)]
-    found = diagnostics.length_classes(references)
-    assert [(c.name, c.rows, c.mean) for c in found] == [
+    buckets = diagnostics.length_buckets(references)
+    assert [(bucket.name, bucket.rows, bucket.mean) for bucket in buckets] == [
         ("0 to 5", [0, 2, 6], 2.0),
         ("6 to 10", [3], 6.0),
         ("41 to 60", [4], 60.0),
@@ -24,13 +24,13 @@ def test_sentences_are_classed_by_the_words_of_their_reference():
     ]
 
 
-def test_every_sentence_is_in_one_class():
+def test_every_sentence_is_in_one_bucket():
     references = [words(count) for count in range(80)]
-    rows = [row for group in diagnostics.length_classes(references) for row in group.rows]
+    rows = [row for bucket in diagnostics.length_buckets(references) for row in bucket.rows]
     assert sorted(rows) == list(range(80))
 
 
-def test_the_length_ratio_is_over_all_words():
+def test_the_length_ratio_counts_all_words():
     assert diagnostics.length_ratio(["a b c", "a"], ["a b", "a b c d e f"]) == 4 / 8
     assert diagnostics.length_ratio(["", ""], ["a", "b"]) == 0
     assert math.isnan(diagnostics.length_ratio(["a"], [""]))
@@ -51,15 +51,15 @@ def test_the_length_ratio_is_over_all_words():
         ("a", "", 2, 0),
     ],
 )
-def test_repetition_is_what_the_reference_does_not_repeat(translation, reference, n, extra):
+def test_only_repetition_beyond_the_reference_counts(translation, reference, n, extra):
     assert diagnostics.extra_repeats(translation, reference, n) == extra
 
 
-def test_a_translation_is_empty_only_where_its_source_is_not():
+def test_an_empty_translation_counts_only_if_its_source_is_not_empty():
     assert diagnostics.empty(["a", "b", " ", "c"], ["x", "", "", "  "]) == [1, 3]
 
 
-def test_a_copy_of_the_source_counts_only_where_the_reference_differs():
+def test_a_copy_of_the_source_counts_only_if_the_reference_differs():
     sources = ["Paris", "the cat", "the dog ", "", "a"]
     references = ["Paris", "die Katze", "der Hund", "x", "b"]
     assert diagnostics.copied(sources, references, ["Paris", "the cat", "the dog", "", "c"]) == [

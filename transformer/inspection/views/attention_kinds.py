@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention weights of one sentence pair, validated and labeled with tokens for the views.
+
+`attention_kinds` takes arrays of any library, `trace_attention_kinds` a trace of this one.
+"""
+
+import dataclasses
+import unicodedata
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from transformer.errors import InputError
+from transformer.inspection import measures
+from transformer.inspection.attention_checks import check_weights
+from transformer.nn.capture import KINDS, Trace
+
+TITLES = {
+    "encoder": "Encoder self-attention",
+    "decoder": "Decoder self-attention",
+    "cross": "Cross-attention",
+}
+
+Label = tuple[str, ...]
+"""The token of a row or column; of a decoder row, the token read and the token predicted."""
+
+FIRST_STRONG_ISOLATE, POP_DIRECTIONAL_ISOLATE = "\u2068", "\u2069"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LabeledAttention:
+    """One kind of attention: the weights of every layer and head, with their tokens."""
+
+    kind: str
+    """``encoder``, ``decoder`` or ``cross``."""
+    weights: Float[np.ndarray, "L N T S"]
+    rows: tuple[Label, ...]
+    columns: tuple[Label, ...]
+    first_layer: int = 0
+    """Index in the model of the first of these layers."""
+
+    @property
+    def title(self) -> str:
+        """Name of the kind of attention."""
+        return TITLES[self.kind]
+
+    def entropy(self) -> Float[np.ndarray, "L N"]:
+        """Entropy in bits of each head's rows, averaged over the rows."""
+        return np.asarray(_mean_entropy(self.weights))
+
+    def last_layers(self, count: int) -> "LabeledAttention":
+        """Only the last `count` layers."""
+        dropped = max(len(self.weights) - count, 0)
+        return dataclasses.replace(
+            self, weights=self.weights[dropped:], first_layer=self.first_layer + dropped
+        )
+
+    def layer_index(self, layer: int) -> int:
+        """Resolve a layer index, which may be negative.
+
+        Raises:
+          InputError: The layer does not exist.
+        """
+        return _resolve(layer, self.weights.shape[0], "layer", self.title)
+
+    def head_indices(self, heads: Sequence[int] | None) -> list[int]:
+        """Resolve head indices, which may be negative; None means all heads.
+
+        Raises:
+          InputError: A head does not exist, or the sequence is empty.
+        """
+        count = self.weights.shape[1]
+        if heads is None:
+            return list(range(count))
+        if not len(heads):
+            raise InputError("no head is chosen; choose at least one, or None for all")
+        return [_resolve(head, count, "head", self.title) for head in heads]
+
+    def row_index(self, row: int) -> int:
+        """Resolve a row index, which may be negative.
+
+        Raises:
+          InputError: The row does not exist.
+        """
+        return _resolve(row, self.weights.shape[2], "row", self.title)
+
+    def to_json(self) -> dict[str, object]:
+        """The data that a page's script reads."""
+        return {
+            "title": self.title,
+            "firstLayer": self.first_layer,
+            "rows": self.rows,
+            "columns": self.columns,
+            "weights": self.weights.round(4).tolist(),
+            # Sums of the exact weights: those of the rounded ones would differ from 1.
+            "rowSums": self.weights.sum(-1).round(6).tolist(),
+        }
+
+
+_mean_entropy = jax.jit(lambda weights: measures.row_mean(measures.entropy(weights)))
+
+
+def attention_kinds(
+    *,
+    encoder=None,
+    decoder=None,
+    cross=None,
+    source_tokens: Sequence[str] = (),
+    target_in: Sequence[str] = (),
+    target_out: Sequence[str] = (),
+) -> tuple[LabeledAttention, ...]:
+    """Validate and label the attention weights of one sentence pair.
+
+    Kinds that are None are left out. Each kind may have any number of layers and heads.
+
+    Args:
+      encoder: Weights ``[L,N,S,S]`` after the softmax, convertible to NumPy.
+      decoder: Weights ``[L,N,T,T]``.
+      cross: Weights ``[L,N,T,S]``.
+      source_tokens: Tokens that the encoder reads.
+      target_in: Tokens that the decoder reads.
+      target_out: The token predicted at each of these positions.
+
+    Raises:
+      InputError: An array has another shape, does not match the tokens, or has rows that do not
+        sum to one (such as weights normalized over heads); or the decoder attends to later
+        positions.
+    """
+    source = token_labels(source_tokens)
+    if len(target_in) != len(target_out):
+        raise InputError(
+            f"target_in has {len(target_in)} tokens and target_out has {len(target_out)}; give one "
+            "predicted token for each token that the decoder reads"
+        )
+    target = token_labels(target_in)
+    read_and_predicted = tuple(
+        zip(map(visible_token, target_in), map(visible_token, target_out), strict=True)
+    )
+    labeled = {
+        "encoder": (encoder, source, source),
+        "decoder": (decoder, read_and_predicted, target),
+        "cross": (cross, read_and_predicted, source),
+    }
+    kinds = tuple(
+        LabeledAttention(kind, _validated(weights, kind, len(rows), len(columns)), rows, columns)
+        for kind, (weights, rows, columns) in labeled.items()
+        if weights is not None
+    )
+    if not kinds:
+        raise InputError("no weights are given; give those of encoder, decoder or cross")
+    return kinds
+
+
+def trace_attention_kinds(
+    trace: Trace,
+    *,
+    source_tokens: Sequence[str],
+    target_in: Sequence[str],
+    target_out: Sequence[str],
+) -> tuple[LabeledAttention, ...]:
+    """The kinds of attention in the trace of one sentence pair; see `attention_kinds`."""
+    captured = {kind: trace.attention(kind) for kind in KINDS}
+    return attention_kinds(
+        **{
+            kind: attention.weights for kind, attention in captured.items() if attention is not None
+        },
+        source_tokens=source_tokens,
+        target_in=target_in,
+        target_out=target_out,
+    )
+
+
+def token_labels(tokens: Sequence[str]) -> tuple[Label, ...]:
+    """Labels of rows or columns that have one token each."""
+    if isinstance(tokens, str):
+        raise InputError(f"{tokens!r} is a string; give its tokens as a list")
+    return tuple((visible_token(token),) for token in tokens)
+
+
+def visible_token(token: str) -> str:
+    """The token with invisible characters (controls, line separators) as code points."""
+    if not isinstance(token, str):
+        raise InputError(f"{token!r} is not a token; tokens are strings")
+    if not token.strip():
+        return {"": "(empty)"}.get(token, "(space)")
+    return "".join(
+        f"U+{ord(c):04X}" if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") else c
+        for c in token
+    )
+
+
+def label_text(label: Label) -> str:
+    """A label on one line, each token isolated from the writing direction of the others."""
+    return " → ".join(f"{FIRST_STRONG_ISOLATE}{t}{POP_DIRECTIONAL_ISOLATE}" for t in label)
+
+
+def _validated(weights, kind: str, rows: int, columns: int) -> Float[np.ndarray, "L N T S"]:
+    """The weights in float64.
+
+    Raises:
+      InputError: They are not attention over `columns` keys.
+    """
+    try:
+        array = np.asarray(weights, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{kind}: the weights are not an array of numbers ({error})") from None
+    if array.ndim != 4 or 0 in array.shape:
+        raise InputError(
+            f"{kind}: weights of shape {array.shape}; give [layers, heads, rows, columns], each at "
+            "least 1, without a batch axis"
+        )
+    if array.shape[2:] != (rows, columns):
+        raise InputError(
+            f"{kind}: weights of shape {array.shape} have {array.shape[2]} rows and "
+            f"{array.shape[3]} columns, but there are tokens for {rows} rows and {columns} columns"
+        )
+    causal = np.tril(np.ones(array.shape[2:], bool)) if kind == "decoder" else None
+    check_weights(array, causal, f"the weights of {kind} attention")
+    return array
+
+
+def _resolve(index: int, count: int, axis: str, title: str) -> int:
+    if not -count <= index < count:
+        raise InputError(f"{axis} {index} does not exist: {title} has {count}, counted from 0")
+    return index % count

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two sentences side by side: the same head's attention in both, and the difference."""
+
+from transformer.errors import InputError
+from transformer.inspection.html import table
+from transformer.inspection.views.attention_kinds import Label, LabeledAttention, label_text
+from transformer.inspection.views.view import View
+
+
+def compare_sentences(
+    first: tuple[LabeledAttention, ...],
+    second: tuple[LabeledAttention, ...],
+    *,
+    names: tuple[str, str] = ("first sentence", "second sentence"),
+    layer: int = -1,
+    head: int = 0,
+    title: str = "Two sentences",
+) -> View:
+    """The attention of two sentence pairs of equal lengths, and its difference.
+
+    Args:
+      first: From `attention_kinds` or `trace_attention_kinds`.
+      second: The same of the other sentence pair.
+      names: Names of the two.
+      layer: Layer shown first; may be negative.
+      head: Head shown first; may be negative.
+      title: Title of the page.
+
+    Raises:
+      InputError: The two differ in their kinds of attention or their shapes, or the layer or head
+        does not exist.
+    """
+    shapes = [{each.kind: each.weights.shape for each in pair} for pair in (first, second)]
+    if shapes[0] != shapes[1]:
+        raise InputError(
+            f"the sentences have attention of shapes {shapes[0]} and {shapes[1]}; compare pairs of "
+            "one model with equal numbers of tokens"
+        )
+    before, after = first[0], second[0]
+    layer, [head] = before.layer_index(layer), before.head_indices([head])
+    description = (
+        f"{before.title}, layer {before.first_layer + layer + 1}, head {head + 1}: {names[1]} "
+        f"minus {names[0]}."
+    )
+    difference = after.weights[layer, head] - before.weights[layer, head]
+    columns = _combined_labels(before.columns, after.columns)
+    rows = [
+        [label, *(f"{value:.2f}" for value in values)]
+        for label, values in zip(_combined_labels(before.rows, after.rows), difference, strict=True)
+    ]
+    return View(
+        script="sentenceComparison",
+        title=title,
+        description=description,
+        static=table(
+            "Difference of the weights", ["", *columns], rows, numeric=range(1, len(columns) + 1)
+        ),
+        options={"layer": layer, "head": head, "names": names},
+        attention=(first, second),
+        height=1000,
+    )
+
+
+def _combined_labels(first: tuple[Label, ...], second: tuple[Label, ...]) -> list[str]:
+    """The labels of both sentences; both texts where they differ."""
+    pairs = zip(map(label_text, first), map(label_text, second), strict=True)
+    return [one if one == other else f"{one} / {other}" for one, other in pairs]
