@@ -28,7 +28,7 @@ from experiments import allocator, user_cache
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
-from transformer.fields import Group, flat, unknown_field
+from transformer.fields import FieldGroup, flat, unknown_field
 
 _SHARED_FLAGS = (
     "experiments.checkpoint_flags",
@@ -207,12 +207,12 @@ def _located(path: str) -> Iterator[None]:
         raise InputError(f"{location}: {type(error).__name__}: {error}") from None
 
 
-def to_config_dict(group: Group) -> config_dict.ConfigDict:
+def to_config_dict(group: FieldGroup) -> config_dict.ConfigDict:
     """Convert to a ConfigDict in which fields that are None are typed, too."""
     values = {}
     for name, kind in _types(group).items():
         value = getattr(group, name)
-        if isinstance(value, Group):
+        if isinstance(value, FieldGroup):
             value = to_config_dict(value)
         elif value is None:
             value = config_dict.placeholder(_value_type(kind))
@@ -225,7 +225,7 @@ def to_config(values: config_dict.ConfigDict) -> Config:
     return Config.from_dict(values.to_dict())
 
 
-def _types(group: Group) -> dict[str, Any]:
+def _types(group: FieldGroup) -> dict[str, Any]:
     hints = typing.get_type_hints(type(group))
     return {field.name: hints[field.name] for field in dataclasses.fields(group)}
 
@@ -263,11 +263,11 @@ def help_text(main: Callable[..., int | None], config_from: str | None) -> str:
     return "\n".join(lines + _field_lines(Config()))
 
 
-def _field_lines(group: Group) -> list[str]:
+def _field_lines(group: FieldGroup) -> list[str]:
     lines, meanings, indent = [], _meanings(type(group)), " " * 8
     for name, kind in _types(group).items():
         value = getattr(group, name)
-        if isinstance(value, Group):
+        if isinstance(value, FieldGroup):
             summary = inspect.getdoc(type(value)).splitlines()[0]
             lines += ["", f"  {name}: {summary}", *_field_lines(value)]
             continue
@@ -278,7 +278,7 @@ def _field_lines(group: Group) -> list[str]:
     return lines
 
 
-def _meanings(group: type[Group]) -> dict[str, str]:
+def _meanings(group: type[FieldGroup]) -> dict[str, str]:
     """Return the string that follows each field in the source of its class, or of a base class."""
     meanings: dict[str, str] = {}
     for cls in filter(dataclasses.is_dataclass, reversed(group.__mro__)):

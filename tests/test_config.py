@@ -17,7 +17,7 @@ from transformer.config import (
     TransformerConfig,
 )
 from transformer.errors import InputError
-from transformer.fields import Group, difference, flat
+from transformer.fields import FieldGroup, difference, flat
 
 # The paper's values.
 
@@ -148,7 +148,7 @@ REFUSED = [
     (ParallelConfig, {"preset": "zero"}, "parallel.preset is 'zero', but must be one of 'replica"),
     (LoggingConfig, {"log_every": 0}, "logging.log_every is 0"),
     (LoggingConfig, {"samples": -1}, "logging.samples is -1, but must be at least 0"),
-    (Config, {"model": 3}, "model is 3, but must be ModelConfig"),
+    (Config, {"model": 3}, "model is 3, but must be a group of fields"),
 ]
 
 
@@ -275,7 +275,7 @@ def test_difference_names_what_differs_with_both_values():
 
 def test_difference_of_groups_with_other_fields_shows_none_where_one_is_missing():
     @dataclasses.dataclass(frozen=True)
-    class Other(Group):
+    class Other(FieldGroup):
         group = "decode"
         width: int = 3
 

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The config of an experiment: frozen dataclasses, validated when constructed, to and from JSON.
+
+Every default is the paper's base model. Where systems silently disagree, the choice has a name, and
+the first name is the paper's. No field is a mode: training, decoding and capturing are arguments of
+calls.
+"""
+
+from transformer.config.data_config import DataConfig
+from transformer.config.decode_config import DecodeConfig
+from transformer.config.experiment_config import Config
+from transformer.config.model_config import ModelConfig, TransformerConfig
+from transformer.config.parallel_config import LOGICAL_AXES, MESH_AXES, ParallelConfig
+from transformer.config.training_config import LoggingConfig, OptimizerConfig, TrainingConfig
+
+__all__ = [
+    "LOGICAL_AXES",
+    "MESH_AXES",
+    "Config",
+    "DataConfig",
+    "DecodeConfig",
+    "LoggingConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "ParallelConfig",
+    "TrainingConfig",
+    "TransformerConfig",
+]

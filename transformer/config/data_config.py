@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Config of the data: corpora, tokenization and batches."""
+
+import dataclasses
+from typing import ClassVar, Literal
+
+from transformer.fields import FieldGroup
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig(FieldGroup):
+    """Sentence pairs, tokenization and batching."""
+
+    group: ClassVar[str] = "data"
+    former_names: ClassVar[dict[str, str]] = {"tokenizing_processes": "tokenizing_threads"}
+
+    dataset: str = "pronouns_grammar/de"
+    """An embedded corpus (``pronouns_grammar/de``, ``scan_grammar/simple``, ...), any TFDS
+    translation corpus (``ted_hrlr_translate/pt_to_en``, ``wmt14_translate/de-en``, ...), or
+    ``text_files``.
+    """
+    train_source: str | None = None
+    """With ``text_files``: a text file with a sentence a line, plain or gzip; or, without a target,
+    a ``.tsv`` file with both sides.
+    """
+    train_target: str | None = None
+    validation_source: str | None = None
+    validation_target: str | None = None
+    test_source: str | None = None
+    test_target: str | None = None
+    tsv_columns: tuple[int, ...] = (1, 2)
+    """Columns of a ``.tsv`` file with source and target, counted from 1."""
+    mixture: tuple[str, ...] = ()
+    """Training corpora instead of the dataset's training split, each as ``WEIGHT*CORPUS``. CORPUS
+    is a dataset, ``SOURCE,TARGET`` (two files) or ``FILE.tsv``; for example
+    ``--config.data.mixture="('2*a.en,a.de', 'wmt14_translate/de-en')"``. With weight 2 an example
+    is read twice an epoch; with weight 0.5, every other epoch on average.
+    """
+    direction: str = "forward"
+    """``forward``, ``backward`` (source and target swapped), or for a corpus with named languages
+    ``en-de``, for example. Two files name theirs by their endings: ``train.en``, ``train.de.gz``.
+    """
+    tokenizer: Literal["bpe", "unigram", "word"] = "bpe"
+    """Type of the SentencePiece model trained on both sides of the training split ..."""
+    tokenizer_model: str | None = None
+    """... or the path of a trained one."""
+    character_coverage: float = 1.0
+    """Fraction of the training text's characters in the vocabulary; the rarest are left out."""
+    subword_sampling: float = 0.0
+    """Samples a new segmentation each epoch. bpe: probability of skipping a merge (0.1 is usual).
+    unigram: exponent of the sampled probabilities. 0 is off.
+    """
+    token_cache: str | None = None
+    """Folder of tokenized corpora, which runs may share; default: ``tokens`` in the workdir."""
+    tokenizing_threads: int | None = None
+    """Threads that tokenize a corpus; default: one per core."""
+    max_length: int = 100
+    """Longest source or target in tokens, with EOS. Longer training examples are left out and
+    counted; longer input to translate is cut, with a warning.
+    """
+    tokens_per_batch: int = 4096
+    """Target positions (rows x length) of a training batch; the source has the same number."""
+    bucket_lengths: tuple[int, ...] = (16, 32, 64, 100)
+    """Lengths of batches, so that few shapes are compiled; the last is max_length."""
+    row_multiple: int = 8
+    """Batches have a multiple of this number of rows, whatever the mesh."""
+    packing: bool = False
+    """Training rows of max_length tokens hold several sentences, which do not attend to each
+    other.
+    """
+
+    def bucket(self, length: int) -> int:
+        """The static length for a sentence: its bucket, or beyond the last a multiple of that."""
+        last = self.bucket_lengths[-1]
+        beyond = -(-length // last) * last
+        return next((bucket for bucket in self.bucket_lengths if length <= bucket), beyond)
+
+    def validate(self) -> None:
+        """Check sizes, rates, and buckets that ascend to the longest sentence."""
+        self.require_at_least(
+            1, "max_length", "tokens_per_batch", "row_multiple", "tokenizing_threads"
+        )
+        two = len(set(self.tsv_columns)) == 2 and min(self.tsv_columns) >= 1
+        self.require(two, "tsv_columns", "two different columns, counted from 1")
+        covered = 0 < self.character_coverage <= 1
+        self.require(covered, "character_coverage", "above 0 and at most 1")
+        self.require(0 <= self.subword_sampling <= 1, "subword_sampling", "at least 0, at most 1")
+        if self.subword_sampling:
+            sampled = self.tokenizer != "word"
+            self.require(sampled, "tokenizer", "'bpe' or 'unigram' with data.subword_sampling")
+        ascending = list(self.bucket_lengths) == sorted(set(self.bucket_lengths))
+        ascending = ascending and min(self.bucket_lengths, default=0) >= 1
+        self.require(bool(self.bucket_lengths) and ascending, "bucket_lengths", "ascending lengths")
+        self.require(
+            self.bucket_lengths[-1] == self.max_length,
+            "bucket_lengths",
+            f"such that the last equals data.max_length = {self.max_length}",
+        )
+        smallest = self.max_length * self.row_multiple
+        self.require(
+            self.tokens_per_batch >= smallest,
+            "tokens_per_batch",
+            f"at least max_length x row_multiple = {smallest}",
+        )

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Config of an experiment: all groups of fields, to and from JSON."""
+
+import dataclasses
+import json
+from typing import Self
+
+from transformer.config.data_config import DataConfig
+from transformer.config.decode_config import DecodeConfig
+from transformer.config.model_config import ModelConfig, TransformerConfig
+from transformer.config.parallel_config import ParallelConfig
+from transformer.config.training_config import LoggingConfig, OptimizerConfig, TrainingConfig
+from transformer.errors import InputError
+from transformer.fields import FieldGroup
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(FieldGroup):
+    """The config of an experiment."""
+
+    model: ModelConfig = TransformerConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    decode: DecodeConfig = DecodeConfig()
+    data: DataConfig = DataConfig()
+    training: TrainingConfig = TrainingConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    logging: LoggingConfig = LoggingConfig()
+
+    def validate(self) -> None:
+        """Check how the groups fit together."""
+        longest = self.data.max_length + self.decode.extra_length
+        self.model.check_length(max(self.data.max_length, self.decode.max_length or longest))
+        if self.optimizer.name == "schedule_free" and self.training.ema_decay is not None:
+            raise InputError(
+                "optimizer.name='schedule_free' averages the weights itself; leave "
+                "training.ema_decay out"
+            )
+        if self.training.r_drop and not self.model.has_dropout:
+            raise InputError(
+                f"training.r_drop is {self.training.r_drop!r}, but without dropout its two passes "
+                "are the same; raise model.dropout or set training.r_drop to 0"
+            )
+
+    def to_json(self) -> str:
+        """The text of `config.json`: indented, in the order of the fields."""
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, path: str = "config.json") -> Self:
+        """Parse the output of `to_json`.
+
+        Raises:
+          InputError: naming `path`, for text that is not JSON or not a config.
+        """
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InputError(
+                f"{path}:{error.lineno}: not JSON ({error.msg}); restore the file from a copy"
+            ) from None
+        try:
+            if not isinstance(values, dict):
+                raise InputError("the file must hold one JSON object")
+            return cls.from_dict(values)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configs of the model families."""
+
+import contextlib
+import dataclasses
+import importlib
+from typing import Any, ClassVar, Literal, Self
+
+from transformer.arrays import SpecialIds
+from transformer.errors import InputError
+from transformer.fields import FieldGroup
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig(FieldGroup):
+    """The fields that all model families have; `family` selects the subclass.
+
+    The set of families is open. A subclass registers itself under the default of its `family`, and
+    `models.base.register` adds its model. A family outside this package has the name of the module
+    that defines it (``family="my_package.my_model"``), which is imported when a config names it.
+    """
+
+    group: ClassVar[str] = "model"
+    families: ClassVar[dict[str, type["ModelConfig"]]] = {}
+
+    family: str = ""
+    vocab_size: int = 37_000
+    """V, the size of the target vocabulary, with the special ids."""
+    source_vocab_size: int | None = None
+    """Size of a separate source vocabulary with the same special ids; default: one shared
+    vocabulary.
+    """
+    pad_id: int = 0
+    """Id of padding."""
+    bos_id: int = 1
+    """Id of BOS, the first decoder input."""
+    eos_id: int = 2
+    """Id of EOS, which ends every source and every target."""
+    unk_id: int = 3
+    """Id of a character outside the vocabulary."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Dtype of the activations; parameters, softmax and loss are always float32."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        ModelConfig.families[cls.family] = cls
+
+    @classmethod
+    def variant(cls, values: dict[str, Any]) -> type[Self]:
+        """The config class of the family that the values name; the Transformer if none."""
+        if cls is not ModelConfig:
+            return cls
+        name = values.get("family", "transformer")
+        if name not in cls.families and isinstance(name, str):
+            # A family outside this package registers itself when its module is imported.
+            with contextlib.suppress(ModuleNotFoundError, ValueError):
+                importlib.import_module(name)
+        if name not in cls.families:
+            raise InputError(
+                f"model.family is {name!r}, but must be one of {', '.join(cls.families)}, or the "
+                "name of a module on PYTHONPATH that registers that family "
+                "(transformer.models.base.register)"
+            )
+        return cls.families[name]
+
+    @property
+    def special_ids(self) -> SpecialIds:
+        """The four special ids."""
+        return SpecialIds(self.pad_id, self.bos_id, self.eos_id, self.unk_id)
+
+    def vocab_size_of(self, side: Literal["source", "target"]) -> int:
+        """The size of the ``source`` or the ``target`` vocabulary."""
+        return self.source_vocab_size or self.vocab_size if side == "source" else self.vocab_size
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether two passes over one batch in training can differ."""
+        return False
+
+    def capturable(self) -> Self:
+        """The config of the same model in a form whose intermediate values can be captured."""
+        return self
+
+    def check_length(self, length: int) -> None:
+        """Check that the model accepts sequences of `length` tokens.
+
+        Raises:
+          InputError: naming the field that limits the length.
+        """
+
+    def validate(self) -> None:
+        """Check that the special ids differ and are in the vocabulary."""
+        special_ids = self.special_ids
+        for name in ("vocab_size", "source_vocab_size"):
+            size = getattr(self, name)
+            enough = size is None or size > len(special_ids)
+            self.require(enough, name, "more than the 4 special ids")
+        smallest = min(self.vocab_size_of("source"), self.vocab_size_of("target"))
+        for name in ("pad_id", "bos_id", "eos_id", "unk_id"):
+            inside = 0 <= getattr(self, name) < smallest
+            self.require(inside, name, f"at least 0 and below the vocabulary size {smallest}")
+            differs = special_ids.count(getattr(self, name)) == 1
+            self.require(differs, name, "different from the other special ids")
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig(ModelConfig):
+    """The encoder-decoder Transformer (paper 3, table 3)."""
+
+    family: Literal["transformer"] = "transformer"
+    num_layers: int = 6
+    encoder_layers: int | None = None
+    """If it differs from num_layers."""
+    decoder_layers: int | None = None
+    d_model: int = 512
+    d_ff: int = 2048
+    num_heads: int = 8
+    encoder_heads: int | None = None
+    """If it differs from num_heads."""
+    decoder_heads: int | None = None
+    d_k: int | None = None
+    """Head size of queries and keys; default: d_model / heads (table 3, rows A and B)."""
+    d_v: int | None = None
+    """Head size of values; default: d_model / heads."""
+    attention_bias: bool = False
+    attention_kernel: Literal["einsum", "chunked", "fused"] = "einsum"
+    """``chunked`` saves memory for long sentences; only ``einsum`` has weights to look at."""
+    activation: Literal["relu", "gelu", "swish"] = "relu"
+    norm: Literal["post", "pre"] = "post"
+    norm_epsilon: float = 1e-6
+    positions: Literal["sinusoidal", "learned", "t5"] = "sinusoidal"
+    """``learned``: table 3, row E. ``t5``: a learned bias of the self-attention scores by relative
+    position (Raffel et al. 2020).
+    """
+    sinusoid_layout: Literal["interleaved", "halves"] = "interleaved"
+    max_positions: int = 512
+    """``learned``: length of the table."""
+    position_buckets: int = 32
+    """``t5``: number of buckets of distances."""
+    position_max_distance: int = 128
+    """``t5``: distances from here on share the last bucket."""
+    output_bias: bool = False
+    """A bias of the logits; not in the paper."""
+    dropout: float = 0.1
+    """On the output of every sub-layer, and on embedding + position (paper 5.4)."""
+    attention_dropout: float = 0.0
+    """On the attention weights; not in the paper."""
+    activation_dropout: float = 0.0
+    """Between the two linear maps of the feed-forward network; not in the paper."""
+    dropout_generator: Literal["threefry", "hash"] = "threefry"
+    """Random bits of dropout: JAX's own, or a faster hash (`transformer/nn/dropout.py`)."""
+
+    def validate(self) -> None:
+        """Check sizes and rates, and that heads divide d_model."""
+        super().validate()
+        self.require_at_least(
+            1,
+            *("num_layers", "encoder_layers", "decoder_layers", "d_model", "d_ff", "num_heads"),
+            *("encoder_heads", "decoder_heads", "d_k", "d_v", "max_positions"),
+            *("position_buckets", "position_max_distance"),
+        )
+        self.require_rates("dropout", "attention_dropout", "activation_dropout")
+        self.require_above_zero("norm_epsilon")
+        for side, heads in (("encoder", self.heads("encoder")), ("decoder", self.heads("decoder"))):
+            if self.d_model % heads and (self.d_k is None or self.d_v is None):
+                raise InputError(
+                    f"model.d_model is {self.d_model}, which {heads} {side} heads do not divide; "
+                    "change one of them, or give model.d_k and model.d_v"
+                )
+        self.require(self.position_buckets >= 4, "position_buckets", "at least 4")
+        far = self.position_max_distance > self.position_buckets
+        self.require(far, "position_max_distance", "above model.position_buckets")
+        if self.attention_kernel != "einsum":
+            must = f"0 with the {self.attention_kernel} kernel"
+            self.require(self.attention_dropout == 0, "attention_dropout", must)
+        if self.attention_kernel == "fused":
+            for side in ("encoder", "decoder"):
+                d_k, d_v = self.head_widths(side)
+                must = f"equal to model.d_k with the fused kernel (the sizes are {d_k} and {d_v})"
+                self.require(d_k == d_v, "d_v", must)
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether any of the three dropout rates is above 0."""
+        return bool(self.dropout or self.attention_dropout or self.activation_dropout)
+
+    def capturable(self) -> Self:
+        """The same model with the only kernel that keeps attention weights."""
+        return self.replace(attention_kernel="einsum")
+
+    def check_length(self, length: int) -> None:
+        """Check that a learned table of positions reaches `length`."""
+        if self.positions == "learned" and self.max_positions < length:
+            raise InputError(
+                f"model.max_positions is {self.max_positions}, but learned positions must reach "
+                f"{length} (data.max_length and the longest output)"
+            )
+
+    def depth(self, side: str) -> int:
+        """L of the ``encoder`` or the ``decoder``."""
+        layers = self.encoder_layers if side == "encoder" else self.decoder_layers
+        return layers or self.num_layers
+
+    def heads(self, side: str) -> int:
+        """N of the ``encoder`` or the ``decoder`` (its self- and its cross-attention)."""
+        heads = self.encoder_heads if side == "encoder" else self.decoder_heads
+        return heads or self.num_heads
+
+    def head_widths(self, side: str) -> tuple[int, int]:
+        """d_k and d_v of the ``encoder`` or the ``decoder``."""
+        default = self.d_model // self.heads(side)
+        return self.d_k or default, self.d_v or default

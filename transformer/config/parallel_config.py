@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Config of the device mesh."""
+
+import dataclasses
+from typing import ClassVar, Literal
+
+from transformer.errors import InputError
+from transformer.fields import FieldGroup, nearest
+
+LOGICAL_AXES = ("vocab", "source_vocab", "position", "embed", "heads", "kv", "mlp", "norm")
+"""Names of the axes of parameters (`nn.parameters.declare`)."""
+MESH_AXES = ("data", "model")
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelConfig(FieldGroup):
+    """The device mesh. No field changes a result."""
+
+    group: ClassVar[str] = "parallel"
+
+    data: int = 1
+    """Devices along the mesh axis ``data``, which divides the rows of batches."""
+    model: int = 1
+    """Devices along the mesh axis ``model``, which divides heads, d_ff and vocabulary."""
+    preset: Literal["replicated", "fsdp", "tensor", "fsdp_tensor"] = "replicated"
+    """Sharding of the parameters. replicated: none. fsdp: d_model along ``data``. tensor: heads,
+    d_ff and vocabulary along ``model``. fsdp_tensor: both.
+    """
+    rules: tuple[str, ...] = ()
+    """Rules that replace the preset's, each as LOGICAL=MESH, or LOGICAL= for unsharded; for example
+    ``--config.parallel.rules="('vocab=', 'kv=model')"``. The logical axes are vocab, source_vocab,
+    position, embed (d_model), heads, kv (d_k, d_v), mlp (d_ff) and norm.
+    """
+
+    def validate(self) -> None:
+        """Check sizes, and rules of known and different axes."""
+        self.require_at_least(1, "data", "model")
+        logical = [rule.partition("=")[0] for rule in self.rules]
+        self.require(len(set(logical)) == len(logical), "rules", "rules of different axes")
+        for rule, axis in zip(self.rules, logical, strict=True):
+            self.require("=" in rule, "rules", "LOGICAL=MESH each, or LOGICAL= for unsharded")
+            mesh = rule.partition("=")[2] or MESH_AXES[0]
+            for kind, name, known in (("logical", axis, LOGICAL_AXES), ("mesh", mesh, MESH_AXES)):
+                if name not in known:
+                    raise InputError(
+                        f"parallel.rules has {rule!r}, but there is no {kind} axis {name!r}; did "
+                        f"you mean {nearest(name, known)!r}? ({kind} axes: {', '.join(known)})"
+                    )
