@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Trains and evaluates on the GPU of this machine, in a virtual environment of its own.
+# Train and evaluate on the GPU of this machine, in a separate virtual environment.
 #
 #   scripts/one_gpu.sh experiments/configs/multi30k.py runs/multi30k [FLAGS OF train ...]
 #
-# DETERMINISTIC=1 before it makes two runs equal bit for bit, at the cost of some speed.
-# Run it again to go on where it stopped.
+# With DETERMINISTIC=1 two runs are equal bit for bit, at the cost of some speed.
+# Run it again to continue where it stopped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Trains on a TPU slice: the same command on every host of it, started from your own machine.
+# Train on a TPU slice: run the same command on every host, started from your machine.
 #
 #   gcloud compute tpus tpu-vm create my-slice --zone=europe-west4-b \
 #     --accelerator-type=v5litepod-32 --version=v2-alpha-tpuv5-lite
 #   CHIPS=32 scripts/tpu_slice.sh my-slice europe-west4-b \
 #     experiments/configs/wmt14_ende_big.py gs://my-bucket/runs/big [FLAGS OF train ...]
 #
-# CHIPS is how many devices JAX has there: 32 of v5litepod-32, but 16 of v4-32 or v5p-32, which count
-# two cores for each.
-# The last commit of this repository is what runs. The slice's service account must be allowed to
-# write to the bucket. Run it again to go on where it stopped, after a preemption for example.
+# CHIPS is the number of devices that JAX sees: 32 on v5litepod-32, but 16 on v4-32 or v5p-32, whose
+# names count two cores per chip.
+# The last commit of this repository runs. The service account of the slice needs write access to
+# the bucket. Buckets have no locks: start only one training per WORKDIR. Run the script again to
+# continue where it stopped, for example after a preemption.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -31,7 +32,7 @@ trap 'rm -f "$archive"' EXIT
 git archive --format=tar.gz --output="$archive" HEAD
 gcloud compute tpus tpu-vm scp "$archive" "$name:transformer.tar.gz" --zone="$zone" --worker=all
 
-# uv brings its own Python, as the image's may be older than this project needs.
+# uv installs Python 3.12, since the image may have an older one than this project needs.
 everywhere 'set -e
 mkdir -p transformer && tar -xzf transformer.tar.gz -C transformer && cd transformer
 python3 -m pip install --quiet --user uv

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Trains in two processes on the CPU of this machine, which find each other over localhost: what a
-# cluster does, to try out.
+# Train in two processes on the CPU of this machine, connected over localhost, to try out distributed
+# training without a cluster.
 #
 #   scripts/two_processes.sh experiments/configs/copy.py runs/copy [FLAGS OF train ...]
 #
-# PYTHON and PORT, if set, are the interpreter and the port of process 0. SIGINT and SIGTERM are
-# passed on, so that both processes save before they stop.
+# PYTHON and PORT set the interpreter and the port of process 0. SIGINT and SIGTERM are forwarded, so
+# both processes save before they stop.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +15,7 @@ config=${1:?$usage}
 workdir=${2:?$usage}
 shift 2
 
-# More simulated devices than one in each process would wait for each other for ever.
+# Several simulated devices per process would deadlock.
 export JAX_PLATFORMS=cpu
 unset JAX_NUM_CPU_DEVICES
 
@@ -32,7 +32,7 @@ status=0
 for process in "${processes[@]}"; do
   ended=0
   wait "$process" || ended=$?
-  # A signal ends the waiting, but not the process, which saves first.
+  # A signal interrupts `wait`, but the process saves before it exits.
   while kill -0 "$process" 2> /dev/null; do
     ended=0
     wait "$process" || ended=$?

@@ -290,7 +290,11 @@ class Checkpoints(contextlib.AbstractContextManager):
 
     @contextlib.contextmanager
     def _explained(self, step: int) -> Iterator[None]:
-        """Turn a failed save into one message, and remove what it left."""
+        """Turn a failed save into one message, and remove what it left.
+
+        If several arrays could not be written, TensorStore's threads may also print ``Event loop is
+        closed``.
+        """
         try:
             yield
         # TensorStore's OSError arrives as a ValueError.
