@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the apps as a person does, each in a process of its own, and a tiny training for them."""
+"""Run the apps as users do, each in a separate process, and a tiny training for them."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ CONFIGS = REPOSITORY / "experiments" / "configs"
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-    """What a command left behind."""
+    """Exit status and output of a command."""
 
     status: int
     out: str
@@ -37,12 +37,12 @@ class Finished:
 
 @functools.cache
 def scratch():
-    """A folder of this test session, the user's cache folder to every command; removed at exit."""
+    """The cache directory of every command of this test session; removed at exit."""
     return tempfile.TemporaryDirectory(prefix="apps")
 
 
 def environment():
-    """Of every command: nothing is read from the user's own cache or written to it."""
+    """Environment of every command; the cache of the user is neither read nor written."""
     return os.environ | {
         **variables.QUICK,
         "XDG_CACHE_HOME": scratch().name,
@@ -51,7 +51,7 @@ def environment():
 
 
 def start(module, *arguments, devices=1):
-    """``python -m MODULE ARGUMENTS``, running, with so many simulated devices."""
+    """Start ``python -m MODULE ARGUMENTS`` with a number of simulated devices."""
     return subprocess.Popen(
         [sys.executable, "-m", module, *map(str, arguments)],
         cwd=REPOSITORY,
@@ -63,7 +63,7 @@ def start(module, *arguments, devices=1):
 
 
 def run(module, *arguments, stdin=b""):
-    """The same, to its end, in a process forked from one that has imported the libraries."""
+    """Run a module to its end, in a process forked from one that has imported the libraries."""
     with tempfile.TemporaryDirectory() as folder:
         files = {name: pathlib.Path(folder) / name for name in ("stdin", "stdout", "stderr")}
         files["stdin"].write_bytes(stdin)
@@ -89,7 +89,7 @@ def _server():
 
 
 def serve():
-    """Runs what standard input asks for, each in a fork, and prints the exit statuses."""
+    """Run each request from standard input in a fork, and print its exit status."""
     import sacrebleu  # noqa: F401
     import sentencepiece  # noqa: F401
 
@@ -106,12 +106,12 @@ def serve():
             status = _status_of(module, arguments)
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(status)  # without taking all the libraries down one by one
+            os._exit(status)  # skip the teardown of all libraries
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
 def _status_of(module, arguments):
-    """The exit status of a module that is run as a program."""
+    """Run a module as a program and return its exit status."""
     sys.argv = [module, *arguments]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -141,7 +141,7 @@ STEPS = 100
 
 @pytest.fixture(scope="session")
 def texts(tmp_path_factory):
-    """Lines of letters and the same in capitals: the flags that name the files of three splits."""
+    """Lines of letters and their capitals: the folder, and the flags that name its files."""
     folder = tmp_path_factory.mktemp("texts")
     generator = random.Random(0)
     flags = []
@@ -156,7 +156,7 @@ def texts(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def train(texts):
-    """The command that trains a tiny model on the letters: (workdir, flags) -> arguments."""
+    """The arguments that train a tiny model on the letters: (workdir, flags) -> arguments."""
 
     def arguments(workdir, *flags):
         return (
@@ -183,7 +183,7 @@ def lines_of(path):
 
 
 def parameters(workdir):
-    """Every byte of the parameters at the last step, and the step."""
+    """The last step, and the bytes of its parameters."""
     import jax
     import numpy as np
 

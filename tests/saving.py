@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States that are saved and restored: what the tests of checkpoints share."""
+"""Training states to save and restore, shared by the tests of checkpoints."""
 
 import hashlib
 import shutil
@@ -18,16 +18,16 @@ OPTIMIZER = optax.adam(1e-3)
 
 
 OPTIMIZERS = ("adam", "adafactor", "muon", "schedule_free")
-"""Those whose states have different shapes."""
+"""Optimizers whose states differ in structure."""
 
 
 KEEP_ALL = TrainingConfig(keep_last=9)
 
 
 def state_at(step):
-    """A state of three leaves whose every number depends on the step.
+    """A state in which every number depends on the step.
 
-    The kernel is too large to be held in the nodes of the database, which have checksums.
+    The kernel is too large for TensorStore's database nodes, which have checksums.
     """
     keys = jax.random.split(jax.random.key(step), 7)
     params = {
@@ -43,13 +43,13 @@ def state_at(step):
 
 
 def meta_at(step):
-    """What is saved beside it."""
+    """The meta data saved with the state."""
     return {"seconds": step / 3, "train_loss": None, "validation": {"nll": 1.5, "text": "für"}}
 
 
 @pytest.fixture(scope="module")
 def abstract():
-    """Shapes, dtypes and places of the state."""
+    """Shapes, dtypes and shardings of the state."""
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), state_at(0)
@@ -57,7 +57,7 @@ def abstract():
 
 
 def save(workdir, steps, keep_last=9, nll=None):
-    """Saves the states of these steps; `nll` maps a step to its validation, if it had one."""
+    """Save the states of these steps; `nll` maps validated steps to their score."""
     config = TrainingConfig(keep_last=keep_last)
     with Checkpoints(workdir, config, writing=True) as checkpoints:
         for step in steps:
@@ -66,19 +66,19 @@ def save(workdir, steps, keep_last=9, nll=None):
 
 
 def restored(workdir, abstract):
-    """(state, meta) as a training that starts would have them."""
+    """The state and meta that a training would resume from."""
     with Checkpoints(workdir, KEEP_ALL, writing=True) as checkpoints:
         return checkpoints.restore(abstract)
 
 
 def best_params(workdir, abstract, average=None):
-    """Parameters as an app that reads would have them."""
+    """The parameters that an app would load."""
     with Checkpoints(workdir, KEEP_ALL) as checkpoints:
         return checkpoints.restore_params(abstract.params, average)
 
 
 def bits(tree):
-    """Every leaf's dtype, shape and bytes, random keys included."""
+    """Dtype, shape and bytes of every leaf, including random keys."""
 
     def of(leaf):
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -90,13 +90,13 @@ def bits(tree):
 
 
 def steps_in(workdir):
-    """The steps that have a directory."""
+    """The steps with a directory."""
     paths = (workdir / "checkpoints").iterdir()
     return sorted(int(path.name) for path in paths if path.name.isdigit())
 
 
 def contents(workdir):
-    """The digest of every file, by its path."""
+    """The digest of every file, by relative path."""
     return {
         str(path.relative_to(workdir)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in workdir.rglob("*")
@@ -112,7 +112,7 @@ def three(tmp_path, saved_three):
 
 @pytest.fixture(scope="module")
 def saved_three(tmp_path_factory):
-    """What `three` copies."""
+    """The workdir that `three` copies."""
     workdir = tmp_path_factory.mktemp("three")
     save(workdir, (10, 20, 30), nll={10: 1.0, 20: 3.0, 30: 2.0})
     return workdir

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line from end to end: train, stop, go on, evaluate, translate, score."""
+"""The command line end to end: train, stop, resume, evaluate, translate, score."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ from apps import (
 
 @pytest.fixture(scope="session")
 def trained(train, tmp_path_factory):
-    """A finished workdir of that command, and what the command said."""
+    """A finished workdir, and the output of its training."""
     workdir = tmp_path_factory.mktemp("letters") / "run"
     finished = run("experiments.train", *train(workdir))
     assert finished.status == 0, finished.err
@@ -33,13 +33,13 @@ def trained(train, tmp_path_factory):
 
 @pytest.fixture
 def workdir(trained, tmp_path):
-    """A copy of it to change."""
+    """A copy of the trained workdir that a test may change."""
     return shutil.copytree(trained[0], tmp_path / "copy")
 
 
 @pytest.fixture(scope="session")
 def copied(tmp_path_factory):
-    """The workdir and the words of `python -m experiments.train` with the config `copy.py`."""
+    """Workdir, arguments and output of `python -m experiments.train` with the config `copy.py`."""
     workdir = tmp_path_factory.mktemp("symbols") / "run"
     arguments = (
         "--config=experiments/configs/copy.py",
@@ -74,7 +74,7 @@ def test_the_last_line_of_training_is_one_json_object_with_the_result(copied):
     assert result["parameters"] == 480 + 3 * 1024 + 2 * (1024 + 32 + 16) + 5 * 32
 
 
-def test_the_result_is_kept_as_it_was_printed(copied):
+def test_result_json_is_the_printed_result(copied):
     workdir, _, finished = copied
     assert json.loads((workdir / "result.json").read_text()) == finished.result
 
@@ -125,7 +125,7 @@ def test_tensorboard_reads_the_same_numbers(copied):
                 assert found[line["step"], f"{line['split']}/{name}"] == expected
 
 
-def test_progress_goes_to_standard_error_a_line_for_each_report(copied):
+def test_every_report_is_one_line_on_standard_error(copied):
     _, _, finished = copied
     reports = [line for line in finished.err.splitlines() if line.startswith("step 3/12")]
     assert len(reports) == 1
@@ -135,7 +135,7 @@ def test_progress_goes_to_standard_error_a_line_for_each_report(copied):
     assert "warning" not in finished.err.lower()
 
 
-def test_a_finished_run_says_so_and_prints_the_same_last_line(copied):
+def test_a_finished_run_is_reported_and_prints_the_same_last_line(copied):
     workdir, arguments, finished = copied
     before = (workdir / "metrics.jsonl").read_bytes()
     again = run("experiments.train", *arguments)
@@ -145,7 +145,7 @@ def test_a_finished_run_says_so_and_prints_the_same_last_line(copied):
     assert (workdir / "metrics.jsonl").read_bytes() == before
 
 
-def test_more_steps_go_on_and_say_so(trained, train, workdir):
+def test_a_larger_number_of_steps_continues_the_training(trained, train, workdir):
     more = run("experiments.train", *train(workdir, f"--config.training.steps={STEPS + 4}"))
     assert more.status == 0, more.err
     assert f"from {STEPS} to {STEPS + 4} steps" in more.err
@@ -194,7 +194,7 @@ def test_a_second_training_in_the_same_workdir_is_refused(train, workdir):
 
 
 def stop(arguments, number, at):
-    """Trains until a line begins with `at`, sends the signal, and waits for the end."""
+    """Train until a line starts with `at`, send the signal, and wait for the end."""
     process = start("experiments.train", *arguments)
     said = []
     for line in process.stderr:
@@ -206,7 +206,9 @@ def stop(arguments, number, at):
     return Finished(process.returncode, out, "".join(said) + err)
 
 
-def test_a_training_stopped_in_three_ways_goes_on_to_the_very_same_end(trained, train, tmp_path):
+def test_a_training_stopped_three_times_ends_bit_for_bit_like_a_straight_one(
+    trained, train, tmp_path
+):
     arguments = train(tmp_path)
     reached = 0
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -246,7 +248,7 @@ EVALUATED = {
 
 @pytest.fixture(scope="session")
 def evaluated(trained):
-    """What evaluate says of the test split."""
+    """The evaluation of the test split."""
     finished = run("experiments.evaluate", f"--workdir={trained[0]}")
     assert finished.status == 0, finished.err
     return finished
@@ -263,7 +265,7 @@ def test_evaluation_prints_one_json_object_and_keeps_it(trained, evaluated):
     assert json.loads((trained[0] / "evaluations" / "test.json").read_text()) == scores
 
 
-def test_an_embedded_corpus_is_evaluated_by_the_name_of_its_split(copied):
+def test_an_embedded_corpus_is_evaluated_by_split_name(copied):
     workdir, _, finished = copied
     evaluated = run("experiments.evaluate", f"--workdir={workdir}", "--split=validation")
     assert evaluated.status == 0, evaluated.err
@@ -277,7 +279,7 @@ def test_an_embedded_corpus_is_evaluated_by_the_name_of_its_split(copied):
     assert "train, validation, test" in refused.err
 
 
-def test_files_are_evaluated_as_the_split_that_they_are(trained, texts, evaluated):
+def test_files_of_a_split_score_like_the_split(trained, texts, evaluated):
     finished = run(
         "experiments.evaluate",
         f"--workdir={trained[0]}",
@@ -289,7 +291,7 @@ def test_files_are_evaluated_as_the_split_that_they_are(trained, texts, evaluate
     assert json.loads(kept.read_text()) == finished.result
 
 
-def test_averaged_weights_are_evaluated_and_kept_by_their_own_name(trained, evaluated):
+def test_the_evaluation_of_averaged_weights_has_a_separate_file(trained, evaluated):
     finished = run("experiments.evaluate", f"--workdir={trained[0]}", "--average=2")
     assert finished.result.keys() >= EVALUATED
     assert finished.result["nll"] != evaluated.result["nll"]
@@ -297,7 +299,7 @@ def test_averaged_weights_are_evaluated_and_kept_by_their_own_name(trained, eval
     assert json.loads(kept.read_text()) == finished.result
 
 
-def test_the_scores_of_the_lines_add_up_to_the_evaluation(trained, texts, evaluated):
+def test_line_scores_sum_to_the_nll_of_the_evaluation(trained, texts, evaluated):
     finished = run(
         "experiments.score",
         f"--workdir={trained[0]}",
@@ -320,7 +322,7 @@ INPUT = "a b c\n\nh g f e d c b\nb\n   \na\n"
 
 @pytest.fixture(scope="session")
 def translated(trained):
-    """The translations of the input above, by the command as a person would give it."""
+    """The translations of the input above by the command that a user would run."""
     process = subprocess.run(
         [sys.executable, "-m", "experiments.translate", f"--workdir={trained[0]}"],
         cwd=REPOSITORY,
@@ -335,18 +337,18 @@ def translated(trained):
     return process.stdout.decode()
 
 
-def test_there_is_one_line_out_for_each_line_in_and_empty_lines_stay_empty(trained, translated):
+def test_every_input_line_has_one_output_line_and_empty_lines_stay_empty(trained, translated):
     lines = translated.split("\n")
     assert len(lines) == 7
     assert not (lines[1] or lines[4] or lines[6])
     assert any(lines)
-    for place in (1, 2, 3):
-        line = (INPUT.splitlines()[place] + "\n").encode()
+    for index in (1, 2, 3):
+        line = (INPUT.splitlines()[index] + "\n").encode()
         alone = run("experiments.translate", f"--workdir={trained[0]}", stdin=line)
-        assert alone.out == lines[place] + "\n", "the order is that of the input"
+        assert alone.out == lines[index] + "\n", "the order is that of the input"
 
 
-def test_files_are_translated_as_standard_input_is(trained, translated, tmp_path):
+def test_files_are_translated_like_standard_input(trained, translated, tmp_path):
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_text(INPUT, encoding="utf-8")
     finished = run(
@@ -359,12 +361,12 @@ def test_files_are_translated_as_standard_input_is(trained, translated, tmp_path
     assert target.read_text(encoding="utf-8") == translated
 
 
-def test_nothing_in_is_nothing_out(trained):
+def test_empty_input_gives_empty_output(trained):
     finished = run("experiments.translate", f"--workdir={trained[0]}")
     assert (finished.status, finished.out, finished.err) == (0, "", "")
 
 
-def test_the_best_translations_are_index_score_and_text(trained, translated):
+def test_an_nbest_list_has_index_score_and_text(trained, translated):
     finished = run(
         "experiments.translate", f"--workdir={trained[0]}", "--nbest=2", stdin=INPUT.encode()
     )
@@ -376,7 +378,7 @@ def test_the_best_translations_are_index_score_and_text(trained, translated):
         assert float(better) >= float(worse)
 
 
-def test_scores_stand_before_the_translations(trained, translated):
+def test_scores_precede_the_translations(trained, translated):
     arguments = ("experiments.translate", f"--workdir={trained[0]}")
     scored = run(*arguments, "--scores", stdin=INPUT.encode())
     nbest = run(*arguments, "--nbest=1", stdin=INPUT.encode())
@@ -387,7 +389,7 @@ def test_scores_stand_before_the_translations(trained, translated):
     ]
 
 
-def test_fields_of_decoding_may_be_changed(trained, translated):
+def test_decode_fields_are_overridden(trained, translated):
     arguments = ("experiments.translate", f"--workdir={trained[0]}", "--nbest=3")
     refused = run(*arguments, stdin=INPUT.encode())
     assert (refused.status, refused.out) == (1, "")
@@ -395,10 +397,10 @@ def test_fields_of_decoding_may_be_changed(trained, translated):
     assert allowed.status == 0, allowed.err
     assert len(allowed.out.splitlines()) == 18
     short = run(*arguments[:2], "--config.decode.max_length=1", stdin=INPUT.encode())
-    assert short.out == "\n" * 6, "the end token alone fits"
+    assert short.out == "\n" * 6, "only EOS fits"
 
 
-def test_too_long_a_line_is_told_by_its_number_and_translated(trained):
+def test_a_line_that_is_too_long_is_reported_by_number_and_translated(trained):
     long = " ".join("abcdefgh")
     finished = run(
         "experiments.translate", f"--workdir={trained[0]}", stdin=f"a\n{long}\nb\n".encode()
@@ -425,7 +427,7 @@ def _hidden(path):
         path.with_name("hidden").rename(path)
 
 
-def test_reading_apps_leave_the_model_as_it_is(trained, workdir):
+def test_apps_that_read_a_workdir_do_not_change_the_model(trained, workdir):
     def contents():
         paths = (p for p in workdir.rglob("*") if p.is_file() and "evaluations" not in p.parts)
         return {path: path.read_bytes() for path in paths}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever is wrong with what a person gives: status 1, one message that helps, nothing changed."""
+"""Invalid input results in exit status 1, one helpful message, and no changed file."""
 
 import hashlib
 import json
@@ -63,8 +63,8 @@ SPLITS = ("train", "validation")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A folder with the files above and a workdir `run` with two checkpoints, without training."""
+def given(tmp_path_factory):
+    """A folder with the files above and an untrained workdir `run` with two checkpoints."""
     folder = tmp_path_factory.mktemp("given")
     for name, data in FILES.items():
         (folder / name).write_bytes(data)
@@ -85,13 +85,13 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture
-def here(place, tmp_path):
-    """A copy of that folder to break things in."""
-    return shutil.copytree(place, tmp_path / "here")
+def given_copy(given, tmp_path):
+    """A copy of that folder that a test may damage."""
+    return shutil.copytree(given, tmp_path / "given_copy")
 
 
 def training(folder, **changes):
-    """The flags that make the config of `folder/run`, but for some fields."""
+    """The flags of the config of `folder/run`, with changes."""
     fields = {name: value for name, value in flat(config_of(folder)).items() if value is not None}
     fields |= {name.replace("__", "."): value for name, value in changes.items()}
     return [
@@ -101,7 +101,7 @@ def training(folder, **changes):
 
 
 def contents(folder):
-    """The digest of every file below, by its path."""
+    """The digest of every file, by relative path."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in folder.rglob("*")
@@ -110,18 +110,18 @@ def contents(folder):
 
 
 def break_checkpoints(folder):
-    """Damages both."""
+    """Damage both checkpoints."""
     for step in ("1", "2"):
         (folder / "run" / "checkpoints" / step / "meta" / "metadata").write_bytes(b"{")
 
 
 def breaking(name, data):
-    """Overwrites a file of the workdir."""
+    """Overwrite a file of the workdir."""
     return lambda folder: (folder / "run" / name).write_bytes(data)
 
 
 def edit_config(group, **changes):
-    """Changes fields of the workdir's config."""
+    """Change fields of the config of the workdir."""
 
     def edit(folder):
         path = folder / "run" / "config.json"
@@ -133,17 +133,17 @@ def edit_config(group, **changes):
 
 
 def new(**changes):
-    """Training in a new workdir, with other values of some fields; `{here}` is the folder."""
+    """Train in a new workdir with changed fields; `{here}` is the folder."""
     return "train", ["--workdir={here}/new"], changes
 
 
 def old(**changes):
-    """Training in the workdir that is there."""
+    """Train in the existing workdir."""
     return "train", ["--workdir={here}/run"], changes
 
 
 def app(name, *arguments, workdir="{here}/run"):
-    """Another app on the workdir that is there."""
+    """Run another app on the existing workdir."""
     return name, [f"--workdir={workdir}", *arguments], None
 
 
@@ -270,7 +270,7 @@ CASES = {
         ["no intact checkpoint left", "step 1", "step 2", "meta/metadata"],
         break_checkpoints,
     ),
-    "no intact checkpoint left to go on from": (
+    "no intact checkpoint left to continue from": (
         old(training__steps=3),
         ["no intact checkpoint left", "step 1", "step 2", "meta/metadata"],
         break_checkpoints,
@@ -316,18 +316,18 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_one_message_says_what_is_wrong_and_nothing_is_changed(place, here, name):
+def test_one_message_names_the_problem_and_no_file_changes(given, given_copy, name):
     (program, arguments, changes), words, *breakage = CASES[name]
     for make in breakage:
-        make(here)
-    arguments = [argument.replace("{here}", str(here)) for argument in arguments]
+        make(given_copy)
+    arguments = [argument.replace("{here}", str(given_copy)) for argument in arguments]
     if changes is not None:
         changes = {
-            field: value.replace("{here}", str(here)) if isinstance(value, str) else value
+            field: value.replace("{here}", str(given_copy)) if isinstance(value, str) else value
             for field, value in changes.items()
         }
-        arguments += training(place, **changes)
-    before = contents(here)
+        arguments += training(given, **changes)
+    before = contents(given_copy)
     finished = run(f"experiments.{program}", *arguments, stdin=b"a b\n\xff\n")
 
     assert finished.status == 1, finished
@@ -337,8 +337,8 @@ def test_one_message_says_what_is_wrong_and_nothing_is_changed(place, here, name
     message = finished.err[finished.err.index("error: ") :]
     assert len(message.splitlines()) <= 4, message
     for word in words:
-        assert word.replace("{here}", str(here)) in message
-    after = contents(here)
+        assert word.replace("{here}", str(given_copy)) in message
+    after = contents(given_copy)
     assert {path: after.get(path) for path in before} == before
 
 
@@ -359,10 +359,10 @@ def test_one_message_says_what_is_wrong_and_nothing_is_changed(place, here, name
         ),
     ],
 )
-def test_the_corrected_command_works_in_the_same_workdir(place, tmp_path, wrong):
+def test_the_corrected_command_works_in_the_same_workdir(given, tmp_path, wrong):
     workdir = f"--workdir={tmp_path / 'new'}"
-    refused = run("experiments.train", workdir, *training(place, **wrong))
+    refused = run("experiments.train", workdir, *training(given, **wrong))
     assert refused.status == 1, "this one is wrong"
-    corrected = run("experiments.train", workdir, *training(place))
+    corrected = run("experiments.train", workdir, *training(given))
     assert corrected.status == 0, corrected.err
     assert corrected.result["step"] == 2

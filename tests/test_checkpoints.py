@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is saved comes back bit for bit; which are kept, which is the best, and averages."""
+"""Saving and restoring bit for bit, retention, the best checkpoint, and averages."""
 
 import dataclasses
 
@@ -28,7 +28,7 @@ from transformer.training import optimizers
 from transformer.training.step import TrainState
 
 
-def test_a_state_comes_back_bit_for_bit_with_its_meta(tmp_path, abstract):
+def test_a_state_and_its_meta_are_restored_bit_for_bit(tmp_path, abstract):
     save(tmp_path, [7])
     state, meta = restored(tmp_path, abstract)
     assert bits(state) == bits(state_at(7))
@@ -37,7 +37,7 @@ def test_a_state_comes_back_bit_for_bit_with_its_meta(tmp_path, abstract):
 
 
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
-def test_every_field_of_the_state_comes_back(tmp_path, name):
+def test_every_field_of_the_state_is_restored(tmp_path, name):
     config = OptimizerConfig(name=name, schedule="constant")
     optimizer = optimizers.build(config, d_model=4, steps=10)
     params = {"kernel": jnp.arange(24.0).reshape(4, 6), "scale": jnp.ones(6)}
@@ -60,17 +60,17 @@ def test_every_field_of_the_state_comes_back(tmp_path, name):
     assert bits(found) == bits(state)
 
 
-def test_the_newest_is_restored_though_another_is_the_best(three, abstract):
+def test_the_newest_state_is_restored_even_if_another_is_the_best(three, abstract):
     state, meta = restored(three, abstract)
     assert bits(state) == bits(state_at(30))
     assert meta == meta_at(30)
 
 
-def test_nothing_saved_is_nothing_restored(tmp_path, abstract):
+def test_an_empty_workdir_restores_none(tmp_path, abstract):
     assert restored(tmp_path, abstract) is None
 
 
-def test_the_parameters_are_those_of_the_best_validation(three, abstract):
+def test_the_parameters_of_the_best_validation_are_loaded(three, abstract):
     assert bits(best_params(three, abstract)) == bits(state_at(10).params)
 
 
@@ -88,7 +88,7 @@ def test_the_last_and_the_best_are_kept_and_the_rest_deleted(tmp_path, abstract)
     assert bits(best_params(tmp_path, abstract)) == bits(state_at(2).params)
 
 
-def test_a_better_one_takes_the_place_of_the_best(tmp_path):
+def test_a_better_checkpoint_replaces_the_best(tmp_path):
     save(tmp_path, [1, 2, 3, 4], keep_last=1, nll={1: 2.0, 2: 1.0, 3: 3.0, 4: 3.0})
     assert steps_in(tmp_path) == [2, 4]
     save(tmp_path, [5, 6], keep_last=1, nll={5: 0.5, 6: 3.0})
@@ -102,13 +102,13 @@ def test_the_best_is_still_known_after_a_restart(tmp_path, abstract):
     assert bits(best_params(tmp_path, abstract)) == bits(state_at(1).params)
 
 
-def test_one_without_validation_is_not_the_best(tmp_path, abstract):
+def test_a_checkpoint_without_validation_is_not_the_best(tmp_path, abstract):
     save(tmp_path, [1, 2, 3], keep_last=1, nll={1: 9.0})
     assert steps_in(tmp_path) == [1, 3]
     assert bits(best_params(tmp_path, abstract)) == bits(state_at(1).params)
 
 
-def test_a_step_that_is_saved_already_stays_as_it_is(three):
+def test_a_saved_step_is_not_saved_again(three):
     before = contents(three)
     save(three, [30])
     assert contents(three) == before
@@ -131,7 +131,7 @@ def test_the_last_checkpoints_are_averaged(three, abstract, count):
 
 
 @pytest.mark.parametrize("count", [0, -1, 4])
-def test_averaging_other_than_what_is_there_names_both_numbers(three, abstract, count):
+def test_averaging_an_impossible_number_names_both_numbers(three, abstract, count):
     with pytest.raises(InputError) as raised:
         best_params(three, abstract, average=count)
     message = str(raised.value)
@@ -141,17 +141,17 @@ def test_averaging_other_than_what_is_there_names_both_numbers(three, abstract, 
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf")])
-def test_a_score_that_is_no_number_is_not_the_best(tmp_path, score):
+def test_a_score_that_is_not_finite_is_not_the_best(tmp_path, score):
     save(tmp_path, [1, 2, 3], nll={1: 5.0, 2: -score, 3: score})
     with Checkpoints(tmp_path, KEEP_ALL) as checkpoints:
         assert checkpoints.best() == 1
 
 
-def test_the_directory_may_be_named_by_text(three, abstract):
+def test_the_workdir_may_be_a_string(three, abstract):
     assert bits(best_params(str(three), abstract)) == bits(state_at(10).params)
 
 
-def test_another_shape_is_an_input_error(three, abstract):
+def test_parameters_of_another_shape_are_refused(three, abstract):
     wider = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((*leaf.shape, 2), leaf.dtype, sharding=leaf.sharding),
         abstract.params,
@@ -160,7 +160,7 @@ def test_another_shape_is_an_input_error(three, abstract):
         checkpoints.restore_params(wider)
 
 
-def test_a_workdir_without_checkpoints_is_an_input_error_for_a_reader(tmp_path, abstract):
+def test_a_workdir_without_checkpoints_is_refused(tmp_path, abstract):
     with pytest.raises(InputError, match="has no checkpoints; train first") as raised:
         best_params(tmp_path, abstract)
     assert str(tmp_path) in str(raised.value)
@@ -173,11 +173,11 @@ def test_a_workdir_without_checkpoints_is_an_input_error_for_a_reader(tmp_path, 
 
 
 def averaged(state):
-    """The same state with an average that is not its parameters."""
+    """The same state with an average that differs from its parameters."""
     return state.replace(average=jax.tree.map(lambda leaf: leaf + 0.5, state.params))
 
 
-def test_a_running_average_is_what_is_used_and_both_come_back(tmp_path, abstract):
+def test_the_running_average_is_loaded_and_both_are_restored(tmp_path, abstract):
     state = averaged(state_at(10))
     with Checkpoints(tmp_path, KEEP_ALL, writing=True) as checkpoints:
         checkpoints.save(state, meta_at(10))
@@ -187,7 +187,7 @@ def test_a_running_average_is_what_is_used_and_both_come_back(tmp_path, abstract
 
 
 def three_by_bleu(tmp_path, config):
-    """Checkpoints of steps 10 to 70, of which 30 has the best BLEU and 50 the best NLL."""
+    """Save steps 10 to 70; step 30 has the best BLEU and 50 the best NLL."""
     with Checkpoints(tmp_path, config, writing=True) as checkpoints:
         for step in range(10, 80, 10):
             metrics = {"nll": abs(step - 50.0), "bleu": -abs(step - 30.0)}
@@ -195,7 +195,7 @@ def three_by_bleu(tmp_path, config):
 
 
 @pytest.mark.parametrize(("best_by", "best"), [("nll", 50), ("bleu", 30)])
-def test_the_best_is_the_best_by_the_score_that_the_config_names(tmp_path, best_by, best):
+def test_the_config_names_the_score_that_ranks_checkpoints(tmp_path, best_by, best):
     config = TrainingConfig(keep_last=1, best_by=best_by)
     three_by_bleu(tmp_path, config)
     with Checkpoints(tmp_path, config) as checkpoints:

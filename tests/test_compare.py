@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 from apps import run
-from test_bad_input import WORDS, place  # noqa: F401 - a fixture
+from test_bad_input import WORDS, given  # noqa: F401 - a fixture
 from test_html import Reader
 
 from experiments.reports import comparison_report
@@ -165,12 +165,12 @@ def test_two_files_are_compared_and_the_last_line_is_json(files, comparison):
     Reader((files / "page.html").read_text(encoding="utf-8"))
 
 
-def test_two_workdirs_are_compared_each_with_its_config(place, tmp_path):  # noqa: F811
-    first, second = place / "run", shutil.copytree(place / "run", tmp_path / "second")
+def test_two_workdirs_are_compared_each_with_its_config(given, tmp_path):  # noqa: F811
+    first, second = given / "run", shutil.copytree(given / "run", tmp_path / "second")
     config = json.loads((second / "config.json").read_text())
     config["decode"]["max_length"] = 1
     (second / "config.json").write_text(json.dumps(config))
-    words = f"--source={place / 'words'}", f"--target={place / 'words'}"
+    words = f"--source={given / 'words'}", f"--target={given / 'words'}"
     finished = run("experiments.compare", f"--workdirs={first},{second}", *words)
     assert finished.status == 0, finished.err
     result = finished.result
@@ -222,8 +222,8 @@ def test_invalid_input_is_rejected_with_the_reason(files, name):
         assert word.format(here=files) in finished.err
 
 
-def test_workdirs_with_different_test_sets_are_rejected_with_the_difference(place, tmp_path):  # noqa: F811
-    first, second = place / "run", shutil.copytree(place / "run", tmp_path / "second")
+def test_workdirs_with_different_test_sets_are_rejected_with_the_difference(given, tmp_path):  # noqa: F811
+    first, second = given / "run", shutil.copytree(given / "run", tmp_path / "second")
     config = json.loads((second / "config.json").read_text())
     for lines, words in (
         (WORDS[:-1], [f"has {len(WORDS)} pairs", f"has {len(WORDS) - 1}"]),

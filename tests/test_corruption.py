@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever happens to the files of checkpoints, no wrong state comes of it without a word.
+"""No damage to the files of checkpoints results in a wrong state without a warning.
 
-Every test does one random damage to a directory of three checkpoints. Then either what was saved
-last (for a reader: what is the best) comes back bit for bit, or it is named in a warning and
-another one comes back bit for bit.
+Every test damages a directory of three checkpoints at random. Then either the newest state (for
+apps: the best parameters) is restored bit for bit, or a warning names it and another one is
+restored bit for bit.
 """
 
 import logging
@@ -30,7 +30,7 @@ BEST, NEWEST = 10, 30
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A workdir with three validated checkpoints, of which the oldest is the best."""
+    """A workdir with three validated checkpoints; the oldest is the best."""
     workdir = tmp_path_factory.mktemp("saved")
     save(workdir, STEPS, nll={10: 1.0, 20: 3.0, 30: 2.0})
     return workdir
@@ -38,12 +38,12 @@ def saved(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def as_saved():
-    """Every state's bits, by its step."""
+    """The bits of every saved state, by step."""
     return {step: bits(state_at(step)) for step in STEPS}
 
 
 def flip_a_bit(file, generator, others):
-    """A cosmic ray."""
+    """Flip one bit."""
     data = bytearray(file.read_bytes())
     if not data:
         return False
@@ -53,7 +53,7 @@ def flip_a_bit(file, generator, others):
 
 
 def change_a_byte(file, generator, others):
-    """Another value in one place."""
+    """Change one byte."""
     data = bytearray(file.read_bytes())
     if not data:
         return False
@@ -63,7 +63,7 @@ def change_a_byte(file, generator, others):
 
 
 def cut_short(file, generator, others):
-    """The first part of it alone."""
+    """Truncate the file."""
     data = file.read_bytes()
     if not data:
         return False
@@ -72,33 +72,33 @@ def cut_short(file, generator, others):
 
 
 def empty(file, generator, others):
-    """Nothing of it."""
+    """Empty the file."""
     changes = file.stat().st_size > 0
     file.write_bytes(b"")
     return changes
 
 
 def append(file, generator, others):
-    """Bytes at its end."""
+    """Append bytes to the file."""
     file.write_bytes(file.read_bytes() + generator.randbytes(generator.randrange(1, 100)))
     return True
 
 
 def remove(file, generator, others):
-    """The file is gone."""
+    """Remove the file."""
     file.unlink()
     return True
 
 
 def remove_the_folder(file, generator, others):
-    """One of the folders that the file is in is gone."""
+    """Remove one of the folders that contain the file."""
     folders = [path for path in file.parents if "checkpoints" in path.parent.parts]
     shutil.rmtree(generator.choice(folders))
     return True
 
 
 def swap(file, generator, others):
-    """Two files have each other's content."""
+    """Swap the content of two files."""
     other = generator.choice(others)
     contents = file.read_bytes(), other.read_bytes()
     file.write_bytes(contents[1])
@@ -123,7 +123,7 @@ CASES = [
 
 
 def damage(workdir, number):
-    """Does the damage of this number to some file that it changes; to arrays every other time."""
+    """Apply the damage of this number to a file that it changes, half of the time to arrays."""
     generator = random.Random(number)
     files = sorted(path for path in (workdir / "checkpoints").rglob("*") if path.is_file())
     arrays = [path for path in files if path.parent.name == "d"]
@@ -135,7 +135,7 @@ def damage(workdir, number):
 
 
 @pytest.mark.parametrize("number", CASES)
-def test_a_damage_is_named_or_does_no_harm(number, saved, as_saved, abstract, tmp_path, caplog):
+def test_damage_is_reported_or_harmless(number, saved, as_saved, abstract, tmp_path, caplog):
     workdir = shutil.copytree(saved, tmp_path / "run")
     damage(workdir, number)
     with caplog.at_level(logging.WARNING):
@@ -154,4 +154,4 @@ def test_a_damage_is_named_or_does_no_harm(number, saved, as_saved, abstract, tm
     assert meta == meta_at(used)
     assert used == NEWEST or f"step {NEWEST}" in caplog.text
     state, _ = restored(workdir, abstract)
-    assert bits(state) == bits(state_at(40)), "the training goes on"
+    assert bits(state) == bits(state_at(40)), "the training continues"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint that is damaged is named, set aside and never used."""
+"""A damaged checkpoint is reported, set aside and never used."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ from transformer.errors import InputError
 
 
 def flip(workdir, step):
-    """Flips one bit in the middle of the largest file of a checkpoint's numbers."""
+    """Flip one bit in the middle of the largest array file of a checkpoint."""
     files = (workdir / "checkpoints" / str(step) / "params").rglob("d/*")
     largest = max((path for path in files if path.is_file()), key=lambda path: path.stat().st_size)
     data = bytearray(largest.read_bytes())
@@ -33,7 +33,7 @@ def flip(workdir, step):
 
 
 def truncate(workdir, step):
-    """Cuts a file of the optimizer's moments in half."""
+    """Truncate a file of the optimizer state to half its size."""
     folder = workdir / "checkpoints" / str(step) / "progress"
     path = max((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -41,13 +41,13 @@ def truncate(workdir, step):
 
 
 def lose(workdir, step):
-    """Removes the meta file."""
+    """Remove the meta file."""
     (workdir / "checkpoints" / str(step) / "meta" / "metadata").unlink()
     return "file meta/metadata is missing"
 
 
 def digests(text):
-    """Overwrites the file of digests."""
+    """Overwrite the record of digests."""
 
     def damage(workdir, step):
         path = workdir / "checkpoints" / "digests" / f"{step}.json"
@@ -72,7 +72,7 @@ damaged = pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys()
 
 
 @damaged
-def test_a_damaged_newest_is_named_set_aside_and_the_one_before_used(
+def test_a_damaged_newest_is_reported_set_aside_and_the_previous_one_used(
     three, abstract, damage, caplog
 ):
     problem = damage(three, 30)
@@ -88,7 +88,7 @@ def test_a_damaged_newest_is_named_set_aside_and_the_one_before_used(
     assert (three / "checkpoints" / "damaged-30").is_dir()
 
 
-def test_the_step_of_a_damaged_checkpoint_can_be_saved_and_restored_again(three, abstract):
+def test_the_step_of_a_damaged_checkpoint_can_be_saved_again(three, abstract):
     flip(three, 30)
     with Checkpoints(three, KEEP_ALL, writing=True) as checkpoints:
         checkpoints.restore(abstract)
@@ -117,13 +117,13 @@ def test_several_damaged_ones_are_all_set_aside(three, abstract):
     assert steps_in(three) == [10]
 
 
-def test_a_file_too_many_is_a_damage(three, abstract):
+def test_an_extra_file_is_damage(three, abstract):
     (three / "checkpoints" / "30" / "params" / "stray").write_text("?")
     state, _ = restored(three, abstract)
     assert bits(state) == bits(state_at(20))
 
 
-def test_without_digests_what_can_be_read_is_used_with_a_warning(three, abstract, caplog):
+def test_without_digests_a_readable_checkpoint_is_used_with_a_warning(three, abstract, caplog):
     shutil.rmtree(three / "checkpoints" / "digests")
     assert bits(best_params(three, abstract)) == bits(state_at(10).params)
     assert "step 10: used although it cannot be verified" in caplog.text
@@ -134,7 +134,7 @@ def test_without_digests_what_can_be_read_is_used_with_a_warning(three, abstract
     assert bits(averaged) == bits(state_at(30).params)
 
 
-def test_damaged_digests_alone_make_no_run_unusable(tmp_path, abstract, caplog):
+def test_damaged_digests_alone_do_not_make_a_run_unusable(tmp_path, abstract, caplog):
     save(tmp_path, [10])
     (tmp_path / "checkpoints" / "digests" / "10.json").write_text("{")
     state, _ = restored(tmp_path, abstract)
@@ -143,14 +143,14 @@ def test_damaged_digests_alone_make_no_run_unusable(tmp_path, abstract, caplog):
     assert "step 10: used although it cannot be verified" in caplog.text
 
 
-def test_what_is_known_to_be_damaged_is_not_used_even_if_it_is_all_there_is(tmp_path, abstract):
+def test_a_damaged_checkpoint_is_not_used_even_if_it_is_the_only_one(tmp_path, abstract):
     save(tmp_path, [10])
     flip(tmp_path, 10)
     with pytest.raises(InputError, match="step 10: file .* does not match its digest"):
         restored(tmp_path, abstract)
 
 
-def test_digests_that_changed_places_are_both_noticed(three, abstract, caplog):
+def test_swapped_digests_are_both_detected(three, abstract, caplog):
     folder = three / "checkpoints" / "digests"
     for old, new in (("20.json", "x"), ("30.json", "20.json"), ("x", "30.json")):
         (folder / old).rename(folder / new)
@@ -161,18 +161,18 @@ def test_digests_that_changed_places_are_both_noticed(three, abstract, caplog):
 
 
 def worse_metrics(three):
-    """The best checkpoint's score is no longer the best."""
+    """Make the score of the best checkpoint worse."""
     path = three / "checkpoints" / "10" / "metrics" / "metrics"
     path.write_text(path.read_text().replace("1.0", "9.0"))
 
 
 def no_metrics(three):
-    """The best checkpoint's score is gone."""
+    """Remove the score of the best checkpoint."""
     shutil.rmtree(three / "checkpoints" / "10" / "metrics")
 
 
 @pytest.mark.parametrize("harm", [worse_metrics, no_metrics])
-def test_the_best_never_changes_without_a_word(three, abstract, caplog, harm):
+def test_the_best_never_changes_without_a_warning(three, abstract, caplog, harm):
     harm(three)
     with Checkpoints(three, KEEP_ALL) as checkpoints:
         assert checkpoints.best() == 30
@@ -181,14 +181,14 @@ def test_the_best_never_changes_without_a_word(three, abstract, caplog, harm):
     assert bits(best_params(three, abstract)) == bits(state_at(30).params)
 
 
-def test_damaged_metrics_do_not_make_a_worse_one_the_best(three):
+def test_damaged_metrics_do_not_make_another_checkpoint_the_best(three):
     path = three / "checkpoints" / "30" / "metrics" / "metrics"
     path.write_text(path.read_text().replace("2.0", "0.0"))
     with Checkpoints(three, KEEP_ALL) as checkpoints:
         assert checkpoints.best() == 10
 
 
-def test_a_damaged_one_is_set_aside_where_another_would_be_deleted(three):
+def test_retention_sets_a_damaged_checkpoint_aside_instead_of_deleting_it(three):
     worse_metrics(three)
     save(three, [40], keep_last=1, nll={40: 0.5})
     assert steps_in(three) == [40]
@@ -197,7 +197,7 @@ def test_a_damaged_one_is_set_aside_where_another_would_be_deleted(three):
     assert kept == ["40.json"]
 
 
-def test_a_removed_checkpoint_is_missed(three, abstract, caplog):
+def test_a_removed_checkpoint_is_reported(three, abstract, caplog):
     shutil.rmtree(three / "checkpoints" / "30")
     state, _ = restored(three, abstract)
     assert bits(state) == bits(state_at(20))
@@ -206,7 +206,7 @@ def test_a_removed_checkpoint_is_missed(three, abstract, caplog):
 
 # TensorStore's threads report reads that fail after the first one to a closed event loop.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_without_digests_what_cannot_be_read_is_not_used(three, abstract, caplog):
+def test_without_digests_an_unreadable_checkpoint_is_not_used(three, abstract, caplog):
     shutil.rmtree(three / "checkpoints" / "digests")
     for path in (three / "checkpoints" / "30" / "params").rglob("*"):
         if path.is_file():
@@ -217,19 +217,19 @@ def test_without_digests_what_cannot_be_read_is_not_used(three, abstract, caplog
 
 
 @damaged
-def test_a_reader_passes_over_a_damaged_best_one(three, abstract, damage, caplog):
+def test_a_damaged_best_checkpoint_is_skipped(three, abstract, damage, caplog):
     problem = damage(three, 10)
     assert bits(best_params(three, abstract)) == bits(state_at(30).params)
     assert "step 10" in caplog.text
     assert problem in caplog.text
 
 
-def test_damaged_progress_keeps_its_parameters_from_being_used(three, abstract):
+def test_parameters_beside_damaged_progress_are_not_used(three, abstract):
     truncate(three, 10)
     assert bits(best_params(three, abstract)) == bits(state_at(30).params)
 
 
-def test_none_intact_is_an_error_that_names_every_problem(three, abstract):
+def test_without_an_intact_checkpoint_the_error_names_every_problem(three, abstract):
     for step, damage in ((10, flip), (20, truncate), (30, lose)):
         damage(three, step)
     before = contents(three)
@@ -243,7 +243,7 @@ def test_none_intact_is_an_error_that_names_every_problem(three, abstract):
     assert contents(three) == before, "what may still be repaired by hand must stay"
 
 
-def test_an_average_over_a_damaged_one_is_refused_by_its_name(three, abstract):
+def test_an_average_over_a_damaged_checkpoint_names_its_step(three, abstract):
     flip(three, 20)
     with pytest.raises(InputError, match="step 20"):
         best_params(three, abstract, average=2)

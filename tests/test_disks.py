@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk that is full or cannot be written is told in one message, and harms no checkpoint."""
+"""A full or read-only disk results in one message and harms no checkpoint."""
 
 import functools
 import json
@@ -34,7 +34,7 @@ def state_at(step, size=SIZE):
 
 
 def abstract(size=SIZE):
-    """Of a state, on one device."""
+    """Shapes, dtypes and shardings of a state on one device."""
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), state_at(0, size)
@@ -42,7 +42,7 @@ def abstract(size=SIZE):
 
 
 def restored_step(workdir):
-    """The step of the newest intact state, whose parameters must be that step's."""
+    """The step of the newest intact state, after checking its parameters."""
     with Checkpoints(workdir, CONFIG, writing=True) as checkpoints:
         state, _ = checkpoints.restore(abstract())
     step = int(state.step)
@@ -51,27 +51,27 @@ def restored_step(workdir):
 
 
 def names(workdir):
-    """What is in the directory of checkpoints."""
+    """Names in the directory of checkpoints."""
     return {path.name for path in (workdir / "checkpoints").iterdir()}
 
 
 def fill_up(workdir, step):
-    """From now on there is no space for the digests of a step; what gives it back."""
+    """Make writing the digests of a step fail for lack of space; returns a call that undoes it."""
     record = workdir / "checkpoints" / "digests" / f"{step}.json.partial"
     record.symlink_to("/dev/full")
-    # A write that failed has removed what it was about to write, and the link with it.
+    # A failed write removes the partial file, and the link with it.
     return functools.partial(record.unlink, missing_ok=True)
 
 
 @pytest.fixture
 def workdir(tmp_path):
-    """With a checkpoint of step 10."""
+    """A workdir with a checkpoint of step 10."""
     with Checkpoints(tmp_path, CONFIG, writing=True) as checkpoints:
         checkpoints.save(state_at(10), {})
     return tmp_path
 
 
-def test_a_full_disk_is_told_when_the_save_should_be_finished(workdir):
+def test_a_full_disk_is_reported_when_the_save_should_have_finished(workdir):
     with Checkpoints(workdir, CONFIG, writing=True) as checkpoints:
         fill_up(workdir, 20)
         checkpoints.save(state_at(20), {})
@@ -85,7 +85,7 @@ def test_a_full_disk_is_told_when_the_save_should_be_finished(workdir):
     assert "\n" not in message
 
 
-def test_a_full_disk_is_told_by_the_next_save_and_by_closing(workdir):
+def test_a_full_disk_is_reported_by_the_next_save_and_by_closing(workdir):
     with Checkpoints(workdir, CONFIG, writing=True) as checkpoints:
         fill_up(workdir, 20)
         checkpoints.save(state_at(20), {})
@@ -97,7 +97,7 @@ def test_a_full_disk_is_told_by_the_next_save_and_by_closing(workdir):
             checkpoints.close()
 
 
-def test_what_a_full_disk_left_half_written_is_removed(workdir):
+def test_a_partial_save_on_a_full_disk_is_removed(workdir):
     with Checkpoints(workdir, CONFIG, writing=True) as checkpoints:
         fill_up(workdir, 20)
         checkpoints.save(state_at(20), {})
@@ -108,7 +108,7 @@ def test_what_a_full_disk_left_half_written_is_removed(workdir):
     assert restored_step(workdir) == 10
 
 
-def test_with_space_again_the_training_goes_on(workdir):
+def test_with_space_again_the_training_continues(workdir):
     with Checkpoints(workdir, CONFIG, writing=True) as checkpoints:
         free_up = fill_up(workdir, 20)
         checkpoints.save(state_at(20), {})
@@ -121,7 +121,7 @@ def test_with_space_again_the_training_goes_on(workdir):
     assert restored_step(workdir) == 30
 
 
-def test_the_first_checkpoint_may_find_the_disk_full(tmp_path):
+def test_the_first_save_may_meet_a_full_disk(tmp_path):
     with Checkpoints(tmp_path, CONFIG, writing=True) as checkpoints:
         fill_up(tmp_path, 10)
         checkpoints.save(state_at(10), {})
@@ -131,24 +131,24 @@ def test_the_first_checkpoint_may_find_the_disk_full(tmp_path):
         assert checkpoints.restore(abstract()) is None
 
 
-@pytest.mark.parametrize("place", ["/proc/self", "a file"])
-def test_a_place_that_cannot_be_written_is_named(place, tmp_path):
-    """Nobody can make a directory in /proc, root neither."""
-    if place == "a file":
-        place = tmp_path / "run"
-        place.write_text("")
+@pytest.mark.parametrize("workdir", ["/proc/self", "a file"])
+def test_a_workdir_that_cannot_be_written_is_named(workdir, tmp_path):
+    """Not even root can make a directory in /proc."""
+    if workdir == "a file":
+        workdir = tmp_path / "run"
+        workdir.write_text("")
     with pytest.raises(InputError) as raised:
-        Checkpoints(place, CONFIG, writing=True)
-    assert f"{place}/checkpoints cannot be written (" in str(raised.value)
+        Checkpoints(workdir, CONFIG, writing=True)
+    assert f"{workdir}/checkpoints cannot be written (" in str(raised.value)
     assert "make it writable, or use another --workdir" in str(raised.value)
 
 
-# Where TensorStore itself meets the limit, in a process of its own.
+# TensorStore itself meets the limit, in a separate process.
 
 
 def limited(workdir):
-    """Saves with files limited to 20 kB, then without a limit; prints what happened."""
-    told = {}
+    """Save with files limited to 20 kB, then without a limit; print the outcome."""
+    outcome = {}
     with Checkpoints(workdir, CONFIG, writing=True) as checkpoints:
         checkpoints.save(state_at(10), {})
         checkpoints.finish()
@@ -158,11 +158,11 @@ def limited(workdir):
         try:
             checkpoints.finish()
         except InputError as error:
-            told["problem"] = str(error)
+            outcome["problem"] = str(error)
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-        told["left"] = checkpoints.steps()
+        outcome["left"] = checkpoints.steps()
         checkpoints.save(state_at(30), {})
-    print(json.dumps(told))
+    print(json.dumps(outcome))
 
 
 TENSORSTORE_NOISE = {"Traceback (most recent call last):", "RuntimeError: Event loop is closed"}
@@ -181,10 +181,10 @@ def test_an_array_that_cannot_be_written_is_one_message(tmp_path):
     assert finished.returncode == 0
     printed = {line for line in finished.stderr.splitlines() if not line.startswith(" ")}
     assert printed <= TENSORSTORE_NOISE
-    told = json.loads(finished.stdout)
-    assert "step 20 could not be saved" in told["problem"]
-    assert "(File too large); that of step 10 is intact; free space there" in told["problem"]
-    assert told["left"] == [10]
+    outcome = json.loads(finished.stdout)
+    assert "step 20 could not be saved" in outcome["problem"]
+    assert "(File too large); that of step 10 is intact; free space there" in outcome["problem"]
+    assert outcome["left"] == [10]
     assert names(tmp_path) == {"10", "30", "digests"}
     assert restored_step(tmp_path) == 30
 

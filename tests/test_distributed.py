@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two processes that train together are one training."""
+"""Two processes train like one."""
 
 import signal
 import socket
@@ -13,14 +13,14 @@ TOGETHER = ("--config.parallel.data=2", "--config.parallel.preset=fsdp")
 
 
 def free_port():
-    """A port of this machine that nobody listens on."""
+    """A free local port."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         return server.getsockname()[1]
 
 
 def pair(*each):
-    """Two processes that train together, begun; `each` holds the arguments of the one or both."""
+    """Start two processes that train together, with the same or with separate arguments."""
     port = free_port()
     flags = (f"--coordinator=127.0.0.1:{port}", "--processes=2")
     arguments = each if len(each) == 2 else each * 2
@@ -31,7 +31,7 @@ def pair(*each):
 
 
 def ended(processes):
-    """What each of them left behind."""
+    """Wait for the processes and return their output."""
     finished = []
     try:
         for process in processes:
@@ -39,13 +39,13 @@ def ended(processes):
             finished.append(Finished(process.returncode, out, err))
     finally:
         for process in processes:
-            process.kill()  # among several processes JAX keeps SIGTERM to itself
+            process.kill()  # with several processes JAX handles SIGTERM
     return finished
 
 
 @pytest.fixture(scope="module")
 def alone(train, tmp_path_factory):
-    """A workdir trained by one process with one device, and what it said."""
+    """A workdir trained by one process with one device, and its output."""
     workdir = tmp_path_factory.mktemp("alone") / "run"
     finished = run("experiments.train", *train(workdir, *SHORT))
     assert finished.status == 0, finished.err
@@ -54,7 +54,7 @@ def alone(train, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def together(train, tmp_path_factory):
-    """A workdir trained by two processes with a device each, and what they said."""
+    """A workdir trained by two processes with one device each, and their output."""
     workdir = tmp_path_factory.mktemp("together") / "run"
     finished = ended(pair(train(workdir, *SHORT, *TOGETHER)))
     assert [one.status for one in finished] == [0, 0], finished
@@ -63,7 +63,7 @@ def together(train, tmp_path_factory):
 
 @pytest.mark.slow
 def test_two_processes_have_the_losses_of_one(alone, together):
-    """As far as float32 sums in another order are the same."""
+    """Up to the rounding of float32 sums in another order."""
     curves = [
         [line for line in lines_of(workdir / "metrics.jsonl") if line["split"] == "train"]
         for workdir, _ in (alone, together)
@@ -71,13 +71,13 @@ def test_two_processes_have_the_losses_of_one(alone, together):
     for step, (one, two) in enumerate(zip(*curves, strict=True), start=1):
         assert one["step"] == two["step"] == step
         assert two["loss"] == pytest.approx(one["loss"], abs=1e-6 if step == 1 else 1e-5)
-    expected, found = (told.result["validation"] for told in (alone[1], together[1][0]))
+    expected, found = (finished.result["validation"] for finished in (alone[1], together[1][0]))
     assert found["nll"] == pytest.approx(expected["nll"], abs=1e-5)
     assert found["bleu"] == expected["bleu"]
 
 
 @pytest.mark.slow
-def test_process_0_alone_speaks(together):
+def test_only_process_0_prints(together):
     _, (main, other) = together
     assert main.result["step"] == STEPS
     assert "going" not in main.err
@@ -86,7 +86,7 @@ def test_process_0_alone_speaks(together):
 
 
 @pytest.mark.slow
-def test_a_signal_to_one_of_two_stops_both_at_one_step_and_they_go_on(
+def test_a_signal_to_one_process_stops_both_after_the_same_step(
     together,
     train,
     tmp_path,
@@ -109,7 +109,7 @@ def test_a_signal_to_one_of_two_stops_both_at_one_step_and_they_go_on(
     assert parameters(tmp_path / "run") == parameters(together[0])
 
 
-def test_what_one_process_finds_wrong_ends_both(train, tmp_path):
+def test_invalid_input_of_one_process_ends_both(train, tmp_path):
     arguments = train(tmp_path / "run", *SHORT, *TOGETHER)
     wrong = "--config.data.train_source=missing.txt"
     good, bad = ended(pair(arguments, (*arguments, wrong)))
@@ -125,14 +125,14 @@ def test_what_one_process_finds_wrong_ends_both(train, tmp_path):
         (["--coordinator=h:1", "--processes=2", "--process=2"], "--process=2 of --processes=2"),
     ],
 )
-def test_half_a_description_of_the_processes_is_refused(train, tmp_path, flags, words):
+def test_incomplete_process_flags_are_refused(train, tmp_path, flags, words):
     finished = run("experiments.train", *train(tmp_path / "run"), *flags)
     assert (finished.status, finished.out) == (1, "")
     assert words in finished.err
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_ends_the_other_at_once_with_one_message(
+def test_a_killed_process_ends_the_other_at_once_with_one_message(
     train,
     tmp_path,
 ):

@@ -10,7 +10,7 @@ import sys
 import jax
 import pytest
 from apps import run
-from test_bad_input import WORDS, place  # noqa: F401 - a fixture
+from test_bad_input import WORDS, given  # noqa: F401 - a fixture
 from test_html import Reader
 
 from experiments.corpora.registry import Split
@@ -191,9 +191,9 @@ def test_a_directory_instead_of_metrics_jsonl_has_no_measurements(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def evaluated(place, tmp_path_factory):  # noqa: F811
+def evaluated(given, tmp_path_factory):  # noqa: F811
     """A workdir, and the finished evaluation of it."""
-    workdir = shutil.copytree(place / "run", tmp_path_factory.mktemp("evaluated") / "run")
+    workdir = shutil.copytree(given / "run", tmp_path_factory.mktemp("evaluated") / "run")
     finished = run("experiments.evaluate", f"--workdir={workdir}", "--split=validation")
     assert finished.status == 0, finished.err
     return workdir, finished

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Killed at any moment, and going on, on another mesh too, a training comes to the same end."""
+"""A training killed at any moment resumes to the same end, on another mesh too."""
 
 import contextlib
 import random
@@ -23,19 +23,19 @@ KILLS = 20
 
 
 def killed(arguments, reports, seconds):
-    """Trains, and kills the process so long after so many of its reports; what it said."""
+    """Train, kill the process some seconds after a number of reports, and return its output."""
     process = start("experiments.train", *arguments)
-    said = []
+    printed = []
     while reports:
         line = process.stderr.readline()
-        assert line, "it ended by itself: " + "".join(said)
-        said.append(line)
+        assert line, "it ended early: " + "".join(printed)
+        printed.append(line)
         reports -= line.startswith("step ")
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
-    assert process.poll() is None, "it ended by itself: " + "".join(said) + process.stderr.read()
+    assert process.poll() is None, "it ended early: " + "".join(printed) + process.stderr.read()
     process.send_signal(signal.SIGKILL)
-    return "".join(said) + process.communicate()[1]
+    return "".join(printed) + process.communicate()[1]
 
 
 @pytest.mark.slow
@@ -43,7 +43,7 @@ def test_a_training_killed_at_twenty_random_moments_ends_bit_for_bit_the_same(
     train,
     tmp_path,
 ):
-    """A few about the start, the others while steps are made and, every five steps, saved."""
+    """Some kills hit the start, the others steps and saves."""
     straight = run("experiments.train", *train(tmp_path / "straight", *LONG))
     assert straight.status == 0, straight.err
     generator, arguments = random.Random(4), train(tmp_path / "killed", *LONG)
@@ -53,16 +53,16 @@ def test_a_training_killed_at_twenty_random_moments_ends_bit_for_bit_the_same(
             moment = 0, generator.uniform(0, 6)
         else:
             moment = generator.randint(1, 40), generator.uniform(0, 0.3)
-        said = killed(arguments, *moment)
-        for line in said.splitlines():
+        printed = killed(arguments, *moment)
+        for line in printed.splitlines():
             if "going on from step " in line:
                 begun.append(int(line.rpartition(" ")[2]))
-                assert begun[-1] >= saved, "all but the save under way are finished ones"
+                assert begun[-1] >= saved, "only the save in progress may be lost"
             if line.startswith("step ") and "/" in line:
                 step = int(line.split("/")[0].removeprefix("step "))
-                saved = max((step - 1) // 5 * 5 - 5, saved)  # said before it is saved
+                saved = max((step - 1) // 5 * 5 - 5, saved)  # printed before it is saved
     assert begun == sorted(begun)
-    assert begun[-1] > 20, "or nothing has been tested"
+    assert begun[-1] > 20, "otherwise nothing has been tested"
     finished = run("experiments.train", *arguments)
     assert finished.status == 0, finished.err
     assert parameters(tmp_path / "killed") == parameters(tmp_path / "straight")
@@ -80,26 +80,26 @@ MESHES = {
 
 
 @pytest.mark.slow
-def test_a_training_that_goes_on_with_other_devices_comes_to_the_same_end(
+def test_a_training_resumed_on_other_devices_comes_to_the_same_end(
     train,
     tmp_path,
 ):
-    """Within the rounding of sums in another order."""
+    """Up to the rounding of sums in another order."""
     every = "--config.training.validate_every=4"
     workdir = tmp_path / "moved"
     for parts, (devices, flags) in enumerate(MESHES.items(), start=1):
         more = (every, *flags, f"--config.training.steps={4 * parts}")
         process = start("experiments.train", *train(workdir, *more), devices=devices)
-        _, said = process.communicate(timeout=120)
-        assert process.returncode == 0, said
-    assert "mesh data=8 x model=1" in said
+        _, printed = process.communicate(timeout=120)
+        assert process.returncode == 0, printed
+    assert "mesh data=8 x model=1" in printed
     straight = run(
         "experiments.train", *train(tmp_path / "straight", every, "--config.training.steps=12")
     )
     assert straight.status == 0, straight.err
     losses = [
-        [line["loss"] for line in lines_of(place / "metrics.jsonl") if line["split"] == "train"]
-        for place in (workdir, tmp_path / "straight")
+        [line["loss"] for line in lines_of(run_of / "metrics.jsonl") if line["split"] == "train"]
+        for run_of in (workdir, tmp_path / "straight")
     ]
     np.testing.assert_allclose(*losses, rtol=0, atol=1e-5)
     assert len(losses[0]) == 12

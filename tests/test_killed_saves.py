@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training that is killed at any moment, in the middle of a save too, loses only that save."""
+"""A training killed at any moment, even during a save, loses only that save."""
 
 import itertools
 import logging
@@ -32,7 +32,7 @@ REPOSITORY = pathlib.Path(__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A workdir with checkpoints of steps 10, 20, 30 and, unfinished, of 40."""
+    """A workdir with checkpoints of steps 10, 20 and 30, and an unfinished one of step 40."""
     workdir = tmp_path_factory.mktemp("saved")
     save(workdir, (10, 20, 30, 40))
     (workdir / "checkpoints" / "40").rename(workdir / "checkpoints" / "40.orbax-checkpoint-tmp")
@@ -41,31 +41,31 @@ def saved(tmp_path_factory):
 
 @pytest.fixture
 def run(saved, tmp_path):
-    """A copy of it: the digests of step 40 are taken, but it has not got its final name."""
+    """A copy: the digests of step 40 are written, but it does not have its final name yet."""
     return shutil.copytree(saved, tmp_path / "run")
 
 
 @pytest.fixture
 def directory(run):
-    """Its checkpoints."""
+    """The checkpoints of `run`."""
     return run / "checkpoints"
 
 
 def lose_half(folder):
-    """Removes every other file of a folder."""
+    """Remove every other file of a folder."""
     for file in sorted(path for path in folder.rglob("*") if path.is_file())[::2]:
         file.unlink()
 
 
 def names(directory):
-    """What is in the directory and in that of the digests."""
+    """Names in the directory and in its directory of digests."""
     return {path.name for folder in (directory, directory / "digests") for path in folder.iterdir()}
 
 
 THREE = {"10", "20", "30", "digests", "10.json", "20.json", "30.json"}
 
 
-def test_what_was_not_finished_is_no_checkpoint_and_is_removed(run, directory, abstract):
+def test_an_unfinished_save_is_no_checkpoint_and_is_removed(run, directory, abstract):
     (directory / "digests" / "40.json").unlink()
     lose_half(directory / "40.orbax-checkpoint-tmp")
     (directory / "digests" / "40.json.partial").write_text('{"step": 4')
@@ -75,7 +75,7 @@ def test_what_was_not_finished_is_no_checkpoint_and_is_removed(run, directory, a
     assert names(directory) == THREE
 
 
-def test_between_the_digests_and_the_final_name(run, directory, abstract, caplog):
+def test_a_kill_between_the_digests_and_the_final_name(run, directory, abstract, caplog):
     with caplog.at_level(logging.WARNING):
         state, _ = restored(run, abstract)
     assert bits(state) == bits(state_at(30))
@@ -88,7 +88,7 @@ def test_between_the_digests_and_the_final_name(run, directory, abstract, caplog
 
 
 @pytest.mark.parametrize("left", ["all", "half", "nothing"])
-def test_in_the_middle_of_the_deletion_of_an_old_one(run, directory, abstract, left):
+def test_a_kill_during_the_deletion_of_an_old_checkpoint(run, directory, abstract, left):
     (directory / "digests" / "10.json").rename(directory / "digests" / "10.deleted")
     if left == "half":
         lose_half(directory / "10")
@@ -99,15 +99,15 @@ def test_in_the_middle_of_the_deletion_of_an_old_one(run, directory, abstract, l
     assert names(directory) == THREE - {"10", "10.json"}
 
 
-def test_in_the_middle_of_setting_a_damaged_one_aside(run, directory, abstract):
-    """It has its new name; its digests are still there."""
+def test_a_kill_while_a_damaged_checkpoint_is_set_aside(run, directory, abstract):
+    """It has its new name, and its digests still exist."""
     (directory / "30").rename(directory / "damaged-30")
     state, _ = restored(run, abstract)
     assert bits(state) == bits(state_at(20))
     assert names(directory) == THREE - {"30", "30.json"} | {"damaged-30"}
 
 
-def test_a_reader_leaves_what_was_not_finished_to_the_training(run, directory, abstract):
+def test_a_reader_does_not_remove_unfinished_saves(run, directory, abstract):
     (directory / "digests" / "10.json").rename(directory / "digests" / "10.deleted")
     before = contents(run)
     assert bits(best_params(run, abstract)) == bits(state_at(30).params)
@@ -120,30 +120,30 @@ SIZE = 200_000
 KEEP_TWO = TrainingConfig(keep_last=2)
 
 
-def go_on(workdir):
-    """Saves every step from the newest on; says each when the one before it is finished."""
+def save_on(workdir):
+    """Save every step after the newest; print each when the previous save has finished."""
     signal.alarm(60)
     with Checkpoints(workdir, KEEP_TWO, writing=True) as checkpoints:
         newest = max(checkpoints.steps(), default=0)
         for step in itertools.count(newest + 1):
             checkpoints.save(test_disks.state_at(step, SIZE), {"step": step})
-            os.write(1, f"{step}\n".encode())  # at once, or a kill could come between the two
+            os.write(1, f"{step}\n".encode())  # unbuffered
 
 
 def serve():
-    """For each line, a workdir, forks a process that goes on with it; says which, and its end."""
+    """For each workdir on standard input, fork a process that saves; print its id and its end."""
     for line in sys.stdin:
         child = os.fork()
         if not child:
             print(os.getpid(), flush=True)
-            go_on(pathlib.Path(line.strip()))
+            save_on(pathlib.Path(line.strip()))
         os.waitpid(child, 0)
         print("ended", flush=True)
 
 
 @pytest.fixture
 def server():
-    """That program, which has imported the libraries and not begun to use them."""
+    """The server process, which has imported the libraries but not used them."""
     paths = [str(REPOSITORY), str(pathlib.Path(__file__).parent)]
     process = subprocess.Popen(
         [sys.executable, __file__],
@@ -159,31 +159,31 @@ def server():
 
 
 def kill(server, workdir, saves, seconds):
-    """Kills a process so long after it began so many saves; the last step that it said."""
+    """Kill a process some seconds after a number of saves; return the last step that it printed."""
     server.stdin.write(f"{workdir}\n")
     server.stdin.flush()
     child = int(server.stdout.readline())
     try:
-        said = [int(server.stdout.readline()) for _ in range(saves)]
+        printed = [int(server.stdout.readline()) for _ in range(saves)]
         time.sleep(seconds)
     finally:
         os.kill(child, signal.SIGKILL)
-    return max([*said, *map(int, iter(server.stdout.readline, "ended\n"))])
+    return max([*printed, *map(int, iter(server.stdout.readline, "ended\n"))])
 
 
 @pytest.mark.parametrize(
     ("times", "seed"),
     [pytest.param(3, 0, id="few"), pytest.param(40, 1, id="many", marks=pytest.mark.slow)],
 )
-def test_a_kill_at_any_moment_loses_only_the_save_under_way(server, tmp_path, times, seed):
+def test_a_kill_at_any_moment_loses_only_the_save_in_progress(server, tmp_path, times, seed):
     generator = random.Random(seed)
     for _ in range(times):
-        said = kill(server, tmp_path, generator.randint(2, 3), generator.uniform(0, 0.2))
+        printed = kill(server, tmp_path, generator.randint(2, 3), generator.uniform(0, 0.2))
         with Checkpoints(tmp_path, KEEP_TWO, writing=True) as checkpoints:
             state, meta = checkpoints.restore(test_disks.abstract(SIZE))
             newest = checkpoints.steps()[-1]
-        # The one before what it said was finished; the one after it may just have been.
-        assert said - 1 <= newest <= said + 1
+        # The save before the printed one had finished; the next one may have.
+        assert printed - 1 <= newest <= printed + 1
         assert meta == {"step": newest}
         assert bits(state) == bits(test_disks.state_at(newest, SIZE))
         assert names(tmp_path / "checkpoints") == {

@@ -15,7 +15,7 @@ from apps import REPOSITORY, environment, lines_of, run
 from etils.epath import backend
 from fsspec.registry import _registry
 from tensorboard.backend.event_processing import event_file_loader
-from test_bad_input import contents, here, place, training  # noqa: F401 - fixtures
+from test_bad_input import contents, given, given_copy, training  # noqa: F401 - fixtures
 
 from experiments import logs, user_cache, workdir
 from experiments.corpora.text_files import TwoFiles, read_lines, read_pairs
@@ -98,7 +98,7 @@ def test_a_missing_package_for_a_scheme_is_named(monkeypatch):
         paths.reachable("az://bucket/run")
 
 
-def test_a_store_that_does_not_answer_is_one_message(remote, monkeypatch):
+def test_an_unreachable_store_is_one_message(remote, monkeypatch):
     def forbidden(*_):
         raise RuntimeError("Invalid Credentials, 401\nand a long explanation")
 
@@ -270,8 +270,8 @@ def test_only_process_0_logs_and_shows_progress(tmp_path, capfd):
     ],
     ids=["workdir", "workdir to read", "input", "output", "page"],
 )
-def test_every_app_refuses_an_unusable_path_with_one_message(place, command):  # noqa: F811
-    program, *arguments = (word.replace("{run}", str(place / "run")) for word in command)
+def test_every_app_refuses_an_unusable_path_with_one_message(given, command):  # noqa: F811
+    program, *arguments = (word.replace("{run}", str(given / "run")) for word in command)
     finished = run(f"experiments.{program}", *arguments)
     assert finished.status == 1
     assert "the scheme ftp:// is unknown" in finished.err

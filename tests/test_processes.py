@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two real processes share one directory of checkpoints: what one finds out, both know."""
+"""Two real processes share one directory of checkpoints and agree on every decision."""
 
 import json
 import os
@@ -25,7 +25,7 @@ CONFIG = TrainingConfig(keep_last=2)
 
 
 def numbers_at(step):
-    """A state's arrays, by name, as NumPy has them; every one depends on the step."""
+    """The arrays of a state as NumPy arrays, by name; every one depends on the step."""
     generator = np.random.default_rng(step)
     return {
         "divided": generator.standard_normal((8, 3), np.float32),
@@ -36,7 +36,7 @@ def numbers_at(step):
 
 
 def state_of(numbers, step, leaf):
-    """A training state of arrays that `leaf` makes of a name and its numbers."""
+    """A training state whose arrays are `leaf(name, numbers)`."""
     made = {name: leaf(name, values) for name, values in numbers.items()}
     return TrainState(
         step=leaf("step", np.int32(step)),
@@ -47,7 +47,7 @@ def state_of(numbers, step, leaf):
 
 
 def sharding(mesh, name):
-    """The first axis of two arrays is divided over the mesh; the rest is on every device."""
+    """Two arrays are sharded along their first axis; the others are replicated."""
     axes = ("data",) if name in ("divided", "moment") else ()
     return NamedSharding(mesh, PartitionSpec(*axes))
 
@@ -57,13 +57,13 @@ def state_at(step, mesh):
 
     def leaf(name, values):
         where = sharding(mesh, name)
-        return jax.make_array_from_callback(values.shape, where, lambda place: values[place])
+        return jax.make_array_from_callback(values.shape, where, lambda index: values[index])
 
     return state_of(numbers_at(step), step, leaf)
 
 
 def abstract_on(mesh):
-    """Shapes, dtypes and places on a mesh."""
+    """Shapes, dtypes and shardings on a mesh."""
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding),
         state_at(0, mesh),
@@ -71,7 +71,7 @@ def abstract_on(mesh):
 
 
 def is_that_of(state, step):
-    """Whether this process's part of every array is the step's, bit for bit."""
+    """Whether the local shards of every array are those of the step, bit for bit."""
     expected = state_of(numbers_at(step), step, lambda name, values: jnp.asarray(values))
 
     def same(leaf, whole):
@@ -87,7 +87,7 @@ def is_that_of(state, step):
 
 
 def flip_a_byte(workdir, step):
-    """In the largest file of a checkpoint."""
+    """Flip a byte in the largest file of a checkpoint."""
     files = [p for p in (workdir / "checkpoints" / str(step)).rglob("*") if p.is_file()]
     largest = max(files, key=lambda path: path.stat().st_size)
     data = bytearray(largest.read_bytes())
@@ -96,7 +96,7 @@ def flip_a_byte(workdir, step):
 
 
 def one_of_two(process, port, folder):
-    """What each of the two processes does; it prints what it found."""
+    """Run one of the two processes, which prints its results."""
     jax.config.update("jax_num_cpu_devices", 1)
     jax.distributed.initialize(
         f"127.0.0.1:{port}", num_processes=2, process_id=process, initialization_timeout=30
@@ -142,17 +142,17 @@ def one_of_two(process, port, folder):
 
 
 @pytest.fixture(scope="module")
-def here():
-    """A mesh of one device of this process."""
+def one_device():
+    """A mesh of one local device."""
     return Mesh(np.array(jax.devices()[:1]), ("data",))
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory, here):
-    """The folder, what each process found, and the text on both standard errors."""
+def both(tmp_path_factory, one_device):
+    """The folder, the results of each process, and both standard errors."""
     folder = tmp_path_factory.mktemp("processes")
     with Checkpoints(folder / "one", CONFIG, writing=True) as checkpoints:
-        checkpoints.save(state_at(40, here), {"position": 40})
+        checkpoints.save(state_at(40, one_device), {"position": 40})
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -187,7 +187,7 @@ def test_two_processes_keep_and_restore_the_same(both):
         assert process["best_params"]
 
 
-def test_the_damaged_one_is_set_aside_once_and_named(both):
+def test_a_damaged_checkpoint_is_set_aside_once_and_reported(both):
     folder, _, errors = both
     names = {path.name for path in (folder / "two" / "checkpoints").iterdir()}
     assert names == {"20", "30", "damaged-30", "digests"}
@@ -195,32 +195,32 @@ def test_the_damaged_one_is_set_aside_once_and_named(both):
     assert "does not match its digest; not used" in errors
 
 
-def test_what_two_processes_saved_one_restores(both, here):
+def test_one_process_restores_a_save_of_two(both, one_device):
     folder, _, _ = both
     with Checkpoints(folder / "two", CONFIG, writing=True) as checkpoints:
-        state, meta = checkpoints.restore(abstract_on(here))
+        state, meta = checkpoints.restore(abstract_on(one_device))
     assert is_that_of(state, 30)
     assert meta == {"position": 30}
 
 
-def test_what_one_process_saved_two_restore(both):
+def test_two_processes_restore_a_save_of_one(both):
     _, found, _ = both
     assert all(process["of_one"] for process in found)
 
 
-def test_an_error_in_the_first_process_stops_both(both):
+def test_an_error_in_process_0_stops_both(both):
     _, (first, second), _ = both
     assert first["error"] == ["OSError", "only process 0 knows"]
     assert second["error"] == ["InputError", "only process 0 knows"]
 
 
-def test_a_problem_of_any_process_is_one_of_all(both):
+def test_an_error_of_any_process_is_reported_in_all(both):
     _, (first, second), _ = both
     assert first["problem"] == "process 1 cannot read it"
     assert second["problem"] == "my own"
 
 
-def test_one_process_alone_agrees_with_itself():
+def test_with_one_process_calls_return_at_once():
     assert processes.from_main_process(lambda: {"a": [1, None]}) == {"a": [1, None]}
     assert processes.first_error("x", "do it") == "x"
     assert processes.first_error(None, "do it") is None

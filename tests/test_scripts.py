@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scripts for clusters and single machines: what they run, and what they do when it ends."""
+"""The scripts for clusters and single machines: the commands they run, and their exit status."""
 
 import json
 import os
@@ -31,15 +31,16 @@ def named(path):
 
 @pytest.fixture(scope="module")
 def flags():
-    """Every flag that train has."""
+    """Every flag of train."""
     helped = run("experiments.train", "--help").out
     return {line.split(":")[0].strip() for line in helped.splitlines() if line.startswith("  --")}
 
 
 @pytest.fixture
 def recorded(tmp_path):
-    """Runs a script among commands that only note how they are called; (script, *arguments,
-    variables) -> its end, and the calls.
+    """Run a script with commands that only record their arguments.
+
+    (script, *arguments, **variables) -> the finished script and the calls.
     """
     commands, log = tmp_path / "commands", tmp_path / "log"
     commands.mkdir()
@@ -67,24 +68,22 @@ def recorded(tmp_path):
     return script
 
 
-def required(name, flags, command):
-    """Fails unless every flag of a command line is one of train's; its config fields are named
-    `--config.FIELD`.
-    """
+def require_flags_of_train(name, flags, command):
+    """Check that every flag of a command line is one of train, or a ``--config.FIELD``."""
     found = [word.partition("=")[0] for word in command if word.startswith("--")]
     assert {"--config", "--workdir"} <= set(found), name
     unknown = [flag for flag in found if not flag.startswith("--config.") and flag not in flags]
     assert unknown == [], name
 
 
-def test_the_scripts_are_there():
+def test_every_script_is_tested():
     assert {"one_gpu.sh", "slurm.sbatch", "tpu_slice.sh", "two_processes.sh"} == {
         path.name for path in SCRIPTS
     }
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=named)
-def test_its_syntax_is_right_and_it_stops_at_the_first_error(script):
+def test_a_script_parses_and_stops_at_the_first_error(script):
     checked = subprocess.run(["bash", "-n", script], capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stderr) == (0, "")
     text = script.read_text()
@@ -94,14 +93,14 @@ def test_its_syntax_is_right_and_it_stops_at_the_first_error(script):
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=named)
-def test_shellcheck_has_nothing_to_say(script):
+def test_shellcheck_finds_nothing(script):
     shellcheck = pathlib.Path(sys.executable).with_name("shellcheck")
     checked = subprocess.run([shellcheck, script], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=named)
-def test_without_arguments_it_says_how_it_is_called(recorded, script):
+def test_without_arguments_a_script_prints_its_usage(recorded, script):
     finished, calls = recorded(script.name, CHIPS="8")
     assert finished.returncode != 0
     assert "usage: " in finished.stderr
@@ -113,11 +112,11 @@ def test_one_gpu_trains_and_evaluates(recorded, flags):
     assert finished.returncode == 0, finished.stderr
     assert train[1:3] == ["-m", "experiments.train"]
     assert train[3:] == ["--config=c.py", "--workdir=runs/a", "--config.model.d_ff=8"]
-    required("one_gpu.sh", flags, train)
+    require_flags_of_train("one_gpu.sh", flags, train)
     assert evaluate[1:] == ["-m", "experiments.evaluate", "--workdir=runs/a", "--split=test"]
     finished, calls = recorded("one_gpu.sh", "c.py", "runs/a", STATUS_python="143")
     assert finished.returncode == 143
-    assert len(calls) == 1, "what was stopped is not evaluated"
+    assert len(calls) == 1, "a stopped training is not evaluated"
 
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "16", "SLURM_CPUS_PER_TASK": "8"}
@@ -128,7 +127,7 @@ def test_under_slurm_one_task_trains_on_each_gpu(recorded, flags):
     assert finished.returncode == 0, finished.stderr
     program = srun.index(".venv/bin/python")
     assert srun[program + 1 : program + 3] == ["-m", "experiments.train"]
-    required("slurm.sbatch", flags, srun[program:])
+    require_flags_of_train("slurm.sbatch", flags, srun[program:])
     assert {"--distributed", "--config.parallel.data=16", "--profile=3"} <= set(srun)
 
 
@@ -142,7 +141,7 @@ def test_under_slurm_one_task_trains_on_each_gpu(recorded, flags):
     ],
     ids=["stopped", "cancelled", "failed", "finished"],
 )
-def test_under_slurm_what_was_stopped_and_saved_is_queued_again(recorded, status, state, again):
+def test_under_slurm_a_stopped_training_is_queued_again(recorded, status, state, again):
     variables = {**SLURM, "STATUS_srun": status, "SAYS_squeue": state}
     finished, calls = recorded("slurm.sbatch", "c.py", "runs/a", **variables)
     assert finished.returncode == int(status), finished.stderr
@@ -165,30 +164,30 @@ def test_on_a_tpu_slice_every_host_runs_the_same_command(recorded, flags, tmp_pa
         command = call[-1].removeprefix("--command=")
         assert command != call[-1]
         assert subprocess.run(["bash", "-n", "-c", command], check=False).returncode == 0
-    # What the host's shell makes of the command.
+    # The words that the shell of the host makes of the command.
     print_them = 'cd() { :; }; .venv/bin/python() { printf "%s\\\\0" "$@"; }; '
     shell = ["bash", "-c", print_them + command]
     words = subprocess.run(shell, capture_output=True, text=True, check=True).stdout.split("\0")
     assert words[:2] == ["-m", "experiments.train"]
-    required("tpu_slice.sh", flags, words)
+    require_flags_of_train("tpu_slice.sh", flags, words)
     assert {"--workdir=gs://bucket/a b", "--distributed", "--config.parallel.data=32"} <= set(words)
     assert field in words
 
 
-def test_two_processes_are_told_of_each_other(recorded, flags):
+def test_two_processes_get_the_same_coordinator(recorded, flags):
     finished, calls = recorded("two_processes.sh", "c.py", "runs/a", PORT="77")
     assert finished.returncode == 0, finished.stderr
     assert len(calls) == 2
     for call in calls:
-        required("two_processes.sh", flags, call)
+        require_flags_of_train("two_processes.sh", flags, call)
         assert {"--coordinator=localhost:77", "--processes=2"} <= set(call)
     assert {"--process=0", "--process=1"} <= {word for call in calls for word in call}
     finished, _ = recorded("two_processes.sh", "c.py", "runs/a", STATUS_python="143")
     assert finished.returncode == 143
 
 
-def begun(workdir, *arguments):
-    """scripts/two_processes.sh with a tiny model, running."""
+def started(workdir, *arguments):
+    """Start scripts/two_processes.sh with a tiny model."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -209,7 +208,7 @@ def begun(workdir, *arguments):
 @pytest.mark.slow
 def test_two_processes_train_and_one_prints_the_result(tmp_path):
     short = "--config.training.steps=4", "--config.training.validate_every=2"
-    process = begun(tmp_path / "run", *short)
+    process = started(tmp_path / "run", *short)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     [line] = out.splitlines()
@@ -218,9 +217,9 @@ def test_two_processes_train_and_one_prints_the_result(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_save_when_the_script_is_told_to_stop(tmp_path):
+def test_two_processes_save_when_the_script_is_stopped(tmp_path):
     long = "--config.training.steps=100000", "--config.training.validate_every=50000"
-    process = begun(tmp_path / "run", *long)
+    process = started(tmp_path / "run", *long)
     for _ in range(1200):
         if (tmp_path / "run" / "metrics.jsonl").exists() and lines_of(
             tmp_path / "run" / "metrics.jsonl"

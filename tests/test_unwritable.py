@@ -8,7 +8,7 @@ import types
 
 import pytest
 from apps import lines_of, run
-from test_bad_input import contents, here, place, training  # noqa: F401 - fixtures
+from test_bad_input import contents, given, given_copy, training  # noqa: F401 - fixtures
 
 from experiments import logs, user_cache
 from transformer import paths
@@ -68,32 +68,32 @@ def test_a_cache_folder_that_cannot_be_created_is_named_with_the_remedy(
     assert "compiled programs are not kept" in caplog.text
 
 
-def test_a_workdir_that_cannot_be_created_is_one_message(place):  # noqa: F811
-    finished = run("experiments.train", f"--workdir={place}/words/run", *training(place))
+def test_a_workdir_that_cannot_be_created_is_one_message(given):  # noqa: F811
+    finished = run("experiments.train", f"--workdir={given}/words/run", *training(given))
     assert finished.status == 1
-    message = f"error: --workdir={place}/words/run cannot be written: Not a directory; name a wri"
+    message = f"error: --workdir={given}/words/run cannot be written: Not a directory; name a wri"
     assert message in finished.err
     assert "Traceback" not in finished.err
 
 
-def test_a_missing_data_file_at_a_restart_changes_nothing(place, here):  # noqa: F811
-    before = contents(here)
-    (place / "words").rename(place / "away")
+def test_a_missing_data_file_at_a_restart_changes_nothing(given, given_copy):  # noqa: F811
+    before = contents(given_copy)
+    (given / "words").rename(given / "away")
     try:
-        flags = f"--workdir={here / 'run'}", *training(place, training__steps=3)
+        flags = f"--workdir={given_copy / 'run'}", *training(given, training__steps=3)
         restarted = run("experiments.train", *flags)
     finally:
-        (place / "away").rename(place / "words")
+        (given / "away").rename(given / "words")
     assert restarted.status == 1
-    assert f"error: {place}/words cannot be read: No such file" in restarted.err
+    assert f"error: {given}/words cannot be read: No such file" in restarted.err
     assert "Traceback" not in restarted.err
-    after = contents(here)
+    after = contents(given_copy)
     assert {path: after.get(path) for path in before} == before
 
 
-def test_translations_on_a_full_disk_are_one_message(place):  # noqa: F811
-    files = f"--input={place / 'words'}", "--output=/dev/full"
-    finished = run("experiments.translate", f"--workdir={place / 'run'}", *files)
+def test_translations_on_a_full_disk_are_one_message(given):  # noqa: F811
+    files = f"--input={given / 'words'}", "--output=/dev/full"
+    finished = run("experiments.translate", f"--workdir={given / 'run'}", *files)
     assert finished.status == 1
     assert "error: --output=/dev/full cannot be written: No space left" in finished.err
     assert "Traceback" not in finished.err

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands in for gcsfs: ``gs://bucket/name`` is the file ``bucket/name`` of the folder ``$STORE``.
+"""A fake gcsfs: ``gs://bucket/name`` is the file ``bucket/name`` of the folder ``$STORE``.
 
-As in the real store, a folder is there when something is in it, and nothing can be appended.
+As in the real store, a folder exists if it contains an object, and objects cannot be appended to.
 """
 
 import os
@@ -12,26 +12,26 @@ from fsspec import AbstractFileSystem
 
 
 class GCSFileSystem(AbstractFileSystem):
-    """What fsspec makes of ``gs`` and ``gcs``."""
+    """The file system of ``gs`` and ``gcs``."""
 
     protocol = ("gs", "gcs")
     cachable = False
 
     def info(self, path, **_):
-        name, place = self._named(path)
-        if place.is_file():
-            found = place.stat()
+        name, path_on_disk = self._named(path)
+        if path_on_disk.is_file():
+            found = path_on_disk.stat()
             return {"name": name, "type": "file", "size": found.st_size, "mtime": found.st_mtime}
-        if not any(below.is_file() for below in place.rglob("*")):
+        if not any(below.is_file() for below in path_on_disk.rglob("*")):
             raise FileNotFoundError(name)
         return {"name": name, "type": "directory", "size": 0}
 
     def ls(self, path, detail=True, **_):
-        name, place = self._named(path)
+        name, path_on_disk = self._named(path)
         if self.info(path)["type"] == "file":
             found = [self.info(path)]
         else:
-            names = (f"{name}/{child.name}" for child in sorted(place.iterdir()))
+            names = (f"{name}/{child.name}" for child in sorted(path_on_disk.iterdir()))
             found = [self.info(child) for child in names if self.exists(child)]
         return found if detail else [info["name"] for info in found]
 
@@ -48,12 +48,12 @@ class GCSFileSystem(AbstractFileSystem):
     def _open(self, path, mode="rb", **_):
         if mode not in ("rb", "wb"):
             raise NotImplementedError(f"mode {mode}")
-        name, place = self._named(path)
-        if mode == "rb" and not place.is_file():
+        name, path_on_disk = self._named(path)
+        if mode == "rb" and not path_on_disk.is_file():
             raise FileNotFoundError(name)
         if mode == "wb":
-            place.parent.mkdir(parents=True, exist_ok=True)
-        return open(place, mode)
+            path_on_disk.parent.mkdir(parents=True, exist_ok=True)
+        return open(path_on_disk, mode)
 
     def _named(self, path):
         name = self._strip_protocol(path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands in for s3fs, as `gcsfs` for its own; the time of a change has the name it has there."""
+"""A fake s3fs, like the fake gcsfs; the modification time has the name that S3 uses."""
 
 from gcsfs import GCSFileSystem
 
@@ -7,7 +7,7 @@ __version__ = "2026.9.0"
 
 
 class S3FileSystem(GCSFileSystem):
-    """What fsspec makes of ``s3``."""
+    """The file system of ``s3``."""
 
     protocol = ("s3",)
 

@@ -3,8 +3,8 @@
 
 python tests/stores/server.py FOLDER
 
-Prints its port and serves ``bucket/name`` as the file of that name in the folder. TensorStore finds
-it by the environment variable TENSORSTORE_GCS_HTTP_URL.
+Prints its port and serves ``bucket/name`` from the file of that name in the folder. TensorStore
+uses the server named in the environment variable TENSORSTORE_GCS_HTTP_URL.
 """
 
 import http.server
@@ -23,48 +23,48 @@ class Handler(http.server.BaseHTTPRequestHandler):
     folder: pathlib.Path
 
     def do_GET(self):
-        bucket, name, options = self._asked()
+        bucket, name, options = self._parsed()
         if name is None:
-            return self._say(200, {"items": self._listed(bucket, options.get("prefix", ""))})
-        place = self.folder / bucket / name
-        if not place.is_file():
-            return self._say(404, {})
+            return self._respond(200, {"items": self._listed(bucket, options.get("prefix", ""))})
+        file = self.folder / bucket / name
+        if not file.is_file():
+            return self._respond(404, {})
         if options.get("alt") != "media":
-            return self._say(200, self._told(place, name))
+            return self._respond(200, self._metadata(file, name))
         data, headers = (
-            place.read_bytes(),
-            {"x-goog-generation": self._told(place, name)["generation"]},
+            file.read_bytes(),
+            {"x-goog-generation": self._metadata(file, name)["generation"]},
         )
         part = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("range", ""))
         if not part:
-            return self._say(200, data, headers)
+            return self._respond(200, data, headers)
         begin, end = int(part[1]), min(int(part[2] or len(data)), len(data) - 1)
         headers["content-range"] = f"bytes {begin}-{end}/{len(data)}"
-        return self._say(206, data[begin : end + 1], headers)
+        return self._respond(206, data[begin : end + 1], headers)
 
     def do_POST(self):
-        bucket, _, options = self._asked()
+        bucket, _, options = self._parsed()
         data = self.rfile.read(int(self.headers["content-length"]))
-        place = self.folder / bucket / options["name"]
-        there = self._told(place, "")["generation"] if place.is_file() else "0"
+        file = self.folder / bucket / options["name"]
+        there = self._metadata(file, "")["generation"] if file.is_file() else "0"
         if options.get("ifGenerationMatch", there) != there:
-            return self._say(412, {})
-        place.parent.mkdir(parents=True, exist_ok=True)
-        partial = place.with_name(f"{place.name}.{self.client_address[1]}")
+            return self._respond(412, {})
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_name(f"{file.name}.{self.client_address[1]}")
         partial.write_bytes(data)
-        os.replace(partial, place)
-        return self._say(200, self._told(place, options["name"]))
+        os.replace(partial, file)
+        return self._respond(200, self._metadata(file, options["name"]))
 
     def do_DELETE(self):
-        bucket, name, _ = self._asked()
+        bucket, name, _ = self._parsed()
         (self.folder / bucket / name).unlink(missing_ok=True)
-        self._say(204, b"")
+        self._respond(204, b"")
 
     def log_message(self, *_):
-        """Nothing is said of a request."""
+        """Log nothing."""
 
-    def _asked(self):
-        """Bucket, name (None for all of them) and options of the request."""
+    def _parsed(self):
+        """Bucket, object name (None for a listing) and options of the request."""
         address = urllib.parse.urlsplit(self.path)
         options = dict(urllib.parse.parse_qsl(address.query))
         bucket, name = re.fullmatch(r".*/b/([^/]+)/o(?:/(.*))?", address.path).groups()
@@ -73,10 +73,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def _listed(self, bucket, prefix):
         root = self.folder / bucket
         names = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
-        return [self._told(root / name, name) for name in names if name.startswith(prefix)]
+        return [self._metadata(root / name, name) for name in names if name.startswith(prefix)]
 
-    def _told(self, place, name):
-        found = place.stat()
+    def _metadata(self, file, name):
+        found = file.stat()
         return {
             "name": name,
             "size": str(found.st_size),
@@ -86,7 +86,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             "timeCreated": "2026-01-01T00:00:00Z",
         }
 
-    def _say(self, status, content, headers=()):
+    def _respond(self, status, content, headers=()):
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
         for name, value in {**dict(headers), "content-length": str(len(data))}.items():
