@@ -4,11 +4,11 @@
 from absl import flags
 from etils import epath
 
+from experiments.workdir_flag import WORKDIR
 from transformer import paths
 from transformer.config import Config
 from transformer.translator import Translator
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of a run of train.")
 AVERAGE = flags.DEFINE_integer(
     "average", None, "Use the mean of this number of checkpoints instead of the best checkpoint."
 )

@@ -16,6 +16,7 @@ from experiments.corpora import registry
 from experiments.device_memory import MemoryUsage, memory_usage
 from experiments.pipeline.batching import Batches
 from experiments.pipeline.token_corpus import TokenCorpus, TokenSequences
+from experiments.training_data import TrainingData
 from transformer import sharding
 from transformer.arrays import UNK_ID
 from transformer.config import Config
@@ -100,10 +101,9 @@ def experiment_of_corpora(
     """
     batches = Batches(corpora, config.data, config.training.seed)
     nothing = registry.Split(config.data.dataset, [], [])
-    data = compose.Data(
-        batches, nothing, TokenCorpus(TokenSequences.from_lists([]), TokenSequences.from_lists([]))
-    )
-    return compose.assembled(config, tokenizer, data)
+    no_tokens = TokenCorpus(TokenSequences.from_lists([]), TokenSequences.from_lists([]))
+    data = TrainingData(tokenizer, batches, nothing, no_tokens)
+    return compose.build(config, data=data)
 
 
 def experiment_of_shapes(config: Config) -> compose.Experiment:

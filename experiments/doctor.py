@@ -21,7 +21,7 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments import compose, costs, device_memory
+from experiments import costs, device_memory, training_data
 from experiments.corpora import registry
 from experiments.flags import run
 from experiments.formatting import byte_size, duration, print_table
@@ -113,7 +113,7 @@ def examine(config: Config, *, timing: bool) -> dict[str, Any]:
 def _load_tokenizer(config: Config, mixture: Mixture) -> Tokenizer:
     """The tokenizer that `train` would use, trained on the readable part of the text."""
     start = time.monotonic()
-    tokenizer = compose.vocabulary(config, [ReadablePairs(pairs) for _, pairs in mixture])
+    tokenizer = training_data.load_tokenizer(config, [ReadablePairs(pairs) for _, pairs in mixture])
     _log(f"vocabulary: {duration(time.monotonic() - start)}")
     return tokenizer
 

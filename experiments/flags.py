@@ -31,6 +31,7 @@ from transformer.errors import InputError
 from transformer.fields import FieldGroup, flat, unknown_field
 
 _SHARED_FLAGS = (
+    "experiments.workdir_flag",
     "experiments.checkpoint_flags",
     "experiments.distributed",
     "experiments.benchmarks.reporting",

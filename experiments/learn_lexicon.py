@@ -23,6 +23,7 @@ from absl import flags
 from experiments.corpora import registry
 from experiments.flags import run
 from experiments.formatting import print_table
+from experiments.workdir_flag import WORKDIR
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
@@ -30,7 +31,6 @@ from transformer.errors import InputError
 from transformer.text.lexicon import PAIRS, Lexicon
 from transformer.text.tokenizer import Tokenizer
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory that train left.")
 MOST_PAIRS = flags.DEFINE_integer(
     "pairs",
     PAIRS,

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trace of a few training steps, for TensorBoard's profiler or Perfetto."""
+"""A profiler trace of a few training steps, for TensorBoard or Perfetto."""
 
 import contextlib
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,14 +12,19 @@ from transformer import paths
 from transformer.errors import InputError
 
 WARM_UP = 5
-"""Steps of a start that are not traced: the first compile, and fill the queues."""
+"""Steps before the trace, in which programs are compiled and queues fill."""
 
 
 class Profile(contextlib.AbstractContextManager):
-    """Traces so many steps of this start after the first `WARM_UP`."""
+    """Trace `steps` training steps after the first `WARM_UP`."""
 
-    def __init__(self, steps: int | None, folder: os.PathLike):
-        """With None nothing is traced.
+    def __init__(self, steps: int | None, folder: os.PathLike, say: Callable[[str], None]):
+        """Prepare a trace of `steps` steps in `folder`; None: no trace.
+
+        Args:
+          steps: number of steps to trace.
+          folder: on this machine.
+          say: prints a line for the user when the trace is written.
 
         Raises:
           InputError: for a number of steps below 1, or a folder in an object store.
@@ -29,24 +35,24 @@ class Profile(contextlib.AbstractContextManager):
             raise InputError(
                 f"--profile: the profiler cannot write to {folder}; use a --workdir on this machine"
             )
-        self.folder = folder
-        self._steps, self._begun = steps, 0
-        self._tracing = False
+        self._steps, self._folder, self._say = steps, folder, say
+        self._steps_seen, self._tracing = 0, False
 
-    def before_step(self, last_result: Any) -> str | None:
-        """Call it before each step with what the step before it gave; returns what to say."""
+    def before_step(self, state: Any) -> None:
+        """Start or stop the trace where it is time; `state` is the result of the step before."""
         if self._steps is None:
-            return None
-        self._begun += 1
-        if self._begun == WARM_UP + 1:
-            jax.block_until_ready(last_result)
-            jax.profiler.start_trace(str(self.folder))
+            return
+        self._steps_seen += 1
+        if self._steps_seen == WARM_UP + 1:
+            jax.block_until_ready(state)
+            jax.profiler.start_trace(str(self._folder))
             self._tracing = True
-        elif self._begun == WARM_UP + 1 + self._steps:
-            jax.block_until_ready(last_result)
+        elif self._steps_seen == WARM_UP + 1 + self._steps:
+            jax.block_until_ready(state)
             self._stop()
-            return f"a trace of {self._steps} steps is in {self.folder} (tensorboard, or Perfetto)"
-        return None
+            self._say(
+                f"a trace of {self._steps} steps is in {self._folder} (TensorBoard or Perfetto)"
+            )
 
     def __exit__(self, *_: object) -> None:
         if self._tracing:

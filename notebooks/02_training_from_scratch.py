@@ -32,7 +32,7 @@ import numpy as np
 from experiments import compose
 from experiments.configs import pronouns_small
 from experiments.corpora import registry
-from experiments.trainer import validation_losses
+from experiments.monitor import validation_losses
 from transformer import Translator
 from transformer.arrays import EOS_ID
 from transformer.config import Config, OptimizerConfig, TransformerConfig
@@ -58,7 +58,7 @@ from transformer.translator import abstract_params
 config = pronouns_small.get_config()
 config = config.replace(optimizer=OptimizerConfig(warmup_steps=100, learning_rate=0.48))
 experiment = compose.build(config)
-batch = experiment.on_mesh(next(experiment.data.train.iterate(0)))
+batch = experiment.put_batch(next(experiment.data.train.iterate(0)))
 state, sums = experiment.train_step(experiment.init_state(), batch)
 print("source [B,S]", batch.source.shape, "  target [B,T]", batch.target.shape)
 print("over the batch:", {name: round(value, 3) for name, value in sums.means().items()})
@@ -212,7 +212,7 @@ print(f"parameters that train_step moved as we did (within 1%): {np.mean(off < 0
 # %%
 one_batch = dataclasses.replace(batch, source=batch.source[:8], target=batch.target[:8])
 constant = OptimizerConfig(schedule="constant", learning_rate=2e-3, warmup_steps=20)
-check = compose.assembled(config.replace(optimizer=constant), experiment.tokenizer, experiment.data)
+check = compose.build(config.replace(optimizer=constant), data=experiment.data)
 overfitted, by_heart = check.init_state(), []
 for _ in range(150):
     overfitted, sums = check.train_step(overfitted, one_batch)
@@ -261,7 +261,7 @@ state, history, validation, snapshots = experiment.init_state(), [], {}, []
 print("step    0", number_right(state.weights))
 batches = itertools.islice(experiment.data.train.iterate(0), config.training.steps)
 for step, batch in enumerate(batches, 1):
-    state, sums = experiment.train_step(state, experiment.on_mesh(batch))
+    state, sums = experiment.train_step(state, experiment.put_batch(batch))
     history.append(sums)
     if step in LAST:
         snapshots.append(jax.device_get(state.params))

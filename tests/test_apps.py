@@ -149,7 +149,7 @@ def test_a_larger_number_of_steps_continues_the_training(trained, train, workdir
     more = run("experiments.train", *train(workdir, f"--config.training.steps={STEPS + 4}"))
     assert more.status == 0, more.err
     assert f"from {STEPS} to {STEPS + 4} steps" in more.err
-    assert f"going on from step {STEPS}" in more.err
+    assert f"continuing from step {STEPS}" in more.err
     assert more.result["step"] == STEPS + 4
     assert more.result["seconds"] > trained[1].result["seconds"]
     assert json.loads((workdir / "config.json").read_text())["training"]["steps"] == STEPS + 4
@@ -220,11 +220,11 @@ def test_a_training_stopped_three_times_ends_bit_for_bit_like_a_straight_one(
         assert not (tmp_path / "result.json").exists()
     killed = stop(arguments, signal.SIGKILL, f"step {STEPS // 2 + 1}/")
     assert killed.status == -signal.SIGKILL
-    assert f"going on from step {reached}" in killed.err
+    assert f"continuing from step {reached}" in killed.err
 
     finished = run("experiments.train", *arguments)
     assert finished.status == 0, finished.err
-    assert "going on from step" in finished.err
+    assert "continuing from step" in finished.err
     assert parameters(tmp_path) == parameters(trained[0])
     for name in ("step", "train_loss", "validation"):
         assert finished.result[name] == trained[1].result[name]

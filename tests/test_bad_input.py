@@ -73,10 +73,9 @@ def given(tmp_path_factory):
     (folder / "run" / "config.json").write_text(config.to_json())
     tokenizer = Tokenizer.train(WORDS, 8, "word")
     (folder / "run" / "tokenizer.model").write_bytes(tokenizer.model)
-    params = oracle.random_params(base.build(config.model), seed=0)
-    opt_state = optimizers.build(
-        config.optimizer, config.model.d_model, config.training.steps
-    ).init(params)
+    model = base.build(config.model)
+    params, metadata = oracle.random_params(model, seed=0), base.parameter_metadata(model)
+    opt_state = optimizers.build(config.optimizer, metadata, d_model=8, steps=2).init(params)
     with Checkpoints(folder / "run", config.training, writing=True) as checkpoints:
         for step in (1, 2):
             state = TrainState(jnp.asarray(step), params, opt_state, jax.random.key(0))

@@ -24,6 +24,7 @@ from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.selection import average_params
 from transformer.config import OptimizerConfig, TrainingConfig
 from transformer.errors import InputError
+from transformer.nn.parameters import Parameter
 from transformer.training import optimizers
 from transformer.training.step import TrainState
 
@@ -39,8 +40,12 @@ def test_a_state_and_its_meta_are_restored_bit_for_bit(tmp_path, abstract):
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
 def test_every_field_of_the_state_is_restored(tmp_path, name):
     config = OptimizerConfig(name=name, schedule="constant")
-    optimizer = optimizers.build(config, d_model=4, steps=10)
     params = {"kernel": jnp.arange(24.0).reshape(4, 6), "scale": jnp.ones(6)}
+    metadata = {
+        "kernel": Parameter(params["kernel"], ("embed", "mlp"), kind="kernel", num_input_axes=1),
+        "scale": Parameter(params["scale"], ("norm",), kind="scale"),
+    }
+    optimizer = optimizers.build(config, metadata, d_model=4, steps=10)
     gradients = jax.tree.map(lambda leaf: 0.1 * leaf + 1, params)
     _, opt_state = optimizer.update(gradients, optimizer.init(params), params)
     values = {

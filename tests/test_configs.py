@@ -49,10 +49,11 @@ def load(spec):
 def parts(config):
     """The step, and the shapes of its state."""
     model = families.build(config.model)
-    optimizer = optimizers.build(config.optimizer, config.model.d_model, config.training.steps)
+    metadata, d_model = families.parameter_metadata(model), model.describe().d_model
+    optimizer = optimizers.build(config.optimizer, metadata, d_model, config.training.steps)
     step = functools.partial(training.train_step, model=model, optimizer=optimizer, config=config)
     make = functools.partial(training.init_state, model, optimizer)
-    return step, make, nn.unbox(jax.eval_shape(make, jax.random.key(0)))
+    return step, make, jax.eval_shape(make, jax.random.key(0))
 
 
 @functools.cache

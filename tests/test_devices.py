@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same training on any number of devices, however they share the work.
+"""Training gives the same results on any number of devices, in any preset.
 
-In float64, where rounding is out of sight, losses agree to 1e-9 over 50 steps. In float32 they
-agree as closely as rounding allows, which Adam magnifies from step to step.
+In float64 losses agree to 1e-9 over 50 steps. In float32 they differ by rounding errors, which Adam
+magnifies from step to step.
 """
 
 import functools
 import re
 from typing import NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,9 +48,9 @@ class Run(NamedTuple):
 
 
 def batch_of(step):
-    """Random strings to be copied with every symbol raised by one; each step has others.
+    """Random strings; the target has every symbol raised by one. Each step has other strings.
 
-    Rows hold more tokens the further down they are, from 2 to 9, and one of them none.
+    Rows have more tokens further down, from 2 to 9; one has none.
     """
     rng = np.random.default_rng(step)
     source, target = np.zeros((ROWS, 9), np.int32), np.zeros((ROWS, 10), np.int32)
@@ -67,13 +66,13 @@ def batch_of(step):
 
 def parts(config):
     """(model, optimizer) of a config."""
-    return base.build(config.model), optimizers.build(
-        config.optimizer, config.model.d_model, config.training.steps
-    )
+    model = base.build(config.model)
+    metadata, steps = base.parameter_metadata(model), config.training.steps
+    return model, optimizers.build(config.optimizer, metadata, config.model.d_model, steps)
 
 
 def in_parts(micro_batches, config=CONFIG):
-    """The config with so many micro-batches."""
+    """The config with this number of micro-batches."""
     return config.replace(training=config.training.replace(micro_batches=micro_batches))
 
 
@@ -86,24 +85,17 @@ def pure_step(config, **options):
 
 
 @functools.cache
-def boxed():
-    """The abstract fresh state, with logical axes."""
-    make = functools.partial(training.init_state, *parts(CONFIG))
-    return jax.eval_shape(make, jax.random.key(0))
-
-
-@functools.cache
 def fresh(dtype):
-    """The state before the first step; in float64 it is the float32 one, widened."""
-    make = jax.jit(functools.partial(training.init_state, *parts(CONFIG)))
-    state = nn.unbox(make(jax.random.key(0)))
+    """The state before the first step; in float64, the float32 one cast."""
+    init = jax.jit(functools.partial(training.init_state, *parts(CONFIG)))
     return jax.tree.map(
-        lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, state
+        lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf,
+        init(jax.random.key(0)),
     )
 
 
-def taken(step, state, steps, batch_of=batch_of):
-    """Compiles the step and takes so many."""
+def trained(step, state, steps, batch_of=batch_of):
+    """Compile the step and take `steps` of them."""
     dtype, losses = state.params["embedding"]["table"].dtype, []
     compiled = step.lower(state, batch_of(0)).compile()
     for number in range(steps):
@@ -114,27 +106,32 @@ def taken(step, state, steps, batch_of=batch_of):
 
 
 def jitted(mesh, parallel, config):
-    """The step on a mesh, as `experiments.compose` builds it, and how the state lies there."""
-    held = sharding.shardings_of_state(boxed(), mesh, sharding.rules_of(parallel))
+    """The step on a mesh, jitted as in `experiments.compose`, and the shardings of its state."""
+    model, optimizer = parts(CONFIG)
+    of_params = sharding.param_shardings(base.parameter_metadata(model), mesh, parallel)
+    init = functools.partial(training.init_state, model, optimizer)
+    shapes = jax.eval_shape(init, jax.random.key(0))
+    of_state = sharding.state_shardings(shapes, of_params)
     step = jax.jit(
-        pure_step(config, gathered=sharding.gathered(held.params)),
-        in_shardings=(held, sharding.batch_sharding(mesh)),
-        out_shardings=(held, sharding.replicated(mesh)),
+        pure_step(config, all_gathered=sharding.all_gathered(of_params)),
+        in_shardings=(of_state, sharding.batch_sharding(mesh)),
+        out_shardings=(of_state, sharding.replicated(mesh)),
     )
-    return step, held
+    return step, of_state
 
 
 @functools.cache
 def run(dtype, steps, parallel=ParallelConfig(), config=CONFIG):  # noqa: B008 (it is frozen)
-    """Trains on a mesh."""
+    """Train on a mesh."""
     with jax.enable_x64(dtype == "float64"):
-        step, held = jitted(sharding.make_mesh(parallel), parallel, config)
-        return taken(step, jax.device_put(fresh(dtype), held), steps)
+        step, shardings = jitted(sharding.make_mesh(parallel), parallel, config)
+        return trained(step, jax.device_put(fresh(dtype), shardings), steps)
 
 
 def furthest(state, other):
-    """The largest difference between two states: of parameters, and of Adam's moments, without
-    which a gradient of the wrong size could pass, as Adam divides it by its own.
+    """The largest difference between two states, of parameters and of Adam's moments.
+
+    Adam's update does not depend on the scale of the gradient; its moments do.
     """
     differences = jax.tree.map(
         lambda a, b: np.abs(np.asarray(a) - np.asarray(b)).max(),
@@ -146,7 +143,7 @@ def furthest(state, other):
 # Meshes.
 
 
-def test_the_batches_are_uneven_over_rows_devices_and_micro_batches():
+def test_tokens_are_uneven_over_rows_devices_and_micro_batches():
     batch = batch_of(0)
     tokens = (batch.target != 0).sum(-1)
     assert tokens.min() == 0 < 2 < tokens.max()
@@ -156,10 +153,10 @@ def test_the_batches_are_uneven_over_rows_devices_and_micro_batches():
 
 
 @pytest.mark.slow
-def test_the_curve_goes_down_and_depends_on_the_dropout():
+def test_the_loss_falls_and_depends_on_the_dropout():
     wet, dry = run("float64", 10).losses, run("float64", 10, EIGHT, DRY).losses
     assert wet[-1] < wet[0] - 0.5
-    # The curves may cross, but nearly everywhere they are far apart.
+    # The two curves may cross, but they differ at most steps.
     assert np.median(np.abs(wet - dry)) > 1e-2
 
 
@@ -182,12 +179,12 @@ QUICK_MESHES = [
 
 
 def shown(value):
-    """The name of a mesh, or a dtype as it is."""
+    """The test id of a mesh or of a dtype."""
     return value if isinstance(value, str) else f"{value.preset}-{value.data}x{value.model}"
 
 
 def check(dtype, steps, parallel):
-    """Compares a mesh with one device, step by step; returns the differences."""
+    """Compare a mesh with one device at every step; returns the differences."""
     ours, theirs = run(dtype, steps, parallel), run(dtype, steps)
     apart = np.abs(ours.losses - theirs.losses)
     if dtype == "float64":
@@ -205,14 +202,14 @@ def check(dtype, steps, parallel):
     QUICK_MESHES,
     ids=lambda value: value if isinstance(value, str) else shown(value),
 )
-def test_ten_steps_on_eight_devices_are_those_on_one(parallel, dtype):
+def test_ten_steps_on_eight_devices_equal_those_on_one(parallel, dtype):
     check(dtype, 10, parallel)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("parallel", EVERY_MESH, ids=shown)
-def test_fifty_steps_on_any_mesh_are_those_on_one_device(parallel, dtype, record_property):
+def test_fifty_steps_on_any_mesh_equal_those_on_one_device(parallel, dtype, record_property):
     apart, parameters = check(dtype, 50, parallel)
     measured = {f"step {step}": apart[step - 1] for step in (1, 10, 50)}
     measured |= {"largest": apart.max(), "parameters": parameters}
@@ -222,15 +219,15 @@ def test_fifty_steps_on_any_mesh_are_those_on_one_device(parallel, dtype, record
 
 
 @pytest.mark.slow
-def test_a_mesh_of_one_device_is_no_mesh():
+def test_a_mesh_of_one_device_equals_no_mesh():
     with jax.enable_x64(True):
-        plain = taken(jax.jit(pure_step(CONFIG)), fresh("float64"), 10)
+        plain = trained(jax.jit(pure_step(CONFIG)), fresh("float64"), 10)
     assert np.abs(plain.losses - run("float64", 10).losses).max() < 1e-9
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["fsdp", "tensor", "fsdp_tensor"])
-def test_a_mesh_draws_the_same_hash_as_one_device(preset):
+def test_hash_dropout_on_a_mesh_equals_that_on_one_device(preset):
     model = 1 if preset == "fsdp" else 4
     parallel = ParallelConfig(data=8 // model, model=model, preset=preset)
     ours, theirs = run("float64", 10, parallel, HASH), run("float64", 10, config=HASH)
@@ -239,7 +236,7 @@ def test_a_mesh_draws_the_same_hash_as_one_device(preset):
 
 
 @pytest.mark.slow
-def test_micro_batches_on_a_mesh_drop_out_what_one_device_does():
+def test_micro_batches_on_a_mesh_have_the_dropout_of_one_device():
     ours = run("float64", 10, ParallelConfig(data=4, preset="fsdp"), in_parts(2))
     assert np.abs(ours.losses - run("float64", 10).losses).max() < 1e-9
 
@@ -249,7 +246,7 @@ def test_micro_batches_on_a_mesh_drop_out_what_one_device_does():
 
 @pytest.mark.parametrize("micro_batches", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_micro_batches_of_unequal_token_counts_make_the_same_updates(micro_batches):
-    """With dropout: a row drops out by its number in the batch, whichever part it is in."""
+    """With dropout, which depends on the index of an example in the batch, not on its part."""
     whole = run("float64", 10, EIGHT, HASH)
     apart = run("float64", 10, EIGHT, in_parts(micro_batches, HASH))
     assert np.abs(whole.losses - apart.losses).max() < 1e-12
@@ -257,12 +254,12 @@ def test_micro_batches_of_unequal_token_counts_make_the_same_updates(micro_batch
     assert np.abs(np.diff(whole.losses)).min() > 1e-3
 
 
-# What the devices send each other.
+# Collectives.
 
 
-def sent(program):
-    """The shapes that the collectives of a compiled program give, by the collective's name."""
-    found = {}
+def collectives(program):
+    """The result shapes of the collectives of a compiled program, by the collective's name."""
+    shapes_of = {}
     for line in program.splitlines():
         match = re.search(
             r"= (.*?) (all-gather|all-reduce|all-to-all|reduce-scatter|collective-permute)"
@@ -271,44 +268,45 @@ def sent(program):
         )
         if match:
             shapes = re.findall(r"[a-z]+\d*\[([\d,]*)\]", match[1])
-            found.setdefault(match[2], set()).update(
+            shapes_of.setdefault(match[2], set()).update(
                 tuple(map(int, filter(None, shape.split(",")))) for shape in shapes
             )
-    return found
+    return shapes_of
 
 
-def test_devices_that_share_only_rows_send_parameters_gradients_and_sums():
-    """With `fsdp` too: parameters are gathered where they are used, activations never. Gradients of
-    heads are sent as the matrix that `transformer.nn.matmul` makes them as.
+def test_data_parallel_devices_send_parameters_gradients_and_sums_only():
+    """With `fsdp` too: parameters are all-gathered for the forward pass, activations never.
+
+    Gradients of heads are sent as the matrix that `transformer.nn.matmul` computes.
     """
     parallel = ParallelConfig(data=8, preset="fsdp")
-    found = sent(run("float64", 10, parallel).program)
+    sent = collectives(run("float64", 10, parallel).program)
     shapes = {leaf.shape for leaf in jax.tree.leaves(fresh("float64").params)}
-    assert found["all-gather"] <= shapes
-    assert set().union(*found.values()) <= shapes | {(16, 16), ()}
-    assert (24, 16) in found["all-gather"]
-    assert (24, 16) in found["all-reduce"]
+    assert sent["all-gather"] <= shapes
+    assert set().union(*sent.values()) <= shapes | {(16, 16), ()}
+    assert (24, 16) in sent["all-gather"]
+    assert (24, 16) in sent["all-reduce"]
 
 
 @pytest.mark.parametrize("preset", [pytest.param("tensor", marks=pytest.mark.slow), "fsdp_tensor"])
-def test_neither_the_whole_table_nor_logits_nor_the_rows_of_others_are_sent(preset):
-    """Over 2 x 4 devices each has 16 of the 32 rows and 6 of the 24 words."""
-    found = sent(run("float64", 10, ParallelConfig(data=2, model=4, preset=preset)).program)
-    for shape in set().union(*found.values()):
+def test_neither_the_embedding_table_nor_logits_nor_rows_of_other_devices_are_sent(preset):
+    """Over 2 x 4 devices each has 16 of the 32 rows and 6 of the 24 tokens."""
+    sent = collectives(run("float64", 10, ParallelConfig(data=2, model=4, preset=preset)).program)
+    for shape in set().union(*sent.values()):
         of_activations = bool({9, 10} & set(shape))  # the lengths; no parameter has such an axis
         assert shape != (24, 16)
         assert not of_activations or (shape[0] == 16 and shape[-1] not in (24, 6)), shape
     if preset == "tensor":
-        assert "all-gather" not in found  # even the best word comes from maxima and minima
+        assert "all-gather" not in sent  # the argmax over the vocabulary needs none
 
 
-# What pmap became.
+# `shard_map` and `pmap`.
 
 
 def under_shard_map(step, mesh):
-    """Each device computes its own rows, and the step adds the sums over the axis ``data``.
+    """Each device computes its local rows; the step sums over the axis ``data``.
 
-    With check_vma, JAX would add the gradients of what all devices share by itself, a second time.
+    With check_vma, JAX would sum the gradients of replicated parameters a second time.
     """
     return jax.jit(
         jax.shard_map(
@@ -322,7 +320,7 @@ def under_shard_map(step, mesh):
 
 
 def under_pmap(step):
-    """The same, the old way; a batch has a leading axis of devices."""
+    """The same with `jax.pmap`; a batch has a leading axis of devices."""
     return jax.pmap(step, axis_name="data", in_axes=(None, 0), out_axes=None)
 
 
@@ -341,14 +339,14 @@ def by_device(number):
     ],
 )
 def test_jit_shard_map_and_pmap_take_the_same_steps(dtype, config):
-    """Dropout too, whose rows are numbered through the devices."""
+    """With dropout, which counts examples over all devices."""
     expected = run(dtype, 10, EIGHT, config)
     with jax.enable_x64(dtype == "float64"):
         step, mesh = pure_step(config, axis_name="data"), sharding.make_mesh(EIGHT)
         state = jax.device_put(fresh(dtype), sharding.replicated(mesh))
         runs = [
-            taken(under_shard_map(step, mesh), state, 10),
-            taken(under_pmap(step), fresh(dtype), 10, by_device),
+            trained(under_shard_map(step, mesh), state, 10),
+            trained(under_pmap(step), fresh(dtype), 10, by_device),
         ]
     for losses, state, _ in runs:
         apart = np.abs(losses - expected.losses)

@@ -105,7 +105,7 @@ def test_a_signal_to_one_process_stops_both_after_the_same_step(
 
     finished = ended(pair(arguments))
     assert [one.status for one in finished] == [0, 0], finished
-    assert f"going on from step {reached}" in finished[0].err
+    assert f"continuing from step {reached}" in finished[0].err
     assert parameters(tmp_path / "run") == parameters(together[0])
 
 

@@ -44,8 +44,8 @@ def test_the_grid_draws_every_layer_and_head_or_the_chosen_ones():
 
 def test_the_grid_of_a_long_sentence_numbers_its_tokens_and_lists_them():
     written = " ".join(text.get_text() for text in every_text(drawn("attention_grid", "long")))
-    assert "Keys: 1 ▁The, 2 ▁animal" in written
-    assert "Queries: 1 ▁The → ▁animal, 2" in written
+    assert "keys:   1 ▁The   2 ▁animal" in written
+    assert "queries:   1 ▁The → ▁animal" in written
 
 
 def test_the_heads_of_one_token_sum_to_one_over_the_keys():

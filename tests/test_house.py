@@ -199,8 +199,9 @@ from transformer.training import optimizers, step as training
 config = transformer.Config(model=transformer.TransformerConfig(
     vocab_size=11, num_layers=1, d_model=8, d_ff=8, num_heads=2))
 model = transformer.build(config.model)
-optimizer = optimizers.build(config.optimizer, config.model.d_model, steps=10)
-state = nn.unbox(jax.jit(lambda key: training.init_state(model, optimizer, key))(jax.random.key(0)))
+metadata = transformer.models.base.parameter_metadata(model)
+optimizer = optimizers.build(config.optimizer, metadata, d_model=8, steps=10)
+state = jax.jit(lambda key: training.init_state(model, optimizer, key))(jax.random.key(0))
 source = jnp.array([[4, 5, 6, 2], [7, 2, 0, 0]])
 step = jax.jit(lambda state, batch: training.train_step(
     state, batch, model=model, optimizer=optimizer, config=config))

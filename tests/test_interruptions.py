@@ -55,7 +55,7 @@ def test_a_training_killed_at_twenty_random_moments_ends_bit_for_bit_the_same(
             moment = generator.randint(1, 40), generator.uniform(0, 0.3)
         printed = killed(arguments, *moment)
         for line in printed.splitlines():
-            if "going on from step " in line:
+            if "continuing from step " in line:
                 begun.append(int(line.rpartition(" ")[2]))
                 assert begun[-1] >= saved, "only the save in progress may be lost"
             if line.startswith("step ") and "/" in line:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training loop: steps that are skipped are counted, kept, and end the training in the end."""
+"""Between training steps: skipped steps are counted and kept, and too many end the training."""
 
-import contextlib
 import json
+import time
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from etils import epath
 from test_train import config  # noqa: F401 - a fixture
 
 from experiments import compose, logs
-from experiments import trainer as loop
+from experiments.monitor import Monitor, Totals
 from experiments.profiling import WARM_UP, Profile
 from transformer.checkpoints.manager import Checkpoints
 from transformer.errors import InputError
@@ -31,59 +31,77 @@ def experiment(config, tmp_path_factory):  # noqa: F811
         decode=config.decode.replace(beams=1, max_length=4, shortlist=5),
     )
     built = compose.build(config, tmp_path_factory.mktemp("loop"))
-    built.__dict__["at_first"] = built.init_state()
+    built.__dict__["first_state"] = built.init_state()
     return built
 
 
-def trainer(stack, experiment, directory, skipping, profile=None):
-    """A trainer from a fresh start, whose steps of these numbers are not finite."""
+def train(experiment, directory, skipping, steps=None, profile=None):
+    """The monitor of a training from a fresh start; these steps are not finite."""
 
+    @jax.jit
     def step(state, batch):
         del batch
         finite = ~jnp.isin(state.step + 1, jnp.array([*skipping, -1]))
         sums = jax.tree.map(lambda _: jnp.where(finite, 2.0, 0.0), Sums.zero())
         return state.replace(step=state.step + 1), sums
 
-    experiment.__dict__["train_step"] = jax.jit(step)
-    directory = epath.Path(directory)
-    training = experiment.config.training
-    checkpoints = stack.enter_context(Checkpoints(directory, training, writing=True))
-    return loop.Trainer(
-        experiment,
-        experiment.__dict__["at_first"],
-        loop.fresh_meta(),
-        0.0,
-        directory,
-        checkpoints,
-        stack.enter_context(logs.MetricsLog(directory, 0, False)),
-        stack.enter_context(logs.Progress(0, training.steps)),
-        stack.enter_context(Profile(profile, directory / "profile")),
-    )
+    directory, training = epath.Path(directory), experiment.config.training
+    state = experiment.__dict__["first_state"]
+    with (
+        Checkpoints(directory, training, writing=True) as checkpoints,
+        logs.MetricsLog(directory, 0, False) as log,
+        logs.Progress(0, training.steps) as progress,
+        Profile(profile, directory / "profile", progress.say) as trace,
+    ):
+        monitor = Monitor(experiment, 0, Totals(), directory, checkpoints, log, progress)
+        for index in range(steps or training.steps):
+            trace.before_step(state)
+            state, sums = step(state, experiment.data.train[index])
+            monitor.after_step(state, sums)
+    return monitor
 
 
-def train(experiment, directory, skipping, profile=None):
-    """The trainer after all its steps, closed."""
-    with contextlib.ExitStack() as stack:
-        made = trainer(stack, experiment, directory, skipping, profile)
-        for index in range(experiment.config.training.steps):
-            made.update(experiment.data.train[index])
-    return made
-
-
-def test_validation_translates_with_the_whole_vocabulary_since_there_is_no_lexicon_yet(
+def test_validation_translates_with_the_full_vocabulary_as_there_is_no_lexicon_yet(
     experiment, tmp_path
 ):
     assert experiment.config.decode.shortlist == 5
-    assert "bleu" in train(experiment, tmp_path, skipping=()).meta["validation"]
+    assert "bleu" in train(experiment, tmp_path, skipping=()).totals.validation
 
 
-def test_skipped_steps_are_counted_logged_and_told(experiment, tmp_path, capsys):
-    made = train(experiment, tmp_path, skipping=(2, 3, 5))
-    assert made.meta["skipped"] == 3
-    assert made.meta["skipped_in_a_row"] == 0
-    assert made.meta["tokens"] == 9 * 2
-    said = capsys.readouterr().err
-    assert [f"step {step} is skipped" in said for step in (1, 2, 3, 4, 5, 6)] == [
+def test_a_step_compiled_ahead_is_not_compiled_again_and_its_time_is_not_training_time(
+    experiment, tmp_path, caplog
+):
+    """`jax.jit` has to find what `lower().compile()` compiled, or every shape compiles twice."""
+    state, batch = experiment.init_state(), experiment.put_batch(experiment.data.train[0])
+    with (
+        Checkpoints(tmp_path, experiment.config.training, writing=True) as checkpoints,
+        logs.MetricsLog(tmp_path, 0, False) as log,
+        logs.Progress(0, 1) as progress,
+    ):
+        began = time.monotonic()
+        monitor = Monitor(experiment, 0, Totals(), tmp_path, checkpoints, log, progress)
+        with jax.log_compiles():
+            monitor.compile_ahead(state, batch)
+        compiling = time.monotonic() - began
+        assert "Compiling jit(train_step)" in caplog.text
+        caplog.clear()
+        with jax.log_compiles():
+            monitor.compile_ahead(state, batch)
+            state, sums = experiment.train_step(state, batch)
+        assert "Compiling" not in caplog.text
+        monitor.after_step(state, sums)
+        monitor.save(state)
+        elapsed = time.monotonic() - began
+    assert float(sums.tokens) == monitor.totals.tokens > 0
+    assert 0 < monitor.totals.step_seconds < elapsed - 0.9 * compiling
+
+
+def test_skipped_steps_are_counted_and_reported(experiment, tmp_path, capsys):
+    totals = train(experiment, tmp_path, skipping=(2, 3, 5)).totals
+    assert (totals.skipped, totals.skipped_in_a_row) == (3, 0)
+    assert totals.tokens == 9 * 2
+    printed = capsys.readouterr().err
+    assert [f"step {step} is skipped" in printed for step in (1, 2, 3, 4, 5, 6)] == [
         *(False, True, True, False, True, False)
     ]
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -105,24 +123,21 @@ def test_the_batch_of_a_skipped_step_is_kept_as_numbers_and_as_text(experiment, 
     assert all(source.upper() == target for source, target in pairs)
 
 
-def test_too_many_in_a_row_end_the_training_and_keep_the_last_good_checkpoint(experiment, tmp_path):
+def test_too_many_skipped_in_a_row_end_training_and_keep_the_last_checkpoint(experiment, tmp_path):
     """Seven is one after a validation; the steps from there on are not saved."""
-    with pytest.raises(InputError, match="step 9 is the last of 3 in a row") as told:
+    with pytest.raises(InputError, match="step 9 is the last of 3 in a row") as error:
         train(experiment, tmp_path, skipping=(7, 8, 9, 10))
-    assert "the checkpoint of step 6 is intact" in str(told.value)
+    assert "the checkpoint of step 6 is intact" in str(error.value)
     with Checkpoints(tmp_path, experiment.config.training) as checkpoints:
         assert checkpoints.steps() == [3, 6]
 
 
-def test_steps_in_a_row_are_counted_over_a_restart(experiment, tmp_path):
-    with contextlib.ExitStack() as stack:
-        made = trainer(stack, experiment, tmp_path, skipping=(2, 3))
-        for index in range(3):
-            made.update(experiment.data.train[index])
-        assert made.meta["skipped_in_a_row"] == 2
+def test_skipped_steps_in_a_row_are_counted_over_a_restart(experiment, tmp_path):
+    assert train(experiment, tmp_path, skipping=(2, 3), steps=3).totals.skipped_in_a_row == 2
     with Checkpoints(tmp_path, experiment.config.training) as checkpoints:
-        _, meta = checkpoints.restore(experiment.abstract_state)
-    assert (meta["skipped"], meta["skipped_in_a_row"]) == (2, 2)
+        _, saved = checkpoints.restore(experiment.abstract_state)
+    totals = Totals(**saved)
+    assert (totals.skipped, totals.skipped_in_a_row) == (2, 2)
 
 
 def test_a_validation_that_is_not_finite_ends_the_training_before_it_is_saved(
@@ -149,11 +164,11 @@ def test_a_training_that_ends_within_its_trace_still_leaves_one(experiment, tmp_
     assert any((tmp_path / "profile").rglob("*.xplane.pb"))
 
 
-def test_no_step_cannot_be_traced(tmp_path):
+def test_a_trace_of_no_step_is_refused(tmp_path):
     with pytest.raises(InputError, match="--profile=0: trace at least one step"):
-        Profile(0, tmp_path)
+        Profile(0, tmp_path, print)
 
 
 def test_a_trace_cannot_go_to_an_object_store():
     with pytest.raises(InputError, match="cannot write to gs://bucket/profile"):
-        Profile(1, "gs://bucket/profile")
+        Profile(1, "gs://bucket/profile", print)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Label-smoothed cross-entropy: numbers worked by hand, and what does not change it."""
+"""Label-smoothed cross-entropy: numbers worked by hand, and invariances."""
 
 import math
 
@@ -12,8 +12,8 @@ import pytest
 from transformer.errors import InputError
 from transformer.training.losses import (
     Sums,
-    divergence_sum,
     smoothed_cross_entropy,
+    symmetric_kl_sum,
     token_log_probs,
 )
 
@@ -32,22 +32,21 @@ TARGET = jnp.array([[3, 6, 1, 2, 0], [5, 2, 0, 0, 0]])
 
 
 def test_uniform_others_by_hand():
-    """Gold word 1 gets 0.7, the three others 0.1 each: 0.7 * 2 + 0.1 * (1 + 3 + 3) = 2.1 bits."""
+    """Gold token 1 has 0.7, the three others 0.1 each: 0.7 * 2 + 0.1 * (1 + 3 + 3) = 2.1 bits."""
     sums = smoothed_cross_entropy(LOGITS, jnp.array([[1]]), 0.3, "uniform_others")
     assert float(sums.loss) == pytest.approx(2.1 * LN2, rel=1e-6)
     assert float(sums.nll) == pytest.approx(2 * LN2, rel=1e-6)
 
 
 def test_uniform_by_hand():
-    """All four get 0.1, the gold word 0.6 more: 0.7 * 2 + 0.1 * (1 + 3 + 3) = 2.1 bits at 0.4."""
+    """All four have 0.1, the gold token 0.6 more: 0.7 * 2 + 0.1 * (1 + 3 + 3) = 2.1 bits at 0.4."""
     sums = smoothed_cross_entropy(LOGITS, jnp.array([[1]]), 0.4, "uniform")
     assert float(sums.loss) == pytest.approx(2.1 * LN2, rel=1e-6)
     sums = smoothed_cross_entropy(LOGITS, jnp.array([[1]]), 0.2, "uniform")
     assert float(sums.loss) == pytest.approx((0.85 * 2 + 0.05 * 7) * LN2, rel=1e-6)
 
 
-def test_the_masses_differ_by_how_much_the_gold_word_keeps():
-    """uniform with eps is uniform_others with eps (V-1) / V."""
+def test_uniform_with_eps_is_uniform_others_with_eps_times_v_minus_1_over_v():
     uniform = smoothed_cross_entropy(rows(), TARGET, 0.1, "uniform")
     others = smoothed_cross_entropy(rows(), TARGET, 0.1 * 6 / 7, "uniform_others")
     assert float(uniform.loss) == pytest.approx(float(others.loss), rel=1e-6)
@@ -55,7 +54,7 @@ def test_the_masses_differ_by_how_much_the_gold_word_keeps():
 
 @pytest.mark.parametrize("mass", ["uniform_others", "uniform"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
-def test_all_sums_are_the_oracles(mass, smoothing):
+def test_all_sums_equal_those_of_the_oracle(mass, smoothing):
     sums = smoothed_cross_entropy(rows(), TARGET, smoothing, mass)
     expected = oracle.loss_sums(np.asarray(rows()), TARGET, smoothing, mass)
     np.testing.assert_allclose(
@@ -63,7 +62,7 @@ def test_all_sums_are_the_oracles(mass, smoothing):
     )
 
 
-def test_of_equal_logits_the_first_is_the_prediction():
+def test_of_equal_logits_the_first_token_is_the_prediction():
     logits = jnp.array([[[1.0, 3, 3, 2], [1.0, 3, 3, 2], [5.0, 5, 5, 5]]])
     sums = smoothed_cross_entropy(logits, jnp.array([[1, 2, 3]]))
     assert (sums.correct, sums.tokens) == (1, 3)
@@ -81,30 +80,44 @@ def test_padding_contributes_nothing_to_any_sum():
     assert float(smoothed_cross_entropy(rows(), TARGET).tokens) == 6
 
 
+def test_any_id_can_be_the_padding():
+    """With pad_id 6, the targets that were 0 count and those that were 6 do not."""
+    swapped = jnp.where(TARGET == 0, 6, jnp.where(TARGET == 6, 0, TARGET))
+    logits = rows()[..., jnp.array([6, 1, 2, 3, 4, 5, 0])]
+    ours = smoothed_cross_entropy(logits, swapped, pad_id=6)
+    expected = smoothed_cross_entropy(rows(), TARGET)
+    np.testing.assert_allclose(jax.tree.leaves(ours), jax.tree.leaves(expected), rtol=1e-6)
+    divergences = (
+        symmetric_kl_sum(logits, -logits, swapped, pad_id=6),
+        symmetric_kl_sum(rows(), -rows(), TARGET),
+    )
+    assert float(divergences[0]) == pytest.approx(float(divergences[1]), rel=1e-6)
+
+
 def test_padding_has_no_gradient():
     gradient = jax.grad(lambda x: smoothed_cross_entropy(x, TARGET).loss)(rows())
     np.testing.assert_array_equal((gradient != 0).any(-1), TARGET != 0)
 
 
-def test_nothing_but_padding_sums_to_zero():
+def test_the_sums_of_padding_alone_are_zero():
     sums = smoothed_cross_entropy(rows(), jnp.zeros_like(TARGET))
     assert jax.tree.leaves(sums) == jax.tree.leaves(Sums.zero())
 
 
-def test_sums_of_two_batches_add_to_those_of_both():
+def test_the_sums_of_two_batches_add_up_to_those_of_both():
     whole = smoothed_cross_entropy(rows(), TARGET)
     parts = [smoothed_cross_entropy(rows()[i : i + 1], TARGET[i : i + 1]) for i in (0, 1)]
     added = Sums.zero() + parts[0] + parts[1]
     np.testing.assert_allclose(jax.tree.leaves(added), jax.tree.leaves(whole), rtol=1e-6)
 
 
-def test_means_divide_by_tokens_and_perplexity_is_exp_of_the_nll():
+def test_means_are_per_token_and_perplexity_is_exp_of_the_nll():
     sums = Sums(*(jnp.float32(value) for value in (12.0, 4 * LN2, 3.0, 4.0)))
     expected = {"loss": 3.0, "nll": LN2, "perplexity": 2.0, "accuracy": 0.75}
     assert sums.means() == pytest.approx(expected, rel=1e-6)
 
 
-def test_means_over_no_token_are_finite():
+def test_means_over_no_tokens_are_finite():
     assert Sums.zero().means() == {"loss": 0, "nll": 0, "perplexity": 1, "accuracy": 0}
 
 
@@ -157,10 +170,10 @@ def test_an_unknown_mass_is_refused_with_the_known_ones():
         smoothed_cross_entropy(rows(), TARGET, 0.1, "all")
 
 
-def test_the_divergence_of_two_predictions_by_hand():
+def test_the_symmetric_kl_divergence_of_two_predictions_by_hand():
     """p = (1/2, 1/2) and q = (1/4, 3/4): ((1/4) ln 2 + (-1/4) ln(2/3)) / 2 a token."""
     p = jnp.log(jnp.array([[[0.5, 0.5], [0.5, 0.5]]]))
     q = jnp.log(jnp.array([[[0.25, 0.75], [0.9, 0.1]]]))
-    found = divergence_sum(p, q, jnp.array([[1, 0]]))
-    assert float(found) == pytest.approx(0.25 * np.log(3) / 2, rel=1e-5)
-    assert float(divergence_sum(p, p, jnp.array([[1, 1]]))) == 0.0
+    divergence = symmetric_kl_sum(p, q, jnp.array([[1, 0]]))
+    assert float(divergence) == pytest.approx(0.25 * np.log(3) / 2, rel=1e-5)
+    assert float(symmetric_kl_sum(p, p, jnp.array([[1, 1]]))) == 0.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The learning rate and the first updates, worked by hand (paper 5.3)."""
+"""The learning rates and the first updates, worked by hand (paper 5.3)."""
 
 import jax
 import jax.numpy as jnp
@@ -7,12 +7,18 @@ import numpy as np
 import pytest
 
 from transformer.config import OptimizerConfig
+from transformer.nn.parameters import Parameter
 from transformer.training import optimizers
 
 
 def rate(step, **arguments):
-    """The learning rate of an update, the first one being number 1."""
+    """The learning rate of update number `step`, counted from 1."""
     return float(optimizers.noam(**arguments)(jnp.asarray(step - 1)))
+
+
+def build(config, metadata=None, d_model=6, steps=10):
+    """The optimizer; adam without weight decay needs no metadata."""
+    return optimizers.build(config, metadata, d_model, steps)
 
 
 @pytest.mark.parametrize(("d_model", "peak"), [(512, 6.99e-4), (1024, 4.94e-4)])
@@ -33,7 +39,7 @@ def test_it_rises_linearly_and_falls_as_the_inverse_root():
     assert rate(16000, d_model=512) == pytest.approx(rate(4000, d_model=512) / 2, rel=1e-6)
 
 
-def test_warm_up_moves_the_peak_and_scale_multiplies_everything():
+def test_warm_up_moves_the_peak_and_the_scale_multiplies_every_rate():
     assert rate(8000, d_model=512, warmup_steps=8000, scale=2.0) == pytest.approx(
         2 * (512 * 8000) ** -0.5, rel=1e-6
     )
@@ -46,7 +52,7 @@ def test_warm_up_moves_the_peak_and_scale_multiplies_everything():
 
 def test_adams_first_update_is_the_rate_times_the_sign_of_the_gradient():
     """Both moments are corrected to g and g^2, so the update is -lr g / (|g| + 1e-9)."""
-    optimizer = optimizers.build(OptimizerConfig(), d_model=512, steps=100)
+    optimizer = build(OptimizerConfig(), d_model=512)
     params = jnp.array([1.0, -2.0, 0.5, 3.0])
     gradient = jnp.array([0.3, -0.002, 1e-9, 0.0])
     update, state = optimizer.update(gradient, optimizer.init(params), params)
@@ -59,7 +65,7 @@ def test_adams_first_update_is_the_rate_times_the_sign_of_the_gradient():
 
 def test_adams_second_update_by_hand():
     """Moments of 1 then -2 with 0.9 and 0.98, corrected by 1 - 0.81 and 1 - 0.9604."""
-    optimizer = optimizers.build(OptimizerConfig(warmup_steps=10), d_model=100, steps=100)
+    optimizer = build(OptimizerConfig(warmup_steps=10), d_model=100)
     params = jnp.zeros((1,))
     _, state = optimizer.update(jnp.array([1.0]), optimizer.init(params), params)
     update, _ = optimizer.update(jnp.array([-2.0]), state, params)
@@ -69,8 +75,8 @@ def test_adams_second_update_by_hand():
     assert float(update[0]) == pytest.approx(-lr * first / second**0.5, rel=1e-4)
 
 
-def test_moments_are_shaped_as_the_parameters_and_float32():
-    optimizer = optimizers.build(OptimizerConfig(), d_model=4, steps=100)
+def test_moments_have_the_shapes_of_the_parameters_and_are_float32():
+    optimizer = build(OptimizerConfig())
     params = {"a": jnp.ones((2, 3)), "b": {"c": jnp.ones(5)}}
     adam = optimizer.init(params)[0]
     for moment in (adam.mu, adam.nu):
@@ -82,38 +88,66 @@ def test_moments_are_shaped_as_the_parameters_and_float32():
 # Other schedules and optimizers.
 
 
-def rates(schedule, steps):
+def rates(steps, name, total=1000, **fields):
+    """The learning rates of these updates, counted from 1, with a peak of 0.4."""
+    config = OptimizerConfig(schedule=name, learning_rate=0.4, **fields)
+    schedule = optimizers.schedule(config, d_model=64, steps=total)
     return [float(schedule(jnp.asarray(step - 1))) for step in steps]
 
 
-def test_constant_rises_linearly_and_stays():
-    found = rates(optimizers.constant(0.4, 10), [1, 5, 10, 11, 1000])
-    np.testing.assert_allclose(found, [0.04, 0.2, 0.4, 0.4, 0.4], rtol=1e-6)
+def test_constant_rises_linearly_to_the_peak_and_stays_there():
+    by_hand = [0.04, 0.2, 0.4, 0.4, 0.4]
+    np.testing.assert_allclose(
+        rates([1, 5, 10, 11, 1000], "constant", warmup_steps=10), by_hand, rtol=1e-6
+    )
 
 
-def test_cosine_is_at_half_the_peak_half_way_down_and_at_0_in_the_end():
-    found = rates(optimizers.cosine(0.4, 10, 110), [5, 10, 60, 110, 200])
-    np.testing.assert_allclose(found, [0.2, 0.4, 0.2, 0.0, 0.0], atol=1e-7)
+def test_cosine_falls_to_half_the_peak_midway_and_to_0_at_the_last_step():
+    by_hand = [0.2, 0.4, 0.4 * (0.5 + 0.125**0.5), 0.2, 0.0, 0.0]
+    np.testing.assert_allclose(
+        rates([5, 10, 35, 60, 110, 200], "cosine", total=110, warmup_steps=10), by_hand, atol=1e-7
+    )
 
 
-@pytest.mark.parametrize("name", ["noam", "constant", "cosine"])
-def test_a_config_names_its_schedule(name):
-    config = OptimizerConfig(schedule=name, warmup_steps=10, learning_rate=0.5)
-    expected = {
-        "noam": optimizers.noam(64, 10, 0.5),
-        "constant": optimizers.constant(0.5, 10),
-        "cosine": optimizers.cosine(0.5, 10, 50),
-    }[name]
+@pytest.mark.parametrize("name", ["constant", "cosine"])
+def test_a_warm_up_of_one_step_begins_at_the_peak(name):
+    assert rates([1], name, warmup_steps=1) == [pytest.approx(0.4)]
+
+
+def test_a_warm_up_as_long_as_the_training_reaches_the_peak_at_its_end():
+    np.testing.assert_allclose(
+        rates([1, 5, 10], "cosine", total=10, warmup_steps=10), [0.04, 0.2, 0.4], rtol=1e-6
+    )
+
+
+def test_noam_of_a_config_has_its_learning_rate_as_scale():
     steps = [1, 10, 30]
-    assert rates(optimizers.schedule(config, 64, 50), steps) == rates(expected, steps)
+    by_hand = [rate(step, d_model=64, warmup_steps=10, scale=0.4) for step in steps]
+    assert rates(steps, "noam", warmup_steps=10) == by_hand
 
 
-PARAMS = {
-    "attention": {"query": jnp.ones((6, 2, 3)), "query_bias": jnp.ones((2, 3))},
-    "embedding": {"table": jnp.ones((130, 128))},
-    "norm": {"scale": jnp.ones(6), "bias": jnp.ones(6)},
-    "output": jnp.ones((2, 3, 6)),
+def kernel(*shape, num_input_axes=1):
+    """Metadata of a kernel."""
+    return parameter(shape, "kernel", num_input_axes)
+
+
+def parameter(shape, kind, num_input_axes=0):
+    """Metadata of a parameter; no optimizer reads the names of its axes."""
+    leaf = jax.ShapeDtypeStruct(shape, jnp.float32)
+    return Parameter(leaf, ("embed",) * len(shape), kind=kind, num_input_axes=num_input_axes)
+
+
+METADATA = {
+    "attention": {"query": kernel(6, 2, 3), "query_bias": parameter((2, 3), "bias")},
+    "embedding": {"table": parameter((130, 128), "embedding")},
+    "norm": {"scale": parameter((6,), "scale"), "bias": parameter((6,), "bias")},
+    "output": kernel(2, 3, 6, num_input_axes=2),
 }
+PARAMS = jax.tree.map(
+    lambda leaf: jnp.ones(leaf.value.shape),
+    METADATA,
+    is_leaf=lambda node: isinstance(node, Parameter),
+)
 
 
 def config_of(name, **changes):
@@ -121,9 +155,9 @@ def config_of(name, **changes):
     return OptimizerConfig(name=name, **options)
 
 
-def first_update(gradients, name, params=PARAMS, **changes):
+def first_update(gradients, name, params=PARAMS, metadata=METADATA, **changes):
     """The first update of all parameters."""
-    optimizer = optimizers.build(config_of(name, **changes), d_model=6, steps=10)
+    optimizer = build(config_of(name, **changes), metadata)
     update = jax.jit(lambda gradients: optimizer.update(gradients, optimizer.init(params), params))
     return update(gradients)[0]
 
@@ -137,8 +171,8 @@ DECAYING = ["adamw", "adafactor", "lion", "muon", "schedule_free"]
 
 
 @pytest.mark.parametrize("name", DECAYING)
-def test_weight_decay_takes_rate_times_weight_off_matrices_only(name):
-    """Decoupled: the same whatever the gradient, and nothing off biases and scales."""
+def test_weight_decay_takes_rate_times_weight_off_kernels_and_embeddings_only(name):
+    """Decoupled: it does not depend on the gradient. Muon decays kernels only."""
     gradients = random_like(PARAMS)
     plain = first_update(gradients, name, weight_decay=0.0, beta1=0.9)
     decayed = first_update(gradients, name, weight_decay=0.5, beta1=0.9)
@@ -162,41 +196,54 @@ def test_adamw_without_decay_is_adam():
     assert all(jax.tree.leaves(same))
 
 
+@pytest.mark.parametrize("name", DECAYING)
+def test_what_decays_is_declared_and_does_not_depend_on_names(name):
+    """A kernel called ``scale`` decays, a bias called ``table`` does not."""
+    metadata = {"scale": kernel(4, 4), "table": parameter((4,), "bias")}
+    params = {"scale": jnp.ones((4, 4)), "table": jnp.ones(4)}
+    plain, decayed = (
+        first_update(random_like(params), name, params, metadata, weight_decay=decay, beta1=0.9)
+        for decay in (0.0, 0.5)
+    )
+    np.testing.assert_allclose(decayed["scale"] - plain["scale"], -0.005, atol=2e-6)
+    np.testing.assert_array_equal(decayed["table"], plain["table"])
+
+
 def test_lions_first_update_is_the_rate_times_the_sign():
     gradients = random_like(PARAMS)
-    found = first_update(gradients, "lion")
     jax.tree.map(
         lambda update, gradient: np.testing.assert_allclose(update, -0.01 * jnp.sign(gradient)),
-        *(found, gradients),
+        *(first_update(gradients, "lion"), gradients),
     )
 
 
-def test_muon_orthogonalises_kernels_and_leaves_the_rest_to_adam():
-    """A kernel [D,N,H] maps D to N x H: as such a matrix its update has like singular values."""
+def condition(kernel):
+    """Largest over smallest singular value of a kernel, as a matrix of 6 inputs and 6 outputs."""
+    values = np.linalg.svd(np.asarray(kernel).reshape(6, 6), compute_uv=False)
+    return values.max() / values.min()
+
+
+def test_muon_orthogonalizes_kernels_and_leaves_the_other_parameters_to_adam():
+    """A kernel [D,N,H] is a matrix [D, N H]; one [N,H,D] with two input axes is [N H, D]."""
     gradients = random_like(PARAMS)
-    found, adam = first_update(gradients, "muon"), first_update(gradients, "adam")
-    for update, shape in ((found["attention"]["query"], (6, 6)), (found["output"], (6, 6))):
-        values = np.linalg.svd(np.asarray(update).reshape(shape), compute_uv=False)
-        assert values.max() / values.min() < 2.5
-        gradient = gradients["output"] if update is found["output"] else None
-    assert gradient is not None
-    raw = np.linalg.svd(np.asarray(gradient).reshape(6, 6), compute_uv=False)
-    assert raw.max() / raw.min() > 2.5, "or the above would show nothing"
+    muon, adam = first_update(gradients, "muon"), first_update(gradients, "adam")
+    assert condition(muon["attention"]["query"]) < 2.5
+    assert condition(muon["output"]) < 2.5 < condition(gradients["output"])
     for path in (("embedding", "table"), ("norm", "scale"), ("attention", "query_bias")):
-        a, b = found[path[0]][path[1]], adam[path[0]][path[1]]
+        a, b = muon[path[0]][path[1]], adam[path[0]][path[1]]
         np.testing.assert_allclose(np.sign(a), np.sign(b))
 
 
-def test_adafactor_keeps_a_row_and_a_column_in_place_of_a_table():
-    optimizer = optimizers.build(config_of("adafactor", beta1=0.0), d_model=6, steps=10)
+def test_adafactor_keeps_a_row_and_a_column_of_second_moments_per_matrix():
+    optimizer = build(config_of("adafactor", beta1=0.0), METADATA)
     kept = sum(leaf.size for leaf in jax.tree.leaves(optimizer.init(PARAMS)))
     assert kept < PARAMS["embedding"]["table"].size / 10
 
 
 def test_schedule_free_evaluates_the_mean_of_its_iterates():
     """With a constant rate all iterates weigh the same: x_3 is the mean of z_1 to z_3."""
-    optimizer = optimizers.build(config_of("schedule_free"), d_model=6, steps=10)
-    params = {"w": jnp.array([1.0, -2.0])}
+    params, metadata = {"w": jnp.array([1.0, -2.0])}, {"w": parameter((2,), "bias")}
+    optimizer = build(config_of("schedule_free"), metadata)
     state, iterates = optimizer.init(params), []
     for seed in range(3):
         update, state = optimizer.update(random_like(params, seed), state, params)
@@ -205,25 +252,25 @@ def test_schedule_free_evaluates_the_mean_of_its_iterates():
     average = optimizers.schedule_free_average(state, params)
     np.testing.assert_allclose(average["w"], np.mean(iterates, axis=0), rtol=1e-5)
     np.testing.assert_allclose(params["w"], 0.9 * average["w"] + 0.1 * iterates[-1], rtol=1e-5)
-    adam = optimizers.build(config_of("adam"), d_model=6, steps=10)
+    adam = build(config_of("adam"))
     assert optimizers.schedule_free_average(adam.init(params), params) is None
 
 
 @pytest.mark.parametrize("name", ["adam", "schedule_free"])
-def test_a_gradient_is_scaled_down_to_the_norm_it_is_clipped_to(name):
+def test_a_gradient_above_the_clip_norm_is_scaled_down_to_it(name):
     """The moments after one step show which gradient the optimizer saw."""
-    params = {"w": jnp.zeros(2)}
-    clipped = optimizers.build(config_of(name, clip_norm=1.0), d_model=6, steps=10)
-    plain = optimizers.build(config_of(name), d_model=6, steps=10)
+    params, metadata = {"w": jnp.zeros(2)}, {"w": parameter((2,), "bias")}
+    clipped = build(config_of(name, clip_norm=1.0), metadata)
+    plain = build(config_of(name), metadata)
 
     def moments(optimizer, gradient):
         _, state = optimizer.update({"w": jnp.array(gradient)}, optimizer.init(params), params)
-        [found] = [
+        [second_moment] = [
             leaf.nu["w"]
             for leaf in jax.tree.leaves(state, is_leaf=lambda leaf: hasattr(leaf, "nu"))
             if hasattr(leaf, "nu")
         ]
-        return np.asarray(found)
+        return np.asarray(second_moment)
 
     np.testing.assert_allclose(
         moments(clipped, [30.0, 40.0]), moments(plain, [0.6, 0.8]), rtol=1e-5

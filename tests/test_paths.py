@@ -331,7 +331,7 @@ def test_a_complete_experiment_runs_in_an_object_store(apps, tmp_path):
     out, _ = finished(*train)
     assert json.loads(out[-1])["step"] == 2
     out, err = finished(*train, "--config.training.steps=3")
-    assert "going on from step 2" in err
+    assert "continuing from step 2" in err
     assert json.loads(out[-1])["step"] == 3
     files = tmp_path / "bucket" / "run"
     assert [line["step"] for line in lines_of(files / "metrics.jsonl")] == [1, 1, 2, 2, 3, 3]

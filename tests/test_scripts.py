@@ -229,5 +229,5 @@ def test_two_processes_save_when_the_script_is_stopped(tmp_path):
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (143, ""), err
-    assert "saved; run the same command to go on" in err
+    assert "saved; repeat the command to continue" in err
     assert any(path.name.isdigit() for path in (tmp_path / "run" / "checkpoints").iterdir())

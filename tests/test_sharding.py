@@ -1,37 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Meshes over eight simulated devices, and where each preset puts which parameter."""
+"""Meshes over eight simulated devices, and the sharding of every array in each preset."""
 
 import dataclasses
 import functools
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
+from experiments.parameter_table import parameter_table
 from transformer import sharding
-from transformer.config import LOGICAL_AXES, OptimizerConfig, ParallelConfig, TransformerConfig
+from transformer.config import (
+    LOGICAL_AXES,
+    MESH_AXES,
+    OptimizerConfig,
+    ParallelConfig,
+    TransformerConfig,
+)
 from transformer.errors import InputError
 from transformer.models import base
+from transformer.nn.parameters import Parameter
 from transformer.training import optimizers, step
 
 CONFIG = TransformerConfig(vocab_size=12, num_layers=1, d_model=16, num_heads=4, d_ff=32)
+KEY = "parameter decoder/layer_0/cross_attention/key [16, 4, 4] (embed, heads, kv)"
 
 
 @pytest.fixture(scope="module")
-def boxed():
-    """The shapes of a model's parameters, with their logical axes."""
-    tokens = jnp.zeros((1, 1), jnp.int32)
-    model = base.build(CONFIG)
-    return jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
+def metadata():
+    """Shapes and logical axes of a model's parameters."""
+    return base.parameter_metadata(base.build(CONFIG))
 
 
-def specs(boxed, preset, data=2, model=4):
-    """path -> partition spec."""
-    mesh = sharding.make_mesh(ParallelConfig(data=data, model=model))
-    rules = sharding.rules_of(ParallelConfig(preset=preset))
-    shardings = sharding.shardings_of(boxed, mesh, rules)
+def param_shardings(metadata, **fields):
+    """The sharding of every parameter with these fields of `ParallelConfig`."""
+    parallel = ParallelConfig(**fields)
+    return sharding.param_shardings(metadata, sharding.make_mesh(parallel), parallel)
+
+
+def specs(metadata, preset):
+    """path -> partition spec, on a mesh of 2 x 4 devices."""
+    shardings = param_shardings(metadata, data=2, model=4, preset=preset)
     return {
         "/".join(key.key for key in path): leaf.spec
         for path, leaf in jax.tree_util.tree_leaves_with_path(shardings)
@@ -39,78 +49,85 @@ def specs(boxed, preset, data=2, model=4):
 
 
 @pytest.mark.parametrize(("data", "model"), [(1, 1), (8, 1), (2, 4), (1, 3)])
-def test_a_mesh_has_both_axes_always_and_takes_the_first_devices(data, model):
+def test_a_mesh_always_has_both_axes_and_uses_the_first_devices(data, model):
     mesh = sharding.make_mesh(ParallelConfig(data=data, model=model))
     assert dict(mesh.shape) == {"data": data, "model": model}
     assert mesh.axis_types == (AxisType.Auto, AxisType.Auto)
     assert sorted(device.id for device in mesh.devices.flat) == list(range(data * model))
 
 
-def test_more_devices_than_there_are_is_refused_with_both_numbers():
+def test_too_few_devices_are_refused_with_both_numbers():
     with pytest.raises(InputError, match=r"3 x 4 needs 12 devices, but there are 8 \(cpu\); lower"):
         sharding.make_mesh(ParallelConfig(data=3, model=4))
 
 
-def test_replicated_divides_nothing(boxed):
-    assert all(axis is None for spec in specs(boxed, "replicated").values() for axis in spec)
+# Presets.
 
 
-def test_fsdp_divides_every_matrix_along_data_and_nothing_along_model(boxed):
-    found = specs(boxed, "fsdp")
-    assert found["embedding/table"] == PartitionSpec(None, "data")
-    assert found["encoder/layer_0/self_attention/query"] == PartitionSpec("data", None, None)
-    assert found["encoder/layer_0/self_attention/output"] == PartitionSpec(None, None, "data")
-    assert found["decoder/layer_0/feed_forward/kernel_out"] == PartitionSpec(None, "data")
-    for path, spec in found.items():
+def test_replicated_divides_nothing(metadata):
+    assert all(axis is None for spec in specs(metadata, "replicated").values() for axis in spec)
+
+
+def test_fsdp_divides_every_matrix_along_data_and_nothing_along_model(metadata):
+    by_name = specs(metadata, "fsdp")
+    assert by_name["embedding/table"] == PartitionSpec(None, "data")
+    assert by_name["encoder/layer_0/self_attention/query"] == PartitionSpec("data", None, None)
+    assert by_name["encoder/layer_0/self_attention/output"] == PartitionSpec(None, None, "data")
+    assert by_name["decoder/layer_0/feed_forward/kernel_out"] == PartitionSpec(None, "data")
+    for name, spec in by_name.items():
         assert "model" not in spec
-        assert ("data" in spec) == (len(spec) > 1 or path.endswith("bias_out")), path
+        assert ("data" in spec) == (len(spec) > 1 or name.endswith("bias_out")), name
 
 
-def test_tensor_divides_heads_hidden_units_and_words_along_model(boxed):
-    found = specs(boxed, "tensor")
-    assert found["embedding/table"] == PartitionSpec("model", None)
-    assert found["decoder/layer_0/cross_attention/key"] == PartitionSpec(None, "model", None)
-    assert found["decoder/layer_0/cross_attention/output"] == PartitionSpec("model", None, None)
-    assert found["encoder/layer_0/feed_forward/kernel_in"] == PartitionSpec(None, "model")
-    assert found["encoder/layer_0/feed_forward/bias_in"] == PartitionSpec("model")
-    assert found["encoder/layer_0/feed_forward/kernel_out"] == PartitionSpec("model", None)
-    assert not any("data" in spec for spec in found.values())
-    assert not any("model" in spec for path, spec in found.items() if "norm" in path)
+def test_tensor_divides_heads_d_ff_and_vocabulary_along_model(metadata):
+    by_name = specs(metadata, "tensor")
+    assert by_name["embedding/table"] == PartitionSpec("model", None)
+    assert by_name["decoder/layer_0/cross_attention/key"] == PartitionSpec(None, "model", None)
+    assert by_name["decoder/layer_0/cross_attention/output"] == PartitionSpec("model", None, None)
+    assert by_name["encoder/layer_0/feed_forward/kernel_in"] == PartitionSpec(None, "model")
+    assert by_name["encoder/layer_0/feed_forward/bias_in"] == PartitionSpec("model")
+    assert by_name["encoder/layer_0/feed_forward/kernel_out"] == PartitionSpec("model", None)
+    assert not any("data" in spec for spec in by_name.values())
+    assert not any("model" in spec for name, spec in by_name.items() if "norm" in name)
 
 
-def test_every_preset_knows_the_same_logical_axes():
-    axes = [tuple(axis for axis, _ in rules) for rules in sharding.PRESETS.values()]
-    assert axes == [LOGICAL_AXES] * 4
-    assert {to for rules in sharding.PRESETS.values() for _, to in rules} == {
-        None,
-        "data",
-        "model",
-    }
+def test_every_preset_has_a_rule_for_every_logical_axis():
+    for preset, divided in sharding.PRESETS.items():
+        rules = sharding.rules_of(ParallelConfig(preset=preset))
+        assert tuple(rules) == tuple(rule.logical for rule in rules.values()) == LOGICAL_AXES
+        assert {axis: rule.mesh for axis, rule in rules.items() if rule.mesh} == divided
+        assert {*divided} <= {*LOGICAL_AXES} and {*divided.values()} <= {*MESH_AXES}
 
 
-def test_rows_of_a_batch_are_divided_along_data_and_scalars_are_everywhere():
+def test_rows_of_a_batch_are_divided_along_data_and_scalars_are_replicated():
     mesh = sharding.make_mesh(ParallelConfig(data=2, model=4))
     assert sharding.batch_sharding(mesh).shard_shape((8, 5)) == (4, 5)
     assert sharding.replicated(mesh).shard_shape((8, 5)) == (8, 5)
 
 
-# Rules that cannot be followed.
+def test_all_gathered_parameters_are_not_divided_along_data(metadata):
+    both, tensor = (
+        param_shardings(metadata, data=2, model=4, preset=preset)
+        for preset in ("fsdp_tensor", "tensor")
+    )
+    assert both != tensor
+    assert sharding.all_gathered(both) == tensor
 
 
-def refused(boxed, **fields):
-    """The message with which a mesh or its rules are refused."""
-    parallel = ParallelConfig(**fields)
-    mesh, rules = sharding.make_mesh(parallel), sharding.rules_of(parallel)
+# Rules that cannot be applied.
+
+
+def refused(metadata, **fields):
+    """The error message for these fields of `ParallelConfig`."""
     with pytest.raises(InputError) as error:
-        sharding.shardings_of(boxed, mesh, rules)
+        param_shardings(metadata, **fields)
     return str(error.value)
 
 
-def test_own_rules_stand_in_place_of_the_presets():
+def test_rules_of_the_config_replace_those_of_the_preset():
     rules = sharding.rules_of(ParallelConfig(preset="tensor", rules=("vocab=", "kv=data")))
-    found = {rule.logical: (rule.mesh, rule.origin) for rule in rules}
     preset = "parallel.preset='tensor'"
-    assert found == {
+    assert {axis: (rule.mesh, rule.origin) for axis, rule in rules.items()} == {
         "vocab": (None, "parallel.rules"),
         "position": (None, preset),
         "embed": (None, preset),
@@ -122,7 +139,7 @@ def test_own_rules_stand_in_place_of_the_presets():
 
 
 @pytest.mark.parametrize(
-    ("rules", "said"),
+    ("rules", "message"),
     [
         (
             ("hedas=model",),
@@ -150,35 +167,31 @@ def test_own_rules_stand_in_place_of_the_presets():
         ),
     ],
 )
-def test_rules_of_axes_that_there_are_not_are_refused(rules, said):
+def test_rules_with_unknown_axes_are_refused(rules, message):
     with pytest.raises(InputError) as error:
         ParallelConfig(rules=rules)
-    assert str(error.value) == said
+    assert str(error.value) == message
 
 
-def test_heads_that_do_not_divide_are_refused_with_parameter_shape_rule_and_remedy(boxed):
-    assert refused(boxed, model=8, preset="tensor", rules=("vocab=",)) == (
-        "parallel.model = 8 does not divide heads = 4 of parameter "
-        "decoder/layer_0/cross_attention/key [16, 4, 4] (embed, heads, kv), as the rule "
-        "heads=model (parallel.preset='tensor') asks. Choose another number of devices or another "
-        "width, or leave such an axis whole on every device with "
-        "--config.parallel.rules=\"('vocab=', 'heads=')\""
+def test_indivisible_heads_are_refused_with_parameter_shape_rule_and_remedy(metadata):
+    assert refused(metadata, model=8, preset="tensor", rules=("vocab=",)) == (
+        f"parallel.model = 8 does not divide heads = 4 of {KEY}, as required by the rule "
+        "heads=model (parallel.preset='tensor'). Choose another number of devices or another "
+        "size, or leave the axis undivided with --config.parallel.rules=\"('vocab=', 'heads=')\""
     )
 
 
-def test_every_rule_that_cannot_be_followed_is_named_at_once_and_the_remedy_is_one(boxed):
-    message = refused(boxed, model=8, preset="tensor")
-    assert "heads = 4 of parameter decoder/layer_0/cross_attention/key [16, 4, 4]" in message
+def test_every_rule_that_fails_is_reported_at_once_with_one_remedy_that_works(metadata):
+    message = refused(metadata, model=8, preset="tensor")
+    assert f"heads = 4 of {KEY}" in message
     assert "vocab = 12 of parameter embedding/table [12, 16] (vocab, embed)" in message
     assert message.count("does not divide") == 2
     assert message.endswith("--config.parallel.rules=\"('heads=', 'vocab=')\"")
-    mesh = sharding.make_mesh(ParallelConfig(model=8))
-    rules = sharding.rules_of(ParallelConfig(preset="tensor", rules=("heads=", "vocab=")))
-    sharding.shardings_of(boxed, mesh, rules)
+    param_shardings(metadata, model=8, preset="tensor", rules=("heads=", "vocab="))
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         (
             {"data": 3, "preset": "fsdp"},
@@ -186,17 +199,17 @@ def test_every_rule_that_cannot_be_followed_is_named_at_once_and_the_remedy_is_o
         ),
         (
             {"model": 3, "preset": "tensor", "rules": ("heads=",)},
-            "mlp = 32 of parameter decoder/layer_0/feed_forward/bias_in [32] (mlp), as the rule "
-            "mlp=model (parallel.preset='tensor') asks",
+            "mlp = 32 of parameter decoder/layer_0/feed_forward/bias_in [32] (mlp), as required "
+            "by the rule mlp=model (parallel.preset='tensor')",
         ),
         (
             {"data": 8, "rules": ("kv=data",)},
-            "as the rule kv=data (parallel.rules) asks",
+            "as required by the rule kv=data (parallel.rules)",
         ),
     ],
 )
-def test_any_axis_that_does_not_divide_is_refused(boxed, fields, said):
-    assert said in refused(boxed, **fields)
+def test_every_kind_of_indivisible_axis_is_refused(metadata, fields, message):
+    assert message in refused(metadata, **fields)
 
 
 @pytest.mark.parametrize(
@@ -214,33 +227,23 @@ def test_any_axis_that_does_not_divide_is_refused(boxed, fields, said):
         ),
     ],
 )
-def test_two_axes_of_a_parameter_on_one_axis_of_the_mesh_are_refused(boxed, rule, rules, remedy):
-    message = refused(boxed, model=2, preset="tensor", rules=(rule,))
-    assert message == (
-        f"the rules {rules} both divide parameter decoder/layer_0/cross_attention/key [16, 4, 4] "
-        "(embed, heads, kv) along the mesh axis model, which can divide it once; leave one of the "
-        f'two axes whole, for example with --config.parallel.rules="{remedy}"'
+def test_two_axes_of_a_parameter_along_one_mesh_axis_are_refused(metadata, rule, rules, remedy):
+    assert refused(metadata, model=2, preset="tensor", rules=(rule,)) == (
+        f"the rules {rules} both divide {KEY} along the mesh axis model, which can divide only one "
+        "of them; leave one axis undivided, for example with "
+        f'--config.parallel.rules="{remedy}"'
     )
 
 
-def test_an_axis_that_no_rule_knows_is_a_fault_of_the_program(boxed):
-    rules = tuple(rule for rule in sharding.rules_of(ParallelConfig()) if rule.logical != "mlp")
-    with pytest.raises(AssertionError, match=r"a parameter declares \['mlp'\], but LOGICAL_AXES"):
-        sharding.shardings_of(boxed, sharding.make_mesh(ParallelConfig()), rules)
-
-
-def test_indivisible_parameters_are_refused_before_what_the_optimizer_keeps_for_them():
-    optimizer, model = optimizers.build(OptimizerConfig(), 16, 10), base.build(CONFIG)
-    state = jax.eval_shape(functools.partial(step.init_state, model, optimizer), jax.random.key(0))
-    parallel = ParallelConfig(model=8, preset="tensor")
-    with pytest.raises(InputError, match="does not divide heads = 4 of parameter decoder/layer_0"):
-        sharding.shardings_of_state(
-            state, sharding.make_mesh(parallel), sharding.rules_of(parallel)
-        )
+def test_a_declared_axis_without_a_rule_is_an_assertion_error():
+    leaf = jax.ShapeDtypeStruct((4,), jnp.float32)
+    metadata = {"kernel": Parameter(leaf, names=("width",))}
+    with pytest.raises(AssertionError, match=r"a parameter declares \['width'\], but LOGICAL_AXES"):
+        param_shardings(metadata)
 
 
 @pytest.mark.parametrize(
-    ("shapes", "micro_batches", "said"),
+    ("shapes", "micro_batches", "message"),
     [
         ([(8, 16), (4, 32)], 1, None),
         ([(8, 16), (16, 8)], 2, None),
@@ -248,66 +251,82 @@ def test_indivisible_parameters_are_refused_before_what_the_optimizer_keeps_for_
             [(8, 16), (6, 32)],
             1,
             "batches of 6 x 32 tokens cannot be divided over parallel.data = 4 devices: 6 rows are "
-            "no multiple of 4; give data.row_multiple such a multiple (data.tokens_per_batch must "
-            "be at least data.max_length times as many), or lower parallel.data",
+            "not a multiple of 4; set data.row_multiple to a multiple of it "
+            "(data.tokens_per_batch must be at least data.max_length times data.row_multiple), or "
+            "lower parallel.data",
         ),
         (
             [(8, 16)],
             4,
             "batches of 8 x 16 tokens cannot be divided over parallel.data = 4 devices in 4 "
-            "micro-batches: 8 rows are no multiple of 16; give data.row_multiple such a multiple "
-            "(data.tokens_per_batch must be at least data.max_length times as many), or lower "
-            "parallel.data or training.micro_batches",
+            "micro-batches: 8 rows are not a multiple of 16; set data.row_multiple to a multiple "
+            "of it (data.tokens_per_batch must be at least data.max_length times "
+            "data.row_multiple), or lower parallel.data or training.micro_batches",
         ),
     ],
 )
-def test_rows_must_divide_over_devices_and_micro_batches(shapes, micro_batches, said):
+def test_rows_must_divide_over_devices_and_micro_batches(shapes, micro_batches, message):
     mesh = sharding.make_mesh(ParallelConfig(data=4, model=2))
-    if said is None:
-        sharding.require_rows(shapes, mesh, micro_batches)
+    if message is None:
+        sharding.require_divisible_rows(shapes, mesh, micro_batches)
     else:
         with pytest.raises(InputError) as error:
-            sharding.require_rows(shapes, mesh, micro_batches)
-        assert str(error.value) == said
+            sharding.require_divisible_rows(shapes, mesh, micro_batches)
+        assert str(error.value) == message
 
 
-def test_parameters_in_use_are_whole_along_data(boxed):
-    mesh = sharding.make_mesh(ParallelConfig(data=2, model=4))
-    both, tensor = (
-        sharding.shardings_of(boxed, mesh, sharding.rules_of(ParallelConfig(preset=preset)))
-        for preset in ("fsdp_tensor", "tensor")
-    )
-    assert both != tensor
-    assert sharding.gathered(both) == tensor
+# The training state.
 
 
-# What is said of it.
-
-
-def abstract_state(layers, **fields):
-    """A training state of shapes, dtypes and shardings, with Adam."""
-    config = dataclasses.replace(CONFIG, encoder_layers=layers)
-    optimizer, model = optimizers.build(OptimizerConfig(), 16, 10), base.build(config)
-    boxed = jax.eval_shape(functools.partial(step.init_state, model, optimizer), jax.random.key(0))
-    parallel = ParallelConfig(**fields)
-    shardings = sharding.shardings_of_state(
-        boxed, sharding.make_mesh(parallel), sharding.rules_of(parallel)
-    )
+def abstract_state(model_config, optimizer_config, with_average=False, **fields):
+    """A training state of shapes, dtypes and shardings."""
+    model = base.build(model_config)
+    metadata = base.parameter_metadata(model)
+    optimizer = optimizers.build(optimizer_config, metadata, d_model=16, steps=10)
+    init = functools.partial(step.init_state, model, optimizer, with_average=with_average)
+    shapes = jax.eval_shape(init, jax.random.key(0))
+    of_params = param_shardings(metadata, **fields)
+    shardings = sharding.state_shardings(shapes, of_params)
+    assert jax.tree.structure(shardings) == jax.tree.structure(shapes)
     return jax.tree.map(
         lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
-        nn.unbox(boxed),
-        shardings,
+        *(shapes, shardings),
     )
 
 
-def test_describe_says_shape_sharding_and_bytes_of_every_parameter_and_of_the_whole_state():
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+@pytest.mark.parametrize("name", ["adam", "adamw", "adafactor", "lion", "muon", "schedule_free"])
+def test_the_moments_and_the_average_of_a_parameter_are_sharded_as_the_parameter(name, clip_norm):
+    config = OptimizerConfig(name=name, schedule="constant", clip_norm=clip_norm)
+    state = abstract_state(CONFIG, config, with_average=True, data=2, model=4, preset="tensor")
+    for leaf in jax.tree.leaves(state):
+        leaf.sharding.shard_shape(leaf.shape)  # fails where the ranks differ
+    kernel = PartitionSpec(None, "model")
+    average = state.average["encoder"]["layer_0"]["feed_forward"]["kernel_in"]
+    assert average.sharding.spec == kernel
+    moments = [
+        leaf.sharding.spec
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state.opt_state)
+        if "kernel_in" in str(path[-1]) and leaf.shape == (16, 32)
+    ]
+    assert set(moments) == {kernel}
+    others = [leaf for leaf in jax.tree.leaves(state.opt_state) if leaf.shape == ()]
+    assert others and all(leaf.sharding.spec == PartitionSpec() for leaf in others)
+
+
+# The table of parameters.
+
+
+def test_the_table_has_shape_sharding_and_bytes_of_every_parameter_and_of_the_state():
     """By hand, over 2 x 4 devices.
 
     Embedding 12 x 16; attention 4 kernels of 16 x 4 x 4; feed-forward network 2 kernels of 16 x 32
     and biases of 32 and 16; norm 16 and 16. Two encoder layers have 1 attention and 2 norms each,
     one decoder layer has 2 and 3.
     """
-    text = sharding.describe(abstract_state(2, data=2, model=4, preset="fsdp_tensor"))
+    config = dataclasses.replace(CONFIG, encoder_layers=2)
+    fields = {"data": 2, "model": 4, "preset": "fsdp_tensor"}
+    text = parameter_table(abstract_state(config, OptimizerConfig(), **fields))
     first, _, *table, last = text.split("\n")
     rows = {name: " ".join(columns) for name, *columns in map(str.split, table)}
     assert first == "mesh data=2 x model=4"
@@ -332,40 +351,13 @@ def test_describe_says_shape_sharding_and_bytes_of_every_parameter_and_of_the_wh
     )
 
 
-def test_a_described_state_is_what_the_devices_hold():
-    abstract = abstract_state(1, data=2, model=4, preset="tensor")
+def test_the_bytes_in_the_table_are_those_that_a_device_holds():
+    abstract = abstract_state(CONFIG, OptimizerConfig(), data=2, model=4, preset="tensor")
     state = jax.tree.map(
         lambda leaf: jax.device_put(jnp.zeros(leaf.shape, leaf.dtype), leaf.sharding),
         abstract.replace(rng=abstract.step),
     )
     held = sum(leaf.addressable_shards[3].data.nbytes for leaf in jax.tree.leaves(state))
-    text = sharding.describe(state)
+    text = parameter_table(state)
     assert text.endswith(f"and {held:,} bytes of training state")
-    assert text == sharding.describe(abstract.replace(rng=abstract.step))
-
-
-NAMES = ["adam", "adafactor", "lion", "muon", "schedule_free"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_an_optimizer_keeps_for_a_parameter_lies_where_the_parameter_does(name):
-    config = OptimizerConfig(name=name, schedule="constant")
-    optimizer, model = optimizers.build(config, 16, 10), base.build(CONFIG)
-    make = functools.partial(step.init_state, model, optimizer, with_average=True)
-    boxed = jax.eval_shape(make, jax.random.key(0))
-    mesh = sharding.make_mesh(ParallelConfig(data=2, model=4))
-    rules = sharding.rules_of(ParallelConfig(preset="tensor"))
-    shardings = sharding.shardings_of_state(boxed, mesh, rules)
-    state = nn.unbox(boxed)
-    assert jax.tree.structure(shardings) == jax.tree.structure(state)
-    for leaf, where in zip(jax.tree.leaves(state), jax.tree.leaves(shardings), strict=True):
-        where.shard_shape(leaf.shape)  # fails where the ranks differ
-    kernel = PartitionSpec(None, "model")
-    average = shardings.average["encoder"]["layer_0"]["feed_forward"]["kernel_in"]
-    assert average.spec == kernel
-    moments = {
-        where.spec
-        for path, where in jax.tree_util.tree_leaves_with_path(shardings.opt_state)
-        if "kernel_in" in str(path[-1]) and "v_row" not in str(path) and "v_col" not in str(path)
-    }
-    assert (kernel in moments) or name == "adafactor"
+    assert text == parameter_table(abstract.replace(rng=abstract.step))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of training from end to end: they go on after a stop, stop early, and fit the memory."""
+"""Training from end to end: runs continue after a stop, stop early, and fit the memory."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ EVERYTHING = (
 
 @pytest.fixture(scope="module")
 def straight(train, tmp_path_factory):
-    """A workdir trained for six steps with every option on, and what the command said."""
+    """A workdir trained for six steps with every option on, and the finished command."""
     workdir = tmp_path_factory.mktemp("straight") / "run"
     finished = run("experiments.train", *train(workdir, *EVERYTHING, "--config.training.steps=6"))
     assert finished.status == 0, finished.err
@@ -50,13 +50,13 @@ def test_a_run_with_every_option_that_stops_half_way_ends_bit_for_bit_the_same(
     assert parameters(tmp_path / "run") == parameters(straight[0])
 
 
-def test_the_compiled_parts_are_announced(straight):
-    assert "compiling the step for batches of 8 x 16 tokens, in 2 parts" in straight[1].err
+def test_the_compiled_shape_and_its_micro_batches_are_reported(straight):
+    assert "compiling the step for batches of 8 x 16 tokens, in 2 micro-batches" in straight[1].err
 
 
 @pytest.fixture(scope="module")
 def patient(train, tmp_path_factory):
-    """A run that cannot become better, because its learning rate is all but nothing."""
+    """A run that cannot improve, because its learning rate is almost zero."""
     workdir = tmp_path_factory.mktemp("patient") / "run"
     flags = (
         "--config.training.patience=2",
@@ -68,7 +68,7 @@ def patient(train, tmp_path_factory):
     return workdir, arguments, run("experiments.train", *arguments)
 
 
-def test_training_ends_when_patience_does(patient):
+def test_training_stops_early_after_patience_validations_without_improvement(patient):
     """The first validation is the best; the second and the third are no better."""
     _, _, finished = patient
     assert finished.status == 0, finished.err
@@ -106,13 +106,13 @@ def config(texts):
 
 
 def fitted(config, folder, gib):
-    """The experiment that ``auto`` makes for so much memory."""
+    """The experiment with ``batch_fitting=auto`` and this memory limit."""
     training = config.training.replace(batch_fitting="auto", memory_limit_gib=gib)
     return compose.build(config.replace(training=training), folder)
 
 
 def needed(experiment):
-    """GiB that the largest step needs."""
+    """GiB of the largest training step."""
     steps = [
         device_memory.required_bytes(
             experiment.train_step, experiment.abstract_state, experiment.abstract_batch(*shape)
@@ -124,7 +124,7 @@ def needed(experiment):
 
 @pytest.fixture(scope="module")
 def memory(config, tmp_path_factory):
-    """What the step needs with one micro-batch and with two."""
+    """GiB of the step with one micro-batch and with two."""
     experiment = compose.build(config, tmp_path_factory.mktemp("memory"))
     return {parts: needed(with_parts(experiment, parts)) for parts in (1, 2)}
 
@@ -136,7 +136,7 @@ def with_parts(experiment, parts):
 
 @pytest.fixture
 def costs(monkeypatch):
-    """In place of XLA's account: 100 bytes, of which the half goes with the micro-batches."""
+    """A step of 100 bytes, half of which is divided by the number of micro-batches."""
 
     def required_bytes(step, state, batch):
         del state, batch
@@ -153,13 +153,13 @@ def test_auto_takes_the_fewest_micro_batches_that_fit(costs, config, tmp_path, l
     assert experiment.data.train.shapes() == [(4, 8)], "the batch itself stays"
 
 
-def test_auto_says_what_is_missing_when_nothing_fits(costs, config, tmp_path):
+def test_auto_reports_needed_and_available_memory_when_nothing_fits(costs, config, tmp_path):
     with pytest.raises(InputError, match="even in 4 micro-batches, but there are .* GiB; lower"):
         fitted(config, tmp_path, 61 / 2**30)
 
 
 @pytest.mark.slow
-def test_what_auto_chose_is_written_down_and_kept(train, memory, tmp_path):
+def test_the_choice_of_auto_is_written_to_the_config_and_kept(train, memory, tmp_path):
     flags = (
         "--config.training.batch_fitting=auto",
         f"--config.training.memory_limit_gib={memory[1] * 0.999}",
@@ -177,24 +177,24 @@ def test_what_auto_chose_is_written_down_and_kept(train, memory, tmp_path):
     assert "batch fitting" not in finished.err, "the second start keeps the first one's choice"
 
 
-def test_parts_that_do_not_divide_the_rows_are_refused(config, tmp_path):
+def test_micro_batches_that_do_not_divide_the_rows_are_refused(config, tmp_path):
     training = config.training.replace(micro_batches=3)
     message = "micro_batches is 3, which does not divide batches of 4 rows; choose one of 1, 2, 4,"
     with pytest.raises(InputError, match=message):
         compose.build(config.replace(training=training), tmp_path)
 
 
-def test_parts_that_leave_a_device_without_rows_are_refused(config, tmp_path):
-    """Four rows in two parts are two each, and there are four devices."""
+def test_micro_batches_that_leave_a_device_without_rows_are_refused(config, tmp_path):
+    """Four rows in two micro-batches are two each, and there are four devices."""
     config = config.replace(
         training=config.training.replace(micro_batches=2),
         parallel=config.parallel.replace(data=4),
     )
-    with pytest.raises(InputError, match="= 4 devices in 2 micro-batches: 4 rows are no multiple"):
+    with pytest.raises(InputError, match="= 4 devices in 2 micro-batches: 4 rows are not a multi"):
         compose.build(config, tmp_path)
 
 
-def test_auto_leaves_every_device_its_rows(costs, config, tmp_path):
+def test_auto_gives_every_device_rows_of_each_micro_batch(costs, config, tmp_path):
     parallel = config.parallel.replace(data=2)
     experiment = fitted(config.replace(parallel=parallel), tmp_path, 75 / 2**30)
     assert experiment.config.training.micro_batches == 2
@@ -202,26 +202,26 @@ def test_auto_leaves_every_device_its_rows(costs, config, tmp_path):
         fitted(config.replace(parallel=parallel), tmp_path, 74 / 2**30)
 
 
-def test_the_memory_that_is_there_is_some():
+def test_the_available_memory_is_plausible():
     assert 2**28 < device_memory.available_bytes() < 2**50
 
 
 # The text.
 
 
-def test_oddities_of_the_text_are_counted_with_their_first_place(train, texts, tmp_path):
-    """By a training that begins; one that goes on has said it already."""
+def test_warnings_about_the_text_have_a_count_and_the_first_line(train, texts, tmp_path):
+    """A training that starts prints them; one that continues does not repeat them."""
     files = {}
     for side, name in (("source", "a\u2028b"), ("target", "A\u2028B")):
         path = tmp_path / side
         path.write_text((texts[0] / f"train.{side}").read_text() + f"{name}\n\n", encoding="utf-8")
         files[side] = path
     flags = [f"--config.data.train_{side}={path}" for side, path in files.items()]
-    for steps, said in ((1, True), (2, False)):
+    for steps, expected in ((1, True), (2, False)):
         arguments = train(tmp_path / "run", *flags, f"--config.training.steps={steps}")
         finished = run("experiments.train", *arguments)
         assert finished.status == 0, finished.err
         separators = f"lines that other tools would split: 2, the first at {files['source']}:121;"
-        assert (f"warning: train: {separators}" in finished.err) is said
+        assert (f"warning: train: {separators}" in finished.err) is expected
         empty = "1 of 122 pairs have an empty side and are left out, the first at "
         assert f"{empty}{files['source']}:122 and {files['target']}:122" in finished.err

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One update: by hand, whatever the padding, and in parts."""
+"""One training step: by hand, with padding, with micro-batches, packing and R-Drop."""
 
 import functools
 
@@ -11,6 +11,7 @@ import pytest
 
 from transformer.config import Config, OptimizerConfig, TrainingConfig, TransformerConfig
 from transformer.models import base
+from transformer.models.transformer import Transformer
 from transformer.training import optimizers
 from transformer.training import step as training
 from transformer.training.step import Batch
@@ -24,7 +25,7 @@ DRY = CONFIG.replace(model=CONFIG.model.replace(dropout=0.0))
 
 
 def copy_batch(rows=8, seed=0):
-    """Strings to be copied, of 2 to 5 symbols and the end token."""
+    """Strings to be copied, of 2 to 5 symbols and EOS."""
     rng = np.random.default_rng(seed)
     tokens = np.zeros((rows, 6), np.int32)
     for row in tokens:
@@ -36,9 +37,9 @@ def copy_batch(rows=8, seed=0):
 
 def parts(config):
     """(model, optimizer) of a config."""
-    return base.build(config.model), optimizers.build(
-        config.optimizer, config.model.d_model, config.training.steps
-    )
+    model = base.build(config.model)
+    metadata, steps = base.parameter_metadata(model), config.training.steps
+    return model, optimizers.build(config.optimizer, metadata, config.model.d_model, steps)
 
 
 @functools.cache
@@ -49,14 +50,14 @@ def evaluation(config):
 
 @jax.jit
 def fresh(seed):
-    """A state at step 0."""
-    return nn.unbox(training.init_state(*parts(CONFIG), jax.random.key(seed)))
+    """The state before the first step."""
+    return training.init_state(*parts(CONFIG), jax.random.key(seed))
 
 
 def averaging(config):
     """The same with a running average, for a config that keeps one."""
-    make = functools.partial(training.init_state, *parts(config), with_average=True)
-    return jax.jit(lambda key: nn.unbox(make(key)))(jax.random.key(0))
+    init = functools.partial(training.init_state, *parts(config), with_average=True)
+    return jax.jit(init)(jax.random.key(0))
 
 
 @functools.cache
@@ -70,7 +71,7 @@ def compiled(config):
 
 @pytest.fixture(scope="module")
 def state_0():
-    """A fresh state; with dropout and without it the parameters are the same."""
+    """The state before the first step, with dropout and without."""
     return fresh(0)
 
 
@@ -125,7 +126,7 @@ def test_two_steps_are_adam_on_the_gradient_of_the_mean_loss(state_0):
         assert int(state.step) == number
         np.testing.assert_allclose(flat(state.opt_state[0].mu), first, rtol=1e-3, atol=1e-7)
         np.testing.assert_allclose(flat(state.opt_state[0].nu), second, rtol=1e-3, atol=1e-9)
-        # Where a gradient is all but 0, its sign, and so the step, is a matter of rounding.
+        # Where a gradient is nearly 0, its sign, and with it the update, depends on rounding.
         close = np.abs(flat(state.params) - params) < 1e-3 * rate
         assert close.mean() > 0.98
         params = flat(state.params)
@@ -140,8 +141,8 @@ def test_the_sums_are_those_before_the_update_and_count_real_tokens(state_0):
     assert float(sums.loss) > 0
 
 
-def test_rows_of_padding_weigh_nothing(state_0):
-    """Four rows and four of padding are worth what those four rows are, twice over."""
+def test_rows_of_padding_have_no_weight(state_0):
+    """Four rows and four of padding give the update of those four rows given twice."""
     rows = copy_batch(rows=4).source
     padded, twice = jnp.pad(rows, ((0, 4), (0, 0))), jnp.concatenate([rows, rows])
     (ours, sums), (theirs, double) = (
@@ -155,14 +156,14 @@ def test_rows_of_padding_weigh_nothing(state_0):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
-def test_a_batch_of_padding_alone_gives_finite_parameters(state_0):
+def test_a_batch_of_padding_alone_leaves_the_parameters_finite(state_0):
     nothing = Batch(*(jnp.zeros((8, 6), jnp.int32) for _ in range(2)))
     state, sums = compiled(DRY)(state_0, nothing)
     assert jax.tree.leaves(sums) == [0, 0, 0, 0]
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
 
 
-def test_every_step_drops_out_anew_and_the_key_is_never_advanced(state_0):
+def test_every_step_has_new_dropout_and_the_key_stays_constant(state_0):
     batch = copy_batch()
     later = state_0.replace(step=state_0.step + 1)
     runs = [compiled(CONFIG)(state, batch) for state in (state_0, state_0, later)]
@@ -178,17 +179,17 @@ def test_evaluation_has_no_dropout(state_0):
     np.testing.assert_allclose(jax.tree.leaves(sums[0]), jax.tree.leaves(sums[1]), rtol=1e-5)
 
 
-def test_the_configs_smoothing_and_mass_are_the_losses(state_0):
+def test_the_loss_has_the_smoothing_and_the_mass_of_the_config(state_0):
     batch = copy_batch()
-    found = {}
+    sums = {}
     for smoothing, mass in ((0.0, "uniform"), (0.2, "uniform"), (0.2, "uniform_others")):
         options = TrainingConfig(label_smoothing=smoothing, label_smoothing_mass=mass)
         config = DRY.replace(training=options)
-        found[smoothing, mass] = evaluation(config)(state_0.params, batch)
-    plain, uniform, others = found.values()
+        sums[smoothing, mass] = evaluation(config)(state_0.params, batch)
+    plain, uniform, others = sums.values()
     assert float(plain.loss) == float(plain.nll) == pytest.approx(float(uniform.nll), rel=1e-5)
-    assert len({round(float(sums.loss), 4) for sums in found.values()}) == 3
-    # Both spread 0.2; "uniform" gives a twelfth of it back to the gold word.
+    assert len({round(float(each.loss), 4) for each in sums.values()}) == 3
+    # Both spread 0.2; "uniform" spreads a twelfth of it on the gold token.
     smooth = float(others.loss - plain.loss) * 11 / 12
     assert float(uniform.loss - plain.loss) == pytest.approx(smooth, rel=1e-3, abs=1e-3)
 
@@ -203,13 +204,9 @@ def test_scores_are_log_probabilities_of_target_tokens_and_zero_where_padded(sta
     assert float(scores.sum()) == pytest.approx(-float(sums.nll), rel=1e-5)
 
 
-def test_a_fresh_state_is_at_step_zero_and_its_parameters_carry_their_axes():
-    make = functools.partial(training.init_state, *parts(CONFIG))
-    boxed = jax.eval_shape(make, jax.random.key(0))
-    table = boxed.params["embedding"]["table"]
-    assert table.names == ("vocab", "embed")
-    assert boxed.average is None
+def test_the_state_before_the_first_step_is_a_function_of_the_seed():
     states = fresh(0), fresh(1)
+    assert states[0].average is None
     tables = [np.asarray(state.params["embedding"]["table"]) for state in states]
     assert int(states[0].step) == 0
     assert (tables[0] != tables[1]).all()
@@ -230,7 +227,7 @@ def summed(config):
 
 
 def uneven_batch():
-    """Eight rows that hold from 2 tokens to 6, and in one of them nothing."""
+    """Eight rows: one empty, the others of 3 to 6 tokens."""
     batch = copy_batch()
     tokens = batch.target.at[3].set(0)
     lengths = (tokens != 0).sum(-1)
@@ -240,7 +237,7 @@ def uneven_batch():
 
 @pytest.mark.parametrize("micro_batches", [2, 8])
 def test_micro_batches_give_the_gradient_of_one_pass(state_0, micro_batches):
-    """Also where they hold unlike numbers of tokens, which is where a mean of means is wrong."""
+    """Also with unequal numbers of tokens, where a mean of means would be wrong."""
     batch = uneven_batch()
     apart = DRY.replace(training=DRY.training.replace(micro_batches=micro_batches))
     whole, sums = summed(DRY)(state_0.params, batch, state_0.rng)
@@ -253,8 +250,8 @@ def test_micro_batches_give_the_gradient_of_one_pass(state_0, micro_batches):
 
 @pytest.mark.parametrize("generator", [pytest.param("threefry", marks=pytest.mark.slow), "hash"])
 @pytest.mark.parametrize("micro_batches", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_micro_batches_drop_out_what_one_pass_does(state_0, generator, micro_batches):
-    """Every dropout there is, on rows that hold unlike numbers of tokens."""
+def test_micro_batches_have_the_dropout_of_one_pass(state_0, generator, micro_batches):
+    """At every site of the model, on rows with unequal numbers of tokens."""
     batch = uneven_batch()
     rates = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.2}
     wet = CONFIG.replace(model=CONFIG.model.replace(dropout_generator=generator, **rates))
@@ -268,19 +265,19 @@ def test_micro_batches_drop_out_what_one_pass_does(state_0, generator, micro_bat
     assert abs(float(dry["embedding"]["table"].sum() - whole["embedding"]["table"].sum())) > 1e-3
 
 
-def test_equal_rows_drop_out_differently(state_0):
-    """Also where they are in different parts."""
+def test_equal_examples_have_different_dropout(state_0):
+    """Also in different micro-batches."""
     one = copy_batch(rows=1)
     twice = jax.tree.map(lambda rows: jnp.concatenate([rows, rows]), one)
     model, _ = parts(CONFIG)
 
     @jax.jit
-    def sums(batch, rows):
-        options = (batch, model, CONFIG.training, state_0.rng, rows)
+    def sums(batch, example_ids):
+        options = (batch, model, CONFIG.training, state_0.rng, example_ids)
         return training.loss_sums(state_0.params, *options)
 
-    def loss(batch, rows):
-        return float(sums(batch, jnp.asarray(rows)).loss)
+    def loss(batch, example_ids):
+        return float(sums(batch, jnp.asarray(example_ids)).loss)
 
     first, second = loss(one, [0]), loss(one, [1])
     assert first != second
@@ -291,18 +288,18 @@ def test_equal_rows_drop_out_differently(state_0):
 
 
 def packed(rows):
-    """Several strings a row, as one side of a batch: ids and segments."""
+    """Several strings per row, as one side of a batch: ids and segments."""
     ids, segments = np.zeros((len(rows), 16), np.int32), np.zeros((len(rows), 16), np.int32)
     for row, strings in enumerate(rows):
-        place = 0
+        begin = 0
         for number, string in enumerate(strings, start=1):
-            ids[row, place : place + len(string)] = string
-            segments[row, place : place + len(string)] = number
-            place += len(string)
+            ids[row, begin : begin + len(string)] = string
+            segments[row, begin : begin + len(string)] = number
+            begin += len(string)
     return ids, segments
 
 
-def test_packed_rows_have_the_loss_and_the_gradient_of_rows_of_their_own(state_0):
+def test_packed_rows_have_the_loss_and_the_gradient_of_one_sentence_per_row(state_0):
     pairs = [
         ([5, 6, 2], [7, 8, 9, 10, 2]),
         ([4, 9, 9, 11, 10, 2], [4, 2]),
@@ -323,8 +320,8 @@ def test_packed_rows_have_the_loss_and_the_gradient_of_rows_of_their_own(state_0
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
 
 
-def test_a_packed_sentence_does_not_see_its_neighbour(state_0):
-    """Another second sentence changes nothing in the first, and the other way round."""
+def test_sentences_packed_into_one_row_do_not_attend_to_each_other(state_0):
+    """Another second sentence changes nothing in the first, and vice versa."""
     model, _ = parts(DRY)
     predict = jax.jit(lambda batch: training.forward(state_0.params, batch, model))
 
@@ -389,7 +386,7 @@ def test_the_running_average_by_hand():
     assert training.next_average(state.replace(average=None), config) is None
 
 
-def test_what_is_used_is_the_average_where_one_is_kept():
+def test_the_weights_are_the_average_if_one_is_kept():
     optimizer = OptimizerConfig(
         name="schedule_free", schedule="constant", learning_rate=0.01, warmup_steps=1
     )
@@ -406,24 +403,21 @@ def test_what_is_used_is_the_average_where_one_is_kept():
     assert fresh(0).weights["embedding"] is not None
 
 
-# Steps that are not finite.
+# Steps whose loss or gradient is not finite.
 
 
 @pytest.fixture(scope="module")
-def cracked():
-    """The step of a model that is not a number at position 5, its state, and its batches: of six
-    positions and of five.
-    """
+def nan_at_position_5():
+    """A step, a state whose position embedding 5 is NaN, and batches of five and six positions."""
     config = CONFIG.replace(
         model=CONFIG.model.replace(positions="learned", max_positions=200),
         training=CONFIG.training.replace(ema_decay=0.9),
     )
     state = averaging(config)
 
-    def crack(path, leaf):
-        return leaf.at[5].set(jnp.nan) if leaf.shape == (200, 16) else leaf
-
-    params = jax.tree_util.tree_map_with_path(crack, state.params)
+    params = jax.tree.map(
+        lambda leaf: leaf.at[5].set(jnp.nan) if leaf.shape == (200, 16) else leaf, state.params
+    )
     assert any(jnp.isnan(leaf).any() for leaf in jax.tree.leaves(params))
     bad = copy_batch()
     good = Batch(bad.source[:, :5], bad.target[:, :5])
@@ -436,8 +430,8 @@ def same(one, other):
     return all(np.array_equal(a, b, equal_nan=True) for a, b in leaves)
 
 
-def test_a_step_that_is_not_finite_changes_nothing_but_its_number(cracked):
-    step, state, _, bad = cracked
+def test_a_skipped_step_changes_nothing_but_the_step_number(nan_at_position_5):
+    step, state, _, bad = nan_at_position_5
     after, sums = step(state, bad)
     assert int(after.step) == 1
     for kept in ("params", "opt_state", "average"):
@@ -445,9 +439,9 @@ def test_a_step_that_is_not_finite_changes_nothing_but_its_number(cracked):
     assert [float(value) for value in (sums.loss, sums.nll, sums.correct, sums.tokens)] == [0] * 4
 
 
-def test_the_steps_around_it_are_as_they_were(cracked):
-    """What the optimizer counts are updates: the skipped one has no part in the schedule."""
-    step, state, good, bad = cracked
+def test_the_steps_before_and_after_a_skipped_step_are_those_without_it(nan_at_position_5):
+    """The optimizer and its schedule count updates; a skipped step is none."""
+    step, state, good, bad = nan_at_position_5
     after, _ = step(state, bad)
     one, sums = step(after, good)
     other, _ = step(state.replace(step=jnp.asarray(1, jnp.int32)), good)
@@ -456,22 +450,21 @@ def test_the_steps_around_it_are_as_they_were(cracked):
     assert not same(one.params, state.params)
 
 
-def test_a_gradient_that_is_not_finite_is_skipped_though_the_loss_is():
+def test_an_infinite_gradient_of_a_finite_loss_is_skipped():
     """The slope of a square root at 0 is infinite."""
 
-    class Steep(nn.Module):
-        inner: nn.Module
+    class Steep(Transformer):
+        def setup(self):
+            super().setup()
+            self.zero = self.param("zero", nn.initializers.zeros, ())
 
-        @nn.compact
-        def __call__(self, source, target_in, **options):
-            logits, trace = self.inner(source, target_in, **options)
-            return logits + jnp.sqrt(self.param("zero", nn.initializers.zeros, ())), trace
+        def __call__(self, *tokens, **options):
+            logits, trace = super().__call__(*tokens, **options)
+            return logits + jnp.sqrt(self.zero), trace
 
-    model, optimizer = parts(DRY)
-    steep = Steep(model)
-    make = functools.partial(training.init_state, steep, optimizer)
-    state = nn.unbox(jax.jit(make)(jax.random.key(0)))
-    options = {"model": steep, "config": DRY}
+    steep, (_, optimizer) = Steep(DRY.model), parts(DRY)
+    init = functools.partial(training.init_state, steep, optimizer)
+    state, options = jax.jit(init)(jax.random.key(0)), {"model": steep, "config": DRY}
     step = jax.jit(functools.partial(training.train_step, optimizer=optimizer, **options))
     after, sums = step(state, copy_batch())
     evaluate = jax.jit(functools.partial(training.eval_step, **options))

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device mesh, and which logical axis of a parameter lies along which of its axes.
+"""The device mesh, and the sharding of parameters, training state and batches on it.
 
-Parameters declare logical axes once, where they are made; rules map those names to the mesh axes
-``data`` and ``model``. A mesh of one device is a mesh like any other.
+Parameters declare logical axes (``embed``, ``heads``, ...). Rules map them to the mesh axes
+``data`` and ``model``. One device is a mesh of size 1 x 1.
 """
 
-import math
-import re
 from typing import NamedTuple, TypeVar
 
-import flax.linen as nn
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -17,57 +14,50 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from transformer.arrays import Params
 from transformer.config import LOGICAL_AXES, MESH_AXES, ParallelConfig
 from transformer.errors import InputError
+from transformer.nn.parameters import Parameter, is_parameter
 from transformer.training.step import TrainState
 
-Placed = TypeVar("Placed")
+Tree = TypeVar("Tree")
+
+_FSDP = {"embed": "data"}
+_TENSOR = {"vocab": "model", "source_vocab": "model", "heads": "model", "mlp": "model"}
+
+PRESETS: dict[str, dict[str, str]] = {
+    "replicated": {},
+    "fsdp": _FSDP,
+    "tensor": _TENSOR,
+    "fsdp_tensor": _FSDP | _TENSOR,
+}
+"""Logical axis -> mesh axis; a logical axis without an entry is not divided."""
 
 
 class Rule(NamedTuple):
-    """A logical axis of parameters is divided along an axis of the mesh, or along none."""
+    """Divide a logical axis of parameters along an axis of the mesh, or not at all."""
 
     logical: str
     mesh: str | None
     origin: str
-    """The field that says so."""
+    """The config field that sets the rule."""
 
     def __str__(self) -> str:
         return f"{self.logical}={self.mesh or ''} ({self.origin})"
 
 
-Rules = tuple[Rule, ...]
-
-_FSDP = {"embed": "data"}
-_TENSOR = {"vocab": "model", "source_vocab": "model", "heads": "model", "mlp": "model"}
-
-PRESETS: dict[str, tuple[tuple[str, str | None], ...]] = {
-    name: tuple((axis, divided.get(axis)) for axis in LOGICAL_AXES)
-    for name, divided in {
-        "replicated": {},
-        "fsdp": _FSDP,
-        "tensor": _TENSOR,
-        "fsdp_tensor": _FSDP | _TENSOR,
-    }.items()
-}
-"""replicated: every device holds everything. fsdp: parameters are divided along ``data``. tensor:
-heads, d_ff and vocabulary are divided along ``model``. fsdp_tensor: both.
-"""
-
-
-def rules_of(config: ParallelConfig) -> Rules:
-    """A rule for each logical axis: the preset's, or in its place that of ``parallel.rules``."""
-    own = dict(rule.split("=") for rule in config.rules)
-    preset = f"parallel.preset={config.preset!r}"
-    return tuple(
-        Rule(axis, own[axis] or None, "parallel.rules") if axis in own else Rule(axis, to, preset)
-        for axis, to in PRESETS[config.preset]
-    )
+def rules_of(config: ParallelConfig) -> dict[str, Rule]:
+    """The rule of each logical axis: that of ``parallel.rules``, else the preset's."""
+    preset, origin = PRESETS[config.preset], f"parallel.preset={config.preset!r}"
+    rules = {axis: Rule(axis, preset.get(axis), origin) for axis in LOGICAL_AXES}
+    for override in config.rules:
+        axis, mesh = override.split("=")
+        rules[axis] = Rule(axis, mesh or None, "parallel.rules")
+    return rules
 
 
 def make_mesh(config: ParallelConfig) -> Mesh:
-    """The mesh ``data`` x ``model`` over the first devices there are.
+    """The mesh ``data`` x ``model`` over the first devices.
 
     Raises:
-      InputError: when there are fewer devices.
+      InputError: when there are not enough devices.
     """
     needed, devices = config.data * config.model, jax.devices()
     if needed > len(devices):
@@ -75,7 +65,7 @@ def make_mesh(config: ParallelConfig) -> Mesh:
             f"parallel.data x parallel.model = {config.data} x {config.model} needs {needed} "
             f"devices, but there are {len(devices)} ({devices[0].platform}); lower one of the two"
         )
-    # Linen's partitioning works with Auto axes only; jax.make_mesh makes Explicit ones by default.
+    # Linen's partitioning needs Auto axes; jax.make_mesh makes Explicit ones by default.
     return jax.make_mesh(
         (config.data, config.model),
         MESH_AXES,
@@ -84,253 +74,191 @@ def make_mesh(config: ParallelConfig) -> Mesh:
     )
 
 
-def shardings_of(boxed: Params, mesh: Mesh, rules: Rules) -> Params:
-    """A sharding for every parameter, by the logical axes that it still carries.
+def param_shardings(metadata: Params, mesh: Mesh, config: ParallelConfig) -> Params:
+    """The sharding of every parameter.
 
     Args:
-      boxed: the abstract result of a model's ``init``.
+      metadata: from `models.base.parameter_metadata`.
       mesh: from `make_mesh`.
-      rules: from `rules_of`.
+      config: the preset and the rules.
 
     Raises:
-      InputError: where two rules divide a parameter along one axis of the mesh, or a rule divides
-        an axis of a parameter that the mesh does not divide.
+      InputError: when two rules divide a parameter along the same mesh axis, or when a mesh axis
+        does not divide the length of a parameter's axis.
     """
-    parameters = jax.tree_util.tree_leaves_with_path(boxed, is_leaf=_is_boxed)
-    for path, leaf in parameters:
-        _require_one_rule_a_mesh_axis(path, leaf, rules)
-    _require_divisible(parameters, mesh, rules)
+    rules = rules_of(config)
+    parameters = jax.tree_util.tree_leaves_with_path(metadata, is_leaf=is_parameter)
+    for path, parameter in parameters:
+        _require_distinct_mesh_axes(path, parameter, rules)
+    _require_divisible_axes(parameters, mesh, rules)
 
-    def place(leaf: nn.LogicallyPartitioned) -> NamedSharding:
-        return NamedSharding(mesh, PartitionSpec(*(rule.mesh for rule in _rules_for(leaf, rules))))
+    def sharding(parameter: Parameter) -> NamedSharding:
+        # For example [embed, heads, kv] -> PartitionSpec("data", "model", None).
+        return NamedSharding(mesh, PartitionSpec(*(rules[axis].mesh for axis in parameter.names)))
 
-    return jax.tree.map(place, boxed, is_leaf=_is_boxed)
+    return jax.tree.map(sharding, metadata, is_leaf=is_parameter)
 
 
-def shardings_of_state(boxed: TrainState, mesh: Mesh, rules: Rules) -> TrainState:
-    """A sharding for every array of a training state.
+def state_shardings(state: TrainState, of_params: Params) -> TrainState:
+    """The sharding of every array of a training state.
 
-    What an optimizer keeps in the shape of a parameter (moments, averages) lies where the parameter
-    does; all the rest, for example factored moments and counters, is on every device.
+    Moments and averages in the shape of a parameter are sharded as the parameter. Everything else,
+    for example factored moments and counters, is replicated.
 
     Args:
-      boxed: the abstract result of `training.init_state`.
-      mesh: from `make_mesh`.
-      rules: from `rules_of`.
-
-    Raises:
-      InputError: as `shardings_of`.
+      state: its shapes are read.
+      of_params: from `param_shardings`.
     """
-    of_params = shardings_of(boxed.params, mesh, rules)
-    shapes = jax.tree_util.tree_leaves_with_path(nn.unbox(boxed.params))
-    places = {
+    everywhere = replicated(jax.tree.leaves(of_params)[0].mesh)
+    parameters = jax.tree_util.tree_leaves_with_path(state.params)
+    by_path = {
         path: (leaf.shape, sharding)
-        for (path, leaf), sharding in zip(shapes, jax.tree.leaves(of_params), strict=True)
+        for (path, leaf), sharding in zip(parameters, jax.tree.leaves(of_params), strict=True)
     }
 
-    def place(path: tuple, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
+    def sharding(path: tuple, leaf: jax.ShapeDtypeStruct | jax.Array) -> NamedSharding:
+        # Moments are trees like the parameters: the path of a moment ends in that of a parameter.
         for begin in range(len(path)):
-            shape, sharding = places.get(path[begin:], (None, None))
+            shape, of_parameter = by_path.get(path[begin:], (None, None))
             if shape == leaf.shape:
-                return sharding
-        return replicated(mesh)
+                return of_parameter
+        return everywhere
 
-    everything = jax.tree_util.tree_map_with_path(place, nn.unbox(boxed))
-    return everything.replace(params=of_params)
+    return jax.tree_util.tree_map_with_path(sharding, state)
 
 
-def gathered(shardings: Params) -> Params:
-    """How parameters lie while they are used: what is divided along ``data``, as the rows of a
-    batch are, is whole again, so that each device computes its own rows and no others.
+def all_gathered(of_params: Params) -> Params:
+    """Shardings of the parameters after the FSDP all-gather: no axis is divided along ``data``.
+
+    The rows of a batch are divided along ``data``. With parameters in this sharding each device
+    computes its own rows, and activations are never sent between devices.
     """
 
-    def place(sharding: NamedSharding) -> NamedSharding:
+    def without_data(sharding: NamedSharding) -> NamedSharding:
         axes = (None if axis == "data" else axis for axis in sharding.spec)
         return NamedSharding(sharding.mesh, PartitionSpec(*axes))
 
-    return jax.tree.map(place, shardings)
-
-
-def _is_boxed(leaf: object) -> bool:
-    return isinstance(leaf, nn.LogicallyPartitioned)
-
-
-def _rules_for(leaf: nn.LogicallyPartitioned, rules: Rules) -> list[Rule]:
-    """The rule for each axis of a parameter."""
-    by_axis = {rule.logical: rule for rule in rules}
-    unknown = [name for name in leaf.names if name not in by_axis]
-    assert not unknown, f"a parameter declares {unknown}, but LOGICAL_AXES are {LOGICAL_AXES}"
-    return [by_axis[name] for name in leaf.names]
-
-
-def _require_one_rule_a_mesh_axis(path: tuple, leaf: nn.LogicallyPartitioned, rules: Rules) -> None:
-    """An axis of the mesh can divide a parameter once only."""
-    taken: dict[str, Rule] = {}
-    for rule in _rules_for(leaf, rules):
-        if rule.mesh is None:
-            continue
-        if rule.mesh in taken:
-            raise InputError(
-                f"the rules {taken[rule.mesh]} and {rule} both divide {_named(path, leaf)} along "
-                f"the mesh axis {rule.mesh}, which can divide it once; leave one of the two axes "
-                f"whole, for example with {_left_whole([taken[rule.mesh].logical], rules)}"
-            )
-        taken[rule.mesh] = rule
-
-
-def _require_divisible(parameters: list[tuple], mesh: Mesh, rules: Rules) -> None:
-    """Names, for each rule that cannot be followed, the first parameter where it cannot."""
-    failing: dict[Rule, str] = {}
-    for path, leaf in parameters:
-        for rule, width in zip(_rules_for(leaf, rules), leaf.value.shape, strict=True):
-            if rule.mesh is not None and width % mesh.shape[rule.mesh]:
-                failing.setdefault(
-                    rule,
-                    f"parallel.{rule.mesh} = {mesh.shape[rule.mesh]} does not divide "
-                    f"{rule.logical} = {width} of {_named(path, leaf)}, as the rule {rule} asks",
-                )
-    if failing:
-        whole = _left_whole([rule.logical for rule in failing], rules)
-        raise InputError(
-            "; ".join(failing.values())
-            + ". Choose another number of devices or another width, or leave such an axis whole on "
-            f"every device with {whole}"
-        )
-
-
-def _named(path: tuple, leaf: nn.LogicallyPartitioned) -> str:
-    """A parameter's name, shape and logical axes."""
-    axes = ", ".join(leaf.names)
-    return f"parameter {_name(path)} {list(leaf.value.shape)} ({axes})"
-
-
-def _left_whole(axes: list[str], rules: Rules) -> str:
-    """The flag that leaves these logical axes whole and keeps the other rules given."""
-    kept = [
-        f"{rule.logical}={rule.mesh or ''}"
-        for rule in rules
-        if rule.origin == "parallel.rules" and rule.logical not in axes
-    ]
-    given = (*kept, *(f"{axis}=" for axis in axes))
-    return f'--config.parallel.rules="{given!r}"'
+    return jax.tree.map(without_data, of_params)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows of a batch are divided along ``data``."""
+    """Rows of a batch `[B, ...]` are divided along ``data``."""
     return NamedSharding(mesh, PartitionSpec("data"))
 
 
-def require_rows(shapes: list[tuple[int, int]], mesh: Mesh, parts: int) -> None:
-    """Raises an InputError unless every device has as many rows of each micro-batch.
-
-    Args:
-      shapes: (rows, length) of every batch.
-      mesh: from `make_mesh`.
-      parts: micro-batches that each batch is computed in.
-    """
-    data = mesh.shape["data"]
-    for rows, length in shapes:
-        if rows % (data * parts):
-            raise InputError(
-                f"batches of {rows} x {length} tokens cannot be divided over parallel.data = "
-                f"{data} devices"
-                + (f" in {parts} micro-batches" if parts > 1 else "")
-                + f": {rows} rows are no multiple of {data * parts}; give data.row_multiple such a "
-                "multiple (data.tokens_per_batch must be at least data.max_length times as many), "
-                "or lower parallel.data" + (" or training.micro_batches" if parts > 1 else "")
-            )
-
-
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Every device holds the whole array."""
+    """Every device holds the complete array."""
     return NamedSharding(mesh, PartitionSpec())
 
 
-def place(tree: Placed, where: NamedSharding) -> Placed:
-    """Host arrays as arrays on the mesh. Where the mesh spans several processes, each of them has
-    the whole arrays and takes its own part.
-    """
-    if where.is_fully_addressable:
-        return jax.device_put(tree, where)
+def put_on_mesh(tree: Tree, sharding: NamedSharding) -> Tree:
+    """Put host arrays on the mesh; each of several processes passes the complete arrays."""
+    if sharding.is_fully_addressable:
+        return jax.device_put(tree, sharding)
     return jax.tree.map(
-        lambda leaf: jax.make_array_from_callback(leaf.shape, where, lambda index: leaf[index]),
+        lambda leaf: jax.make_array_from_callback(leaf.shape, sharding, lambda index: leaf[index]),
         tree,
     )
 
 
-def own_rows(where: NamedSharding, rows: int) -> np.ndarray:
-    """Which of a batch's rows lie on this process's devices, ascending."""
-    parts = where.addressable_devices_indices_map((rows,)).values()
-    return np.unique(np.concatenate([np.arange(rows)[part] for (part,) in parts]))
+def local_rows(sharding: NamedSharding, num_rows: int) -> np.ndarray:
+    """Ascending indices of the rows of a batch that are on this process's devices."""
+    slices = sharding.addressable_devices_indices_map((num_rows,)).values()
+    return np.unique(np.concatenate([np.arange(num_rows)[rows] for (rows,) in slices]))
 
 
-def place_rows(tree: Placed, where: NamedSharding, rows: int) -> Placed:
-    """A batch of so many rows on the mesh, of which each process gives its `own_rows`."""
-    if where.is_fully_addressable:
-        return jax.device_put(tree, where)
-    own = own_rows(where, rows)
+def put_batch(batch: Tree, sharding: NamedSharding, num_rows: int) -> Tree:
+    """Put a batch of `num_rows` rows on the mesh; each process passes its `local_rows`."""
+    if sharding.is_fully_addressable:
+        return jax.device_put(batch, sharding)
+    local = local_rows(sharding, num_rows)
 
-    def placed(leaf: np.ndarray) -> jax.Array:
-        def of_device(index: tuple[slice, ...]) -> np.ndarray:
-            begin, end, _ = index[0].indices(rows)
-            return leaf[np.searchsorted(own, begin) : np.searchsorted(own, end)]
+    def put(leaf: np.ndarray) -> jax.Array:
+        def rows_of_device(index: tuple[slice, ...]) -> np.ndarray:
+            begin, end, _ = index[0].indices(num_rows)
+            return leaf[np.searchsorted(local, begin) : np.searchsorted(local, end)]
 
-        return jax.make_array_from_callback((rows, *leaf.shape[1:]), where, of_device)
+        # [local rows, T] on each process -> one global array [B, T]
+        return jax.make_array_from_callback((num_rows, *leaf.shape[1:]), sharding, rows_of_device)
 
-    return jax.tree.map(placed, tree)
+    return jax.tree.map(put, batch)
 
 
-def describe(state: TrainState) -> str:
-    """A table of the parameters and how they lie, and the bytes that each device holds.
-
-    Layers that are alike share a line, ``encoder/layer_{0..5}/...``, its bytes written as ``6 x``
-    those of one.
+def require_divisible_rows(shapes: list[tuple[int, int]], mesh: Mesh, micro_batches: int) -> None:
+    """Raise an InputError unless every device has an equal share of each micro-batch.
 
     Args:
-      state: abstract or not; every array has a `NamedSharding`.
+      shapes: (rows, length) of every batch.
+      mesh: from `make_mesh`.
+      micro_batches: parts that a batch is divided into.
     """
-    leaves = jax.tree_util.tree_leaves_with_path(state.params)
-    alike: dict[tuple, list[str]] = {}
-    for path, leaf in leaves:
-        name = _name(path)
-        alike.setdefault((_LAYER.sub("layer_*", name), _columns(leaf)), []).append(name)
-    rows = [("parameter", "shape", "dtype", "divided along", "bytes on a device")]
-    for (name, (*columns, size)), names in alike.items():
-        if len(names) == 1:
-            rows.append((names[0], *columns, size))
-        else:
-            numbers = [int(_LAYER.search(each)[1]) for each in names]
-            layers = f"layer_{{{min(numbers)}..{max(numbers)}}}"
-            rows.append((name.replace("layer_*", layers), *columns, f"{len(names)} x {size}"))
-    *widths, last = (max(map(len, column)) for column in zip(*rows, strict=True))
-    line = "  ".join([*(f"{{:<{width}}}" for width in widths), f"{{:>{last}}}"])
-    mesh = " x ".join(f"{axis}={size}" for axis, size in leaves[0][1].sharding.mesh.shape.items())
-    count = sum(leaf.size for _, leaf in leaves)
-    held, whole = (sum(map(_bytes_held, jax.tree.leaves(tree))) for tree in (state.params, state))
-    return "\n".join(
-        [
-            f"mesh {mesh}",
-            *(line.format(*row) for row in rows),
-            f"{count:,} parameters; each device holds {held:,} bytes of parameters and {whole:,} "
-            "bytes of training state",
-        ]
-    )
+    data = mesh.shape["data"]
+    several = micro_batches > 1
+    for rows, length in shapes:
+        if rows % (data * micro_batches):
+            raise InputError(
+                f"batches of {rows} x {length} tokens cannot be divided over parallel.data = "
+                f"{data} devices"
+                + (f" in {micro_batches} micro-batches" if several else "")
+                + f": {rows} rows are not a multiple of {data * micro_batches}; set "
+                "data.row_multiple to a multiple of it (data.tokens_per_batch must be at least "
+                "data.max_length times data.row_multiple), or lower parallel.data"
+                + (" or training.micro_batches" if several else "")
+            )
 
 
-_LAYER = re.compile(r"layer_(\d+)")
+def _require_distinct_mesh_axes(path: tuple, parameter: Parameter, rules: dict[str, Rule]) -> None:
+    """A mesh axis can divide one axis of a parameter only."""
+    unknown = [axis for axis in parameter.names if axis not in rules]
+    assert not unknown, f"a parameter declares {unknown}, but LOGICAL_AXES are {LOGICAL_AXES}"
+    first_with: dict[str, Rule] = {}
+    for rule in (rules[axis] for axis in parameter.names):
+        if rule.mesh is None:
+            continue
+        if rule.mesh in first_with:
+            first = first_with[rule.mesh]
+            raise InputError(
+                f"the rules {first} and {rule} both divide {_described(path, parameter)} along "
+                f"the mesh axis {rule.mesh}, which can divide only one of them; leave one axis "
+                f"undivided, for example with {_flag_without([first.logical], rules)}"
+            )
+        first_with[rule.mesh] = rule
 
 
-def _columns(leaf: jax.ShapeDtypeStruct | jax.Array) -> tuple[str, ...]:
-    """Shape, dtype, mesh axes and bytes on one device, as text."""
-    axes = ", ".join(axis or "-" for axis in leaf.sharding.spec)
-    return str(list(leaf.shape)), str(leaf.dtype), f"[{axes}]", f"{_bytes_held(leaf):,}"
+def _require_divisible_axes(parameters: list[tuple], mesh: Mesh, rules: dict[str, Rule]) -> None:
+    """Name, for each rule that cannot be applied, the first parameter where it fails."""
+    failures: dict[Rule, str] = {}
+    for path, parameter in parameters:
+        for axis, length in zip(parameter.names, parameter.value.shape, strict=True):
+            rule = rules[axis]
+            if rule.mesh is not None and length % mesh.shape[rule.mesh]:
+                failures.setdefault(
+                    rule,
+                    f"parallel.{rule.mesh} = {mesh.shape[rule.mesh]} does not divide "
+                    f"{axis} = {length} of {_described(path, parameter)}, as required by the "
+                    f"rule {rule}",
+                )
+    if failures:
+        flag = _flag_without([rule.logical for rule in failures], rules)
+        raise InputError(
+            "; ".join(failures.values())
+            + f". Choose another number of devices or another size, or leave the axis undivided "
+            f"with {flag}"
+        )
 
 
-def _bytes_held(leaf: jax.ShapeDtypeStruct | jax.Array) -> int:
-    """Bytes of an array on each of its devices."""
-    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+def _described(path: tuple, parameter: Parameter) -> str:
+    """Name, shape and logical axes of a parameter."""
+    name, axes = "/".join(key.key for key in path), ", ".join(parameter.names)
+    return f"parameter {name} {list(parameter.value.shape)} ({axes})"
 
 
-def _name(path: tuple) -> str:
-    """A parameter's place in the model, for example ``encoder/layer_0/self_attention/query``."""
-    return "/".join(str(key.key) for key in path)
+def _flag_without(axes: list[str], rules: dict[str, Rule]) -> str:
+    """The flag that leaves these logical axes undivided and keeps the other given rules."""
+    kept = [
+        f"{rule.logical}={rule.mesh or ''}"
+        for rule in rules.values()
+        if rule.origin == "parallel.rules" and rule.logical not in axes
+    ]
+    value = (*kept, *(f"{axis}=" for axis in axes))
+    return f'--config.parallel.rules="{value!r}"'

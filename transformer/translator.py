@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 from etils import epath
 from jax.sharding import Mesh, NamedSharding
@@ -331,7 +330,7 @@ class Translator:
         shortlist = Shortlist.from_lists(
             self.lexicon.listed(source, num_translations, prefix), self._special_ids
         )
-        ids = sharding.place(shortlist.ids, sharding.replicated(self.mesh))
+        ids = sharding.put_on_mesh(shortlist.ids, sharding.replicated(self.mesh))
         return Shortlist(ids, self._on_mesh(shortlist.listed))
 
     def _batches(
@@ -347,7 +346,7 @@ class Translator:
 
     def _on_mesh(self, batch: Any) -> Any:
         """Divide arrays with the leading axis B over the devices."""
-        return sharding.place(batch, sharding.batch_sharding(self.mesh))
+        return sharding.put_on_mesh(batch, sharding.batch_sharding(self.mesh))
 
     @functools.cached_property
     def _inference_params(self) -> Params:
@@ -378,12 +377,11 @@ def abstract_params(config: Config) -> Params:
 
 
 def _abstract_params(model: nn.Module, parallel: ParallelConfig, mesh: Mesh) -> Params:
-    tokens = jnp.zeros((1, 1), jnp.int32)
-    boxed = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
+    metadata = base.parameter_metadata(model)
     return jax.tree.map(
         lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
-        nn.unbox(boxed),
-        sharding.shardings_of(boxed, mesh, sharding.rules_of(parallel)),
+        nn.unbox(metadata),
+        sharding.param_shardings(metadata, mesh, parallel),
     )
 
 

@@ -114,7 +114,7 @@ def step_seconds(folder: pathlib.Path, saving: bool) -> float:
     [(rows, length)] = experiment.data.train.shapes()[-1:]
     vocab_size = experiment.config.model.vocab_size
     tokens = np.random.default_rng(0).integers(4, vocab_size, (2, rows, length), np.int32)
-    batch = experiment.on_mesh(Batch(*tokens))
+    batch = experiment.put_batch(Batch(*tokens))
     state, _ = experiment.train_step(experiment.init_state(), batch)
     with (
         tempfile.TemporaryDirectory(dir=folder) as name,

@@ -11,13 +11,13 @@ from absl import flags
 from experiments.corpora import registry
 from experiments.flags import run
 from experiments.studies import resolution, twins
+from experiments.workdir_flag import WORKDIR
 from transformer.arrays import SpecialIds
 from transformer.config import Config
 from transformer.inspection import figures, trace
 from transformer.inspection.figures import parts, style
 from transformer.translator import Translator
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory that train left, of a pronouns config.")
 OUTPUT = flags.DEFINE_string("output", "docs/pronoun.png", "Path of the picture.")
 
 SENTENCE = "The animal didn't cross the street because it was too {}."

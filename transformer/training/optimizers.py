@@ -1,148 +1,174 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adam and the schedule that is known as Noam (paper 5.3), and other optimizers by name.
+"""Learning-rate schedules and optimizers by name; the defaults are those of paper 5.3.
 
-Every optimizer here is optax's; this file says how a config's fields reach it.
+Every optimizer is optax's. This file maps the fields of `OptimizerConfig` to its arguments. Weight
+decay and Muon's matrix shapes follow the metadata of the parameters' declarations.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from transformer.arrays import Array, Float, Int, Params
+from transformer.arrays import Params
 from transformer.config import OptimizerConfig
-
-Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
-"""From the number of updates made so far (0 before the first) to the learning rate."""
+from transformer.nn.parameters import Parameter, is_parameter
 
 
-def noam(d_model: int, warmup_steps: int = 4000, scale: float = 1.0) -> Schedule:
-    """lrate = scale * d_model^-0.5 * min(step^-0.5, step * warmup^-1.5), the first update being
-    step 1.
+def noam(d_model: int, warmup_steps: int = 4000, scale: float = 1.0) -> optax.Schedule:
+    """scale * d_model^-0.5 * min(step^-0.5, step * warmup^-1.5), where the first update is step 1.
 
-    With d_model 512 and 4000 steps of warm-up the peak, at step 4000, is 6.99e-4.
+    With d_model 512 and 4000 warm-up steps the peak, at step 4000, is 6.99e-4.
     """
 
-    def rate(updates):
-        step = _step(updates)
+    def rate(count):
+        step = jnp.asarray(count, jnp.float32) + 1.0
         return scale * d_model**-0.5 * jnp.minimum(step**-0.5, step * warmup_steps**-1.5)
 
     return rate
 
 
-def constant(peak: float, warmup_steps: int) -> Schedule:
-    """Rises linearly to `peak`, which it reaches at step `warmup_steps`, and stays there."""
-    return lambda updates: peak * jnp.minimum(_step(updates) / warmup_steps, 1.0)
+def schedule(config: OptimizerConfig, d_model: int, steps: int) -> optax.Schedule:
+    """The learning rate as a function of the number of updates so far.
 
-
-def cosine(peak: float, warmup_steps: int, steps: int) -> Schedule:
-    """As `constant`, but from the peak on half a cosine leads down to 0 at step `steps`."""
-    level = constant(peak, warmup_steps)
-
-    def rate(updates):
-        since = (_step(updates) - warmup_steps) / max(steps - warmup_steps, 1)
-        return level(updates) * 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.clip(since, 0.0, 1.0)))
-
-    return rate
-
-
-def _step(updates: Int[Array, ""]) -> Float[Array, ""]:
-    return jnp.asarray(updates, jnp.float32) + 1.0
-
-
-def schedule(config: OptimizerConfig, d_model: int, steps: int) -> Schedule:
-    """The learning rate that a config describes, for a training of so many steps."""
+    ``constant`` and ``cosine`` rise linearly from peak / warmup, at the first update, to the peak
+    at update number `config.warmup_steps`. ``cosine`` then falls to 0 at update number `steps`.
+    """
+    peak, warmup = config.learning_rate, config.warmup_steps
+    if config.schedule == "noam":
+        return noam(d_model, warmup, scale=peak)
+    warm_up = optax.schedules.linear_schedule(peak / warmup, peak, warmup - 1)
     if config.schedule == "constant":
-        return constant(config.learning_rate, config.warmup_steps)
-    if config.schedule == "cosine":
-        return cosine(config.learning_rate, config.warmup_steps, steps)
-    return noam(d_model, config.warmup_steps, config.learning_rate)
+        return warm_up
+    decay = optax.schedules.cosine_decay_schedule(peak, max(steps - warmup, 1))
+    return optax.schedules.join_schedules([warm_up, decay], [warmup - 1])
 
 
-def build(config: OptimizerConfig, d_model: int, steps: int) -> optax.GradientTransformation:
-    """The optimizer that `config.name` names, on its schedule; moments are float32."""
-    optimizer = _BUILDERS[config.name](config, schedule(config, d_model, steps))
+def build(
+    config: OptimizerConfig, metadata: Params, d_model: int, steps: int
+) -> optax.GradientTransformation:
+    """The optimizer `config.name` with its schedule; moments are float32.
+
+    Args:
+      config: validated.
+      metadata: from `models.base.parameter_metadata`.
+      d_model: width of the model, for the ``noam`` schedule.
+      steps: length of the training, for the ``cosine`` schedule.
+    """
+    optimizer = _OPTIMIZERS[config.name](config, schedule(config, d_model, steps), metadata)
     if config.clip_norm is None:
         return optimizer
-    clip = optax.clip_by_global_norm(config.clip_norm)
-    return optax.chain(clip, optimizer)
+    return optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
 
 
-def _adam(config: OptimizerConfig, rate: Schedule) -> optax.GradientTransformation:
+def schedule_free_average(opt_state: optax.OptState, params: Params) -> Params | None:
+    """The weights that a schedule-free optimizer evaluates; None for every other optimizer."""
+
+    def is_schedule_free(node: object) -> bool:
+        return isinstance(node, optax.contrib.ScheduleFreeState)
+
+    for node in jax.tree.leaves(opt_state, is_leaf=is_schedule_free):
+        if is_schedule_free(node):
+            return optax.contrib.schedule_free_eval_params(node, params)
+    return None
+
+
+def _adam(
+    config: OptimizerConfig, rate: optax.Schedule, metadata: Params
+) -> optax.GradientTransformation:
+    del metadata
     return optax.adam(rate, b1=config.beta1, b2=config.beta2, eps=config.epsilon)
 
 
-def _adamw(config: OptimizerConfig, rate: Schedule) -> optax.GradientTransformation:
+def _adamw(
+    config: OptimizerConfig, rate: optax.Schedule, metadata: Params
+) -> optax.GradientTransformation:
     return optax.adamw(
         rate,
         b1=config.beta1,
         b2=config.beta2,
         eps=config.epsilon,
         weight_decay=config.weight_decay,
-        mask=matrices,
+        mask=_decayed(metadata),
     )
 
 
-def _adafactor(config: OptimizerConfig, rate: Schedule) -> optax.GradientTransformation:
-    """Shazeer & Stern 2018: second moments as the product of a row and a column.
+def _adafactor(
+    config: OptimizerConfig, rate: optax.Schedule, metadata: Params
+) -> optax.GradientTransformation:
+    """Shazeer & Stern 2018: second moments factored into rows and columns.
 
-    Updates are not scaled by the parameters' size, so that the learning rate means here what it
-    means for the others.
+    Updates are not multiplied by the size of the parameters, so that the learning rate means the
+    same as for the other optimizers.
     """
     factored = optax.adafactor(
         learning_rate=None,
         multiply_by_parameter_scale=False,
         momentum=config.beta1 or None,
         weight_decay_rate=config.weight_decay or None,
-        weight_decay_mask=matrices,
+        weight_decay_mask=_decayed(metadata),
     )
     return optax.chain(factored, optax.scale_by_learning_rate(rate, flip_sign=False))
 
 
-def _lion(config: OptimizerConfig, rate: Schedule) -> optax.GradientTransformation:
+def _lion(
+    config: OptimizerConfig, rate: optax.Schedule, metadata: Params
+) -> optax.GradientTransformation:
     return optax.lion(
         rate,
         b1=config.beta1,
         b2=config.beta2,
         weight_decay=config.weight_decay,
-        mask=matrices,
+        mask=_decayed(metadata),
     )
 
 
-def _muon(config: OptimizerConfig, rate: Schedule) -> optax.GradientTransformation:
-    """Jordan et al. 2024: orthogonalised momentum for the kernels, which alone decay, and Adam for
-    the embedding table, biases and norm scales.
+def _muon(
+    config: OptimizerConfig, rate: optax.Schedule, metadata: Params
+) -> optax.GradientTransformation:
+    """Jordan et al. 2024: orthogonalized momentum for kernels, Adam for everything else.
 
-    A kernel's update is scaled to the root mean square that Adam's has (0.2, Liu et al. 2025), so
-    that one learning rate serves both.
+    Only kernels decay. Their updates are scaled to the root mean square of Adam's updates (0.2, Liu
+    et al. 2025), so that one learning rate suits both.
     """
+
+    def matrix_axes(parameter: Parameter) -> optax.contrib.MuonDimensionNumbers | None:
+        if parameter.kind != "kernel":
+            return None
+        axes = tuple(range(len(parameter.names)))
+        inputs = parameter.num_input_axes
+        return optax.contrib.MuonDimensionNumbers(axes[:inputs], axes[inputs:])
+
     return optax.contrib.muon(
         rate,
         beta=config.beta1,
         weight_decay=config.weight_decay,
         adam_b1=config.beta1,
         adam_b2=config.beta2,
-        muon_weight_dimension_numbers=_muon_axes,
+        muon_weight_dimension_numbers=jax.tree.map(matrix_axes, metadata, is_leaf=is_parameter),
         consistent_rms=0.2,
     )
 
 
-def _schedule_free(config: OptimizerConfig, rate: Schedule) -> optax.GradientTransformation:
-    """Defazio et al. 2024: AdamW whose evaluated weights are an average of all the steps'."""
+def _schedule_free(
+    config: OptimizerConfig, rate: optax.Schedule, metadata: Params
+) -> optax.GradientTransformation:
+    """Defazio et al. 2024: AdamW that evaluates an average of the weights of all steps."""
     base = optax.adamw(
         rate,
-        b1=0.0,  # beta1 interpolates between average and iterate instead
+        b1=0.0,  # beta1 interpolates between the average and the iterate instead
         b2=config.beta2,
         eps=config.epsilon,
         weight_decay=config.weight_decay,
-        mask=matrices,
+        mask=_decayed(metadata),
     )
     return optax.contrib.schedule_free(base, rate, b1=config.beta1)
 
 
-_BUILDERS: dict[str, Callable[[OptimizerConfig, Schedule], optax.GradientTransformation]] = {
+_OPTIMIZERS: dict[
+    str, Callable[[OptimizerConfig, optax.Schedule, Params], optax.GradientTransformation]
+] = {
     "adam": _adam,
     "adamw": _adamw,
     "adafactor": _adafactor,
@@ -152,39 +178,6 @@ _BUILDERS: dict[str, Callable[[OptimizerConfig, Schedule], optax.GradientTransfo
 }
 
 
-def schedule_free_average(opt_state: optax.OptState, params: Params) -> Params | None:
-    """The weights that a schedule-free optimizer evaluates; None for every other optimizer."""
-    found = [
-        leaf
-        for leaf in jax.tree.leaves(opt_state, is_leaf=_is_schedule_free)
-        if _is_schedule_free(leaf)
-    ]
-    return optax.contrib.schedule_free_eval_params(found[0], params) if found else None
-
-
-def _is_schedule_free(node: Any) -> bool:
-    return isinstance(node, optax.contrib.ScheduleFreeState)
-
-
-def matrices(params: Params) -> Any:
-    """Which parameters decay: kernels and tables, but neither biases nor norm scales."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: _is_matrix(path), params)
-
-
-def _is_matrix(path: tuple) -> bool:
-    name = path[-1].key
-    return "bias" not in name and name != "scale"
-
-
-def _muon_axes(params: Params) -> Any:
-    """A kernel's input and output axes; None for what is not a kernel between activations."""
-
-    def axes(path, leaf):
-        name = path[-1].key
-        if not _is_matrix(path) or name in ("table", "positions"):
-            return None
-        inputs = leaf.ndim - 1 if name == "output" else 1
-        every = tuple(range(leaf.ndim))
-        return optax.contrib.MuonDimensionNumbers(every[:inputs], every[inputs:])
-
-    return jax.tree_util.tree_map_with_path(axes, params)
+def _decayed(metadata: Params) -> Params:
+    """True for the parameters that weight decay applies to: kernels and embeddings."""
+    return jax.tree.map(lambda parameter: parameter.is_weight, metadata, is_leaf=is_parameter)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One training step and one evaluation step, as pure functions of state and batch (paper 5).
+"""The training step and the evaluation step, as pure functions of state and batch (paper 5).
 
-The loss is the sum over all target tokens of the batch divided by their number, whatever the
-devices it is spread over.
+The loss is the sum over all target tokens of the batch divided by their number, independent of the
+number of devices and micro-batches.
 """
 
 import functools
@@ -14,13 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from transformer.arrays import PAD_ID, Array, Float, Int, Key, Params
+from transformer.arrays import Array, Float, Int, Key, Params
 from transformer.config import Config, TrainingConfig
+from transformer.models.base import Model
 from transformer.nn.positions import shift_right
 from transformer.training.losses import (
     Sums,
-    divergence_sum,
     smoothed_cross_entropy,
+    symmetric_kl_sum,
     token_log_probs,
 )
 from transformer.training.optimizers import schedule_free_average
@@ -28,72 +29,73 @@ from transformer.training.optimizers import schedule_free_average
 
 @flax.struct.dataclass
 class Batch:
-    """Sentence pairs as token ids, padded with 0; a row of padding alone weighs nothing."""
+    """Sentence pairs as padded token ids; a row of padding alone has weight 0."""
 
     source: Int[Array | np.ndarray, "B S"]
     target: Int[Array | np.ndarray, "B T"]
     source_segments: Int[Array | np.ndarray, "B S"] | None = None
-    """In packed rows, which sentence of its row each token belongs to, from 1; 0 where padded."""
+    """In packed rows, the sentence of its row that each token belongs to, from 1; 0 for padding."""
     target_segments: Int[Array | np.ndarray, "B T"] | None = None
 
 
 @flax.struct.dataclass
 class TrainState:
-    """All that changes from step to step."""
+    """Everything that changes from step to step."""
 
     step: Int[Array, ""]
     params: Params
     opt_state: optax.OptState
     rng: Key[Array, ""]
-    """Never advanced: a step's randomness is `fold_in(rng, step)`."""
+    """Constant; the randomness of a step is `fold_in(rng, step)`."""
     average: Params | None = None
-    """A running average of the parameters, where the config asks for one."""
+    """Running average of the parameters, if the config asks for one."""
 
     @property
     def weights(self) -> Params:
-        """What is validated and used: the running average if there is one."""
+        """The parameters to validate and to decode with: the running average if there is one."""
         return self.params if self.average is None else self.average
 
 
 def keeps_average(config: Config) -> bool:
-    """Whether the weights to use are another array than the parameters that are trained."""
+    """Whether the training state has a running average of the parameters."""
     return config.training.ema_decay is not None or config.optimizer.name == "schedule_free"
 
 
 def init_state(
-    model: nn.Module,
+    model: Model,
     optimizer: optax.GradientTransformation,
     key: Key[Array, ""],
     *,
     with_average: bool = False,
 ) -> TrainState:
-    """Fresh parameters, with their logical axes still attached (`flax.linen.unbox` takes them
-    off); all else is without.
-    """
+    """The training state before the first step."""
     init_key, rng = jax.random.split(key)
     tokens = jnp.zeros((1, 1), jnp.int32)
-    params = model.init(init_key, tokens, tokens)["params"]
-    plain = nn.unbox(params)
+    params = nn.unbox(model.init(init_key, tokens, tokens)["params"])
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
-        opt_state=optimizer.init(plain),
+        opt_state=optimizer.init(params),
         rng=rng,
-        # A copy, because two donated arguments must not be one array.
-        average=jax.tree.map(jnp.copy, plain) if with_average else None,
+        # A copy, because two donated arguments must not be the same array.
+        average=jax.tree.map(jnp.copy, params) if with_average else None,
     )
 
 
 def forward(
     params: Params,
     batch: Batch,
-    model: nn.Module,
+    model: Model,
     rng: Key[Array, ""] | None = None,
     example_ids: Int[Array, " B"] | None = None,
 ) -> Float[Array, "B T V"]:
-    """The logits that predict a batch's target; with dropout when an `rng` is given.
+    """The logits that predict the target of a batch; with dropout if an `rng` is given.
 
     Args:
+      params: of the model.
+      batch: source and target.
+      model: from `models.base.build`.
+      rng: for dropout.
       example_ids: global index of each example in the batch, for dropout; 0, 1, ... unless given.
     """
     options = {}
@@ -104,62 +106,61 @@ def forward(
             "source_segments": batch.source_segments,
             "target_segments": batch.target_segments,
         }
-    logits, _ = model.apply(
-        {"params": params},
-        batch.source,
-        shift_right(batch.target, batch.target_segments),
-        **options,
-    )
-    return logits
+    target_in = shift_right(batch.target, batch.target_segments)  # [B, T]
+    logits, _ = model.apply({"params": params}, batch.source, target_in, **options)
+    return logits  # [B, T, V]
 
 
 def loss_sums(
     params: Params,
     batch: Batch,
-    model: nn.Module,
+    model: Model,
     config: TrainingConfig,
     rng: Key[Array, ""] | None = None,
     example_ids: Int[Array, " B"] | None = None,
 ) -> Sums:
-    """Forward pass and loss; with dropout when an `rng` is given (`example_ids` as in `forward`).
+    """Forward pass and loss; with dropout if an `rng` is given (`example_ids` as in `forward`).
 
-    With R-Drop (Liang et al. 2021) there are two passes, with different dropout; all sums are the
-    mean of both, and to the loss r_drop / 2 times their divergence is added. That is half of the
-    published loss, so that it can be compared with the loss of one pass.
+    R-Drop (Liang et al. 2021) makes two passes with different dropout. All sums are the mean of
+    both, and r_drop / 2 times their divergence is added to the loss. This is half of the published
+    loss, so it can be compared with the loss of one pass.
     """
+    pad_id = model.config.special_ids.pad
 
     def sums_of(logits: Float[Array, "B T V"]) -> Sums:
-        mass = config.label_smoothing_mass
-        return smoothed_cross_entropy(logits, batch.target, config.label_smoothing, mass)
+        smoothing, mass = config.label_smoothing, config.label_smoothing_mass
+        return smoothed_cross_entropy(logits, batch.target, smoothing, mass, pad_id)
 
     if rng is None or not config.r_drop:
         return sums_of(forward(params, batch, model, rng, example_ids))
     first, second = (
         forward(params, batch, model, key, example_ids) for key in jax.random.split(rng)
-    )
-    both = jax.tree.map(lambda a, b: (a + b) / 2, sums_of(first), sums_of(second))
-    divergence = divergence_sum(first, second, batch.target)
-    return both.replace(loss=both.loss + config.r_drop / 2 * divergence)
+    )  # [B, T, V] each
+    mean = jax.tree.map(lambda a, b: (a + b) / 2, sums_of(first), sums_of(second))
+    divergence = symmetric_kl_sum(first, second, batch.target, pad_id)
+    return mean.replace(loss=mean.loss + config.r_drop / 2 * divergence)
 
 
 def gradient_sums(
     params: Params,
     batch: Batch,
-    model: nn.Module,
+    model: Model,
     config: TrainingConfig,
     rng: Key[Array, ""],
     example_ids: Int[Array, " B"],
 ) -> tuple[Params, Sums]:
-    """The gradient of the batch's summed loss, and its sums.
+    """The gradient of the summed loss of a batch, and its sums.
 
-    The batch is computed in `config.micro_batches` equal parts, one after the other. Their
-    gradients are added, never averaged: a part with more tokens weighs more, as it would in one
-    pass. `example_ids` are the global indices of the examples; dropout depends on them, not on the
-    part.
+    With gradient accumulation the batch is computed in `config.micro_batches` equal parts, one
+    after the other. Their gradients are added, never averaged: as in one pass, a part with more
+    tokens weighs more. Dropout depends on `example_ids`, the global index of each example, and not
+    on the part that an example is in.
     """
 
-    def loss(params: Params, part: Batch, example_ids: Int[Array, " B"]) -> tuple[Array, Sums]:
-        sums = loss_sums(params, part, model, config, rng, example_ids)
+    def loss(
+        params: Params, batch: Batch, example_ids: Int[Array, " B"]
+    ) -> tuple[Float[Array, ""], Sums]:
+        sums = loss_sums(params, batch, model, config, rng, example_ids)
         return sums.loss, sums
 
     gradient = jax.grad(loss, has_aux=True)
@@ -167,59 +168,57 @@ def gradient_sums(
     if parts == 1:
         return gradient(params, batch, example_ids)
 
-    def add(total: tuple[Params, Sums], numbered: tuple[Batch, Int[Array, " B"]]):
-        return jax.tree.map(jnp.add, total, gradient(params, *numbered)), None
+    def add(
+        total: tuple[Params, Sums], part: tuple[Batch, Int[Array, " rows"]]
+    ) -> tuple[tuple[Params, Sums], None]:
+        return jax.tree.map(jnp.add, total, gradient(params, *part)), None
 
-    nothing = (jax.tree.map(jnp.zeros_like, params), Sums.zero())
-    divided = jax.tree.map(functools.partial(_divided, parts=parts), (batch, example_ids))
-    total, _ = jax.lax.scan(add, nothing, divided)
+    def divide(rows: Int[Array, "B *T"]) -> Int[Array, "parts rows *T"]:
+        # Row i goes to part i mod parts, so that every device has rows of every part.
+        return rows.reshape(-1, parts, *rows.shape[1:]).swapaxes(0, 1)
+
+    zero = (jax.tree.map(jnp.zeros_like, params), Sums.zero())
+    total, _ = jax.lax.scan(add, zero, jax.tree.map(divide, (batch, example_ids)))
     return total
-
-
-def _divided(rows: Int[Array, "B *T"], parts: int) -> Int[Array, "M C *T"]:
-    """Row i goes to part i mod `parts`, so that every device has its share of every part."""
-    return rows.reshape(-1, parts, *rows.shape[1:]).swapaxes(0, 1)
 
 
 def train_step(
     state: TrainState,
     batch: Batch,
     *,
-    model: nn.Module,
+    model: Model,
     optimizer: optax.GradientTransformation,
     config: Config,
     axis_name: str | None = None,
-    gathered: Params | None = None,
+    all_gathered: Params | None = None,
 ) -> tuple[TrainState, Sums]:
-    """One update; the sums are those of the batch before it.
+    """Update the parameters once; the returned sums are those before the update.
 
-    Where the loss or a gradient is not finite the step is skipped: nothing changes but the number
-    of the step, and the sums are zero, those over no token.
+    If the loss or a gradient is not finite the update is skipped: only `step` changes, and the
+    sums are zero.
 
     Args:
       state: before the step.
-      batch: all of it under `jax.jit`; under `jax.shard_map` or `jax.pmap` a device's own rows.
-      model: from `families.build`.
+      batch: under `jax.jit` the complete batch; under `jax.shard_map` or `jax.pmap` the local rows
+        of a device.
+      model: from `models.base.build`.
       optimizer: from `optimizers.build`.
       config: of the experiment.
-      axis_name: under `jax.shard_map` or `jax.pmap`, the mesh axis that the rows are divided over.
-        The devices' rows, one device's after the other's, are those of the whole batch, as which
-        they drop out.
-      gathered: under `jax.jit` with shardings, how parameters lie while they are used
-        (`sharding.gathered`); left to XLA unless given.
+      axis_name: under `jax.shard_map` or `jax.pmap`, the mesh axis that the rows are divided along.
+        The rows of the devices, in order, are the complete batch, as dropout counts it.
+      all_gathered: under `jax.jit`, the shardings of the parameters in the forward pass
+        (`sharding.all_gathered`); chosen by XLA unless given.
     """
     rng = jax.random.fold_in(state.rng, state.step)
-    example_ids = jnp.arange(batch.target.shape[0])
+    example_ids = jnp.arange(batch.target.shape[0])  # [B]
     if axis_name is not None:
         example_ids = example_ids + jax.lax.axis_index(axis_name) * example_ids.size
-    used = state.params
-    if gathered is not None:
-        used = jax.lax.with_sharding_constraint(used, gathered)
-    gradients, sums = gradient_sums(used, batch, model, config.training, rng, example_ids)
+    params = _with_shardings(state.params, all_gathered)
+    gradients, sums = gradient_sums(params, batch, model, config.training, rng, example_ids)
     if axis_name is not None:
         gradients, sums = jax.lax.psum((gradients, sums), axis_name)
-    tokens = jnp.maximum(sums.tokens, 1.0)
-    gradients = jax.tree.map(lambda gradient: gradient / tokens, gradients)
+    num_tokens = jnp.maximum(sums.tokens, 1.0)
+    gradients = jax.tree.map(lambda gradient: gradient / num_tokens, gradients)
     finite = jnp.isfinite(sums.loss) & jnp.isfinite(optax.tree.norm(gradients))
     updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
@@ -230,11 +229,11 @@ def train_step(
 
 
 def next_average(state: TrainState, config: Config) -> Params | None:
-    """The running average after an update.
+    """The running average after an update; None if the state has none.
 
-    Exponential: decay x average + (1 - decay) x parameters, where the decay of step t is at most
-    (1 + t) / (10 + t), so that the random start is soon forgotten. A schedule-free optimizer has an
-    average of its own.
+    The exponential moving average is decay x average + (1 - decay) x parameters. The decay at step
+    t is at most (1 + t) / (10 + t), so that the initial parameters are soon forgotten. A
+    schedule-free optimizer keeps an average itself.
     """
     if state.average is None:
         return None
@@ -247,12 +246,25 @@ def next_average(state: TrainState, config: Config) -> Params | None:
     )
 
 
-def eval_step(params: Params, batch: Batch, *, model: nn.Module, config: Config) -> Sums:
-    """The sums of one batch, without dropout."""
-    return loss_sums(params, batch, model, config.training)
+def eval_step(
+    params: Params,
+    batch: Batch,
+    *,
+    model: Model,
+    config: Config,
+    all_gathered: Params | None = None,
+) -> Sums:
+    """The sums of one batch, without dropout; `all_gathered` as in `train_step`."""
+    return loss_sums(_with_shardings(params, all_gathered), batch, model, config.training)
 
 
-def score_step(params: Params, batch: Batch, *, model: nn.Module) -> Float[Array, "B T"]:
-    """The natural-log probability of every target token; 0 where padded."""
+def score_step(params: Params, batch: Batch, *, model: Model) -> Float[Array, "B T"]:
+    """Natural-log probability of every target token; 0 for padding."""
     log_probs = token_log_probs(forward(params, batch, model), batch.target)
-    return jnp.where(batch.target != PAD_ID, log_probs, 0.0)
+    return jnp.where(batch.target != model.config.special_ids.pad, log_probs, 0.0)
+
+
+def _with_shardings(params: Params, shardings: Params | None) -> Params:
+    if shardings is None:
+        return params
+    return jax.lax.with_sharding_constraint(params, shardings)

@@ -34,7 +34,7 @@ VERSION = {"version": f"jax {jax.__version__}"}
 def training(workload: Workload, overrides: Mapping[str, Any]) -> Program:
     """Training steps one after the other on one batch; waits for each."""
     experiment = _experiment(workload, overrides)
-    batch = experiment.on_mesh(Batch(*workload.token_ids()))
+    batch = experiment.put_batch(Batch(*workload.token_ids()))
     state = experiment.init_state()
 
     def call() -> None:
@@ -66,7 +66,7 @@ def training_text(workload: Workload, path: str, overrides: Mapping[str, Any]) -
         nonlocal state
         with contextlib.closing(batches.iterate(0)) as reader:
             for batch in itertools.islice(reader, batches.per_epoch):
-                state, sums = experiment.train_step(state, experiment.on_mesh(batch))
+                state, sums = experiment.train_step(state, experiment.put_batch(batch))
         jax.block_until_ready((state, sums))
 
     arrays = [(batches[i].source, batches[i].target) for i in range(batches.per_epoch)]
@@ -112,7 +112,7 @@ def decoding(workload: Workload, beams: int, overrides: Mapping[str, Any]) -> Pr
         "decode.max_length": workload.target_length,
     }
     experiment = _experiment(workload, fields | dict(overrides))
-    source = sharding.place(workload.token_ids()[0], sharding.batch_sharding(experiment.mesh))
+    source = sharding.put_on_mesh(workload.token_ids()[0], sharding.batch_sharding(experiment.mesh))
     params = jax.jit(experiment.model.cast_params)(experiment.init_state().params)
 
     def call() -> np.ndarray:

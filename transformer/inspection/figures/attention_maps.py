@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention weights: one head, all layers and heads, all heads for one token, an alignment."""
 
+import textwrap
 from collections.abc import Collection, Sequence
 from numbers import Real
 from typing import get_args
@@ -23,6 +24,7 @@ from transformer.inspection.figures.typesetting import (
     isolated,
     listed,
     shortened,
+    text_width,
 )
 
 LONGEST_NAMED = 12
@@ -164,57 +166,62 @@ def _draw_grid(
     title: str,
 ) -> DescribedFigure:
     longest = max(len(queries), len(keys))
-    named, left = longest <= LONGEST_NAMED, 0.65
+    named, size = longest <= LONGEST_NAMED, 6.5
     cell = 0.17 if named else min(0.17, 1.25 / longest)
-    panels = [
-        parts.Panel(
-            values=weights[layer, head],
-            cell=(cell, cell),
-            name=f"layer {layer + 1} head {head + 1}",
-            heading=f"head {head + 1}" if row == 0 else "",
-            rows=queries if named and column == 0 else None,
-            columns=keys if named and row == 0 else None,
-            size=6.5,
-            color_bar="weight" if row == 0 and column == len(heads) - 1 else None,
-        )
-        for row, layer in enumerate(layers)
-        for column, head in enumerate(heads)
-    ]
-    tokens = "" if named else _numbered_tokens(queries, keys)
-    figure, images = parts.draw_panels(
-        panels, title=title, note=tokens + NOT_WHY, abreast=len(heads), left=left, gap=0.12
-    )
+    width, height = cell * len(keys), cell * len(queries)
+    step_x, step_y = max(width, 0.5) + 0.12, max(height, 0.4) + 0.12
+    left = 0.65 + (parts.label_width(queries, size) + 0.08 if named else 0.22)
+    top = 0.28 + (parts.label_height(keys, cell, size) + 0.05 if named else 0.22)
+    right, bottom = left + step_x * len(heads), top + step_y * len(layers)
+    legend = [] if named else _numbered_tokens(queries, keys, right)
+    full_height = bottom + 0.16 * len(legend)
+    figure = parts.sheet(right + parts.COLOR_BAR_WIDTH, full_height, title, NOT_WHY)
+    for column, head in enumerate(heads):
+        parts.put_text(figure.content, left + step_x * column + width / 2, 0.08, f"head {head + 1}")
+    for i, line in enumerate(legend):
+        y = bottom + 0.1 + 0.16 * i
+        parts.put_text(figure.content, 0, y, line, fontsize=style.TINY, ha="left")
     for row, layer in enumerate(layers):
-        axes = [image.axes for image in images[row * len(heads) : (row + 1) * len(heads)]]
-        middle = axes[0].get_position().get_points()[:, 1].mean()
-        axes[0].annotate(
-            f"layer {layer + 1}",
-            (parts.MARGIN / figure.get_figwidth(), middle),
-            va="center",
-            xycoords="figure fraction",
-        )
-        if not named:
-            _number_axis(axes[0].yaxis, len(queries))
-            for ax in axes if row == 0 else ():
-                _number_axis(ax.xaxis, len(keys))
-                ax.xaxis.tick_top()
+        y = top + step_y * row
+        parts.put_text(figure.content, 0, y + height / 2, f"layer {layer + 1}", ha="left")
+        for column, head in enumerate(heads):
+            name = f"layer {layer + 1} head {head + 1}"
+            ax = parts.axes(figure, left + step_x * column, y, width, height, name)
+            image = parts.heat(ax, weights[layer, head])
+            if column == 0:
+                _label_axis(ax.yaxis, queries, named, size)
+            if row == 0:
+                _label_axis(ax.xaxis, keys, named, size)
+    bar_height = min(step_y * len(layers) - 0.12, 1.8)
+    parts.color_bar(figure, image, "weight", right + 0.05, top, bar_height)
     return figure
 
 
-def _number_axis(axis: Axis, size: int) -> None:
-    """The numbers 1, 10, 20, ... along an axis."""
-    ticks = [0, *range(9, size, 10)]
+def _label_axis(axis: Axis, tokens: list[str], named: bool, size: Real) -> None:
+    """Tokens along an axis or, where there are too many, the numbers 1, 10, 20, ..."""
+    if named:
+        label = parts.row_labels if axis.axis_name == "y" else parts.column_labels
+        label(axis.axes, tokens, size)
+        return
+    ticks = [0, *range(9, len(tokens), 10)]
     axis.set_ticks(ticks, [str(tick + 1) for tick in ticks])
     axis.set_tick_params(labelsize=6, pad=1)
+    if axis.axis_name == "x":
+        axis.tick_top()
 
 
-def _numbered_tokens(queries: list[str], keys: list[str]) -> str:
-    """The tokens with their numbers."""
-    text, lists = "", {"Tokens": keys} if queries == keys else {"Keys": keys, "Queries": queries}
+def _numbered_tokens(queries: list[str], keys: list[str], width: Real) -> list[str]:
+    """Lines that list the tokens with their numbers."""
+    lines = []
+    lists = {"tokens": keys} if queries == keys else {"keys": keys, "queries": queries}
     for name, tokens in lists.items():
+        # A no-break space keeps a number and its token in one line.
         items = [f"{i + 1} {isolated(token)}" for i, token in enumerate(tokens)]
-        text += f"{name}: {', '.join(items)}. "
-    return text
+        text = f"{name}:   " + "   ".join(item.replace(" ", "\xa0") for item in items)
+        characters = int(width * 0.92 * len(text) / text_width(text, style.TINY))
+        wrapped = textwrap.wrap(text, max(characters, 30))
+        lines += [line.replace("\xa0", " ") for line in wrapped]
+    return lines
 
 
 @style.styled

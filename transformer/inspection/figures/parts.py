@@ -35,8 +35,6 @@ LONGEST_LABEL = 1.6
 """Width beyond which a token is cut."""
 COLOR_BAR_WIDTH = 0.85
 """Width of a color bar with its numbers, its label and the space before it."""
-SHORTEST_BAR = 0.9
-"""Least height of a color bar."""
 GAP = 0.25
 """Space between heat maps."""
 
@@ -174,7 +172,7 @@ class Panel:
             for row, text in enumerate(texts):
                 put_text(figure.content, x, top + self.cell[1] * (row + 0.5), text, **look)
         if self.color_bar is not None:
-            height = max(min(self.height, 2.0), SHORTEST_BAR)
+            height = max(min(self.height, 2.0), 0.9)
             color_bar(figure, image, self.color_bar, x + 0.12, top, height)
         return image
 
@@ -207,7 +205,7 @@ def draw_panels(
       least_width: of the content.
     """
     abreast = abreast or len(panels)
-    corners, width, y, bottom = [], least_width, top, top
+    corners, width, y = [], least_width, top
     for start in range(0, len(panels), abreast):
         row, x = panels[start : start + abreast], left
         above = max(panel.above for panel in row)
@@ -215,12 +213,9 @@ def draw_panels(
             corners.append((x + panel.left, y + above))
             x += panel.left + panel.width + panel.right
         width = max(width, x + right)
-        y += above
-        height = max(panel.height for panel in row)
         bar = any(panel.color_bar is not None for panel in row)
-        bottom = max(bottom, y + max(height, SHORTEST_BAR if bar else 0.0))
-        y += height + gap
-    figure = sheet(width, bottom + below + 0.05, title, note)
+        y += above + max(*(panel.height for panel in row), 0.9 if bar else 0.0) + gap
+    figure = sheet(width, y - GAP + below + 0.05, title, note)
     images = [panel.draw(figure, *corner) for panel, corner in zip(panels, corners, strict=True)]
     return figure, images
 

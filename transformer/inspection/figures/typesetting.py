@@ -68,16 +68,12 @@ def shortened(token: str, width: Real, size: Real) -> str:
 
 
 def wrapped(text: str, width: Real, size: Real) -> list[str]:
-    """Lines of at most `width` inches, but at least ten characters."""
+    """Lines of at most about `width` inches."""
     if not text.strip():
         return []
     text = printable(text)
-    characters = int(width * len(text) / text_width(text, size))
-    while True:
-        lines = textwrap.wrap(text, max(characters, 10))
-        if characters <= 10 or all(text_width(line, size) <= width for line in lines):
-            return lines
-        characters -= 2
+    average = text_width(text, size) / len(text)
+    return textwrap.wrap(text, max(int(width / average / 1.03), 10))
 
 
 def listed(items: Sequence[str], limit: int = 8) -> str:

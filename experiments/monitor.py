@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens between two training steps: log metrics, validate, save, count skipped steps."""
+
+import dataclasses
+import io
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+
+from experiments import distributed, logs
+from experiments.compose import Experiment
+from experiments.pipeline.batching import evaluation_batches
+from transformer import sharding
+from transformer.arrays import EOS_ID, PAD_ID, Params
+from transformer.checkpoints import selection, workdir_files
+from transformer.checkpoints.manager import Checkpoints
+from transformer.errors import InputError
+from transformer.text.metrics import corpus_scores
+from transformer.training import optimizers
+from transformer.training.losses import Sums
+from transformer.training.step import Batch, TrainState
+from transformer.translator import Translator
+
+
+@dataclasses.dataclass
+class Totals:
+    """Counters of a run over all its restarts, saved beside the training state."""
+
+    seconds: float = 0.0
+    """Wall-clock time."""
+    step_seconds: float = 0.0
+    """Time spent in training steps, without compilation and validation."""
+    tokens: float = 0.0
+    """Target tokens trained on, without padding."""
+    train_loss: float | None = None
+    """Mean loss per token since the report before the last."""
+    validation: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Scores of the last validation."""
+    validated_at: int = -1
+    """Step of the last validation."""
+    best_score: float | None = None
+    validations_since_best: int = 0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+
+
+class Monitor:
+    """Log, validate and save a training run; every process of the run has one.
+
+    The training loop calls `compile_ahead` before a step and `after_step` after it.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        step: int,
+        totals: Totals,
+        directory: epath.Path,
+        checkpoints: Checkpoints,
+        log: logs.MetricsLog,
+        progress: logs.Progress,
+        began: float | None = None,
+    ):
+        """Continue from `step` and `totals`.
+
+        Args:
+          experiment: from `compose.build`.
+          step: number of training steps done so far.
+          totals: as restored with the state, or new ones; updated in place.
+          directory: the workdir.
+          checkpoints: receives the training states.
+          log: receives the metrics.
+          progress: shows the user how training proceeds.
+          began: `time.monotonic()` when this start of the run began; now unless given.
+        """
+        self.experiment, self.step, self.totals = experiment, step, totals
+        self._directory, self._checkpoints = directory, checkpoints
+        self._log, self._progress = log, progress
+        config = experiment.config
+        self._learning_rate = optimizers.schedule(
+            config.optimizer, experiment.model.describe().d_model, config.training.steps
+        )
+        now = time.monotonic()
+        # A clock that shows the wall-clock seconds of all restarts.
+        self._clock_zero = (now if began is None else began) - totals.seconds
+        self._compiled_shapes: set[tuple[int, ...]] = set()
+        # Sums of the steps since the last report, still on the devices.
+        self._window: list[Sums] = []
+        self._window_began = now
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether the last ``training.patience`` validations were no better than the best."""
+        patience = self.experiment.config.training.patience
+        return patience is not None and self.totals.validations_since_best >= patience
+
+    @property
+    def finished(self) -> bool:
+        """Whether training is complete."""
+        return self.stopped_early or self.step >= self.experiment.config.training.steps
+
+    def result(self) -> dict[str, Any]:
+        """The contents of ``result.json``."""
+        totals, params = self.totals, self.experiment.abstract_state.params
+        return {
+            "step": self.step,
+            "stopped_early": self.stopped_early,
+            "train_loss": totals.train_loss,
+            "validation": totals.validation,
+            "seconds": round(time.monotonic() - self._clock_zero, 1),
+            "tokens_per_second": round(totals.tokens / totals.step_seconds, 1),
+            "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
+        }
+
+    def compile_ahead(self, state: TrainState, batch: Batch) -> None:
+        """Compile the training step for a new batch shape; the time is not training time.
+
+        `jax.jit` uses the compiled program in the next call with this shape.
+        """
+        rows, length = batch.source.shape
+        if (rows, length) in self._compiled_shapes:
+            return
+        self._compiled_shapes.add((rows, length))
+        jax.block_until_ready(state)
+        began = time.monotonic()
+        parts = self.experiment.config.training.micro_batches or 1
+        self._progress.say(
+            f"compiling the step for batches of {rows} x {length} tokens"
+            + (f", in {parts} micro-batches" if parts > 1 else "")
+        )
+        self.experiment.train_step.lower(state, batch).compile()
+        self._window_began += time.monotonic() - began
+
+    def after_step(self, state: TrainState, sums: Sums) -> None:
+        """Log, validate and save where they are due.
+
+        Args:
+          state: after the step.
+          sums: of the step.
+
+        Raises:
+          InputError: when too many steps in a row, or a validation, were not finite.
+        """
+        config = self.experiment.config
+        self._window.append(sums)
+        self.step += 1
+        self._progress.advance(self.step)
+        last = self.step == config.training.steps
+        validate = last or self.step % config.training.validate_every == 0
+        if validate or self.step % config.logging.log_every == 0:
+            self._report()
+        if validate:
+            self._validate(state.weights)
+            self.save(state)
+            self._window_began = time.monotonic()
+
+    def save(self, state: TrainState) -> None:
+        """Save the state and the totals, unless a checkpoint of this step exists."""
+        if self._window:
+            self._report()
+        totals = self.totals
+        totals.seconds = time.monotonic() - self._clock_zero
+        metrics = None
+        if totals.validated_at == self.step:
+            metrics = {name: totals.validation[name] for name in ("nll", "bleu")}
+        self._checkpoints.save(state, dataclasses.asdict(totals), metrics)
+
+    def _report(self) -> None:
+        """Log the means over the steps since the last report."""
+        totals, window = self.totals, jax.device_get(self._window)
+        seconds = time.monotonic() - self._window_began
+        self._count_skipped(window)
+        sums = sum(window, Sums.zero())
+        totals.tokens += float(sums.tokens)
+        totals.step_seconds += seconds
+        remaining = self.experiment.config.training.steps - self.step
+        updates = self.step - totals.skipped
+        values = {
+            "learning_rate": float(self._learning_rate(jnp.asarray(max(updates - 1, 0)))),
+            "tokens_per_second": float(sums.tokens) / seconds,
+            "seconds_left": remaining * seconds / len(window),
+        }
+        if sums.tokens:
+            means = sums.means()
+            totals.train_loss = means["loss"]
+            values = means | values
+        if totals.skipped:
+            values["skipped"] = totals.skipped
+        self._log.write(self.step, "train", values)
+        self._progress.report(self.step, values)
+        self._window_began, self._window = time.monotonic(), []
+
+    def _count_skipped(self, window: list[Sums]) -> None:
+        """Count the skipped steps of a window, keep their batches, and stop after too many."""
+        totals, limit = self.totals, self.experiment.config.training.max_skipped
+        for step, sums in enumerate(window, self.step - len(window) + 1):
+            if sums.tokens:
+                totals.skipped_in_a_row = 0
+                continue
+            totals.skipped += 1
+            totals.skipped_in_a_row += 1
+            self._progress.say(
+                f"warning: step {step} is skipped, because its loss or gradient is not finite"
+            )
+            if distributed.is_main():
+                batch = self.experiment.data.train.global_batch(step - 1)
+                _write_batch(self._directory / workdir_files.SKIPPED, step, batch, self.experiment)
+            if totals.skipped_in_a_row >= limit:
+                raise self._too_many_skipped(step)
+
+    def _too_many_skipped(self, step: int) -> InputError:
+        self._checkpoints.finish()
+        saved = self._checkpoints.steps()
+        intact = f"the checkpoint of step {saved[-1]} is intact" if saved else "none is saved"
+        return InputError(
+            f"step {step} is the last of {self.totals.skipped_in_a_row} in a row whose loss or "
+            f"gradient is not finite (training.max_skipped); {intact}, and the batches are in "
+            f"{self._directory / workdir_files.SKIPPED}. Start again in another --workdir with a "
+            "lower optimizer.learning_rate, more optimizer.warmup_steps, or optimizer.clip_norm"
+        )
+
+    def _validate(self, params: Params) -> None:
+        """Log NLL, BLEU and the dataset's metrics of the validation split, and some samples."""
+        experiment, config = self.experiment, self.experiment.config
+        values = validation_losses(experiment, params)
+        if not math.isfinite(values["nll"]):
+            raise InputError(
+                f"the validation loss is {values['nll']} after step {self.step}; lower "
+                "optimizer.learning_rate or raise optimizer.warmup_steps. What was saved before "
+                "is intact"
+            )
+        split = experiment.data.validation.first(config.training.validation_sentences)
+        hypotheses = translate(experiment, params, split.sources)
+        values["bleu"] = corpus_scores(hypotheses, split.targets, bootstrap=0)["bleu"]
+        values |= split.corpus_metrics(hypotheses)
+        self._record_validation(values)
+        self._log.write(self.step, "validation", values)
+        shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+        self._progress.say(f"step {self.step}  validation  {shown}")
+        for index in range(min(config.logging.samples, len(split))):
+            self._progress.say(f"  source     {split.sources[index]}")
+            self._progress.say(f"  translated {hypotheses[index]}")
+            self._progress.say(f"  reference  {split.targets[index]}")
+
+    def _record_validation(self, values: dict[str, float]) -> None:
+        """Keep the scores for the result, and count validations since the best one."""
+        totals = self.totals
+        totals.validation, totals.validated_at = values, self.step
+        score = selection.score(values, self.experiment.config.training.best_by)
+        if totals.best_score is None or score > totals.best_score:
+            totals.best_score, totals.validations_since_best = score, 0
+        else:
+            totals.validations_since_best += 1
+
+
+def validation_losses(experiment: Experiment, params: Params) -> dict[str, float]:
+    """Unsmoothed NLL per token in nats, and perplexity, over the complete validation split."""
+    data, mesh = experiment.config.data, experiment.mesh
+    batches = evaluation_batches(experiment.data.validation_corpus, data, mesh.shape["data"])
+    where = sharding.batch_sharding(mesh)
+    sums = [experiment.eval_step(params, sharding.put_on_mesh(batch, where)) for batch in batches]
+    means = sum(jax.device_get(sums), Sums.zero()).means()
+    return {"nll": means["nll"], "perplexity": means["perplexity"]}
+
+
+def translate(experiment: Experiment, params: Params, sentences: list[str]) -> list[str]:
+    """The best translation of each sentence, over the full vocabulary.
+
+    A lexical shortlist needs a lexicon, which is learned after training.
+    """
+    config = experiment.config
+    config = config.replace(decode=config.decode.replace(shortlist=None))
+    translator = Translator(config, params, experiment.tokenizer, mesh=experiment.mesh)
+    return [translation.text for translation in translator(sentences)]
+
+
+def _write_batch(folder: epath.Path, step: int, batch: Batch, experiment: Experiment) -> None:
+    """Write the batch of a step as arrays (.npz) and as sentence pairs (.tsv)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays = io.BytesIO()
+    np.savez(arrays, source=batch.source, target=batch.target)
+    (folder / f"{step}.npz").write_bytes(arrays.getvalue())
+    sides = _sentences(batch.source, experiment), _sentences(batch.target, experiment)
+    text = "".join(f"{source}\t{target}\n" for source, target in zip(*sides, strict=True))
+    (folder / f"{step}.tsv").write_text(text, encoding="utf-8")
+
+
+def _sentences(tokens: np.ndarray, experiment: Experiment) -> Iterator[str]:
+    """Decode the sentences of a batch `[B, T]`, of which a packed row holds several."""
+    ids = tokens[tokens != PAD_ID]
+    for sentence in np.split(ids, np.flatnonzero(ids == EOS_ID) + 1)[:-1]:
+        yield " ".join(experiment.tokenizer.decode(sentence.tolist()).split())
