@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The special ids, and that the tests' type checker really checks shapes."""
+"""The glossary of axis letters is complete, special ids differ, and tests check shapes."""
+
+import ast
+import collections
+import pathlib
+import re
 
 import beartype
 import jax.numpy as jnp
@@ -7,17 +12,67 @@ import jaxtyping
 import pytest
 
 from transformer import arrays
-from transformer.arrays import Array, Float
+from transformer.arrays import Array, Float, SpecialIds
 from transformer.nn import masks, positions
+
+PACKAGE = pathlib.Path(arrays.__file__).parent
+TYPES = {"Bool", "Float", "Int", "Key", "UInt"}
+
+
+def axes_of_annotation(text):
+    """``*#B T L+1 rows 3`` as the names B, T, L and rows."""
+    return re.findall(r"[A-Za-z]\w*", text)
+
+
+def axes_in(tree):
+    """The axis names of every array annotation and every einsum string of a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") in TYPES:
+            shape = node.slice.elts[-1]
+            if isinstance(shape, ast.Constant):
+                yield from axes_of_annotation(shape.value)
+        if isinstance(node, ast.Constant) and re.fullmatch(
+            r"[A-Za-z.]+(,[A-Za-z.]+)*->[A-Za-z.]*", str(node.value)
+        ):
+            yield from re.findall("[A-Za-z]", node.value)
+
+
+def used():
+    """From each axis name to the files that use it."""
+    files = collections.defaultdict(set)
+    for path in PACKAGE.rglob("*.py"):
+        for axis in axes_in(ast.parse(path.read_text(encoding="utf-8"))):
+            files[axis].add(path.relative_to(PACKAGE).as_posix())
+    return files
+
+
+def glossary():
+    """From each letter in the table of `transformer.arrays` to its meaning."""
+    table = "\n".join(line for line in arrays.__doc__.splitlines() if line.startswith("    "))
+    entries = re.findall(r"(?<!\S)([A-Za-z])  (\S+(?: \S+)*)", table)
+    assert len(entries) == len(dict(entries)), "a letter has two meanings"
+    return dict(entries)
+
+
+def test_the_glossary_has_every_letter_that_names_an_axis():
+    letters = {axis: files for axis, files in used().items() if len(axis) == 1}
+    known = set(glossary()) | set("rxy")
+    assert {axis: files for axis, files in letters.items() if axis not in known} == {}
+
+
+def test_every_letter_of_the_glossary_is_used():
+    assert set(glossary()) <= set("".join(axis for axis in used() if axis.isupper())) | set("k")
+
+
+def test_names_that_begin_with_a_letter_of_the_glossary_are_those_it_explains():
+    """Any other axis has a lower-case name."""
+    names = {axis: files for axis, files in used().items() if len(axis) > 1}
+    explained = {"Hv", "Dq", "Dk", "Dv", "BG", "LB"}
+    assert {n: f for n, f in names.items() if not n.islower() and n not in explained} == {}
 
 
 def test_special_ids_are_the_first_and_differ():
-    ids = [arrays.PAD_ID, arrays.BOS_ID, arrays.EOS_ID, arrays.UNK_ID]
-    assert ids == list(range(arrays.NUM_SPECIAL_IDS))
-
-
-def test_padding_is_zero_as_jax_fills_arrays_with_it():
-    assert arrays.PAD_ID == 0
+    assert list(SpecialIds()) == [0, 1, 2, 3]
 
 
 def test_every_call_in_these_tests_is_checked_for_shape_and_type():

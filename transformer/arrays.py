@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The letters, array types and special ids that every other file uses.
+"""Axis letters, array types and special ids.
 
-Letters, in einsum strings, types and comments alike::
+The letters of axes in einsum strings, array types and comments::
 
-    B batch                 D d_model             L layers
-    S source/key position   N heads               K beams
-    T target/query position H head size (d_k, d_v) M longest decoded length
-    F d_ff                  V vocabulary            C places of a cache, M K or S
-                                                    R rows of a cache (caches.LayerCache)
+    B  batch                      D  d_model                 L  layers of a stack
+    S  source or key position     N  heads                   U  sub-layers of a layer
+    T  target or query position   H  head size d_k           K  beams
+    W  target word                F  d_ff                    G  beam groups
+    X  source word                V  vocabulary              M  maximum decoded length
+    J  N times H, flattened       k  entries of a top-k      C  cache length: M times K, or S
 
-Einsum strings are upper case (``BTNH,BSNH->BNTS``); attention weights are ``[B,N,T,S]``; a true
+Hv is the head size d_v where it may differ from d_k; Dq, Dk and Dv are the widths of attention's
+inputs. BG is B times G, flattened; there, K counts the beams of one group. r, x and y are the rows,
+inputs and outputs of a matrix in `nn.matmul`. Every other axis has a lower-case name.
+
+Einsum strings are upper case (``BTNH,BSNH->BNTS``). Attention weights are ``[B,N,T,S]``. A true
 mask entry means "may attend".
 """
 
@@ -29,25 +34,18 @@ class SpecialIds(NamedTuple):
     eos: int = 2
     """``</s>``, which ends every source and every target; producing it finishes a hypothesis."""
     unk: int = 3
-    """A character that the vocabulary does not have."""
+    """A character outside the vocabulary."""
 
 
-PAD_ID = 0
-"""Fills a row up to its static length; never a target, never attended to."""
-BOS_ID = 1
-"""The first decoder input: what the shifted target begins with (paper, figure 1)."""
-EOS_ID = 2
-"""Ends every source and every target; a hypothesis is finished when it is produced."""
-UNK_ID = 3
-"""Stands for a character that the vocabulary does not have."""
-NUM_SPECIAL_IDS = 4
+PAD_ID, BOS_ID, EOS_ID, UNK_ID = SpecialIds()
+NUM_SPECIAL_IDS = len(SpecialIds())
 
 Params = Any
 """A nested dict of parameter arrays."""
 
 
 def wide(dtype: jnp.dtype) -> jnp.dtype:
-    """float32, or the dtype itself where that is wider: of sums, softmax and what is compared."""
+    """float32, or the dtype itself if it is wider: the dtype of sums, softmax and comparisons."""
     return jnp.promote_types(dtype, jnp.float32)
 
 
