@@ -7,7 +7,7 @@ and the tested reference. ``chunked`` computes it for a few queries at a time, f
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,36 +25,6 @@ class AttentionOutput(NamedTuple):
     """After the softmax and before dropout; every row sums to 1."""
     scores: Float[Array, "B N T S"] | None = None
     """query . key / sqrt(d_k), plus the position bias if any, before the mask."""
-
-
-class Kernel(Protocol):
-    """The signature that all attention kernels share."""
-
-    def __call__(
-        self,
-        query: Float[Array, "B T N H"],
-        key: Float[Array, "B S N H"],
-        value: Float[Array, "B S N Hv"],
-        mask: Bool[Array, "#B #N #T S"] | None,
-        bias: Float[Array, "#B N #T S"] | None = None,
-        *,
-        dropout: Callable[[Array], Array] | None = None,
-        with_weights: bool = False,
-    ) -> AttentionOutput:
-        """Mix the values by the match of query and key.
-
-        Args:
-          query: of T target positions.
-          key: of S source positions.
-          value: of S source positions.
-          mask: true where a query may attend to a key.
-          bias: added to the scores; see `positions.PositionTerm`.
-          dropout: applied to the weights; the paper has none there.
-          with_weights: also return the weights (before dropout) and the unmasked scores.
-
-        Raises:
-          InputError: for an option that the kernel does not have.
-        """
 
 
 def scaled_scores(
@@ -88,7 +58,17 @@ def einsum_attention(
     dropout: Callable[[Array], Array] | None = None,
     with_weights: bool = False,
 ) -> AttentionOutput:
-    """The formula of paper 3.2.1, step by step; see `Kernel`."""
+    """The formula of paper 3.2.1, step by step; all kernels have this signature.
+
+    Args:
+      query: of T target positions.
+      key: of S source positions.
+      value: of S source positions.
+      mask: true where a query may attend to a key.
+      bias: added to the scores; see `positions.PositionTerm`.
+      dropout: applied to the weights; the paper has none there.
+      with_weights: also return the weights (before dropout) and the unmasked scores.
+    """
     scores = scaled_scores(query, key)  # [B, N, T, S]
     if bias is not None:
         scores = scores + bias
@@ -112,11 +92,14 @@ def chunked_attention(
     dropout: Callable[[Array], Array] | None = None,
     with_weights: bool = False,
 ) -> AttentionOutput:
-    """The formula for `CHUNK` queries at a time, in memory that grows with T + S; see `Kernel`.
+    """The formula for `CHUNK` queries at a time, in memory that grows with T + S.
 
     Queries are independent, so the result is unchanged. The backward pass recomputes a chunk's
     weights: seven matmuls instead of six, less memory, not less time. A mask or a bias that differs
     between queries still takes T S elements.
+
+    Raises:
+      InputError: for weights, or dropout on weights.
     """
     _refuse_weights("chunked", dropout, with_weights)
     length = query.shape[1]
@@ -162,7 +145,11 @@ def fused_attention(
     dropout: Callable[[Array], Array] | None = None,
     with_weights: bool = False,
 ) -> AttentionOutput:
-    """`jax.nn.dot_product_attention`; see `Kernel`. It also refuses d_k different from d_v."""
+    """`jax.nn.dot_product_attention`, which needs d_k == d_v.
+
+    Raises:
+      InputError: for weights, dropout on weights, or d_k different from d_v.
+    """
     _refuse_weights("fused", dropout, with_weights)
     if query.shape[-1] != value.shape[-1]:
         raise InputError(
@@ -197,7 +184,7 @@ def cached_attention(
     return z.astype(dtype)
 
 
-KERNELS: dict[str, Kernel] = {
+KERNELS: dict[str, Callable[..., AttentionOutput]] = {
     "einsum": einsum_attention,
     "chunked": chunked_attention,
     "fused": fused_attention,

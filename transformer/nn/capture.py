@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a forward pass can show and what can be changed in it: pytrees, value in and value out.
+"""Traces of a forward pass and interventions in it, as pytrees.
 
-`Trace` is what the layers hand out when `capture` asks for it; `Interventions` is what they take
-in. Both survive `jit`, `vmap` and `grad`. With ``capture="none"`` and no interventions the model
-computes exactly what it would without this file.
+A `Trace` holds the intermediate values that `capture` selects. `Interventions` gate heads and patch
+the residual stream. Both pass through `jit`, `vmap` and `grad`. With ``capture="none"`` and no
+interventions, the model computes exactly what it would without this module.
 """
 
 from typing import Literal
@@ -15,16 +15,16 @@ import jax.numpy as jnp
 from transformer.arrays import Array, Bool, Float
 
 Capture = Literal["none", "weights", "full"]
-"""A static argument: nothing, attention weights only, or every intermediate value."""
+"""A static argument: nothing, attention weights, or every intermediate value."""
 
 Kind = Literal["encoder", "decoder", "cross"]
-"""Self-attention of the encoder, of the decoder, and the decoder's attention to the memory."""
+"""Self-attention of the encoder, self-attention of the decoder, and cross-attention."""
 KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
 
 
 @flax.struct.dataclass
 class PerHead:
-    """A number for every head, by kind of attention; None for a kind that the model lacks."""
+    """A number for each head, by kind of attention; None for a kind that the model lacks."""
 
     encoder: Float[Array, "*B _L _N"] | None = None
     decoder: Float[Array, "*B _L _N"] | None = None
@@ -33,39 +33,41 @@ class PerHead:
 
 @flax.struct.dataclass
 class AttentionTrace:
-    """One attention sub-layer, or a whole stack of them with a leading axis L.
+    """One attention sub-layer, or those of a stack with a leading axis L.
 
-    The traces of one sentence pair (`inspection.run`) lack the axis B, here and below.
+    The trace of one sentence pair (`inspection.run`) has no axis B, here and below.
     """
 
-    weights: Float[Array, "*LB N T S"]
+    weights: Float[Array, "*leading N T S"]
     """After mask and softmax, before dropout; rows sum to 1."""
-    scores: Float[Array, "*LB N T S"] | None = None
-    """query . key / sqrt(d_k), before the mask."""
-    query: Float[Array, "*LB N T H"] | None = None
-    key: Float[Array, "*LB N S H"] | None = None
-    value: Float[Array, "*LB N S Hv"] | None = None
-    z: Float[Array, "*LB N T Hv"] | None = None
+    scores: Float[Array, "*leading N T S"] | None = None
+    """query . key / sqrt(d_k), plus the position bias if any, before the mask."""
+    query: Float[Array, "*leading N T H"] | None = None
+    """After the rotation by position if any; and so are the keys."""
+    key: Float[Array, "*leading N S H"] | None = None
+    value: Float[Array, "*leading N S Hv"] | None = None
+    z: Float[Array, "*leading N T Hv"] | None = None
     """For each query, the weighted sum of the values, times the head's gate."""
-    head_out: Float[Array, "*LB N T D"] | None = None
-    """z W^O head by head; the sum over heads, plus the bias if any, is the sub-layer's output."""
-    output: Float[Array, "*LB T D"] | None = None
-    """The sub-layer's output, which is added to the residual stream."""
+    head_out: Float[Array, "*leading N T D"] | None = None
+    """z W^O for each head; the sum over heads, plus the bias if any, is the output."""
+    output: Float[Array, "*leading T D"] | None = None
+    """The output of the sub-layer, which is added to the residual stream."""
 
 
 @flax.struct.dataclass
 class StackTrace:
-    """The encoder or the decoder, layer by layer; full capture fills all but what it lacks."""
+    """The layers of the encoder or the decoder; fields it lacks are None."""
 
     self_attention: AttentionTrace | None
     cross_attention: AttentionTrace | None = None
     embedded: Float[Array, "*B T D"] | None = None
     """Token embeddings times sqrt(d_model), before positions are added."""
     positions: Float[Array, "T D"] | None = None
+    """The absolute encodings; zeros if positions enter in attention only."""
     feed_forward: Float[Array, "L *B T D"] | None = None
-    """The output of each layer's feed-forward network, which is added to the residual stream."""
+    """The output of each feed-forward network, which is added to the residual stream."""
     sublayers: Float[Array, "L U *B T D"] | None = None
-    """The residual stream after each of a layer's U sub-layers."""
+    """The residual stream after each sub-layer."""
     residual: Float[Array, "L+1 *B T D"] | None = None
     """The residual stream: the stack's input, then the output of every layer."""
 
@@ -86,13 +88,13 @@ class Trace:
 
 @flax.struct.dataclass
 class StackInterventions:
-    """Changes in one stack; the same for every sentence of the batch."""
+    """Interventions in one stack, the same for every sentence of the batch."""
 
     self_heads: Float[Array, "L N"] | None
-    """Each head's output is multiplied by its gate: 1 leaves it, 0 removes the head."""
+    """Factors of the heads' outputs: 1 keeps a head, 0 removes it."""
     cross_heads: Float[Array, "L N"] | None
     patch_mask: Bool[Array, "L+1 T 1"] | None
-    """Where the residual stream is overwritten: at the stack's input (0) or after layer l (l)."""
+    """Where the residual stream is overwritten: level 0 is the stack's input, l follows layer l."""
     patch_value: Float[Array, "L+1 T D"] | None
 
 
@@ -116,13 +118,13 @@ class Interventions:
         )
 
     def patched(
-        self, side: str, mask: Bool[Array, "P T"], value: Float[Array, "P T D"]
+        self, side: str, mask: Bool[Array, "levels T"], value: Float[Array, "levels T D"]
     ) -> "Interventions":
         """The same gates, with one residual stream overwritten by `value` where `mask` is true.
 
         Args:
           side: ``encoder`` or ``decoder``.
-          mask: by level, P = L + 1 (0 is the stack's input, l the output of layer l), and position.
+          mask: by level (0 is the stack's input, l the output of layer l) and position.
           value: a residual stream as captured in `StackTrace.residual`.
         """
         stack = getattr(self, side).replace(patch_mask=mask[..., None], patch_value=value)
@@ -132,7 +134,7 @@ class Interventions:
 def patch(
     x: Float[Array, "B T D"], interventions: StackInterventions | None, layer: int
 ) -> Float[Array, "B T D"]:
-    """The residual stream at `layer`, overwritten where the interventions say so."""
+    """The residual stream at level `layer`, overwritten where it is patched."""
     if interventions is None:
         return x
     mask, value = interventions.patch_mask[layer], interventions.patch_value[layer]
@@ -140,12 +142,12 @@ def patch(
 
 
 def gate(z: Float[Array, "B T N H"], gates: Float[Array, " N"] | None) -> Float[Array, "B T N H"]:
-    """Each head's mixed values times its gate."""
+    """Multiply the output of each head by its gate."""
     return z if gates is None else z * gates[:, None].astype(z.dtype)
 
 
 def stack_layers(traces: list) -> AttentionTrace | None:
-    """One trace with a leading axis L from one trace a layer; None if nothing was captured."""
+    """Stack one trace per layer along a leading axis L; None if nothing was captured."""
     if traces[0] is None:
         return None
     return jax.tree.map(lambda *layers: jnp.stack(layers), *traces)

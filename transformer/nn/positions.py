@@ -7,7 +7,7 @@ decoding alike. A new scheme is one entry of `SCHEMES`.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -75,19 +75,12 @@ class PositionTerm(NamedTuple):
     """
 
 
-@runtime_checkable
-class PositionScheme(Protocol):
-    """A scheme: from query and key positions to the term of attention.
+PositionScheme = Callable[[Int[Array, "*#B T"], Int[Array, "*#B S"]], PositionTerm]
+"""From query and key positions, counted from 0 within a sentence, to the term of attention.
 
-    Positions count from 0 within a sentence. In training both have the shape [T], or [B,T] where
-    several sentences share a row. In cached decoding the query position is the step, [1], and slot
-    c of the cache has the key position c // K, [C].
-    """
-
-    def __call__(
-        self, query_positions: Int[Array, "*#B T"], key_positions: Int[Array, "*#B S"]
-    ) -> PositionTerm:
-        """The term for these queries and keys."""
+In training both have the shape [T], or [B,T] in packed rows. In cached decoding the query position
+is the step, [1], and slot c of the cache has the key position c // K, [C].
+"""
 
 
 def bucket_boundaries(num_buckets: int, max_distance: int) -> Int[np.ndarray, "_"]:
