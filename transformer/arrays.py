@@ -6,8 +6,8 @@ The letters of axes in einsum strings, array types and comments::
     B  batch                      D  d_model                 L  layers of a stack
     S  source or key position     N  heads                   U  sub-layers of a layer
     T  target or query position   H  head size d_k           K  beams
-    W  target word                F  d_ff                    G  beam groups
-    X  source word                V  vocabulary              M  maximum decoded length
+    W  query word                 F  d_ff                    G  beam groups
+    X  key word                   V  vocabulary              M  maximum decoded length
     J  N times H, flattened       k  entries of a top-k      C  cache length: M times K, or S
 
 Hv is the head size d_v where it may differ from d_k; Dq, Dk and Dv are the widths of attention's

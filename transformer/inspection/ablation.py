@@ -84,7 +84,7 @@ def nll_with_gates(
         params,
         config,
         source,
-        shift_right(target),
+        shift_right(target, bos_id=config.bos_id),
         interventions=nothing.with_gates(gates),
     )
     return smoothed_cross_entropy(logits, target, smoothing=0.0).nll

@@ -123,9 +123,9 @@ class AlignedBatch:
     source_words: Int[Array | np.ndarray, "B S"]
     """The word of each token, from `words.words_of_pieces`; `words.NO_WORD` for padding."""
     target_words: Int[Array | np.ndarray, "B T"]
-    sure: Bool[Array | np.ndarray, "B Q K"]
+    sure: Bool[Array | np.ndarray, "B W X"]
     """Gold links by target word and source word; false beyond the words of a sentence."""
-    possible: Bool[Array | np.ndarray, "B Q K"] | None = None
+    possible: Bool[Array | np.ndarray, "B W X"] | None = None
     """As in `count_links`."""
 
 
@@ -266,6 +266,6 @@ def _counts(
 
         return count(heads), count(heads.mean(1))
 
-    target_in = shift_right(jnp.asarray(batch.target))
+    target_in = shift_right(jnp.asarray(batch.target), bos_id=config.bos_id)
     counts = jax.vmap(count_pair)(batch, target_in)
     return jax.tree.map(lambda each: each.sum(0), counts)

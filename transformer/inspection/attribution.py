@@ -105,7 +105,7 @@ def _checked(
     source: Tokens,
     target_in: Tokens,
     metric: Metric,
-    points: Float[Array, " P"],
+    points: Float[Array, " points"],
     baseline_token: int | None,
 ) -> Attribution:
     """Check the arguments, compute the attribution, and check the result."""
@@ -136,7 +136,7 @@ def _attribute(
     source: Int[Array, " S"],
     target_in: Int[Array, " T"],
     metric: Metric,
-    points: Float[Array, " P"],
+    points: Float[Array, " points"],
     baseline_token: Int[Array, ""] | int | None,
 ) -> Attribution:
     def embed(

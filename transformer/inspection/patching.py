@@ -35,7 +35,7 @@ class Patching:
     corrupt: Float[Array, ""]
 
     @property
-    def effect(self) -> Float[Array, "P S"]:
+    def effect(self) -> Float[Array, "levels S"]:
         """Restored share of the difference: 0 for the corrupt answer, 1 for the clean one."""
         return (self.patched - self.corrupt) / (self.clean - self.corrupt)
 
@@ -151,10 +151,10 @@ def _patch_sites(
 ) -> Patching:
     clean_source, corrupt_source, target_in, metric = runs
     clean_logits, clean = trace.run(params, config, clean_source, target_in, capture="full")
-    residual = getattr(clean, side).residual  # [P, S, D]
+    residual = getattr(clean, side).residual  # [levels, S, D]
     nothing = trace.no_interventions(config, len(corrupt_source), len(target_in))
 
-    def corrupt_metric(mask: Bool[Array, "P S"]) -> Float[Array, ""]:
+    def corrupt_metric(mask: Bool[Array, "levels S"]) -> Float[Array, ""]:
         changed = nothing.patched(side, mask, residual)
         logits, _ = trace.run(params, config, corrupt_source, target_in, interventions=changed)
         return metric(logits)
@@ -177,7 +177,9 @@ def _attribution_patching(
     nothing = trace.no_interventions(config, len(corrupt_source), len(target_in))
     clean_residual, residual = (getattr(each, side).residual for each in (clean, corrupt))
 
-    def metric_of_layer(values: Float[Array, "P S D"], layer: Int[Array, ""]) -> Float[Array, ""]:
+    def metric_of_layer(
+        values: Float[Array, "levels S D"], layer: Int[Array, ""]
+    ) -> Float[Array, ""]:
         """The metric as a function of the residual stream after one layer, at all positions."""
         mask = jnp.arange(len(values)) == layer
         mask = jnp.broadcast_to(mask[:, None], values.shape[:2])

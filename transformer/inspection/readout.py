@@ -97,8 +97,8 @@ def check_finite(value: Float[Array, ""], where: str) -> None:
 
 
 def logit_lens(
-    params: Params, config: ModelConfig, residual: Float[Array, "P T D"]
-) -> Float[Array, "P T V"]:
+    params: Params, config: ModelConfig, residual: Float[Array, "levels T D"]
+) -> Float[Array, "levels T V"]:
     """Logits that the model would predict from the residual stream of each decoder layer.
 
     The logit lens of nostalgebraist (2020): the residual stream after each layer is read as if it

@@ -60,7 +60,7 @@ def residual_flow(stack: StackTrace) -> ResidualFlow:
         outputs["cross-attention"] = stack.cross_attention.output
     outputs["feed-forward"] = stack.feed_forward
 
-    def in_order(sublayers: Float[Array, "L W T D"]) -> Vectors:
+    def in_order(sublayers: Float[Array, "L _ T D"]) -> Vectors:
         """Merge the axes of L layers and of their W sublayers."""
         return sublayers.reshape(-1, *sublayers.shape[2:])
 

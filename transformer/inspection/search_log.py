@@ -331,6 +331,6 @@ def _teacher_forced_attention(
     params: Params, source: Int[Array, "1 S"], target: Int[Array, "B T"], model: Model
 ) -> Float[Array, "L B N T S"]:
     sources = jnp.broadcast_to(source, (target.shape[0], source.shape[1]))  # [B, S]
-    target_in = shift_right(target)
+    target_in = shift_right(target, bos_id=model.config.bos_id)
     _, trace = model.apply({"params": params}, sources, target_in, capture="weights")
     return trace.attention("cross").weights

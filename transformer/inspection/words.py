@@ -61,21 +61,21 @@ def merge(
     key_words: Int[Array | np.ndarray, " S"],
     queries: int,
     keys: int,
-) -> Float[Array, "*L Q K"]:
+) -> Float[Array, "*L W X"]:
     """Attention weights between words: sums over the tokens of a key, means over those of a query.
 
     Args:
       weights: between tokens.
       query_words: word of each query token, or `NO_WORD`.
       key_words: word of each key token, or `NO_WORD`.
-      queries: number Q of query words; a word without tokens has weights of 0.
-      keys: number K of key words.
+      queries: number W of query words; a word without tokens has weights of 0.
+      keys: number X of key words.
 
     Returns:
       rows that sum to 1 minus the weight of tokens without a word.
     """
     weights = jnp.asarray(weights)
-    of_query = jax.nn.one_hot(query_words, queries, dtype=weights.dtype)  # [T, Q]
-    of_key = jax.nn.one_hot(key_words, keys, dtype=weights.dtype)  # [S, K]
+    of_query = jax.nn.one_hot(query_words, queries, dtype=weights.dtype)  # [T, W]
+    of_key = jax.nn.one_hot(key_words, keys, dtype=weights.dtype)  # [S, X]
     mean = of_query / jnp.maximum(of_query.sum(0), 1)
-    return jnp.einsum("...TS,TQ,SK->...QK", weights, mean, of_key)
+    return jnp.einsum("...TS,TW,SX->...WX", weights, mean, of_key)

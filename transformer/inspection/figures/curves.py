@@ -85,7 +85,7 @@ def plot_curves(
 
 def _checked_points(
     name: str, xs: ArrayLike, ys: ArrayLike
-) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
+) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]]:
     sizes = Sizes()
     xs = sizes.array(f"x of curve {name!r}", xs, "P")
     ys = sizes.array(f"y of curve {name!r}", ys, "P", finite=False)
@@ -100,7 +100,7 @@ def _checked_points(
     return xs, ys
 
 
-def _isolated_points(ys: Float[np.ndarray, " P"]) -> list[int]:
+def _isolated_points(ys: Float[np.ndarray, " points"]) -> list[int]:
     """Points between gaps, which a line does not show."""
     gaps = ~np.isfinite(np.concatenate([[np.nan], ys, [np.nan]]))
     return np.flatnonzero(gaps[:-2] & ~gaps[1:-1] & gaps[2:]).tolist()
@@ -143,7 +143,9 @@ def _line_styles(curves: Mapping, levels: Mapping) -> dict[str, dict]:
     return styles
 
 
-def _describe_curve(name: str, xs: Float[np.ndarray, " P"], ys: Float[np.ndarray, " P"]) -> str:
+def _describe_curve(
+    name: str, xs: Float[np.ndarray, " points"], ys: Float[np.ndarray, " points"]
+) -> str:
     xs, ys = xs[np.isfinite(ys)], ys[np.isfinite(ys)]
     low, high = int(ys.argmin()), int(ys.argmax())
     return (

@@ -101,7 +101,7 @@ def put_box(ax: Axes, left: Real, top: Real, width: Real, height: Real, **option
 class Panel:
     """A heat map with its labels."""
 
-    values: Float[np.ndarray, "R C"]
+    values: Float[np.ndarray, "rows columns"]
     cell: tuple[Real, Real]
     """Width and height of a cell."""
     name: str = ""
@@ -111,7 +111,7 @@ class Panel:
     columns: Sequence[str] | None = None
     size: Real = style.TEXT
     """Font size of the labels."""
-    hidden: Bool[np.ndarray, "R C"] | None = None
+    hidden: Bool[np.ndarray, "rows columns"] | None = None
     limits: Limits = (0.0, 1.0)
     colors: Colormap = dataclasses.field(default_factory=lambda: style.WEIGHTS)
     color_bar: str | None = None
@@ -222,10 +222,10 @@ def draw_panels(
 
 def heat(
     ax: Axes,
-    values: Float[np.ndarray, "R C"],
+    values: Float[np.ndarray, "rows columns"],
     limits: Limits = (0.0, 1.0),
     colors: Colormap = style.WEIGHTS,
-    hidden: Bool[np.ndarray, "R C"] | None = None,
+    hidden: Bool[np.ndarray, "rows columns"] | None = None,
 ) -> AxesImage:
     """A heat map that fills its axes; hidden cells are white with a cross."""
     hidden = np.zeros(values.shape, bool) if hidden is None else hidden
@@ -247,7 +247,7 @@ def heat(
     return image
 
 
-def signed(ax: Axes, values: Float[np.ndarray, "R C"], limit: Real) -> AxesImage:
+def signed(ax: Axes, values: Float[np.ndarray, "rows columns"], limit: Real) -> AxesImage:
     """A heat map that is white at 0."""
     return heat(ax, values, (-limit, limit), style.SIGNED)
 

@@ -64,7 +64,9 @@ def plot_positional_encoding(
     return figure
 
 
-def _panel(name: str, heading: str, values: Float[np.ndarray, "R C"], width: float) -> parts.Panel:
+def _panel(
+    name: str, heading: str, values: Float[np.ndarray, "rows columns"], width: float
+) -> parts.Panel:
     limit = parts.largest(values)
     return parts.Panel(
         values=values,

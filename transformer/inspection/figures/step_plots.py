@@ -223,13 +223,13 @@ class _MatrixRow:
     def matrix(
         self,
         name: str,
-        values: Float[np.ndarray, "R C"],
+        values: Float[np.ndarray, "rows columns"],
         size: tuple[Real, Real],
         *,
         limit: Real | None = None,
         title: str = "",
         raised: Real = 0.0,
-        hidden: Bool[np.ndarray, "R C"] | None = None,
+        hidden: Bool[np.ndarray, "rows columns"] | None = None,
     ) -> Axes:
         """Draw a matrix of the given width and height; weights are those with `hidden`."""
         width, height = size
