@@ -26,13 +26,8 @@ class Listed(SentencePairs):
     def __init__(self, pairs, error=""):
         self.pairs, self.error = pairs, error
 
-    def chunks(self, size=10_000):
-        pairs = self.pairs
-        for start in range(0, len(pairs), size):
-            if self.error and start + size > len(pairs):
-                break
-            sources, targets = zip(*pairs[start : start + size], strict=True)
-            yield list(sources), list(targets)
+    def __iter__(self):
+        yield from self.pairs
         if self.error:
             raise InputError(self.error)
 

@@ -128,7 +128,7 @@ def test_a_pair_with_a_side_of_white_space_keeps_its_index_and_counts_as_empty(
 
 def test_a_second_start_reads_no_text(pairs, vocabularies, tmp_path, monkeypatch):
     first = load_or_tokenize(pairs, vocabularies, tmp_path)
-    monkeypatch.setattr(TwoFiles, "chunks", None)
+    monkeypatch.setattr(TwoFiles, "__iter__", None)
     monkeypatch.setattr(TwoFiles, "count", None)
     assert arrays(load_or_tokenize(pairs, vocabularies, tmp_path)) == arrays(first)
 
@@ -256,8 +256,7 @@ def test_a_cache_folder_that_is_a_file_is_named_with_a_remedy(pairs, vocabularie
 def test_slow_tokenizing_prints_progress_on_stderr(
     pairs, vocabularies, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(token_cache._Progress, "FIRST", 0.0)
-    monkeypatch.setattr(token_cache._Progress, "EVERY", 0.0)
+    monkeypatch.setattr(token_cache, "PROGRESS_SECONDS", 0.0)
     monkeypatch.setattr(token_cache, "CHUNK", 400)
     load_or_tokenize(pairs, vocabularies, tmp_path)
     out, err = capsys.readouterr()
@@ -279,10 +278,10 @@ from transformer.text.tokenizer import Tokenizer, Vocabularies
 
 class Endless(SentencePairs):
     name = "endless"
-    def chunks(self, size=10_000):
+    def __iter__(self):
         print("started", flush=True)
         while True:
-            yield ["a b c"] * 100, ["a b c"] * 100
+            yield "a b c", "a b c"
     def count(self):
         return 10**9
     def location(self, index):

@@ -80,7 +80,8 @@ def read_pairs(source: Path, target: Path) -> tuple[list[str], list[str]]:
       InputError: see `lines`; or when the numbers of lines differ.
     """
     sources, targets = read_lines(source), read_lines(target)
-    _require_equal(source, len(sources), target, len(targets))
+    if len(sources) != len(targets):
+        raise _unequal(source, len(sources), target, len(targets))
     return sources, targets
 
 
@@ -105,28 +106,20 @@ class TwoFiles(SentencePairs):
         )
         return (source, target) if source and target and source != target else None
 
-    def chunks(self, size: int = 10_000) -> Iterator[tuple[list[str], list[str]]]:
-        """See `SentencePairs.chunks`."""
-        left, right = lines(self.source), lines(self.target)
-        count = 0
-        while True:
-            sources = list(itertools.islice(left, size))
-            targets = list(itertools.islice(right, size))
-            if len(sources) != len(targets):
-                num_sources, num_targets = (
-                    count + len(chunk) + sum(1 for _ in rest)
-                    for chunk, rest in ((sources, left), (targets, right))
-                )
-                _require_equal(self.source, num_sources, self.target, num_targets)
-            if not sources:
-                return
-            yield sources, targets
-            count += len(sources)
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        sources, targets = lines(self.source), lines(self.target)
+        for count, (source, target) in enumerate(itertools.zip_longest(sources, targets)):
+            if source is None or target is None:
+                rest = count + 1 + sum(1 for _ in itertools.chain(sources, targets))
+                counts = (rest, count) if target is None else (count, rest)
+                raise _unequal(self.source, counts[0], self.target, counts[1])
+            yield source, target
 
     def count(self) -> int:
         """See `SentencePairs.count`."""
         num_sources, num_targets = count_lines(self.source), count_lines(self.target)
-        _require_equal(self.source, num_sources, self.target, num_targets)
+        if num_sources != num_targets:
+            raise _unequal(self.source, num_sources, self.target, num_targets)
         return num_sources
 
     def location(self, index: int) -> tuple[str, str]:
@@ -151,24 +144,17 @@ class Tsv(SentencePairs):
         """The path."""
         return self.path
 
-    def chunks(self, size: int = 10_000) -> Iterator[tuple[list[str], list[str]]]:
-        """See `SentencePairs.chunks`."""
+    def __iter__(self) -> Iterator[tuple[str, str]]:
         source, target = self.columns
-        needed = max(self.columns)
-        rows = enumerate(lines(self.path), start=1)
-        while chunk := list(itertools.islice(rows, size)):
-            sources, targets = [], []
-            for number, line in chunk:
-                cells = line.split("\t")
-                if len(cells) < needed:
-                    raise InputError(
-                        f"{self.path}:{number}: no column {needed}, the line has {len(cells)}; "
-                        "columns are separated by tabs, and data.tsv_columns = "
-                        f"{self.columns} names those of source and target"
-                    )
-                sources.append(cells[source - 1])
-                targets.append(cells[target - 1])
-            yield sources, targets
+        for number, line in enumerate(lines(self.path), start=1):
+            cells = line.split("\t")
+            if len(cells) < max(self.columns):
+                raise InputError(
+                    f"{self.path}:{number}: no column {max(self.columns)}, the line has "
+                    f"{len(cells)}; columns are separated by tabs, and data.tsv_columns = "
+                    f"{self.columns} names those of source and target"
+                )
+            yield cells[source - 1], cells[target - 1]
 
     def count(self) -> int:
         """See `SentencePairs.count`."""
@@ -191,12 +177,11 @@ def _identity(path: str) -> str:
     return f"{os.path.abspath(path)!r} {status.st_size} {status.st_mtime_ns}"
 
 
-def _require_equal(source: Path, num_sources: int, target: Path, num_targets: int) -> None:
-    if num_sources != num_targets:
-        raise InputError(
-            f"{source} has {num_sources} lines but {target} has {num_targets}; line n of one must "
-            "be the translation of line n of the other"
-        )
+def _unequal(source: Path, num_sources: int, target: Path, num_targets: int) -> InputError:
+    return InputError(
+        f"{source} has {num_sources} lines but {target} has {num_targets}; line n of one must be "
+        "the translation of line n of the other"
+    )
 
 
 def _empty(path: Path) -> InputError:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sentence pairs read in chunks, so that a corpus of any size needs little memory."""
+"""Sentence pairs read one after the other, so that a corpus of any size needs little memory."""
 
 import abc
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,11 +19,11 @@ class SentencePairs(abc.ABC):
     """Source and target language, if the corpus names them."""
 
     @abc.abstractmethod
-    def chunks(self, size: int = 10_000) -> Iterator[tuple[list[str], list[str]]]:
-        """Yield sources and targets, at most `size` pairs at a time.
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        """Yield source and target of each pair.
 
         Raises:
-          InputError: when the corpus cannot be read, with the location.
+          InputError: at a pair that cannot be read, with its location.
         """
 
     @abc.abstractmethod
@@ -41,6 +42,12 @@ class SentencePairs(abc.ABC):
     def identity(self) -> str:
         """A string that changes when the pairs change; part of the token cache's key."""
 
+    def chunks(self, size: int = 10_000) -> Iterator[tuple[list[str], list[str]]]:
+        """Yield sources and targets, at most `size` pairs at a time."""
+        pairs = iter(self)
+        while chunk := list(itertools.islice(pairs, size)):
+            yield [source for source, _ in chunk], [target for _, target in chunk]
+
 
 @dataclasses.dataclass(frozen=True)
 class Backward(SentencePairs):
@@ -58,10 +65,8 @@ class Backward(SentencePairs):
         """Source and target language after the swap."""
         return self.forward.languages and self.forward.languages[::-1]
 
-    def chunks(self, size: int = 10_000) -> Iterator[tuple[list[str], list[str]]]:
-        """See `SentencePairs.chunks`."""
-        for sources, targets in self.forward.chunks(size):
-            yield targets, sources
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return ((target, source) for source, target in self.forward)
 
     def count(self) -> int:
         """See `SentencePairs.count`."""
@@ -95,17 +100,12 @@ class Records(SentencePairs):
         """Dataset and split."""
         return f"{self.dataset} {self.split}"
 
-    def chunks(self, size: int = 10_000) -> Iterator[tuple[list[str], list[str]]]:
-        """See `SentencePairs.chunks`."""
-        for start in range(0, len(self.records), size):
-            indices = range(start, min(start + size, len(self.records)))
-            # Reading record by record takes twice as long.
-            examples = list(zip(indices, self.records.__getitems__(indices), strict=True))
-            source, target = (
-                [self._decode(index, example[feature]) for index, example in examples]
-                for feature in self.features
-            )
-            yield source, target
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        # Reading record by record takes twice as long.
+        for start in range(0, len(self.records), 1000):
+            indices = range(start, min(start + 1000, len(self.records)))
+            for index, example in zip(indices, self.records.__getitems__(indices), strict=True):
+                yield tuple(self._decode(index, example[feature]) for feature in self.features)
 
     def count(self) -> int:
         """See `SentencePairs.count`."""
@@ -120,10 +120,8 @@ class Records(SentencePairs):
         return f"tfds {self.dataset} {self.version} {self.split} {'-'.join(self.features)}"
 
     def _decode(self, index: int, data: bytes | str) -> str:
-        if isinstance(data, str):
-            return data
         try:
-            return data.decode("utf-8")
+            return data if isinstance(data, str) else data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise InputError(
                 f"{self.location(index)[0]}: byte 0x{data[error.start]:02x} is not UTF-8"
@@ -131,11 +129,7 @@ class Records(SentencePairs):
 
 
 def in_direction(pairs: SentencePairs, direction: str) -> SentencePairs:
-    """Return the pairs in the direction of ``data.direction``.
-
-    Raises:
-      InputError: see `is_backward`.
-    """
+    """Return the pairs in the direction of ``data.direction``; see `is_backward`."""
     return Backward(pairs) if is_backward(pairs.name, pairs.languages, direction) else pairs
 
 

@@ -121,25 +121,15 @@ class ReadablePairs(SentencePairs):
         """The name of the corpus."""
         return self.pairs.name
 
-    def chunks(self, size: int = 10_000) -> Iterator[tuple[list[str], list[str]]]:
-        """See `SentencePairs.chunks`; ends at the first error instead of raising it."""
-        done = 0
+    def __iter__(self) -> Iterator[tuple[str, str]]:
         try:
-            for sources, targets in self.pairs.chunks(size):
-                yield sources, targets
-                done += len(sources)
+            yield from self.pairs
         except InputError as error:
             self.error = str(error)
-            # The chunk that failed may have begun with readable pairs.
-            single = self.pairs.chunks(1)
-            try:
-                yield from itertools.islice(single, done, None)
-            except InputError:
-                return
 
     def count(self) -> int:
         """Count the readable pairs."""
-        return sum(len(sources) for sources, _ in self.chunks())
+        return sum(1 for _ in self)
 
     def location(self, index: int) -> tuple[str, str]:
         """See `SentencePairs.location`."""

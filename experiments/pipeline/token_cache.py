@@ -8,6 +8,7 @@ when it is complete. Writing and reading need no memory that grows with the corp
 4 bytes a sentence.
 """
 
+import concurrent.futures
 import contextlib
 import hashlib
 import json
@@ -18,7 +19,6 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from typing import BinaryIO
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from experiments import file_lock
 from experiments.pipeline.pairs import SentencePairs
 from experiments.pipeline.token_corpus import TokenCorpus, TokenSequences
 from transformer.errors import InputError
-from transformer.text.tokenizer import Tokenizer, Vocabularies
+from transformer.text.tokenizer import Vocabularies
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,8 @@ FORMAT = 1
 """Version of the files; part of the digest."""
 CHUNK = 10_000
 """Sentence pairs tokenized at a time."""
+PROGRESS_SECONDS = 10.0
+"""Time between progress lines on stderr."""
 
 _OFFSETS = np.dtype(np.int64)
 _SIDES = ("source", "target")
@@ -141,89 +143,69 @@ def _memory_map(path: pathlib.Path, dtype: np.dtype) -> np.ndarray:
 
 
 def _write(
-    folder: pathlib.Path,
-    pairs: SentencePairs,
-    vocabularies: Vocabularies,
-    threads: int,
+    folder: pathlib.Path, pairs: SentencePairs, vocabularies: Vocabularies, threads: int
 ) -> None:
     """Tokenize the corpus chunk by chunk into the files of a folder."""
-    count = pairs.count()
+    count, done, start = pairs.count(), 0, time.monotonic()
     if not count:
         raise InputError(f"{pairs.name} has no sentence pairs")
     dtype = id_dtype(max(tokenizer.vocab_size for tokenizer in vocabularies))
+    ends = dict.fromkeys(_SIDES, np.zeros(1, _OFFSETS))
+    due = start + PROGRESS_SECONDS
     with contextlib.ExitStack() as stack:
-        writers = [
-            _SideWriter(
-                tokenizer,
-                dtype,
-                stack.enter_context(open(folder / f"{side}.ids", "wb")),
-                stack.enter_context(open(folder / f"{side}.offsets", "wb")),
-            )
-            for side, tokenizer in zip(_SIDES, vocabularies, strict=True)
-        ]
-        progress = _Progress(pairs.name, count)
-        for chunk in pairs.chunks(CHUNK):
-            for writer, sentences in zip(writers, chunk, strict=True):
-                writer.write(sentences, threads)
-            progress.advance(len(chunk[0]))
-        progress.finish()
-    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+        files = {
+            name: stack.enter_context(open(folder / name, "wb"))
+            for side in _SIDES
+            for name in (f"{side}.ids", f"{side}.offsets")
+        }
+        for side in _SIDES:
+            files[f"{side}.offsets"].write(ends[side].data)
+        for encoded in _encode_ahead(pairs.chunks(CHUNK), vocabularies, threads):
+            for side, (ids, lengths) in zip(_SIDES, encoded, strict=True):
+                offsets = ends[side] + np.cumsum(lengths, dtype=_OFFSETS)
+                ends[side] = offsets[-1:]
+                files[f"{side}.ids"].write(ids.astype(dtype).data)
+                files[f"{side}.offsets"].write(offsets.data)
+            done += len(lengths)
+            if time.monotonic() >= due:
+                due = time.monotonic() + PROGRESS_SECONDS
+                rate = done / (time.monotonic() - start)
+                print(
+                    f"tokenizing {pairs.name}: {done:,} of {count:,} pairs, {rate:,.0f} pairs/s, "
+                    f"{(count - done) / rate:,.0f} s left",
+                    file=sys.stderr,
+                    flush=True,
+                )
+        sizes = {name: file.tell() for name, file in files.items()}
     meta = {"corpus": pairs.name, "pairs": count, "type": dtype.name, "bytes": sizes}
     (folder / META).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+
+
+def _encode_ahead(
+    chunks: Iterator[tuple[list[str], list[str]]], vocabularies: Vocabularies, threads: int
+) -> Iterator[list[tuple[np.ndarray, np.ndarray]]]:
+    """Yield (ids, lengths) of both sides of each chunk, encoded while the next chunk is read."""
+
+    def encode(chunk: tuple[list[str], list[str]]) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [
+            # White space only counts as empty.
+            tokenizer.encode_flat(["" if text.isspace() else text for text in side], threads)
+            for tokenizer, side in zip(vocabularies, chunk, strict=True)
+        ]
+
+    # Encoding allocates much, and the main thread would lose a Ctrl-C that arrives during JAX's
+    # garbage collection callback, whose exceptions are ignored.
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        previous = None
+        for chunk in chunks:
+            current = executor.submit(encode, chunk)
+            if previous is not None:
+                yield previous.result()
+            previous = current
+        if previous is not None:
+            yield previous.result()
 
 
 def id_dtype(vocab_size: int) -> np.dtype:
     """uint16 or int32, the smaller that holds every id of a vocabulary."""
     return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.int32)
-
-
-class _SideWriter:
-    """Writes the ids and offsets of the sources or the targets."""
-
-    def __init__(self, tokenizer: Tokenizer, dtype: np.dtype, ids: BinaryIO, offsets: BinaryIO):
-        self._tokenizer, self._dtype = tokenizer, dtype
-        self._ids, self._offsets = ids, offsets
-        self._end = _OFFSETS.type(0)
-        self._offsets.write(self._end.tobytes())
-
-    def write(self, sentences: list[str], threads: int) -> None:
-        """Tokenize and append sentences; white space only counts as empty."""
-        stripped = ["" if sentence.isspace() else sentence for sentence in sentences]
-        ids, lengths = self._tokenizer.encode_flat(stripped, threads)
-        offsets = self._end + np.cumsum(lengths, dtype=_OFFSETS)
-        self._end = offsets[-1]
-        self._ids.write(ids.astype(self._dtype).data)
-        self._offsets.write(offsets.data)
-
-
-class _Progress:
-    """Progress lines on stderr, for a corpus that takes more than a few seconds."""
-
-    FIRST, EVERY = 3.0, 10.0
-
-    def __init__(self, name: str, count: int):
-        self._name, self._count, self._done = name, count, 0
-        self._start = time.monotonic()
-        self._due = self._start + self.FIRST
-
-    def advance(self, pairs: int) -> None:
-        """Count tokenized pairs, and print a line when one is due."""
-        self._done += pairs
-        now = time.monotonic()
-        if now >= self._due:
-            self._due = now + self.EVERY
-            rate = self._done / (now - self._start)
-            _log(
-                f"tokenizing {self._name}: {self._done:,} of {self._count:,} pairs, {rate:,.0f} "
-                f"pairs/s, {(self._count - self._done) / rate:,.0f} s left"
-            )
-
-    def finish(self) -> None:
-        """Print the total, if there was a progress line before."""
-        seconds = time.monotonic() - self._start
-        if self._due > self._start + self.FIRST:
-            _log(f"tokenized {self._done:,} pairs in {seconds:,.0f} s; later starts read the cache")
-
-
-def _log(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
