@@ -12,9 +12,7 @@ JSON object with all figures. The exit status is 1 if `train` would refuse the c
 import dataclasses
 import itertools
 import json
-import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -61,7 +59,9 @@ def examine(config: Config, *, timing: bool) -> dict[str, Any]:
     mixture, tokenizer, tokenizer_error = [], None, None
     try:
         mixture = registry.training_corpora(config.data)
-        tokenizer = _load_tokenizer(config, mixture)
+        _log("loading or training the tokenizer")
+        readable = [ReadablePairs(pairs) for _, pairs in mixture]
+        tokenizer = training_data.load_tokenizer(config, readable)
     except InputError as error:
         tokenizer_error = error
 
@@ -81,7 +81,10 @@ def examine(config: Config, *, timing: bool) -> dict[str, Any]:
             else:
                 fail(error)
             continue
-        splits[name] = split = _read(config, name, [pairs for _, pairs in corpora], tokenizer)
+        _log(f"reading the {name} split")
+        vocabularies = tokenizer and Vocabularies.shared(tokenizer)
+        pairs = [pairs for _, pairs in corpora]
+        splits[name] = split = CheckedSplit(name, pairs, vocabularies, config.data.max_length)
         findings = split.findings()
         if name != "train" and "train" in splits:
             findings += split.in_training(splits["train"])
@@ -108,24 +111,6 @@ def examine(config: Config, *, timing: bool) -> dict[str, Any]:
 
 
 # Data.
-
-
-def _load_tokenizer(config: Config, mixture: Mixture) -> Tokenizer:
-    """The tokenizer that `train` would use, trained on the readable part of the text."""
-    start = time.monotonic()
-    tokenizer = training_data.load_tokenizer(config, [ReadablePairs(pairs) for _, pairs in mixture])
-    _log(f"vocabulary: {duration(time.monotonic() - start)}")
-    return tokenizer
-
-
-def _read(
-    config: Config, name: str, corpora: Sequence[SentencePairs], tokenizer: Tokenizer | None
-) -> CheckedSplit:
-    start = time.monotonic()
-    vocabularies = tokenizer and Vocabularies.shared(tokenizer)
-    split = CheckedSplit(name, corpora, vocabularies, config.data.max_length)
-    _log(f"{name}: {len(split):,} pairs read in {duration(time.monotonic() - start)}")
-    return split
 
 
 def _report_split(split: CheckedSplit, findings: Sequence[Finding]) -> dict[str, Any]:
@@ -157,7 +142,7 @@ def _print_finding(finding: Finding) -> None:
         _print_line("error", finding.detail)
     else:
         detail = f" ({finding.detail})" if finding.detail else ""
-        title = RULES[finding.rule].title
+        title = RULES[finding.rule]
         _print_line(finding.severity, f"{title}: {finding.count:,}{detail}")
         for location in finding.locations:
             print(f"{_INDENT}{location}")
@@ -241,7 +226,11 @@ def _report_run(
         _print_line("time", f"not measured: {untimed}; at this device's float32 matmul rate,")
         print(f"{_INDENT}the matmuls alone take {duration(minimum)}")
     else:
-        _print_time(seconds, training.steps)
+        total = duration(seconds * training.steps)
+        _print_line(
+            "time", f"about {total} on this machine ({seconds:.3g} s a step), estimated from"
+        )
+        print(f"{_INDENT}a few steps, without compilation, validation and saving")
     return {
         "parameters": parameters,
         "steps": training.steps,
@@ -264,21 +253,18 @@ def _report_run(
 
 def _print_steps(steps: Sequence[costs.StepCost]) -> None:
     """Print the cost of a step for each batch shape."""
-    head = ["rows x length", "batches", "arguments", "temporaries", "peak"]
-    head += ["matmuls", "XLA's count", "a step"]
     rows = [
         [
             f"{step.rows} x {step.length}",
             f"{step.batches:,}",
-            byte_size(step.memory.argument_bytes),
-            byte_size(step.memory.temporary_bytes + step.memory.output_bytes),
             byte_size(step.memory.peak_bytes),
-            f"{step.flops:.2e} FLOPs",
-            f"{step.xla_flops:.2e} FLOPs",
+            f"{step.flops:.2e}",
+            f"{step.xla_flops:.2e}",
             "not timed" if step.seconds is None else f"{step.seconds:.3g} s",
         ]
         for step in steps
     ]
+    head = ["rows x length", "batches", "memory", "matmul FLOPs", "FLOPs by XLA", "a step"]
     print_table([head, *rows])
 
 
@@ -299,26 +285,9 @@ def _print_flops(flops: float, micro_batches: int) -> None:
         f"{value:.1e} ({name})" for name, value in costs.PAPER_TRAINING_FLOPS.items()
     )
     _print_line("matmuls", f"{flops:.2e} FLOPs in the complete training, padding included")
-    print(
-        f"{_INDENT}the paper has {paper}: the time on its 8 P100 at 9.5 TFLOPS, not a count\n"
-        f"{_INDENT}of operations; its base training needs about 1e18 by the count above"
-    )
+    print(f"{_INDENT}the paper has {paper}: its time on 8 P100 at 9.5 TFLOPS, not a count")
     if micro_batches > 1:
         print(f"{_INDENT}XLA counts one of the {micro_batches} micro-batches")
-
-
-def _print_time(step_seconds: float, steps: int) -> None:
-    _print_line(
-        "time",
-        f"about {duration(step_seconds * steps)} on this machine ({step_seconds:.3g} s a step): an "
-        f"estimate from a few steps,\n{_INDENT}without compilation, validation and saving",
-    )
-    load, cores = os.getloadavg()[0], os.cpu_count() or 1
-    if load > 2 * cores:
-        print(
-            f"{_INDENT}other programs were running (load {load:.1f} on {cores} cores); it takes "
-            "less time without them"
-        )
 
 
 # Output.

@@ -191,11 +191,17 @@ def test_a_split_that_an_embedded_corpus_lacks_is_refused_with_the_known_ones(re
         reading(DataConfig(dataset="symbols_grammar/sort"), "dev")
 
 
-@pytest.mark.parametrize("name", ["symbols_gramar/sort", "symbols_grammar/sorted"])
-def test_an_unknown_name_is_refused_with_the_nearest(name):
+def test_an_unknown_name_is_refused_with_the_nearest():
     assert "symbols_grammar/sort" in registry.embedded_datasets()
     with pytest.raises(InputError, match="did you mean 'symbols_grammar/sort'"):
-        registry.sentence_pairs(DataConfig(dataset=name), "train")
+        registry.sentence_pairs(DataConfig(dataset="symbols_gramar/sort"), "train")
+
+
+@pytest.mark.parametrize("reading", [registry.load, registry.sentence_pairs])
+def test_an_unknown_config_of_an_embedded_corpus_is_refused_with_the_known_ones(reading):
+    known = "symbols_grammar/copy, symbols_grammar/reverse, symbols_grammar/sort"
+    with pytest.raises(InputError, match=f"'symbols_grammar/sorted'.*choose one of {known}"):
+        reading(DataConfig(dataset="symbols_grammar/sorted"), "train")
 
 
 def test_the_identity_changes_with_the_text_the_columns_and_the_direction(write, english, german):

@@ -13,6 +13,7 @@ from experiments.corpora.pronouns.meaning import (
     Role,
     Statement,
     Tense,
+    realize,
 )
 from experiments.corpora.pronouns.nouns import NOUNS
 from experiments.corpora.pronouns.verbs import VERBS
@@ -47,7 +48,7 @@ def phrase(text):
 
 
 def written(language, meaning):
-    return join(token.text for token in language.sentence(meaning))
+    return join(token.text for token in realize(meaning, language))
 
 
 def phrase_text(tokens):

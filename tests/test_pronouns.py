@@ -30,6 +30,7 @@ from experiments.corpora.pronouns.grammar import (
     draw_statement,
     draw_twins,
 )
+from experiments.corpora.pronouns.meaning import realize
 from experiments.corpora.pronouns.nouns import NOUNS
 from experiments.corpora.pronouns.scenes import RELATIONAL_VERBS
 from experiments.corpora.pronouns.sentences import unseen_pairs
@@ -72,7 +73,7 @@ def drawn_meanings(count):
 def test_words_of_a_sentence_are_the_tokens_of_the_grammar():
     for meaning in drawn_meanings(3_000):
         for language in (english, german, french):
-            tokens = [token.text for token in language.sentence(meaning)]
+            tokens = [token.text for token in realize(meaning, language)]
             assert words(join(tokens)) == tokens
 
 
@@ -269,8 +270,8 @@ def test_an_english_sentence_has_one_translation():
         }
         common = 0
         for meaning in drawn_meanings(6_000):
-            source = join(token.text for token in english.sentence(meaning))
-            translation = join(token.text for token in target.sentence(meaning))
+            source = join(token.text for token in realize(meaning, english))
+            translation = join(token.text for token in realize(meaning, target))
             common += source in translations
             assert translations.setdefault(source, translation) == translation
         assert common > 100

@@ -8,9 +8,8 @@ Run:    python -m experiments.train --config=experiments/configs/text_files.py \
 
 Expect: `experiments.doctor` with the same flags estimates memory and time.
 
-For a test split, add --config.data.test_source and --config.data.test_target, or call evaluate with
---source and --target. Use a smaller vocabulary for a few thousand pairs, and a larger model
-(configs/base.py) for a few million.
+With one TSV file a split, leave out the targets and set --config.data.tsv_columns. Use a smaller
+vocabulary for a few thousand pairs, and a larger model (base.py) for a few million.
 """
 
 from transformer.config import (

@@ -116,7 +116,15 @@ def _load(dataset: str, pairs: SentencePairs) -> Split:
 
 
 def _embedded(dataset: str) -> EmbeddedCorpus | None:
-    return next((corpus for corpus in EMBEDDED if dataset in corpus.datasets()), None)
+    for corpus in EMBEDDED:
+        if dataset in corpus.datasets():
+            return corpus
+        if dataset.partition("/")[0] == corpus.builder.name:
+            known = ", ".join(corpus.datasets())
+            raise InputError(
+                f"data.dataset is {dataset!r}, which is unknown; choose one of {known}"
+            )
+    return None
 
 
 def _named(dataset: str, split: str, direction: str) -> SentencePairs:

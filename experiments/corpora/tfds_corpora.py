@@ -200,15 +200,11 @@ def _input_errors(dataset: str) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # noqa: BLE001 - builders raise anything
-        missing = _missing_modules(error)
-        if "tensorflow" in missing:
+        if missing := _missing_modules(error):
+            package = "attention-transformer[wmt]" if "tensorflow" in missing else missing.pop()
             raise InputError(
-                f"dataset {dataset} is prepared with TensorFlow, which is not installed; install "
-                "it with: pip install 'attention-transformer[wmt]'"
-            ) from None
-        if missing:
-            raise InputError(
-                f"dataset {dataset} needs the package {', '.join(missing)}; install it"
+                f"dataset {dataset} is prepared with packages that are not installed; install them "
+                f"with: pip install '{package}'"
             ) from None
         urls = [cause.request.url for cause in _causes(error) if getattr(cause, "request", None)]
         if urls:

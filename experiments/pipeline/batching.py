@@ -62,10 +62,10 @@ class Batches:
         self.weights = [weight for weight, _ in mixture]
         self.corpora = [corpus for _, corpus in mixture]
         self._starts = np.cumsum([0, *(len(corpus) for corpus in self.corpora)])
-        self.source_lengths = _concatenate([corpus.source.lengths for corpus in self.corpora])
-        self.target_lengths = _concatenate([corpus.target.lengths for corpus in self.corpora])
+        self.source_lengths = np.concatenate([corpus.source.lengths for corpus in self.corpora])
+        self.target_lengths = np.concatenate([corpus.target.lengths for corpus in self.corpora])
         max_lengths = np.maximum(self.source_lengths, self.target_lengths)
-        nonempty = _concatenate([corpus.nonempty for corpus in self.corpora])
+        nonempty = np.concatenate([corpus.nonempty for corpus in self.corpora])
         self.empty = int((~nonempty).sum())
         self.too_long = int((max_lengths[nonempty] > config.max_length).sum())
         bucket = np.searchsorted(config.bucket_lengths, max_lengths)
@@ -171,7 +171,8 @@ class Batches:
         order = np.argsort(key, kind="stable")
         kinds, starts = np.unique(key[order], return_index=True)
         classes = np.split(members[order], starts[1:])
-        counts = np.array([self._sample_size(each) for each in classes])
+        # The size of a sample is the same in every epoch.
+        counts = np.array([len(self._sample(each, np.random.default_rng(0))) for each in classes])
         sources, targets = np.divmod(kinds, self.config.max_length + 1)
         return classes, pack(sources, targets, counts, self.config.max_length)
 
@@ -185,13 +186,6 @@ class Batches:
                 size = round(fraction * len(pairs))
                 sample.append(generator.choice(pairs, size, replace=False))
         return np.concatenate(sample)
-
-    def _sample_size(self, members: np.ndarray) -> int:
-        """The length of `_sample`, which is the same in every epoch."""
-        return sum(
-            int(weight // 1) * len(pairs) + round(weight % 1 * len(pairs))
-            for weight, pairs in zip(self.weights, self._by_corpus(members), strict=True)
-        )
 
     def _by_corpus(self, members: np.ndarray) -> list[np.ndarray]:
         corpus = np.searchsorted(self._starts, members, side="right") - 1
@@ -283,8 +277,3 @@ def evaluation_batches(
                 corpus.source.padded(pairs, shape, pad_id),
                 corpus.target.padded(pairs, shape, pad_id),
             )
-
-
-def _concatenate(arrays: list[np.ndarray]) -> np.ndarray:
-    """Concatenate without copying a single array, which may be ten million long."""
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

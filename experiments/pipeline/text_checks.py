@@ -9,8 +9,8 @@ import bisect
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -31,65 +31,24 @@ MAX_LENGTH_RATIO = 9
 Severity = Literal["error", "dropped", "warning"]
 
 
-class Rule(NamedTuple):
-    """One kind of finding."""
-
-    title: str
-    """What its count counts."""
-    treatment: str = "used as it is"
-    """What `train` does about it."""
-
-
 RULES = {
-    "unreadable": Rule("the corpus cannot be read as sentence pairs"),
-    "empty": Rule("pairs with an empty side"),
-    "too_long": Rule("pairs with a side longer than data.max_length"),
-    "length_ratio": Rule(
-        f"pairs whose sides differ in length by more than a factor of {MAX_LENGTH_RATIO}"
-    ),
-    "identical": Rule(
-        "pairs with identical source and target",
-        "used as it is; many of them teach the model to copy",
-    ),
-    "duplicates": Rule("duplicate pairs", "used as it is; each counts as often as it occurs"),
-    "other_targets": Rule("different pairs whose source occurred earlier with another target"),
-    "line_separators": Rule(
-        "lines that other tools would split",
-        "used as it is, as one line; only \\n ends a line here",
-    ),
-    "control_characters": Rule("lines with control characters"),
-    "invisible_characters": Rule("lines with invisible characters"),
-    "replacement_characters": Rule(
-        "lines with the replacement character U+FFFD",
-        "used as it is; the text was damaged before",
-    ),
-    "mojibake": Rule(
-        "lines that look like UTF-8 read as Latin-1",
-        "used as it is; repair the encoding of the file",
-    ),
-    "spaces": Rule(
-        "lines with leading, trailing or repeated spaces",
-        "used; the tokenizer strips them and joins several to one",
-    ),
-    "not_normalized": Rule(
-        "lines not in Unicode normal form C",
-        "used as it is; the same letter in two forms is two letters to the vocabulary",
-    ),
-    "unknown": Rule(
-        "lines with characters or words that are not in the vocabulary",
-        "used; unknown text becomes the unknown token",
-    ),
-    "sources_in_training": Rule(
-        "pairs whose source is in the training text", "used as it is; their scores are too good"
-    ),
-    "targets_in_training": Rule(
-        "pairs whose target is in the training text",
-        "used as it is; their scores may be too good",
-    ),
-    "pairs_in_training": Rule(
-        "pairs that are in the training text", "used as it is; their scores are too good"
-    ),
+    "unreadable": "the corpus cannot be read as sentence pairs",
+    "empty": "pairs with an empty side",
+    "too_long": "pairs with a side longer than data.max_length",
+    "length_ratio": f"pairs with one side more than {MAX_LENGTH_RATIO} times as long as the other",
+    "identical": "pairs with identical source and target",
+    "duplicates": "duplicate pairs",
+    "line_separators": "lines that other tools would split",
+    "control_characters": "lines with control or invisible characters",
+    "damaged_characters": "lines with U+FFFD, or with UTF-8 read as Latin-1",
+    "spaces": "lines with leading, trailing or repeated spaces, which the tokenizer drops",
+    "not_normalized": "lines not in Unicode normal form C",
+    "unknown": "lines with characters or words that are not in the vocabulary",
+    "sources_in_training": "pairs whose source is in the training text",
+    "targets_in_training": "pairs whose target is in the training text",
+    "pairs_in_training": "pairs that are in the training text",
 }
+"""What the count of a finding counts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,7 +144,7 @@ class CheckedSplit:
     def location(self, index: int, side: int = 0) -> str:
         """``file:line`` of the source (0) or the target (1) of a pair."""
         corpus = bisect.bisect_right(self._starts, index) - 1
-        return self.corpora[corpus].location(index - self._starts[corpus])[side]
+        return self.corpora[corpus].location(int(index - self._starts[corpus]))[side]
 
     def findings(self) -> list[Finding]:
         """All findings within this split, errors first."""
@@ -203,15 +162,17 @@ class CheckedSplit:
         """The pairs of this split that also occur in the training text."""
         here, there = np.flatnonzero(~self.empty), np.flatnonzero(~train.empty)
         findings = []
-        for rule, side, keys in (
-            ("sources_in_training", 0, lambda split: split.source.hashes),
-            ("targets_in_training", 1, lambda split: split.target.hashes),
-            ("pairs_in_training", 0, lambda split: split.pair_hashes()),
+        for rule, side, keys, train_keys in (
+            ("sources_in_training", 0, self.source.hashes, train.source.hashes),
+            ("targets_in_training", 1, self.target.hashes, train.target.hashes),
+            ("pairs_in_training", 0, self.pair_hashes(), train.pair_hashes()),
         ):
-            indices, first = duplicates.find_matches(keys(self)[here], keys(train)[there])
+            indices, first = duplicates.find_matches(keys[here], train_keys[there])
             locations = [
-                f"{self.location(int(index), side)} (as {train.location(int(earlier), side)})"
-                for index, earlier in zip(here[indices], there[first[:MAX_LOCATIONS]], strict=False)
+                f"{self.location(index, side)} (as {train.location(earlier, side)})"
+                for index, earlier in zip(
+                    here[indices[:MAX_LOCATIONS]], there[first[:MAX_LOCATIONS]], strict=True
+                )
             ]
             share = f"{len(indices) / max(len(self), 1):.1%} of the split"
             findings.append(_warning(rule, len(indices), locations, share))
@@ -252,37 +213,30 @@ class CheckedSplit:
         yield self._at_pairs("identical", pairs[source == target])
         repeated, first = duplicates.find_duplicates(duplicates.hash_pairs(source, target))
         yield self._at_pairs("duplicates", pairs[repeated], pairs[first])
-        distinct = np.delete(pairs, repeated)
-        repeated, first = duplicates.find_duplicates(self.source.hashes[distinct])
-        yield self._at_pairs("other_targets", distinct[repeated], distinct[first])
 
     def _check_lines(self) -> Iterator[Finding]:
         for rule in RULES:
-            sides = [side.violations[rule] for side in self.sides if rule in side.violations]
-            count = sum(violations.count for violations in sides)
+            sides = [side.violations.get(rule, _Violations()) for side in self.sides]
             first = sorted(
-                (index, number)
-                for number, side in enumerate(self.sides)
-                if rule in side.violations
-                for index in side.violations[rule].first
+                (index, number) for number, side in enumerate(sides) for index in side.first
             )
             locations = [self.location(*each) for each in first[:MAX_LOCATIONS]]
-            names = sum((violations.names for violations in sides), collections.Counter())
-            yield _warning(rule, count, locations, _most_frequent(names))
+            names = _most_frequent(sides[0].names + sides[1].names)
+            yield _warning(rule, sides[0].count + sides[1].count, locations, names)
 
     def _at_pairs(
         self, rule: str, indices: np.ndarray, earlier: np.ndarray | None = None
     ) -> Finding:
         """A warning located at the sources of pairs, and of the earlier pairs that they repeat."""
-        locations = [self.location(int(index)) for index in indices[:MAX_LOCATIONS]]
+        locations = [self.location(index) for index in indices[:MAX_LOCATIONS]]
         if earlier is not None:
-            first = (self.location(int(index)) for index in earlier[:MAX_LOCATIONS])
+            first = (self.location(index) for index in earlier[:MAX_LOCATIONS])
             locations = [f"{one} (as {two})" for one, two in zip(locations, first, strict=True)]
         return _warning(rule, len(indices), locations)
 
 
 def _warning(rule: str, count: int, locations: Sequence[str], detail: str = "") -> Finding:
-    return Finding(rule, "warning", count, tuple(locations), RULES[rule].treatment, detail)
+    return Finding(rule, "warning", count, tuple(locations), "used as it is", detail)
 
 
 def warnings(
@@ -306,7 +260,7 @@ def warnings(
         for finding in findings:
             if finding.severity == "warning":
                 yield (
-                    f"{split.name}: {RULES[finding.rule].title}: {finding.count:,}, the first at "
+                    f"{split.name}: {RULES[finding.rule]}: {finding.count:,}, the first at "
                     f"{finding.locations[0]}; {finding.treatment}"
                 )
 
@@ -352,7 +306,7 @@ class _Side:
                     self._record("unknown", self.count + index, names)
         self.count += len(lines)
 
-    def _record(self, rule: str, index: int, names: Sequence[str]) -> None:
+    def _record(self, rule: str, index: int, names: Iterable[str]) -> None:
         violations = self.violations[rule]
         violations.count += 1
         violations.names.update(names)

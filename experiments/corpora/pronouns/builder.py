@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from experiments.corpora.pronouns.sentences import SPLITS, Language, examples
+from experiments.corpora.pronouns.sentences import LANGUAGES, SPLITS, examples
 
 _DESCRIPTION = """\
 English sentences whose "it" can only be translated into German or French by finding its antecedent
@@ -22,21 +22,11 @@ grammar, with the antecedent and the word alignment of every pair.
 """
 
 
-@dataclasses.dataclass
-class PronounsConfig(tfds.core.BuilderConfig):
-    """Config of one target language."""
-
-    language: Language = "de"
-
-
 class PronounsGrammar(tfds.core.GeneratorBasedBuilder):
     """TFDS builder ``pronouns_grammar`` with the configs ``de`` and ``fr``."""
 
     VERSION = tfds.core.Version("1.0.0")
-    BUILDER_CONFIGS = [
-        PronounsConfig(name="de", description="English to German", language="de"),
-        PronounsConfig(name="fr", description="English to French", language="fr"),
-    ]
+    BUILDER_CONFIGS = [tfds.core.BuilderConfig(name=language) for language in LANGUAGES]
 
     def _info(self) -> tfds.core.DatasetInfo:
         text, index = tfds.features.Text, tfds.features.Scalar
@@ -67,7 +57,7 @@ class PronounsGrammar(tfds.core.GeneratorBasedBuilder):
         return {split: self._generate_examples(split) for split in SPLITS}
 
     def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
-        for key, example in enumerate(examples(self.builder_config.language, split)):
+        for key, example in enumerate(examples(self.builder_config.name, split)):
             features = {
                 field.name: getattr(example, field.name) for field in dataclasses.fields(example)
             }

@@ -5,17 +5,14 @@ from functools import cache
 
 from experiments.corpora.pronouns.meaning import (
     COMMA,
-    STOP,
     Because,
     Event,
-    Meaning,
     Phrase,
     Quality,
     Role,
     Statement,
     Tense,
     Token,
-    capitalized,
 )
 from experiments.corpora.pronouns.nouns import Noun
 
@@ -78,7 +75,8 @@ def _verb(event: Event) -> list[Token]:
     return [Token(forms.base if plural else forms.third, ("tense", "verb"))]
 
 
-def _event(event: Event) -> list[Token]:
+def realize_event(event: Event) -> list[Token]:
+    """Return the main clause as tokens."""
     preposition = event.verb.preposition[0]
     return [
         *noun_phrase(event.subject, Role.SUBJECT),
@@ -97,7 +95,8 @@ def _be(tense: Tense, plural: bool, negative: bool) -> list[Token]:
     return [Token(_BE[tense, plural], ("be",))]
 
 
-def _statement(statement: Statement) -> list[Token]:
+def realize_statement(statement: Statement) -> list[Token]:
+    """Return "The old dog is tired" as tokens."""
     return [
         *noun_phrase(statement.subject, Role.SUBJECT),
         *_be(statement.tense, statement.subject.plural, statement.negative),
@@ -111,7 +110,8 @@ def pronoun(noun: Noun, plural: bool) -> str:
     return "they" if plural else "it"
 
 
-def _because(sentence: Because) -> list[Token]:
+def realize_because(sentence: Because) -> list[Token]:
+    """Return an event and its reason as tokens, in either order."""
     antecedent = sentence.event.phrase(sentence.antecedent)
     clause = [
         Token("because", ("because",)),
@@ -119,17 +119,5 @@ def _because(sentence: Because) -> list[Token]:
         *_be(sentence.tense, antecedent.plural, negative=False),
         *quality(sentence.quality),
     ]
-    event = _event(sentence.event)
+    event = realize_event(sentence.event)
     return [*clause, COMMA, *event] if sentence.clause_first else [*event, *clause]
-
-
-def sentence(meaning: Meaning) -> list[Token]:
-    """Return the English sentence as tokens, from the capital to the full stop."""
-    match meaning:
-        case Statement():
-            tokens = _statement(meaning)
-        case Event():
-            tokens = _event(meaning)
-        case Because():
-            tokens = _because(meaning)
-    return [*capitalized(tokens), STOP]

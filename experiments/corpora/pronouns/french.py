@@ -6,17 +6,14 @@ from functools import cache
 from experiments.corpora.pronouns.adjectives import Adjective
 from experiments.corpora.pronouns.meaning import (
     COMMA,
-    STOP,
     Because,
     Event,
-    Meaning,
     Phrase,
     Quality,
     Role,
     Statement,
     Tense,
     Token,
-    capitalized,
 )
 from experiments.corpora.pronouns.nouns import Noun
 
@@ -120,7 +117,8 @@ def _verb(event: Event) -> list[Token]:
     return _negated(finite, event.negative)
 
 
-def _event(event: Event) -> list[Token]:
+def realize_event(event: Event) -> list[Token]:
+    """Return the main clause as tokens."""
     preposition = event.verb.preposition[2]
     return [
         *noun_phrase(event.subject, Role.SUBJECT),
@@ -135,7 +133,8 @@ def _be(tense: Tense, plural: bool) -> Token:
     return Token(_BE[tense, plural], slots)
 
 
-def _statement(statement: Statement) -> list[Token]:
+def realize_statement(statement: Statement) -> list[Token]:
+    """Return "The old dog is tired" as tokens."""
     subject = statement.subject
     return [
         *noun_phrase(subject, Role.SUBJECT),
@@ -144,7 +143,8 @@ def _statement(statement: Statement) -> list[Token]:
     ]
 
 
-def _because(sentence: Because) -> list[Token]:
+def realize_because(sentence: Because) -> list[Token]:
+    """Return an event and its reason as tokens, in either order."""
     antecedent = sentence.event.phrase(sentence.antecedent)
     clause = [
         Token("parce", ("because",)),
@@ -153,17 +153,5 @@ def _because(sentence: Because) -> list[Token]:
         _be(sentence.tense, antecedent.plural),
         *quality(sentence.quality, antecedent),
     ]
-    event = _event(sentence.event)
+    event = realize_event(sentence.event)
     return [*clause, COMMA, *event] if sentence.clause_first else [*event, *clause]
-
-
-def sentence(meaning: Meaning) -> list[Token]:
-    """Return the French sentence as tokens, from the capital to the full stop."""
-    match meaning:
-        case Statement():
-            tokens = _statement(meaning)
-        case Event():
-            tokens = _event(meaning)
-        case Because():
-            tokens = _because(meaning)
-    return [*capitalized(tokens), STOP]

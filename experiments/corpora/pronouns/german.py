@@ -7,17 +7,14 @@ from typing import Literal
 from experiments.corpora.pronouns.adjectives import Adjective
 from experiments.corpora.pronouns.meaning import (
     COMMA,
-    STOP,
     Because,
     Event,
-    Meaning,
     Phrase,
     Quality,
     Role,
     Statement,
     Tense,
     Token,
-    capitalized,
 )
 from experiments.corpora.pronouns.nouns import Noun
 
@@ -124,7 +121,7 @@ def _verb(event: Event) -> tuple[Token, list[Token]]:
     return Token(finite, ("tense", "verb")), []
 
 
-def _event(event: Event, *, verb_first: bool) -> list[Token]:
+def realize_event(event: Event, *, verb_first: bool = False) -> list[Token]:
     """Return the main clause; the verb comes first after a preceding clause."""
     finite, last = _verb(event)
     subject = noun_phrase(event.subject, "nominative", Role.SUBJECT)
@@ -139,7 +136,8 @@ def _event(event: Event, *, verb_first: bool) -> list[Token]:
     return [*opening, *middle, *last]
 
 
-def _statement(statement: Statement) -> list[Token]:
+def realize_statement(statement: Statement) -> list[Token]:
+    """Return "The old dog is tired" as tokens."""
     subject = noun_phrase(statement.subject, "nominative", Role.SUBJECT)
     negation = [Token("nicht", ("negation",))] if statement.negative else []
     predicate = [*negation, *quality(statement.quality)]
@@ -150,7 +148,8 @@ def _statement(statement: Statement) -> list[Token]:
     return [*subject, Token(_BE[statement.tense, plural], ("be",)), *predicate]
 
 
-def _because(sentence: Because) -> list[Token]:
+def realize_because(sentence: Because) -> list[Token]:
+    """Return an event and its reason as tokens, in either order."""
     antecedent = sentence.event.phrase(sentence.antecedent)
     clause = [
         Token("weil", ("because",)),
@@ -158,17 +157,5 @@ def _because(sentence: Because) -> list[Token]:
         *quality(sentence.quality),
         Token(_BE[sentence.tense, antecedent.plural], ("be",)),
     ]
-    event = _event(sentence.event, verb_first=sentence.clause_first)
+    event = realize_event(sentence.event, verb_first=sentence.clause_first)
     return [*clause, COMMA, *event] if sentence.clause_first else [*event, COMMA, *clause]
-
-
-def sentence(meaning: Meaning) -> list[Token]:
-    """Return the German sentence as tokens, from the capital to the full stop."""
-    match meaning:
-        case Statement():
-            tokens = _statement(meaning)
-        case Event():
-            tokens = _event(meaning, verb_first=False)
-        case Because():
-            tokens = _because(meaning)
-    return [*capitalized(tokens), STOP]

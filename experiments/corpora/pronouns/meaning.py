@@ -10,6 +10,7 @@ they share a slot: "didn't" (tense, negation) is aligned with "nicht" (negation)
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import ModuleType
 from typing import NamedTuple
 
 from experiments.corpora.pronouns.adjectives import Adjective
@@ -102,13 +103,20 @@ class Token(NamedTuple):
 
 
 COMMA = Token(",", ("comma",))
-STOP = Token(".", ("stop",))
 
 
-def capitalized(tokens: Sequence[Token]) -> list[Token]:
-    """Return the tokens with the first letter of the first one in upper case."""
+def realize(meaning: Meaning, language: ModuleType) -> list[Token]:
+    """Return the sentence in a language (`english`, ...), from the capital to the full stop."""
+    match meaning:
+        case Statement():
+            tokens = language.realize_statement(meaning)
+        case Event():
+            tokens = language.realize_event(meaning)
+        case Because():
+            tokens = language.realize_because(meaning)
     first, *rest = tokens
-    return [Token(first.text[0].upper() + first.text[1:], first.slots), *rest]
+    capitalized = first.text[0].upper() + first.text[1:]
+    return [Token(capitalized, first.slots), *rest, Token(".", ("stop",))]
 
 
 def position(tokens: Sequence[Token], slot: str) -> int:

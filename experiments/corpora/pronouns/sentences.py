@@ -28,6 +28,7 @@ from experiments.corpora.pronouns.meaning import (
     Statement,
     alignment,
     position,
+    realize,
 )
 from experiments.corpora.pronouns.nouns import Noun
 from experiments.corpora.pronouns.scenes import Frame
@@ -121,7 +122,7 @@ def _resolving(subject: Noun, thing: Noun, language: Language) -> bool:
 def example(meaning: Meaning, language: Language, twin: int = -1) -> Example:
     """Return the annotated sentence pair of a meaning."""
     target_language = _TARGETS[language]
-    source, target = english.sentence(meaning), target_language.sentence(meaning)
+    source, target = realize(meaning, english), realize(meaning, target_language)
     antecedent = distractor = -1
     resolution, subject_pronoun = 0, ""
     if isinstance(meaning, Because):
