@@ -8,7 +8,7 @@ from absl import flags
 from experiments.corpora import registry
 from transformer.config import DataConfig
 from transformer.errors import InputError
-from transformer.text.metrics import require_tokenization
+from transformer.text.metrics import check_tokenization
 
 SPLIT = flags.DEFINE_string("split", "test", "Split of the workdir's dataset.")
 SOURCE = flags.DEFINE_string("source", None, "Text file to translate, instead of a split.")
@@ -40,7 +40,7 @@ def bleu_options() -> dict[str, Any]:
     Raises:
       InputError: sacreBLEU has no such tokenization.
     """
-    require_tokenization(BLEU_TOKENIZE.value)
+    check_tokenization(BLEU_TOKENIZE.value)
     return {"bleu_tokenize": BLEU_TOKENIZE.value, "bleu_lowercase": BLEU_LOWERCASE.value}
 
 

@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learns which sub-words translate which from the training text, so that a search can leave out the
-rest of the vocabulary.
+"""Learn a lexicon of subword translations from the training text, for shortlists.
 
 python -m experiments.learn_lexicon --workdir=runs/de
 python -m experiments.translate --workdir=runs/de --config.decode.shortlist=20 < input.txt
 
-The lexicon is kept in the workdir as shortlist.npz. The table says, for some
-values of decode.shortlist, how many sub-words a sentence of the validation split has on its list,
-and how much of the references consists of them. What a translation would have taken from beyond its
-list it must say otherwise: compare the scores of `experiments.evaluate` with and without. The last
-line on standard output is one JSON object with all figures.
+Writes shortlist.npz into the workdir. The table shows, for several values of decode.shortlist, the
+number of subwords on the list of a validation sentence, and the share of the references that these
+cover. A translation cannot contain other subwords, so compare the scores of `experiments.evaluate`
+with and without. The last line on standard output is one JSON object with all figures.
 """
 
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -28,106 +25,106 @@ from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
-from transformer.text.lexicon import PAIRS, Lexicon
+from transformer.text.lexicon import MAX_PAIRS, Lexicon
 from transformer.text.tokenizer import Tokenizer
 
-MOST_PAIRS = flags.DEFINE_integer(
+PAIRS = flags.DEFINE_integer(
     "pairs",
-    PAIRS,
-    "At most so many training pairs are read, spread evenly over the text; 100,000 of 25 tokens a "
-    "side take about 1 GiB of memory.",
+    MAX_PAIRS,
+    "Maximum number of training pairs, spread evenly over the text; 100,000 of 25 tokens a side "
+    "take about 1 GiB of memory.",
     lower_bound=1,
 )
-TRANSLATIONS = (5, 10, 20, 50, 100)
-"""Values of decode.shortlist that are tried on the validation split."""
+NUM_TRANSLATIONS = (5, 10, 20, 50, 100)
+"""Values of decode.shortlist in the table."""
 
-Rows = list[list[int]]
+Sentences = list[list[int]]
+"""Token ids of each sentence."""
 
 
 def main(config: Config) -> None:
-    """Learns, writes, and says what the lists hold."""
+    """Learn and write the lexicon, and print the coverage of its lists."""
+    if config.model.source_vocab_size is not None:
+        raise InputError(
+            "source and target have separate vocabularies, but shortlists need a shared one "
+            "(data.vocabulary='shared')"
+        )
     directory = paths.reachable(WORKDIR.value)
     tokenizer = Tokenizer.load(directory / workdir_files.TOKENIZER)
-    began = time.perf_counter()
-    sources, targets = _training(config, tokenizer)
-    lexicon = Lexicon.learn(sources, targets, tokenizer.vocab_size)
+    start = time.perf_counter()
+    sources, targets = _training_pairs(config, tokenizer)
+    lexicon = Lexicon.learn(sources, targets, tokenizer.vocab_size, tokenizer.special_ids)
     path = directory / workdir_files.LEXICON
     try:
         lexicon.save(path)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {paths.reason(error)}") from None
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
 
     validation = registry.load(config.data, "validation")
-    rows = [tokenizer.encode(side) for side in (validation.sources, validation.targets)]
-    figures = [coverage(lexicon, *rows, number) for number in TRANSLATIONS]
-    print(f"{len(sources):,} training pairs, {seconds:.1f} s; kept in {path}")
+    pairs = [tokenizer.encode(side) for side in (validation.sources, validation.targets)]
+    figures = [coverage(lexicon, *pairs, number) for number in NUM_TRANSLATIONS]
+    print(f"{len(sources):,} training pairs, {seconds:.1f} s; written to {path}")
     print(f"of {len(validation):,} validation pairs:")
-    print_table(
-        [
-            ("decode.shortlist", "listed a sentence", "reference tokens", "whole references"),
-            *(
-                (
-                    str(one["translations"]),
-                    f"{one['listed']:.0f} of {tokenizer.vocab_size:,}",
-                    f"{one['tokens']:.2%}",
-                    f"{one['sentences']:.2%}",
-                )
-                for one in figures
-            ),
-        ]
-    )
+    header = ("decode.shortlist", "listed a sentence", "reference tokens", "complete references")
+    rows = [
+        (
+            str(row["translations"]),
+            f"{row['listed']:.0f} of {tokenizer.vocab_size:,}",
+            f"{row['tokens']:.2%}",
+            f"{row['sentences']:.2%}",
+        )
+        for row in figures
+    ]
+    print_table([header, *rows])
     print(json.dumps({"pairs": len(sources), "seconds": round(seconds, 1), "coverage": figures}))
 
 
-def coverage(lexicon: Lexicon, sources: Rows, targets: Rows, number: int) -> dict[str, Any]:
-    """How much of the targets is on the lists of the sources.
+def coverage(
+    lexicon: Lexicon, sources: Sentences, targets: Sentences, num_translations: int
+) -> dict[str, Any]:
+    """Share of the targets that is on the lists of the sources.
 
     Returns:
-      ``translations`` (`number`), ``listed``: the sub-words on a list, and the shares of ``tokens``
-      and of ``sentences`` that consist of what is listed.
+      ``translations`` (`num_translations`), ``listed``: mean number of subwords on a list, and the
+      shares of ``tokens`` and of ``sentences`` that consist of listed subwords.
     """
-    sizes, found = [], []
+    sizes, covered = [], []
     for source, target in zip(sources, targets, strict=True):
-        [listed] = lexicon.listed(np.array([source]), number)
+        [listed] = lexicon.listed(np.array([source]), num_translations)
         sizes.append(int(listed.sum()))
-        found.append(listed[target])
+        covered.append(listed[target])
     return {
-        "translations": number,
+        "translations": num_translations,
         "listed": float(np.mean(sizes)),
-        "tokens": float(np.concatenate(found).mean()),
-        "sentences": float(np.mean([tokens.all() for tokens in found])),
+        "tokens": float(np.concatenate(covered).mean()),
+        "sentences": float(np.mean([tokens.all() for tokens in covered])),
     }
 
 
-def _training(config: Config, tokenizer: Tokenizer) -> tuple[Rows, Rows]:
-    """The ids of the training pairs that are read, without those that training leaves out."""
+def _training_pairs(config: Config, tokenizer: Tokenizer) -> tuple[Sentences, Sentences]:
+    """Token ids of every n-th training pair, without the pairs that training leaves out."""
+    corpora = [pairs for _, pairs in registry.training_corpora(config.data)]
+    stride = max(-(-sum(pairs.count() for pairs in corpora) // PAIRS.value), 1)
+    longest = config.data.max_length
     sources, targets = [], []
-    for source, target in _chosen(config):
-        sides = [tokenizer.encode(side) for side in (source, target)]
-        for one, other in zip(*sides, strict=True):
-            # An empty sentence has its end token alone.
-            if 1 < len(one) <= config.data.max_length and 1 < len(other) <= config.data.max_length:
-                sources.append(one)
-                targets.append(other)
+    for pairs in corpora:
+        num_read = 0
+        for chunk in pairs.chunks():
+            selected = slice(-num_read % stride, None, stride)
+            num_read += len(chunk[0])
+            encoded = (tokenizer.encode(side[selected]) for side in chunk)
+            for source, target in zip(*encoded, strict=True):
+                # Empty sentences consist of EOS.
+                if 1 < len(source) <= longest and 1 < len(target) <= longest:
+                    sources.append(source)
+                    targets.append(target)
     if not sources:
         raise InputError(
             "no training pair has tokens on both sides and at most data.max_length = "
-            f"{config.data.max_length}; look at the data with python -m experiments.doctor"
+            f"{longest}; check the data with python -m experiments.doctor"
         )
     return sources, targets
-
-
-def _chosen(config: Config) -> Iterator[tuple[list[str], list[str]]]:
-    """Every n-th pair of all corpora, so that there are no more than --pairs."""
-    corpora = [pairs for _, pairs in registry.training_corpora(config.data)]
-    stride = max(-(-sum(pairs.count() for pairs in corpora) // MOST_PAIRS.value), 1)
-    for pairs in corpora:
-        before = 0
-        for sources, targets in pairs.chunks():
-            some = slice(-before % stride, None, stride)
-            before += len(sources)
-            yield sources[some], targets[some]
 
 
 if __name__ == "__main__":

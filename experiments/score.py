@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores given translations.
+"""Score given translations.
 
 python -m experiments.score --workdir=runs/de --source=FILE --target=FILE
 
-For each line: the natural-log probability of the target given the source, a tab, and the target's
-number of tokens. The end token is in both.
+Prints for each line the natural-log probability of the target given the source and the number of
+target tokens, separated by a tab. EOS is included in both.
 """
 
 from absl import flags
@@ -16,18 +16,18 @@ from transformer.config import Config
 from transformer.errors import InputError
 
 SOURCE = flags.DEFINE_string("source", None, "Text file, one sentence a line.")
-TARGET = flags.DEFINE_string("target", None, "Its translations, line by line.")
+TARGET = flags.DEFINE_string("target", None, "Text file with the translation of each line.")
 
 
 def main(config: Config) -> None:
-    """Reads both files and prints a line for each pair."""
-    for name, path in (("source", SOURCE.value), ("target", TARGET.value)):
-        if not path:
-            raise InputError(f"missing --{name}=FILE")
+    """Read both files and print a line for each sentence pair."""
+    for flag in (SOURCE, TARGET):
+        if not flag.value:
+            raise InputError(f"missing --{flag.name}=FILE")
     sources, targets = read_pairs(SOURCE.value, TARGET.value)
     translator = checkpoint_flags.translator(config)
-    for log_prob, tokens in translator.score(sources, targets):
-        print(f"{log_prob:.6f}\t{tokens}")
+    for log_prob, num_tokens in translator.score(sources, targets):
+        print(f"{log_prob:.6f}\t{num_tokens}")
 
 
 if __name__ == "__main__":

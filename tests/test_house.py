@@ -216,7 +216,7 @@ def translate(params, beams):
         model.reorder,
         call(model.init_cache, memory, source, beams, 5),
         jnp.array([5, 3]),
-        beams=beams,
+        num_beams=beams,
         max_length=5,
     )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scores are sacreBLEU's own, to the last digit that it prints."""
+"""The scores equal those of sacreBLEU to the last digit that it prints."""
 
 import json
 import random
@@ -23,7 +23,7 @@ REFERENCES = [
 
 
 def noisy(lines, seed=0):
-    """Translations with words dropped, doubled and put into capitals; every fifth is exact."""
+    """Translations with words dropped, repeated and capitalized; every fifth is exact."""
     generator = random.Random(seed)
     made = []
     for index, line in enumerate(lines):
@@ -40,7 +40,7 @@ OTHERS = noisy(REFERENCES, seed=1)
 
 
 def printed(folder, *arguments, systems=(HYPOTHESES,), references=REFERENCES, digits=4):
-    """What the command `sacrebleu` prints of systems that are written to files."""
+    """Output of the command `sacrebleu` for systems that are written to files."""
     for name, lines in [("references", references), *zip("AB", systems, strict=False)]:
         (folder / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     command = [sys.executable, "-m", "sacrebleu", "references", "--input", *"AB"[: len(systems)]]
@@ -53,21 +53,21 @@ def printed(folder, *arguments, systems=(HYPOTHESES,), references=REFERENCES, di
 
 @pytest.fixture(scope="module")
 def scores():
-    """Of the noisy translations, with an interval."""
+    """Scores of the noisy translations, with intervals."""
     return corpus_scores(HYPOTHESES, REFERENCES)
 
 
 @pytest.fixture(scope="module")
 def bleu():
-    """sacreBLEU's own answer."""
+    """BLEU and signature computed by sacreBLEU directly."""
     metric = sacrebleu.BLEU()
     return metric.corpus_score(HYPOTHESES, [REFERENCES], n_bootstrap=1000), metric.get_signature()
 
 
 def test_bleu_is_sacrebleus(scores, bleu):
-    own = bleu[0]
-    assert 20 < own.score < 90, "a score at the edge would show little"
-    assert scores["bleu"] == own.score == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
+    expected = bleu[0]
+    assert 20 < expected.score < 90, "a score at the boundary would show little"
+    assert scores["bleu"] == expected.score == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
 
 
 def test_the_interval_is_sacrebleus_to_the_last_printed_digit(scores, bleu):
@@ -85,9 +85,9 @@ def test_the_signature_names_version_case_tokenizer_and_resampling(scores, bleu)
 
 def test_chrf_is_sacrebleus(scores):
     metric = sacrebleu.CHRF()
-    own = metric.corpus_score(HYPOTHESES, [REFERENCES], n_bootstrap=1000)
-    assert 20 < own.score < 99
-    assert scores["chrf"] == own.score
+    expected = metric.corpus_score(HYPOTHESES, [REFERENCES], n_bootstrap=1000)
+    assert 20 < expected.score < 99
+    assert scores["chrf"] == expected.score
     assert scores["chrf_signature"] == str(metric.get_signature())
     low, high = scores["chrf_ci"]
     assert low < scores["chrf"] < high
@@ -106,8 +106,8 @@ def test_scores_intervals_and_signatures_are_what_the_sacrebleu_command_prints(
     tmp_path, arguments, options
 ):
     scores = corpus_scores(HYPOTHESES, REFERENCES, **options)
-    own = json.loads(printed(tmp_path, "--confidence", *arguments))
-    for name, lines in zip(("bleu", "chrf"), own, strict=True):
+    expected = json.loads(printed(tmp_path, "--confidence", *arguments))
+    for name, lines in zip(("bleu", "chrf"), expected, strict=True):
         low, high = scores[f"{name}_ci"]
         assert f"{scores[name]:.4f}" == f"{lines['score']:.4f}"
         assert f"{(low + high) / 2:.4f}" == f"{lines['confidence_mean']:.4f}"
@@ -125,12 +125,12 @@ def test_another_tokenization_is_another_bleu_and_the_same_chrf(scores):
     assert scores["chrf_signature"] == lower["chrf_signature"]
 
 
-def test_an_unknown_tokenization_is_refused_with_those_that_there_are():
+def test_an_unknown_tokenization_raises_an_error_with_the_known_ones():
     with pytest.raises(InputError, match="'13b' is unknown; sacreBLEU has .*13a"):
         corpus_scores(HYPOTHESES, REFERENCES, bleu_tokenize="13b")
 
 
-def test_a_tokenization_that_lacks_its_package_is_refused_with_what_it_needs(monkeypatch):
+def test_a_tokenization_that_lacks_its_package_raises_an_error_with_its_requirement(monkeypatch):
     def lacking(**_):
         raise RuntimeError("Please install:\n\n  pip install sacrebleu[ja]")
 
@@ -142,12 +142,12 @@ def test_a_tokenization_that_lacks_its_package_is_refused_with_what_it_needs(mon
 
 @pytest.fixture(scope="module")
 def tests():
-    """Of two systems that differ somewhat."""
+    """Paired tests of two similar systems."""
     return paired_tests(HYPOTHESES, OTHERS, REFERENCES)
 
 
 def p_values(tests, test):
-    """Of BLEU and chrF, with the digits that sacreBLEU prints."""
+    """p-values of BLEU and chrF, with the digits that sacreBLEU prints."""
     return [f"{tests[metric][test]['p']:.4f}" for metric in ("bleu", "chrf")]
 
 
@@ -158,14 +158,14 @@ COMMANDS = {"paired_bootstrap": "--paired-bs", "approximate_randomization": "--p
 def test_p_values_are_what_the_sacrebleu_command_prints(tmp_path, tests, test):
     table = printed(tmp_path, COMMANDS[test], "--format=text", systems=(HYPOTHESES, OTHERS))
     assert p_values(tests, test) == re.findall(r"\(p = ([\d.]+)\)", table)
-    assert all(0.002 < float(p) < 1 for p in p_values(tests, test)), "the edge would show little"
+    assert all(0.002 < float(p) < 1 for p in p_values(tests, test)), "not at the boundary"
 
 
-def test_identical_translations_have_the_p_value_that_sacrebleu_gives_them(tmp_path):
+def test_identical_translations_have_the_p_value_of_sacrebleu(tmp_path):
     tests = paired_tests(HYPOTHESES, HYPOTHESES, REFERENCES)
     assert p_values(tests, "paired_bootstrap") == [f"{1 / 1001:.4f}"] * 2
-    own = printed(tmp_path, "--paired-bs", "--format=text", systems=(HYPOTHESES, HYPOTHESES))
-    assert re.findall(r"\(p = ([\d.]+)\)", own) == p_values(tests, "paired_bootstrap")
+    expected = printed(tmp_path, "--paired-bs", "--format=text", systems=(HYPOTHESES, HYPOTHESES))
+    assert re.findall(r"\(p = ([\d.]+)\)", expected) == p_values(tests, "paired_bootstrap")
 
 
 def test_the_paired_tests_have_signatures_with_their_seeds_and_trials(tests):
@@ -184,10 +184,10 @@ def test_the_order_of_the_systems_does_not_change_a_p_value(tests):
 
 
 def test_sentence_chrf_is_sacrebleus():
-    own = [
+    expected = [
         sacrebleu.sentence_chrf(h, [r]).score for h, r in zip(HYPOTHESES, REFERENCES, strict=True)
     ]
-    assert sentence_chrf(HYPOTHESES, REFERENCES) == own
+    assert sentence_chrf(HYPOTHESES, REFERENCES) == expected
     assert sentence_chrf(["", "a"], ["a", "a"]) == [0, 100]
 
 
@@ -196,11 +196,11 @@ def test_exact_match_is_the_share_of_identical_lines(scores):
 
 
 @pytest.mark.parametrize("hypothesis", ["Same", "same ", " same", "same.", ""])
-def test_exact_match_forgives_nothing(hypothesis):
+def test_exact_match_is_exact(hypothesis):
     assert corpus_scores([hypothesis], ["same"], bootstrap=0)["exact_match"] == 0
 
 
-def test_case_counts():
+def test_scores_are_case_sensitive():
     lower = [line.lower() for line in REFERENCES]
     assert corpus_scores(lower, REFERENCES, bootstrap=0)["bleu"] < 90
 
@@ -214,14 +214,14 @@ def test_a_perfect_translation_scores_100_with_a_narrow_interval():
     assert scores["exact_match"] == 1
 
 
-def test_a_translation_without_a_common_word_scores_nothing():
+def test_a_translation_without_a_common_word_scores_zero():
     scores = corpus_scores(["xyzzy"] * 3, ["a b c d e"] * 3)
     assert scores["bleu"] == 0
     assert scores["bleu_ci"] == scores["chrf_ci"] == [0, 0]
     assert scores["exact_match"] == 0
 
 
-def test_resamples_of_which_only_some_score_nothing_have_an_interval_too(tmp_path):
+def test_there_is_an_interval_if_only_some_resamples_score_zero(tmp_path):
     translations, references = ["the cat sat on the mat", "no"], ["the cat sat on the mat", "yes"]
     scores = corpus_scores(translations, references)
     # The better sentence is missing from a quarter of the resamples, which score 0.
@@ -258,7 +258,7 @@ def _signature_without_resampling():
 
 
 @pytest.mark.parametrize(("translations", "references"), [(3, 2), (2, 3), (0, 1), (0, 0)])
-def test_unequal_counts_and_none_at_all_are_refused_with_both_counts(translations, references):
+def test_unequal_or_zero_numbers_of_sentences_raise_an_error_with_both(translations, references):
     lines, targets = ["a"] * translations, ["a"] * references
     for measure in (
         lambda: corpus_scores(lines, targets),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A search over a shortlist finds what NumPy finds over the listed words alone, for each sentence
-by itself, however it is searched.
+"""A search over a shortlist returns what NumPy finds over the listed words alone, for each sentence
+independently of the others.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import pytest
 from test_ensembles import member
 from test_translator import CONFIG, SENTENCES, TOKENIZER, close
 
-from transformer.arrays import EOS_ID, UNK_ID
+from transformer.arrays import SpecialIds
 from transformer.config import DecodeConfig, ParallelConfig
 from transformer.decoding import generate, shortlist
 from transformer.decoding.decode_loop import MIN_BATCH_TO_SHRINK
@@ -21,11 +21,12 @@ from transformer.decoding.shortlist import Shortlist
 from transformer.errors import InputError
 from transformer.inspection import search_log
 from transformer.models import base, ensemble
-from transformer.text.lexicon import MOST, Lexicon
+from transformer.text.lexicon import MAX_TRANSLATIONS, Lexicon
 from transformer.translator import Translator, abstract_params
 
+EOS_ID, UNK_ID = SpecialIds().eos, SpecialIds().unk
 SIZE = CONFIG.model.vocab_size
-WAYS = {
+SEARCHES = {
     "beam search": {},
     "greedy search": {"beams": 1},
     "diverse beams and constraints": {
@@ -38,13 +39,15 @@ WAYS = {
 
 
 def all_but_one_slow(quick):
-    """The ways, each of which compiles searches of its own."""
-    return [way if way == quick else pytest.param(way, marks=pytest.mark.slow) for way in WAYS]
+    """Searches to test; each is compiled separately."""
+    return [
+        name if name == quick else pytest.param(name, marks=pytest.mark.slow) for name in SEARCHES
+    ]
 
 
 def lexicon_of(translations):
-    """A lexicon in which word w is translated with word w + 1, w + 2, ... of the seven."""
-    table = np.zeros((SIZE, MOST), np.int32)
+    """A lexicon in which word w has the translations w + 1, w + 2, ... of the seven words."""
+    table = np.zeros((SIZE, MAX_TRANSLATIONS), np.int32)
     for word in range(4, SIZE):
         for rank in range(translations):
             table[word, rank] = 4 + (word - 4 + rank + 1) % (SIZE - 4)
@@ -52,7 +55,7 @@ def lexicon_of(translations):
 
 
 def translator(lexicon, shortlist=2, model=None, params=None, parallel=None, **decode):
-    """The tiny model with this lexicon."""
+    """A translator of the tiny model with this lexicon."""
     config = CONFIG.replace(
         decode=CONFIG.decode.replace(shortlist=shortlist, **decode),
         parallel=parallel or ParallelConfig(),
@@ -65,12 +68,12 @@ def translator(lexicon, shortlist=2, model=None, params=None, parallel=None, **d
 
 @pytest.fixture(scope="module")
 def few():
-    """Lists of the end token, each word of the source and the two after it."""
+    """Lists of EOS, each word of the source and the two after it."""
     return lexicon_of(2)
 
 
-def renormalised(next_words, listed):
-    """The same function over the listed words alone."""
+def renormalized(next_words, listed):
+    """The same distribution over the listed words alone."""
 
     def log_probs(prefix):
         row = np.where(listed, next_words(prefix), -np.inf)
@@ -80,9 +83,9 @@ def renormalised(next_words, listed):
 
 
 def searched(next_words, listed, source, config):
-    """What beam search by NumPy finds: (score, log P, tokens), best first."""
+    """Results of beam search in NumPy: (score, log P, tokens), best first."""
     found, _ = oracle.beam(
-        renormalised(next_words, listed),
+        renormalized(next_words, listed),
         len(source) + config.extra_length,
         config.beams,
         config.beams,
@@ -92,14 +95,14 @@ def searched(next_words, listed, source, config):
     return found
 
 
-def test_a_shortlist_has_what_any_sentence_lists(monkeypatch):
+def test_a_shortlist_contains_the_lists_of_all_sentences(monkeypatch):
     monkeypatch.setattr(shortlist, "MIN_SIZE", 8)
     listed = np.zeros((2, 40), bool)
     listed[:, [*range(4), 33]] = listed[0, 9] = listed[1, 7] = True
-    own = Shortlist.from_lists(listed)
-    assert own.ids.tolist() == [0, 1, 2, 3, 7, 9, 33, 33], "the last one is repeated"
-    assert np.flatnonzero(own.listed[0]).tolist() == [0, 1, 2, 3, 5, 6]
-    assert np.flatnonzero(own.listed[1]).tolist() == [0, 1, 2, 3, 4, 6]
+    shortlist_ = Shortlist.from_lists(listed)
+    assert shortlist_.ids.tolist() == [0, 1, 2, 3, 7, 9, 33, 33], "the last one is repeated"
+    assert np.flatnonzero(shortlist_.listed[0]).tolist() == [0, 1, 2, 3, 5, 6]
+    assert np.flatnonzero(shortlist_.listed[1]).tolist() == [0, 1, 2, 3, 4, 6]
 
 
 @pytest.mark.parametrize(
@@ -110,15 +113,15 @@ def test_shortlists_come_in_few_sizes(count, room):
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_the_best_translations_are_those_of_the_listed_words_alone(few, beams):
-    own = translator(few, beams=beams)
-    params = oracle.arrays(own.params)
+def test_results_are_those_of_a_search_over_the_listed_words_alone(few, beams):
+    searcher = translator(few, beams=beams)
+    params = oracle.arrays(searcher.params)
     sentences = ["a b", "c", "g a g"]
-    for sentence, results in zip(sentences, own.nbest(sentences, beams), strict=True):
+    for sentence, results in zip(sentences, searcher.nbest(sentences, beams), strict=True):
         [source] = TOKENIZER.encode([sentence])
         [listed] = few.listed(np.array([source]), 2)
-        next_words = oracle.next_words(params, own.config.model, source)
-        expected = searched(next_words, listed, source, own.config.decode)
+        next_words = oracle.next_words(params, searcher.config.model, source)
+        expected = searched(next_words, listed, source, searcher.config.decode)
         assert [result.tokens for result in results] == [tokens for _, _, tokens in expected]
         for result, (score, log_prob, _) in zip(results, expected, strict=True):
             np.testing.assert_allclose(
@@ -127,15 +130,15 @@ def test_the_best_translations_are_those_of_the_listed_words_alone(few, beams):
             assert all(listed[token] for token in result.tokens)
 
 
-def test_an_ensemble_averages_what_each_member_gives_the_listed_words(few):
+def test_an_ensemble_averages_probabilities_renormalized_over_the_list(few):
     models, params = zip(*map(member, (0, 1)), strict=True)
-    own = translator(few, 2, *ensemble.join(list(models), list(params)))
+    searcher = translator(few, 2, *ensemble.join(list(models), list(params)))
     sentences = ["a b", "g a g"]
-    for sentence, results in zip(sentences, own.nbest(sentences, 3), strict=True):
+    for sentence, results in zip(sentences, searcher.nbest(sentences, 3), strict=True):
         [source] = TOKENIZER.encode([sentence])
         [listed] = few.listed(np.array([source]), 2)
         each = [
-            renormalised(oracle.next_words(oracle.arrays(one), model.config, source), listed)
+            renormalized(oracle.next_words(oracle.arrays(one), model.config, source), listed)
             for model, one in zip(models, params, strict=True)
         ]
 
@@ -143,30 +146,32 @@ def test_an_ensemble_averages_what_each_member_gives_the_listed_words(few):
             with np.errstate(divide="ignore"):
                 return np.log(np.mean([np.exp(one(prefix)) for one in each], axis=0))
 
-        expected = searched(mean, listed, source, own.config.decode)
+        expected = searched(mean, listed, source, searcher.config.decode)
         assert [result.tokens for result in results] == [tokens for _, _, tokens in expected]
 
 
-@pytest.mark.parametrize("way", all_but_one_slow("beam search"))
-def test_a_list_of_all_words_changes_nothing(way):
+@pytest.mark.parametrize("name", all_but_one_slow("beam search"))
+def test_a_list_of_all_words_changes_no_translation(name):
     everything = lexicon_of(SIZE - 4)
-    decode = WAYS[way]
-    listed, whole = (translator(everything, number, **decode)(SENTENCES) for number in (MOST, None))
-    for one, other in zip(listed, whole, strict=True):
+    decode = SEARCHES[name]
+    listed, full = (
+        translator(everything, number, **decode)(SENTENCES) for number in (MAX_TRANSLATIONS, None)
+    )
+    for one, other in zip(listed, full, strict=True):
         close(one, other)
 
 
-@pytest.mark.parametrize("way", all_but_one_slow("diverse beams and constraints"))
-def test_a_translation_depends_on_no_other_sentence(few, way):
-    own = translator(few, **WAYS[way])
-    together = own(SENTENCES)
+@pytest.mark.parametrize("name", all_but_one_slow("diverse beams and constraints"))
+def test_a_translation_does_not_depend_on_the_other_sentences(few, name):
+    searcher = translator(few, **SEARCHES[name])
+    together = searcher(SENTENCES)
     for row in (0, 2, 7):
-        [alone] = own.nbest(SENTENCES[row : row + 1], 1, first_line=1 + row)
+        [alone] = searcher.nbest(SENTENCES[row : row + 1], 1, first_line=1 + row)
         close(together[row], alone[0])
 
 
 @pytest.mark.slow
-def test_sentences_that_retire_keep_their_lists(few):
+def test_lists_stay_with_their_sentences_when_finished_ones_are_dropped(few):
     sentences = [*SENTENCES, *(f"{sentence} a" for sentence in SENTENCES)]
     together, apart = (
         translator(few, batch_size=size)(sentences)
@@ -192,29 +197,29 @@ def test_translations_are_the_same_on_every_mesh(few, parallel):
         close(some, others)
 
 
-def test_a_prefix_may_have_what_is_not_listed(few):
-    own = translator(few)
-    free, forced = own(["a"]), own.nbest(["a"], 1, prefixes=["g f"])[0]
+def test_a_prefix_may_contain_words_that_are_not_listed(few):
+    searcher = translator(few)
+    free, forced = searcher(["a"]), searcher.nbest(["a"], 1, prefixes=["g f"])[0]
     [prefix] = TOKENIZER.encode(["g f"])
     assert not set(free[0].tokens) & set(prefix[:-1])
     assert list(forced[0].tokens[:2]) == prefix[:-1]
 
 
-def test_where_nothing_listed_may_follow_the_end_token_does_though_the_output_is_short():
-    """The list is the special ids and the source's word, of which none may come again."""
+def test_if_no_listed_word_may_follow_the_translation_ends_before_the_minimum_length():
+    """The list is the special ids and the source word, none of which may occur twice."""
     [found] = translator(lexicon_of(0), min_length=4, block_ngrams=1)(["a"])
     [[word, end]] = TOKENIZER.encode(["a"])
     assert sorted(found.tokens[:-1]) == [UNK_ID, word]
     assert found.tokens[-1] == end
 
 
-def test_logits_are_computed_of_the_listed_words_alone(few):
-    """No product of the search is as wide as the vocabulary."""
+def test_logits_are_computed_for_the_listed_words_only(few):
+    """No matmul of the search is as wide as the vocabulary."""
     config = CONFIG.replace(decode=CONFIG.decode.replace(max_length=6))
     model = base.build(config.model)
     source = np.array([[4, 5, EOS_ID]])
-    own = Shortlist.from_lists(few.listed(source, 2))
-    own = Shortlist(own.ids[:9], own.listed[:, :9])
+    lists = Shortlist.from_lists(few.listed(source, 2))
+    lists = Shortlist(lists.ids[:9], lists.listed[:, :9])
     options = {"model": model, "config": config.decode, "num_results": 1, "max_length": 6}
 
     def widths(shortlist):
@@ -224,9 +229,9 @@ def test_logits_are_computed_of_the_listed_words_alone(few):
         return {one.outvars[0].aval.shape[-1] for one in products}
 
     assert SIZE in widths(None)
-    some = widths(own)
-    assert 9 in some
-    assert SIZE not in some
+    with_shortlist = widths(lists)
+    assert 9 in with_shortlist
+    assert SIZE not in with_shortlist
 
 
 def test_a_shortlist_needs_a_lexicon():
@@ -234,23 +239,23 @@ def test_a_shortlist_needs_a_lexicon():
         translator(None)
 
 
-def test_as_many_translations_may_be_asked_for_as_a_lexicon_has():
-    assert DecodeConfig(shortlist=MOST).shortlist == MOST
+def test_a_shortlist_may_use_all_translations_of_a_lexicon():
+    assert DecodeConfig(shortlist=MAX_TRANSLATIONS).shortlist == MAX_TRANSLATIONS
 
 
-@pytest.mark.parametrize("number", [0, MOST + 1])
-def test_numbers_of_translations_that_no_lexicon_has_are_refused(number):
+@pytest.mark.parametrize("number", [0, MAX_TRANSLATIONS + 1])
+def test_an_invalid_number_of_translations_raises_an_error(number):
     with pytest.raises(InputError, match=f"decode.shortlist.*{number}|{number}.*shortlist"):
         DecodeConfig(shortlist=number).validate()
 
 
 @pytest.mark.parametrize("method", ["sample", "mbr"])
-def test_shortlists_are_for_beam_search(method):
+def test_shortlists_require_beam_search(method):
     with pytest.raises(InputError, match=rf"shortlist.*left out with decode.method={method!r}"):
         DecodeConfig(method=method, shortlist=20)
 
 
-def test_a_search_is_recorded_over_the_whole_vocabulary_only():
+def test_a_search_over_a_shortlist_cannot_be_recorded():
     model = base.build(CONFIG.model)
     decode = dataclasses.replace(CONFIG.decode, shortlist=3)
     with pytest.raises(InputError, match=r"decode\.shortlist is 3, but only a search over"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sub-words drawn at random: the right text, the right frequencies, the same in every process."""
+"""Sampled segmentations have the right text and frequencies, and are the same in every process."""
 
 import collections
 import random
@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 from apps import REPOSITORY, environment
 
-from transformer.text.subword_sampling import SubwordSampler, merged, shares
+from transformer.text.subword_sampling import SubwordSampler, merge, sharpen
 from transformer.text.tokenizer import Tokenizer
 
 TEXT = [
@@ -24,7 +24,7 @@ SIZES = {"bpe": 60, "unigram": 40}
 
 @pytest.fixture(scope="module", params=SIZES)
 def tokenizer(request):
-    """(a vocabulary, its algorithm)."""
+    """(tokenizer, algorithm)."""
     return Tokenizer.train(TEXT, SIZES[request.param], request.param), request.param
 
 
@@ -45,47 +45,47 @@ def test_merges_by_hand(skipped, expected):
     """The best-scored merge first; merges in `skipped` never happen."""
     possible = [score for piece, score in SCORES.items() if piece not in skipped.split()]
     scores = {piece: score for piece, score in SCORES.items() if score in possible}
-    assert merged("abcd", scores, lambda: False) == expected
+    assert merge("abcd", scores, lambda: False) == expected
 
 
 def test_without_skipping_merges_are_sentencepieces():
     tokenizer = Tokenizer.train(TEXT, SIZES["bpe"], "bpe")
     scores = tokenizer.scores()
     for ids in tokenizer.encode(TEXT):
-        found = []
+        actual = []
         for word in "".join(tokenizer.pieces(ids[:-1])).split("▁")[1:]:
-            found += tokenizer.ids(merged("▁" + word, scores, lambda: False))
-        assert found == ids[:-1]
+            actual += tokenizer.ids(merge("▁" + word, scores, lambda: False))
+        assert actual == ids[:-1]
 
 
-def test_skipping_everything_leaves_characters():
-    assert merged("abcd", SCORES, lambda: True) == list("abcd")
+def test_skipping_all_merges_leaves_characters():
+    assert merge("abcd", SCORES, lambda: True) == list("abcd")
 
 
-def test_each_possible_merge_is_skipped_with_the_probability_asked_for():
-    """Of 4,000 draws of one merge with p = 0.3, the share skipped is 0.3 within 4 sigma."""
+def test_each_merge_is_skipped_with_the_given_probability():
+    """In 4,000 samples of one merge with p = 0.3, the share skipped is 0.3 within 4 sigma."""
     uniform = random.Random(0).random
-    draws = [merged("ab", {"ab": 1.0}, lambda: uniform() < 0.3) for _ in range(4000)]
-    share = sum(draw == ["a", "b"] for draw in draws) / 4000
+    samples = [merge("ab", {"ab": 1.0}, lambda: uniform() < 0.3) for _ in range(4000)]
+    share = sum(draw == ["a", "b"] for draw in samples) / 4000
     assert abs(share - 0.3) < 4 * (0.3 * 0.7 / 4000) ** 0.5
 
 
 def test_shares_by_hand():
-    assert shares([-1.0, -1.0], 0.3) == pytest.approx([0.5, 0.5])
-    assert shares([0.0, -1.3862944], 0.5) == pytest.approx([2 / 3, 1 / 3])  # p = 1, 1/4
-    assert shares([0.0, -9.0, -99.0], 0.0) == pytest.approx([1 / 3] * 3)
+    assert sharpen([-1.0, -1.0], 0.3) == pytest.approx([0.5, 0.5])
+    assert sharpen([0.0, -1.3862944], 0.5) == pytest.approx([2 / 3, 1 / 3])  # p = 1, 1/4
+    assert sharpen([0.0, -9.0, -99.0], 0.0) == pytest.approx([1 / 3] * 3)
 
 
-def test_what_is_drawn_spells_the_same_text(tokenizer):
+def test_samples_have_the_same_text(tokenizer):
     vocabulary, algorithm = tokenizer
     sampler = SubwordSampler(vocabulary, algorithm, 0.3)
-    other = 0
+    different = 0
     for number, (text, ids) in enumerate(zip(TEXT, vocabulary.encode(TEXT), strict=True)):
-        drawn = sampler(ids, f"seed {number}")
-        assert vocabulary.decode(drawn) == text
-        assert drawn == sampler(ids, f"seed {number}")
-        other += drawn != ids
-    assert other > len(TEXT) / 2
+        sampled = sampler(ids, f"seed {number}")
+        assert vocabulary.decode(sampled) == text
+        assert sampled == sampler(ids, f"seed {number}")
+        different += sampled != ids
+    assert different > len(TEXT) / 2
 
 
 def test_alpha_0_is_no_dropout_with_bpe():
@@ -94,8 +94,8 @@ def test_alpha_0_is_no_dropout_with_bpe():
     assert [sampler(ids, "any") for ids in vocabulary.encode(TEXT)] == vocabulary.encode(TEXT)
 
 
-def test_unigram_segmentations_come_as_often_as_they_are_probable():
-    """2,000 draws of one word against p^alpha of its best segmentations: chi-square at 0.1%."""
+def test_unigram_segmentations_have_the_right_frequencies():
+    """2,000 samples of one word against p^alpha of its best segmentations: chi-square at 0.1%."""
     vocabulary = Tokenizer.train(TEXT, SIZES["unigram"], "unigram")
     [ids] = vocabulary.encode(["understands"])
     scores, alpha = vocabulary.scores(), 0.1
@@ -103,21 +103,21 @@ def test_unigram_segmentations_come_as_often_as_they_are_probable():
     log_probs = [sum(scores[piece] for piece in vocabulary.pieces(each)) for each in best]
     sampler = SubwordSampler(vocabulary, "unigram", alpha)
     seen = collections.Counter(tuple(sampler(ids, str(seed))[:-1]) for seed in range(2000))
-    expected = [2000 * share for share in shares(log_probs, alpha)]
+    expected = [2000 * share for share in sharpen(log_probs, alpha)]
     assert len(best) > 8
     assert min(expected) >= 5
-    found = scipy.stats.chisquare([seen[tuple(each)] for each in best], expected)
-    assert found.pvalue > 0.001
+    actual = scipy.stats.chisquare([seen[tuple(each)] for each in best], expected)
+    assert actual.pvalue > 0.001
 
 
-def test_a_sentence_with_an_unknown_character_keeps_that_word(tokenizer):
+def test_a_word_with_an_unknown_character_keeps_its_segmentation(tokenizer):
     vocabulary, algorithm = tokenizer
     sampler = SubwordSampler(vocabulary, algorithm, 0.9)
     [ids] = vocabulary.encode(["the hoЖuse stood there"])
     for seed in range(10):
-        drawn = sampler(ids, str(seed))
-        assert drawn.count(3) == ids.count(3) == 1
-        assert vocabulary.decode(drawn) == vocabulary.decode(ids)
+        sampled = sampler(ids, str(seed))
+        assert sampled.count(3) == ids.count(3) == 1
+        assert vocabulary.decode(sampled) == vocabulary.decode(ids)
 
 
 PROGRAM = """
@@ -133,9 +133,9 @@ for algorithm, size in SIZES.items():
 
 
 @pytest.mark.slow
-def test_every_process_draws_the_same():
-    """SentencePiece's own sampling does not: that is why it is not used."""
-    drawn = {
+def test_samples_are_the_same_in_every_process():
+    """Those of SentencePiece itself are not, which is why they are not used."""
+    sampled = {
         subprocess.run(
             [sys.executable, "-c", PROGRAM],
             env=environment() | {"PYTHONHASHSEED": seed},
@@ -145,5 +145,5 @@ def test_every_process_draws_the_same():
         ).stdout
         for seed in ("1", "2")
     }
-    assert len(drawn) == 1
-    assert drawn != {b""}
+    assert len(sampled) == 1
+    assert sampled != {b""}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw text comes back as it went in; a vocabulary that cannot be is refused with one that can."""
+"""Text survives tokenization unchanged; errors name a vocabulary size that works."""
 
 import io
 import random
@@ -8,9 +8,11 @@ import re
 import pytest
 import sentencepiece
 
-from transformer.arrays import BOS_ID, EOS_ID, NUM_SPECIAL_IDS, PAD_ID, UNK_ID
+from transformer.arrays import SpecialIds
 from transformer.errors import InputError
-from transformer.text.tokenizer import Tokenizer
+from transformer.text.tokenizer import Tokenizer, Vocabularies
+
+PAD_ID, BOS_ID, EOS_ID, UNK_ID = SpecialIds()
 
 SENTENCES = [
     "The animal didn't cross the street because it was too tired.",
@@ -24,52 +26,58 @@ SENTENCES = [
     "जानवर ने सड़क पार नहीं की।",
     "ﬁne print: ½ km², Ⅷ, e\u0301 and é, 😀👩‍👩‍👧",
 ]
-"""Scripts, marks and compatibility characters that normalisation would change."""
+"""Scripts, marks and compatibility characters that normalization would change."""
 
 
 @pytest.fixture(scope="module", params=["bpe", "unigram"])
 def tokenizer(request):
-    """A sub-word vocabulary of the sentences above."""
+    """A subword vocabulary of the sentences above."""
     return Tokenizer.train(SENTENCES * 20, 170, request.param)
 
 
 @pytest.mark.parametrize("text", SENTENCES, ids=range(len(SENTENCES)))
-def test_text_of_every_script_comes_back_as_it_was(tokenizer, text):
+def test_text_of_every_script_is_restored(tokenizer, text):
     [ids] = tokenizer.encode([text])
     assert UNK_ID not in ids
     assert tokenizer.decode(ids) == text
 
 
 @pytest.mark.parametrize("blank", ["\t", "\xa0", "\u3000", "\u2028", "\x0c"], ids=ascii)
-def test_every_blank_but_the_space_comes_back_as_it_was(blank):
+def test_every_blank_but_the_space_is_restored(blank):
     text = f"left{blank}right"
     tokenizer = Tokenizer.train([text, *SENTENCES], 250)
     assert tokenizer.decode(tokenizer.encode([text])[0]) == text
 
 
-def test_spaces_in_a_row_are_read_as_one_and_those_at_the_ends_as_none(tokenizer):
+def test_repeated_spaces_count_once_and_those_at_the_ends_not_at_all(tokenizer):
     plain, spaced, only = tokenizer.encode(["the street", "  the   street ", "   "])
     assert spaced == plain
     assert only == [EOS_ID]
 
 
-def test_the_pieces_of_a_sentence_spell_it(tokenizer):
+def test_the_pieces_of_a_sentence_concatenate_to_its_text(tokenizer):
     [ids] = tokenizer.encode(["the street"])
     assert "".join(tokenizer.pieces(ids[:-1])) == "▁the▁street"
 
 
-def test_ids_are_within_the_vocabulary_and_the_end_token_stands_last_and_only_there(tokenizer):
+def test_ids_are_within_the_vocabulary_and_eos_is_the_last_only(tokenizer):
     assert tokenizer.vocab_size == 170
     for ids in tokenizer.encode(SENTENCES):
         assert ids[-1] == EOS_ID
-        assert min(ids[:-1]) >= NUM_SPECIAL_IDS
+        assert min(ids[:-1]) >= len(SpecialIds())
         assert max(ids) < tokenizer.vocab_size
 
 
-def test_special_ids_are_the_projects(tokenizer):
-    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
-    found = processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id()
-    assert found == (PAD_ID, BOS_ID, EOS_ID, UNK_ID) == (0, 1, 2, 3)
+def test_special_ids_are_read_from_the_model():
+    assert Tokenizer.train(SENTENCES, 250).special_ids == SpecialIds() == (0, 1, 2, 3)
+    other = SpecialIds(pad=3, bos=0, eos=2, unk=1)
+    tokenizer = Tokenizer.train(SENTENCES, 250, special_ids=other)
+    assert tokenizer.special_ids == other
+    [ids] = tokenizer.encode(["the ქ"])
+    assert ids[-1] == other.eos
+    assert ids.count(other.unk) == 1
+    assert tokenizer.decode([*tokenizer.encode(["the"])[0], *ids]) == "the"
+    assert not {"<pad>", "<unk>", "<s>", "</s>"} & set(tokenizer.scores())
 
 
 def test_text_that_looks_like_a_special_token_is_text(tokenizer):
@@ -77,18 +85,18 @@ def test_text_that_looks_like_a_special_token_is_text(tokenizer):
     assert not {PAD_ID, BOS_ID, EOS_ID} & set(ids)
 
 
-def test_decoding_stops_at_the_end_token(tokenizer):
+def test_decoding_stops_at_eos(tokenizer):
     [ids] = tokenizer.encode(["the street"])
     assert tokenizer.decode([*ids, *ids]) == "the street"
     assert tokenizer.decode([EOS_ID, *ids]) == ""
 
 
-def test_an_empty_line_is_the_end_token_alone(tokenizer):
+def test_an_empty_line_is_eos_alone(tokenizer):
     assert tokenizer.encode(["", "the", ""])[0::2] == [[EOS_ID], [EOS_ID]]
     assert tokenizer.decode([EOS_ID]) == tokenizer.decode([]) == ""
 
 
-def test_characters_never_seen_are_unknown(tokenizer):
+def test_unseen_characters_are_unknown(tokenizer):
     assert UNK_ID in tokenizer.encode(["ქ"])[0]
 
 
@@ -102,26 +110,26 @@ def test_training_twice_gives_the_same_bytes(algorithm):
 def test_a_sample_of_a_larger_corpus_is_the_same_sample_twice():
     generator = random.Random(0)
     lines = ["".join(generator.choices("abcdefg ", k=20)) for _ in range(400)]
-    sampled = [Tokenizer.train(lines, 40, most_sentences=200).model for _ in range(2)]
+    sampled = [Tokenizer.train(lines, 40, max_sentences=200).model for _ in range(2)]
     assert sampled[0] == sampled[1]
     assert sampled[0] != Tokenizer.train(lines, 40).model
 
 
-def test_the_vocabulary_does_not_depend_on_how_the_sentences_are_passed():
+def test_sentences_may_be_any_iterable():
     listed = Tokenizer.train(SENTENCES, 250)
     assert Tokenizer.train((line for line in SENTENCES), 250).model == listed.model
 
 
-def test_the_order_of_a_small_corpus_makes_no_difference():
+def test_the_order_of_a_small_corpus_does_not_matter():
     assert Tokenizer.train(SENTENCES[::-1], 250).model == Tokenizer.train(SENTENCES, 250).model
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
-def test_characters_beyond_the_asked_coverage_are_left_out(algorithm):
+def test_characters_beyond_the_coverage_are_left_out(algorithm):
     lines = ["abab baba aabb"] * 99 + ["ababq"]
-    whole = Tokenizer.train(lines, 9, algorithm)
+    full = Tokenizer.train(lines, 9, algorithm)
     most = Tokenizer.train(lines, 9, algorithm, character_coverage=0.999)
-    assert UNK_ID not in whole.encode(["abq"])[0]
+    assert UNK_ID not in full.encode(["abq"])[0]
     ids = most.encode(["abq"])[0]
     assert ids.count(UNK_ID) == 1
     assert UNK_ID not in most.encode(["abab"])[0]
@@ -136,7 +144,7 @@ def test_a_word_vocabulary_has_one_id_for_each_word():
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram", "word"])
-def test_a_vocabulary_larger_than_the_corpus_supports_is_refused_with_one_that_works(algorithm):
+def test_a_vocabulary_too_large_for_the_corpus_raises_an_error_with_a_size_that_works(algorithm):
     with pytest.raises(InputError, match="model.vocab_size is 5000") as raised:
         Tokenizer.train(SENTENCES, 5000, algorithm)
     [named] = re.findall(r"--config\.model\.vocab_size=(\d+)", str(raised.value))
@@ -145,7 +153,9 @@ def test_a_vocabulary_larger_than_the_corpus_supports_is_refused_with_one_that_w
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
-def test_a_vocabulary_smaller_than_the_characters_is_refused_with_one_that_works(algorithm):
+def test_a_vocabulary_too_small_for_the_characters_raises_an_error_with_a_size_that_works(
+    algorithm,
+):
     with pytest.raises(InputError, match="model.vocab_size is 50") as raised:
         Tokenizer.train(SENTENCES, 50, algorithm)
     assert "--config.model.vocab_size" in str(raised.value)
@@ -156,12 +166,12 @@ def test_a_vocabulary_smaller_than_the_characters_is_refused_with_one_that_works
 
 
 @pytest.mark.parametrize("sentences", [[], ["", " "]], ids=["nothing", "empty lines"])
-def test_nothing_to_learn_from_is_an_input_error(sentences):
+def test_an_empty_corpus_raises_an_error(sentences):
     with pytest.raises(InputError, match="model.vocab_size"):
         Tokenizer.train(sentences, 100)
 
 
-def test_a_foreign_model_with_other_special_ids_is_refused():
+def test_a_model_without_a_padding_id_raises_an_error():
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(SENTENCES), model_writer=model, vocab_size=170, minloglevel=2
@@ -169,10 +179,10 @@ def test_a_foreign_model_with_other_special_ids_is_refused():
     with pytest.raises(InputError) as raised:
         Tokenizer(model.getvalue())
     assert "[-1, 1, 2, 0]" in str(raised.value)
-    assert "must be [0, 1, 2, 3]" in str(raised.value)
+    assert "needs an id for each" in str(raised.value)
 
 
-def test_a_saved_tokenizer_is_the_same_tokenizer(tokenizer, tmp_path):
+def test_a_saved_tokenizer_is_loaded_unchanged(tokenizer, tmp_path):
     path = tmp_path / "tokenizer.model"
     path.write_bytes(tokenizer.model)
     loaded = Tokenizer.load(path)
@@ -181,7 +191,7 @@ def test_a_saved_tokenizer_is_the_same_tokenizer(tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("data", [None, b"", b"not a model", b"\x00" * 99])
-def test_a_file_that_is_no_tokenizer_is_named_with_a_remedy(tmp_path, data):
+def test_an_invalid_file_raises_an_error_with_its_path_and_a_remedy(tmp_path, data):
     path = tmp_path / "tokenizer.model"
     if data is not None:
         path.write_bytes(data)
@@ -190,9 +200,26 @@ def test_a_file_that_is_no_tokenizer_is_named_with_a_remedy(tmp_path, data):
     assert str(path) in str(raised.value)
 
 
-def test_a_tokenizer_cut_short_is_refused(tokenizer, tmp_path):
+def test_a_truncated_tokenizer_raises_an_error(tokenizer, tmp_path):
     path = tmp_path / "tokenizer.model"
     path.write_bytes(tokenizer.model[: len(tokenizer.model) // 2])
     with pytest.raises(InputError) as raised:
         Tokenizer.load(path)
     assert str(path) in str(raised.value)
+
+
+def test_vocabularies_are_shared_or_separate(tmp_path):
+    models = {
+        "target": Tokenizer.train(["a b"], 6, "word"),
+        "source": Tokenizer.train(["c"], 5, "word"),
+    }
+    for name, tokenizer in models.items():
+        (tmp_path / name).write_bytes(tokenizer.model)
+    shared = Vocabularies.load(tmp_path / "target")
+    assert shared.are_shared
+    assert shared.source.model == target.model
+    separate = Vocabularies.load(tmp_path / "target", tmp_path / "source")
+    assert not separate.are_shared
+    assert (separate.source.vocab_size, separate.target.vocab_size) == (5, 6)
+    with pytest.raises(InputError, match="missing is not a tokenizer"):
+        Vocabularies.load(tmp_path / "target", tmp_path / "missing")

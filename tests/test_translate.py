@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flags of `translate` and `score`: ensembles, forced beginnings, sampling, conversation."""
+"""The flags of `translate` and `score`: ensembles, prefixes, sampling, interactive mode."""
 
 import contextlib
 import os
@@ -30,7 +30,7 @@ CONFIG = Config(
 
 
 def make_workdir(folder, seed, words="a b c d e f g", **model):
-    """What training would leave: a config, a tokenizer and a checkpoint of random weights."""
+    """The workdir of a run: a config, a tokenizer and a checkpoint with random parameters."""
     folder.mkdir()
     config = CONFIG.replace(model=CONFIG.model.replace(**model))
     (folder / "config.json").write_text(config.to_json(), encoding="utf-8")
@@ -42,8 +42,8 @@ def make_workdir(folder, seed, words="a b c d e f g", **model):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A folder with three workdirs, the last with another vocabulary, and a file of sentences."""
+def folder(tmp_path_factory):
+    """Three workdirs, the last with another vocabulary, and a file of sentences."""
     folder = tmp_path_factory.mktemp("translate")
     make_workdir(folder / "one", 1)
     make_workdir(folder / "two", 2, d_model=12, num_layers=2)
@@ -53,12 +53,12 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def translate(place):
-    """The command with some flags, on the sentences unless told otherwise."""
+def translate(folder):
+    """The command with flags, on the sentences by default."""
 
     def translate(*flags, stdin=SENTENCES):
         return run(
-            "experiments.translate", f"--workdir={place / 'one'}", *flags, stdin=stdin.encode()
+            "experiments.translate", f"--workdir={folder / 'one'}", *flags, stdin=stdin.encode()
         )
 
     return translate
@@ -66,7 +66,7 @@ def translate(place):
 
 @pytest.fixture(scope="module")
 def plain(translate):
-    """What the command says without further flags."""
+    """Output of the command without further flags."""
     finished = translate("--scores")
     assert (finished.status, finished.err) == (0, "")
     return finished.out
@@ -77,25 +77,25 @@ def rows(text):
     return [line.split("\t") for line in text.splitlines()]
 
 
-def test_an_ensemble_translates_and_scores_and_of_one_model_twice_it_is_the_model(
-    place, translate, plain
+def test_an_ensemble_translates_and_scores_and_of_one_model_twice_equals_the_model(
+    folder, translate, plain
 ):
-    twice = translate("--scores", f"--ensemble={place / 'one'}")
+    twice = translate("--scores", f"--ensemble={folder / 'one'}")
     assert twice.status == 0, twice.err
     for (score, text), (other, same) in zip(rows(twice.out), rows(plain), strict=True):
         assert (float(score), text) == (pytest.approx(float(other), abs=2e-6), same)
-    both = translate("--scores", f"--ensemble={place / 'two'}")
+    both = translate("--scores", f"--ensemble={folder / 'two'}")
     assert both.status == 0, both.err
     assert both.out != twice.out
 
-    # Scoring the ensemble's own translations gives the probability that it gave them.
-    (place / "targets").write_text("".join(text + "\n" for _, text in rows(both.out)))
+    # Scoring agrees with the search.
+    (folder / "targets").write_text("".join(text + "\n" for _, text in rows(both.out)))
     scored = run(
         "experiments.score",
-        f"--workdir={place / 'one'}",
-        f"--ensemble={place / 'two'}",
-        f"--source={place / 'sentences'}",
-        f"--target={place / 'targets'}",
+        f"--workdir={folder / 'one'}",
+        f"--ensemble={folder / 'two'}",
+        f"--source={folder / 'sentences'}",
+        f"--target={folder / 'targets'}",
     )
     assert scored.status == 0, scored.err
     for (score, text), (log_prob, tokens) in zip(rows(both.out), rows(scored.out), strict=True):
@@ -105,23 +105,23 @@ def test_an_ensemble_translates_and_scores_and_of_one_model_twice_it_is_the_mode
 
 
 @pytest.mark.parametrize("app", ["translate", "score"])
-def test_an_ensemble_with_different_vocabularies_is_refused_with_both_workdirs(place, app):
-    files = [f"--{side}={place / 'sentences'}" for side in ("source", "target")]
+def test_an_ensemble_with_different_vocabularies_raises_an_error_with_both_workdirs(folder, app):
+    files = [f"--{side}={folder / 'sentences'}" for side in ("source", "target")]
     finished = run(
         f"experiments.{app}",
-        f"--workdir={place / 'one'}",
-        f"--ensemble={place / 'two'},{place / 'other'}",
+        f"--workdir={folder / 'one'}",
+        f"--ensemble={folder / 'two'},{folder / 'other'}",
         *(files if app == "score" else ()),
     )
     assert (finished.status, finished.out) == (1, "")
     [message] = finished.err.splitlines()
-    assert message.startswith(f"error: {place / 'one'} and {place / 'other'} have different voc")
+    assert message.startswith(f"error: {folder / 'one'} and {folder / 'other'} have different voc")
     assert "--config.data.tokenizer_model" in message
 
 
-def test_translations_begin_with_the_lines_of_the_prefix_file(place, translate, plain):
-    (place / "begin").write_text("a e\n\nc\nf\n")
-    finished = translate(f"--prefix={place / 'begin'}", f"--input={place / 'sentences'}")
+def test_translations_begin_with_the_lines_of_the_prefix_file(folder, translate, plain):
+    (folder / "begin").write_text("a e\n\nc\nf\n")
+    finished = translate(f"--prefix={folder / 'begin'}", f"--input={folder / 'sentences'}")
     assert finished.status == 0, finished.err
     first, free, empty, last = finished.out.splitlines()
     assert first.startswith("a e")
@@ -133,13 +133,13 @@ def test_translations_begin_with_the_lines_of_the_prefix_file(place, translate, 
 SAMPLING = ("--config.decode.method=sample", "--config.decode.beams=3", "--nbest=3")
 
 
-def test_samples_are_the_same_every_time_and_others_with_another_seed(translate):
+def test_samples_are_reproducible_and_depend_on_the_seed(translate):
     first = translate(*SAMPLING)
     assert first.status == 0, first.err
     assert len(first.out.splitlines()) == 12
     alone = translate(*SAMPLING, "--config.decode.batch_size=1")
     for (line, score, text), again in zip(rows(first.out), rows(alone.out), strict=True):
-        # In a batch of another size the same sum may be rounded otherwise in its last digit.
+        # In a batch of another size, the last digit of a sum may be rounded differently.
         assert again == [line, again[1], text]
         assert float(again[1]) == pytest.approx(float(score), abs=2e-6)
     assert translate(*SAMPLING, "--config.decode.seed=1").out != first.out
@@ -149,16 +149,16 @@ def test_minimum_bayes_risk_ranks_by_similarity(translate):
     finished = translate("--config.decode.method=mbr", "--config.decode.mbr_samples=8", "--nbest=8")
     assert finished.status == 0, finished.err
     for line in (0, 1, 3):
-        found = [(float(score), text) for i, score, text in rows(finished.out) if int(i) == line]
-        assert len(found) == 8
-        assert found == sorted(found, key=lambda entry: -entry[0])
-        assert 0 <= found[0][0] <= 100
-        texts = [text for score, text in found if score >= 0]
+        results = [(float(score), text) for i, score, text in rows(finished.out) if int(i) == line]
+        assert len(results) == 8
+        assert results == sorted(results, key=lambda entry: -entry[0])
+        assert 0 <= results[0][0] <= 100
+        texts = [text for score, text in results if score >= 0]
         assert len(set(texts)) == len(texts)
-        assert all(text == "" for score, text in found if score < 0)
+        assert all(text == "" for score, text in results if score < 0)
 
 
-def test_a_piped_conversation_answers_each_line_until_an_empty_one(translate, plain):
+def test_piped_interactive_input_is_translated_up_to_an_empty_line(translate, plain):
     finished = translate("--interactive", "--nbest=2")
     assert finished.status == 0
     best = rows(finished.out)[::2]
@@ -169,9 +169,9 @@ def test_a_piped_conversation_answers_each_line_until_an_empty_one(translate, pl
     assert "hint: standard input is not a terminal" in hint
 
 
-def test_a_terminal_has_a_prompt_and_ctrl_c_ends_the_conversation(place, plain):
+def test_a_terminal_has_a_prompt_and_ctrl_c_ends_the_interactive_mode(folder, plain):
     master, terminal = pty.openpty()
-    command = [sys.executable, "-m", "experiments.translate", f"--workdir={place / 'one'}"]
+    command = [sys.executable, "-m", "experiments.translate", f"--workdir={folder / 'one'}"]
     process = subprocess.Popen(
         [*command, "--interactive", "--scores"],
         cwd=REPOSITORY,
@@ -217,7 +217,7 @@ def test_a_terminal_has_a_prompt_and_ctrl_c_ends_the_conversation(place, plain):
     [
         (["--prefix={here}/no"], ["--prefix={here}/no cannot be read"]),
         (["--prefix={here}/three"], ["standard input has 4 lines but {here}/three has 3"]),
-        (["--prefix={here}/long"], ["line 2: the prefix has 6 tokens", "has 6 with its end"]),
+        (["--prefix={here}/long"], ["line 2: the prefix has 6 tokens", "has 6 including EOS"]),
         (["--interactive", "--input={here}/three"], ["--input and --interactive"]),
         (["--interactive", "--prefix={here}/three"], ["--prefix and --interactive"]),
         (["--ensemble={here}/no"], ["{here}/no does not exist"]),
@@ -230,20 +230,20 @@ def test_a_terminal_has_a_prompt_and_ctrl_c_ends_the_conversation(place, plain):
         (["--config.decode.groups=3"], ["decode.groups is 3", "decode.beams = 2"]),
     ],
 )
-def test_misuse_is_one_message(place, translate, flags, words):
-    (place / "three").write_text("a\nb\nc\n")
-    (place / "long").write_text("a\na a a a a a\n\nb\n")
-    finished = translate(*(flag.replace("{here}", str(place)) for flag in flags))
+def test_misuse_is_reported_in_one_message(folder, translate, flags, words):
+    (folder / "three").write_text("a\nb\nc\n")
+    (folder / "long").write_text("a\na a a a a a\n\nb\n")
+    finished = translate(*(flag.replace("{here}", str(folder)) for flag in flags))
     assert (finished.status, finished.out) == (1, "")
     [message] = finished.err.splitlines()
     assert message.startswith("error: ")
     for word in words:
-        assert word.replace("{here}", str(place)) in message
+        assert word.replace("{here}", str(folder)) in message
 
 
-def test_a_bad_byte_in_a_conversation_is_named_by_its_sentence(place):
+def test_an_invalid_byte_in_interactive_input_is_reported_with_its_sentence(folder):
     finished = run(
-        "experiments.translate", f"--workdir={place / 'one'}", "--interactive", stdin=b"a\nb\xff\n"
+        "experiments.translate", f"--workdir={folder / 'one'}", "--interactive", stdin=b"a\nb\xff\n"
     )
     assert finished.status == 1
     assert len(finished.out.splitlines()) == 1

@@ -9,7 +9,7 @@ import oracle
 import pytest
 import sacrebleu
 
-from transformer.arrays import BOS_ID, EOS_ID
+from transformer.arrays import SpecialIds
 from transformer.checkpoints.workdir_files import load_config
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from transformer.errors import InputError
@@ -17,6 +17,7 @@ from transformer.models import base
 from transformer.text.tokenizer import Tokenizer
 from transformer.translator import NO_TRANSLATION, Translation, Translator, abstract_params
 
+EOS_ID, BOS_ID = SpecialIds().eos, SpecialIds().bos
 LETTERS = "a b c d e f g"
 CONFIG = Config(
     model=TransformerConfig(

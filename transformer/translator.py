@@ -328,7 +328,8 @@ class Translator:
         if num_translations is None:
             return None
         shortlist = Shortlist.from_lists(
-            self.lexicon.listed(source, num_translations, prefix), self._special_ids
+            self.lexicon.listed(source, num_translations, prefix, self._special_ids),
+            self._special_ids,
         )
         ids = sharding.put_on_mesh(shortlist.ids, sharding.replicated(self.mesh))
         return Shortlist(ids, self._on_mesh(shortlist.listed))

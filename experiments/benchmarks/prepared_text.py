@@ -11,7 +11,7 @@ from experiments.benchmarks.workloads import Workload
 from experiments.pipeline.batching import Batches
 from experiments.pipeline.token_corpus import TokenCorpus
 from transformer.errors import InputError
-from transformer.text.lexicon import PAIRS, Lexicon
+from transformer.text.lexicon import MAX_PAIRS, Lexicon
 from transformer.text.tokenizer import Tokenizer, Vocabularies
 
 
@@ -42,7 +42,7 @@ def prepare(
     (folder / TOKENIZER).write_bytes(tokenizer.model)
     corpus = TokenCorpus.encode(*pairs, Vocabularies.shared(tokenizer))
     if lines:
-        some = range(0, len(corpus), -(-len(corpus) // PAIRS))
+        some = range(0, len(corpus), -(-len(corpus) // MAX_PAIRS))
         sides = ([side[pair] for pair in some] for side in (corpus.source, corpus.target))
         Lexicon.learn(*sides, tokenizer.vocab_size).save(folder / LEXICON)
     planned = Batches([(1.0, corpus)], config_of(workload).data, seed=0).plan(0)[:num_batches]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subword regularisation: the same text, cut into other sub-words each time it is read.
+"""Subword regularization: another segmentation of the same text each time it is read.
 
-BPE-dropout (Provilkov et al. 2020) for byte-pair vocabularies, sampling among the best
-segmentations (Kudo 2018) for unigram ones. SentencePiece samples too, but what it draws for a seed
-differs from process to process, and here a run that is killed goes on bit for bit; so it gives the
-scores and the n best, and the drawing is done here, word by word.
+BPE-dropout (Provilkov et al. 2020) for bpe vocabularies, sampling among the n best segmentations
+(Kudo 2018) for unigram ones. SentencePiece's own samples depend on the process, not only on the
+seed, but a resumed run must repeat them exactly. So SentencePiece provides scores and n-best lists,
+and this module samples word by word.
 """
 
 import bisect
@@ -14,100 +14,99 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from transformer.arrays import EOS_ID
 from transformer.text.tokenizer import WORD_BEGIN, Tokenizer
 
-CHOICES = 64
-"""How many segmentations a word has to choose from: draws with bpe, the best with unigram (Kudo's
-l). Each is found once, so that later epochs are read nearly as fast as without sampling.
+NUM_CANDIDATES = 64
+"""Number of segmentations of a word to choose from: samples with bpe, the best with unigram (Kudo's
+l). They are cached, so later epochs are read nearly as fast as without sampling.
 """
 
 
 class SubwordSampler:
-    """Draws segmentations of tokenized sentences."""
+    """Samples segmentations of tokenized sentences."""
 
     def __init__(self, tokenizer: Tokenizer, algorithm: str, alpha: float):
-        """Prepares the vocabulary.
+        """Prepare the scores of the vocabulary.
 
         Args:
-          tokenizer: whose sub-words they are.
+          tokenizer: its vocabulary.
           algorithm: ``bpe`` or ``unigram``.
-          alpha: with bpe the probability that a merge is skipped; with unigram the exponent of the
-            segmentations' probabilities, 0 making all alike.
+          alpha: with bpe, the probability of skipping a merge; with unigram, the exponent of the
+            probabilities of the segmentations (0: uniform).
         """
         self._tokenizer, self._alpha = tokenizer, alpha
         self._scores = tokenizer.scores()
-        self._segment = {"bpe": self._by_dropout, "unigram": self._by_probability}[algorithm]
-        self._dropped = functools.cache(self._dropped)
+        self._sample = {"bpe": self._sample_bpe, "unigram": self._sample_unigram}[algorithm]
+        self._bpe_dropout = functools.cache(self._bpe_dropout)
         self._best = functools.cache(self._best)
 
     def __call__(self, ids: Sequence[int], seed: str) -> list[int]:
-        """Another segmentation of a sentence.
+        """Sample another segmentation of a sentence.
 
         Args:
-          ids: from `Tokenizer.encode`, the end token last.
-          seed: the same ids with the same seed give the same result, in every process.
+          ids: from `Tokenizer.encode`, EOS last.
+          seed: equal ids and seeds give equal results in every process.
         """
         uniform = random.Random(seed).random
-        drawn = itertools.chain.from_iterable(
-            self._segment(word, uniform()) for word in self._words_of(ids)
-        )
-        return [*drawn, EOS_ID]
+        sampled = (self._sample(word, uniform()) for word in self._words(ids))
+        return [*itertools.chain.from_iterable(sampled), self._tokenizer.special_ids.eos]
 
-    def _words_of(self, ids: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        """The sentence cut before every sub-word that begins a word, the end token left out."""
+    def _words(self, ids: Sequence[int]) -> Iterator[tuple[int, ...]]:
+        """Split the sentence before every subword that begins a word; EOS is left out."""
         pieces = self._tokenizer.pieces(ids[:-1])
-        begins = [place for place, piece in enumerate(pieces) if piece.startswith(WORD_BEGIN)]
+        begins = [index for index, piece in enumerate(pieces) if piece.startswith(WORD_BEGIN)]
         for begin, end in itertools.pairwise(sorted({0, *begins, len(pieces)})):
             yield tuple(ids[begin:end])
 
-    def _by_dropout(self, word: tuple[int, ...], uniform: float) -> list[int]:
-        return self._dropped(word, int(uniform * CHOICES))
+    def _sample_bpe(self, word: tuple[int, ...], uniform: float) -> list[int]:
+        return self._bpe_dropout(word, int(uniform * NUM_CANDIDATES))
 
-    def _dropped(self, word: tuple[int, ...], number: int) -> list[int]:
-        """The word's segmentation of that number; which one that is, is drawn by the number."""
+    def _bpe_dropout(self, word: tuple[int, ...], number: int) -> list[int]:
+        """Candidate `number` of the segmentations of a word; the number is its random seed."""
         characters = "".join(self._tokenizer.pieces(word))
         uniform = random.Random(f"{characters} {number}").random
-        # What has an unknown character, or was not cut by merges, stays as it is.
-        if self._tokenizer.ids(merged(characters, self._scores, lambda: False)) != list(word):
+        # Words with unknown characters, or not segmented by merges, stay as they are.
+        if self._tokenizer.ids(merge(characters, self._scores, lambda: False)) != list(word):
             return list(word)
-        drawn = merged(characters, self._scores, lambda: uniform() < self._alpha)
-        return self._tokenizer.ids(drawn)
+        pieces = merge(characters, self._scores, lambda: uniform() < self._alpha)
+        return self._tokenizer.ids(pieces)
 
-    def _by_probability(self, word: tuple[int, ...], uniform: float) -> list[int]:
+    def _sample_unigram(self, word: tuple[int, ...], uniform: float) -> list[int]:
         segmentations, bounds = self._best(word)
         return segmentations[bisect.bisect_right(bounds, uniform)]
 
     def _best(self, word: tuple[int, ...]) -> tuple[list[list[int]], list[float]]:
-        """The word's best segmentations, and up to which random number each is taken."""
-        best = self._tokenizer.best_segmentations(word, CHOICES)
-        # What has an unknown character stays as it is: its text is not to be had from its ids.
+        """The best segmentations of a word, and the bounds of their cumulative probabilities."""
+        best = self._tokenizer.best_segmentations(word, NUM_CANDIDATES)
+        # Words with unknown characters stay as they are: their ids do not determine their text.
         if list(word) not in best:
             return [list(word)], []
         pieces = [self._tokenizer.pieces(ids) for ids in best]
         log_probs = [sum(self._scores[piece] for piece in each) for each in pieces]
-        return best, list(itertools.accumulate(shares(log_probs, self._alpha)))[:-1]
+        return best, list(itertools.accumulate(sharpen(log_probs, self._alpha)))[:-1]
 
 
-def merged(characters: str, scores: Mapping[str, float], skip: Callable[[], bool]) -> list[str]:
-    """Byte-pair encoding of a word: the best-scored merge of two neighbours, again and again, where
-    at each step every possible merge is left out when `skip` says so, until none is left.
+def merge(characters: str, scores: Mapping[str, float], skip: Callable[[], bool]) -> list[str]:
+    """Segment a word by byte-pair encoding.
+
+    Each step applies the merge of two neighbors with the best score, until none is possible. At
+    every step, each possible merge is left out if `skip` returns True.
     """
     symbols = list(characters)
     while True:
         merges = [
-            (scores[left + right], -place)
-            for place, (left, right) in enumerate(itertools.pairwise(symbols))
+            (scores[left + right], -index)
+            for index, (left, right) in enumerate(itertools.pairwise(symbols))
             if left + right in scores and not skip()
         ]
         if not merges:
             return symbols
-        place = -max(merges)[1]
-        symbols[place : place + 2] = [symbols[place] + symbols[place + 1]]
+        index = -max(merges)[1]
+        symbols[index : index + 2] = [symbols[index] + symbols[index + 1]]
 
 
-def shares(log_probs: Sequence[float], alpha: float) -> list[float]:
+def sharpen(log_probs: Sequence[float], alpha: float) -> list[float]:
     """p^alpha / sum p^alpha."""
-    most = max(log_probs)
-    weights = [math.exp(alpha * (log_prob - most)) for log_prob in log_probs]
+    largest = max(log_probs)
+    weights = [math.exp(alpha * (log_prob - largest)) for log_prob in log_probs]
     return [weight / sum(weights) for weight in weights]

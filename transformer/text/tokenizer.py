@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sub-words: raw text to token ids and back; the only file that imports SentencePiece (paper 5.1).
+"""Subword tokenization with SentencePiece (paper 5.1); no other module imports SentencePiece.
 
-Text goes in and comes out as it is: no lower-casing, no normalisation, no pre-tokenization.
+Text is neither lowercased nor normalized nor pre-tokenized.
 """
 
 import io
@@ -13,7 +13,7 @@ import numpy as np
 from etils import epath
 
 from transformer import paths
-from transformer.arrays import BOS_ID, EOS_ID, NUM_SPECIAL_IDS, PAD_ID, UNK_ID
+from transformer.arrays import Int, SpecialIds
 from transformer.errors import InputError
 
 WORD_BEGIN = "\u2581"
@@ -21,34 +21,33 @@ WORD_BEGIN = "\u2581"
 
 
 class Tokenizer:
-    """One vocabulary for both languages."""
+    """A vocabulary of subwords, and the conversion between text and token ids."""
 
     def __init__(self, model: bytes):
-        """From a serialized SentencePiece model.
+        """Load a serialized SentencePiece model.
 
         Raises:
-          InputError: when the special ids are not where this project has them.
+          InputError: if the model lacks one of the special ids.
         """
         import sentencepiece
 
         self.model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        special = [
-            getattr(self._processor, name)() for name in ("pad_id", "bos_id", "eos_id", "unk_id")
-        ]
-        expected = [PAD_ID, BOS_ID, EOS_ID, UNK_ID]
-        if special != expected:
+        self.special_ids = SpecialIds(
+            *(getattr(self._processor, f"{name}_id")() for name in SpecialIds._fields)
+        )
+        if min(self.special_ids) < 0:
             raise InputError(
-                f"the tokenizer has pad, bos, eos, unk = {special}, but they must be {expected}; "
-                "train it with this program, or with these ids"
+                f"the tokenizer has pad, bos, eos, unk = {[*self.special_ids]}, but needs an id "
+                "for each (-1: none); train it with this program, or with --pad_id"
             )
 
     @classmethod
     def load(cls, path: epath.PathLike) -> "Tokenizer":
-        """From a file.
+        """Read a SentencePiece model from a file.
 
         Raises:
-          InputError: when it is missing or is not a SentencePiece model.
+          InputError: if the file is missing or is not a SentencePiece model.
         """
         try:
             model = paths.reachable(path).read_bytes()
@@ -68,20 +67,24 @@ class Tokenizer:
         algorithm: str = "bpe",
         *,
         character_coverage: float = 1.0,
-        most_sentences: int = 2_000_000,
+        max_sentences: int = 2_000_000,
+        special_ids: SpecialIds = SpecialIds(),
+        size_field: str = "model.vocab_size",
     ) -> "Tokenizer":
-        """Learns a vocabulary; the same sentences give the same one.
+        """Train a vocabulary; the same sentences give the same vocabulary.
 
         Args:
-          sentences: of both languages.
-          vocab_size: V, the 4 special ids included.
+          sentences: training text; of both languages if they share the vocabulary.
+          vocab_size: V, special ids included.
           algorithm: ``bpe`` (the paper's), ``unigram`` or ``word``.
-          character_coverage: the share of the text's characters that get a token; the rarest are
-            left out.
-          most_sentences: how many are sampled from a larger corpus.
+          character_coverage: share of the text's characters that get a token; the rarest are left
+            out.
+          max_sentences: larger corpora are sampled.
+          special_ids: the ids of padding, BOS, EOS and unknown characters.
+          size_field: config field of the vocabulary size, for errors.
 
         Raises:
-          InputError: when the corpus does not support that many tokens, or has more characters.
+          InputError: if the corpus supports fewer tokens, or has more characters.
         """
         import sentencepiece
 
@@ -94,18 +97,15 @@ class Tokenizer:
                 model_type=algorithm,
                 character_coverage=character_coverage,
                 normalization_rule_name="identity",
-                pad_id=PAD_ID,
-                bos_id=BOS_ID,
-                eos_id=EOS_ID,
-                unk_id=UNK_ID,
-                input_sentence_size=most_sentences,
+                **{f"{name}_id": value for name, value in special_ids._asdict().items()},
+                input_sentence_size=max_sentences,
                 shuffle_input_sentence=True,
-                # More threads would make the order in which counts are added up vary.
+                # With more threads the order in which counts are summed would vary.
                 num_threads=1,
                 minloglevel=2,
             )
         except (RuntimeError, OSError) as error:
-            raise InputError(_vocabulary_problem(vocab_size, str(error))) from None
+            raise InputError(_training_error(size_field, vocab_size, str(error))) from None
         return cls(model.getvalue())
 
     @property
@@ -114,12 +114,12 @@ class Tokenizer:
         return self._processor.vocab_size()
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Token ids of each sentence, the end token last."""
-        return [[*ids, EOS_ID] for ids in self._processor.encode(list(sentences))]
+        """Token ids of each sentence, EOS last."""
+        return self._processor.encode(list(sentences), add_eos=True)
 
     def encode_flat(
         self, sentences: Sequence[str], threads: int = 1
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " sentences"]]:
         """Encode many sentences into one array.
 
         Args:
@@ -137,33 +137,31 @@ class Tokenizer:
         return np.concatenate([np.empty(0, np.int32), *rows]), lengths
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of a row of ids, up to the end token."""
-        text = []
-        for token in ids:
-            if token == EOS_ID:
-                break
-            text.append(int(token))
-        return self._processor.decode(text)
+        """The text of token ids, up to EOS."""
+        ids = [int(token) for token in ids]
+        eos = self.special_ids.eos
+        return self._processor.decode(ids[: ids.index(eos)] if eos in ids else ids)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The sub-word that each id stands for; ``▁`` begins a word."""
+        """The subword of each id; ``▁`` begins a word."""
         return [self._processor.id_to_piece(int(token)) for token in ids]
 
     def ids(self, pieces: Iterable[str]) -> list[int]:
-        """The id of each sub-word."""
+        """The id of each subword."""
         return [self._processor.piece_to_id(piece) for piece in pieces]
 
     def scores(self) -> dict[str, float]:
-        """Every sub-word's score, the special ids left out: with unigram its log-probability, with
-        bpe the higher the earlier its merge.
+        """Scores of the subwords: log-probabilities (unigram), or larger for earlier merges (bpe).
+
+        Special ids are left out.
         """
-        ids = range(NUM_SPECIAL_IDS, self.vocab_size)
+        ids = (i for i in range(self.vocab_size) if i not in self.special_ids)
         return {self._processor.id_to_piece(i): self._processor.get_score(i) for i in ids}
 
-    def best_segmentations(self, word: Sequence[int], most: int) -> list[list[int]]:
-        """The most probable ways to cut a word, given as ids, the best first; unigram only."""
+    def best_segmentations(self, word: Sequence[int], count: int) -> list[list[int]]:
+        """The most probable segmentations of a word given as ids, best first; unigram only."""
         text = "".join(self.pieces(word)).removeprefix(WORD_BEGIN)
-        return [list(ids) for ids in self._processor.nbest_encode(text, nbest_size=most)]
+        return [list(ids) for ids in self._processor.nbest_encode(text, nbest_size=count)]
 
 
 class Vocabularies(NamedTuple):
@@ -177,27 +175,42 @@ class Vocabularies(NamedTuple):
         """One tokenizer for both sides."""
         return cls(tokenizer, tokenizer)
 
+    @classmethod
+    def load(cls, target: epath.PathLike, source: epath.PathLike | None = None) -> "Vocabularies":
+        """Read the tokenizers from files; without `source` they share that of the target.
 
-def _vocabulary_problem(vocab_size: int, message: str) -> str:
-    """SentencePiece's complaint as one sentence that names the field."""
-    most = re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message)
-    if most:
+        Raises:
+          InputError: if a file is missing or is not a SentencePiece model.
+        """
+        tokenizer = Tokenizer.load(target)
+        return cls(tokenizer if source is None else Tokenizer.load(source), tokenizer)
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether source and target share a vocabulary."""
+        return self.source is self.target
+
+
+def _training_error(field: str, vocab_size: int, message: str) -> str:
+    """SentencePiece's error as an advice that names the field."""
+    limit = re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message)
+    if limit:
         return (
-            f"model.vocab_size is {vocab_size}, but the training text supports at most "
-            f"{most.group(1)}; set --config.model.vocab_size={most.group(1)} or lower"
+            f"{field} is {vocab_size}, but the training text supports at most {limit.group(1)}; "
+            f"set --config.{field}={limit.group(1)} or lower"
         )
-    fewest = re.search(r"(\d+) vs (\d+)", message)
-    if "required_chars" in message and fewest:
+    characters = re.search(r"(\d+) vs (\d+)", message)
+    if "required_chars" in message and characters:
         return (
-            f"model.vocab_size is {vocab_size}, but the characters of the training text alone need "
-            f"{fewest.group(2)}; set --config.model.vocab_size={fewest.group(2)} or higher"
+            f"{field} is {vocab_size}, but the characters of the training text alone need "
+            f"{characters.group(2)}; set --config.{field}={characters.group(2)} or higher"
         )
     if "!sentences_.empty()" in message or "all_chars_count" in message:
         return (
-            f"no vocabulary of model.vocab_size = {vocab_size} could be learned: there is no "
-            "sentence in the training text; check the files of the training split"
+            f"no vocabulary of {field} = {vocab_size} could be trained: there is no sentence in "
+            "the training text; check the files of the training split"
         )
+    reason = message.strip().splitlines()[-1] if message.strip() else "no sentence in it"
     return (
-        f"no vocabulary of model.vocab_size = {vocab_size} could be learned from the training text "
-        f"({message.strip().splitlines()[-1] if message.strip() else 'no sentence in it'})"
+        f"no vocabulary of {field} = {vocab_size} could be trained on the training text ({reason})"
     )
