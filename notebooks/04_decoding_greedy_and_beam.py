@@ -20,13 +20,10 @@
 
 # %%
 import functools
-import pathlib
-import tempfile
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from IPython.display import Image
 
 from experiments.corpora import registry
 from experiments.studies import small_model
@@ -135,15 +132,6 @@ figures.plot_decoding(greedy, vocabulary, title="Greedy search, step by step")
 #
 # *What this does not prove.* The left half shows the mean of the last layer's heads. A mean over
 # heads is not what any head does, and a weight says where a head reads, not why the model answers.
-#
-# The same in motion, as in the animation of *The Illustrated Transformer*: first the encoder, then
-# a frame for every step.
-
-# %%
-with tempfile.TemporaryDirectory() as folder:
-    path = figures.animate_decoding(greedy, vocabulary, pathlib.Path(folder) / "decoding.gif")
-    frames = path.read_bytes()
-Image(frames, format="gif", alt="Greedy search in motion, the frames of the film strip above.")
 
 # %% [markdown]
 # ## Beam search

@@ -58,7 +58,7 @@ for sentence, translation in zip(asked, translator(asked), strict=True):
 
 # %%
 accuracy = {
-    split: resolution.pronoun_accuracy(translator, split, most=192)
+    split: resolution.pronoun_accuracy(translator, split, limit=192)
     for split in ("test", "test_unseen")
 }
 accuracy

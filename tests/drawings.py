@@ -18,7 +18,7 @@ def words(count, side):
     """Tokens of a sentence, some of them long or awkward."""
     plain = ["▁The", "▁animal", "didn", "'", "t", "▁because", "▁it", ".", "</s>"]
     cycle = plain[:count] if count <= 5 else [*plain, *AWKWARD]
-    return [f"{cycle[place % len(cycle)]}" for place in range(count - 1)] + [f"{side}{count}"]
+    return [f"{cycle[i % len(cycle)]}" for i in range(count - 1)] + [f"{side}{count}"]
 
 
 def softmax(scores):
@@ -56,7 +56,7 @@ class Sentence:
 
     def search(self, source, target):
         """The log of a search with two beams."""
-        ids = [4 + place % 5 for place in range(source)]
+        ids = [4 + i % 5 for i in range(source)]
         steps, live = [], [((), 0.0)]
         for index in range(target):
             beams = len(live)

@@ -13,8 +13,8 @@ LABELS = {"x_label": "step", "y_label": "loss"}
 
 def line(figure, name):
     """The line of this name."""
-    [found] = [one for ax in figure.axes for one in ax.lines if one.get_gid() == name]
-    return found
+    [match] = [one for ax in figure.axes for one in ax.lines if one.get_gid() == name]
+    return match
 
 
 def key(figure):

@@ -92,17 +92,17 @@ ANIMAL, STREET = np.eye(4, dtype=bool)[0], np.eye(4, dtype=bool)[2]
 
 def test_the_coreference_score_is_the_antecedents_weight_minus_the_distractors():
     weights = np.array([UNIFORM, np.tile([0.5, 0.1, 0.2, 0.2], (4, 1)), ITSELF])
-    found = measures.coreference_score(weights, IT, ANIMAL, STREET)
-    np.testing.assert_allclose(found, [0, 0.3, 0], atol=1e-7)
-    found = measures.coreference_score(weights, IT, STREET, ANIMAL)
-    np.testing.assert_allclose(found, [0, -0.3, 0], atol=1e-7)
+    scores = measures.coreference_score(weights, IT, ANIMAL, STREET)
+    np.testing.assert_allclose(scores, [0, 0.3, 0], atol=1e-7)
+    scores = measures.coreference_score(weights, IT, STREET, ANIMAL)
+    np.testing.assert_allclose(scores, [0, -0.3, 0], atol=1e-7)
 
 
 def test_words_of_several_tokens_are_summed_as_keys_and_averaged_as_queries():
     weights = np.array([[0.1, 0.2, 0.7, 0], [0, 0, 0, 1], [0.4, 0.4, 0.2, 0], [0.2, 0, 0.6, 0.2]])
     query, antecedent = np.array([0, 0, 1, 1], bool), np.array([1, 1, 0, 0], bool)
-    found = measures.coreference_score(weights, query, antecedent, STREET)
-    assert float(found) == pytest.approx(((0.8 - 0.2) + (0.2 - 0.6)) / 2)
+    scores = measures.coreference_score(weights, query, antecedent, STREET)
+    assert float(scores) == pytest.approx(((0.8 - 0.2) + (0.2 - 0.6)) / 2)
 
 
 def test_the_coreference_score_is_zero_over_both_assignments_of_the_nouns():
@@ -162,8 +162,8 @@ def test_norm_weighted_attention_is_the_norm_of_the_contribution_of_each_key():
     """Values 3 and 0 times (4/3, 1) are (4, 3) with norm 5, and 0; half of 5 is 2.5."""
     weights = jnp.array([[[0.5, 0.5], [0.2, 0.8]]])
     value, kernel = jnp.array([[[3.0], [0.0]]]), jnp.array([[[4 / 3, 1.0]]])
-    found = measures.norm_weighted_attention(weights, value, kernel)
-    np.testing.assert_allclose(found, [[[2.5, 0], [1.0, 0]]], rtol=1e-6)
+    weighted = measures.norm_weighted_attention(weights, value, kernel)
+    np.testing.assert_allclose(weighted, [[[2.5, 0], [1.0, 0]]], rtol=1e-6)
 
 
 def test_with_one_key_the_norm_weighted_attention_is_the_norm_of_the_heads_output(

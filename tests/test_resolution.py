@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The study of how "it" is resolved: its measures on a tiny model, and its committed results."""
+"""The study of pronoun resolution: its measures on a tiny model, and its committed results."""
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from transformer.text.tokenizer import Tokenizer
 
 @pytest.fixture(scope="module")
 def sentences():
-    """Twenty of them."""
+    """Ten pairs of twins."""
     texts = [each[side] for each in EXAMPLES for side in ("source", "target")]
     tokenizer = Tokenizer.train(texts * 2, 800)
     return twins.read(tokenizer, EXAMPLES, 10)
@@ -28,7 +28,7 @@ def sentences():
 
 @pytest.fixture(scope="module")
 def model():
-    """(params, config) of a model in which the source has a say: it is right about some twins."""
+    """(params, config) of a model that depends on the source and is right about some twins."""
     config = TransformerConfig(
         vocab_size=800, encoder_layers=1, decoder_layers=2, d_model=8, d_ff=8, num_heads=2
     )
@@ -39,8 +39,8 @@ def model():
 
 
 @pytest.mark.slow
-def test_the_rows_are_those_of_it_and_of_the_prediction(model, sentences):
-    found = resolution.coreference(*model, sentences)
+def test_the_queries_are_it_and_the_row_that_predicts_the_pronoun(model, sentences):
+    result = resolution.coreference(*model, sentences)
     antecedent = {kind: [] for kind in KINDS}
     for one in sentences:
         _, trace = run(*model, one.source, one.target_in, capture="weights")
@@ -52,47 +52,47 @@ def test_the_rows_are_those_of_it_and_of_the_prediction(model, sentences):
         if one.has_prefix_role("antecedent").any():
             antecedent["decoder"].append(decoder[..., one.has_prefix_role("antecedent")].sum(-1))
     for kind in KINDS:
-        np.testing.assert_allclose(found[kind].antecedent, np.mean(antecedent[kind], 0), rtol=1e-4)
+        np.testing.assert_allclose(result[kind].antecedent, np.mean(antecedent[kind], 0), rtol=1e-4)
         np.testing.assert_allclose(
-            found[kind].score, found[kind].antecedent - found[kind].distractor, atol=1e-6
+            result[kind].score, result[kind].antecedent - result[kind].distractor, atol=1e-6
         )
-        assert found[kind].sentences == len(antecedent[kind])
-    assert found["decoder"].sentences < len(sentences)
+        assert result[kind].sentences == len(antecedent[kind])
+    assert result["decoder"].sentences < len(sentences)
 
 
-def test_a_head_that_goes_by_position_alone_has_no_score(model, sentences):
-    """In the first layer "it" is the same in twins, and so is every key but the adjective's."""
-    found = resolution.coreference(*model, sentences)
-    assert np.abs(found["encoder"].score).max() < 0.02
-    assert (found["encoder"].antecedent_ahead >= 0.4).all()
+def test_a_positional_head_has_a_coreference_score_of_zero(model, sentences):
+    """In the first layer "it" is equal in twins, and so is every key except the adjective's."""
+    result = resolution.coreference(*model, sentences)
+    assert np.abs(result["encoder"].score).max() < 0.02
+    assert (result["encoder"].antecedent_ahead >= 0.4).all()
 
 
 @pytest.mark.slow
-def test_the_preference_is_that_of_the_model(model, sentences):
-    found = resolution.pronoun_ablation(*model, sentences)
+def test_the_preference_is_the_mean_metric_of_the_model(model, sentences):
+    result = resolution.pronoun_ablation(*model, sentences)
     each = [float(one.preference(run(*model, one.source, one.target_in)[0])) for one in sentences]
-    assert found.preference == pytest.approx(np.mean(each), abs=1e-4)
-    assert found.right == pytest.approx(np.mean(np.array(each) > 0))
-    assert found.damage.cross.shape == found.right_without.cross.shape == (2, 2)
-    assert found.loss_increase.encoder.shape == (1, 2)
+    assert result.preference == pytest.approx(np.mean(each), abs=1e-4)
+    assert result.right == pytest.approx(np.mean(np.array(each) > 0))
+    assert result.damage.cross.shape == result.right_without.cross.shape == (2, 2)
+    assert result.loss_increase.encoder.shape == (1, 2)
 
 
 @pytest.mark.slow
-def test_at_the_input_the_adjective_carries_everything_and_nothing_else_does(model, sentences):
-    found = resolution.role_patching(*model, sentences)
+def test_at_the_input_only_the_adjective_carries_the_answer(model, sentences):
+    result = resolution.role_patching(*model, sentences)
     adjective = np.array([role == "adjective" for role in ROLES])
-    np.testing.assert_allclose(found.encoder[0], adjective, atol=1e-4)
-    np.testing.assert_array_equal(found.strongest[0], adjective)
-    np.testing.assert_allclose(found.strongest.sum(-1), 1)
-    assert found.encoder.shape == (2, len(ROLES)) and found.decoder.shape == (3, 2)
-    # The row that predicts is all that is left of the decoder at its end.
-    np.testing.assert_allclose(found.decoder[-1], [1, 0], atol=1e-4)
-    assert found.sentences < len(sentences), "some twins are answered alike"
-    assert (np.abs(found.estimate_correlation) <= 1).all()
+    np.testing.assert_allclose(result.encoder[0], adjective, atol=1e-4)
+    np.testing.assert_array_equal(result.strongest[0], adjective)
+    np.testing.assert_allclose(result.strongest.sum(-1), 1)
+    assert result.encoder.shape == (2, len(ROLES)) and result.decoder.shape == (3, 2)
+    # At the end of the decoder only the row that predicts matters.
+    np.testing.assert_allclose(result.decoder[-1], [1, 0], atol=1e-4)
+    assert result.sentences < len(sentences), "some twins get the same answer"
+    assert (np.abs(result.estimate_correlation) <= 1).all()
 
 
 @pytest.mark.slow
-def test_effects_are_those_of_the_twin_that_is_overwritten(model, sentences):
+def test_effects_are_those_of_patching_the_twin(model, sentences):
     exact, _, _ = resolution._patched(*model, sentences)
     one, twin = sentences[4], sentences[5]
     metric = readout.LogitDifference(int(one.position), int(one.pronoun), int(one.other))
@@ -101,7 +101,7 @@ def test_effects_are_those_of_the_twin_that_is_overwritten(model, sentences):
 
 
 @pytest.mark.slow
-def test_a_model_that_is_never_right_has_no_answer_to_look_for(model, sentences):
+def test_a_model_that_is_never_right_is_rejected(model, sentences):
     params, config = model
     zero = jax.tree.map(np.zeros_like, params)
     with pytest.raises(InputError, match="the model prefers the right pronoun in no two twins"):
@@ -110,49 +110,49 @@ def test_a_model_that_is_never_right_has_no_answer_to_look_for(model, sentences)
 
 @pytest.mark.slow
 def test_attributions_by_role_add_up_to_the_preference(model, sentences):
-    found = resolution.role_attribution(*model, sentences[:4], steps=64)
-    total = np.nansum(found.source) + found.prefix.sum()
-    assert total == pytest.approx(found.value - found.baseline, abs=0.05)
-    assert found.relative_gap.shape == (4,)
+    result = resolution.role_attribution(*model, sentences[:4], steps=64)
+    total = np.nansum(result.source) + result.prefix.sum()
+    assert total == pytest.approx(result.value - result.baseline, abs=0.05)
+    assert result.relative_gap.shape == (4,)
 
 
-# Numbers by role.
+# Aggregation by role.
 
 
-def test_a_role_is_the_mean_over_its_tokens_and_then_over_the_sentences_that_have_it():
+def test_a_role_mean_is_over_tokens_and_then_over_sentences_with_the_role():
     values = np.array([[[1.0, 3.0, 5.0, 9.0]], [[2.0, 4.0, 6.0, 9.0]]])
     roles = np.array([[0, 0, 1, -1], [0, 2, 2, -1]])
     means = resolution.role_means(values, roles, 4)
     np.testing.assert_allclose(means, [[2.0, 5.0, 5.0, np.nan]])
 
 
-# What is committed.
+# Committed results.
 
 
 @pytest.fixture(scope="module")
 def committed():
-    """The results that the notebook reads."""
+    """The results read by the notebook."""
     return resolution.results()
 
 
-def test_the_committed_results_are_of_several_seeds_and_say_how_they_were_made(committed):
+def test_the_committed_results_have_several_seeds_and_their_command(committed):
     seeds = [model["seed"] for model in committed["models"] if model["seed"] is not None]
     assert len(set(seeds)) == len(seeds) >= 5
     assert committed["command"].startswith("python -m experiments.studies.antecedent --seeds=")
     assert ",".join(map(str, seeds)) in committed["command"]
 
 
-def test_the_committed_results_have_what_a_measurement_has(committed):
-    """All names, and arrays of the shapes that the model's layers and heads ask for."""
+def test_the_committed_results_have_the_fields_and_shapes_of_a_measurement(committed):
+    """All names, and arrays of the shapes of the model's layers and heads."""
     for model in committed["models"]:
         encoder, decoder = model["model"]["layers"]
         heads, decoder_heads = model["model"]["heads"]
         shapes = dict(zip(KINDS, [(encoder, heads), *[(decoder, decoder_heads)] * 2], strict=True))
         for name in ("coreference", "untrained"):
             for kind, shape in shapes.items():
-                found = model[name][kind]
-                assert found.keys() == resolution.Coreference.__dataclass_fields__.keys()
-                assert np.shape(found["score"]) == np.shape(found["antecedent_ahead"]) == shape
+                scores = model[name][kind]
+                assert scores.keys() == resolution.Coreference.__dataclass_fields__.keys()
+                assert np.shape(scores["score"]) == np.shape(scores["antecedent_ahead"]) == shape
         assert model["ablation"].keys() == resolution.PronounAblation.__dataclass_fields__.keys()
         for kind, shape in shapes.items():
             assert np.shape(model["ablation"]["damage"][kind]) == shape
@@ -166,7 +166,7 @@ def test_the_committed_results_have_what_a_measurement_has(committed):
         assert model["pronoun_accuracy"].keys() == {"test", "test_unseen"}
 
 
-def test_the_committed_results_hold_what_must_hold_of_any_model(committed):
+def test_the_committed_results_satisfy_what_holds_for_every_model(committed):
     adjective = [float(role == "adjective") for role in ROLES]
     for model in committed["models"]:
         assert min(model["pronoun_accuracy"].values()) > 0.9

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Twins as tokens: what each token is, and that two of them differ in one that tells."""
+"""Twins as tokens: the role of each token, and the one token in which they differ."""
 
 import dataclasses
 import random
@@ -16,14 +16,14 @@ from transformer.text.tokenizer import Tokenizer
 
 
 def drawn(pairs):
-    """Examples of so many twins, the published ones first, and as many sentences of other kinds."""
+    """Examples of at least `pairs` twins, the published ones first."""
     rng, pool = random.Random(0), FramePool(all_frames())
-    found = [published_twins()]
-    while len(found) < pairs:
-        found += [both] if (both := draw_twins(rng, pool)) else []
+    pairs_drawn = [published_twins()]
+    while len(pairs_drawn) < pairs:
+        pairs_drawn += [both] if (both := draw_twins(rng, pool)) else []
     return [
         dataclasses.asdict(example(meaning, "de", twin))
-        for twin, both in enumerate(found)
+        for twin, both in enumerate(pairs_drawn)
         for meaning in both
     ]
 
@@ -33,18 +33,18 @@ EXAMPLES = drawn(60)
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    """In which most of these words are one token."""
+    """A tokenizer in which most of these words are one token."""
     texts = [each[side] for each in EXAMPLES for side in ("source", "target")]
     return Tokenizer.train(texts * 2, 800)
 
 
 @pytest.fixture(scope="module")
 def sentences(tokenizer):
-    """Of these examples."""
+    """The sentences of these examples."""
     return twins.read(tokenizer, EXAMPLES)
 
 
-def test_the_published_sentence_word_for_word(tokenizer):
+def test_the_roles_of_the_published_sentence_word_for_word(tokenizer):
     tired, wide = twins.read(tokenizer, EXAMPLES[:2])
     pieces = tokenizer.pieces(tired.source.tolist())
     roles = {}
@@ -61,7 +61,7 @@ def test_the_published_sentence_word_for_word(tokenizer):
         "it": ["it"],
         "adjective": ["tired"],
         "punctuation": ["."],
-        "end token": ["</s>"],
+        "EOS": ["</s>"],
     }
     assert tokenizer.pieces([int(tired.pronoun), int(tired.other)]) == ["▁es", "▁sie"]
     assert (wide.pronoun, wide.other) == (tired.other, tired.pronoun)
@@ -72,18 +72,18 @@ def test_the_published_sentence_word_for_word(tokenizer):
         for noun in ("antecedent", "distractor")
     }
     assert nouns == {"antecedent": "▁Tier", "distractor": "▁Straße"}
-    assert PREFIX_ROLES[tired.prefix_roles[0]] == "start token"
+    assert PREFIX_ROLES[tired.prefix_roles[0]] == "BOS"
     assert (tired.prefix_roles[tired.position + 1 :] == NO_ROLE).all()
 
 
-def test_the_nouns_change_places_between_twins(sentences):
+def test_antecedent_and_distractor_swap_between_twins(sentences):
     other = sentences.twins()
     np.testing.assert_array_equal(sentences.has_role("antecedent"), other.has_role("distractor"))
     np.testing.assert_array_equal(sentences.pronoun, other.other)
     np.testing.assert_array_equal(sentences.position, other.position)
 
 
-def test_twins_differ_in_the_adjective_alone(sentences):
+def test_twins_differ_only_in_the_adjective(sentences):
     differs = sentences.source != sentences.twins().source
     np.testing.assert_array_equal(differs, sentences.has_role("adjective"))
     assert (differs.sum(-1) == 1).all()
@@ -91,13 +91,13 @@ def test_twins_differ_in_the_adjective_alone(sentences):
 
 def test_every_token_has_a_role_and_padding_has_none(sentences):
     np.testing.assert_array_equal(sentences.source_roles == NO_ROLE, sentences.source == 0)
-    for role in ("it", "adjective", "end token"):
+    for role in ("it", "adjective", "EOS"):
         assert (sentences.has_role(role).sum(-1) == 1).all(), role
     for role in ("antecedent", "distractor", "before the antecedent", "before the distractor"):
         assert (sentences.has_role(role).sum(-1) >= 1).all(), role
 
 
-def test_where_the_reason_comes_first_no_noun_has_been_read(sentences, tokenizer):
+def test_if_the_reason_comes_first_no_noun_has_been_read(sentences, tokenizer):
     first = sentences.source[:, 0] == tokenizer.encode(["Because it"])[0][0]
     both = sentences.has_prefix_role("antecedent").any(-1)
     assert 0 < first.sum() < len(sentences)
@@ -105,11 +105,11 @@ def test_where_the_reason_comes_first_no_noun_has_been_read(sentences, tokenizer
     assert (sentences.position[first] == 1).all()
 
 
-def test_no_more_twins_than_asked_for(tokenizer, sentences):
+def test_the_number_of_twins_can_be_limited(tokenizer, sentences):
     assert len(twins.read(tokenizer, EXAMPLES, 3)) == 6
     assert len(sentences) % 2 == 0
 
 
-def test_sentences_without_twins_are_refused(tokenizer):
+def test_sentences_without_twins_are_rejected(tokenizer):
     with pytest.raises(InputError, match="no two of the sentences are twins that differ in one"):
         twins.read(tokenizer, EXAMPLES[:1])

@@ -119,7 +119,7 @@ WRONG = {
     "no positions": (lambda: figures.plot_positional_encoding({}), "tables is empty"),
     "a result out of range": (
         lambda: figures.plot_decoding(sentence("short").log, ["a"] * 40, result=2),
-        "result is 2, but the search found 2",
+        "result is 2, but the search has 2",
     ),
     "a vocabulary that is too short": (
         lambda: figures.plot_beam_tree(sentence("short").log, ["a"] * 5),
@@ -128,14 +128,6 @@ WRONG = {
     "a decoder layer out of range": (
         lambda: figures.plot_decoding(sentence("short").log, ["a"] * 40, layer=3),
         "layer is 3, but the decoder has 3, counted from 0",
-    ),
-    "another kind of animation": (
-        lambda: figures.animate_decoding(sentence("short").log, ["a"] * 40, "x.mp4"),
-        r"x.mp4 ends in '.mp4'; an animation is saved as .gif",
-    ),
-    "no time": (
-        lambda: figures.animate_decoding(sentence("short").log, ["a"] * 40, "x.gif", seconds=0.0),
-        "seconds is 0.0, but must be above 0",
     ),
 }
 

@@ -45,13 +45,12 @@ def draw(translator: Translator, layer: int, head: int, score: float) -> figures
         for adjective in ("tired", "wide")
     ]
     figure, images = parts.draw_panels(
-        panels,
+        [[panel] for panel in panels],
         title=f"Cross-attention of head {head + 1} in layer {layer + 1} while the decoder predicts "
         "the pronoun",
         note="Softmax weights over the source; each row sums to 1. Chosen among all heads by the "
         f"test split, where it gives the antecedent {score:.2f} more weight than the other noun on "
         "average. A weight says where a head reads, not why the model answers.",
-        abreast=1,
         gap=0.35,
     )
     for image in images:

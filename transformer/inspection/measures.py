@@ -18,7 +18,8 @@ import numpy as np
 from jax.scipy.special import entr
 
 from transformer.arrays import Array, Bool, Float, Int, Params
-from transformer.config import TransformerConfig
+from transformer.config import ModelConfig
+from transformer.inspection.trace import describe
 from transformer.nn.capture import Kind
 
 Weights = Float[Array | np.ndarray, "*L T S"]
@@ -232,11 +233,9 @@ def norm_weighted_attention(
     return weights * jnp.linalg.norm(transformed, axis=-1)[..., None, :]
 
 
-def output_kernels(
-    params: Params, config: TransformerConfig, kind: Kind
-) -> Float[Array, "L N H D"]:
+def output_kernels(params: Params, config: ModelConfig, kind: Kind) -> Float[Array, "L N H D"]:
     """W^O of every layer and head of one kind of attention, of a Transformer."""
     stack = "encoder" if kind == "encoder" else "decoder"
     sublayer = "cross_attention" if kind == "cross" else "self_attention"
-    layers = range(config.depth(stack))
+    layers = range(describe(config).attention[kind].layers)
     return jnp.stack([params[stack][f"layer_{i}"][sublayer]["output"] for i in layers])

@@ -188,7 +188,7 @@ def _attribution_patching(
         return metric(logits)
 
     layers = jnp.arange(len(residual))
-    # The gradient for each layer with respect to all layers' values is 0 except for its own.
+    # The gradient for each layer with respect to all layers' values is 0 except for that layer.
     gradients = jax.vmap(jax.grad(metric_of_layer), (None, 0))(residual, layers).sum(0)
     value = metric(corrupt_logits)
     estimate = value + (gradients * (clean_residual - residual)).sum(-1, dtype=value.dtype)

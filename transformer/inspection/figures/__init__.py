@@ -5,10 +5,11 @@ figure = plot_attention(weights, query_tokens, key_tokens)
 save(figure, "attention.svg")
 print(describe(figure))
 
-A figure takes arrays without a batch axis, and checks them: shapes that match, weights that sum to
-1, one token a position. It is not shown and not in pyplot's list of open figures; a notebook shows
-a figure that is the last value of a cell, with its description as alternative text. Layers, heads
-and positions are counted from 0 in arguments and from 1 in figures.
+A figure takes arrays without a batch axis. Arguments that do not match (shapes, attention weights
+that do not sum to 1, the number of tokens, indices) raise `InputError`. A figure is not shown and
+not in pyplot's list of open figures; a notebook shows a figure that is the last value of a cell,
+with its description as alternative text. Layers, heads and positions are counted from 0 in
+arguments and from 1 in figures.
 """
 
 from transformer.inspection.figures.architecture import plot_architecture
@@ -20,7 +21,7 @@ from transformer.inspection.figures.attention_maps import (
 )
 from transformer.inspection.figures.beam_tree import plot_beam_tree
 from transformer.inspection.figures.curves import plot_curves, plot_spread
-from transformer.inspection.figures.decoding_plots import animate_decoding, plot_decoding
+from transformer.inspection.figures.decoding_plots import plot_decoding
 from transformer.inspection.figures.parts import read_predict
 from transformer.inspection.figures.position_plots import plot_positional_encoding
 from transformer.inspection.figures.prediction_plots import (
@@ -44,7 +45,6 @@ from transformer.inspection.figures.table_plots import (
 
 __all__ = [
     "DescribedFigure",
-    "animate_decoding",
     "describe",
     "plot_alignment",
     "plot_architecture",

@@ -20,8 +20,8 @@ ATTENTION, NETWORK, NORM, TABLE, PLAIN = "#f6d5a5", "#bfe0f5", "#f4f0c4", "#ecd3
 """Colors of boxes, light shades of the palette; every box is labeled too."""
 WIDTH, GAP, LINE = 2.75, 0.17, 0.165
 """Width of a column, distance between boxes, and line height of their text."""
-STACKS, BETWEEN = 2.35, 0.95
-"""Width of the overview on the left, and distance between the two columns."""
+LEFT, BETWEEN = 0.5, 0.95
+"""Space left of the columns, and distance between them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,9 +63,8 @@ def plot_architecture(config: TransformerConfig, *, title: str | None = None) ->
         f"{counts['decoder']:,}. D = {config.d_model} is d_model; S and T are the lengths of "
         "source and target."
     )
-    figure = parts.sheet(STACKS + 2 * WIDTH + BETWEEN + 0.75, height, title, note)
-    content, left = figure.content, STACKS + 0.35
-    _draw_stacks(content, layers, height)
+    figure = parts.sheet(LEFT + 2 * WIDTH + BETWEEN + 0.4, height, title, note)
+    content, left = figure.content, LEFT
     _put_soft(content, left + WIDTH / 2, height - 0.1, "source tokens [S]")
     top = _draw_column(content, columns["encoder"], left, height, layers["encoder"])
     _put_soft(content, left + WIDTH / 2, top + 0.08, "memory [S, D]")
@@ -140,29 +139,6 @@ def _sublayer_text(name: str, kernels: Any) -> tuple[str, str, str]:
         shapes += f", O {_shape(kernels['output'])}"
         shapes += ", biases" if "output_bias" in kernels else ""
     return name, shapes, f"{_count(kernels):,}"
-
-
-def _draw_stacks(content: Axes, layers: dict[str, int], height: Real) -> None:
-    """An overview of all layers; the last encoder layer feeds every decoder layer."""
-    row = min((height - 0.9) / max(layers.values()), 0.5)
-    lefts, width, base = {"encoder": 0.02, "decoder": 1.3}, 0.85, height - 0.35
-    size = min(style.SMALL, 72 * row * 0.5)
-    for side, left in lefts.items():
-        middle, name = left + width / 2, {"encoder": "source", "decoder": "target"}[side]
-        for layer in range(layers[side]):
-            y = base - row * (layer + 1)
-            _draw_arrow(content, (middle, y + row), (middle, y + row * 0.78))
-            parts.put_box(content, left, y, width, row * 0.78, facecolor=ATTENTION)
-            parts.put_text(content, middle, y + row * 0.39, f"{side} {layer + 1}", fontsize=size)
-        _put_soft(content, middle, base + 0.12, name)
-    start = base - row * (layers["encoder"] - 0.39)
-    ends = [base - row * (layer + 0.61) for layer in range(layers["decoder"])]
-    right = lefts["encoder"] + width
-    bus = (right + lefts["decoder"]) / 2
-    heights = [start, start, min(start, *ends), max(start, *ends)]
-    content.plot([right, bus, bus, bus], heights, color=style.BLUE, linewidth=1.0)
-    for y in ends:
-        _draw_arrow(content, (bus, y), (lefts["decoder"], y), style.BLUE)
 
 
 def _draw_column(

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention weights: one head, all layers and heads, all heads for one token, an alignment."""
 
-import textwrap
 from collections.abc import Collection, Sequence
 from numbers import Real
 from typing import get_args
@@ -20,11 +19,9 @@ from transformer.inspection.figures import parts, style
 from transformer.inspection.figures.figure_checks import Sizes
 from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import (
-    font_weight,
     isolated,
     listed,
     shortened,
-    text_width,
 )
 
 LONGEST_NAMED = 12
@@ -52,10 +49,6 @@ def plot_attention(
       mask: [T,S], true where a query may attend; other cells are crossed out.
       annotate: write the weights into the cells.
       title: above the figure.
-
-    Raises:
-      InputError: for shapes that do not match, rows that do not sum to 1, or weight where the mask
-        is false.
     """
     sizes = Sizes()
     weights = sizes.array("weights", weights, "T S")
@@ -95,7 +88,7 @@ def _matrix(
         hidden=hidden,
         color_bar="weight",
     )
-    figure, [image] = parts.draw_panels([panel], title=title, note=note)
+    figure, [image] = parts.draw_panels([[panel]], title=title, note=note)
     return figure, image
 
 
@@ -132,10 +125,6 @@ def plot_attention_grid(
       layers: drawn, from 0; all by default.
       heads: drawn, from 0; all by default.
       title: above the figure.
-
-    Raises:
-      InputError: for shapes that do not match, rows that do not sum to 1, or layers and heads out
-        of range.
     """
     sizes = Sizes()
     weights = sizes.array("weights", weights, "L N T S")
@@ -166,62 +155,58 @@ def _draw_grid(
     title: str,
 ) -> DescribedFigure:
     longest = max(len(queries), len(keys))
-    named, size = longest <= LONGEST_NAMED, 6.5
+    named, left = longest <= LONGEST_NAMED, 0.65
     cell = 0.17 if named else min(0.17, 1.25 / longest)
-    width, height = cell * len(keys), cell * len(queries)
-    step_x, step_y = max(width, 0.5) + 0.12, max(height, 0.4) + 0.12
-    left = 0.65 + (parts.label_width(queries, size) + 0.08 if named else 0.22)
-    top = 0.28 + (parts.label_height(keys, cell, size) + 0.05 if named else 0.22)
-    right, bottom = left + step_x * len(heads), top + step_y * len(layers)
-    legend = [] if named else _numbered_tokens(queries, keys, right)
-    full_height = bottom + 0.16 * len(legend)
-    figure = parts.sheet(right + parts.COLOR_BAR_WIDTH, full_height, title, NOT_WHY)
-    for column, head in enumerate(heads):
-        parts.put_text(figure.content, left + step_x * column + width / 2, 0.08, f"head {head + 1}")
-    for i, line in enumerate(legend):
-        y = bottom + 0.1 + 0.16 * i
-        parts.put_text(figure.content, 0, y, line, fontsize=style.TINY, ha="left")
+    panels = [
+        [
+            parts.Panel(
+                values=weights[layer, head],
+                cell=(cell, cell),
+                name=f"layer {layer + 1} head {head + 1}",
+                heading=f"head {head + 1}" if row == 0 else "",
+                rows=queries if named and column == 0 else None,
+                columns=keys if named and row == 0 else None,
+                size=6.5,
+                color_bar="weight" if row == 0 and column == len(heads) - 1 else None,
+            )
+            for column, head in enumerate(heads)
+        ]
+        for row, layer in enumerate(layers)
+    ]
+    tokens = "" if named else _numbered_tokens(queries, keys)
+    figure, images = parts.draw_panels(
+        panels, title=title, note=tokens + NOT_WHY, left=left, below=0.0 if named else 0.2, gap=0.12
+    )
     for row, layer in enumerate(layers):
-        y = top + step_y * row
-        parts.put_text(figure.content, 0, y + height / 2, f"layer {layer + 1}", ha="left")
-        for column, head in enumerate(heads):
-            name = f"layer {layer + 1} head {head + 1}"
-            ax = parts.axes(figure, left + step_x * column, y, width, height, name)
-            image = parts.heat(ax, weights[layer, head])
-            if column == 0:
-                _label_axis(ax.yaxis, queries, named, size)
-            if row == 0:
-                _label_axis(ax.xaxis, keys, named, size)
-    bar_height = min(step_y * len(layers) - 0.12, 1.8)
-    parts.color_bar(figure, image, "weight", right + 0.05, top, bar_height)
+        axes = [image.axes for image in images[row * len(heads) : (row + 1) * len(heads)]]
+        middle = axes[0].get_position().get_points()[:, 1].mean()
+        axes[0].annotate(
+            f"layer {layer + 1}",
+            (parts.MARGIN / figure.get_figwidth(), middle),
+            va="center",
+            xycoords="figure fraction",
+        )
+        if not named:
+            _number_axis(axes[0].yaxis, len(queries))
+            for ax in axes if row == len(layers) - 1 else ():
+                _number_axis(ax.xaxis, len(keys))
     return figure
 
 
-def _label_axis(axis: Axis, tokens: list[str], named: bool, size: Real) -> None:
-    """Tokens along an axis or, where there are too many, the numbers 1, 10, 20, ..."""
-    if named:
-        label = parts.row_labels if axis.axis_name == "y" else parts.column_labels
-        label(axis.axes, tokens, size)
-        return
-    ticks = [0, *range(9, len(tokens), 10)]
+def _number_axis(axis: Axis, size: int) -> None:
+    """The numbers 1, 10, 20, ... along an axis."""
+    ticks = [0, *range(9, size, 10)]
     axis.set_ticks(ticks, [str(tick + 1) for tick in ticks])
     axis.set_tick_params(labelsize=6, pad=1)
-    if axis.axis_name == "x":
-        axis.tick_top()
 
 
-def _numbered_tokens(queries: list[str], keys: list[str], width: Real) -> list[str]:
-    """Lines that list the tokens with their numbers."""
-    lines = []
-    lists = {"tokens": keys} if queries == keys else {"keys": keys, "queries": queries}
+def _numbered_tokens(queries: list[str], keys: list[str]) -> str:
+    """The tokens with their numbers."""
+    text, lists = "", {"Tokens": keys} if queries == keys else {"Keys": keys, "Queries": queries}
     for name, tokens in lists.items():
-        # A no-break space keeps a number and its token in one line.
         items = [f"{i + 1} {isolated(token)}" for i, token in enumerate(tokens)]
-        text = f"{name}:   " + "   ".join(item.replace(" ", "\xa0") for item in items)
-        characters = int(width * 0.92 * len(text) / text_width(text, style.TINY))
-        wrapped = textwrap.wrap(text, max(characters, 30))
-        lines += [line.replace("\xa0", " ") for line in wrapped]
-    return lines
+        text += f"{name}: {', '.join(items)}. "
+    return text
 
 
 @style.styled
@@ -245,10 +230,6 @@ def plot_token_heads(
         divides the weights of each key by their sum over the heads, like the figures of "it" in
         The Illustrated Transformer. These are shares between heads, not attention over words.
       title: above the figure.
-
-    Raises:
-      InputError: for shapes that do not match, rows that do not sum to 1, a query out of range, or
-        another normalization.
     """
     sizes = Sizes()
     weights = sizes.array("weights", weights, "N T S")
@@ -310,7 +291,7 @@ def _draw_token_heads(
     )
     left = end + parts.label_width(keys, size) + 0.25
     spare = height * max(rows - len(keys), 0)
-    figure, [image] = parts.draw_panels([panel], title=title, note=note, left=left, below=spare)
+    figure, [image] = parts.draw_panels([[panel]], title=title, note=note, left=left, below=spare)
     parts.write_numbers(image, lowest=0.005)
     # The query labels, the lines and the key labels, in inches across and in rows downwards.
     ax = parts.axes(figure, 0.0, panel.above, left, height * rows)
@@ -318,10 +299,9 @@ def _draw_token_heads(
     ax.set_ylim(rows - 0.5, -0.5)
     ax.set_axis_off()
     for row, label in enumerate(queries):
-        look = {"fontweight": font_weight(label, row == token)}
-        look["color"] = style.INK if row == token else style.SOFT
+        color = style.INK if row == token else style.SOFT
         label = shortened(label, parts.LONGEST_LABEL, size)
-        parts.put_text(ax, start - 0.05, row, label, ha="right", fontsize=size, **look)
+        parts.put_text(ax, start - 0.05, row, label, ha="right", fontsize=size, color=color)
     for row, label in enumerate(keys):
         label = shortened(label, parts.LONGEST_LABEL, size)
         parts.put_text(ax, end + 0.08, row, label, ha="left", fontsize=size)
@@ -392,10 +372,6 @@ def plot_alignment(
       convention: the row of a target token: the one that predicts it (``predict``) or the one that
         reads it (``read``, one row later), as in `alignment.target_rows`.
       title: above the figure.
-
-    Raises:
-      InputError: for shapes that do not match, rows that do not sum to 1, a gold pair out of range,
-        or another convention.
     """
     sizes = Sizes()
     weights = sizes.array("weights", weights, "T S")

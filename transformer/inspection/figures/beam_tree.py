@@ -10,7 +10,7 @@ from transformer.arrays import EOS_ID
 from transformer.inspection.figures import parts, style
 from transformer.inspection.figures.decoding_plots import tokens_of
 from transformer.inspection.figures.style import DescribedFigure
-from transformer.inspection.figures.typesetting import font_weight, listed, shortened
+from transformer.inspection.figures.typesetting import listed, shortened
 from transformer.inspection.search_log import Finished, SearchLog
 
 LEFT, TOP, WIDTH, HEIGHT = 0.75, 0.35, 1.02, 0.3
@@ -29,9 +29,6 @@ def plot_beam_tree(
       log: of `search_log.record`.
       vocabulary: every token, in the order of their ids.
       title: above the figure.
-
-    Raises:
-      InputError: for a vocabulary that is too short.
     """
     source = tokens_of(vocabulary, log.source)
     beams = max(len(step.tokens) for step in log.steps)
@@ -127,7 +124,7 @@ def _draw_finished(
     _draw_node(content, left, y, FINISHED_STEP - 0.1, best, False)
     mark = "" if rank is None else "★ " if best else "✓ "
     text = f"{mark}{_two_decimals(end.log_prob)}   score {end.score:.3f}"
-    look = {"fontsize": style.TINY, "fontweight": font_weight(text, best), "zorder": 3}
+    look = {"fontsize": style.TINY, "zorder": 3}
     parts.put_text(content, left + 0.08, y + HEIGHT / 2, text, ha="left", **look)
 
 

@@ -49,10 +49,6 @@ def plot_curves(
       levels: y of horizontal lines by name.
       logarithmic: whether y is on a logarithmic scale.
       title: above the figure.
-
-    Raises:
-      InputError: for no curve, arrays that do not match, x that descends, no finite y, or y that is
-        not positive on a logarithmic scale.
     """
     check_not_empty("curves", curves)
     levels = dict(levels or {})
@@ -175,9 +171,6 @@ def plot_spread(
       limits: a number for each quantity to compare its dots with.
       limits_name: name of the limits.
       title: above the figure.
-
-    Raises:
-      InputError: for no quantity, or shapes that do not match.
     """
     check_not_empty("values", values)
     sizes = Sizes()

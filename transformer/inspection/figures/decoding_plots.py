@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoding step by step, as a film strip or as an animation."""
+"""Decoding step by step, as a film strip."""
 
 import dataclasses
-import io
 from collections.abc import Sequence
-from numbers import Real
 
 import numpy as np
-from etils import epath
 from matplotlib.image import AxesImage
-from matplotlib.patches import Rectangle
-from PIL import Image
 
 from transformer.arrays import Float
 from transformer.errors import InputError
@@ -18,7 +13,6 @@ from transformer.inspection.figures import parts, style
 from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import listed, shortened
 from transformer.inspection.search_log import SearchLog
-from transformer.paths import absolute, write_atomic
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +37,7 @@ def decoding_steps(log: SearchLog, result: int, layer: int, head: int | None) ->
     """
     if not -len(log.results) <= result < len(log.results):
         raise InputError(
-            f"result is {result}, but the search found {len(log.results)}; give 0 for the best"
+            f"result is {result}, but the search has {len(log.results)}; give 0 for the best"
         )
     best, path, steps = log.results[result], log.path(result), []
     totals = [log.steps[i].log_probs[beam] for i, beam in enumerate(path)] + [best.log_prob]
@@ -107,9 +101,6 @@ def plot_decoding(
       layer: of the cross-attention.
       head: of that layer; the mean of all by default.
       title: above the figure.
-
-    Raises:
-      InputError: for a result, layer or head out of range, or a vocabulary that is too short.
     """
     steps = decoding_steps(log, result, layer, head)
     source = tokens_of(vocabulary, log.source)
@@ -120,7 +111,7 @@ def plot_decoding(
         heads_text = "mean of the heads" if head is None else f"head {head % heads + 1}"
         note += f" Cross-attention: {heads_text} of decoder layer {layer % layers + 1}."
     panels = _strip_panels(steps, source, chosen)
-    figure, images = parts.draw_panels(panels, title=title, note=note)
+    figure, images = parts.draw_panels([panels], title=title, note=note)
     _write_predictions(images[-1], steps, vocabulary)
     for image in images:
         parts.separate_rows(image.axes, len(steps))
@@ -184,79 +175,3 @@ def _step_summaries(steps: list[DecodingStep], source: list[str], chosen: list[s
             text += f" reading most from {source[step.weights.argmax()]!r}"
         summaries.append(text)
     return summaries
-
-
-def animate_decoding(
-    log: SearchLog,
-    vocabulary: Sequence[str],
-    path: epath.PathLike,
-    *,
-    result: int = 0,
-    layer: int = -1,
-    head: int | None = None,
-    seconds: Real = 1.0,
-) -> epath.Path:
-    """Save the film strip as a GIF that shows one more step at a time.
-
-    For an interactive page, see `views.replay`.
-
-    Args:
-      log: of `search_log.record`.
-      vocabulary: every token, in the order of their ids.
-      path: ends in ``.gif``.
-      result: index of the result, 0 for the best.
-      layer: of the cross-attention.
-      head: of that layer; the mean of all by default.
-      seconds: duration of a step.
-
-    Returns:
-      the path.
-
-    Raises:
-      InputError: as `plot_decoding`, for another file type, and for a duration that is not
-        positive.
-    """
-    path = absolute(path)
-    if path.suffix != ".gif":
-        raise InputError(f"{path} ends in {path.suffix!r}; an animation is saved as .gif")
-    if not seconds > 0:
-        raise InputError(f"seconds is {seconds}, but must be above 0")
-    figure = plot_decoding(log, vocabulary, result=result, layer=layer, head=head)
-    steps = decoding_steps(log, result, layer, head)
-    [table] = [ax for ax in figure.axes if ax.get_label() == "probabilities"]
-    box, right = table.get_position(), 1 - parts.COLOR_BAR_WIDTH / figure.get_figwidth()
-    frames = []
-    for shown in range(len(steps) + 1):
-        # A white cover hides the steps that have not happened yet.
-        size = right, box.height * (1 - shown / len(steps)) + 0.01
-        cover = Rectangle((0, box.y0 - 0.01), *size, color=style.PAPER)
-        cover.set_transform(figure.transFigure)
-        figure.add_artist(cover).set_zorder(10)
-        png = style.rendered(figure, "png", {"Software": None})
-        frames.append(Image.open(io.BytesIO(png)).convert("RGB"))
-        cover.remove()
-    source = tokens_of(vocabulary, log.source)
-    chosen = tokens_of(vocabulary, [step.chosen for step in steps])
-    summaries = enumerate(_step_summaries(steps, source, chosen), start=1)
-    comment = " ".join(f"Step {i} of {len(steps)}: predicts {text}." for i, text in summaries)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, _gif(frames, seconds, comment))
-    return path
-
-
-def _gif(frames: list[Image.Image], seconds: Real, comment: str) -> bytes:
-    """A GIF with one palette, so that no color changes between frames."""
-    # The last frame shows everything, so its colors are those of all frames.
-    palette = frames[-1].quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    first, *others = (frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames)
-    file = io.BytesIO()
-    first.save(
-        file,
-        format="GIF",
-        save_all=True,
-        append_images=others,
-        duration=[int(1000 * seconds)] * len(others) + [int(3000 * seconds)],
-        loop=0,
-        comment=comment.encode("utf-8"),
-    )
-    return file.getvalue()

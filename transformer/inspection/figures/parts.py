@@ -35,6 +35,8 @@ LONGEST_LABEL = 1.6
 """Width beyond which a token is cut."""
 COLOR_BAR_WIDTH = 0.85
 """Width of a color bar with its numbers, its label and the space before it."""
+SHORTEST_BAR = 0.9
+"""Least height of a color bar."""
 GAP = 0.25
 """Space between heat maps."""
 
@@ -107,6 +109,7 @@ class Panel:
     name: str = ""
     """Label of the axes, by which tests and callers find them."""
     heading: str = ""
+    """Above the map; may have several lines."""
     rows: Sequence[str] | None = None
     columns: Sequence[str] | None = None
     size: Real = style.TEXT
@@ -139,16 +142,17 @@ class Panel:
         """Height of the column labels and headings."""
         labels = label_height(self.columns, self.cell[0], self.size) if self.columns else 0.05
         lines = max(heading.count("\n") + 1 for heading in (*self.beside, ""))
-        heading = 0.25 if self.heading else 0.0
+        heading = 0.1 + 0.15 * (self.heading.count("\n") + 1) if self.heading else 0.0
         return max(labels + heading, 0.16 * lines if self.beside else 0.0)
 
     @property
     def right(self) -> float:
         """Width of all that follows the map."""
         texts = sum(map(self._text_width, self.beside))
-        wide_heading = text_width(printable(self.heading), style.HEADING) - self.width
+        lines = map(printable, self.heading.split("\n") if self.heading else [])
+        heading = max((text_width(line, style.HEADING) for line in lines), default=0.0)
         after = texts + (GAP if self.color_bar is None else COLOR_BAR_WIDTH)
-        return max(after, wide_heading + GAP)
+        return max(after, heading - self.width + GAP)
 
     def _text_width(self, heading: str) -> float:
         texts = [*heading.split("\n"), *self.beside[heading]]
@@ -163,8 +167,9 @@ class Panel:
         if self.columns:
             column_labels(ax, self.columns, self.size)
         if self.heading:
-            y = top - self.above + 0.1
-            put_text(figure.content, left, y, self.heading, ha="left", fontsize=style.HEADING)
+            labels = label_height(self.columns, self.cell[0], self.size) if self.columns else 0.0
+            look = {"ha": "left", "va": "bottom", "fontsize": style.HEADING}
+            put_text(figure.content, left, top - labels - 0.05, self.heading, **look)
         x, look = left + self.width, {"ha": "right", "fontsize": style.SMALL}
         for heading, texts in self.beside.items():
             x += self._text_width(heading)
@@ -172,17 +177,16 @@ class Panel:
             for row, text in enumerate(texts):
                 put_text(figure.content, x, top + self.cell[1] * (row + 0.5), text, **look)
         if self.color_bar is not None:
-            height = max(min(self.height, 2.0), 0.9)
+            height = max(min(self.height, 2.0), SHORTEST_BAR)
             color_bar(figure, image, self.color_bar, x + 0.12, top, height)
         return image
 
 
 def draw_panels(
-    panels: Sequence[Panel],
+    rows: Sequence[Sequence[Panel]],
     *,
     title: str,
     note: str = "",
-    abreast: int | None = None,
     left: Real = 0.0,
     top: Real = 0.0,
     right: Real = 0.0,
@@ -190,13 +194,12 @@ def draw_panels(
     gap: Real = GAP,
     least_width: Real = 0.0,
 ) -> tuple[DescribedFigure, list[AxesImage]]:
-    """A figure of labeled heat maps, and the image of each.
+    """A figure of rows of labeled heat maps, and the image of each in reading order.
 
     Args:
-      panels: in reading order.
+      rows: panels from the top left.
       title: above the figure.
       note: below the figure.
-      abreast: number of panels in a row; all of them by default.
       left: free space for other drawings, as are `top`, `right` and `below`.
       top: see `left`.
       right: see `left`.
@@ -204,20 +207,21 @@ def draw_panels(
       gap: space below a row of panels.
       least_width: of the content.
     """
-    abreast = abreast or len(panels)
-    corners, width, y = [], least_width, top
-    for start in range(0, len(panels), abreast):
-        row, x = panels[start : start + abreast], left
-        above = max(panel.above for panel in row)
+    corners, width, y, bottom = [], least_width, top, top
+    for row in rows:
+        x, y = left, y + max(panel.above for panel in row)
         for panel in row:
-            corners.append((x + panel.left, y + above))
+            corners.append((x + panel.left, y))
             x += panel.left + panel.width + panel.right
+            bar = 0.0 if panel.color_bar is None else SHORTEST_BAR
+            bottom = max(bottom, y + max(panel.height, bar))
         width = max(width, x + right)
-        bar = any(panel.color_bar is not None for panel in row)
-        y += above + max(*(panel.height for panel in row), 0.9 if bar else 0.0) + gap
-    figure = sheet(width, y - GAP + below + 0.05, title, note)
-    images = [panel.draw(figure, *corner) for panel, corner in zip(panels, corners, strict=True)]
-    return figure, images
+        y += max(panel.height for panel in row) + gap
+    figure = sheet(width, bottom + below + 0.05, title, note)
+    panels = [panel for row in rows for panel in row]
+    return figure, [
+        panel.draw(figure, *corner) for panel, corner in zip(panels, corners, strict=True)
+    ]
 
 
 def heat(

@@ -27,29 +27,27 @@ def plot_positional_encoding(
       tables: [T,D] by name, for example ``interleaved`` and ``halves`` of `positions.sinusoids`, or
         a learned table; all of one shape.
       title: above the figure.
-
-    Raises:
-      InputError: for no table, or for shapes that differ.
     """
     check_not_empty("tables", tables)
     sizes = Sizes()
     tables = {name: sizes.array(f"tables[{name!r}]", pe, "T D") for name, pe in tables.items()}
     length, width = next(iter(tables.values())).shape
-    panels = []
+    rows = []
     for name, table in tables.items():
         products = table @ table.T
-        panels += [
-            _panel(f"{name} table", printable(name), table, WIDTH),
-            _panel(f"{name} products", "dot product of two positions", products, SIDE),
-        ]
-    # The last plot of each row is a curve; an empty panel keeps its space.
+        rows.append(
+            [
+                _panel(f"{name} table", printable(name), table, WIDTH),
+                _panel(f"{name} products", "dot product of two positions", products, SIDE),
+            ]
+        )
     title = f"{title}, {length} positions of {width} numbers"
     note = (
         "Dot product of positions p and p + k, divided by the largest: for sinusoids the same at "
         "every p, so the band has no height. It shows the distance, not the direction."
     )
     figure, images = parts.draw_panels(
-        panels, title=title, note=note, abreast=2, left=0.4, right=SIDE + 0.2, gap=0.6
+        rows, title=title, note=note, left=0.4, right=SIDE + 0.2, below=0.35, gap=0.6
     )
     items = []
     for i, (name, table) in enumerate(tables.items()):

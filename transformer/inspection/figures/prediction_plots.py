@@ -40,10 +40,6 @@ def plot_output_distribution(
         from them.
       top_k: number of tokens a position.
       title: above the figure.
-
-    Raises:
-      InputError: for shapes that do not match, ids outside the vocabulary, or a target that is not
-        a distribution.
     """
     sizes = Sizes()
     runs = {} if before is None else {"before training": sizes.array("before", before, "T V")}
@@ -80,7 +76,7 @@ def plot_output_distribution(
         "is framed, and its probability is p. Cross-entropy is −log p"
         + (", in nats." if target is None else "; KL is from the smoothed target; both in nats.")
     )
-    figure, images = parts.draw_panels(panels, title=title, note=note)
+    figure, images = parts.draw_panels([panels], title=title, note=note)
     for image, order in zip(images, orders.values(), strict=True):
         _write_tokens(image, order, vocabulary, correct)
     items = [
@@ -142,9 +138,6 @@ def plot_logit_lens(
       target_in: T tokens that are read.
       target_out: ids of the T tokens to predict.
       title: above the figure.
-
-    Raises:
-      InputError: for shapes that do not match, or ids outside the vocabulary.
     """
     sizes = Sizes()
     logits = sizes.array("lens_logits", lens_logits, "L+1 T V")
@@ -167,7 +160,7 @@ def plot_logit_lens(
         "layer; framed where it is the correct one. The last column is the model's output. Early "
         "layers are not trained to be read this way."
     )
-    figure, [image] = parts.draw_panels([panel], title=title, note=note)
+    figure, [image] = parts.draw_panels([[panel]], title=title, note=note)
     _write_tokens(image, best, vocabulary, correct)
     counts = (best == np.asarray(correct)[:, None]).sum(0)
     items = [f"{layer} {count}" for layer, count in zip(layers, counts, strict=True)]

@@ -46,9 +46,6 @@ def plot_residual_flow(
       sublayers: U names, such as "1 self-attention".
       tokens: T labels.
       title: above the figure.
-
-    Raises:
-      InputError: for shapes that do not match.
     """
     sizes = Sizes()
     before, added, after = sizes.arrays("U T D", before=before, added=added, after=after)
@@ -85,10 +82,9 @@ def plot_residual_flow(
         "post-norm, and x + f(x) with pre-norm, where f reads LayerNorm(x)."
     )
     figure, _ = parts.draw_panels(
-        panels,
+        [panels] if abreast else [[panel] for panel in panels],
         title=title,
         note=note,
-        abreast=2 if abreast else 1,
         left=left + CHART + 0.4 if abreast else 0.0,
         top=0.0 if abreast else height + 0.8,
         below=0.35 if abreast else 0.0,

@@ -36,9 +36,6 @@ def plot_head_table(
       form: format of the numbers.
       limits: of the colors; by default from 0, or symmetric if there are negative numbers.
       title: above the figure.
-
-    Raises:
-      InputError: for no table, or one that does not have two axes.
     """
     check_not_empty("values", values)
     tables = {
@@ -59,7 +56,7 @@ def plot_head_table(
         )
         for i, (name, table) in enumerate(tables.items())
     ]
-    figure, images = parts.draw_panels(panels, title=title, note="Columns: heads.")
+    figure, images = parts.draw_panels([panels], title=title, note="Columns: heads.")
     for image in images:
         parts.write_numbers(image, form)
     items = [_highest_head(name, table, form) for name, table in tables.items()]
@@ -102,9 +99,6 @@ def plot_patch_map(
       tokens: S labels.
       label: what the effect is measured in.
       title: above the figure.
-
-    Raises:
-      InputError: for shapes that do not match.
     """
     sizes = Sizes()
     effect = sizes.array("effect", effect, "L+1 S")
@@ -122,7 +116,7 @@ def plot_patch_map(
         color_bar=label,
     )
     note = "The result depends on the pair of sentences and on the metric."
-    figure, [image] = parts.draw_panels([panel], title=title, note=note)
+    figure, [image] = parts.draw_panels([[panel]], title=title, note=note)
     parts.write_numbers(image)
     order = np.argsort(-np.abs(effect), axis=None, kind="stable")[:4]
     largest = zip(*np.unravel_index(order, effect.shape), strict=True)
@@ -153,9 +147,6 @@ def plot_attribution(
       target_out: R predicted tokens.
       label: the unit.
       title: above the figure.
-
-    Raises:
-      InputError: for shapes that do not match.
     """
     sizes = Sizes()
     values = sizes.array("attribution", attribution, "R S+T")
@@ -190,7 +181,7 @@ def plot_attribution(
         ),
     ]
     note = "Rows: predicted tokens. Blue: against the prediction; vermilion: for it."
-    figure, images = parts.draw_panels(panels, title=title, note=note)
+    figure, images = parts.draw_panels([panels], title=title, note=note)
     for image in images if annotated else ():
         parts.write_numbers(image)
     names = [*(f"source {token!r}" for token in source), *(f"prefix {token!r}" for token in prefix)]
@@ -223,9 +214,6 @@ def plot_masks(
       source_mask: [S], false where the source is padding.
       causal: [T,T], true where a target position may attend.
       title: above the figure.
-
-    Raises:
-      InputError: for shapes that do not match, or masks that are not boolean.
     """
     sizes = Sizes()
     keys = sizes.mask("source_mask", source_mask, "S")
@@ -256,7 +244,7 @@ def plot_masks(
         "Rows: queries; columns: keys. Filled with a dot: may attend. White with a cross: may not; "
         "its weight is exactly 0. The output of a padded query is not used."
     )
-    figure, images = parts.draw_panels(panels, title=title, note=note)
+    figure, images = parts.draw_panels([panels], title=title, note=note)
     size = min(72 * cell * 0.25, 4)
     for image, (mask, _, _) in zip(images, masks.values(), strict=True):
         rows, columns = np.nonzero(mask)
@@ -282,9 +270,6 @@ def plot_vectors(
       vectors: [T,D] by name; D may differ.
       tokens: T labels.
       title: above the figure.
-
-    Raises:
-      InputError: for no table, or for shapes that do not match.
     """
     check_not_empty("vectors", vectors)
     tables = {}
@@ -309,7 +294,8 @@ def plot_vectors(
         for i, (name, table) in enumerate(tables.items())
     ]
     note = "Rows: tokens; columns: dimensions. All tables have the same color scale."
-    figure, _ = parts.draw_panels(panels, title=title, note=note, abreast=abreast)
+    rows = [panels[start : start + abreast] for start in range(0, len(panels), abreast)]
+    figure, _ = parts.draw_panels(rows, title=title, note=note)
     items = []
     for name, table in tables.items():
         lengths = np.linalg.norm(table, axis=-1)

@@ -34,7 +34,7 @@ def printable(text: str) -> str:
 
 @functools.cache
 def _printable_character(character: str) -> str:
-    has_glyph = character.isprintable() and _font("normal").get_char_index(ord(character))
+    has_glyph = character.isprintable() and _font().get_char_index(ord(character))
     return character if has_glyph or character == LEFT_TO_RIGHT else f"<{ord(character):X}>"
 
 
@@ -45,16 +45,9 @@ def isolated(token: str) -> str:
     return LEFT_TO_RIGHT + token + LEFT_TO_RIGHT if right_to_left else token
 
 
-def font_weight(text: str, bold: bool) -> str:
-    """``bold`` if requested and if the bold font has every glyph of the text, else ``normal``."""
-    complete = all(_font("bold").get_char_index(ord(char)) for char in printable(text))
-    return "bold" if bold and complete else "normal"
-
-
 @functools.cache
-def _font(weight: str) -> ft2font.FT2Font:
-    properties = font_manager.FontProperties(family=FONT, weight=weight)
-    return font_manager.get_font(font_manager.findfont(properties))
+def _font() -> ft2font.FT2Font:
+    return font_manager.get_font(font_manager.findfont(font_manager.FontProperties(family=FONT)))
 
 
 def shortened(token: str, width: Real, size: Real) -> str:
@@ -68,12 +61,16 @@ def shortened(token: str, width: Real, size: Real) -> str:
 
 
 def wrapped(text: str, width: Real, size: Real) -> list[str]:
-    """Lines of at most about `width` inches."""
+    """Lines of at most `width` inches, but at least ten characters."""
     if not text.strip():
         return []
     text = printable(text)
-    average = text_width(text, size) / len(text)
-    return textwrap.wrap(text, max(int(width / average / 1.03), 10))
+    characters = int(width * len(text) / text_width(text, size))
+    while True:
+        lines = textwrap.wrap(text, max(characters, 10))
+        if characters <= 10 or all(text_width(line, size) <= width for line in lines):
+            return lines
+        characters -= 2
 
 
 def listed(items: Sequence[str], limit: int = 8) -> str:
