@@ -20,8 +20,7 @@ from saving import (
     steps_in,
 )
 
-from transformer.checkpoints.manager import Checkpoints
-from transformer.checkpoints.selection import average_params
+from transformer.checkpoints.manager import Checkpoints, average_params
 from transformer.config import OptimizerConfig, TrainingConfig
 from transformer.errors import InputError
 from transformer.nn.parameters import Parameter

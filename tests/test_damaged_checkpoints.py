@@ -188,8 +188,9 @@ def test_damaged_metrics_do_not_make_another_checkpoint_the_best(three):
         assert checkpoints.best() == 10
 
 
-def test_retention_sets_a_damaged_checkpoint_aside_instead_of_deleting_it(three):
+def test_a_training_sets_a_damaged_checkpoint_aside_instead_of_deleting_it(three, abstract):
     worse_metrics(three)
+    restored(three, abstract)
     save(three, [40], keep_last=1, nll={40: 0.5})
     assert steps_in(three) == [40]
     assert (three / "checkpoints" / "damaged-10").is_dir()

@@ -19,12 +19,7 @@ class RecordError(ValueError):
 
 
 def directory_digests(directory: epath.Path, exclude: Collection[str] = ()) -> dict[str, str]:
-    """Return the digest of every file below a directory, keyed by its relative path.
-
-    Args:
-      directory: of any depth.
-      exclude: relative paths to leave out.
-    """
+    """Return the digest of every file below a directory but the excluded, by relative path."""
     files = {name: path for name, path in _files(directory, "").items() if name not in exclude}
     # hashlib releases the interpreter lock.
     with concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as threads:
@@ -67,13 +62,11 @@ def read_record(record: epath.Path, step: int) -> dict[str, str]:
         raise RecordError(f"{name} is missing")
     try:
         values = json.loads(record.read_text())
-        digests = values["files"]
-        intact = values["step"] == step and values["sha256"] == _checksum(step, digests)
+        if values["step"] == step and values["sha256"] == _checksum(step, values["files"]):
+            return values["files"]
     except (OSError, ValueError, TypeError, KeyError):
-        intact = False
-    if not intact:
-        raise RecordError(f"{name} is damaged")
-    return digests
+        pass
+    raise RecordError(f"{name} is damaged")
 
 
 def _checksum(step: int, digests: dict[str, str]) -> str:

@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Save and restore training states; the only module that imports Orbax.
+"""Save and restore training states with Orbax; the only module that imports it.
 
 A checkpoint is ``checkpoints/<step>/`` with the items ``params`` (the weights to use: the running
 average if there is one), ``progress`` (the other fields of the training state), ``meta`` (JSON)
 and, after a validation, ``metrics``.
 
-Orbax does not detect a flipped byte, so every file has a SHA-256 digest. A checkpoint that does not
-match its digests is never used. One whose digests are missing or damaged cannot be verified; it is
-used, with a warning, only if no other checkpoint is intact.
-
-Orbax's `CheckpointManager` is not used, since it ranks and deletes checkpoints by metrics that were
-not verified, and does not open a directory in which one metrics file is damaged. It also needs
-permissions on the bucket, where `AsyncCheckpointer` needs them on the objects only.
+Orbax does not detect a flipped byte, so ``digests/<step>.json`` has the SHA-256 of every file. It
+is written after all files, and before the directory gets its final name. A checkpoint that does not
+match its digests is never used: a training sets it aside as ``damaged-<step>``. One whose digests
+are missing or damaged is used, with a warning, only if no other checkpoint is intact.
 
 With several processes, all of them call every method. All write and read arrays; process 0 alone
 inspects and changes the directory.
@@ -19,10 +16,11 @@ inspects and changes the directory.
 
 import contextlib
 import dataclasses
+import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
 import jax
@@ -31,8 +29,7 @@ from etils import epath
 
 from transformer import paths, processes
 from transformer.arrays import Params
-from transformer.checkpoints import selection, workdir_files
-from transformer.checkpoints.checkpoint_directory import CheckpointDirectory
+from transformer.checkpoints import integrity, selection, workdir_files
 from transformer.checkpoints.selection import Checkpoint
 from transformer.config import TrainingConfig
 from transformer.errors import InputError
@@ -41,6 +38,13 @@ from transformer.training.step import TrainState
 logger = logging.getLogger(__name__)
 Restored = TypeVar("Restored")
 
+METRICS = "metrics/metrics"
+"""Path of the validation scores in a checkpoint."""
+WRITTEN_LAST = ("_CHECKPOINT_METADATA", "commit_success.txt")
+"""Files that Orbax writes after the digests are taken; no parameter depends on them."""
+DELETED = "deleted"
+"""Directory into which Orbax moves checkpoints, since deleting them in place is not atomic."""
+
 
 class Checkpoints(contextlib.AbstractContextManager):
     """The checkpoints of one workdir, saved in the background; use it in a ``with`` statement."""
@@ -48,7 +52,7 @@ class Checkpoints(contextlib.AbstractContextManager):
     def __init__(
         self, workdir: str | os.PathLike, config: TrainingConfig, *, writing: bool = False
     ):
-        """Open ``workdir/checkpoints`` and warn about visible damage.
+        """Open ``workdir/checkpoints`` and warn about damage that is visible in small files.
 
         Args:
           workdir: local, or in an object store.
@@ -59,17 +63,25 @@ class Checkpoints(contextlib.AbstractContextManager):
           InputError: when the directory does not exist or cannot be written.
         """
         self.directory = paths.absolute(workdir) / workdir_files.CHECKPOINTS
-        self._files = CheckpointDirectory(self.directory, ocp.utils.is_checkpoint_finalized)
+        self._digests = self.directory / "digests"
         self._config, self._writing = config, writing
-        self._saving_step: int | None = None
-        self._checkpoints: list[Checkpoint] = []
-        self._update(lambda: self._files.open(writing))
+        self._saving: Checkpoint | None = None
         # Orbax logs every error that it also raises, with a traceback.
         logging.getLogger("absl").addFilter(_is_not_from_orbax)
-        self._orbax = ocp.AsyncCheckpointer(
-            ocp.CompositeCheckpointHandler(handler_registry=_handlers()),
-            async_options=ocp.AsyncOptions(post_finalization_callback=self._write_digests),
+        processes.from_main_process(self._prepare_directory)
+        self._manager = ocp.CheckpointManager(
+            self.directory,
+            options=ocp.CheckpointManagerOptions(
+                create=False,
+                read_only=not writing,
+                # The metrics are read here, after their digests.
+                lightweight_initialize=True,
+                preservation_policy=self,
+                todelete_subdir=DELETED,
+                async_options=ocp.AsyncOptions(post_finalization_callback=self._write_digests),
+            ),
         )
+        self._update(warn=True)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -79,29 +91,26 @@ class Checkpoints(contextlib.AbstractContextManager):
         try:
             self.finish()
         finally:
-            self._orbax.close()
+            self._manager.close()
 
     def finish(self) -> None:
-        """Wait for the save in progress, then delete the checkpoints that are no longer kept.
+        """Wait for the save in progress and the deletion of checkpoints that are no longer kept.
 
         Raises:
           InputError: when the checkpoint could not be written.
         """
-        if self._saving_step is not None:
-            with self._explained(self._saving_step):
-                self._orbax.wait_until_finished()
-            self._saving_step = None
-            self._update(lambda: self._files.prune(self._config))
+        if self._saving is not None:
+            with self._explained(self._saving.step):
+                self._manager.wait_until_finished()
+            self._saving = None
+            self._update()
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, oldest first."""
         return [checkpoint.step for checkpoint in self._checkpoints]
 
     def best(self) -> int | None:
-        """The step with the best validation score; the newest if none was validated.
-
-        Checkpoints whose score or digests are damaged are skipped.
-        """
+        """The step with the best intact validation score; the newest if none was validated."""
         best = selection.best(self._checkpoints, self._config.best_by)
         return None if best is None else best.step
 
@@ -130,13 +139,11 @@ class Checkpoints(contextlib.AbstractContextManager):
         if metrics is not None:
             items["metrics"] = ocp.args.JsonSave(metrics)
         with self._explained(step):
-            self._saving_step = step
-            self._orbax.save(self._path(step), args=ocp.args.Composite(**items), force=True)
+            self._saving = Checkpoint(step, metrics)
+            self._manager.save(step, args=ocp.args.Composite(**items), force=True)
 
     def restore(self, abstract: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
         """Restore the newest intact state and its meta; None if nothing was ever saved.
-
-        Newer checkpoints that are damaged are reported and set aside as ``damaged-<step>``.
 
         Args:
           abstract: shapes, dtypes and shardings of the state to restore.
@@ -158,8 +165,14 @@ class Checkpoints(contextlib.AbstractContextManager):
             return TrainState(**weights, **items["progress"]), items["meta"]
 
         step, restored = self._first_intact(reversed(self._checkpoints), read)
-        if self._writing and step != self.steps()[-1]:
-            self._update(lambda: self._files.set_aside_after(step))
+        damaged = [
+            one.step
+            for one in self._checkpoints
+            if one.step > step or (one.problem is not None and one.verifiable)
+        ]
+        if self._writing and damaged:
+            processes.from_main_process(lambda: self._set_aside(damaged))
+            self._update()
         return restored
 
     def restore_params(
@@ -173,8 +186,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         Args:
           abstract: shapes, dtypes and shardings.
           average: number of checkpoints to average; None restores the best one alone.
-          around: which checkpoints to average: the ``last`` ones, or the ``best`` one and its
-            neighbors.
+          around: whether to average the last ones, or the best one and its neighbors.
 
         Raises:
           InputError: when no checkpoint can be used, or there are fewer than `average`.
@@ -204,22 +216,101 @@ class Checkpoints(contextlib.AbstractContextManager):
                 f"--average={average} needs intact checkpoints {steps}, but {error}; average "
                 "fewer, or leave --average out"
             ) from None
-        return selection.average_params(params)
+        return average_params(params)
 
-    def _update(self, list_checkpoints: Callable[[], list[Checkpoint]]) -> None:
-        """Update the list of checkpoints in all processes with the one that process 0 sees."""
-        listed = processes.from_main_process(
-            lambda: [dataclasses.asdict(checkpoint) for checkpoint in list_checkpoints()]
-        )
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        """Orbax's protocol of a preservation policy, called when a save starts."""
+        known = {one.step: one for one in [*self._checkpoints, self._saving]}
+        candidates = [known[one.step] for one in checkpoints]
+        kept = selection.retained(candidates, self._config)
+        return [one in kept for one in candidates]
+
+    def _prepare_directory(self) -> None:
+        if self._writing:
+            try:
+                self._digests.mkdir(parents=True, exist_ok=True)
+            # Each object store raises its own exception types.
+            except Exception as error:  # noqa: BLE001
+                raise InputError(
+                    f"{self.directory} cannot be written ({paths.reason(error)}); make it "
+                    "writable, or use another --workdir"
+                ) from None
+        elif not self.directory.is_dir():
+            raise InputError(
+                f"{self.directory.parent} has no checkpoints; train first, or check --workdir"
+            )
+
+    def _update(self, warn: bool = False) -> None:
+        """List the checkpoints as process 0 sees them."""
+        self._manager.reload()
+        listed = processes.from_main_process(lambda: self._inspect_all(warn))
         self._checkpoints = [Checkpoint(**fields) for fields in listed]
 
+    def _inspect_all(self, warn: bool) -> list[dict[str, Any]]:
+        if self._writing:
+            self._remove_leftovers()
+        checkpoints = [self._inspect(step) for step in self._manager.all_steps()]
+        notes = {
+            str(one.step): one.problem and f"{one.problem}; not used if another is intact"
+            for one in checkpoints
+        }
+        for record in paths.children(self._digests):
+            if record.stem not in notes:
+                if record.suffix == ".json":
+                    notes[record.stem] = "missing: its save did not finish, or it was removed"
+                if self._writing:
+                    record.unlink()
+        for step, note in notes.items():
+            if warn and note:
+                logger.warning("%s: step %s: %s", self.directory, step, note)
+        return [dataclasses.asdict(checkpoint) for checkpoint in checkpoints]
+
+    def _remove_leftovers(self) -> None:
+        """Remove unfinished saves and what retention has moved to `DELETED`."""
+        for path in paths.children(self.directory / DELETED):
+            self._record(path.name).unlink(missing_ok=True)
+            path.rmtree()
+        for path in paths.children(self.directory):
+            step, suffix, _ = path.name.partition(".")
+            if path.name == DELETED or (suffix and step.isdecimal()):
+                path.rmtree()
+
+    def _inspect(self, step: int) -> Checkpoint:
+        """Read the metrics of a checkpoint and compare them with their digest."""
+        path, problem, verifiable, metrics = self._path(step) / METRICS, None, True, None
+        try:
+            digests = integrity.read_record(self._record(step), step)
+            expected = {METRICS: digests[METRICS]} if METRICS in digests else {}
+            actual = {METRICS: integrity.file_digest(path)} if path.exists() else {}
+            problem = integrity.first_difference(expected, actual)
+        except integrity.RecordError as error:
+            problem, verifiable = str(error), False
+        with contextlib.suppress(OSError, ValueError):
+            metrics = json.loads(path.read_text())
+        return Checkpoint(step, metrics, problem, verifiable)
+
+    def _damage(self, step: int) -> str | None:
+        """Describe the first file of a checkpoint that differs from its digest."""
+        try:
+            expected = integrity.read_record(self._record(step), step)
+            actual = integrity.directory_digests(self._path(step), WRITTEN_LAST)
+            return integrity.first_difference(expected, actual)
+        except (integrity.RecordError, OSError) as error:
+            return str(error)
+
+    def _set_aside(self, steps: Iterable[int]) -> None:
+        for step in steps:
+            target = self.directory / f"damaged-{step}"
+            target.rmtree(missing_ok=True)
+            self._path(step).rename(target)
+            self._record(step).unlink(missing_ok=True)
+
     def _read(self, step: int, **items: ocp.args.CheckpointArgs) -> ocp.args.Composite:
-        return self._orbax.restore(self._path(step), args=ocp.args.Composite(**items))
+        return self._manager.restore(step, args=ocp.args.Composite(**items))
 
     def _require_shapes(self, step: int, abstract: Params) -> None:
         """Refuse parameters of another model; Orbax's own error does not name them."""
-        metadata = ocp.StandardCheckpointHandler().metadata(self._path(step) / "params")
-        saved = _shapes(metadata.tree)
+        saved = _shapes(ocp.StandardCheckpointHandler().metadata(self._path(step) / "params").tree)
         expected = _shapes(abstract)
         for name in sorted(saved.keys() | expected.keys()):
             if saved.get(name) != expected.get(name):
@@ -240,7 +331,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             try:
                 restored = self._intact(checkpoint, read, allow_unverified=True)
             except InputError as error:
-                # `CheckpointDirectory.open` has reported the other problems.
+                # The other problems were reported when the directory was opened.
                 if checkpoint.problem is None:
                     logger.warning("%s: %s; not used", self.directory, error)
                 problems.append(str(error))
@@ -259,16 +350,12 @@ class Checkpoints(contextlib.AbstractContextManager):
     def _intact(
         self, checkpoint: Checkpoint, read: Callable[[int], Restored], allow_unverified: bool
     ) -> Restored:
-        """Verify and read a checkpoint.
-
-        Raises:
-          InputError: when it is damaged; the message starts with its step.
-        """
+        """Verify and read a checkpoint; if it is damaged, raise an InputError with its step."""
         restored, problem = None, checkpoint.problem
         if not checkpoint.verifiable and allow_unverified:
             problem = None
         elif problem is None:
-            problem = processes.from_main_process(lambda: self._files.damage(checkpoint.step))
+            problem = processes.from_main_process(lambda: self._damage(checkpoint.step))
         if problem is None:
             try:
                 restored = read(checkpoint.step)
@@ -283,10 +370,17 @@ class Checkpoints(contextlib.AbstractContextManager):
     def _path(self, step: int) -> epath.Path:
         return self.directory / str(step)
 
+    def _record(self, step: int | str) -> epath.Path:
+        return self._digests / f"{step}.json"
+
     def _write_digests(self) -> None:
         """Called by Orbax in the background in process 0, when all files are complete."""
-        step = self._saving_step
-        self._files.write_digests(step, self._orbax.get_temporary_path(self._path(step)).get())
+        step = self._saving.step
+        path = self.directory / f"{step}{ocp.utils.TMP_DIR_SUFFIX}"
+        # In an object store the files have their final names from the start.
+        path = path if path.exists() else self._path(step)
+        digests = integrity.directory_digests(path, WRITTEN_LAST)
+        integrity.write_record(self._record(step), step, digests)
 
     @contextlib.contextmanager
     def _explained(self, step: int) -> Iterator[None]:
@@ -299,16 +393,24 @@ class Checkpoints(contextlib.AbstractContextManager):
             yield
         # TensorStore's OSError arrives as a ValueError.
         except (OSError, ValueError) as error:
-            self._saving_step = None
-            if jax.process_index() == 0:
-                self._files.discard(step)
+            self._saving = None
+            # Writes of other arrays may still be under way.
+            with contextlib.suppress(OSError, InputError):
+                self._update()
             intact = [one.step for one in self._checkpoints if one.problem is None]
             previous = f"that of step {intact[-1]} is intact" if intact else "no other was saved"
+            match = re.search(r"os_error_code='(\d+)'", str(error))
+            reason = os.strerror(int(match[1])) if match else paths.reason(error)
             raise InputError(
-                f"the checkpoint of step {step} could not be saved in {self.directory} "
-                f"({_disk_error(error)}); {previous}; free space there or make it writable, then "
-                "run the same command to continue"
+                f"the checkpoint of step {step} could not be saved in {self.directory} ({reason}); "
+                f"{previous}; free space there or make it writable, then run the same command to "
+                "continue"
             ) from error
+
+
+def average_params(params: Sequence[Params]) -> Params:
+    """Return the mean of several parameter trees, leaf by leaf."""
+    return jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *params)
 
 
 def _weights_field(state: TrainState) -> str:
@@ -331,18 +433,3 @@ def _shapes(params: Params) -> dict[str, tuple[int, ...]]:
 
 def _is_not_from_orbax(record: logging.LogRecord) -> bool:
     return f"{os.sep}orbax{os.sep}" not in record.pathname
-
-
-def _disk_error(error: Exception) -> str:
-    """Return the reason of a failed write; TensorStore has its number in the text only."""
-    match = re.search(r"os_error_code='(\d+)'", str(error))
-    return os.strerror(int(match[1])) if match else paths.reason(error)
-
-
-def _handlers() -> ocp.handlers.DefaultCheckpointHandlerRegistry:
-    """Return the default handlers, but with metrics in the file ``metrics/metrics``."""
-    registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
-    metrics = ocp.JsonCheckpointHandler(filename="metrics")
-    registry.add("metrics", ocp.args.JsonSave, metrics)
-    registry.add("metrics", ocp.args.JsonRestore, metrics)
-    return registry

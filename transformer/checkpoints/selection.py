@@ -5,15 +5,12 @@ import dataclasses
 import math
 from typing import Literal
 
-import jax
-
-from transformer.arrays import Params
 from transformer.config import TrainingConfig
 
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """What is known of a checkpoint before its arrays are read."""
+    """A checkpoint as far as it is known before its arrays are read."""
 
     step: int
     metrics: dict[str, float] | None
@@ -46,28 +43,16 @@ def best(checkpoints: list[Checkpoint], best_by: Literal["nll", "bleu"]) -> Chec
 def retained(checkpoints: list[Checkpoint], config: TrainingConfig) -> list[Checkpoint]:
     """Return the last `keep_last` checkpoints, the best one and its neighbors."""
     center = checkpoints.index(best(checkpoints, config.best_by))
-    neighbors = range(center - config.keep_around_best, center + config.keep_around_best + 1)
-    first_of_last = len(checkpoints) - config.keep_last
-    return [
-        checkpoint
-        for index, checkpoint in enumerate(checkpoints)
-        if index >= first_of_last or index in neighbors
-    ]
+    first = max(center - config.keep_around_best, 0)
+    around = checkpoints[first : center + config.keep_around_best + 1]
+    return [one for one in checkpoints if one in around + checkpoints[-config.keep_last :]]
 
 
 def averaged(
     checkpoints: list[Checkpoint], count: int, around: Checkpoint | None = None
 ) -> list[Checkpoint]:
-    """Return the last `count` checkpoints, or the `count` nearest to the one given.
-
-    Half of the neighbors are older and half are newer, as far as they exist.
-    """
+    """Return the last `count` checkpoints, or those around the one given."""
     first = len(checkpoints) - count
     if around is not None:
         first = max(min(checkpoints.index(around) - count // 2, first), 0)
     return checkpoints[first : first + count]
-
-
-def average_params(params: list[Params]) -> Params:
-    """Return the mean of several parameter trees, leaf by leaf."""
-    return jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *params)
