@@ -2,6 +2,7 @@
 """The log of a training: metrics.jsonl, TensorBoard events, and progress on standard error."""
 
 import contextlib
+import datetime
 import io
 import json
 import logging
@@ -139,9 +140,10 @@ class Progress(contextlib.AbstractContextManager):
         """Show loss, tokens per second, learning rate and remaining time."""
         # The loss is missing if no step since the last report was finite.
         loss = f"{values['loss']:.4f}" if "loss" in values else "not finite"
+        left = datetime.timedelta(seconds=round(values["seconds_left"]))
         text = (
             f"loss {loss}  {values['tokens_per_second']:,.0f} tokens/s  "
-            f"lr {values['learning_rate']:.2e}  {_clock(values['seconds_left'])} left"
+            f"lr {values['learning_rate']:.2e}  {left} left"
         )
         if self._bar:
             self._bar.update(self._task, completed=step, text=text)
@@ -186,9 +188,3 @@ def _step(line: bytes, path: epath.Path, number: int) -> int:
         return int(json.loads(line)["step"])
     except (ValueError, TypeError, KeyError):
         raise InputError(f"{path}:{number}: not a line of metrics; remove the line") from None
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
