@@ -18,13 +18,15 @@ from experiments.pipeline.batching import Batches
 from experiments.pipeline.token_corpus import TokenCorpus, TokenSequences
 from experiments.training_data import TrainingData
 from transformer import sharding
-from transformer.arrays import UNK_ID
 from transformer.config import Config
 from transformer.models.base import Model
 from transformer.text.tokenizer import Tokenizer
 
 Lengths = np.ndarray
 """Int32 number of tokens of each sentence, EOS included."""
+
+_TOKEN = np.int32(4)
+"""Any id that is not special."""
 
 PAPER_TRAINING_FLOPS = {"base": 3.3e18, "big": 2.3e19}
 """Paper, table 2: training time x 8 GPUs x 9.5 TFLOPS, the peak of a P100. This is what the GPUs
@@ -85,7 +87,7 @@ def experiment_of_lengths(
 
     def side(lengths: Lengths) -> TokenSequences:
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-        return TokenSequences(np.broadcast_to(np.int32(UNK_ID), offsets[-1]), offsets)
+        return TokenSequences(np.broadcast_to(_TOKEN, offsets[-1]), offsets)
 
     corpora = [(weight, TokenCorpus(side(left), side(right))) for weight, left, right in mixture]
     return experiment_of_corpora(config, tokenizer, corpora)

@@ -13,10 +13,9 @@ several. The last line on standard output is one JSON object with all figures.
 
 import dataclasses
 import json
-import math
+import re
 import sys
 import textwrap
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,16 +29,12 @@ from experiments.formatting import byte_size, duration, print_table
 from experiments.roofline import CHIPS
 from transformer.config import MESH_AXES, Config, ParallelConfig
 from transformer.errors import InputError
-from transformer.fields import nearest
 
 MESH = flags.DEFINE_multi_string(
     "mesh",
     [],
     "Devices along each mesh axis, for example data:64,model:4; an axis that is not named has one "
     "device. Overrides --config.parallel.data and .model. Repeat it to compare meshes.",
-)
-ALL_SHAPES = flags.DEFINE_bool(
-    "all_shapes", False, "Compile every batch shape, not only the one with the most FLOPs."
 )
 UTILIZATION = flags.DEFINE_float(
     "utilization",
@@ -52,8 +47,15 @@ flags.DEFINE_alias("utilisation", "utilization")
 MAX_DEVICES = 2048
 """Limit of simulated CPU devices in one process."""
 
-Figures = dict[str, Any]
-"""Figures of a plan in bytes, FLOPs and seconds, as in the JSON line."""
+ASSUMPTIONS = """\
+Memory, bytes accessed and collectives are those of XLA's program for simulated CPU devices. On
+GPUs and TPUs, XLA fuses more and combines collectives. Its CPU backend computes bfloat16 matmuls in
+float32, which makes temporaries up to twice as large.
+FLOPs follow from the sizes of the model, divided evenly over the devices. XLA's count has the body
+of a loop only once. Far above 100%, devices repeat each other's work.
+Roofline times are arithmetic on published peak rates (experiments/roofline.py), not measurements:
+{:.0%} of the peak FLOP/s in {} (--utilization), full memory and link bandwidth, no latency; from
+everything overlapped to nothing overlapped."""
 
 
 def main(config: Config) -> None:
@@ -69,13 +71,10 @@ def main(config: Config) -> None:
         build_experiment(config, config.parallel.replace(data=mesh.data, model=mesh.model))
         for mesh in dict.fromkeys(meshes)
     ]
-    plans = []
-    for experiment in experiments:
-        plans.append(make_plan(experiment, UTILIZATION.value, all_shapes=ALL_SHAPES.value))
-        _print_plan(plans[-1])
-    if len(plans) > 1:
-        _print_comparison(plans)
-    _print_assumptions(config.model.compute_dtype)
+    plans = [make_plan(experiment, UTILIZATION.value) for experiment in experiments]
+    print_plans(plans)
+    text = ASSUMPTIONS.format(UTILIZATION.value, config.model.compute_dtype)
+    print("\nAssumptions\n" + textwrap.indent(text, "  "))
     print(json.dumps({"utilization": UTILIZATION.value, "plans": plans}))
 
 
@@ -87,22 +86,13 @@ def parse_mesh(text: str) -> ParallelConfig:
     """
     sizes: dict[str, int] = {}
     for part in text.split(","):
-        axis, colon, size = part.strip().partition(":")
-        if not colon:
-            raise InputError(f"--mesh={text}: {part!r} has no size; write --mesh=data:64,model:4")
-        if axis not in MESH_AXES:
+        match = re.fullmatch(r"\s*(\w+):([1-9][0-9]*)\s*", part)
+        if not match or match[1] not in MESH_AXES or match[1] in sizes:
             raise InputError(
-                f"--mesh={text}: unknown mesh axis {axis!r}; did you mean "
-                f"{nearest(axis, MESH_AXES)!r}?"
+                f"--mesh={text}: {part!r} is not the size of one more mesh axis; write for example "
+                f"--mesh=data:64,model:4 (the axes are {' and '.join(MESH_AXES)})"
             )
-        if axis in sizes:
-            raise InputError(f"--mesh={text}: the axis {axis!r} is given twice; give it one size")
-        if not size.isascii() or not size.isdigit() or int(size) < 1:
-            raise InputError(
-                f"--mesh={text}: {size!r} devices along {axis!r}, but it must be a whole number of "
-                "at least 1"
-            )
-        sizes[axis] = int(size)
+        sizes[match[1]] = int(match[2])
     return ParallelConfig(**sizes)
 
 
@@ -142,38 +132,19 @@ def build_experiment(config: Config, parallel: ParallelConfig) -> compose.Experi
     return experiment
 
 
-def make_plan(experiment: compose.Experiment, utilization: float, *, all_shapes: bool) -> Figures:
-    """Compile the step for all batch shapes, or the one with the most FLOPs; return the figures."""
-    config = experiment.config
-    shapes = sorted(
-        experiment.data.train.shapes(),
-        key=lambda shape: -costs.step_flops(experiment.model, *shape),
-    )
-    return {
-        "mesh": dict(experiment.mesh.shape),
-        "preset": config.parallel.preset,
-        "rules": config.parallel.rules,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(experiment.abstract_state.params)),
-        "compute_dtype": config.model.compute_dtype,
-        "optimizer": config.optimizer.name,
-        "micro_batches": config.training.micro_batches or 1,
-        "steps": config.training.steps,
-        "shapes": [
-            _shape_figures(experiment, rows, length, utilization)
-            for rows, length in (shapes if all_shapes else shapes[:1])
-        ],
-    }
+def make_plan(experiment: compose.Experiment, utilization: float) -> dict[str, Any]:
+    """Compile the step for the batch shape with the most FLOPs; return its figures.
 
-
-def _shape_figures(
-    experiment: compose.Experiment, rows: int, length: int, utilization: float
-) -> Figures:
+    Figures are bytes, FLOPs and seconds of one device.
+    """
     config, mesh = experiment.config, experiment.mesh
     micro_batches = config.training.micro_batches or 1
-    _log(f"compiling the step for batches of {rows} x {length} tokens on {_devices(mesh.size)}")
-    began = time.monotonic()
+    rows, length = max(
+        experiment.data.train.shapes(), key=lambda shape: costs.step_flops(experiment.model, *shape)
+    )
+    about = f"batches of {rows} x {length} tokens on {mesh.size:,} devices"
+    print(f"compiling the step for {about}", file=sys.stderr, flush=True)
     program, cost = costs.compile_step(experiment, rows, length)
-    _log(f"compiled in {duration(time.monotonic() - began)}")
     flops, memory = cost.flops / mesh.size, cost.memory
     bytes_accessed = float(program.cost_analysis().get("bytes accessed", 0.0)) * micro_batches
     collectives = count_collectives(program.as_text(), mesh.shape, micro_batches)
@@ -185,7 +156,6 @@ def _shape_figures(
         step = [max(seconds.values()), sum(seconds.values())]  # all overlapped, nothing overlapped
         chips[chip.name] = {
             "memory_share": memory.peak_bytes / chip.memory_bytes,
-            "fits": memory.peak_bytes <= chip.memory_bytes,
             **{f"{resource}_seconds": value for resource, value in seconds.items()},
             "bound": max(seconds, key=seconds.get),
             "step_seconds": step,
@@ -193,6 +163,10 @@ def _shape_figures(
             "training_seconds": [config.training.steps * one for one in step],
         }
     return {
+        "mesh": dict(mesh.shape),
+        "preset": config.parallel.preset,
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(experiment.abstract_state.params)),
+        "micro_batches": micro_batches,
         "rows": rows,
         "length": length,
         **dataclasses.asdict(memory),
@@ -200,7 +174,6 @@ def _shape_figures(
         "flops": flops,
         "xla_flops": cost.xla_flops,
         "bytes_accessed": bytes_accessed,
-        "sent_bytes": sum(one.sent_bytes for one in collectives),
         "collectives": [
             {**dataclasses.asdict(one), "group": len(one.group), "sent_bytes": one.sent_bytes}
             for one in collectives
@@ -209,100 +182,50 @@ def _shape_figures(
     }
 
 
-# Text.
-
-
-def _print_plan(plan: Figures) -> None:
-    devices = _devices(math.prod(plan["mesh"].values()))
-    rules = f" with rules {', '.join(plan['rules'])}" if plan["rules"] else ""
-    print(f"\nMesh {_mesh(plan)} ({devices}), preset {plan['preset']}{rules}")
-    print(
-        f"  {plan['parameters']:,} parameters, {plan['compute_dtype']}, optimizer "
-        f"{plan['optimizer']}, micro-batches: {plan['micro_batches']}"
-    )
-    for shape in plan["shapes"]:
-        print(f"\nOne step on one device, batches of {shape['rows']} x {shape['length']} tokens")
-        temporary_bytes = shape["temporary_bytes"] + shape["output_bytes"]
-        print(
-            f"  memory: {byte_size(shape['peak_bytes'])}, of which arguments "
-            f"{byte_size(shape['argument_bytes'])} and temporaries {byte_size(temporary_bytes)}\n"
-            f"  FLOPs of the matmuls: {shape['flops']:.3e}; XLA counts {shape['xla_flops']:.3e} "
-            f"({shape['xla_flops'] / shape['flops']:.0%})"
+def print_plans(plans: Sequence[dict[str, Any]]) -> None:
+    """Print tables with one line per mesh, per collective and per chip."""
+    steps = [
+        ["mesh", "batch", "parameters", "arguments", "temporaries", "memory", "matmuls", "XLA"]
+    ]
+    sends = [["mesh", "collective", "axes", "group", "count", "bytes", "sent by a device"]]
+    times = [["mesh", "chip", "memory", "compute", "HBM", "network", "step", "training", "bound"]]
+    for plan in plans:
+        mesh = ",".join(f"{axis}:{size}" for axis, size in plan["mesh"].items())
+        temporaries = plan["temporary_bytes"] + plan["output_bytes"]
+        sizes = plan["argument_bytes"], temporaries, plan["peak_bytes"]
+        steps.append(
+            [
+                mesh,
+                f"{plan['rows']} x {plan['length']}",
+                f"{plan['parameters']:,}",
+                *map(byte_size, sizes),
+                f"{plan['flops']:.3e} FLOPs",
+                f"{plan['xla_flops'] / plan['flops']:.0%}",
+            ]
         )
-        table = [["collectives", "axes", "group", "count", "bytes", "sent by a device"]]
-        for one in shape["collectives"]:
+        for one in plan["collectives"]:
             sizes = byte_size(one["bytes"]), byte_size(one["sent_bytes"])
-            counts = f"{one['group']}", f"{one['count']:,}"
-            table.append([one["kind"], " and ".join(one["axes"]), *counts, *sizes])
-        print_table(table) if shape["collectives"] else print("  collectives: none")
-        table = [["roofline", "memory", "compute", "HBM", "network", "a step"]]
-        table[0] += [f"{plan['steps']:,} steps", "bound"]
-        for name, chip in shape["chips"].items():
-            seconds = [chip[f"{resource}_seconds"] for resource in ("compute", "memory", "network")]
-            table.append(
+            counts = str(one["group"]), str(one["count"])
+            sends.append([mesh, one["kind"], " and ".join(one["axes"]), *counts, *sizes])
+        for name, chip in plan["chips"].items():
+            seconds = [chip[f"{one}_seconds"] for one in ("compute", "memory", "network")]
+            times.append(
                 [
+                    mesh,
                     name,
-                    f"{chip['memory_share']:.0%}" + ("" if chip["fits"] else ": too small"),
-                    *map(_milliseconds, seconds),
-                    " to ".join(map(_milliseconds, chip["step_seconds"])),
+                    f"{chip['memory_share']:.0%}",
+                    *(f"{one * 1e3:.3g} ms" for one in seconds),
+                    " to ".join(f"{one * 1e3:.3g} ms" for one in chip["step_seconds"]),
                     " to ".join(map(duration, chip["training_seconds"])),
                     chip["bound"],
                 ]
             )
-        print_table(table)
-
-
-def _print_comparison(plans: Sequence[Figures]) -> None:
-    """Print one line per mesh."""
-    print("\nComparison of the meshes: target positions per second, everything overlapped")
-    table = [["mesh", "memory", "sent by a device", *(chip.name for chip in CHIPS)]]
-    for plan in plans:
-        shape = plan["shapes"][0]
-        rates = [
-            f"{chip['target_positions_per_second'][0]:,.0f}" if chip["fits"] else "too small"
-            for chip in shape["chips"].values()
-        ]
-        sizes = byte_size(shape["peak_bytes"]), byte_size(shape["sent_bytes"])
-        table.append([_mesh(plan), *sizes, *rates])
-    print_table(table)
-
-
-def _print_assumptions(dtype: str) -> None:
-    peaks = "; ".join(
-        f"{chip.name}: {chip.peak_flops[dtype] / 1e12:.0f} TFLOP/s, "
-        f"{chip.memory_bandwidth / 1e12:.2g} TB/s, {chip.link_bandwidth / 1e9:.0f} GB/s"
-        for chip in CHIPS
-    )
-    notes = [
-        "Memory, bytes accessed and collectives are those of XLA's program for simulated CPU "
-        "devices. On GPUs and TPUs, XLA fuses more and combines collectives. Its CPU backend "
-        "computes bfloat16 matmuls in float32, which makes temporaries up to twice as large.",
-        "FLOPs follow from the sizes of the model, divided evenly over the devices. XLA's count "
-        "has the body of a loop only once. Far above 100%, devices repeat each other's work.",
-        "Roofline times are arithmetic on published peak rates, not measurements: "
-        f"{UTILIZATION.value:.0%} of the peak FLOP/s in {dtype} (--utilization), full memory and "
-        f"link bandwidth, no latency; from all overlapped to nothing overlapped. {peaks}.",
-    ]
-    print("\nAssumptions")
-    for note in notes:
-        print(textwrap.fill(note, 100, initial_indent="  - ", subsequent_indent="    "))
-    print()
-
-
-def _mesh(plan: Figures) -> str:
-    return ",".join(f"{axis}:{size}" for axis, size in plan["mesh"].items())
-
-
-def _devices(count: int) -> str:
-    return "1 device" if count == 1 else f"{count:,} devices"
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:,.3g} ms"
-
-
-def _log(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(f"\nOne step on one device, preset {plans[0]['preset']}")
+    print_table(steps)
+    print("\nCollectives of one step")
+    print_table(sends)
+    print("\nRoofline of one step and of the training: arithmetic, not measurements")
+    print_table(times)
 
 
 if __name__ == "__main__":

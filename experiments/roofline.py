@@ -9,14 +9,13 @@ which a ring along one dimension of the torus uses 2 of 4 or 2 of 6). float32 ma
 these GPUs and in bfloat16 on TPUs, JAX's defaults.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from experiments.collectives import Collective
 
 
-@dataclasses.dataclass(frozen=True)
-class Chip:
+class Chip(NamedTuple):
     """Published peak figures of one accelerator: bytes, FLOP/s, bytes per second."""
 
     name: str
@@ -42,11 +41,7 @@ class Chip:
         return min(self.link_bandwidth, members * self.network_bandwidth)
 
     def roofline(
-        self,
-        flops: float,
-        dtype: str,
-        bytes_accessed: float,
-        collectives: Sequence[Collective],
+        self, flops: float, dtype: str, bytes_accessed: float, collectives: Sequence[Collective]
     ) -> dict[str, float]:
         """Seconds that compute, memory and network need, each by itself at its peak rate."""
         return {
@@ -56,32 +51,13 @@ class Chip:
         }
 
 
-H100 = Chip(
-    name="H100",
-    memory_bytes=80e9,
-    memory_bandwidth=3.35e12,
-    peak_flops={"bfloat16": 1979e12 / 2, "float32": 989e12 / 2},
-    domain=8,
-    link_bandwidth=900e9 / 2,
-    network_bandwidth=400e9 / 8,
+_HOPPER = {"bfloat16": 1979e12 / 2, "float32": 989e12 / 2}
+_V5E = {"bfloat16": 197e12, "float32": 197e12}
+_V5P = {"bfloat16": 459e12, "float32": 459e12}
+
+CHIPS = (
+    Chip("H100", 80e9, 3.35e12, _HOPPER, 8, 900e9 / 2, 400e9 / 8),
+    Chip("H200", 141e9, 4.8e12, _HOPPER, 8, 900e9 / 2, 400e9 / 8),
+    Chip("TPU v5e", 16e9, 819e9, _V5E, 256, 400e9 / 2 * 2 / 4, 6.4e12 / 8 / 256),
+    Chip("TPU v5p", 95 * 2**30, 2765e9, _V5P, 6144, 1200e9 / 2 * 2 / 6, 50e9 / 8),
 )
-H200 = dataclasses.replace(H100, name="H200", memory_bytes=141e9, memory_bandwidth=4.8e12)
-TPU_V5E = Chip(
-    name="TPU v5e",
-    memory_bytes=16e9,
-    memory_bandwidth=819e9,
-    peak_flops={"bfloat16": 197e12, "float32": 197e12},
-    domain=256,
-    link_bandwidth=400e9 / 2 * 2 / 4,
-    network_bandwidth=6.4e12 / 8 / 256,
-)
-TPU_V5P = Chip(
-    name="TPU v5p",
-    memory_bytes=95 * 2**30,
-    memory_bandwidth=2765e9,
-    peak_flops={"bfloat16": 459e12, "float32": 459e12},
-    domain=6144,
-    link_bandwidth=1200e9 / 2 * 2 / 6,
-    network_bandwidth=50e9 / 8,
-)
-CHIPS = (H100, H200, TPU_V5E, TPU_V5P)

@@ -9,11 +9,9 @@ slowdown is that of the small model of copy.py, trained with and without saving 
 turns. Standard output has one JSON object per result, with medians over the turns.
 """
 
-import dataclasses
 import json
 import pathlib
 import statistics
-import sys
 import tempfile
 import time
 
@@ -35,39 +33,21 @@ STEPS = flags.DEFINE_integer("steps", 300, "Training steps of a turn.", lower_bo
 FOLDER = flags.DEFINE_string("folder", None, "Parent of the temporary folder.")
 
 
-@dataclasses.dataclass(frozen=True)
-class Times:
-    """Seconds to save and restore a state once, and its size on disk."""
-
-    blocked: float
-    """Until `save` returned and training could continue."""
-    finished: float
-    """Until everything was written, with digests."""
-    restored: float
-    """Until digests were verified and everything was in memory."""
-    num_bytes: int
-
-
 def main(config: Config) -> None:
     """Measure and print."""
     with tempfile.TemporaryDirectory(dir=FOLDER.value) as name:
         folder = pathlib.Path(name)
         abstract = costs.experiment_of_shapes(config).abstract_state
         state = random_state(abstract)
-        _log("saving and restoring")
-        times = [save_and_restore(state, abstract, config, folder) for _ in range(TURNS.value)]
+        turns = [save_and_restore(state, abstract, config, folder) for _ in range(TURNS.value)]
         del state
-        result = {
-            "parameters": sum(leaf.size for leaf in jax.tree.leaves(abstract.params)),
-            "gib": round(times[0].num_bytes / 2**30, 3),
-        }
-        for name in ("blocked", "finished", "restored"):
-            median = statistics.median(getattr(one, name) for one in times)
-            result[f"{name}_seconds"] = round(median, 2)
+        result = {"parameters": sum(leaf.size for leaf in jax.tree.leaves(abstract.params))}
+        for name in turns[0]:
+            result[name] = round(statistics.median(turn[name] for turn in turns), 3)
         print(json.dumps(result), flush=True)
-        _log("training with and without saving")
         ratios = [
-            step_seconds(folder, True) / step_seconds(folder, False) for _ in range(TURNS.value)
+            step_seconds(folder, saving=True) / step_seconds(folder, saving=False)
+            for _ in range(TURNS.value)
         ]
         slowdown = round(statistics.median(ratios) - 1, 4)
         print(json.dumps({"save_every_steps": EVERY.value, "slowdown": slowdown}), flush=True)
@@ -91,8 +71,14 @@ def random_state(abstract: TrainState) -> TrainState:
 
 def save_and_restore(
     state: TrainState, abstract: TrainState, config: Config, folder: pathlib.Path
-) -> Times:
-    """Save and restore once, in a temporary folder below `folder`."""
+) -> dict[str, float]:
+    """Save and restore once, in a temporary folder below `folder`.
+
+    Returns:
+      seconds until `save` returned (``blocks_seconds``), until everything was written with digests
+      (``saved_seconds``), until everything was verified and read (``restored_seconds``), and the
+      size on disk in ``gib``.
+    """
     with tempfile.TemporaryDirectory(dir=folder) as name:
         with Checkpoints(name, config.training, writing=True) as checkpoints:
             began = time.perf_counter()
@@ -105,7 +91,12 @@ def save_and_restore(
             began = time.perf_counter()
             jax.block_until_ready(checkpoints.restore(abstract))
             restored = time.perf_counter() - began
-    return Times(blocked, finished, restored, size)
+    return {
+        "gib": size / 2**30,
+        "blocks_seconds": blocked,
+        "saved_seconds": finished,
+        "restored_seconds": restored,
+    }
 
 
 def step_seconds(folder: pathlib.Path, saving: bool) -> float:
@@ -129,10 +120,6 @@ def step_seconds(folder: pathlib.Path, saving: bool) -> float:
         jax.block_until_ready(state)
         checkpoints.finish()
         return (time.perf_counter() - began) / STEPS.value
-
-
-def _log(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

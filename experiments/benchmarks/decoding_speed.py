@@ -18,40 +18,27 @@ from absl import flags
 from experiments.benchmarks import reporting
 from experiments.benchmarks.alternating import PROGRAMS, Subject
 from experiments.benchmarks.settings import parse_integers
-from experiments.benchmarks.workloads import Workload
 from experiments.flags import run
 
 _BEAMS = flags.DEFINE_list("beams", ["1", "4"], "Beam sizes; 1 is greedy search.")
 _SENTENCES = flags.DEFINE_integer(
     "sentences", None, "Sentences per batch; 1 measures latency.", lower_bound=1
 )
-_TARGETS = flags.DEFINE_list("targets", [], "Lengths of the translations.")
 
 
 def main() -> None:
     """Measure and print."""
     results = []
-    for name, workload in _workloads().items():
+    workloads = reporting.workloads(
+        lambda one: dataclasses.replace(one, batch_size=_SENTENCES.value or one.batch_size)
+    )
+    for name, workload in workloads.items():
         for beams in parse_integers("beams", _BEAMS.value):
             reporting.log(f"{name}, {'greedy' if beams == 1 else f'beam {beams}'}")
             ours = reporting.this_project("decoding", {"beams": beams}, workload)
             about = {"benchmark": "decoding", "workload": name, "beams": beams}
             results += reporting.measure(ours, _peers(beams), workload, about)
     reporting.print_table(results)
-
-
-def _workloads() -> dict[str, Workload]:
-    targets = parse_integers("targets", _TARGETS.value)
-    named = reporting.workloads(
-        lambda one: dataclasses.replace(one, batch_size=_SENTENCES.value or one.batch_size)
-    )
-    if not targets:
-        return named
-    return {
-        f"{name} {target}": dataclasses.replace(workload, target_length=target)
-        for name, workload in named.items()
-        for target in targets
-    }
 
 
 def _peers(beams: int) -> list[Subject]:

@@ -10,34 +10,28 @@ output is one JSON object, in seconds.
 
 import json
 import statistics
-import sys
-import time
 from collections.abc import Callable
 
 import jax
 import numpy as np
-from absl import flags
 
+from experiments.benchmarks.worker import seconds_of
 from experiments.flags import run
 from transformer.arrays import BOS_ID, EOS_ID, NUM_SPECIAL_IDS, Params
 from transformer.config import Config, TransformerConfig
 from transformer.inspection import ablation, alignment, attribution, patching, readout
 
-SENTENCES = flags.DEFINE_integer(
-    "sentences", 256, "Sentences whose loss is computed without each head.", lower_bound=1
-)
-LENGTH = flags.DEFINE_integer("length", 20, "Tokens of every sentence.", lower_bound=3)
-REPEATS = flags.DEFINE_integer("repeats", 5, "Repetitions after the first run.", lower_bound=1)
+SENTENCES, LENGTH, REPEATS = 256, 20, 5
+"""Sentence pairs for head ablation, tokens of each, runs after the first."""
 
 
 def main(config: Config) -> None:
     """Measure and print."""
     params = alignment.untrained_params(config.model)
-    result: dict[str, object] = {"sentences": SENTENCES.value, "length": LENGTH.value}
-    for name, tool in tools(params, config.model, SENTENCES.value, LENGTH.value).items():
-        first, *later = (seconds_of(tool) for _ in range(1 + REPEATS.value))
+    result: dict[str, object] = {"sentences": SENTENCES, "length": LENGTH}
+    for name, tool in tools(params, config.model, SENTENCES, LENGTH).items():
+        first, *later = (seconds_of(tool) for _ in range(1 + REPEATS))
         result[name] = {"first": round(first, 3), "median": round(statistics.median(later), 4)}
-        print(f"{name}: {result[name]}", file=sys.stderr, flush=True)
     print(json.dumps(result))
 
 
@@ -55,7 +49,7 @@ def tools(
     metric = readout.LogProbability(length - 1, EOS_ID)
 
     model, pair = (params, config), (clean, corrupt, target_in, metric)
-    return {
+    calls = {
         "ablate_heads": lambda: ablation.ablate_heads(*model, source, target),
         "head_importance": lambda: ablation.head_importance(*model, source, target),
         "patch_sites": lambda: patching.patch_sites(*model, *pair),
@@ -64,13 +58,7 @@ def tools(
             *model, clean, target_in, metric
         ),
     }
-
-
-def seconds_of(call: Callable[[], object]) -> float:
-    """Seconds until the results of a call are computed."""
-    began = time.perf_counter()
-    jax.block_until_ready(call())
-    return time.perf_counter() - began
+    return {name: lambda call=call: jax.block_until_ready(call()) for name, call in calls.items()}
 
 
 if __name__ == "__main__":

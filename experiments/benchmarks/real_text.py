@@ -18,19 +18,28 @@ number of tokens in total. A lexicon is learned for --variant=shortlist:decode.s
 import dataclasses
 import pathlib
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 
-from experiments.benchmarks import prepared_text, reporting
+from experiments.benchmarks import reporting
 from experiments.benchmarks.alternating import PROGRAMS, Subject
-from experiments.benchmarks.settings import parse_integers
-from experiments.benchmarks.text_batches import TEXT
+from experiments.benchmarks.settings import config_of, parse_integers
+from experiments.benchmarks.text_batches import LEXICON, TEXT, TOKENIZER, Text
 from experiments.benchmarks.workloads import Workload
 from experiments.corpora import text_files
 from experiments.flags import run
-from transformer.config import DataConfig
+from experiments.pipeline.batching import Batches
+from experiments.pipeline.token_corpus import TokenCorpus
 from transformer.errors import InputError
+from transformer.text.lexicon import MAX_PAIRS, Lexicon
+from transformer.text.tokenizer import Tokenizer, Vocabularies
+
+BUCKETS = (12, 16, 20, 24, 32, 64)
+"""Batch lengths of this project; longer sentences are left out."""
+TOKENS, BATCHES = 2048, 16
+"""Source and target positions of a training batch; batches in a sample."""
 
 _SOURCE = flags.DEFINE_string("source", None, "Training text, one sentence per line.")
 _TARGET = flags.DEFINE_string("target", None, "Its translation, line by line.")
@@ -40,14 +49,6 @@ _TRANSLATE = flags.DEFINE_string(
 _VOCABULARY = flags.DEFINE_integer(
     "vocabulary", None, "Subwords; the workload's vocabulary unless given.", lower_bound=5
 )
-_BUCKETS = flags.DEFINE_list(
-    "buckets",
-    ["12", "16", "20", "24", "32", "64"],
-    "Batch lengths of this project; longer sentences are left out.",
-)
-_TOKENS = flags.DEFINE_integer("tokens", 2048, "Source and target positions of a batch.")
-_BATCHES = flags.DEFINE_integer("batches", 16, "Batches in a training sample.", lower_bound=1)
-_SENTENCES = flags.DEFINE_integer("sentences", None, "Number of lines to translate.", lower_bound=1)
 _TOGETHER = flags.DEFINE_integer("together", 64, "Sentences per decoding batch.", lower_bound=1)
 _BEAMS = flags.DEFINE_list("beams", ["4"], "Beam sizes; 1 is greedy search.")
 _DROPOUT = reporting.define_dropout()
@@ -68,9 +69,7 @@ def main() -> None:
     for name, workload in workloads.items():
         with tempfile.TemporaryDirectory() as folder:
             reporting.log(f"{name}: learning a vocabulary and tokenizing")
-            text = prepared_text.prepare(
-                workload, pathlib.Path(folder), pairs, lines[: _SENTENCES.value], _BATCHES.value
-            )
+            text = prepare(workload, pathlib.Path(folder), pairs, lines)
             path = f"{folder}/{TEXT}"
             results += _measure_training(name, workload, path)
             for number in beams if text.lines else ():
@@ -78,23 +77,64 @@ def main() -> None:
     reporting.print_table(results)
 
 
-def _with_buckets(workload: Workload) -> Workload:
-    buckets = tuple(sorted(set(parse_integers("buckets", _BUCKETS.value))))
-    rows, least = _TOKENS.value // buckets[-1], DataConfig.row_multiple
-    if rows < least:
+def prepare(
+    workload: Workload,
+    folder: pathlib.Path,
+    pairs: tuple[Sequence[str], Sequence[str]],
+    lines: Sequence[str],
+) -> Text:
+    """Write the vocabulary, a lexicon and the `Text` into a folder.
+
+    Args:
+      workload: sizes; its buckets are the lengths of batches.
+      folder: for the files.
+      pairs: sources and targets of the training text.
+      lines: to translate; empty ones and those longer than the longest bucket are left out.
+
+    Raises:
+      InputError: if the vocabulary is too large for the text, or no line is left.
+    """
+    try:
+        tokenizer = Tokenizer.train([*pairs[0], *pairs[1]], workload.vocab_size)
+    except InputError as error:
+        text = str(error).replace("--config.model.vocab_size", "--vocabulary")
+        raise InputError(text.replace("model.vocab_size", "--vocabulary")) from None
+    (folder / TOKENIZER).write_bytes(tokenizer.model)
+    corpus = TokenCorpus.encode(*pairs, Vocabularies.shared(tokenizer))
+    if lines:
+        some = range(0, len(corpus), -(-len(corpus) // MAX_PAIRS))
+        sides = ([side[pair] for pair in some] for side in (corpus.source, corpus.target))
+        Lexicon.learn(*sides, tokenizer.vocab_size).save(folder / LEXICON)
+    planned = Batches([(1.0, corpus)], config_of(workload).data, seed=0).plan(0)[:BATCHES]
+    chosen = [pair for batch in planned for pair in batch.pairs]
+    encoded = zip(lines, tokenizer.encode(list(lines)), strict=True)
+    kept = [(line, ids) for line, ids in encoded if 1 < len(ids) <= workload.source_length]
+    if lines and not kept:
         raise InputError(
-            f"--tokens={_TOKENS.value}: a batch has at least {least} rows, so at least "
-            f"{least * buckets[-1]} positions of sentences of {buckets[-1]} tokens; raise it, or "
-            "shorten --buckets"
+            f"no line of the text to translate has 1 to {workload.source_length - 1} subwords; "
+            "translate shorter lines"
         )
+    if len(kept) < len(lines):
+        reporting.log(f"{len(lines) - len(kept)} empty or too long lines are left out")
+    text = Text(
+        sources=[corpus.source[pair].tolist() for pair in chosen],
+        targets=[corpus.target[pair].tolist() for pair in chosen],
+        lines=[line for line, _ in kept],
+        line_ids=[list(map(int, ids)) for _, ids in kept],
+    )
+    text.save(folder / TEXT)
+    return text
+
+
+def _with_buckets(workload: Workload) -> Workload:
     return dataclasses.replace(
         workload,
         vocab_size=_VOCABULARY.value or workload.vocab_size,
-        batch_size=rows,
-        source_length=buckets[-1],
-        target_length=buckets[-1],
+        batch_size=TOKENS // BUCKETS[-1],
+        source_length=BUCKETS[-1],
+        target_length=BUCKETS[-1],
         inner_dropout=_DROPOUT.value == "inner",
-        buckets=buckets,
+        buckets=BUCKETS,
     )
 
 

@@ -21,9 +21,7 @@ WORKLOADS_FLAG = flags.DEFINE_list(
     "workloads", list(WORKLOADS), "W1 (small model), W2 (the paper's base model) or both."
 )
 AGAINST = flags.DEFINE_multi_string(
-    "against",
-    [],
-    "Path of another checkout of this project to compare with; may be repeated.",
+    "against", [], "Path of another checkout of this project to compare with; may be repeated."
 )
 ONLY = flags.DEFINE_list(
     "only", [], "Measure only peers that match one of these patterns, for example 'PyTorch*'."

@@ -67,56 +67,53 @@ def start_once(folder: pathlib.Path, caches: str) -> dict[str, float]:
     `train` and `translate` have separate caches, because training compiles the search too.
     """
 
-    def command(app: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
+    def seconds(app: str, *arguments: str, **options: str) -> float:
         workdir = f"--workdir={folder / caches}"
         environment = os.environ | {"XDG_CACHE_HOME": str(folder / f"cache_{app}")}
-        return [sys.executable, "-m", f"experiments.{app}", workdir, *arguments], environment
+        command = [sys.executable, "-m", f"experiments.{app}", workdir, *arguments]
+        return seconds_until(command, environment, **options)
 
+    config = f"--config={folder / 'config.py'}"
     return {
-        "first step": seconds_until(
-            "step 1/", *command("train", f"--config={folder / 'config.py'}"), stream="stderr"
-        ),
-        "first translation": seconds_until(
-            "", *command("translate"), text=f"{_SENTENCE.value}\n", stream="stdout"
-        ),
+        "first step": seconds("train", config, prefix="step 1/", stream="stderr"),
+        "first translation": seconds("translate", stdin=f"{_SENTENCE.value}\n", stream="stdout"),
     }
 
 
 def seconds_until(
-    prefix: str,
     command: Sequence[str],
     environment: Mapping[str, str],
     *,
     stream: str,
-    text: str = "",
+    prefix: str = "",
+    stdin: str = "",
 ) -> float:
     """Run a command to its end; return the seconds until its first line with a prefix.
 
     Args:
-      prefix: of the line.
       command: program and arguments.
       environment: environment variables.
-      stream: ``stdout`` or ``stderr``, where the line is expected.
-      text: standard input.
+      stream: ``stdout`` or ``stderr``, where the line is expected; it is copied to standard error.
+      prefix: of the line.
+      stdin: text of standard input.
 
     Raises:
       InputError: if it fails or never prints such a line.
     """
-    with tempfile.TemporaryFile("w+") as stdin, tempfile.TemporaryFile("w+") as other:
-        stdin.write(text)
-        stdin.seek(0)
-        streams = {"stdout": other, "stderr": other} | {stream: subprocess.PIPE}
-        began, seconds, line = time.perf_counter(), None, ""
-        with subprocess.Popen(
-            command, env=environment, stdin=stdin, text=True, **streams
-        ) as process:
-            for line in getattr(process, stream):
-                if seconds is None and line.startswith(prefix):
-                    seconds = time.perf_counter() - began
-        if process.returncode or seconds is None:
-            other.seek(0)
-            last = (other.read().splitlines() or [line.strip() or "no output"])[-1]
-            raise InputError(f"{' '.join(command)} ended with {process.returncode}: {last}")
+    began, seconds = time.perf_counter(), None
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, stream: subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, text=True, **streams) as process:
+        process.stdin.write(stdin)
+        process.stdin.close()
+        for line in getattr(process, stream):
+            print(line, end="", file=sys.stderr)
+            if seconds is None and line.startswith(prefix):
+                seconds = time.perf_counter() - began
+    if process.returncode or seconds is None:
+        raise InputError(
+            f"{' '.join(command)} ended with status {process.returncode} and without a line that "
+            f"starts with {prefix!r} on {stream}; its messages are above"
+        )
     return seconds
 
 
