@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time to save and restore a training state, and slowdown of a training run by saving.
+"""Time to save and restore a training state.
 
 python -m experiments.benchmarks.checkpointing --config=experiments/configs/big.py
 
 The state of the config's model has random values, which compress no better than trained ones. It is
 saved and restored in a temporary folder; files are still in the page cache when they are read. The
-slowdown is that of the small model of copy.py, trained with and without saving in alternating
-turns. Standard output has one JSON object per result, with medians over the turns.
+last line on standard output is one JSON object, with medians over the turns.
 """
 
 import json
@@ -21,15 +20,12 @@ import numpy as np
 from absl import flags
 
 from experiments import costs
-from experiments.configs import copy
 from experiments.flags import run
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config
-from transformer.training.step import Batch, TrainState
+from transformer.training.step import TrainState
 
 TURNS = flags.DEFINE_integer("turns", 3, "Turns of each measurement.", lower_bound=1)
-EVERY = flags.DEFINE_integer("every", 100, "Steps between two saves.", lower_bound=1)
-STEPS = flags.DEFINE_integer("steps", 300, "Training steps of a turn.", lower_bound=1)
 FOLDER = flags.DEFINE_string("folder", None, "Parent of the temporary folder.")
 
 
@@ -44,13 +40,7 @@ def main(config: Config) -> None:
         result = {"parameters": sum(leaf.size for leaf in jax.tree.leaves(abstract.params))}
         for name in turns[0]:
             result[name] = round(statistics.median(turn[name] for turn in turns), 3)
-        print(json.dumps(result), flush=True)
-        ratios = [
-            step_seconds(folder, saving=True) / step_seconds(folder, saving=False)
-            for _ in range(TURNS.value)
-        ]
-        slowdown = round(statistics.median(ratios) - 1, 4)
-        print(json.dumps({"save_every_steps": EVERY.value, "slowdown": slowdown}), flush=True)
+        print(json.dumps(result))
 
 
 def random_state(abstract: TrainState) -> TrainState:
@@ -97,29 +87,6 @@ def save_and_restore(
         "saved_seconds": finished,
         "restored_seconds": restored,
     }
-
-
-def step_seconds(folder: pathlib.Path, saving: bool) -> float:
-    """Mean seconds of a training step of the small model of copy.py."""
-    experiment = costs.experiment_of_shapes(copy.get_config())
-    [(rows, length)] = experiment.data.train.shapes()[-1:]
-    vocab_size = experiment.config.model.vocab_size
-    tokens = np.random.default_rng(0).integers(4, vocab_size, (2, rows, length), np.int32)
-    batch = experiment.put_batch(Batch(*tokens))
-    state, _ = experiment.train_step(experiment.init_state(), batch)
-    with (
-        tempfile.TemporaryDirectory(dir=folder) as name,
-        Checkpoints(name, experiment.config.training, writing=True) as checkpoints,
-    ):
-        jax.block_until_ready(state)
-        began = time.perf_counter()
-        for step in range(1, STEPS.value + 1):
-            state, _ = experiment.train_step(state, batch)
-            if saving and step % EVERY.value == 0:
-                checkpoints.save(state, {})
-        jax.block_until_ready(state)
-        checkpoints.finish()
-        return (time.perf_counter() - began) / STEPS.value
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ its vocabulary. Standard output has one JSON object per result, with medians ove
 
 import json
 import os
-import pathlib
 import statistics
 import subprocess
 import sys
@@ -27,14 +26,6 @@ from transformer.errors import InputError
 _STARTS = flags.DEFINE_integer("starts", 3, "Starts of each kind.", lower_bound=1)
 _SENTENCE = flags.DEFINE_string("sentence", "The book is new.", "Sentence to translate.")
 
-_CONFIG_FILE = """\
-from transformer.config import Config
-
-
-def get_config():
-    return Config.from_json({text!r})
-"""
-
 
 def main(config: Config) -> None:
     """Measure and print."""
@@ -43,12 +34,12 @@ def main(config: Config) -> None:
         logging=config.logging.replace(log_every=1, samples=0, tensorboard=False),
     )
     times: dict[tuple[str, str], list[float]] = {}
-    for number in range(_STARTS.value):
-        with tempfile.TemporaryDirectory() as name:
-            folder = pathlib.Path(name)
-            (folder / "config.py").write_text(_CONFIG_FILE.format(text=config.to_json()))
+    for _ in range(_STARTS.value):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(f"{folder}/config.py", "w", encoding="utf-8") as file:
+                file.write("from transformer.config import Config\n\n")
+                file.write(f"get_config = lambda: Config.from_json({config.to_json()!r})\n")
             for caches in ("cold", "warm"):
-                print(f"start {number + 1}, {caches} caches", file=sys.stderr, flush=True)
                 for event, seconds in start_once(folder, caches).items():
                     times.setdefault((event, caches), []).append(seconds)
     for (event, caches), seconds in times.items():
@@ -61,19 +52,19 @@ def main(config: Config) -> None:
         print(json.dumps(result), flush=True)
 
 
-def start_once(folder: pathlib.Path, caches: str) -> dict[str, float]:
+def start_once(folder: str, caches: str) -> dict[str, float]:
     """Seconds until each event, with the current state of the caches in `folder`.
 
     `train` and `translate` have separate caches, because training compiles the search too.
     """
 
     def seconds(app: str, *arguments: str, **options: str) -> float:
-        workdir = f"--workdir={folder / caches}"
-        environment = os.environ | {"XDG_CACHE_HOME": str(folder / f"cache_{app}")}
+        workdir = f"--workdir={folder}/{caches}"
+        environment = os.environ | {"XDG_CACHE_HOME": f"{folder}/cache_{app}"}
         command = [sys.executable, "-m", f"experiments.{app}", workdir, *arguments]
         return seconds_until(command, environment, **options)
 
-    config = f"--config={folder / 'config.py'}"
+    config = f"--config={folder}/config.py"
     return {
         "first step": seconds("train", config, prefix="step 1/", stream="stderr"),
         "first translation": seconds("translate", stdin=f"{_SENTENCE.value}\n", stream="stdout"),

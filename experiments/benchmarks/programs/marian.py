@@ -8,17 +8,11 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor
 
-from experiments.benchmarks.programs.pytorch import (
-    BOS_ID,
-    batch_of,
-    smoothed_loss,
-    training_program,
-)
+from experiments.benchmarks.programs import pytorch
 from experiments.benchmarks.text_batches import Text, pad
 from experiments.benchmarks.worker import Program, fastest, num_cores
 from experiments.benchmarks.workloads import DROPOUT, Workload
 
-EOS_ID = 2
 VERSION = f"transformers {transformers.__version__}, torch {torch.__version__}"
 
 
@@ -44,9 +38,9 @@ def model_of(workload: Workload) -> transformers.MarianMTModel:
         tie_word_embeddings=True,
         max_position_embeddings=max(workload.source_length, workload.target_length) + 1,
         pad_token_id=workload.vocab_size - 1,
-        bos_token_id=BOS_ID,
-        eos_token_id=EOS_ID,
-        decoder_start_token_id=BOS_ID,
+        bos_token_id=pytorch.BOS_ID,
+        eos_token_id=2,
+        decoder_start_token_id=pytorch.BOS_ID,
         forced_eos_token_id=None,
     )
     torch.manual_seed(0)
@@ -62,12 +56,12 @@ def training(workload: Workload, dtype: str) -> Program:
         logits = model(
             input_ids=source,
             attention_mask=torch.ones_like(source),
-            decoder_input_ids=F.pad(target[:, :-1], (1, 0), value=BOS_ID),
+            decoder_input_ids=F.pad(target[:, :-1], (1, 0), value=pytorch.BOS_ID),
             use_cache=False,
         ).logits
-        return smoothed_loss(logits, target)
+        return pytorch.smoothed_loss(logits, target)
 
-    program = training_program(model, loss, [batch_of(workload)], dtype)
+    program = pytorch.training_program(model, loss, [pytorch.batch_of(workload)], dtype)
     program.about["version"] = VERSION
     return program
 
@@ -92,22 +86,21 @@ def translating(workload: Workload, path: str, beams: int, together: int) -> Pro
 
 def _generating(workload: Workload, batches: Sequence[tuple[Tensor, int]], beams: int) -> Program:
     model = model_of(workload).eval()
-    padding = model.config.pad_token_id
 
+    @torch.inference_mode()
     def generate(batches: Sequence[tuple[Tensor, int]]) -> int:
         tokens = 0
-        with torch.inference_mode():
-            for source, length in batches:
-                outputs = model.generate(
-                    input_ids=source,
-                    attention_mask=(source != padding).long(),
-                    num_beams=beams,
-                    do_sample=False,
-                    min_new_tokens=length,
-                    max_new_tokens=length,
-                )
-                assert outputs.shape[1] == length + 1  # BOS is first
-                tokens += outputs[:, 1:].numel()
+        for source, length in batches:
+            outputs = model.generate(
+                input_ids=source,
+                attention_mask=(source != model.config.pad_token_id).long(),
+                num_beams=beams,
+                do_sample=False,
+                min_new_tokens=length,
+                max_new_tokens=length,
+            )
+            assert outputs.shape[1] == length + 1  # BOS is first
+            tokens += outputs[:, 1:].numel()
         return tokens
 
     some = batches[:: -(-len(batches) // 4)]

@@ -48,51 +48,36 @@ def token_of(index: int) -> str:
     return SPECIAL[index] if index < len(SPECIAL) else f"w{index}"
 
 
-def tokens_of(workload: Workload, sentences: Sequence[Sequence[int]]) -> list[list[str]]:
-    """Tokens of ids; the last id is padding in the converted vocabulary and is not used."""
-    return [[token_of(min(one, workload.vocab_size - 2)) for one in ids] for ids in sentences]
-
-
 def decoding(workload: Workload, beams: int, dtype: str) -> Program:
-    """`translate_batch`; every translation has the workload's target length.
-
-    Args:
-      workload: sizes.
-      beams: 1 is greedy search.
-      dtype: ``float32`` or ``int8``, in which matmuls are computed.
-    """
-    tokens = tokens_of(workload, workload.token_ids()[0].tolist())
-    return _translating(workload, [(tokens, workload.target_length)], beams, dtype)
+    """`translate_batch` in ``float32`` or ``int8``; translations have the workload's length."""
+    batches = [(workload.token_ids()[0].tolist(), workload.target_length)]
+    return _translating(workload, batches, beams, dtype)
 
 
 def translating(workload: Workload, path: str, beams: int, together: int, dtype: str) -> Program:
-    """`translate_batch` from tokens to tokens for the lines of a `Text`; samples are of a sentence.
-
-    All batches are submitted at once, so that several may be translated at the same time.
-    """
-    batches = [
-        (tokens_of(workload, ids), length)
-        for ids, length in Text.load(path).translation_batches(together)
-    ]
+    """`translate_batch` for the lines of a `Text`; samples are of one sentence."""
+    batches = list(Text.load(path).translation_batches(together))
     program = _translating(workload, batches, beams, dtype)
     program.units = sum(len(source) for source, _ in batches)
     return program
 
 
-def _translating(workload: Workload, batches: Sequence[Batch], beams: int, dtype: str) -> Program:
-    """With one thread, one per core, or a batch per core, whichever is fastest."""
+def _translating(
+    workload: Workload, ids: Sequence[tuple[list[list[int]], int]], beams: int, dtype: str
+) -> Program:
+    """Submit all batches at once, with one thread, one per core, or a batch per core."""
+    unused = workload.vocab_size - 1  # padding, which the converted vocabulary lacks
+    batches: list[Batch] = [
+        ([[token_of(min(one, unused - 1)) for one in source] for source in sources], length)
+        for sources, length in ids
+    ]
     translator = None
 
     def use(threads: tuple[int, int]) -> None:
         nonlocal translator
-        inter_threads, intra_threads = threads
-        translator = ctranslate2.Translator(
-            model,
-            device="cpu",
-            compute_type=dtype,
-            inter_threads=inter_threads,
-            intra_threads=intra_threads,
-        )
+        inter, intra = threads
+        options = {"device": "cpu", "inter_threads": inter, "intra_threads": intra}
+        translator = ctranslate2.Translator(model, compute_type=dtype, **options)
 
     def translate(batches: Sequence[Batch]) -> int:
         pending = [
@@ -117,12 +102,6 @@ def _translating(workload: Workload, batches: Sequence[Batch], beams: int, dtype
         threads = fastest(lambda: translate(some), use, choices)
     tokens = translate(batches)
     assert tokens == sum(len(source) * length for source, length in batches)
-    return Program(
-        lambda: translate(batches),
-        {
-            "version": f"ctranslate2 {ctranslate2.__version__}",
-            "compute_type": translator.compute_type,
-            "threads": "{} x {}".format(*threads),
-            "output_tokens": tokens,
-        },
-    )
+    about = {"version": f"ctranslate2 {ctranslate2.__version__}", "output_tokens": tokens}
+    about |= {"compute_type": translator.compute_type, "threads": "{} x {}".format(*threads)}
+    return Program(lambda: translate(batches), about)
