@@ -40,8 +40,8 @@ class Experiment:
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer of `data`."""
-        return self.data.tokenizer
+        """The tokenizer of a shared vocabulary; see `Vocabularies.tokenizer`."""
+        return self.data.vocabularies and self.data.vocabularies.tokenizer
 
     @functools.cached_property
     def train_step(self) -> Callable[[TrainState, Batch], tuple[TrainState, Sums]]:
@@ -118,11 +118,11 @@ def build(
 
     Args:
       config: validated.
-      workdir: its tokenizer and tokenized corpora are used where they exist.
+      workdir: its vocabularies and tokenized corpora are used where they exist.
       data: read already; loaded as `config.data` says unless given.
 
     Raises:
-      InputError: for data, tokenizer, devices, micro-batches or memory that do not fit the config.
+      InputError: for data, vocabularies, devices or memory that do not fit the config.
     """
     mesh, model = sharding.make_mesh(config.parallel), base.build(config.model)
     # Before the data: devices that do not fit the model are reported at once.

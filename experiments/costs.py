@@ -20,7 +20,7 @@ from experiments.training_data import TrainingData
 from transformer import sharding
 from transformer.config import Config
 from transformer.models.base import Model
-from transformer.text.tokenizer import Tokenizer
+from transformer.text.tokenizer import Vocabularies
 
 Lengths = np.ndarray
 """Int32 number of tokens of each sentence, EOS included."""
@@ -70,7 +70,9 @@ class StepCost:
 
 
 def experiment_of_lengths(
-    config: Config, tokenizer: Tokenizer | None, mixture: Sequence[tuple[float, Lengths, Lengths]]
+    config: Config,
+    vocabularies: Vocabularies | None,
+    mixture: Sequence[tuple[float, Lengths, Lengths]],
 ) -> compose.Experiment:
     """Compose an experiment on sentences of given lengths that all repeat one token.
 
@@ -78,7 +80,7 @@ def experiment_of_lengths(
 
     Args:
       config: validated.
-      tokenizer: tokenizer of the experiment, if there is one.
+      vocabularies: vocabularies of the experiment, if there are any.
       mixture: weight, source lengths and target lengths of each corpus.
 
     Raises:
@@ -90,11 +92,11 @@ def experiment_of_lengths(
         return TokenSequences(np.broadcast_to(_TOKEN, offsets[-1]), offsets)
 
     corpora = [(weight, TokenCorpus(side(left), side(right))) for weight, left, right in mixture]
-    return experiment_of_corpora(config, tokenizer, corpora)
+    return experiment_of_corpora(config, vocabularies, corpora)
 
 
 def experiment_of_corpora(
-    config: Config, tokenizer: Tokenizer | None, corpora: Sequence[tuple[float, TokenCorpus]]
+    config: Config, vocabularies: Vocabularies | None, corpora: Sequence[tuple[float, TokenCorpus]]
 ) -> compose.Experiment:
     """Compose an experiment on tokenized corpora, each with its weight, without validation.
 
@@ -104,7 +106,7 @@ def experiment_of_corpora(
     batches = Batches(corpora, config.data, config.training.seed)
     nothing = registry.Split(config.data.dataset, [], [])
     no_tokens = TokenCorpus(TokenSequences.from_lists([]), TokenSequences.from_lists([]))
-    data = TrainingData(tokenizer, batches, nothing, no_tokens)
+    data = TrainingData(vocabularies, batches, nothing, no_tokens)
     return compose.build(config, data=data)
 
 

@@ -27,7 +27,7 @@ from experiments.pipeline.pairs import SentencePairs
 from experiments.pipeline.text_checks import RULES, CheckedSplit, Finding, ReadablePairs
 from transformer.config import Config
 from transformer.errors import InputError
-from transformer.text.tokenizer import Tokenizer, Vocabularies
+from transformer.text.tokenizer import Vocabularies
 
 TIMING = flags.DEFINE_bool(
     "timing", True, "Time a few steps to estimate the training time; --notiming skips this."
@@ -56,14 +56,14 @@ def examine(config: Config, *, timing: bool) -> dict[str, Any]:
         _print_line("error", str(error))
         report["errors"].append(str(error))
 
-    mixture, tokenizer, tokenizer_error = [], None, None
+    mixture, vocabularies, vocabulary_error = [], None, None
     try:
         mixture = registry.training_corpora(config.data)
-        _log("loading or training the tokenizer")
+        _log("loading or training the vocabulary")
         readable = [ReadablePairs(pairs) for _, pairs in mixture]
-        tokenizer = training_data.load_tokenizer(config, readable)
+        vocabularies = training_data.load_vocabularies(config, readable)
     except InputError as error:
-        tokenizer_error = error
+        vocabulary_error = error
 
     splits: dict[str, CheckedSplit] = {}
     for name in registry.SPLITS:
@@ -82,7 +82,6 @@ def examine(config: Config, *, timing: bool) -> dict[str, Any]:
                 fail(error)
             continue
         _log(f"reading the {name} split")
-        vocabularies = tokenizer and Vocabularies.shared(tokenizer)
         pairs = [pairs for _, pairs in corpora]
         splits[name] = split = CheckedSplit(name, pairs, vocabularies, config.data.max_length)
         findings = split.findings()
@@ -94,16 +93,16 @@ def examine(config: Config, *, timing: bool) -> dict[str, Any]:
 
     report |= {"vocabulary": None, "run": None}
     train = splits.get("train", ())
-    if tokenizer is None:
+    if vocabularies is None:
         _print_section("vocabulary: none, so lengths, memory and time are unknown")
         # Without readable text, the text is the error, and it is reported already.
         if len(train) or not report["errors"]:
-            fail(tokenizer_error)
+            fail(vocabulary_error)
     else:
-        report["vocabulary"] = _report_vocabulary(config, tokenizer, splits)
+        report["vocabulary"] = _report_vocabulary(config, vocabularies, splits)
         if len(train) or not report["errors"]:
             try:
-                report["run"] = _report_run(config, tokenizer, mixture, train, timing)
+                report["run"] = _report_run(config, vocabularies, mixture, train, timing)
             except InputError as error:
                 fail(error)
     print(f"\n{'train would refuse this' if report['errors'] else 'train can start'}\n")
@@ -152,12 +151,15 @@ def _print_finding(finding: Finding) -> None:
 
 
 def _report_vocabulary(
-    config: Config, tokenizer: Tokenizer, splits: Mapping[str, CheckedSplit]
+    config: Config, vocabularies: Vocabularies, splits: Mapping[str, CheckedSplit]
 ) -> dict[str, Any]:
     """Report its size and its coverage of each split."""
     trained = f"{config.data.tokenizer}, trained on the training text"
     origin = config.data.tokenizer_model or trained
-    _print_section(f"vocabulary: {tokenizer.vocab_size:,} tokens ({origin})")
+    size = f"{vocabularies.target.vocab_size:,}"
+    if not vocabularies.are_shared:
+        size = f"{vocabularies.source.vocab_size:,} source and {size} target"
+    _print_section(f"vocabulary: {size} tokens ({origin})")
     coverage = {
         name: [1 - side.unknown_tokens / int(side.lengths.sum()) for side in split.sides]
         for name, split in splits.items()
@@ -165,14 +167,14 @@ def _report_vocabulary(
     }
     rows = [[name, *(f"{share:.4%}" for share in shares)] for name, shares in coverage.items()]
     print_table([["known tokens", "source", "target"], *rows])
-    return {"size": tokenizer.vocab_size, "known_tokens": coverage}
+    return {"size": vocabularies.target.vocab_size, "known_tokens": coverage}
 
 
 # The training run.
 
 
 def _report_run(
-    config: Config, tokenizer: Tokenizer, mixture: Mixture, train: CheckedSplit, timing: bool
+    config: Config, vocabularies: Vocabularies, mixture: Mixture, train: CheckedSplit, timing: bool
 ) -> dict[str, Any]:
     """Report epochs, memory, operations and time of the training."""
     device = jax.devices()[0]
@@ -182,7 +184,7 @@ def _report_run(
         (weight, train.source.lengths[start:stop], train.target.lengths[start:stop])
         for (weight, _), (start, stop) in zip(mixture, itertools.pairwise(starts), strict=True)
     ]
-    experiment = costs.experiment_of_lengths(config, tokenizer, lengths)
+    experiment = costs.experiment_of_lengths(config, vocabularies, lengths)
     training, batches = experiment.config.training, experiment.data.train
     parameters = sum(leaf.size for leaf in jax.tree.leaves(experiment.abstract_state.params))
     epochs = training.steps / batches.per_epoch

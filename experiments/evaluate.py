@@ -106,7 +106,7 @@ def _truncated(
 ) -> tuple[list[int], list[int]]:
     """Rows with sources that are too long, and with translations of the largest length."""
     config = translator.config
-    lengths = [len(ids) for ids in translator.tokenizer.encode(sources)]
+    lengths = [len(ids) for ids in translator.vocabularies.source.encode(sources)]
     read = [min(length, config.data.max_length) for length in lengths]
     limits = output_length_limits(jnp.asarray(read), config.decode).tolist()
     return (

@@ -44,10 +44,10 @@ Sentences = list[list[int]]
 
 def main(config: Config) -> None:
     """Learn and write the lexicon, and print the coverage of its lists."""
-    if config.model.source_vocab_size is not None:
+    if config.data.vocabulary == "separate":
         raise InputError(
-            "source and target have separate vocabularies, but shortlists need a shared one "
-            "(data.vocabulary='shared')"
+            "source and target have separate vocabularies (data.vocabulary='separate'), but "
+            "shortlists need a shared one"
         )
     directory = paths.reachable(WORKDIR.value)
     tokenizer = Tokenizer.load(directory / workdir_files.TOKENIZER)

@@ -17,11 +17,12 @@ from experiments import distributed, logs
 from experiments.compose import Experiment
 from experiments.pipeline.batching import evaluation_batches
 from transformer import sharding
-from transformer.arrays import EOS_ID, PAD_ID, Params
+from transformer.arrays import Params
 from transformer.checkpoints import selection, workdir_files
 from transformer.checkpoints.manager import Checkpoints
 from transformer.errors import InputError
 from transformer.text.metrics import corpus_scores
+from transformer.text.tokenizer import Tokenizer
 from transformer.training import optimizers
 from transformer.training.losses import Sums
 from transformer.training.step import Batch, TrainState
@@ -276,7 +277,7 @@ def translate(experiment: Experiment, params: Params, sentences: list[str]) -> l
     """
     config = experiment.config
     config = config.replace(decode=config.decode.replace(shortlist=None))
-    translator = Translator(config, params, experiment.tokenizer, mesh=experiment.mesh)
+    translator = Translator(config, params, experiment.data.vocabularies, mesh=experiment.mesh)
     return [translation.text for translation in translator(sentences)]
 
 
@@ -286,13 +287,17 @@ def _write_batch(folder: epath.Path, step: int, batch: Batch, experiment: Experi
     arrays = io.BytesIO()
     np.savez(arrays, source=batch.source, target=batch.target)
     (folder / f"{step}.npz").write_bytes(arrays.getvalue())
-    sides = _sentences(batch.source, experiment), _sentences(batch.target, experiment)
+    vocabularies = experiment.data.vocabularies
+    sides = (
+        _sentences(batch.source, vocabularies.source),
+        _sentences(batch.target, vocabularies.target),
+    )
     text = "".join(f"{source}\t{target}\n" for source, target in zip(*sides, strict=True))
     (folder / f"{step}.tsv").write_text(text, encoding="utf-8")
 
 
-def _sentences(tokens: np.ndarray, experiment: Experiment) -> Iterator[str]:
+def _sentences(tokens: np.ndarray, tokenizer: Tokenizer) -> Iterator[str]:
     """Decode the sentences of a batch `[B, T]`, of which a packed row holds several."""
-    ids = tokens[tokens != PAD_ID]
-    for sentence in np.split(ids, np.flatnonzero(ids == EOS_ID) + 1)[:-1]:
-        yield " ".join(experiment.tokenizer.decode(sentence.tolist()).split())
+    ids = tokens[tokens != tokenizer.special_ids.pad]
+    for sentence in np.split(ids, np.flatnonzero(ids == tokenizer.special_ids.eos) + 1)[:-1]:
+        yield " ".join(tokenizer.decode(sentence.tolist()).split())

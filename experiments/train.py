@@ -81,7 +81,8 @@ def train(
         experiment = compose.build(config, directory)
         _require_every_device(experiment)
     distributed.require_same("the config", experiment.config.to_json().encode())
-    distributed.require_same("the vocabulary", experiment.tokenizer.model)
+    vocabularies = experiment.data.vocabularies
+    distributed.require_same("the vocabulary", b"".join(side.model for side in vocabularies))
     config, batches, main = experiment.config, experiment.data.train, distributed.is_main()
 
     with Checkpoints(directory, config.training, writing=True) as checkpoints:
@@ -100,7 +101,7 @@ def train(
             distributed.signals() if handle_signals else no_signals as stop,
         ):
             if main:
-                workdir.initialize(directory, config, experiment.tokenizer)
+                workdir.initialize(directory, config, vocabularies)
             monitor = Monitor(
                 experiment, first, Totals(**totals), directory, checkpoints, log, progress, began
             )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What training reads: the tokenizer, the batches of the training split, the validation split."""
+"""What training reads: vocabularies, batches of the training split, and the validation split."""
 
 import dataclasses
 import functools
@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class TrainingData:
-    """Tokenizer and splits of one experiment."""
+    """Vocabularies and splits of one experiment."""
 
-    tokenizer: Tokenizer | None
+    vocabularies: Vocabularies | None
     """None for data without text, as in `experiments.plan`."""
     train: Batches
     validation: registry.Split
@@ -44,65 +44,84 @@ def load(config: Config, workdir: epath.Path | None, rows: NamedSharding) -> Tra
 
     Args:
       config: validated.
-      workdir: its tokenizer and tokenized corpora are used where they exist. Without one, the
-        tokenizer is trained anew and tokenized corpora go to the user's cache folder.
+      workdir: its vocabularies and tokenized corpora are used where they exist. Without one, the
+        vocabularies are trained anew and tokenized corpora go to the user's cache folder.
       rows: sharding of a batch; a process reads its local rows only.
 
     Raises:
-      InputError: for data or a tokenizer that do not fit the config.
+      InputError: for data or vocabularies that do not fit the config.
     """
     mixture = registry.training_corpora(config.data)
-    tokenizer = load_tokenizer(config, [pairs for _, pairs in mixture], workdir)
+    vocabularies = load_vocabularies(config, [pairs for _, pairs in mixture], workdir)
     validation = registry.load(config.data, "validation")
     folder = _token_folder(config, workdir)
-    corpora = [(weight, _tokenized(config, pairs, tokenizer, folder)) for weight, pairs in mixture]
+    corpora = [
+        (weight, _tokenized(config, pairs, vocabularies, folder)) for weight, pairs in mixture
+    ]
     train = Batches(
         corpora,
         config.data,
         config.training.seed,
-        _sampler(config.data, tokenizer),
+        _samplers(config.data, vocabularies),
         functools.partial(sharding.local_rows, rows),
     )
-    validation_corpus = TokenCorpus.encode(
-        validation.sources, validation.targets, Vocabularies.shared(tokenizer)
-    )
-    return TrainingData(tokenizer, train, validation, validation_corpus)
+    validation_corpus = TokenCorpus.encode(validation.sources, validation.targets, vocabularies)
+    return TrainingData(vocabularies, train, validation, validation_corpus)
 
 
-def load_tokenizer(
+def load_vocabularies(
     config: Config, corpora: list[SentencePairs], workdir: epath.Path | None = None
-) -> Tokenizer:
-    """The tokenizer of the workdir, or of the config, or one trained on the training text.
+) -> Vocabularies:
+    """The vocabularies of the workdir, or of the config, or trained on the training text.
 
     Raises:
-      InputError: when its vocabulary is not of size ``model.vocab_size``.
+      InputError: when sizes or special ids differ from those of the model.
     """
-    saved = workdir and workdir / workdir_files.TOKENIZER
-    if saved and saved.exists():
-        tokenizer = Tokenizer.load(saved)
-    elif config.data.tokenizer_model is not None:
-        tokenizer = Tokenizer.load(paths.reachable(config.data.tokenizer_model))
-    else:
-        tokenizer = Tokenizer.train(
-            _sentences(corpora),
-            config.model.vocab_size,
-            config.data.tokenizer,
-            character_coverage=config.data.character_coverage,
-        )
-    if tokenizer.vocab_size != config.model.vocab_size:
-        raise InputError(
-            f"the tokenizer has {tokenizer.vocab_size} tokens, but model.vocab_size is "
-            f"{config.model.vocab_size}; set --config.model.vocab_size={tokenizer.vocab_size}"
-        )
-    return tokenizer
+    data, separate = config.data, config.data.vocabulary == "separate"
+
+    def load(side: str, field: str, file: str, model_path: str | None) -> Tokenizer:
+        size = getattr(config.model, field)
+        if workdir and (workdir / file).exists():
+            tokenizer = Tokenizer.load(workdir / file)
+        elif model_path is not None:
+            tokenizer = Tokenizer.load(paths.reachable(model_path))
+        else:
+            tokenizer = Tokenizer.train(
+                _sentences(corpora, (side,) if separate else ("source", "target")),
+                size,
+                data.tokenizer,
+                character_coverage=data.character_coverage,
+                special_ids=config.model.special_ids,
+                size_field=f"model.{field}",
+            )
+        if tokenizer.vocab_size != size:
+            raise InputError(
+                f"the tokenizer has {tokenizer.vocab_size} tokens, but model.{field} is {size}; "
+                f"set --config.model.{field}={tokenizer.vocab_size}"
+            )
+        if tokenizer.special_ids != config.model.special_ids:
+            fields = tokenizer.special_ids._asdict().items()
+            flags = " ".join(f"--config.model.{name}_id={value}" for name, value in fields)
+            raise InputError(
+                f"the tokenizer has pad, bos, eos, unk = {[*tokenizer.special_ids]}, but the model "
+                f"has {[*config.model.special_ids]}; set {flags}"
+            )
+        return tokenizer
+
+    target = load("target", "vocab_size", workdir_files.TOKENIZER, data.tokenizer_model)
+    if not separate:
+        return Vocabularies.shared(target)
+    file = workdir_files.SOURCE_TOKENIZER
+    source = load("source", "source_vocab_size", file, data.source_tokenizer_model)
+    return Vocabularies(source, target)
 
 
-def _sentences(corpora: list[SentencePairs]) -> Iterator[str]:
-    """Every sentence of both sides, read in chunks."""
+def _sentences(corpora: list[SentencePairs], sides: tuple[str, ...]) -> Iterator[str]:
+    """Every sentence of the sides, read in chunks."""
     for pairs in corpora:
         for sources, targets in pairs.chunks():
-            yield from sources
-            yield from targets
+            for side in sides:
+                yield from sources if side == "source" else targets
 
 
 def _token_folder(config: Config, workdir: epath.Path | None) -> pathlib.Path:
@@ -115,11 +134,11 @@ def _token_folder(config: Config, workdir: epath.Path | None) -> pathlib.Path:
 
 
 def _tokenized(
-    config: Config, pairs: SentencePairs, tokenizer: Tokenizer, folder: pathlib.Path
+    config: Config, pairs: SentencePairs, vocabularies: Vocabularies, folder: pathlib.Path
 ) -> TokenCorpus:
     """The tokens of a corpus; warns of pairs that training leaves out."""
     corpus = token_cache.load_or_tokenize(
-        pairs, Vocabularies.shared(tokenizer), folder, config.data.tokenizing_threads
+        pairs, vocabularies, folder, config.data.tokenizing_threads
     )
     empty = np.flatnonzero(~corpus.nonempty)
     if empty.size:
@@ -130,7 +149,10 @@ def _tokenized(
     return corpus
 
 
-def _sampler(data: DataConfig, tokenizer: Tokenizer) -> SubwordSampler | None:
+def _samplers(data: DataConfig, vocabularies: Vocabularies) -> dict[str, SubwordSampler] | None:
     if not data.subword_sampling:
         return None
-    return SubwordSampler(tokenizer, data.tokenizer, data.subword_sampling)
+    return {
+        side: SubwordSampler(tokenizer, data.tokenizer, data.subword_sampling)
+        for side, tokenizer in vocabularies._asdict().items()
+    }

@@ -13,7 +13,7 @@ from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.fields import difference
-from transformer.text.tokenizer import Tokenizer
+from transformer.text.tokenizer import Vocabularies
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,10 @@ def resume_config(config: Config, workdir: epath.Path) -> Config:
     """
     steps = paths.children(workdir / workdir_files.CHECKPOINTS)
     trained = any(path.name.isdigit() for path in steps)
-    for needed in (workdir_files.CONFIG, workdir_files.TOKENIZER):
+    files = [workdir_files.CONFIG, workdir_files.TOKENIZER]
+    if config.data.vocabulary == "separate":
+        files.append(workdir_files.SOURCE_TOKENIZER)
+    for needed in files:
         if trained and not (workdir / needed).exists():
             raise InputError(
                 f"{workdir} has checkpoints but no {needed}, without which they cannot be used; "
@@ -103,9 +106,12 @@ def resume_config(config: Config, workdir: epath.Path) -> Config:
     return config
 
 
-def initialize(workdir: epath.Path, config: Config, tokenizer: Tokenizer) -> None:
-    """Write the config and the vocabulary, before the first step."""
-    vocabulary = workdir / workdir_files.TOKENIZER
-    if not vocabulary.exists():
-        workdir_files.write_bytes(vocabulary, tokenizer.model)
+def initialize(workdir: epath.Path, config: Config, vocabularies: Vocabularies) -> None:
+    """Write the config and the vocabularies, before the first step."""
+    models = {workdir_files.TOKENIZER: vocabularies.target.model}
+    if not vocabularies.are_shared:
+        models[workdir_files.SOURCE_TOKENIZER] = vocabularies.source.model
+    for name, model in models.items():
+        if not (workdir / name).exists():
+            workdir_files.write_bytes(workdir / name, model)
     workdir_files.write_text(workdir / workdir_files.CONFIG, config.to_json())

@@ -368,7 +368,7 @@ TEXT = ["the small house stands there", "the houses stood here", "a house is the
 
 @pytest.fixture(scope="module", params=["bpe", "unigram"])
 def sampling(request):
-    """(tokenizer, corpus, config, sampler)."""
+    """(tokenizer, corpus, config, samplers)."""
     tokenizer = Tokenizer.train(TEXT, {"bpe": 30, "unigram": 24}[request.param], request.param)
     corpus = TokenCorpus.encode(TEXT, TEXT[::-1], Vocabularies.shared(tokenizer))
     config = CONFIG.replace(
@@ -378,8 +378,8 @@ def sampling(request):
         bucket_lengths=(32,),
         tokens_per_batch=640,
     )
-    sampler = SubwordSampler(tokenizer, request.param, 0.3)
-    return tokenizer, corpus, config, sampler
+    samplers = dict.fromkeys(("source", "target"), SubwordSampler(tokenizer, request.param, 0.3))
+    return tokenizer, corpus, config, samplers
 
 
 def texts(tokenizer, padded):
@@ -387,13 +387,13 @@ def texts(tokenizer, padded):
 
 
 def test_sampled_subwords_spell_the_same_text_and_vary_with_the_epoch(sampling):
-    tokenizer, corpus, config, sampler = sampling
-    batches = Batches([(1.0, corpus)], config, 3, sampler)
+    tokenizer, corpus, config, samplers = sampling
+    batches = Batches([(1.0, corpus)], config, 3, samplers)
     plain = Batches([(1.0, corpus)], config, 3)
     assert texts(tokenizer, batches[0].source) == texts(tokenizer, plain[0].source)
     assert texts(tokenizer, batches[0].target) == texts(tokenizer, plain[0].target)
     assert not same(batches[0], plain[0])
-    again = Batches([(1.0, corpus)], config, 3, sampler)
+    again = Batches([(1.0, corpus)], config, 3, samplers)
     again[5], again[2]  # earlier requests must not matter
     assert same(again[0], batches[0])
     [pair] = {int(pair) for pair in batches.plan(0)[0].pairs} & {0}
@@ -405,10 +405,10 @@ def test_sampled_subwords_spell_the_same_text_and_vary_with_the_epoch(sampling):
 
 
 def test_a_sampled_sentence_that_does_not_fit_is_not_used(sampling):
-    tokenizer, corpus, config, sampler = sampling
+    tokenizer, corpus, config, samplers = sampling
     longest = int(corpus.max_lengths.max())
     tight = config.replace(max_length=longest, bucket_lengths=(longest,))
-    batches = Batches([(1.0, corpus)], tight, 0, sampler)
+    batches = Batches([(1.0, corpus)], tight, 0, samplers)
     kept = 0
     for epoch in range(5):
         planned, batch = batches.plan(epoch)[0], batches[epoch]
@@ -420,8 +420,8 @@ def test_a_sampled_sentence_that_does_not_fit_is_not_used(sampling):
 
 
 def test_sampled_subwords_share_the_capacity_of_a_packed_row(sampling):
-    tokenizer, corpus, config, sampler = sampling
-    batches = Batches([(1.0, corpus)], config.replace(packing=True), 0, sampler)
+    tokenizer, corpus, config, samplers = sampling
+    batches = Batches([(1.0, corpus)], config.replace(packing=True), 0, samplers)
     decoded = []
     for index in range(batches.per_epoch):
         batch = batches[index]

@@ -33,7 +33,7 @@ from transformer.models import base
 from transformer.models import ensemble as ensembles
 from transformer.text import metrics
 from transformer.text.lexicon import Lexicon
-from transformer.text.tokenizer import Tokenizer
+from transformer.text.tokenizer import Tokenizer, Vocabularies
 from transformer.training.step import Batch
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ NO_TRANSLATION = Translation("", -math.inf, -math.inf, ())
 
 
 class Translator:
-    """A model (or an ensemble), its parameters and its tokenizer, on a mesh.
+    """A model (or an ensemble), its parameters and its vocabularies, on a mesh.
 
     The sentences of a batch are divided over the mesh axis ``data``. Results do not depend on the
     mesh. If it spans several processes, each makes the same calls and receives all results.
@@ -72,7 +72,7 @@ class Translator:
         self,
         config: Config,
         params: Params,
-        tokenizer: Tokenizer,
+        vocabularies: Vocabularies | Tokenizer,
         model: base.Model | None = None,
         mesh: Mesh | None = None,
         lexicon: Lexicon | None = None,
@@ -82,7 +82,7 @@ class Translator:
         Args:
           config: validated.
           params: on the mesh already, or anywhere; then `config.parallel` decides their sharding.
-          tokenizer: tokenizer of the model's vocabulary.
+          vocabularies: tokenizers of source and target, or one tokenizer for both.
           model: replaces the model of `config.model`.
           mesh: replaces the mesh of `config.parallel`.
           lexicon: source of the shortlists of `config.decode.shortlist`.
@@ -97,7 +97,9 @@ class Translator:
                 "lexicon=Lexicon.load(...), or leave decode.shortlist out"
             )
         self.config = config
-        self.tokenizer = tokenizer
+        self.vocabularies = vocabularies
+        if isinstance(vocabularies, Tokenizer):
+            self.vocabularies = Vocabularies.shared(vocabularies)
         self.lexicon = lexicon
         self.model = model or base.build(config.model)
         self.mesh = mesh or sharding.make_mesh(config.parallel)
@@ -134,20 +136,29 @@ class Translator:
         workdir = paths.reachable(workdir)
         config = config or workdir_files.load_inference_config(workdir)
         mesh = sharding.make_mesh(config.parallel)
-        tokenizer = Tokenizer.load(workdir / workdir_files.TOKENIZER)
+        vocabularies = _load_vocabularies(workdir, config)
         others = [paths.reachable(other) for other in ensemble]
-        configs = [config, *(_member_config(other, workdir, config, tokenizer) for other in others)]
+        configs = [
+            config,
+            *(_member_config(other, workdir, config, vocabularies) for other in others),
+        ]
         params = []
         for directory, member in zip([workdir, *others], configs, strict=True):
             with Checkpoints(directory, member.training) as checkpoints:
                 params.append(checkpoints.restore_params(abstract_params(member), average, around))
         lexicon = None
         if config.decode.shortlist is not None:
-            lexicon = Lexicon.load(workdir / workdir_files.LEXICON, config.model.vocab_size)
+            path = workdir / workdir_files.LEXICON
+            lexicon = Lexicon.load(path, vocabularies.tokenizer.vocab_size)
         if not others:
-            return cls(config, params[0], tokenizer, mesh=mesh, lexicon=lexicon)
+            return cls(config, params[0], vocabularies, mesh=mesh, lexicon=lexicon)
         model, joined = ensembles.join([base.build(member.model) for member in configs], params)
-        return cls(config, joined, tokenizer, model, mesh, lexicon)
+        return cls(config, joined, vocabularies, model, mesh, lexicon)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of a shared vocabulary; an InputError if the vocabularies are separate."""
+        return self.vocabularies.tokenizer
 
     def __call__(self, sentences: Sequence[str]) -> list[Translation]:
         """The best translation of each sentence, in order."""
@@ -211,7 +222,8 @@ class Translator:
             raise InputError(
                 f"{len(sources)} sources and {len(targets)} targets; the numbers must be equal"
             )
-        source_ids, target_ids = self.tokenizer.encode(sources), self.tokenizer.encode(targets)
+        source_ids = self.vocabularies.source.encode(sources)
+        target_ids = self.vocabularies.target.encode(targets)
         longer = [s if len(s) > len(t) else t for s, t in zip(source_ids, target_ids, strict=True)]
         scores = [(0.0, 0)] * len(sources)
         for indices, padded in self._batches(longer, self.config.decode.batch_size):
@@ -235,7 +247,7 @@ class Translator:
     def _encode_sources(self, sentences: Sequence[str], first_line: int) -> list[list[int]]:
         """Token ids of each sentence, none for empty ones; long sentences are cut."""
         longest = self.config.data.max_length
-        sources = self.tokenizer.encode(sentences)
+        sources = self.vocabularies.source.encode(sentences)
         for index, ids in enumerate(sources):
             if len(ids) > longest:
                 logger.warning(
@@ -256,7 +268,7 @@ class Translator:
                 f"{len(sources)} sentences and {len(prefixes)} prefixes; the numbers must be equal"
             )
         config = self.config.decode
-        encoded = [ids[:-1] for ids in self.tokenizer.encode(prefixes)]
+        encoded = [ids[:-1] for ids in self.vocabularies.target.encode(prefixes)]
         for line, (ids, source) in enumerate(zip(encoded, sources, strict=True), first_line):
             limit = config.max_length or len(source) + config.extra_length
             if source and len(ids) >= limit:
@@ -314,7 +326,7 @@ class Translator:
         if score <= NEG_INF / 2:
             return NO_TRANSLATION
         ids = tuple(token for token in tokens if token != self._special_ids.pad)
-        return Translation(self.tokenizer.decode(ids), score, log_prob, ids)
+        return Translation(self.vocabularies.target.decode(ids), score, log_prob, ids)
 
     def _rank_by_risk(self, samples: list[Translation]) -> list[Translation]:
         """The distinct samples, the one with the least Bayes risk first."""
@@ -355,12 +367,20 @@ class Translator:
         return jax.jit(self.model.cast_params)(self.params)
 
 
+def _load_vocabularies(workdir: epath.Path, config: Config) -> Vocabularies:
+    source = None
+    if config.data.vocabulary == "separate":
+        source = workdir / workdir_files.SOURCE_TOKENIZER
+    return Vocabularies.load(workdir / workdir_files.TOKENIZER, source)
+
+
 def _member_config(
-    directory: epath.Path, workdir: epath.Path, config: Config, tokenizer: Tokenizer
+    directory: epath.Path, workdir: epath.Path, config: Config, vocabularies: Vocabularies
 ) -> Config:
     """Config of a further member of the ensemble of `workdir`: its model, the others' decoding."""
     member = workdir_files.load_config(directory)
-    if Tokenizer.load(directory / workdir_files.TOKENIZER).model != tokenizer.model:
+    models = [tokenizer.model for tokenizer in _load_vocabularies(directory, member)]
+    if models != [tokenizer.model for tokenizer in vocabularies]:
         raise InputError(
             f"{workdir} and {directory} have different vocabularies (tokenizer.model differs), so "
             "they cannot form an ensemble; train both with the same --config.data.tokenizer_model"

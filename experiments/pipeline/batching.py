@@ -8,7 +8,7 @@ endless sequence of batches depends on i alone, so the data position of a run is
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import grain
 import numpy as np
@@ -39,7 +39,7 @@ class Batches:
         mixture: Sequence[tuple[float, TokenCorpus]],
         config: DataConfig,
         seed: int,
-        sampler: SubwordSampler | None = None,
+        samplers: Mapping[str, SubwordSampler] | None = None,
         local_rows: Callable[[int], np.ndarray] | None = None,
         pad_id: int = SpecialIds().pad,
     ):
@@ -50,14 +50,15 @@ class Batches:
             corpora are numbered consecutively.
           config: lengths, token budget and packing.
           seed: seed of the order.
-          sampler: samples another subword segmentation each time a sentence is read.
+          samplers: for ``source`` and ``target``, sample another subword segmentation each time a
+            sentence is read.
           local_rows: number of rows -> ascending rows that this process reads; default: all rows.
           pad_id: id of padding.
 
         Raises:
           InputError: when every pair is empty or longer than data.max_length.
         """
-        self.config, self.seed, self.sampler, self.pad_id = config, seed, sampler, pad_id
+        self.config, self.seed, self.samplers, self.pad_id = config, seed, samplers, pad_id
         self._local_rows = local_rows or np.arange
         self.weights = [weight for weight, _ in mixture]
         self.corpora = [corpus for _, corpus in mixture]
@@ -237,13 +238,13 @@ class Batches:
             sides[number][index]
             for number, index in zip(corpus.tolist(), indices.tolist(), strict=True)
         ]
-        if self.sampler is None:
+        if self.samplers is None:
             return sentences
         free = np.full(num_rows, planned.length)
         np.subtract.at(free, planned.rows, [len(sentence) for sentence in sentences])
         for index, (pair, row) in enumerate(zip(planned.pairs, planned.rows, strict=True)):
             plain = sentences[index].tolist()
-            sampled = self.sampler(plain, f"{self.seed}/{epoch}/{pair}/{side}")
+            sampled = self.samplers[side](plain, f"{self.seed}/{epoch}/{pair}/{side}")
             growth = len(sampled) - len(plain)
             # The plan knows unsampled lengths only. A sample that overflows its row is not used.
             if growth <= free[row]:

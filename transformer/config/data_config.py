@@ -44,6 +44,12 @@ class DataConfig(FieldGroup):
     """Type of the SentencePiece model trained on both sides of the training split ..."""
     tokenizer_model: str | None = None
     """... or the path of a trained one."""
+    vocabulary: Literal["shared", "separate"] = "shared"
+    """separate: a SentencePiece model for each side, of model.source_vocab_size and
+    model.vocab_size tokens.
+    """
+    source_tokenizer_model: str | None = None
+    """Path of a trained SentencePiece model of the source, if the vocabularies are separate."""
     character_coverage: float = 1.0
     """Fraction of the training text's characters in the vocabulary; the rarest are left out."""
     subword_sampling: float = 0.0
@@ -82,6 +88,8 @@ class DataConfig(FieldGroup):
         )
         two = len(set(self.tsv_columns)) == 2 and min(self.tsv_columns) >= 1
         self.require(two, "tsv_columns", "two different columns, counted from 1")
+        shared_source = self.vocabulary == "separate" or self.source_tokenizer_model is None
+        self.require(shared_source, "source_tokenizer_model", "left out with a shared vocabulary")
         covered = 0 < self.character_coverage <= 1
         self.require(covered, "character_coverage", "above 0 and at most 1")
         self.require(0 <= self.subword_sampling <= 1, "subword_sampling", "at least 0, at most 1")

@@ -30,6 +30,16 @@ class Config(FieldGroup):
         """Check how the groups fit together."""
         longest = self.data.max_length + self.decode.extra_length
         self.model.check_length(max(self.data.max_length, self.decode.max_length or longest))
+        if (self.data.vocabulary == "separate") != (self.model.source_vocab_size is not None):
+            raise InputError(
+                f"data.vocabulary is {self.data.vocabulary!r}, but model.source_vocab_size is "
+                f"{self.model.source_vocab_size}; set a size for a separate source vocabulary only"
+            )
+        if self.model.source_vocab_size is not None and self.decode.shortlist is not None:
+            raise InputError(
+                f"decode.shortlist is {self.decode.shortlist}, but shortlists need a shared "
+                "vocabulary; leave one of decode.shortlist and data.vocabulary out"
+            )
         if self.optimizer.name == "schedule_free" and self.training.ema_decay is not None:
             raise InputError(
                 "optimizer.name='schedule_free' averages the weights itself; leave "

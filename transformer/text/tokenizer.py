@@ -190,6 +190,20 @@ class Vocabularies(NamedTuple):
         """Whether source and target share a vocabulary."""
         return self.source is self.target
 
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of both sides.
+
+        Raises:
+          InputError: if the vocabularies are separate.
+        """
+        if not self.are_shared:
+            raise InputError(
+                "source and target have separate vocabularies (data.vocabulary='separate'), but "
+                "this needs a shared one"
+            )
+        return self.target
+
 
 def _training_error(field: str, vocab_size: int, message: str) -> str:
     """SentencePiece's error as an advice that names the field."""
