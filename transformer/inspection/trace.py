@@ -248,7 +248,8 @@ def _token_array(name: str, tokens: Tokens, config: ModelConfig) -> Array | np.n
     if array.size and not jnp.issubdtype(array.dtype, jnp.integer):
         raise InputError(f"{name} is {array.dtype}, but token ids are integers")
     if is_concrete(array):
-        ids, size = np.asarray(array), vocabulary_size(name, config)
+        ids = np.asarray(array)
+        size = config.vocab_size_of("source" if name.endswith("source") else "target")
         wrong = (ids < 0) | (ids >= size)
         if wrong.any():
             index = first_index(wrong)
@@ -257,13 +258,6 @@ def _token_array(name: str, tokens: Tokens, config: ModelConfig) -> Array | np.n
                 f"{size - 1}; encode the text with the model's tokenizer"
             )
     return array
-
-
-def vocabulary_size(name: str, config: ModelConfig) -> int:
-    """Size of the vocabulary of an argument; those of sources end with ``source``."""
-    if name.endswith("source"):
-        return getattr(config, "source_vocab_size", None) or config.vocab_size
-    return config.vocab_size
 
 
 def _is_array(tokens: Tokens) -> TypeGuard[Array | np.ndarray]:

@@ -251,9 +251,9 @@ def heat(
     return image
 
 
-def signed(ax: Axes, values: Float[np.ndarray, "rows columns"], limit: Real) -> AxesImage:
-    """A heat map that is white at 0."""
-    return heat(ax, values, (-limit, limit), style.SIGNED)
+def signed(limit: Real) -> dict:
+    """Options of a `Panel` of values from -limit to limit, white at 0."""
+    return {"limits": (-limit, limit), "colors": style.SIGNED}
 
 
 def cell_size(ax: Axes, shape: tuple[int, ...]) -> tuple[float, float]:

@@ -71,8 +71,7 @@ def _panel(
         cell=(width / values.shape[1], SIDE / values.shape[0]),
         name=name,
         heading=heading,
-        limits=(-limit, limit),
-        colors=style.SIGNED,
+        **parts.signed(limit),
         color_bar="",
     )
 

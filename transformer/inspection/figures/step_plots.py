@@ -57,8 +57,8 @@ def _signed(name: str, heading: str, values: np.ndarray, extent: tuple, **option
     """A panel of the given width and height, white at 0."""
     limit = options.pop("limit", parts.largest(values))
     cell = (extent[0] / values.shape[1], extent[1] / values.shape[0])
-    look = {"limits": (-limit, limit), "colors": style.SIGNED}
-    return parts.Panel(values=values, cell=cell, name=name, heading=heading, **look, **options)
+    options |= parts.signed(limit)
+    return parts.Panel(values=values, cell=cell, name=name, heading=heading, **options)
 
 
 @style.styled

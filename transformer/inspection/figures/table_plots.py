@@ -111,8 +111,7 @@ def plot_patch_map(
         cell=(0.44 if len(tokens) <= LONGEST_ANNOTATED else 0.33, 0.32),
         rows=sites[::-1],
         columns=tokens,
-        limits=(-limit, limit),
-        colors=style.SIGNED,
+        **parts.signed(limit),
         color_bar=label,
     )
     note = "The result depends on the pair of sentences and on the metric."
@@ -159,8 +158,7 @@ def plot_attribution(
     limit = parts.largest(values)
     shared = {
         "cell": (0.44, 0.32) if annotated else (0.21, 0.21),
-        "limits": (-limit, limit),
-        "colors": style.SIGNED,
+        **parts.signed(limit),
     }
     panels = [
         parts.Panel(
@@ -287,8 +285,7 @@ def plot_vectors(
             heading=f"{printable(name)}, {table.shape[1]} numbers",
             rows=labels if i % abreast == 0 else None,
             size=min(style.TEXT, 72 * height * 0.8),
-            limits=(-limit, limit),
-            colors=style.SIGNED,
+            **parts.signed(limit),
             color_bar="" if i == abreast - 1 else None,
         )
         for i, (name, table) in enumerate(tables.items())

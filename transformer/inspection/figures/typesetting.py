@@ -68,7 +68,8 @@ def wrapped(text: str, width: Real, size: Real) -> list[str]:
     characters = int(width * len(text) / text_width(text, size))
     while True:
         lines = textwrap.wrap(text, max(characters, 10))
-        if characters <= 10 or all(text_width(line, size) <= width for line in lines):
+        # At a low resolution, hinting makes a text a few percent wider.
+        if characters <= 10 or all(1.04 * text_width(line, size) <= width for line in lines):
             return lines
         characters -= 2
 
