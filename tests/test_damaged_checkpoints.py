@@ -166,12 +166,17 @@ def worse_metrics(three):
     path.write_text(path.read_text().replace("1.0", "9.0"))
 
 
+def broken_metrics(three):
+    """Make the score of the best checkpoint invalid JSON."""
+    (three / "checkpoints" / "10" / "metrics" / "metrics").write_text("{")
+
+
 def no_metrics(three):
     """Remove the score of the best checkpoint."""
     shutil.rmtree(three / "checkpoints" / "10" / "metrics")
 
 
-@pytest.mark.parametrize("harm", [worse_metrics, no_metrics])
+@pytest.mark.parametrize("harm", [worse_metrics, broken_metrics, no_metrics])
 def test_the_best_never_changes_without_a_warning(three, abstract, caplog, harm):
     harm(three)
     with Checkpoints(three, KEEP_ALL) as checkpoints:
@@ -188,8 +193,9 @@ def test_damaged_metrics_do_not_make_another_checkpoint_the_best(three):
         assert checkpoints.best() == 10
 
 
-def test_a_training_sets_a_damaged_checkpoint_aside_instead_of_deleting_it(three, abstract):
-    worse_metrics(three)
+@pytest.mark.parametrize("harm", [worse_metrics, broken_metrics])
+def test_a_training_sets_a_damaged_checkpoint_aside_instead_of_deleting_it(three, abstract, harm):
+    harm(three)
     restored(three, abstract)
     save(three, [40], keep_last=1, nll={40: 0.5})
     assert steps_in(three) == [40]

@@ -69,18 +69,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         # Orbax logs every error that it also raises, with a traceback.
         logging.getLogger("absl").addFilter(_is_not_from_orbax)
         processes.from_main_process(self._prepare_directory)
-        self._manager = ocp.CheckpointManager(
-            self.directory,
-            options=ocp.CheckpointManagerOptions(
-                create=False,
-                read_only=not writing,
-                # The metrics are read here, after their digests.
-                lightweight_initialize=True,
-                preservation_policy=self,
-                todelete_subdir=DELETED,
-                async_options=ocp.AsyncOptions(post_finalization_callback=self._write_digests),
-            ),
-        )
+        self._manager = self._new_manager()
         self._update(warn=True)
 
     def __exit__(self, *_: object) -> None:
@@ -172,6 +161,8 @@ class Checkpoints(contextlib.AbstractContextManager):
         ]
         if self._writing and damaged:
             processes.from_main_process(lambda: self._set_aside(damaged))
+            self._manager.close()
+            self._manager = self._new_manager()
             self._update()
         return restored
 
@@ -240,16 +231,31 @@ class Checkpoints(contextlib.AbstractContextManager):
                 f"{self.directory.parent} has no checkpoints; train first, or check --workdir"
             )
 
+    def _new_manager(self) -> ocp.CheckpointManager:
+        return ocp.CheckpointManager(
+            self.directory,
+            options=ocp.CheckpointManagerOptions(
+                create=False,
+                read_only=not self._writing,
+                # Orbax would fail on damaged metrics; they are read here, after their digests.
+                lightweight_initialize=True,
+                preservation_policy=self,
+                todelete_subdir=DELETED,
+                async_options=ocp.AsyncOptions(post_finalization_callback=self._write_digests),
+            ),
+        )
+
     def _update(self, warn: bool = False) -> None:
         """List the checkpoints as process 0 sees them."""
-        self._manager.reload()
         listed = processes.from_main_process(lambda: self._inspect_all(warn))
         self._checkpoints = [Checkpoint(**fields) for fields in listed]
 
     def _inspect_all(self, warn: bool) -> list[dict[str, Any]]:
         if self._writing:
             self._remove_leftovers()
-        checkpoints = [self._inspect(step) for step in self._manager.all_steps()]
+        checkpoints = [
+            self._inspect(step) for step in sorted(ocp.utils.checkpoint_steps(self.directory))
+        ]
         notes = {
             str(one.step): one.problem and f"{one.problem}; not used if another is intact"
             for one in checkpoints
