@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import math
 import sys
-from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -23,7 +22,6 @@ from transformer.models import base
 from transformer.models.base import Model
 from transformer.text.tokenizer import Tokenizer
 from transformer.training import optimizers, step
-from transformer.training.losses import Sums
 from transformer.training.step import Batch, TrainState
 
 
@@ -44,8 +42,11 @@ class Experiment:
         return self.data.vocabularies and self.data.vocabularies.tokenizer
 
     @functools.cached_property
-    def train_step(self) -> Callable[[TrainState, Batch], tuple[TrainState, Sums]]:
-        """The jitted `transformer.training.step.train_step`; it donates the given state."""
+    def train_step(self) -> jax.stages.Wrapped:
+        """`transformer.training.step.train_step`, jitted: (state, batch) -> (state, sums).
+
+        The memory of the given state is donated to the new one.
+        """
         return jax.jit(
             functools.partial(
                 step.train_step,
@@ -60,8 +61,8 @@ class Experiment:
         )
 
     @functools.cached_property
-    def eval_step(self) -> Callable[[Params, Batch], Sums]:
-        """The jitted `transformer.training.step.eval_step`."""
+    def eval_step(self) -> jax.stages.Wrapped:
+        """`transformer.training.step.eval_step`, jitted: (params, batch) -> sums."""
         return jax.jit(
             functools.partial(
                 step.eval_step,

@@ -103,7 +103,9 @@ def experiment_of_corpora(
     Raises:
       InputError: if no sentence pair is left, or devices or micro-batches do not fit.
     """
-    batches = Batches(corpora, config.data, config.training.seed)
+    batches = Batches(
+        corpora, config.data, config.training.seed, pad_id=config.model.special_ids.pad
+    )
     nothing = registry.Split(config.data.dataset, [], [])
     no_tokens = TokenCorpus(TokenSequences.from_lists([]), TokenSequences.from_lists([]))
     data = TrainingData(vocabularies, batches, nothing, no_tokens)

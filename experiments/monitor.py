@@ -34,17 +34,15 @@ class Totals:
     """Counters of a run over all its restarts, saved beside the training state."""
 
     seconds: float = 0.0
-    """Wall-clock time."""
     step_seconds: float = 0.0
-    """Time spent in training steps, without compilation and validation."""
+    """Time of training steps alone, without compilation and validation."""
     tokens: float = 0.0
-    """Target tokens trained on, without padding."""
+    """Target tokens without padding."""
     train_loss: float | None = None
-    """Mean loss per token since the report before the last."""
+    """As last reported."""
     validation: dict[str, float] = dataclasses.field(default_factory=dict)
-    """Scores of the last validation."""
+    """Scores of the last validation, at step `validated_at`."""
     validated_at: int = -1
-    """Step of the last validation."""
     best_score: float | None = None
     validations_since_best: int = 0
     skipped: int = 0
@@ -68,32 +66,21 @@ class Monitor:
         progress: logs.Progress,
         began: float | None = None,
     ):
-        """Continue from `step` and `totals`.
+        """Continue after step number `step`, with the `totals` so far, in the workdir `directory`.
 
-        Args:
-          experiment: from `compose.build`.
-          step: number of training steps done so far.
-          totals: as restored with the state, or new ones; updated in place.
-          directory: the workdir.
-          checkpoints: receives the training states.
-          log: receives the metrics.
-          progress: shows the user how training proceeds.
-          began: `time.monotonic()` when this start of the run began; now unless given.
+        `began` is `time.monotonic()` when the program began to prepare the training.
         """
         self.experiment, self.step, self.totals = experiment, step, totals
-        self._directory, self._checkpoints = directory, checkpoints
-        self._log, self._progress = log, progress
-        config = experiment.config
-        self._learning_rate = optimizers.schedule(
-            config.optimizer, experiment.model.describe().d_model, config.training.steps
-        )
-        now = time.monotonic()
-        # A clock that shows the wall-clock seconds of all restarts.
-        self._clock_zero = (now if began is None else began) - totals.seconds
-        self._compiled_shapes: set[tuple[int, ...]] = set()
+        self._skipped_batches = directory / workdir_files.SKIPPED
+        self._checkpoints, self._log, self._progress = checkpoints, log, progress
+        config, d_model = experiment.config, experiment.model.describe().d_model
+        self._learning_rate = optimizers.schedule(config.optimizer, d_model, config.training.steps)
+        self._compiled_shapes: set[tuple[int, int]] = set()
         # Sums of the steps since the last report, still on the devices.
         self._window: list[Sums] = []
-        self._window_began = now
+        self._window_began = time.monotonic()
+        # The wall-clock time of all restarts counts from here.
+        self._zero_seconds = (self._window_began if began is None else began) - totals.seconds
 
     @property
     def stopped_early(self) -> bool:
@@ -114,7 +101,7 @@ class Monitor:
             "stopped_early": self.stopped_early,
             "train_loss": totals.train_loss,
             "validation": totals.validation,
-            "seconds": round(time.monotonic() - self._clock_zero, 1),
+            "seconds": round(time.monotonic() - self._zero_seconds, 1),
             "tokens_per_second": round(totals.tokens / totals.step_seconds, 1),
             "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
         }
@@ -166,7 +153,7 @@ class Monitor:
         if self._window:
             self._report()
         totals = self.totals
-        totals.seconds = time.monotonic() - self._clock_zero
+        totals.seconds = time.monotonic() - self._zero_seconds
         metrics = None
         if totals.validated_at == self.step:
             metrics = {name: totals.validation[name] for name in ("nll", "bleu")}
@@ -210,21 +197,18 @@ class Monitor:
                 f"warning: step {step} is skipped, because its loss or gradient is not finite"
             )
             if distributed.is_main():
-                batch = self.experiment.data.train.global_batch(step - 1)
-                _write_batch(self._directory / workdir_files.SKIPPED, step, batch, self.experiment)
-            if totals.skipped_in_a_row >= limit:
-                raise self._too_many_skipped(step)
-
-    def _too_many_skipped(self, step: int) -> InputError:
-        self._checkpoints.finish()
-        saved = self._checkpoints.steps()
-        intact = f"the checkpoint of step {saved[-1]} is intact" if saved else "none is saved"
-        return InputError(
-            f"step {step} is the last of {self.totals.skipped_in_a_row} in a row whose loss or "
-            f"gradient is not finite (training.max_skipped); {intact}, and the batches are in "
-            f"{self._directory / workdir_files.SKIPPED}. Start again in another --workdir with a "
-            "lower optimizer.learning_rate, more optimizer.warmup_steps, or optimizer.clip_norm"
-        )
+                _write_batch(self._skipped_batches, step, self.experiment)
+            if totals.skipped_in_a_row < limit:
+                continue
+            self._checkpoints.finish()
+            saved = self._checkpoints.steps()
+            intact = f"the checkpoint of step {saved[-1]} is intact" if saved else "none is saved"
+            raise InputError(
+                f"step {step} is the last of {limit} in a row whose loss or gradient is not finite "
+                f"(training.max_skipped); {intact}, and the batches are in {self._skipped_batches}."
+                " Start again in another --workdir with a lower optimizer.learning_rate, more "
+                "optimizer.warmup_steps, or optimizer.clip_norm"
+            )
 
     def _validate(self, params: Params) -> None:
         """Log NLL, BLEU and the dataset's metrics of the validation split, and some samples."""
@@ -237,10 +221,20 @@ class Monitor:
                 "is intact"
             )
         split = experiment.data.validation.first(config.training.validation_sentences)
-        hypotheses = translate(experiment, params, split.sources)
+        # A lexical shortlist needs a lexicon, which is learned after training.
+        unrestricted = config.replace(decode=config.decode.replace(shortlist=None))
+        vocabularies = experiment.data.vocabularies
+        translator = Translator(unrestricted, params, vocabularies, mesh=experiment.mesh)
+        hypotheses = [translation.text for translation in translator(split.sources)]
         values["bleu"] = corpus_scores(hypotheses, split.targets, bootstrap=0)["bleu"]
         values |= split.corpus_metrics(hypotheses)
-        self._record_validation(values)
+        totals = self.totals
+        totals.validation, totals.validated_at = values, self.step
+        score = selection.score(values, config.training.best_by)
+        if totals.best_score is None or score > totals.best_score:
+            totals.best_score, totals.validations_since_best = score, 0
+        else:
+            totals.validations_since_best += 1
         self._log.write(self.step, "validation", values)
         shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
         self._progress.say(f"step {self.step}  validation  {shown}")
@@ -249,50 +243,29 @@ class Monitor:
             self._progress.say(f"  translated {hypotheses[index]}")
             self._progress.say(f"  reference  {split.targets[index]}")
 
-    def _record_validation(self, values: dict[str, float]) -> None:
-        """Keep the scores for the result, and count validations since the best one."""
-        totals = self.totals
-        totals.validation, totals.validated_at = values, self.step
-        score = selection.score(values, self.experiment.config.training.best_by)
-        if totals.best_score is None or score > totals.best_score:
-            totals.best_score, totals.validations_since_best = score, 0
-        else:
-            totals.validations_since_best += 1
-
 
 def validation_losses(experiment: Experiment, params: Params) -> dict[str, float]:
     """Unsmoothed NLL per token in nats, and perplexity, over the complete validation split."""
     data, mesh = experiment.config.data, experiment.mesh
-    batches = evaluation_batches(experiment.data.validation_corpus, data, mesh.shape["data"])
+    corpus, pad_id = experiment.data.validation_corpus, experiment.config.model.special_ids.pad
+    batches = evaluation_batches(corpus, data, mesh.shape["data"], pad_id)
     where = sharding.batch_sharding(mesh)
     sums = [experiment.eval_step(params, sharding.put_on_mesh(batch, where)) for batch in batches]
     means = sum(jax.device_get(sums), Sums.zero()).means()
     return {"nll": means["nll"], "perplexity": means["perplexity"]}
 
 
-def translate(experiment: Experiment, params: Params, sentences: list[str]) -> list[str]:
-    """The best translation of each sentence, over the full vocabulary.
-
-    A lexical shortlist needs a lexicon, which is learned after training.
-    """
-    config = experiment.config
-    config = config.replace(decode=config.decode.replace(shortlist=None))
-    translator = Translator(config, params, experiment.data.vocabularies, mesh=experiment.mesh)
-    return [translation.text for translation in translator(sentences)]
-
-
-def _write_batch(folder: epath.Path, step: int, batch: Batch, experiment: Experiment) -> None:
+def _write_batch(folder: epath.Path, step: int, experiment: Experiment) -> None:
     """Write the batch of a step as arrays (.npz) and as sentence pairs (.tsv)."""
+    batch = experiment.data.train.global_batch(step - 1)
     folder.mkdir(parents=True, exist_ok=True)
     arrays = io.BytesIO()
     np.savez(arrays, source=batch.source, target=batch.target)
     (folder / f"{step}.npz").write_bytes(arrays.getvalue())
     vocabularies = experiment.data.vocabularies
-    sides = (
-        _sentences(batch.source, vocabularies.source),
-        _sentences(batch.target, vocabularies.target),
-    )
-    text = "".join(f"{source}\t{target}\n" for source, target in zip(*sides, strict=True))
+    sources = _sentences(batch.source, vocabularies.source)
+    pairs = zip(sources, _sentences(batch.target, vocabularies.target), strict=True)
+    text = "".join(f"{source}\t{target}\n" for source, target in pairs)
     (folder / f"{step}.tsv").write_text(text, encoding="utf-8")
 
 

@@ -12,9 +12,7 @@ _LAYER = re.compile(r"layer_(\d+)")
 
 
 def parameter_table(state: TrainState) -> str:
-    """Every parameter on a line, and the bytes of parameters and state per device.
-
-    Equal layers share a line: ``encoder/layer_{0..5}/...``, with bytes such as ``6 x 4,096``.
+    """One line per parameter; equal layers share one, such as ``encoder/layer_{0..5}/...``.
 
     Args:
       state: of arrays or `jax.ShapeDtypeStruct`, each with a `NamedSharding`.

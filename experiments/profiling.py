@@ -19,12 +19,7 @@ class Profile(contextlib.AbstractContextManager):
     """Trace `steps` training steps after the first `WARM_UP`."""
 
     def __init__(self, steps: int | None, folder: os.PathLike, say: Callable[[str], None]):
-        """Prepare a trace of `steps` steps in `folder`; None: no trace.
-
-        Args:
-          steps: number of steps to trace.
-          folder: on this machine.
-          say: prints a line for the user when the trace is written.
+        """Trace into `folder`, and `say` when it is done; None: no trace.
 
         Raises:
           InputError: for a number of steps below 1, or a folder in an object store.

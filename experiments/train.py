@@ -90,8 +90,8 @@ def train(
         state, totals = restored or (experiment.init_state(), {})
         first = int(state.step)
         _introduce(experiment, first if restored else None)
-        trace_folder = directory / workdir_files.PROFILE
         progress = progress or logs.Progress(first, config.training.steps, shown=main)
+        trace_folder = directory / workdir_files.PROFILE
         no_signals = contextlib.nullcontext(distributed.Stop())
         with (
             logs.MetricsLog(directory if main else None, first, config.logging.tensorboard) as log,
@@ -117,7 +117,7 @@ def train(
 
     if not monitor.finished:
         name = signal.Signals(stop.signal).name
-        _say(f"stopped by {name} after step {monitor.step}, saved; repeat the command to continue")
+        _log(f"stopped by {name} after step {monitor.step}, saved; repeat the command to continue")
         return None, stop.signal
     result = monitor.result()
     if main:
@@ -147,13 +147,13 @@ def _finished_result(config: Config, directory: epath.Path) -> dict[str, Any] | 
         raise InputError(
             f"{file} is not JSON ({error}); remove it to continue from the last checkpoint"
         ) from None
-    if result.get("stopped_early"):
-        _say(f"{directory} is finished: it stopped early, after step {result['step']}")
-        return result
-    if result["step"] >= config.training.steps:
-        _say(f"{directory} is finished; raise --config.training.steps to train on")
-        return result
-    return None
+    early = result.get("stopped_early")
+    if not early and result["step"] < config.training.steps:
+        return None
+    early_stop = f": it stopped early, after step {result['step']}"
+    more = "; raise --config.training.steps to train on"
+    _log(f"{directory} is finished{early_stop if early else more}")
+    return result
 
 
 def _require_every_device(experiment: compose.Experiment) -> None:
@@ -169,13 +169,13 @@ def _require_every_device(experiment: compose.Experiment) -> None:
 
 def _introduce(experiment: compose.Experiment, continued_at: int | None) -> None:
     """Print the parameters, unused devices, the size of the data, and warnings about its text."""
-    _say(parameter_table(experiment.abstract_state))
+    _log(parameter_table(experiment.abstract_state))
     devices, mesh = jax.device_count(), experiment.mesh
     if mesh.size < devices:
         more = f"--config.parallel.data={devices // mesh.shape['model']}"
-        _say(f"{mesh.size} of {devices} devices used; {more} would use more of them")
+        _log(f"{mesh.size} of {devices} devices used; {more} would use more of them")
     config, batches = experiment.config, experiment.data.train
-    _say(
+    _log(
         f"{len(batches.source_lengths):,} pairs, "
         f"{batches.too_long} left out as longer than {config.data.max_length} tokens, "
         f"{batches.empty} as empty; {batches.per_epoch} batches an epoch, padding "
@@ -188,10 +188,10 @@ def _introduce(experiment: compose.Experiment, continued_at: int | None) -> None
         corpora = [pairs for _, pairs in registry.training_corpora(config.data)]
         validation = registry.sentence_pairs(config.data, "validation")
         for warning in text_checks.warnings(corpora, validation, config.data.max_length):
-            _say(f"warning: {warning}")
+            _log(f"warning: {warning}")
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     if distributed.is_main():
         print(text, file=sys.stderr, flush=True)
 

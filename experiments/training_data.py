@@ -64,6 +64,7 @@ def load(config: Config, workdir: epath.Path | None, rows: NamedSharding) -> Tra
         config.training.seed,
         _samplers(config.data, vocabularies),
         functools.partial(sharding.local_rows, rows),
+        config.model.special_ids.pad,
     )
     validation_corpus = TokenCorpus.encode(validation.sources, validation.targets, vocabularies)
     return TrainingData(vocabularies, train, validation, validation_corpus)

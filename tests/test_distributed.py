@@ -80,7 +80,7 @@ def test_two_processes_have_the_losses_of_one(alone, together):
 def test_only_process_0_prints(together):
     _, (main, other) = together
     assert main.result["step"] == STEPS
-    assert "going" not in main.err
+    assert "continuing" not in main.err
     assert other.out == ""
     assert "step " not in other.err and "warning" not in other.err
 

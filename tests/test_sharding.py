@@ -129,6 +129,7 @@ def test_rules_of_the_config_replace_those_of_the_preset():
     preset = "parallel.preset='tensor'"
     assert {axis: (rule.mesh, rule.origin) for axis, rule in rules.items()} == {
         "vocab": (None, "parallel.rules"),
+        "source_vocab": ("model", preset),
         "position": (None, preset),
         "embed": (None, preset),
         "heads": ("model", preset),
@@ -144,7 +145,8 @@ def test_rules_of_the_config_replace_those_of_the_preset():
         (
             ("hedas=model",),
             "parallel.rules has 'hedas=model', but there is no logical axis 'hedas'; did you mean "
-            "'heads'? (logical axes: vocab, position, embed, heads, kv, mlp, norm)",
+            "'heads'? (logical axes: vocab, source_vocab, position, embed, heads, kv, mlp, "
+            "norm)",
         ),
         (
             ("vocab=", "heads=modle"),
@@ -158,8 +160,8 @@ def test_rules_of_the_config_replace_those_of_the_preset():
         ),
         (
             ("heads",),
-            "parallel.rules is ('heads',), but must be LOGICAL=MESH each, or LOGICAL= for not "
-            "divided",
+            "parallel.rules is ('heads',), but must be LOGICAL=MESH each, or LOGICAL= for "
+            "unsharded",
         ),
         (
             ("heads=model", "heads="),
@@ -177,7 +179,7 @@ def test_indivisible_heads_are_refused_with_parameter_shape_rule_and_remedy(meta
     assert refused(metadata, model=8, preset="tensor", rules=("vocab=",)) == (
         f"parallel.model = 8 does not divide heads = 4 of {KEY}, as required by the rule "
         "heads=model (parallel.preset='tensor'). Choose another number of devices or another "
-        "size, or leave the axis undivided with --config.parallel.rules=\"('vocab=', 'heads=')\""
+        "size, or leave the axis unsharded with --config.parallel.rules=\"('vocab=', 'heads=')\""
     )
 
 
@@ -230,7 +232,7 @@ def test_every_kind_of_indivisible_axis_is_refused(metadata, fields, message):
 def test_two_axes_of_a_parameter_along_one_mesh_axis_are_refused(metadata, rule, rules, remedy):
     assert refused(metadata, model=2, preset="tensor", rules=(rule,)) == (
         f"the rules {rules} both divide {KEY} along the mesh axis model, which can divide only one "
-        "of them; leave one axis undivided, for example with "
+        "of them; leave one axis unsharded, for example with "
         f'--config.parallel.rules="{remedy}"'
     )
 
@@ -238,7 +240,7 @@ def test_two_axes_of_a_parameter_along_one_mesh_axis_are_refused(metadata, rule,
 def test_a_declared_axis_without_a_rule_is_an_assertion_error():
     leaf = jax.ShapeDtypeStruct((4,), jnp.float32)
     metadata = {"kernel": Parameter(leaf, names=("width",))}
-    with pytest.raises(AssertionError, match=r"a parameter declares \['width'\], but LOGICAL_AXES"):
+    with pytest.raises(AssertionError, match=r"\('width',\) are not all in LOGICAL_AXES"):
         param_shardings(metadata)
 
 

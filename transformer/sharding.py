@@ -86,10 +86,13 @@ def param_shardings(metadata: Params, mesh: Mesh, config: ParallelConfig) -> Par
       InputError: when two rules divide a parameter along the same mesh axis, or when a mesh axis
         does not divide the length of a parameter's axis.
     """
-    rules = rules_of(config)
-    parameters = jax.tree_util.tree_leaves_with_path(metadata, is_leaf=is_parameter)
-    for path, parameter in parameters:
-        _require_distinct_mesh_axes(path, parameter, rules)
+    rules, parameters = rules_of(config), {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(metadata, is_leaf=is_parameter):
+        assert {*leaf.names} <= {*rules}, f"{leaf.names} are not all in LOGICAL_AXES {LOGICAL_AXES}"
+        name, axes = "/".join(key.key for key in path), ", ".join(leaf.names)
+        parameters[f"parameter {name} {list(leaf.value.shape)} ({axes})"] = leaf
+    for name, leaf in parameters.items():
+        _require_distinct_mesh_axes(name, leaf, rules)
     _require_divisible_axes(parameters, mesh, rules)
 
     def sharding(parameter: Parameter) -> NamedSharding:
@@ -153,11 +156,8 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 def put_on_mesh(tree: Tree, sharding: NamedSharding) -> Tree:
     """Put host arrays on the mesh; each of several processes passes the complete arrays."""
-    if sharding.is_fully_addressable:
-        return jax.device_put(tree, sharding)
     return jax.tree.map(
-        lambda leaf: jax.make_array_from_callback(leaf.shape, sharding, lambda index: leaf[index]),
-        tree,
+        lambda leaf: jax.make_array_from_process_local_data(sharding, leaf, leaf.shape), tree
     )
 
 
@@ -169,17 +169,10 @@ def local_rows(sharding: NamedSharding, num_rows: int) -> np.ndarray:
 
 def put_batch(batch: Tree, sharding: NamedSharding, num_rows: int) -> Tree:
     """Put a batch of `num_rows` rows on the mesh; each process passes its `local_rows`."""
-    if sharding.is_fully_addressable:
-        return jax.device_put(batch, sharding)
-    local = local_rows(sharding, num_rows)
 
-    def put(leaf: np.ndarray) -> jax.Array:
-        def rows_of_device(index: tuple[slice, ...]) -> np.ndarray:
-            begin, end, _ = index[0].indices(num_rows)
-            return leaf[np.searchsorted(local, begin) : np.searchsorted(local, end)]
-
-        # [local rows, T] on each process -> one global array [B, T]
-        return jax.make_array_from_callback((num_rows, *leaf.shape[1:]), sharding, rows_of_device)
+    def put(rows: np.ndarray) -> jax.Array:
+        shape = (num_rows, *rows.shape[1:])  # [local rows, T] in each process -> [B, T]
+        return jax.make_array_from_process_local_data(sharding, rows, shape)
 
     return jax.tree.map(put, batch)
 
@@ -193,72 +186,55 @@ def require_divisible_rows(shapes: list[tuple[int, int]], mesh: Mesh, micro_batc
       micro_batches: parts that a batch is divided into.
     """
     data = mesh.shape["data"]
-    several = micro_batches > 1
+    parts, remedy = "", "parallel.data"
+    if micro_batches > 1:
+        parts, remedy = f" in {micro_batches} micro-batches", f"{remedy} or training.micro_batches"
     for rows, length in shapes:
         if rows % (data * micro_batches):
             raise InputError(
                 f"batches of {rows} x {length} tokens cannot be divided over parallel.data = "
-                f"{data} devices"
-                + (f" in {micro_batches} micro-batches" if several else "")
-                + f": {rows} rows are not a multiple of {data * micro_batches}; set "
-                "data.row_multiple to a multiple of it (data.tokens_per_batch must be at least "
-                "data.max_length times data.row_multiple), or lower parallel.data"
-                + (" or training.micro_batches" if several else "")
+                f"{data} devices{parts}: {rows} rows are not a multiple of {data * micro_batches}; "
+                "set data.row_multiple to a multiple of it (data.tokens_per_batch must be at least "
+                f"data.max_length times data.row_multiple), or lower {remedy}"
             )
 
 
-def _require_distinct_mesh_axes(path: tuple, parameter: Parameter, rules: dict[str, Rule]) -> None:
+def _require_distinct_mesh_axes(name: str, parameter: Parameter, rules: dict[str, Rule]) -> None:
     """A mesh axis can divide one axis of a parameter only."""
-    unknown = [axis for axis in parameter.names if axis not in rules]
-    assert not unknown, f"a parameter declares {unknown}, but LOGICAL_AXES are {LOGICAL_AXES}"
     first_with: dict[str, Rule] = {}
     for rule in (rules[axis] for axis in parameter.names):
-        if rule.mesh is None:
-            continue
-        if rule.mesh in first_with:
+        if rule.mesh is not None and first_with.setdefault(rule.mesh, rule) is not rule:
             first = first_with[rule.mesh]
             raise InputError(
-                f"the rules {first} and {rule} both divide {_described(path, parameter)} along "
-                f"the mesh axis {rule.mesh}, which can divide only one of them; leave one axis "
-                f"undivided, for example with {_flag_without([first.logical], rules)}"
+                f"the rules {first} and {rule} both divide {name} along the mesh axis {rule.mesh}, "
+                "which can divide only one of them; leave one axis unsharded, for example with "
+                f"{_flag_without([first.logical], rules)}"
             )
-        first_with[rule.mesh] = rule
 
 
-def _require_divisible_axes(parameters: list[tuple], mesh: Mesh, rules: dict[str, Rule]) -> None:
+def _require_divisible_axes(
+    parameters: dict[str, Parameter], mesh: Mesh, rules: dict[str, Rule]
+) -> None:
     """Name, for each rule that cannot be applied, the first parameter where it fails."""
     failures: dict[Rule, str] = {}
-    for path, parameter in parameters:
+    for name, parameter in parameters.items():
         for axis, length in zip(parameter.names, parameter.value.shape, strict=True):
             rule = rules[axis]
             if rule.mesh is not None and length % mesh.shape[rule.mesh]:
-                failures.setdefault(
-                    rule,
-                    f"parallel.{rule.mesh} = {mesh.shape[rule.mesh]} does not divide "
-                    f"{axis} = {length} of {_described(path, parameter)}, as required by the "
-                    f"rule {rule}",
-                )
+                size = f"parallel.{rule.mesh} = {mesh.shape[rule.mesh]}"
+                message = f"{size} does not divide {axis} = {length} of {name}, as required by the"
+                failures.setdefault(rule, f"{message} rule {rule}")
     if failures:
         flag = _flag_without([rule.logical for rule in failures], rules)
         raise InputError(
-            "; ".join(failures.values())
-            + f". Choose another number of devices or another size, or leave the axis undivided "
-            f"with {flag}"
+            f"{'; '.join(failures.values())}. Choose another number of devices or another size, or "
+            f"leave the axis unsharded with {flag}"
         )
 
 
-def _described(path: tuple, parameter: Parameter) -> str:
-    """Name, shape and logical axes of a parameter."""
-    name, axes = "/".join(key.key for key in path), ", ".join(parameter.names)
-    return f"parameter {name} {list(parameter.value.shape)} ({axes})"
-
-
 def _flag_without(axes: list[str], rules: dict[str, Rule]) -> str:
-    """The flag that leaves these logical axes undivided and keeps the other given rules."""
-    kept = [
-        f"{rule.logical}={rule.mesh or ''}"
-        for rule in rules.values()
-        if rule.origin == "parallel.rules" and rule.logical not in axes
-    ]
+    """The flag that leaves these logical axes unsharded and keeps the other given rules."""
+    kept = (rule for rule in rules.values() if rule.origin == "parallel.rules")
+    kept = [f"{rule.logical}={rule.mesh or ''}" for rule in kept if rule.logical not in axes]
     value = (*kept, *(f"{axis}=" for axis in axes))
     return f'--config.parallel.rules="{value!r}"'

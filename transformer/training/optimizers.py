@@ -5,8 +5,6 @@ Every optimizer is optax's. This file maps the fields of `OptimizerConfig` to it
 decay and Muon's matrix shapes follow the metadata of the parameters' declarations.
 """
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -56,10 +54,59 @@ def build(
       d_model: width of the model, for the ``noam`` schedule.
       steps: length of the training, for the ``cosine`` schedule.
     """
-    optimizer = _OPTIMIZERS[config.name](config, schedule(config, d_model, steps), metadata)
+    rate = schedule(config, d_model, steps)
+    adam = {"b1": config.beta1, "b2": config.beta2, "eps": config.epsilon}
+    # Kernels and embeddings decay; biases and scales do not.
+    decayed = jax.tree.map(lambda leaf: leaf.is_weight, metadata, is_leaf=is_parameter)
+    decay = {"weight_decay": config.weight_decay, "mask": decayed}
+    optimizers = {
+        "adam": lambda: optax.adam(rate, **adam),
+        "adamw": lambda: optax.adamw(rate, **adam, **decay),
+        # Shazeer & Stern 2018: second moments factored into rows and columns. Without scaling by
+        # the size of the parameters, the learning rate means the same as for the others.
+        "adafactor": lambda: optax.chain(
+            optax.adafactor(
+                learning_rate=None,
+                multiply_by_parameter_scale=False,
+                momentum=config.beta1 or None,
+                weight_decay_rate=config.weight_decay or None,
+                weight_decay_mask=decayed,
+            ),
+            optax.scale_by_learning_rate(rate, flip_sign=False),
+        ),
+        "lion": lambda: optax.lion(rate, b1=config.beta1, b2=config.beta2, **decay),
+        # Jordan et al. 2024: orthogonalized momentum for kernels, Adam for the rest. Only kernels
+        # decay. Their updates have the root mean square of Adam's (0.2, Liu et al. 2025), so that
+        # one learning rate suits both.
+        "muon": lambda: optax.contrib.muon(
+            rate,
+            beta=config.beta1,
+            weight_decay=config.weight_decay,
+            adam_b1=config.beta1,
+            adam_b2=config.beta2,
+            muon_weight_dimension_numbers=jax.tree.map(
+                _matrix_axes, metadata, is_leaf=is_parameter
+            ),
+            consistent_rms=0.2,
+        ),
+        # Defazio et al. 2024: beta1 interpolates between the average, which is evaluated, and the
+        # iterate; the inner AdamW has no momentum.
+        "schedule_free": lambda: optax.contrib.schedule_free(
+            optax.adamw(rate, **adam | {"b1": 0.0}, **decay), rate, b1=config.beta1
+        ),
+    }
+    optimizer = optimizers[config.name]()
     if config.clip_norm is None:
         return optimizer
     return optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
+
+
+def _matrix_axes(parameter: Parameter) -> optax.contrib.MuonDimensionNumbers | None:
+    """Input and output axes of a kernel; None for the other kinds of parameters."""
+    if parameter.kind != "kernel":
+        return None
+    axes, inputs = tuple(range(len(parameter.names))), parameter.num_input_axes
+    return optax.contrib.MuonDimensionNumbers(axes[:inputs], axes[inputs:])
 
 
 def schedule_free_average(opt_state: optax.OptState, params: Params) -> Params | None:
@@ -72,112 +119,3 @@ def schedule_free_average(opt_state: optax.OptState, params: Params) -> Params |
         if is_schedule_free(node):
             return optax.contrib.schedule_free_eval_params(node, params)
     return None
-
-
-def _adam(
-    config: OptimizerConfig, rate: optax.Schedule, metadata: Params
-) -> optax.GradientTransformation:
-    del metadata
-    return optax.adam(rate, b1=config.beta1, b2=config.beta2, eps=config.epsilon)
-
-
-def _adamw(
-    config: OptimizerConfig, rate: optax.Schedule, metadata: Params
-) -> optax.GradientTransformation:
-    return optax.adamw(
-        rate,
-        b1=config.beta1,
-        b2=config.beta2,
-        eps=config.epsilon,
-        weight_decay=config.weight_decay,
-        mask=_decayed(metadata),
-    )
-
-
-def _adafactor(
-    config: OptimizerConfig, rate: optax.Schedule, metadata: Params
-) -> optax.GradientTransformation:
-    """Shazeer & Stern 2018: second moments factored into rows and columns.
-
-    Updates are not multiplied by the size of the parameters, so that the learning rate means the
-    same as for the other optimizers.
-    """
-    factored = optax.adafactor(
-        learning_rate=None,
-        multiply_by_parameter_scale=False,
-        momentum=config.beta1 or None,
-        weight_decay_rate=config.weight_decay or None,
-        weight_decay_mask=_decayed(metadata),
-    )
-    return optax.chain(factored, optax.scale_by_learning_rate(rate, flip_sign=False))
-
-
-def _lion(
-    config: OptimizerConfig, rate: optax.Schedule, metadata: Params
-) -> optax.GradientTransformation:
-    return optax.lion(
-        rate,
-        b1=config.beta1,
-        b2=config.beta2,
-        weight_decay=config.weight_decay,
-        mask=_decayed(metadata),
-    )
-
-
-def _muon(
-    config: OptimizerConfig, rate: optax.Schedule, metadata: Params
-) -> optax.GradientTransformation:
-    """Jordan et al. 2024: orthogonalized momentum for kernels, Adam for everything else.
-
-    Only kernels decay. Their updates are scaled to the root mean square of Adam's updates (0.2, Liu
-    et al. 2025), so that one learning rate suits both.
-    """
-
-    def matrix_axes(parameter: Parameter) -> optax.contrib.MuonDimensionNumbers | None:
-        if parameter.kind != "kernel":
-            return None
-        axes = tuple(range(len(parameter.names)))
-        inputs = parameter.num_input_axes
-        return optax.contrib.MuonDimensionNumbers(axes[:inputs], axes[inputs:])
-
-    return optax.contrib.muon(
-        rate,
-        beta=config.beta1,
-        weight_decay=config.weight_decay,
-        adam_b1=config.beta1,
-        adam_b2=config.beta2,
-        muon_weight_dimension_numbers=jax.tree.map(matrix_axes, metadata, is_leaf=is_parameter),
-        consistent_rms=0.2,
-    )
-
-
-def _schedule_free(
-    config: OptimizerConfig, rate: optax.Schedule, metadata: Params
-) -> optax.GradientTransformation:
-    """Defazio et al. 2024: AdamW that evaluates an average of the weights of all steps."""
-    base = optax.adamw(
-        rate,
-        b1=0.0,  # beta1 interpolates between the average and the iterate instead
-        b2=config.beta2,
-        eps=config.epsilon,
-        weight_decay=config.weight_decay,
-        mask=_decayed(metadata),
-    )
-    return optax.contrib.schedule_free(base, rate, b1=config.beta1)
-
-
-_OPTIMIZERS: dict[
-    str, Callable[[OptimizerConfig, optax.Schedule, Params], optax.GradientTransformation]
-] = {
-    "adam": _adam,
-    "adamw": _adamw,
-    "adafactor": _adafactor,
-    "lion": _lion,
-    "muon": _muon,
-    "schedule_free": _schedule_free,
-}
-
-
-def _decayed(metadata: Params) -> Params:
-    """True for the parameters that weight decay applies to: kernels and embeddings."""
-    return jax.tree.map(lambda parameter: parameter.is_weight, metadata, is_leaf=is_parameter)

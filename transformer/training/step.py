@@ -106,7 +106,8 @@ def forward(
             "source_segments": batch.source_segments,
             "target_segments": batch.target_segments,
         }
-    target_in = shift_right(batch.target, batch.target_segments)  # [B, T]
+    special_ids = model.config.special_ids
+    target_in = shift_right(batch.target, batch.target_segments, special_ids.bos)  # [B, T]
     logits, _ = model.apply({"params": params}, batch.source, target_in, **options)
     return logits  # [B, T, V]
 
