@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The paper once more, slowly: NumPy in float64, one sentence, one head and one position at a time.
 
-Nothing here is taken from the package but the layout of the parameter tree. At the end stand a few
-helpers that tests share.
+Only the layout of the parameter tree is taken from the package. At the end are a few helpers that
+tests share.
 """
 
 import collections

@@ -68,7 +68,7 @@ def test_rows_sum_to_one_and_masked_weights_are_exactly_zero():
     assert (np.asarray(weights)[allowed] > 0).all()
 
 
-def test_a_query_that_may_attend_to_nothing_is_finite_and_has_equal_weights():
+def test_a_query_without_keys_is_finite_and_has_equal_weights():
     query, key, value, mask = random_inputs()
     mask = mask.at[0, 0, 1].set(False)
     attended = einsum_attention(query, key, value, mask, with_weights=True)
@@ -76,7 +76,7 @@ def test_a_query_that_may_attend_to_nothing_is_finite_and_has_equal_weights():
     assert jnp.isfinite(attended.z).all()
 
 
-def test_such_a_query_leaves_the_gradients_finite():
+def test_a_query_without_keys_leaves_the_gradients_finite():
     query, key, value, _ = random_inputs()
     nothing = jnp.zeros((2, 1, 3, 5), bool)
     gradients = jax.grad(lambda *a: einsum_attention(*a, nothing).z.sum(), (0, 1, 2))(
@@ -147,8 +147,8 @@ def test_the_chunked_kernel_is_the_einsum_for_any_length_mask_and_width(queries)
     assert_is_the_einsum(chunked_attention, inputs, [None, mask, mask[:1], of_keys, of_heads])
 
 
-def test_the_chunked_kernel_never_has_all_the_weights_in_memory():
-    """Four times as long sentences take four times as much temporary memory, not sixteen times."""
+def test_the_memory_of_the_chunked_kernel_grows_linearly():
+    """Sentences four times as long take four times the temporary memory, not sixteen times."""
 
     def temporaries(length):
         inputs = [jax.ShapeDtypeStruct((1, length, 2, 4), jnp.float32)] * 3
@@ -159,7 +159,7 @@ def test_the_chunked_kernel_never_has_all_the_weights_in_memory():
     assert temporaries(8 * CHUNK) < (8 * CHUNK) ** 2 * 2 * 4
 
 
-def test_weights_are_given_only_where_asked_for():
+def test_weights_are_returned_only_on_request():
     query, key, value, mask = random_inputs()
     attended = einsum_attention(query, key, value, mask)
     assert attended.weights is None
@@ -194,7 +194,7 @@ def test_bfloat16_inputs_have_float32_scores_and_bfloat16_values():
         ("chunked", {}, {"dropout": lambda weights: weights}, "no dropout on weights"),
     ],
 )
-def test_what_a_kernel_cannot_do_it_refuses_with_the_remedy(name, inputs, options, cause):
+def test_an_option_that_a_kernel_lacks_is_rejected_with_the_remedy(name, inputs, options, cause):
     with pytest.raises(InputError, match=cause) as error:
         KERNELS[name](*random_inputs(**inputs), **options)
     assert f"the '{name}' attention kernel" in str(error.value)
@@ -206,12 +206,12 @@ def test_attention_over_a_cache_is_the_formula_in_another_layout(dtype):
     *inputs, mask = random_inputs(d_k=4, d_v=6)
     query, key, value = (array.astype(dtype) for array in inputs)
     expected = einsum_attention(query, key, value, mask).z
-    found = cached_attention(
+    z = cached_attention(
         query.swapaxes(1, 2), key.transpose(0, 2, 3, 1), value.swapaxes(1, 2), mask
     )
-    assert found.dtype == dtype
+    assert z.dtype == dtype
     np.testing.assert_allclose(
-        found.swapaxes(1, 2).astype(jnp.float32),
+        z.swapaxes(1, 2).astype(jnp.float32),
         expected.astype(jnp.float32),
         rtol=1e-6 if dtype == jnp.float32 else 1e-2,
         atol=1e-6 if dtype == jnp.float32 else 1e-2,

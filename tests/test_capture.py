@@ -68,7 +68,7 @@ def layer_norm(params, x, config):
     return layers.layer_norm(x, norm["scale"], norm["bias"], config.norm_epsilon)
 
 
-# What is shown.
+# Traces.
 
 
 def test_every_captured_array_has_the_shape_its_annotation_says(trace):
@@ -182,7 +182,7 @@ def test_the_fused_kernel_refuses_to_be_captured_and_names_the_remedy(
         )
 
 
-# Nothing asked for, nothing left behind.
+# Without capture.
 
 
 def training_jaxpr(model, params, source, target_in, **options):

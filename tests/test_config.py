@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The defaults are the paper's, and whatever cannot be is refused with field, value and remedy."""
+"""The defaults are the paper's; an invalid value is rejected with field, value and remedy."""
 
 import dataclasses
 import json
@@ -49,7 +49,7 @@ def test_depth_and_heads_of_a_side_are_the_common_ones_unless_given():
     assert (config.heads("encoder"), config.heads("decoder")) == (4, 8)
 
 
-# What is refused.
+# Invalid values.
 
 REFUSED = [
     (TransformerConfig, {"d_model": "512"}, "model.d_model is '512', but must be a whole number"),
@@ -148,25 +148,40 @@ REFUSED = [
     (ParallelConfig, {"preset": "zero"}, "parallel.preset is 'zero', but must be one of 'replica"),
     (LoggingConfig, {"log_every": 0}, "logging.log_every is 0"),
     (LoggingConfig, {"samples": -1}, "logging.samples is -1, but must be at least 0"),
+    (
+        TransformerConfig,
+        {"pad_id": 1},
+        "model.pad_id is 1, but must be different from the other sp",
+    ),
+    (
+        TransformerConfig,
+        {"eos_id": 37_000},
+        "model.eos_id is 37000, but must be at least 0 and bel",
+    ),
+    (TransformerConfig, {"source_vocab_size": 4}, "model.source_vocab_size is 4, but must be more"),
+    (TransformerConfig, {"position_buckets": 3}, "model.position_buckets is 3, but must be at lea"),
+    (
+        TransformerConfig,
+        {"position_max_distance": 32},
+        "model.position_max_distance is 32, but must be above model.position_buckets",
+    ),
     (Config, {"model": 3}, "model is 3, but must be a group of fields"),
 ]
 
 
 @pytest.mark.parametrize(("group", "values", "message"), REFUSED)
-def test_a_value_that_cannot_be_is_refused_with_its_field_and_what_it_must_be(
-    group, values, message
-):
+def test_an_invalid_value_is_rejected_with_its_field_and_what_it_must_be(group, values, message):
     with pytest.raises(InputError) as error:
         group(**values)
     assert message in str(error.value)
 
 
-def test_heads_that_do_not_divide_are_no_matter_once_both_widths_are_given():
+def test_heads_need_not_divide_d_model_if_both_head_sizes_are_given():
     config = TransformerConfig(num_heads=7, d_k=64, d_v=32)
     assert (config.d_k, config.d_v) == (64, 32)
 
 
-def test_a_whole_number_is_taken_where_a_number_is_asked_for():
+def test_an_int_is_accepted_for_a_float():
     config = OptimizerConfig(learning_rate=2)
     assert config.learning_rate == 2.0
     assert isinstance(config.learning_rate, float)
@@ -245,7 +260,7 @@ def test_fields_left_out_of_json_are_the_defaults():
         ),
     ],
 )
-def test_json_that_is_no_config_is_refused_with_file_and_field(text, message):
+def test_json_that_is_not_a_config_is_rejected_with_file_and_field(text, message):
     with pytest.raises(InputError) as error:
         Config.from_json(text, "here.json")
     start, _, end = message.partition("(.*)")

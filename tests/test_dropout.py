@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dropout's bits: a function of key, row and place, and as good as random in every direction.
+"""Dropout bits: a function of key, example and position, and random in every direction.
 
 The statistics are of fixed keys, so that they pass always or never. Their bounds are what truly
 random bits would exceed in about one test of a thousand.
@@ -17,12 +17,12 @@ both = pytest.mark.parametrize("generator", sorted(GENERATORS))
 
 
 def bits(generator, seed=0, rows=ROWS, shape=(LENGTH, WIDTH)):
-    """Bits of the first rows, or of given ones."""
+    """Bits of the first examples, or of given ones."""
     rows = jnp.arange(rows) if isinstance(rows, int) else jnp.asarray(rows)
     return np.asarray(GENERATORS[generator](jax.random.key(seed), rows, shape))
 
 
-# What dropout does with them.
+# Dropping.
 
 
 def test_dropout_by_hand():
@@ -44,32 +44,32 @@ def test_elements_are_dropped_at_the_rate(generator, rate):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_dropout_keeps_the_dtype_and_what_is_not_finite_where_it_is_kept(dtype):
+def test_dropout_keeps_the_dtype_and_kept_non_finite_elements(dtype):
     x = jnp.array([[jnp.nan, jnp.nan]], dtype)
     dropped = drop(x, 0.5, jnp.array([[0, 2**32 - 1]], jnp.uint32))
     assert dropped.dtype == dtype
     assert float(dropped[0, 0]) == 0 and jnp.isnan(dropped[0, 1])
 
 
-# A function of key, row and place.
+# Bits are a function of key, example and position.
 
 
 @both
-def test_a_rows_bits_are_its_own_whatever_rows_are_beside_it(generator):
-    whole = bits(generator)
-    np.testing.assert_array_equal(bits(generator, rows=[7, 3, 31]), whole[[7, 3, 31]])
-    np.testing.assert_array_equal(bits(generator, rows=[5]), whole[[5]])
-    assert (bits(generator, seed=1) != whole).mean() > 0.999
+def test_the_bits_of_an_example_do_not_depend_on_the_other_examples(generator):
+    all_bits = bits(generator)
+    np.testing.assert_array_equal(bits(generator, rows=[7, 3, 31]), all_bits[[7, 3, 31]])
+    np.testing.assert_array_equal(bits(generator, rows=[5]), all_bits[[5]])
+    assert (bits(generator, seed=1) != all_bits).mean() > 0.999
 
 
 @both
-def test_a_places_bits_do_not_depend_on_how_long_the_rows_are(generator):
-    """Places are counted through the row, so that a longer one begins as a shorter one."""
+def test_the_bits_of_a_position_do_not_depend_on_the_length(generator):
+    """Positions are counted through the example: a longer one begins like a shorter one."""
     short = bits(generator, shape=(5, WIDTH))
     np.testing.assert_array_equal(short, bits(generator)[:, :5])
 
 
-# As good as random.
+# Statistics.
 
 
 def standard_normal(*statistics):
@@ -102,14 +102,14 @@ def test_dropping_is_uncorrelated_in_every_direction(generator):
     distances: the mean product of n pairs has variance 1 / n.
     """
     all_of = masks(generator, range(8))
-    found = []
+    correlations = []
     for axis, size in enumerate(all_of.shape):
         for distance in sorted({1, 2, 3, 4, 5, 7, 8, 16, 31, 64} & set(range(1, size))):
             one = np.take(all_of, np.arange(size - distance), axis)
             other = np.take(all_of, np.arange(distance, size), axis)
-            found.append((one * other).mean() * np.sqrt(one.size))
-    assert len(found) > 20
-    standard_normal(found)
+            correlations.append((one * other).mean() * np.sqrt(one.size))
+    assert len(correlations) > 20
+    standard_normal(correlations)
 
 
 @both
@@ -125,7 +125,7 @@ def test_no_two_masks_are_correlated(generator):
 
 
 @both
-def test_a_rows_and_a_features_share_of_dropped_ones_varies_as_chance_does(generator):
+def test_the_dropped_fraction_of_rows_and_features_varies_by_chance_alone(generator):
     """No row, position or feature is dropped more often than another."""
     all_of = masks(generator, range(8))
     for axis in range(4):
@@ -134,7 +134,7 @@ def test_a_rows_and_a_features_share_of_dropped_ones_varies_as_chance_does(gener
         standard_normal(all_of.mean(others) * np.sqrt(count))
 
 
-def test_one_bit_of_a_place_or_a_key_changes_half_of_the_bits():
+def test_one_input_bit_changes_half_of_the_output_bits():
     """Avalanche: each of 32 bits in, each of 32 bits out, over 20,000 words."""
     words = np.random.default_rng(0).integers(0, 2**32, 20_000, dtype=np.uint32)
     before = np.asarray(mix(jnp.asarray(words)))
@@ -158,13 +158,13 @@ def test_mix_is_the_published_function():
     assert fmix32(0) == 0
 
 
-def test_mix_loses_nothing():
+def test_mix_is_injective():
     words = np.arange(2**16, dtype=np.uint32) * np.uint32(65_537)
     assert len(np.unique(np.asarray(mix(jnp.asarray(words))))) == 2**16
 
 
-def test_rows_whose_words_are_close_share_no_bits():
-    """As they would, in another order, if places were not mixed first."""
+def test_examples_with_close_words_share_no_bits():
+    """They would, in another order, without the inner mix."""
 
     def of_words(*words):
         return np.asarray(hash_positions(jnp.array([words], jnp.uint32), (4096,)))[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several models decode as one: as NumPy says that the mean of their probabilities would."""
+"""An ensemble decodes and scores with the mean probabilities of its members, as in NumPy."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -47,8 +47,10 @@ def three():
 
 def test_the_logits_are_the_logarithm_of_the_mean_probability():
     logits = jnp.array([[[[0.0, 0.0]]], [[[0.0, np.log(3.0)]]]], jnp.float32)
-    found = np.exp(ensembles.log_mean(list(logits)))
-    np.testing.assert_allclose(found[0, 0], [(1 / 2 + 1 / 4) / 2, (1 / 2 + 3 / 4) / 2], rtol=1e-6)
+    probabilities = np.exp(ensembles.log_mean(list(logits)))
+    np.testing.assert_allclose(
+        probabilities[0, 0], [(1 / 2 + 1 / 4) / 2, (1 / 2 + 3 / 4) / 2], rtol=1e-6
+    )
 
 
 def test_an_ensemble_searches_as_numpy_does_over_the_mean(three):
@@ -79,7 +81,7 @@ def test_an_ensemble_scores_as_numpy_does_over_the_mean(three):
         assert total == pytest.approx(expected, abs=1e-4)
 
 
-def test_each_member_is_rounded_to_its_own_compute_dtype():
+def test_the_parameters_of_each_member_are_cast_to_its_compute_dtype():
     sizes = [{}, {"compute_dtype": "bfloat16"}]
     models = [base.build(CONFIG.model.replace(**some)) for some in sizes]
     ensemble, joined = ensembles.join(models, [oracle.random_params(one, 1) for one in models])

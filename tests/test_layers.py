@@ -27,7 +27,7 @@ def random(*shape, seed=0):
 # Linear maps, layer norm and the feed-forward network.
 
 
-def test_project_is_a_matrix_product_plus_bias():
+def test_project_is_a_matmul_plus_bias():
     kernel = jnp.array([[1.0, 2.0, 3.0], [0.0, 1.0, -1.0]])
     x = jnp.array([[[1.0, 10.0]]])
     output = matmul.project("BTD,DF->BTF", x, kernel, jnp.array([0.5, 0.0, 0.0]))
@@ -207,7 +207,7 @@ def test_the_other_two_dropouts_act_on_weights_and_hidden_layers_alone(config, s
 
 
 def residual(norm, **options):
-    """(module, params): a residual connection whose norm has a scale and a bias of its own."""
+    """(module, params): a residual connection whose norm has a random scale and bias."""
     config = TransformerConfig(d_model=4, num_heads=1, norm=norm, dropout=0.25)
     return Residual(config), {"norm": {"scale": random(4, seed=8), "bias": random(4, seed=9)}}
 
@@ -234,7 +234,7 @@ def test_pre_norm_is_the_sum_with_the_sub_layer_of_the_norm():
     np.testing.assert_allclose(output, x + (2 * normed + 1), atol=1e-6)
 
 
-def test_dropout_is_on_the_sub_layers_output_and_not_on_what_goes_around_it():
+def test_dropout_is_on_the_output_of_the_sub_layer_and_not_on_its_input():
     module, params = residual("pre")
     x = random(8, 9, 4)
     output, _ = module.apply(
@@ -262,8 +262,8 @@ def test_embedding_is_scaled_by_the_root_of_d_model_and_positions_are_not():
         {"params": {"table": table}}, jnp.array([[4, 1, 4]]), positions, method="embed"
     )
     np.testing.assert_allclose(embedded[0], 4.0 * table[jnp.array([4, 1, 4])] + positions)
-    own = module.apply({"params": {"table": table}}, 3, method="positions")
-    np.testing.assert_array_equal(own, positions)
+    encodings = module.apply({"params": {"table": table}}, 3, method="positions")
+    np.testing.assert_array_equal(encodings, positions)
 
 
 def test_dropout_is_on_the_sum_of_embedding_and_position():
@@ -282,14 +282,14 @@ def test_dropout_is_on_the_sum_of_embedding_and_position():
     assert set(np.unique(embedded)) == {0.0, 10.0}
 
 
-def test_logits_are_products_with_the_rows_of_the_same_table():
+def test_logits_are_dot_products_with_the_rows_of_the_same_table():
     config = TransformerConfig(vocab_size=5, d_model=4, num_heads=1)
     table, x = random(5, 4), random(1, 2, 4, seed=1)
     logits = Embedding(config).apply({"params": {"table": table}}, x, method="logits")
     np.testing.assert_allclose(logits[0], np.asarray(x[0]) @ np.asarray(table).T, rtol=1e-5)
 
 
-def test_learned_positions_are_rows_of_a_table_that_ends():
+def test_learned_positions_are_rows_of_a_table_of_limited_length():
     config = TransformerConfig(
         vocab_size=5, d_model=4, num_heads=1, positions="learned", max_positions=6
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole model: what changes what, the cache, the tied table, the paper's parameter counts."""
+"""The Transformer: dependencies, the cache, the shared table, and the paper's parameter counts."""
 
 import dataclasses
 import functools
@@ -14,15 +14,14 @@ import pytest
 from transformer.config import TransformerConfig
 from transformer.models import base as families
 from transformer.models.transformer import Transformer
-from transformer.sharding import PRESETS
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
-# What changes what.
+# Which inputs affect which outputs.
 
 
-def test_padding_a_row_away_changes_nothing_for_the_others(forward, params, source, target_in):
+def test_a_row_of_padding_leaves_the_others_unchanged(forward, params, source, target_in):
     logits = forward(params, source, target_in)
     emptied = forward(params, source.at[1].set(0), target_in.at[1].set(0))
     np.testing.assert_allclose(emptied[jnp.array([0, 2])], logits[jnp.array([0, 2])], **CLOSE)
@@ -37,7 +36,7 @@ def test_columns_of_padding_appended_to_source_and_target_change_nothing(
 
 
 @pytest.mark.parametrize("t", range(4))
-def test_a_changed_target_token_leaves_what_was_predicted_before_it(
+def test_a_changed_target_token_leaves_earlier_predictions_unchanged(
     forward, params, source, target_in, t
 ):
     logits = forward(params, source, target_in)
@@ -71,35 +70,35 @@ def test_permuting_the_batch_permutes_the_result(forward, params, source, target
 # One table for source, target and logits.
 
 
-def test_there_is_one_table_of_words(params, config):
+def test_there_is_one_embedding_table(params, config):
     shape = (config.vocab_size, config.d_model)
     assert [leaf.shape for leaf in jax.tree.leaves(params)].count(shape) == 1
 
 
 def changed_by_row(forward, params, source, target_in, word):
-    """Which logits change when one word's row of the table does."""
+    """Which logits change when one token's row of the table does."""
     table = params["embedding"]["table"]
     moved = params | {"embedding": {"table": table.at[word].add(0.5)}}
     logits = forward(params, source, target_in)
     return np.asarray(jnp.abs(forward(moved, source, target_in) - logits) > 1e-4)
 
 
-def test_a_row_of_the_table_is_a_words_logit(forward, params, source, target_in):
-    """Word 3 is in no source and no target here, so nothing else of it is seen."""
+def test_a_row_of_the_table_is_a_tokens_logit(forward, params, source, target_in):
+    """Token 3 is in no source and no target here, so only its logit changes."""
     changed = changed_by_row(forward, params, source, target_in, 3)
     assert changed[..., 3].all()
     assert not np.delete(changed, 3, axis=-1).any()
 
 
-def test_a_row_of_the_table_is_a_words_source_embedding(forward, params, source, target_in):
-    """Word 8 is in the third source only."""
+def test_a_row_of_the_table_is_a_tokens_source_embedding(forward, params, source, target_in):
+    """Token 8 is in the third source only."""
     changed = np.delete(changed_by_row(forward, params, source, target_in, 8), 8, axis=-1)
     assert changed[2].any(-1).all()
     assert not changed[:2].any()
 
 
-def test_a_row_of_the_table_is_a_words_target_embedding(forward, params, source, target_in):
-    """Word 3 is read by the first target at position 2, and nowhere else."""
+def test_a_row_of_the_table_is_a_tokens_target_embedding(forward, params, source, target_in):
+    """Token 3 is in the first decoder input, at position 2, and nowhere else."""
     target = target_in.at[0, 2].set(3)
     changed = np.delete(changed_by_row(forward, params, source, target, 3), 3, axis=-1)
     assert changed[0, 2:].any(-1).all()
@@ -107,7 +106,7 @@ def test_a_row_of_the_table_is_a_words_target_embedding(forward, params, source,
     assert not changed[1:].any()
 
 
-# One position at a time.
+# Cached decoding.
 
 
 @pytest.fixture(scope="module")
@@ -130,58 +129,16 @@ def fresh_cache(calls, params, source, beams, length, groups=1):
     return calls["init_cache"](params, memory, source, beams, length, groups)
 
 
-def test_one_step_after_another_is_teacher_forcing_at_every_position(
-    calls, forward, params, source, target_in
-):
-    expected = forward(params, source, target_in)
-    cache = fresh_cache(calls, params, source, 2, 4)
-    for t in range(4):
-        assert int(cache.index) == t
-        tokens = jnp.stack([target_in[:, t]] * 2, axis=1)
-        logits, cache = calls["step"](params, tokens, cache)
-        for beam in (0, 1):
-            np.testing.assert_allclose(logits[:, beam], expected[:, t], **CLOSE)
-
-
-def test_beams_that_read_different_tokens_are_different_sentences(
-    calls, forward, params, source, target_in
-):
-    """Beam 1 of row b reads the target of row b - 1; both are teacher forcing of their own."""
-    other = jnp.roll(target_in, 1, axis=0)
-    cache = fresh_cache(calls, params, source, 2, 4)
-    expected = [forward(params, source, tokens) for tokens in (target_in, other)]
-    for t in range(4):
-        tokens = jnp.stack([target_in[:, t], other[:, t]], axis=1)
-        logits, cache = calls["step"](params, tokens, cache)
-        for beam in (0, 1):
-            np.testing.assert_allclose(logits[:, beam], expected[beam][:, t], **CLOSE)
-
-
-def test_reorder_makes_a_beam_go_on_from_another(calls, params, source, target_in, forward):
-    other = target_in.at[:, 1].set(7)
-    cache = fresh_cache(calls, params, source, 2, 4)
-    for t in range(2):
-        tokens = jnp.stack([target_in[:, t], other[:, t]], axis=1)
-        _, cache = calls["step"](params, tokens, cache)
-    cache = Transformer.reorder(cache, jnp.array([[1, 0], [1, 1], [0, 0]]))
-    pasts = [[other, target_in], [other, other], [target_in, target_in]]
-    logits, _ = calls["step"](params, jnp.full((3, 2), 5), cache)
-    for row, beams in enumerate(pasts):
-        for beam, past in enumerate(beams):
-            expected = forward(params, source, past.at[:, 2].set(5))
-            np.testing.assert_allclose(logits[row, beam], expected[row, 2], **CLOSE)
-
-
-def gathered(cache, parents):
-    """What `reorder` means, plainly: every beam has keys and values of its own, and these move."""
+def moved(cache, parents):
+    """The reference of `reorder`: every beam has separate keys and values, which move."""
     beams, length = cache.ancestry.shape[1:]
 
     def move(kept, axis):
-        """Along the beams, which are inside of the positions."""
+        """Reorder along the beams of each position."""
         by_beam = kept.reshape(*kept.shape[:axis], length, beams, *kept.shape[axis + 1 :])
         by_beam = jnp.moveaxis(by_beam, axis + 1, 1)
-        moved = jnp.take_along_axis(by_beam, parents.reshape(*parents.shape, 1, 1, 1), axis=1)
-        return jnp.moveaxis(moved, 1, axis + 1).reshape(kept.shape)
+        reordered = jnp.take_along_axis(by_beam, parents.reshape(*parents.shape, 1, 1, 1), axis=1)
+        return jnp.moveaxis(reordered, 1, axis + 1).reshape(kept.shape)
 
     layers = tuple(
         layer.replace(self_key=move(layer.self_key, 3), self_value=move(layer.self_value, 2))
@@ -190,24 +147,24 @@ def gathered(cache, parents):
     return cache.replace(layers=layers)
 
 
-def test_an_ancestry_is_as_good_as_moving_keys_and_values(calls, params, source):
-    """Four beams survive, die out and multiply at random for six steps."""
+def test_an_ancestry_is_equivalent_to_moving_keys_and_values(calls, params, source):
+    """Four beams continue random parents for six steps."""
     rng = np.random.default_rng(5)
-    kept = moved = fresh_cache(calls, params, source, 4, 6)
+    by_ancestry = by_moving = fresh_cache(calls, params, source, 4, 6)
     for _ in range(6):
         tokens = jnp.asarray(rng.integers(3, 11, (3, 4)))
-        expected, moved = calls["step"](params, tokens, moved)
-        found, kept = calls["step"](params, tokens, kept)
-        np.testing.assert_allclose(found, expected, **CLOSE)
+        expected, by_moving = calls["step"](params, tokens, by_moving)
+        logits, by_ancestry = calls["step"](params, tokens, by_ancestry)
+        np.testing.assert_allclose(logits, expected, **CLOSE)
         parents = jnp.asarray(rng.integers(0, 4, (3, 4)))
-        moved, kept = gathered(moved, parents), Transformer.reorder(kept, parents)
-        for before, after in zip(jax.tree.leaves(moved), jax.tree.leaves(kept), strict=True):
-            assert before.shape == after.shape
-    assert (kept.ancestry != moved.ancestry).any()
+        by_moving = moved(by_moving, parents)
+        by_ancestry = Transformer.reorder(by_ancestry, parents)
+        assert jax.tree.map(jnp.shape, by_moving) == jax.tree.map(jnp.shape, by_ancestry)
+    assert (by_ancestry.ancestry != by_moving.ancestry).any()
 
 
-def test_beams_in_groups_of_their_own_need_less_room_and_compute_the_same(calls, params, source):
-    """Four beams as one group, as two of two, and each on its own."""
+def test_beam_groups_have_shorter_caches_and_the_same_logits(calls, params, source):
+    """Four beams as one group, two groups and four."""
     rng = np.random.default_rng(6)
     for groups in (2, 4):
         apart, together = (fresh_cache(calls, params, source, 4, 5, each) for each in (groups, 1))
@@ -217,36 +174,36 @@ def test_beams_in_groups_of_their_own_need_less_room_and_compute_the_same(calls,
         for _ in range(5):
             tokens = jnp.asarray(rng.integers(3, 11, (3, 4)))
             expected, together = calls["step"](params, tokens, together)
-            found, apart = calls["step"](params, tokens, apart)
-            np.testing.assert_allclose(found, expected, **CLOSE)
+            logits, apart = calls["step"](params, tokens, apart)
+            np.testing.assert_allclose(logits, expected, **CLOSE)
             parents = jnp.asarray(within_groups(rng, groups))
             apart, together = (Transformer.reorder(cache, parents) for cache in (apart, together))
 
 
 def within_groups(rng, groups):
-    """Random parents for four beams of three sentences, each of the beam's own group."""
+    """Random parents for four beams of three sentences, each within the beam's group."""
     size = 4 // groups
     return rng.integers(0, size, (3, 4)) + np.arange(4) // size * size
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-def test_a_cache_that_grows_is_as_good_as_one_with_all_the_room(calls, params, source, groups):
+def test_a_cache_that_grows_twice_gives_the_logits_of_a_full_one(calls, params, source, groups):
     rng = np.random.default_rng(7)
-    whole = fresh_cache(calls, params, source, 4, 6, groups)
+    full = fresh_cache(calls, params, source, 4, 6, groups)
     growing = fresh_cache(calls, params, source, 4, 2, groups)
-    for room in (2, 3, 6):
-        growing = Transformer.grow(growing, room)
-        while growing.index < room:
+    for length in (2, 3, 6):
+        growing = Transformer.grow(growing, length)
+        while growing.index < length:
             tokens = jnp.asarray(rng.integers(3, 11, (3, 4)))
             parents = jnp.asarray(within_groups(rng, groups))
-            expected, whole = calls["step"](params, tokens, whole)
-            found, growing = calls["step"](params, tokens, growing)
-            np.testing.assert_allclose(found, expected, **CLOSE)
-            whole, growing = (Transformer.reorder(cache, parents) for cache in (whole, growing))
-    assert jax.tree.map(jnp.shape, growing) == jax.tree.map(jnp.shape, whole)
+            expected, full = calls["step"](params, tokens, full)
+            logits, growing = calls["step"](params, tokens, growing)
+            np.testing.assert_allclose(logits, expected, **CLOSE)
+            full, growing = (Transformer.reorder(cache, parents) for cache in (full, growing))
+    assert jax.tree.map(jnp.shape, growing) == jax.tree.map(jnp.shape, full)
 
 
-def test_cross_attention_keys_exist_once_a_sentence_and_are_never_touched(
+def test_cross_attention_keys_exist_once_per_sentence_and_never_change(
     model, params, source, calls, config
 ):
     def cross(cache):
@@ -272,7 +229,7 @@ def test_cross_attention_keys_exist_once_a_sentence_and_are_never_touched(
     assert stepped.layers[0].self_value.shape == (3, n, 4 * 2, config.d_v)
 
 
-def test_the_search_loop_carries_no_copy_of_the_memory_for_each_beam(calls, params, source):
+def test_the_search_carries_no_copy_of_the_memory_per_beam(calls, params, source):
     sizes = [
         sum(leaf.size for leaf in jax.tree.leaves(fresh_cache(calls, params, source, beams, 4)))
         for beams in (1, 2)
@@ -335,39 +292,19 @@ def test_parameter_counts_are_those_of_table_3(row):
     assert round(total / 1e6) == MILLIONS[row]
 
 
-def test_the_vocabulary_adds_one_row_a_word():
+def test_the_vocabulary_adds_one_row_per_token():
     assert count(41_100) - count() == 4_100 * 512
 
 
 @pytest.mark.parametrize("row", SIZES)
 def test_the_exact_counts_are_those_of_the_formulae(row):
-    """Weights of all attentions, both maps of the network with biases, scale and bias of norms."""
+    """Kernels of attention, kernels and biases of the network, scales and biases of norms."""
     base = {"num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8, "d_k": 64, "d_v": 64}
     layers, d, f, n, d_k, d_v = (base | SIZES[row]).values()
     attention, network, norm = 2 * d * n * (d_k + d_v), 2 * d * f + f + d, 2 * d
     encoder = layers * (attention + network + 2 * norm)
     decoder = layers * (2 * attention + network + 3 * norm)
     assert 37_000 * d + encoder + decoder == EXACT_AT_37_000[row]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"norm": "pre", "positions": "learned", "attention_bias": True},
-    ],
-)
-def test_every_parameter_has_a_logical_axis_for_each_of_its_own(config, changes):
-    model = families.build(dataclasses.replace(config, **changes))
-    tokens = jnp.zeros((1, 1), jnp.int32)
-    boxed = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
-    known = {axis for axis, _ in PRESETS["replicated"]}
-    leaves = jax.tree.leaves(boxed, is_leaf=lambda leaf: isinstance(leaf, nn.Partitioned))
-    for leaf in leaves:
-        assert isinstance(leaf, nn.LogicallyPartitioned)
-        assert len(leaf.names) == leaf.value.ndim
-        assert set(leaf.names) <= known
-    assert boxed["embedding"]["table"].names == ("vocab", "embed")
 
 
 def test_bfloat16_computes_in_bfloat16_and_keeps_parameters_and_gradients_float32(
@@ -398,38 +335,16 @@ def test_bfloat16_logits_are_near_the_float32_ones(config, params, forward, sour
     assert 0 < error < 0.05 * float(jnp.abs(expected).max())
 
 
-@pytest.mark.parametrize("changes", [{"attention_bias": True}, {"positions": "learned"}])
-def test_parameters_that_are_rounded_before_give_the_very_same_logits(
-    config, source, target_in, changes
-):
-    model = families.build(dataclasses.replace(config, compute_dtype="bfloat16", **changes))
-    params = oracle.random_params(model, seed=7)
-    forward = jax.jit(lambda params: model.apply({"params": params}, source, target_in)[0])
-    rounded = model.cast_params(params)
-    np.testing.assert_array_equal(forward(rounded), forward(params))
-    dtypes = {
-        path[-1].key: leaf.dtype.name for path, leaf in jax.tree_util.tree_leaves_with_path(rounded)
-    }
-    assert dtypes.pop("table") == dtypes["kernel_in"] == dtypes["output"] == "bfloat16"
-    assert dtypes["bias_in"] == dtypes["scale"] == dtypes["bias"] == "float32"
-    assert dtypes.get("query_bias", "float32") == "float32"
-    assert dtypes.get("positions", "bfloat16") == "bfloat16"
-
-
-def test_in_float32_there_is_nothing_to_round(model, params):
-    assert model.cast_params(params) is params
-
-
 def test_the_model_of_the_fixture_is_the_oracles(forward, params, config, source, target_in):
     expected = oracle.logits(oracle.arrays(params), config, source, target_in)
     np.testing.assert_allclose(forward(params, source, target_in), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("backend", "kept_in"), [("cpu", "float32"), ("gpu", "bfloat16")])
-def test_caches_of_bfloat16_hold_bfloat16_values_and_give_teacher_forcings_logits(
+def test_bfloat16_caches_hold_bfloat16_values_and_give_the_logits_of_teacher_forcing(
     monkeypatch, config, params, source, target_in, backend, kept_in
 ):
-    """The CPU keeps them in a wider dtype, which changes none of them."""
+    """The CPU form stores them in a wider dtype, with the same values."""
     model = families.build(dataclasses.replace(config, compute_dtype="bfloat16"))
     call = functools.partial(model.apply, {"params": params})
     expected, _ = call(source, target_in)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The product of activations and kernel is the einsum, in values and derivatives of any order."""
+"""`matmul` is the einsum, in values and in derivatives of any order, in both forms."""
 
 import re
 
@@ -39,9 +39,9 @@ def plain(spec, x, kernel):
     return jnp.einsum(spec, x, kernel)
 
 
-def gradients(product, spec, x, kernel, cotangent):
+def gradients(matmul, spec, x, kernel, cotangent):
     """Output, and the gradients by x and kernel."""
-    output, pull = jax.vjp(lambda *both: product(spec, *both), x, kernel)
+    output, pull = jax.vjp(lambda *both: matmul(spec, *both), x, kernel)
     return output, *pull(cotangent)
 
 
@@ -61,8 +61,8 @@ def test_values_and_gradients_are_those_of_the_einsum(spec, dtype):
 
 
 @pytest.mark.parametrize("spec", MAPS)
-def test_of_bfloat16_every_sum_is_one_of_float32_rounded_once(spec):
-    """Output and both gradients, to half a unit in the last of bfloat16's 8 binary places."""
+def test_bfloat16_sums_are_accumulated_in_float32_and_rounded_once(spec):
+    """Output and both gradients, to half a unit in the last of bfloat16's 8 bits."""
     given = arrays(spec, "bfloat16")
     exact = gradients(plain, spec, *(array.astype("float32") for array in given))
     ours = gradients(matmul.matmul, spec, *given)
@@ -72,7 +72,7 @@ def test_of_bfloat16_every_sum_is_one_of_float32_rounded_once(spec):
 
 
 @pytest.mark.parametrize("spec", MAPS)
-def test_of_bfloat16_gradients_of_gradients_and_batches_are_those_of_the_einsum(spec):
+def test_second_order_and_batched_bfloat16_gradients_are_those_of_the_einsum(spec):
     x, kernel, cotangent = arrays(spec, "bfloat16")
 
     def all_of(product):
@@ -91,8 +91,8 @@ def test_of_bfloat16_gradients_of_gradients_and_batches_are_those_of_the_einsum(
         assert jnp.linalg.norm(one - other) < 0.02 * jnp.linalg.norm(other)
 
 
-def test_of_bfloat16_every_product_of_a_training_pass_is_one_of_bfloat16_with_a_float32_result():
-    """What it is for: only these have instructions of their own."""
+def test_all_matmuls_of_bfloat16_training_are_of_bfloat16_with_a_float32_result():
+    """Only these have special CPU instructions."""
     x, kernel, cotangent = arrays("BTD,DF->BTF", "bfloat16")
     jaxpr = str(
         jax.make_jaxpr(lambda *given: gradients(matmul.matmul, "BTD,DF->BTF", *given))(
@@ -135,7 +135,7 @@ def test_every_other_transformation_is_that_of_the_einsum(spec):
 
 
 @pytest.mark.parametrize("spec", OTHERS)
-def test_what_is_no_map_of_rows_is_the_einsum(spec):
+def test_an_einsum_that_does_not_contract_all_shared_axes_has_no_cpu_form(spec):
     x, kernel, cotangent = arrays(spec)
     jaxpr = str(jax.make_jaxpr(lambda *both: matmul.matmul(spec, *both))(x, kernel))
     assert "custom_jvp" not in jaxpr
@@ -145,29 +145,44 @@ def test_what_is_no_map_of_rows_is_the_einsum(spec):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
-def test_axes_of_rows_of_both_and_of_the_kernel():
+def test_axes_are_batch_contracting_or_output():
     assert matmul.axes_of("BTNH,NHD->BTD") == ("BT", "NH", "D")
     assert matmul.axes_of("BTD,VD->BTV") == ("BT", "D", "V")
 
 
 @pytest.mark.parametrize("backend", ["gpu", "tpu"])
-def test_other_devices_compute_the_einsum(monkeypatch, backend):
+def test_accelerators_compute_the_einsum(monkeypatch, backend):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    x, kernel, _ = arrays("BTD,DF->BTF")
-    jaxpr = jax.make_jaxpr(jax.grad(lambda k: matmul.matmul("BTD,DF->BTF", x, k).sum()))(kernel)
-    assert "optimization_barrier" not in str(jaxpr)
+    assert not matmul.cpu_forms()
+    assert not has_cpu_form("BTD,DF->BTF")
+
+
+def test_the_switch_overrides_the_backend_and_is_restored():
+    assert matmul.cpu_forms() and has_cpu_form("BTD,DF->BTF")
+    with matmul.use_cpu_forms(False):
+        assert not has_cpu_form("BTD,DF->BTF")
+        with matmul.use_cpu_forms(True):
+            assert has_cpu_form("BTD,DF->BTF")
+    assert matmul.cpu_forms()
+
+
+def has_cpu_form(spec):
+    """Whether the traced weight gradient transposes its input first."""
+    x, kernel, _ = arrays(spec)
+    jaxpr = jax.make_jaxpr(jax.grad(lambda k: matmul.matmul(spec, x, k).sum()))(kernel)
+    return "optimization_barrier" in str(jaxpr)
 
 
 @pytest.mark.parametrize("spec", MAPS)
-def test_the_weight_gradient_is_a_product_that_reads_both_operands_along_their_rows(spec):
-    """What it is for: in the compiled program no operand is read across its rows."""
+def test_the_compiled_weight_gradient_reads_both_operands_along_their_rows(spec):
+    """In the compiled program no operand is read across its rows."""
     given = arrays(spec)
 
     def weight_gradient(x, kernel, cotangent):
         return jax.vjp(lambda kernel: matmul.project(spec, x, kernel), kernel)[1](cotangent)[0]
 
     program = jax.jit(weight_gradient).lower(*given).compile().as_text()
-    products_in_it = re.findall(
+    matmuls = re.findall(
         r" dot\(.*lhs_contracting_dims=\{(\d)\}, rhs_contracting_dims=\{(\d)\}", program
     )
-    assert products_in_it == [("1", "0")]
+    assert matmuls == [("1", "0")]
