@@ -17,7 +17,6 @@ import re
 import sys
 
 import jax
-import jax.numpy as jnp
 
 from experiments import checkpoint_flags, evaluation_flags
 from experiments.corpora.registry import Split
@@ -27,9 +26,8 @@ from experiments.reports.evaluation_report import Evaluation, evaluation_page
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
-from transformer.decoding.beam_search import output_length_limits
 from transformer.text.metrics import corpus_scores
-from transformer.translator import Translation, Translator
+from transformer.translator import Translator
 
 
 def main(config: Config) -> None:
@@ -77,9 +75,8 @@ def evaluate(
     The scores are those of `metrics.corpus_scores`, ``nll`` of the references in nats per token,
     ``perplexity``, ``sentences``, and the dataset's metrics.
     """
-    results = translator(split.sources)
     # A translation is one line of a file.
-    texts = [result.text.replace("\n", " ") for result in results]
+    texts = [result.text.replace("\n", " ") for result in translator(split.sources)]
     scored = translator.score(split.sources, split.targets)
     nll = -math.fsum(log_prob for log_prob, _ in scored) / sum(tokens for _, tokens in scored)
     bleu = {"bleu_tokenize": bleu_tokenize, "bleu_lowercase": bleu_lowercase}
@@ -90,29 +87,8 @@ def evaluate(
         "sentences": len(split),
         **split.corpus_metrics(texts),
     }
-    truncated_sources, truncated_translations = _truncated(translator, split.sources, results)
-    return Evaluation(
-        split=split,
-        translations=texts,
-        scores=scores,
-        reference_nll=[-log_prob / tokens for log_prob, tokens in scored],
-        truncated_sources=truncated_sources,
-        truncated_translations=truncated_translations,
-    )
-
-
-def _truncated(
-    translator: Translator, sources: list[str], results: list[Translation]
-) -> tuple[list[int], list[int]]:
-    """Rows with sources that are too long, and with translations of the largest length."""
-    config = translator.config
-    lengths = [len(ids) for ids in translator.vocabularies.source.encode(sources)]
-    read = [min(length, config.data.max_length) for length in lengths]
-    limits = output_length_limits(jnp.asarray(read), config.decode).tolist()
-    return (
-        [row for row, length in enumerate(lengths) if length > config.data.max_length],
-        [row for row, result in enumerate(results) if len(result.tokens) >= limits[row]],
-    )
+    nll_per_token = [-log_prob / tokens for log_prob, tokens in scored]
+    return Evaluation(split, texts, scores, nll_per_token)
 
 
 if __name__ == "__main__":

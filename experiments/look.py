@@ -43,6 +43,11 @@ def main(config: Config) -> None:
     output = _output_path()
     if checkpoint_flags.ENSEMBLE.value:
         raise InputError("--ensemble: a page shows one model; give its workdir alone")
+    if not build(config.model).describe().attention:
+        raise InputError(
+            f"model.family {config.model.family!r} has no attention that a page could show; give "
+            "the workdir of another family, such as 'transformer'"
+        )
     for flag in (SENTENCE, TARGET, COMPARE):
         _require_sentence(flag)
     translator = checkpoint_flags.translator(config)

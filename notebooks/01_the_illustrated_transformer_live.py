@@ -35,7 +35,8 @@ from experiments.studies import small_model
 from transformer import inspection
 from transformer.arrays import BOS_ID, PAD_ID
 from transformer.inspection import figures, residual, search_log, trace
-from transformer.inspection.views.attention_steps import attention_steps, head_vectors
+from transformer.inspection.views.attention_kinds import trace_attention_kinds
+from transformer.inspection.views.attention_steps import attention_steps
 from transformer.models import base
 from transformer.nn.layers import feed_forward
 from transformer.nn.positions import sinusoids
@@ -165,16 +166,9 @@ figures.plot_attention_steps(x, q, k, v, it, words, z=z)
 # heads (where a notebook is shown without being run, you see a still picture).
 
 # %%
-attention_steps(
-    head_vectors(
-        seen,
-        [("encoder", 0, 0), ("encoder", 1, 0), ("decoder", 1, 0), ("cross", 1, 0)],
-        source_tokens=words,
-        target_in=read,
-        target_out=predicted,
-    ),
-    row=it,
-)
+kinds = trace_attention_kinds(seen, source_tokens=words, target_in=read, target_out=predicted)
+heads = [("encoder", 0, 0), ("encoder", 1, 0), ("decoder", 1, 0), ("cross", 1, 0)]
+attention_steps(seen, kinds, heads, row=it)
 
 # %% [markdown]
 # ### The same as products of matrices

@@ -7,12 +7,13 @@ import re
 import numpy as np
 
 from transformer.inspection.search_log import Finished, Result, SearchLog, SearchStep
-from transformer.inspection.views.attention_kinds import attention_kinds
-from transformer.inspection.views.attention_steps import HeadVectors, attention_steps, recompute
+from transformer.inspection.views.attention_kinds import attention_kinds, trace_attention_kinds
+from transformer.inspection.views.attention_steps import attention_steps
 from transformer.inspection.views.head_overview import head_overview
 from transformer.inspection.views.head_view import head_view
 from transformer.inspection.views.search_replay import search_replay
 from transformer.inspection.views.sentence_comparison import compare_sentences
+from transformer.nn.capture import AttentionTrace, StackTrace, Trace
 
 
 def softmax_weights(layers, heads, rows, columns, causal=False, seed=0):
@@ -40,15 +41,28 @@ def pair(source=5, target=4, encoder=(2, 4), decoder=(3, 2), tokens=None, seed=0
     )
 
 
-def one_head(rows=3, columns=4, width=2, wide=3, seed=0):
-    """The vectors of a head, with random query, key and value."""
+HEAD = [("cross", 0, 0)]
+
+
+def one_head(rows=3, columns=4, width=2, wide=3, mask=None, seed=0):
+    """Arguments of `attention_steps`: the trace of a cross-attention head with random vectors."""
     generator = np.random.default_rng(seed)
     query, key, value = (
         generator.normal(size=shape) for shape in ((rows, width), (columns, width), (columns, wide))
     )
-    _, weights, z = recompute(query, key, value, np.ones((rows, columns), bool))
-    labels = [tuple((word,) for word in words(count, "w")) for count in (rows, columns)]
-    return HeadVectors("a head", *labels, query, key, value, weights, z)
+    scores = query @ key.T / np.sqrt(width)
+    exponentials = np.exp(np.where(True if mask is None else mask, scores, -np.inf))
+    weights = exponentials / exponentials.sum(1, keepdims=True)
+    vectors = {"query": query, "key": key, "value": value, "z": weights @ value}
+    arrays = {"weights": weights, "scores": scores} | vectors
+    head = AttentionTrace(**{name: array[None, None] for name, array in arrays.items()})
+    decoder = StackTrace(self_attention=None, cross_attention=head)
+    trace = Trace(encoder=StackTrace(self_attention=None), decoder=decoder)
+    tokens = words(rows, "w")
+    kinds = trace_attention_kinds(
+        trace, source_tokens=words(columns, "w"), target_in=tokens, target_out=tokens
+    )
+    return trace, kinds, HEAD
 
 
 def search(cross=True, layers=2, heads=3, source=3):
@@ -81,7 +95,7 @@ def every_view():
     return [
         head_view(both),
         head_overview(both),
-        attention_steps([one_head()]),
+        attention_steps(*one_head()),
         search_replay(search(), VOCABULARY),
         compare_sentences(both, pair(seed=9)),
     ]

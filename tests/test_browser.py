@@ -9,7 +9,7 @@ import pytest
 from browsing import announced, cells, isolated, press
 from exhibits import VOCABULARY, every_view, one_head, pair, search
 
-from transformer.inspection.views.attention_steps import attention_steps, recompute
+from transformer.inspection.views.attention_steps import attention_steps
 from transformer.inspection.views.head_overview import head_overview
 from transformer.inspection.views.head_view import head_view, shares_between_heads
 from transformer.inspection.views.search_replay import search_replay
@@ -119,7 +119,8 @@ def test_rows_are_chosen_and_kept_by_keys_and_pointer(show):
 @pytest.mark.slow
 def test_the_opacity_of_a_line_is_the_weight_and_small_weights_have_none(show):
     both = pair()
-    shown = show(head_view(both, layer=0, heads=[1], row=3).html)
+    shown = show(head_view(both, layer=0, row=3).html)
+    shown.get_by_role("button", name="head 2").press("Shift+Enter")
     drawn = shown.locator("line").evaluate_all(
         "all => all.map(line => +line.getAttribute('stroke-opacity'))"
     )
@@ -211,21 +212,23 @@ def numbers(rows):
 
 @pytest.mark.slow
 def test_every_number_of_the_six_steps_is_correct(show):
-    head = one_head()
-    shown = show(attention_steps([head], row=1).html)
-    scaled, weights, z = recompute(head.query, head.key, head.value, head.weights > 0)
+    trace, kinds, heads = one_head()
+    shown = show(attention_steps(trace, kinds, heads, row=1).html)
+    vectors = trace.attention("cross")
+    names = ("query", "key", "value", "weights", "scores", "z")
+    query, key, value, weights, scaled, z = (getattr(vectors, name)[0, 0] for name in names)
     close = {"atol": 0.00006}
 
     assert announced(shown).startswith("Step 1 of 6")
-    np.testing.assert_allclose(numbers(cells(shown))[0], head.query[1], **close)
-    np.testing.assert_allclose(numbers(cells(shown, 1)), head.key, **close)
-    np.testing.assert_allclose(numbers(cells(shown, 2)), head.value, **close)
+    np.testing.assert_allclose(numbers(cells(shown))[0], query[1], **close)
+    np.testing.assert_allclose(numbers(cells(shown, 1)), key, **close)
+    np.testing.assert_allclose(numbers(cells(shown, 2)), value, **close)
 
     following = shown.get_by_role("button", name="Next")
     following.press("Enter")
     scores = numbers(cells(shown))
-    np.testing.assert_allclose(scores[:, 0], head.key @ head.query[1], **close)
-    np.testing.assert_allclose(scores[:, 1:], head.key * head.query[1], **close)
+    np.testing.assert_allclose(scores[:, 0], key @ query[1], **close)
+    np.testing.assert_allclose(scores[:, 1:], key * query[1], **close)
 
     following.press("Enter")
     np.testing.assert_allclose(numbers(cells(shown))[:, 1], scaled[1], **close)
@@ -237,12 +240,10 @@ def test_every_number_of_the_six_steps_is_correct(show):
     assert total == ["sum", "", f"{powers.sum():.4f}", "1.000000"]
 
     following.press("Enter")
-    np.testing.assert_allclose(
-        numbers(cells(shown))[:, 1:], weights[1][:, None] * head.value, **close
-    )
+    np.testing.assert_allclose(numbers(cells(shown))[:, 1:], weights[1][:, None] * value, **close)
 
     following.press("Enter")
-    np.testing.assert_allclose(numbers(cells(shown)), np.stack([z[1], head.z[1]]), **close)
+    np.testing.assert_allclose(numbers(cells(shown)), np.stack([z[1], z[1]]), **close)
     assert float(announced(shown).rstrip(".").split()[-1]) < 1e-6
     shown.get_by_role("button", name="Back").press("Enter")
     assert announced(shown).startswith("Step 5 of 6")
@@ -250,12 +251,8 @@ def test_every_number_of_the_six_steps_is_correct(show):
 
 @pytest.mark.slow
 def test_a_masked_key_is_marked_and_gets_no_weight(show):
-    full = one_head()
-    allowed = np.array([[True, False, True, True]] * 3)
-    _, weights, z = recompute(full.query, full.key, full.value, allowed)
-    head = type(full)("x", full.rows, full.columns, full.query, full.key, full.value, weights, z)
-    shown = show(attention_steps([full, head]).html)
-    selects(shown).nth(0).select_option(index=1)
+    mask = np.array([[True, False, True, True]] * 3)
+    shown = show(attention_steps(*one_head(mask=mask)).html)
     shown.get_by_role("button", name="4 softmax").press("Enter")
     assert cells(shown)[1][1:] == ["masked", "0.0000", "0.0000"]
     assert cells(shown)[-1][-1] == "1.000000"

@@ -47,15 +47,15 @@ def test_scores_and_p_values_are_those_of_the_metrics(comparison):
 
 def test_the_scores_by_length_are_those_of_the_sentences_counted_by_hand(comparison):
     short, longer = comparison.by_length
-    assert (short.name, short.sentences, short.mean) == ("0 to 5", 2, 1.5)
-    assert (longer.name, longer.sentences, longer.mean) == ("6 to 10", 3, 7.0)
+    assert (short["name"], short["sentences"], short["mean"]) == ("0 to 5", 2, 1.5)
+    assert (longer["name"], longer["sentences"], longer["mean"]) == ("6 to 10", 3, 7.0)
     part = [0, 2, 4]
     for which, texts in enumerate((FIRST, SECOND)):
         scores = corpus_scores([texts[row] for row in part], [REFERENCES[row] for row in part])
-        assert (longer.bleu[which], longer.chrf[which]) == (scores["bleu"], scores["chrf"])
+        assert (longer["bleu"][which], longer["chrf"][which]) == (scores["bleu"], scores["chrf"])
     # "no" for "yes" shares no character; "a dog" is correct in both.
-    assert short.chrf[1] == pytest.approx(100)
-    assert short.chrf[0] < 100
+    assert short["chrf"][1] == pytest.approx(100)
+    assert short["chrf"][0] < 100
 
 
 def test_equal_sentences_are_counted(comparison):

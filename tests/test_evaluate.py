@@ -37,7 +37,7 @@ def evaluation_of(sources, references, translations):
     }
     nll = [0.5 + row for row in range(len(sources))]
     split = Split("text_files", sources, references)
-    return Evaluation(split, translations, scores, nll, [], [])
+    return Evaluation(split, translations, scores, nll)
 
 
 def page_of(evaluation, metrics, config=None):
@@ -74,8 +74,9 @@ def metrics(tmp_path):
 
 
 def test_the_report_shows_every_score_with_its_interval_and_signature(evaluation, metrics):
-    text = page_of(evaluation, metrics).text
-    scores = evaluation.scores
+    page = page_of(evaluation, metrics)
+    text, scores = page.text, evaluation.scores
+    assert "<code>" not in text, "signatures are elements, not escaped markup"
     for name in ("bleu", "chrf"):
         low, high = scores[f"{name}_ci"]
         assert f"{scores[name]:.2f}{low:.2f} to {high:.2f}" in text
@@ -126,18 +127,10 @@ def test_the_diagnostics_agree_with_counts_by_hand(evaluation, metrics):
         "repetition, 4-gram120.00%",
         "empty120.00%",
         "copied120.00%",
-        "truncated source00.00%",
-        "truncated translation00.00%",
     ):
         assert row in text
     # 6 + 1 + 0 + 1 + 2 words for 6 + 1 + 3 + 3 + 1.
     assert f"words in all references: {10 / 14:.3f}." in text
-
-
-def test_the_report_lists_the_differences_from_the_paper_s_config(evaluation, metrics):
-    text = page_of(evaluation, metrics).text
-    assert "decode.beams54" in text
-    assert '"beams": 5' in text
 
 
 @pytest.mark.parametrize(
@@ -218,16 +211,6 @@ def test_the_kept_translations_are_those_that_were_scored(evaluated):
     assert kept.pop() == ""
     assert len(kept) == len(WORDS)
     assert finished.result.items() >= corpus_scores(kept, WORDS).items()
-
-
-def test_translations_that_reach_the_limit_are_counted(evaluated):
-    workdir, _ = evaluated
-    kept = (workdir / "evaluations" / "validation.txt").read_text(encoding="utf-8").split("\n")
-    # The longest output of this workdir has 2 tokens more than the source, EOS in both.
-    limits = [len(line.split()) + 2 for line in WORDS]
-    long = sum(len(text.split()) >= limit for text, limit in zip(kept, limits, strict=False))
-    text = Reader((workdir / "evaluations" / "validation.html").read_text(encoding="utf-8")).text
-    assert f"truncated translation{long}{long / len(WORDS):.2%}" in text
 
 
 def test_a_variant_of_bleu_is_kept_in_separate_files(evaluated):

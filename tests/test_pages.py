@@ -126,8 +126,8 @@ def test_a_page_of_6_layers_8_heads_and_30_tokens_is_under_2_megabytes():
     views = [
         head_view(both),
         head_overview(both),
-        attention_steps([one_head(30, 30, 64, 64)]),
-        search_replay(*long_search(), layers=[-1]),
+        attention_steps(*one_head(30, 30, 64, 64)),
+        search_replay(*long_search()),
     ]
     assert len(page("A page", views).encode()) < 2_000_000
 

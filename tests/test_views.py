@@ -12,12 +12,7 @@ from transformer.errors import InputError
 from transformer.inspection.search_log import SearchLog
 from transformer.inspection.trace import run
 from transformer.inspection.views.attention_kinds import attention_kinds, trace_attention_kinds
-from transformer.inspection.views.attention_steps import (
-    HeadVectors,
-    attention_steps,
-    head_vectors,
-    recompute,
-)
+from transformer.inspection.views.attention_steps import attention_steps
 from transformer.inspection.views.head_overview import head_overview
 from transformer.inspection.views.head_view import head_view, shares_between_heads
 from transformer.inspection.views.search_replay import search_replay
@@ -132,15 +127,20 @@ def test_the_attention_and_the_vectors_of_a_trace_are_the_model_s(trace):
     np.testing.assert_array_equal(kinds[2].weights, trace.decoder.cross_attention.weights)
 
     which = [("encoder", -1, 0), ("decoder", 0, 1), ("cross", 1, 1)]
-    heads = head_vectors(trace, which, **TOKENS)
-    assert heads[1].title == "Decoder self-attention, layer 1, head 2"
-    for head, (kind, layer, index) in zip(heads, which, strict=True):
+    heads = attention_steps(trace, kinds, which).options["heads"]
+    assert heads[1]["title"] == "Decoder self-attention, layer 1, head 2"
+    for data, (kind, layer, head) in zip(heads, which, strict=True):
         attention = {attention.kind: attention for attention in kinds}[kind]
-        _, weights, z = recompute(head.query, head.key, head.value, head.weights > 0)
-        np.testing.assert_allclose(weights, attention.weights[layer, index], atol=1e-5)
-        np.testing.assert_allclose(z, head.z, atol=1e-5)
+        query, key, value, z = (np.array(data[name]) for name in ("query", "key", "value", "z"))
+        scores = query @ key.T / np.sqrt(query.shape[1])
+        exponentials = np.exp(np.where(data["masked"], -np.inf, scores))
+        weights = exponentials / exponentials.sum(1, keepdims=True)
+        np.testing.assert_allclose(weights, attention.weights[layer, head], atol=1e-5)
+        np.testing.assert_allclose(weights @ value, z, atol=1e-5)
     with pytest.raises(InputError, match="layer 2 does not exist: Cross-attention has 2"):
-        head_vectors(trace, [("cross", 2, 0)], **TOKENS)
+        attention_steps(trace, kinds, [("cross", 2, 0)])
+    with pytest.raises(InputError, match="'self' is not one of encoder, decoder, cross"):
+        attention_steps(trace, kinds, [("self", 0, 0)])
 
 
 def test_a_trace_of_a_batch_or_of_weights_alone_is_rejected(trace):
@@ -150,7 +150,9 @@ def test_a_trace_of_a_batch_or_of_weights_alone_is_rejected(trace):
     attention = trace.encoder.self_attention.replace(z=None)
     weights_alone = trace.replace(encoder=trace.encoder.replace(self_attention=attention))
     with pytest.raises(InputError, match="capture='full'"):
-        head_vectors(weights_alone, [("encoder", 0, 0)], **TOKENS)
+        attention_steps(
+            weights_alone, trace_attention_kinds(weights_alone, **TOKENS), [("encoder", 0, 0)]
+        )
 
 
 # The data of a page.
@@ -162,8 +164,10 @@ def test_weights_and_vectors_are_rounded_to_what_a_page_shows():
     np.testing.assert_allclose(shown, encoder.weights, atol=0.5e-4)
     assert (shown == shown.round(4)).all()
     assert np.array(decoder.to_json()["weights"]).shape == decoder.weights.shape
-    head = one_head()
-    np.testing.assert_allclose(head.to_json()["query"], head.query, atol=0.5e-7)
+    trace, *arguments = one_head()
+    [head] = attention_steps(trace, *arguments).options["heads"]
+    query = trace.attention("cross").query[0, 0]
+    np.testing.assert_allclose(head["query"], query, atol=0.5e-7)
 
 
 def test_shares_between_heads_sum_to_1_over_the_heads_and_are_0_where_all_weights_are():
@@ -179,13 +183,10 @@ def test_shares_between_heads_sum_to_1_over_the_heads_and_are_0_where_all_weight
     ("options", "message"),
     [
         ({"layer": 2}, "layer 2 does not exist: Encoder self-attention has 2"),
-        ({"heads": [4]}, "head 4 does not exist"),
-        ({"heads": []}, "no head is chosen"),
         ({"row": 5}, "row 5 does not exist"),
-        ({"normalize": "rows"}, "choose 'keys' or 'heads'"),
     ],
 )
-def test_a_head_view_rejects_a_layer_head_or_row_that_does_not_exist(options, message):
+def test_a_head_view_rejects_a_layer_or_row_that_does_not_exist(options, message):
     with pytest.raises(InputError, match=message):
         head_view(pair(), **options)
 
@@ -221,37 +222,34 @@ def test_a_comparison_of_the_last_layers_keeps_their_numbers():
     assert pair()[0].last_layers(5).weights.shape == (2, 4, 5, 5)
 
 
-def test_the_vectors_of_a_head_must_be_of_one_forward_pass():
-    head = one_head()
-    fields = {name: getattr(head, name) for name in ("title", "rows", "columns")}
-    fields |= {name: getattr(head, name) for name in ("query", "key", "value", "weights", "z")}
-    with pytest.raises(InputError, match=r"weights recomputed .* differ by"):
-        HeadVectors(**fields | {"query": head.query + 1})
-    with pytest.raises(InputError, match="z recomputed"):
-        HeadVectors(**fields | {"z": head.z + 0.01})
-    with pytest.raises(InputError, match="do not match each other"):
-        HeadVectors(**fields | {"key": head.key[:-1]})
+def test_six_steps_need_a_head_and_a_row_that_exist():
+    trace, kinds, heads = one_head()
     with pytest.raises(InputError, match="no head is given"):
-        attention_steps([])
+        attention_steps(trace, kinds, [])
     with pytest.raises(InputError, match="row 3 does not exist"):
-        attention_steps([head], row=3)
+        attention_steps(trace, kinds, heads, row=3)
+    with pytest.raises(InputError, match="head 1 does not exist"):
+        attention_steps(trace, kinds, [("cross", 0, 1)])
 
 
 def test_a_key_is_masked_if_its_weight_is_exactly_0():
-    head = one_head()
-    allowed = np.array([[True, False, True, True]] * 3)
-    _, weights, z = recompute(head.query, head.key, head.value, allowed)
-    masked = HeadVectors("x", head.rows, head.columns, head.query, head.key, head.value, weights, z)
-    assert masked.to_json()["masked"] == [[False, True, False, False]] * 3
-    assert "masked" in Reader(attention_steps([masked]).static).text
+    mask = np.array([[True, False, True, True]] * 3)
+    [head] = attention_steps(*one_head(mask=mask)).options["heads"]
+    assert head["masked"] == [[False, True, False, False]] * 3
+
+
+def test_the_static_content_of_the_six_steps_has_the_scores_and_weights_of_the_row():
+    trace, kinds, heads = one_head()
+    text = Reader(attention_steps(trace, kinds, heads, row=1).static).text
+    cross = trace.attention("cross")
+    for score, weight in zip(cross.scores[0, 0, 1], cross.weights[0, 0, 1], strict=True):
+        assert f"{score * np.sqrt(2):.3f}{score:.3f}{weight:.3f}" in text
 
 
 def test_a_search_without_steps_or_with_other_attention_is_rejected():
     log = search()
     with pytest.raises(InputError, match="no step or no result"):
         search_replay(SearchLog(log.source, (), log.results), VOCABULARY)
-    with pytest.raises(InputError, match="layer 2 does not exist: the decoder has 2"):
-        search_replay(log, VOCABULARY, layers=[2])
     with pytest.raises(InputError, match="2 hypotheses and 2 source tokens|1 hypotheses and 2"):
         search_replay(SearchLog(log.source[:2], log.steps, log.results), VOCABULARY)
 

@@ -44,19 +44,6 @@ class System:
 
 
 @dataclasses.dataclass(frozen=True)
-class LengthScores:
-    """The scores of the sentences in one length bucket."""
-
-    name: str
-    """Words of the reference, for example ``6 to 10``."""
-    mean: float
-    """Mean number of words of the references."""
-    sentences: int
-    bleu: tuple[float, float]
-    chrf: tuple[float, float]
-
-
-@dataclasses.dataclass(frozen=True)
 class Comparison:
     """Scores of two systems on one test set, and tests of the difference."""
 
@@ -68,7 +55,10 @@ class Comparison:
     """From `metrics.paired_tests`, with A as the baseline."""
     chrf: tuple[list[float], list[float]]
     """Of each sentence."""
-    by_length: list[LengthScores]
+    by_length: list[dict[str, Any]]
+    """Scores of both systems for sentences of similar lengths: ``name`` (such as ``6 to 10``),
+    ``mean`` (words of the reference), ``sentences``, ``bleu`` and ``chrf``.
+    """
 
     def num_equal(self) -> int:
         """Number of sentences with identical translations."""
@@ -115,8 +105,10 @@ def compare(
             corpus_scores([text[row] for row in bucket.rows], targets, bootstrap=0, **bleu)
             for text in texts
         ]
-        pairs = {measure: tuple(part[measure] for part in parts) for measure in MEASURES}
-        by_length.append(LengthScores(bucket.name, bucket.mean, len(targets), **pairs))
+        pairs = {measure: [part[measure] for part in parts] for measure in MEASURES}
+        by_length.append(
+            {"name": bucket.name, "mean": bucket.mean, "sentences": len(targets), **pairs}
+        )
     return Comparison(
         sources,
         references,
@@ -148,7 +140,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "differences": {measure: second[measure] - first[measure] for measure in MEASURES},
         "p_values": of_tests("p"),
         "test_signatures": of_tests("signature"),
-        "by_length": [dataclasses.asdict(scores) for scores in comparison.by_length],
+        "by_length": comparison.by_length,
     }
 
 
@@ -177,9 +169,9 @@ def _with_interval(measure: str, scores: dict[str, Any]) -> str:
 def _length_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     for bucket in comparison.by_length:
         cells = []
-        for a, b in (bucket.bleu, bucket.chrf):
+        for a, b in (bucket[measure] for measure in MEASURES):
             cells += [f"{a:.1f}", f"{b:.1f}", f"{b - a:+.1f}"]
-        yield (bucket.name, f"{bucket.sentences:,}", *cells)
+        yield (bucket["name"], f"{bucket['sentences']:,}", *cells)
 
 
 def _summary(comparison: Comparison) -> list[str]:
@@ -200,7 +192,7 @@ def _summary(comparison: Comparison) -> list[str]:
 def _examples(comparison: Comparison) -> Iterator[tuple[str, list[int]]]:
     """A heading and the rows of the largest differences, for each system."""
     for name, rows in zip(SYSTEM_NAMES, comparison.largest_differences(), strict=True):
-        yield f"Sentences that {name} translates better, largest differences of chrF first", rows
+        yield f"Sentences that {name} translates better, by chrF", rows
 
 
 def _versions(comparison: Comparison, row: int) -> tuple[str, list[tuple[str, str]]]:
@@ -243,10 +235,10 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def as_page(comparison: Comparison) -> str:
     """The comparison as an HTML file."""
     first, second = comparison.systems
-    means = [bucket.mean for bucket in comparison.by_length]
+    means = [bucket["mean"] for bucket in comparison.by_length]
     bleu_by_length = figures.plot_curves(
         {
-            name: (means, [bucket.bleu[index] for bucket in comparison.by_length])
+            name: (means, [bucket["bleu"][index] for bucket in comparison.by_length])
             for index, name in enumerate(SYSTEM_NAMES)
         },
         x_label="words in the reference",

@@ -14,7 +14,6 @@ from etils import epath
 from experiments.corpora.registry import Split
 from experiments.reports import diagnostics
 from transformer.config import Config, DecodeConfig
-from transformer.fields import difference
 from transformer.inspection import figures
 from transformer.inspection.html import (
     Html,
@@ -35,16 +34,10 @@ NUM_SAMPLES = 8
 MEASURE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "nll": "NLL"}
 
 MEANINGS = {
-    "bleu": (
-        "Overlap of word 1- to 4-grams with the reference, with a penalty for short translations. "
-        "0 to 100."
-    ),
+    "bleu": "Overlap of word 1- to 4-grams, with a penalty for short translations. 0 to 100.",
     "chrf": "F-score of character 1- to 6-grams, in which recall counts more. 0 to 100.",
     "exact_match": "Share of translations identical to their reference.",
-    "nll": (
-        "Mean negative log-likelihood of a reference token in nats, given the correct previous "
-        "tokens. Lower is better."
-    ),
+    "nll": "Mean negative log-likelihood of a reference token, in nats. Lower is better.",
     "perplexity": "exp(NLL): the number of equally likely tokens with the same NLL.",
 }
 """Explanations of the measures that every evaluation has."""
@@ -60,10 +53,6 @@ class Evaluation:
     """The JSON that `evaluate` prints."""
     reference_nll: list[float]
     """NLL of each reference, in nats per token."""
-    truncated_sources: list[int]
-    """Rows whose source is longer than the model reads."""
-    truncated_translations: list[int]
-    """Rows whose translation has the largest length that the search allows."""
 
     def __len__(self) -> int:
         return len(self.split)
@@ -102,7 +91,6 @@ def evaluation_page(
         section("Worst sentences", *_worst_sentences(evaluation, chrf)),
         section("Length", *_lengths(evaluation)),
         section("Diagnostics", *_diagnostics(evaluation, chrf)),
-        section("Configuration", *_configuration(config)),
     )
 
 
@@ -157,10 +145,11 @@ def measure_name(measure: str) -> str:
 
 def signatures(scores: dict[str, Any]) -> Html:
     """The sacreBLEU signatures of BLEU and chrF."""
-    return Html().join(
+    paragraphs = (
         paragraph(MEASURE_NAMES[measure], " ", element("code", scores[f"{measure}_signature"]))
         for measure in ("bleu", "chrf")
     )
+    return Html("".join(paragraphs))
 
 
 # Learning curves.
@@ -326,16 +315,8 @@ def _ratio(value: float) -> str:
 # Diagnostics.
 
 
-@dataclasses.dataclass(frozen=True)
-class _Problem:
-    """A kind of suspicious translation, and the rows that have it, worst first."""
-
-    name: str
-    meaning: str
-    rows: list[int]
-
-
-def _problems(evaluation: Evaluation) -> Iterator[_Problem]:
+def _problems(evaluation: Evaluation) -> Iterator[tuple[str, str, list[int]]]:
+    """Name, meaning and rows of each kind of suspicious translation, the worst rows first."""
     sources, references = evaluation.split.sources, evaluation.split.targets
     translations = evaluation.translations
     for n in (1, 2, 3, 4):
@@ -345,25 +326,10 @@ def _problems(evaluation: Evaluation) -> Iterator[_Problem]:
         ]
         rows = sorted((row for row in range(len(extra)) if extra[row]), key=lambda row: -extra[row])
         repeated = "a word is" if n == 1 else f"{n} consecutive words are"
-        yield _Problem(
-            f"repetition, {n}-gram", f"{repeated} repeated more than in the reference", rows
-        )
-    yield _Problem("empty", "no words at all", diagnostics.empty(sources, translations))
-    yield _Problem(
-        "copied",
-        "identical to the source, unlike the reference",
-        diagnostics.copied(sources, references, translations),
-    )
-    yield _Problem(
-        "truncated source",
-        "longer than data.max_length; only the beginning was translated",
-        evaluation.truncated_sources,
-    )
-    yield _Problem(
-        "truncated translation",
-        "as long as the search allows, possibly cut off",
-        evaluation.truncated_translations,
-    )
+        yield f"repetition, {n}-gram", f"{repeated} repeated more than in the reference", rows
+    yield "empty", "no words at all", diagnostics.empty(sources, translations)
+    copied = diagnostics.copied(sources, references, translations)
+    yield "copied", "identical to the source, unlike the reference", copied
 
 
 def _diagnostics(evaluation: Evaluation, chrf: Sequence[float]) -> list[Html]:
@@ -372,38 +338,17 @@ def _diagnostics(evaluation: Evaluation, chrf: Sequence[float]) -> list[Html]:
         "Suspicious translations",
         ("problem", "sentences", "share", "meaning"),
         [
-            (p.name, f"{len(p.rows):,}", f"{len(p.rows) / len(evaluation):.2%}", p.meaning)
-            for p in problems
+            (name, f"{len(rows):,}", f"{len(rows) / len(evaluation):.2%}", meaning)
+            for name, meaning, rows in problems
         ],
         numeric=(1, 2),
     )
     examples = [
         details(
-            f"{problem.name}: {min(len(problem.rows), NUM_SAMPLES)} of {len(problem.rows):,}",
-            *(
-                _example(evaluation, row, f"chrF {chrf[row]:.1f}")
-                for row in problem.rows[:NUM_SAMPLES]
-            ),
+            f"{name}: {min(len(rows), NUM_SAMPLES)} of {len(rows):,}",
+            *(_example(evaluation, row, f"chrF {chrf[row]:.1f}") for row in rows[:NUM_SAMPLES]),
         )
-        for problem in problems
-        if problem.rows
+        for name, _, rows in problems
+        if rows
     ]
     return [overview, *examples]
-
-
-# Configuration.
-
-
-def _configuration(config: Config) -> list[Html]:
-    rows = [
-        (element("code", path), _field_value(value), _field_value(default))
-        for path, (default, value) in difference(Config(), config).items()
-    ]
-    return [
-        table("Differences from the paper's base model", ("field", "here", "base"), rows),
-        details("All fields", element("pre", config.to_json().rstrip())),
-    ]
-
-
-def _field_value(value: Any) -> str:
-    return "–" if value is None else str(value)

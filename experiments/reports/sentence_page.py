@@ -3,7 +3,6 @@
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Sequence
 
 import flax.struct
@@ -22,16 +21,23 @@ from transformer.inspection import (
     readout,
     residual,
 )
-from transformer.inspection.html import Html, details, element, paragraph, section, table
+from transformer.inspection.html import (
+    Html,
+    details,
+    element,
+    number_table,
+    paragraph,
+    section,
+    table,
+)
 from transformer.inspection.search_log import SearchLog
 from transformer.inspection.trace import run
 from transformer.inspection.views.attention_kinds import (
-    LabeledAttention,
     label_text,
     trace_attention_kinds,
     visible_token,
 )
-from transformer.inspection.views.attention_steps import attention_steps, head_vectors
+from transformer.inspection.views.attention_steps import attention_steps
 from transformer.inspection.views.head_overview import head_overview
 from transformer.inspection.views.head_view import head_view
 from transformer.inspection.views.search_replay import search_replay
@@ -46,8 +52,6 @@ Part = View | Html
 # Limits that keep a page below 2 MB. Of larger models, the last layers are shown.
 MAX_VECTOR_VALUES = 16_000
 """Values of queries, keys, values and outputs for the six steps."""
-MAX_SEARCH_WEIGHTS = 10_000
-"""Attention weights of a search."""
 MAX_COMPARED_WEIGHTS = 40_000
 """Attention weights of the two sentences of a comparison; at least one layer is shown."""
 
@@ -153,12 +157,12 @@ class AnalyzedPair:
 
 def attention(pair: AnalyzedPair) -> list[Part]:
     """The head view, the overview with measures of every head, and the six steps."""
-    kinds = trace_attention_kinds(pair.computed.trace, **pair.tokens)
-    vectors = head_vectors(pair.computed.trace, _heads_that_fit(pair.computed.trace), **pair.tokens)
+    trace = pair.computed.trace
+    kinds = trace_attention_kinds(trace, **pair.tokens)
     return [
         head_view(kinds),
         head_overview(kinds, measures=_head_measures(pair)),
-        attention_steps(vectors),
+        attention_steps(trace, kinds, _heads_that_fit(trace)),
     ]
 
 
@@ -188,33 +192,20 @@ def _head_measures(pair: AnalyzedPair) -> dict[str, dict[str, np.ndarray]]:
 
 def _heads_that_fit(trace: Trace) -> list[tuple[str, int, int]]:
     """(kind, layer, head) of the heads whose vectors fit on a page, preferring the last layers."""
-    candidates = []
-    for order, kind in enumerate(KINDS):
+    heads, largest = [], 0
+    for kind in KINDS:
         vectors = trace.attention(kind)
-        arrays = (vectors.query, vectors.key, vectors.value, vectors.z)
-        layers, heads = vectors.query.shape[:2]
-        size = sum(array[0, 0].size for array in arrays)
-        for layer, head in itertools.product(range(layers), range(heads)):
-            candidates.append((layers - layer, head, order, kind, layer, size))
-    chosen, remaining = [], MAX_VECTOR_VALUES
-    for _, head, order, kind, layer, size in sorted(candidates):
-        remaining -= size
-        if remaining < 0 and chosen:
-            break
-        chosen.append((order, layer, head, kind))
-    return [(kind, layer, head) for _, layer, head, kind in sorted(chosen)]
-
-
-# Search.
+        arrays = (vectors.query, vectors.key, vectors.value, vectors.z)  # [L, N, T or S, H]
+        largest = max(largest, sum(array[0, 0].size for array in arrays))
+        heads += [(kind, *indices) for indices in np.ndindex(vectors.query.shape[:2])]
+    count = max(MAX_VECTOR_VALUES // largest, 1)
+    chosen = set(sorted(heads, key=lambda head: -head[1])[:count])
+    return [head for head in heads if head in chosen]
 
 
 def search(log: SearchLog, pair: AnalyzedPair) -> View:
-    """The search for the translation, with the attention of all decoder layers or the last."""
-    vocabulary = pair.tokenizer.pieces(range(pair.config.vocab_size))
-    weights = sum(len(step.tokens) for step in log.steps) * len(log.source)
-    layers = len(pair.computed.trace.attention("cross").weights)
-    all_fit = weights * layers <= MAX_SEARCH_WEIGHTS
-    return search_replay(log, vocabulary, layers=None if all_fit else [-1])
+    """The search for the translation."""
+    return search_replay(log, pair.tokenizer.pieces(range(pair.config.vocab_size)))
 
 
 # Layer by layer.
@@ -271,12 +262,9 @@ def _flow_table(side: str, flow: residual.ResidualFlow) -> Html:
     vectors = {"x": flow.before, "f(x)": flow.added, "x + f(x)": flow.total, "output": flow.after}
     columns = {name: residual.vector_norm(each).mean(-1) for name, each in vectors.items()}
     columns["cosine"] = flow.cosine().mean(-1)
-    rows = [
-        [sublayer, *(f"{values[index]:.2f}" for values in columns.values())]
-        for index, sublayer in enumerate(flow.names)
-    ]
     caption = f"{side.capitalize()}: mean norms, and the cosine of x and x + f(x)"
-    return table(caption, ["sub-layer", *columns], rows, numeric=range(1, len(columns) + 1))
+    rows = zip(flow.names, np.stack(list(columns.values()), axis=1), strict=True)
+    return number_table(caption, ["sub-layer", *columns], rows, digits=2)
 
 
 # Attribution.
@@ -298,49 +286,37 @@ def attributions(pair: AnalyzedPair) -> Html:
 
     results = [attribute(position, token) for position, token in enumerate(pair.target)]
     values = np.stack([np.concatenate([each.source, each.target]) for each in results])
-    source, target_in, target_out = pair.tokens.values()
-    picture = figures.plot_attribution(values, source, target_in, target_out)
     method = (
-        f"Integrated gradients with {GRADIENT_POINTS} points divide the difference between the "
-        "log-probability for this sentence pair and for a baseline, the same positions without "
-        "tokens. The contributions should add up to the difference; the gap is the error."
+        f"Integrated gradients with {GRADIENT_POINTS} points. The contributions should add up to "
+        "the log-probability minus that of the baseline; the gap is the error."
         if integrated
         else "Gradient times input, because integrated gradients would take too long here. The "
-        "contributions need not add up to anything; the gap is the error as a decomposition of the "
-        "difference from a baseline, the same positions without tokens."
+        "contributions need not add up to the difference from the baseline; the gap is the error."
+    )
+    columns = [f"source {pair.token_text(token)}" for token in pair.source]
+    columns += [f"prefix {pair.token_text(token)}" for token in pair.target_in]
+    contributions = number_table(
+        "Contribution of each token to the log-probability of the prediction, in nats",
+        ["prediction", *columns],
+        zip(map(pair.token_text, pair.target), values, strict=True),
+    )
+    sums = number_table(
+        "Sum of the contributions, in nats",
+        ["prediction", "log-probability", "baseline", "contributions", "gap"],
+        (
+            (label, (each.value, each.baseline, each.source.sum() + each.target.sum(), each.gap))
+            for label, each in zip(pair.decoder_rows(), results, strict=True)
+        ),
     )
     return section(
         "Attribution of each prediction",
-        paragraph(method, " Another baseline would give other numbers."),
-        figure_html(picture),
-        details("In numbers", _contribution_table(pair, values)),
-        _completeness_table(pair, results),
-    )
-
-
-def _contribution_table(pair: AnalyzedPair, values: Float[np.ndarray, "T S+T"]) -> Html:
-    columns = [f"source {pair.token_text(token)}" for token in pair.source]
-    columns += [f"prefix {pair.token_text(token)}" for token in pair.target_in]
-    rows = [
-        [pair.token_text(token), *(f"{value:.3f}" for value in row)]
-        for token, row in zip(pair.target, values, strict=True)
-    ]
-    caption = "Contribution of each token to the log-probability of the prediction, in nats"
-    numeric = range(1, len(columns) + 1)
-    return table(caption, ["prediction", *columns], rows, numeric=numeric)
-
-
-def _completeness_table(pair: AnalyzedPair, results: list[attribution.Attribution]) -> Html:
-    rows = []
-    for label, each in zip(pair.decoder_rows(), results, strict=True):
-        total = each.source.sum() + each.target.sum()
-        numbers = (each.value, each.baseline, total, each.gap)
-        rows.append([label, *(f"{float(number):.3f}" for number in numbers)])
-    return table(
-        "Sum of the contributions, in nats",
-        ["prediction", "log-probability", "baseline", "contributions", "gap"],
-        rows,
-        numeric=range(1, 5),
+        paragraph(
+            f"{method} The baseline has the same positions without tokens. Another baseline would "
+            "give other numbers."
+        ),
+        figure_html(figures.plot_attribution(values, *pair.tokens.values())),
+        details("In numbers", contributions),
+        sums,
     )
 
 
@@ -368,18 +344,14 @@ def comparison(first: AnalyzedPair, second: AnalyzedPair) -> list[Part]:
     pairs = [
         trace_attention_kinds(each.computed.trace, **each.tokens) for each in (first, same_target)
     ]
-    layers = max(MAX_COMPARED_WEIGHTS // _weights_per_layer(pairs[0]), 1)
+    weights_per_layer = 2 * sum(kind.weights[0].size for kind in pairs[0])
+    layers = max(MAX_COMPARED_WEIGHTS // weights_per_layer, 1)
     view = compare_sentences(
         *(tuple(kind.last_layers(layers) for kind in pair) for pair in pairs),
         title="Attention in both sentences, and its difference",
     )
     note = "The decoder reads the first sentence's target in both, so that the rows are the same."
     return [section(heading, paragraph(note)), view, _patch_map(first, second)]
-
-
-def _weights_per_layer(pair: tuple[LabeledAttention, ...]) -> int:
-    """Number of attention weights of one layer, in two sentences."""
-    return 2 * sum(kind.weights[0].size for kind in pair)
 
 
 def _patch_map(first: AnalyzedPair, second: AnalyzedPair) -> Html:
@@ -406,11 +378,11 @@ def _patch_map(first: AnalyzedPair, second: AnalyzedPair) -> Html:
     sources = zip(first.tokens["source_tokens"], second.tokens["source_tokens"], strict=True)
     columns = [one if one == other else f"{one} / {other}" for one, other in sources]
     levels = ["input", *(f"after layer {layer}" for layer in range(1, len(effect)))]
-    rows = [
-        [level, *(f"{value:.3f}" for value in values)]
-        for level, values in zip(levels, np.asarray(effect), strict=True)
-    ]
-    label = f"share of the preference for {named} over {otherwise} that is restored"
+    numbers = number_table(
+        f"Share of the preference for {named} over {otherwise} that is restored",
+        ["", *columns],
+        zip(levels, np.asarray(effect), strict=True),
+    )
     return section(
         heading,
         paragraph(
@@ -421,7 +393,5 @@ def _patch_map(first: AnalyzedPair, second: AnalyzedPair) -> Html:
             "two sentences and tokens."
         ),
         figure_html(figures.plot_patch_map(effect, columns)),
-        details(
-            "In numbers", table(label, ["", *columns], rows, numeric=range(1, len(columns) + 1))
-        ),
+        details("In numbers", numbers),
     )

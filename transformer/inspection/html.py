@@ -16,7 +16,7 @@ import itertools
 import json
 import re
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 """Characters that an HTML file cannot contain."""
@@ -129,13 +129,16 @@ def sentence(text: str) -> Html:
     """
     if not text.strip():
         return element("em", "(empty)" if not text else "(only spaces)")
-    return element("bdi", *map(_visible, text), dir="auto")
+    visible = (
+        element("span", f"U+{ord(each):04X}", class_="code") if is_invisible(each) else each
+        for each in text
+    )
+    return element("bdi", *visible, dir="auto")
 
 
-def _visible(character: str) -> str:
-    if unicodedata.category(character) in ("Cc", "Zl", "Zp", "Cs"):
-        return element("span", f"U+{ord(character):04X}", class_="code")
-    return character
+def is_invisible(character: str) -> bool:
+    """Whether a character is a control, a line separator or an unpaired surrogate."""
+    return unicodedata.category(character) in ("Cc", "Zl", "Zp", "Cs")
 
 
 def sentence_versions(heading: str, versions: Sequence[tuple[str, str]]) -> Html:
@@ -173,3 +176,15 @@ def table(
     parts = (element("caption", caption), element("thead", head), element("tbody", *body))
     # The tab stop lets the keyboard scroll a table that is wider than the screen.
     return element("div", element("table", *parts), class_="wide", tabindex=0)
+
+
+def number_table(
+    caption: str,
+    columns: Sequence[str],
+    rows: Iterable[tuple[object, Iterable[float]]],
+    *,
+    digits: int = 3,
+) -> Html:
+    """A table of numbers; each row is a heading and its numbers."""
+    cells = [[heading, *(f"{n:.{digits}f}" for n in numbers)] for heading, numbers in rows]
+    return table(caption, columns, cells, numeric=range(1, len(columns)))

@@ -80,8 +80,8 @@ class Trace:
     decoder: StackTrace
     logits: Float[Array, "*B T V"] | None = None
 
-    def attention(self, kind: Kind) -> AttentionTrace:
-        """The attention of this kind in every layer."""
+    def attention(self, kind: Kind) -> AttentionTrace | None:
+        """The attention of this kind in every layer; None if the model has none."""
         stack = self.encoder if kind == "encoder" else self.decoder
         return stack.cross_attention if kind == "cross" else stack.self_attention
 

@@ -5,7 +5,6 @@
 """
 
 import dataclasses
-import unicodedata
 from collections.abc import Sequence
 
 import jax
@@ -15,6 +14,7 @@ from jaxtyping import Float
 from transformer.errors import InputError
 from transformer.inspection import measures
 from transformer.inspection.attention_checks import check_weights
+from transformer.inspection.html import is_invisible
 from transformer.nn.capture import KINDS, Trace
 
 TITLES = {
@@ -57,34 +57,18 @@ class LabeledAttention:
             self, weights=self.weights[dropped:], first_layer=self.first_layer + dropped
         )
 
-    def layer_index(self, layer: int) -> int:
-        """Resolve a layer index, which may be negative.
+    def resolve(self, axis: str, index: int) -> int:
+        """Resolve an index along the axis ``layer``, ``head`` or ``row``, which may be negative.
 
         Raises:
-          InputError: The layer does not exist.
+          InputError: The index does not exist.
         """
-        return _resolve(layer, self.weights.shape[0], "layer", self.title)
-
-    def head_indices(self, heads: Sequence[int] | None) -> list[int]:
-        """Resolve head indices, which may be negative; None means all heads.
-
-        Raises:
-          InputError: A head does not exist, or the sequence is empty.
-        """
-        count = self.weights.shape[1]
-        if heads is None:
-            return list(range(count))
-        if not len(heads):
-            raise InputError("no head is chosen; choose at least one, or None for all")
-        return [_resolve(head, count, "head", self.title) for head in heads]
-
-    def row_index(self, row: int) -> int:
-        """Resolve a row index, which may be negative.
-
-        Raises:
-          InputError: The row does not exist.
-        """
-        return _resolve(row, self.weights.shape[2], "row", self.title)
+        count = self.weights.shape[("layer", "head", "row").index(axis)]
+        if not -count <= index < count:
+            raise InputError(
+                f"{axis} {index} does not exist: {self.title} has {count}, counted from 0"
+            )
+        return index % count
 
     def to_json(self) -> dict[str, object]:
         """The data that a page's script reads."""
@@ -185,10 +169,7 @@ def visible_token(token: str) -> str:
         raise InputError(f"{token!r} is not a token; tokens are strings")
     if not token.strip():
         return {"": "(empty)"}.get(token, "(space)")
-    return "".join(
-        f"U+{ord(c):04X}" if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") else c
-        for c in token
-    )
+    return "".join(f"U+{ord(c):04X}" if is_invisible(c) else c for c in token)
 
 
 def label_text(label: Label) -> str:
@@ -219,9 +200,3 @@ def _validated(weights, kind: str, rows: int, columns: int) -> Float[np.ndarray,
     causal = np.tril(np.ones(array.shape[2:], bool)) if kind == "decoder" else None
     check_weights(array, causal, f"the weights of {kind} attention")
     return array
-
-
-def _resolve(index: int, count: int, axis: str, title: str) -> int:
-    if not -count <= index < count:
-        raise InputError(f"{axis} {index} does not exist: {title} has {count}, counted from 0")
-    return index % count

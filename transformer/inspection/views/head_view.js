@@ -6,8 +6,8 @@ function headView(options, [pair]) {
     kind: 0,
     layer: options.layer,
     row: options.row,
-    sharesBetweenHeads: options.sharesBetweenHeads,
-    heads: new Set(options.heads),
+    sharesBetweenHeads: false,
+    heads: new Set(),  // none means all
     keptRows: new Set(),
   };
   const summary = announcement(), headButtons = html("span"), numbers = html("div");

@@ -4,8 +4,9 @@
 const COLUMN_WIDTH = 112;
 const ROW_HEIGHT = 38;
 
-function searchReplay({source, layers, steps, results}) {
-  const state = {step: 0, beam: 0, layer: layers.length - 1};
+function searchReplay({source, steps, results}) {
+  const layerCount = steps[0].attention?.[0].length ?? 0;  // 0: a search without attention
+  const state = {step: 0, beam: 0, layer: layerCount - 1};
   const bestPath = results[0].path;
   const summary = announcement(), attentionTable = html("div"), nextTable = html("div");
   const chosenStep = () => steps[state.step];
@@ -161,7 +162,7 @@ function searchReplay({source, layers, steps, results}) {
     toolbar(
       button("Back", () => goTo(state.step - 1)), button("Next", () => goTo(state.step + 1)),
       reducedMotion ? [] : playButton, slider,
-      layers.length ? select("Layer", layers.map(layer => layer + 1), state.layer, layer => {
+      layerCount ? select("Layer", range(layerCount).map(n => n + 1), state.layer, layer => {
         state.layer = layer;
         describeHypothesis();
       }) : [],

@@ -15,31 +15,23 @@ from transformer.inspection.views.view import View
 
 
 def search_replay(
-    log: SearchLog,
-    vocabulary: Sequence[str],
-    *,
-    layers: Sequence[int] | None = None,
-    title: str = "Decoding, step by step",
+    log: SearchLog, vocabulary: Sequence[str], *, title: str = "Decoding, step by step"
 ) -> View:
     """A search that the reader can step through; greedy search is beam search with one beam.
 
     Args:
       log: From `search_log.record`.
       vocabulary: Every token, in the order of the ids.
-      layers: Decoder layers whose cross-attention can be shown, the last of them first; None for
-        all.
       title: Title of the page.
 
     Raises:
-      InputError: The search has no step or no result, a layer does not exist, or the attention does
-        not sum to one.
+      InputError: The search has no step or no result, or the attention does not sum to one.
     """
     if not log.steps or not log.results:
         raise InputError("the search has no step or no result; record one of a complete sentence")
     # First, because it checks that the vocabulary has every id.
     tree = figures.plot_beam_tree(log, vocabulary)
     source = token_labels([vocabulary[token] for token in log.source])
-    layers = _layer_indices(log.steps[0], layers)
     results = [
         {
             "tokens": _tokens(vocabulary, result.tokens),
@@ -57,8 +49,7 @@ def search_replay(
         static=tree,
         options={
             "source": source,
-            "layers": layers,
-            "steps": [_step_data(step, vocabulary, layers, len(source)) for step in log.steps],
+            "steps": [_step_data(step, vocabulary, len(source)) for step in log.steps],
             "results": results,
         },
         height=900,
@@ -69,19 +60,8 @@ def _tokens(vocabulary: Sequence[str], ids: Sequence[int]) -> list[str]:
     return [visible_token(vocabulary[token]) for token in ids]
 
 
-def _layer_indices(step: SearchStep, layers: Sequence[int] | None) -> list[int]:
-    """Indices of the layers to show; empty for a search without attention."""
-    if step.cross_attention is None:
-        return []
-    depth = np.asarray(step.cross_attention).shape[1]
-    for layer in layers or ():
-        if not -depth <= layer < depth:
-            raise InputError(f"layer {layer} does not exist: the decoder has {depth}, from 0")
-    return [layer % depth for layer in (range(depth) if layers is None else layers)]
-
-
 def _step_data(
-    step: SearchStep, vocabulary: Sequence[str], layers: Sequence[int], source_length: int
+    step: SearchStep, vocabulary: Sequence[str], source_length: int
 ) -> dict[str, object]:
     """The data of one step that a page's script reads."""
     probabilities = np.exp(np.asarray(step.top_log_probs, np.float64)).round(5).tolist()
@@ -95,14 +75,12 @@ def _step_data(
         ],
         "finished": [{"beam": end.beam, "score": round(end.score, 4)} for end in step.finished],
     }
-    if layers:
-        data["attention"] = _mean_attention(step, layers, source_length).round(4).tolist()
+    if step.cross_attention is not None:
+        data["attention"] = _mean_attention(step, source_length).round(4).tolist()
     return data
 
 
-def _mean_attention(
-    step: SearchStep, layers: Sequence[int], source_length: int
-) -> Float[np.ndarray, "K L S"]:
+def _mean_attention(step: SearchStep, source_length: int) -> Float[np.ndarray, "K L S"]:
     """Cross-attention of every hypothesis, averaged over the heads of each layer."""
     weights = np.asarray(step.cross_attention, np.float64)  # [K, L, N, S]
     hypotheses = len(step.tokens)
@@ -112,4 +90,4 @@ def _mean_attention(
             f"with {hypotheses} hypotheses and {source_length} source tokens is needed"
         )
     check_weights(weights, name="a step's attention")
-    return weights.mean(2)[:, layers]
+    return weights.mean(2)  # [K, L, S]

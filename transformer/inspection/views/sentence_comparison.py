@@ -2,7 +2,7 @@
 """Two sentences side by side: the same head's attention in both, and the difference."""
 
 from transformer.errors import InputError
-from transformer.inspection.html import table
+from transformer.inspection.html import number_table
 from transformer.inspection.views.attention_kinds import Label, LabeledAttention, label_text
 from transformer.inspection.views.view import View
 
@@ -37,23 +37,19 @@ def compare_sentences(
             "one model with equal numbers of tokens"
         )
     before, after = first[0], second[0]
-    layer, [head] = before.layer_index(layer), before.head_indices([head])
-    description = (
-        f"{before.title}, layer {before.first_layer + layer + 1}, head {head + 1}: {names[1]} "
-        f"minus {names[0]}."
-    )
-    difference = after.weights[layer, head] - before.weights[layer, head]
+    layer, head = before.resolve("layer", layer), before.resolve("head", head)
+    rows = _combined_labels(before.rows, after.rows)
     columns = _combined_labels(before.columns, after.columns)
-    rows = [
-        [label, *(f"{value:.2f}" for value in values)]
-        for label, values in zip(_combined_labels(before.rows, after.rows), difference, strict=True)
-    ]
+    difference = after.weights[layer, head] - before.weights[layer, head]
     return View(
         script="sentenceComparison",
         title=title,
-        description=description,
-        static=table(
-            "Difference of the weights", ["", *columns], rows, numeric=range(1, len(columns) + 1)
+        description=(
+            f"{before.title}, layer {before.first_layer + layer + 1}, head {head + 1}: {names[1]} "
+            f"minus {names[0]}."
+        ),
+        static=number_table(
+            "Difference of the weights", ["", *columns], zip(rows, difference, strict=True)
         ),
         options={"layer": layer, "head": head, "names": names},
         attention=(first, second),
