@@ -106,7 +106,7 @@ def test_two_sentences_of_equal_length_have_a_difference_and_a_patch_map(result)
     comparison = data_of(result[1])["views"][-1]
     assert "Second sentencea d c" in Reader(result[1]).text
     assert comparison["pairs"] == [1, 2]
-    effect = numbers_of(result[1], "share of the preference")
+    effect = numbers_of(result[1], "Share of the preference")
     assert effect.shape == (2, 4)
     # The sentences differ in the second token: at the input, no other site can restore anything.
     assert effect[0, [0, 2, 3]].tolist() == [0, 0, 0]
