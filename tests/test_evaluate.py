@@ -274,7 +274,8 @@ def test_an_evaluation_may_be_divided_over_eight_devices(from_many_devices, eval
 
 def test_help_states_the_number_of_devices():
     out = " ".join(run("experiments.evaluate", "--help").out.split())
-    assert "--config.parallel.data=8 divides the sentences over 8" in out
+    several = "however many trained. --config.parallel.data=8 divides the sentences over 8"
+    assert f"one device decodes, {several}" in out
 
 
 def test_more_devices_than_exist_are_rejected(from_many_devices):
