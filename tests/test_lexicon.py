@@ -140,8 +140,8 @@ def test_a_missing_damaged_or_unsuitable_lexicon_raises_an_error_with_a_remedy(l
     learned.save(path)
     with pytest.raises(InputError, match=rf"is for 12 subwords, but .* has 13; .*{again}"):
         Lexicon.load(path, VOCABULARY + 1)
-    whole = path.read_bytes()
-    for damaged in (b"", b"text", whole[: len(whole) // 2], whole[:-30]):
+    content = path.read_bytes()
+    for damaged in (b"", b"text", content[: len(content) // 2], content[:-30]):
         path.write_bytes(damaged)
         with pytest.raises(InputError, match=f"cannot be read .*{again}"):
             Lexicon.load(path, VOCABULARY)

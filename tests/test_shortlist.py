@@ -84,7 +84,7 @@ def renormalized(next_words, listed):
 
 def searched(next_words, listed, source, config):
     """Results of beam search in NumPy: (score, log P, tokens), best first."""
-    found, _ = oracle.beam(
+    actual, _ = oracle.beam(
         renormalized(next_words, listed),
         len(source) + config.extra_length,
         config.beams,
@@ -92,7 +92,7 @@ def searched(next_words, listed, source, config):
         config.length_penalty,
         config.alpha,
     )
-    return found
+    return actual
 
 
 def test_a_shortlist_contains_the_lists_of_all_sentences(monkeypatch):
@@ -106,10 +106,10 @@ def test_a_shortlist_contains_the_lists_of_all_sentences(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("count", "room"), [(5, 512), (512, 512), (513, 1024), (4000, 4096), (4097, 8000)]
+    ("count", "size"), [(5, 512), (512, 512), (513, 1024), (4000, 4096), (4097, 8000)]
 )
-def test_shortlists_come_in_few_sizes(count, room):
-    assert Shortlist.from_lists(np.arange(8000)[None] < count).ids.shape == (room,)
+def test_shortlists_come_in_few_sizes(count, size):
+    assert Shortlist.from_lists(np.arange(8000)[None] < count).ids.shape == (size,)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -207,10 +207,10 @@ def test_a_prefix_may_contain_words_that_are_not_listed(few):
 
 def test_if_no_listed_word_may_follow_the_translation_ends_before_the_minimum_length():
     """The list is the special ids and the source word, none of which may occur twice."""
-    [found] = translator(lexicon_of(0), min_length=4, block_ngrams=1)(["a"])
+    [actual] = translator(lexicon_of(0), min_length=4, block_ngrams=1)(["a"])
     [[word, end]] = TOKENIZER.encode(["a"])
-    assert sorted(found.tokens[:-1]) == [UNK_ID, word]
-    assert found.tokens[-1] == end
+    assert sorted(actual.tokens[:-1]) == [UNK_ID, word]
+    assert actual.tokens[-1] == end
 
 
 def test_logits_are_computed_for_the_listed_words_only(few):

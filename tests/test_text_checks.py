@@ -11,7 +11,7 @@ from experiments.pipeline import duplicates, text_checks
 from experiments.pipeline.anomalies import anomalies
 from experiments.pipeline.pairs import SentencePairs
 from experiments.pipeline.text_checks import MAX_LENGTH_RATIO, RULES, CheckedSplit
-from transformer.arrays import EOS_ID, UNK_ID
+from transformer.arrays import EOS_ID, UNK_ID, SpecialIds
 from transformer.errors import InputError
 from transformer.text.tokenizer import Tokenizer
 
@@ -44,13 +44,13 @@ class Listed(SentencePairs):
 class Characters:
     """A vocabulary of the printable ASCII characters; a token is a character."""
 
-    vocab_size = 100
+    special_ids = SpecialIds()
+
+    def scores(self):
+        return dict.fromkeys(map(chr, range(32, 128)), 0.0)
 
     def encode(self, sentences):
         return [[*map(self._id, sentence), EOS_ID] for sentence in sentences]
-
-    def pieces(self, ids):
-        return [chr(token + 28) for token in ids]
 
     def _id(self, character):
         return ord(character) - 28 if " " <= character <= "~" else UNK_ID

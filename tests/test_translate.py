@@ -198,7 +198,7 @@ def test_a_terminal_has_a_prompt_and_ctrl_c_ends_the_interactive_mode(folder, pl
         [(score, text)] = rows(shown.splitlines()[2])
         [(expected, same)] = rows(plain.splitlines()[0])
         assert (float(score), text) == (pytest.approx(float(expected), abs=2e-6), same)
-        # As a person does: between printing its prompt and waiting for a key, the interpreter sees
+        # As a user does: between printing its prompt and waiting for a key, the interpreter sees
         # a signal only at the next one.
         for _ in range(12):
             process.send_signal(signal.SIGINT)

@@ -17,7 +17,6 @@ import numpy as np
 from experiments.pipeline import duplicates
 from experiments.pipeline.anomalies import anomalies
 from experiments.pipeline.pairs import SentencePairs
-from transformer.arrays import UNK_ID
 from transformer.errors import InputError
 from transformer.text.tokenizer import Tokenizer, Vocabularies
 
@@ -300,7 +299,7 @@ class _Side:
             ids = self._tokenizer.encode(stripped)
             self._lengths.append(np.fromiter(map(len, ids), np.int32, len(ids)))
             for index, sentence in enumerate(ids):
-                if unknown := sentence.count(UNK_ID):
+                if unknown := sentence.count(self._tokenizer.special_ids.unk):
                     self.unknown_tokens += unknown
                     names = self._vocabulary.unknown_parts(stripped[index])
                     self._record("unknown", self.count + index, names)
@@ -344,7 +343,7 @@ class _Vocabulary:
     """The pieces of a vocabulary and their characters."""
 
     def __init__(self, tokenizer: Tokenizer):
-        self._pieces = set(tokenizer.pieces(range(UNK_ID + 1, tokenizer.vocab_size)))
+        self._pieces = set(tokenizer.scores())
         self._characters = {character for piece in self._pieces for character in piece} | {" "}
 
     def unknown_parts(self, line: str) -> list[str]:

@@ -12,7 +12,6 @@ from experiments.corpora import registry
 from experiments.flags import run
 from experiments.studies import resolution, twins
 from experiments.workdir_flag import WORKDIR
-from transformer.arrays import SpecialIds
 from transformer.config import Config
 from transformer.inspection import figures, trace
 from transformer.inspection.figures import parts, style
@@ -68,7 +67,7 @@ def _panel(translator: Translator, source: str, layer: int, head: int) -> parts.
     tokenizer, config = translator.tokenizer, translator.config.model
     translation = translator([source])[0].text
     source_ids, target_ids = tokenizer.encode([source, translation])
-    target_in = [SpecialIds().bos, *target_ids[:-1]]
+    target_in = [tokenizer.special_ids.bos, *target_ids[:-1]]
     _, seen = trace.run(translator.params, config, source_ids, target_in, capture="weights")
     words = [piece.replace("▁", "") for piece in tokenizer.pieces(target_ids)]
     [row] = [index for index, word in enumerate(words) if word in PRONOUNS]

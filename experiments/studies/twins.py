@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.corpora.pronouns import words
-from transformer.arrays import Array, Bool, Int, SpecialIds
+from transformer.arrays import Array, Bool, Int
 from transformer.errors import InputError
 from transformer.inspection.readout import LogitDifference
 from transformer.inspection.words import words_of_pieces
@@ -123,14 +123,14 @@ def read(
             break
         first, second = (_tokenize(tokenizer, example) for example in pair)
         if _differ_in_one_token(first.source, second.source):
-            rows.append(_row(pair[0], first, second, SpecialIds().bos))
-            rows.append(_row(pair[1], second, first, SpecialIds().bos))
+            rows.append(_row(pair[0], first, second, tokenizer.special_ids.bos))
+            rows.append(_row(pair[1], second, first, tokenizer.special_ids.bos))
     if not rows:
         raise InputError(
             "no two of the sentences are twins that differ in one token; give examples of a split "
             "of pronouns, and the tokenizer of a model that was trained on it"
         )
-    pad_id = SpecialIds().pad
+    pad_id = tokenizer.special_ids.pad
     return Sentences(
         **{name: _padded([row[name] for row in rows], name, pad_id) for name in rows[0]}
     )

@@ -22,7 +22,7 @@ Exact semantics:
 
 Diverse beam search (Vijayakumar et al. 2016) splits the K beams into G groups of K/G beams:
 
-* Each group is a beam search of its own beams, as above. In each step the groups advance in turn.
+* Each group is a separate beam search, as above. In each step the groups advance in turn.
 * When a group ranks its extensions, the log-probability of an extension is lowered by `diversity`
   for each active hypothesis of an earlier group that chose the same token in this step. Active
   hypotheses do not end with EOS, so EOS is never penalized.

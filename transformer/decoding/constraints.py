@@ -84,7 +84,7 @@ def _repeats_ngram(
     """Mark the tokens that would complete an n-gram which the hypothesis already contains."""
     batch, num_beams, length = tokens.shape
     num_ngrams = max(length - n + 1, 0)
-    # Entry i stands for the n-gram that begins at position i and ends before `index`.
+    # Entry i is about the n-gram that begins at position i and ends before `index`.
     repeated = jnp.arange(num_ngrams) + n <= index
     repeated = jnp.broadcast_to(repeated, (batch, num_beams, num_ngrams))  # [B, K, M-n+1]
     # Keep the n-grams whose first n-1 tokens equal the hypothesis's last n-1 tokens.

@@ -2,8 +2,8 @@
 """The binding of model, parameters and search: decode or score a batch of sentences on a mesh.
 
 The sentences are divided over the mesh axis ``data``. Devices with the same index along ``data``
-compute their own sentences and wait for no others: a search shares no step with those of other
-devices and ends when its own sentences are finished. Parameters that are sharded along ``data`` are
+compute the same sentences and wait for no others: a search shares no step with those of other
+devices and ends when its sentences are finished. Parameters that are sharded along ``data`` are
 all-gathered once a batch, before the first step; shardings along ``model`` stay. Results are
 replicated, so that every process has them.
 """
@@ -184,7 +184,7 @@ def score(params: Params, batch: Batch, *, mesh: Mesh, model: Model) -> Float[Ar
 def data_parallel(
     compute: Callable[[Shared, Sentences], Results], mesh: Mesh
 ) -> Callable[[Shared, Sentences], Results]:
-    """Make each device compute its own sentences.
+    """Make each device compute its share of the sentences.
 
     Args:
       compute: `(shared, sentences) -> results`, where `shared` (parameters) is replicated along

@@ -55,7 +55,7 @@ def sample(
     Args:
       step: reads the last token of each sample and predicts the next; it reads BOS at position 0.
       cache: for B sentences and K samples, at position 0, with the first of the
-        `decode_loop.cache_lengths`. Each sample is a group of its own, because no sample continues
+        `decode_loop.cache_lengths`. Each sample is a separate group, because no sample continues
         from another.
       length_limits: maximum length of each translation, EOS included. Nothing is drawn for a
         sentence with limit 0.

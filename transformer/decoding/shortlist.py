@@ -4,7 +4,7 @@ et al. 2015, section 3.3).
 
 The logits of a step, their softmax and the top-k take time for every subword of the vocabulary, of
 which a translation uses few. With a shortlist, a step computes the logits of the subwords that are
-on the list of any sentence of the batch. A subword that is not on the list of its own sentence
+on the list of any sentence of the batch. A subword that is not on the list of its sentence
 cannot follow, so a translation does not depend on the rest of the batch, and its probabilities are
 renormalized over its list. `text.lexicon` learns the lists.
 

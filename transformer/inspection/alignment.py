@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from transformer.arrays import Array, Bool, Float, Int, Params, SpecialIds
+from transformer.arrays import Array, Bool, Float, Int, Params
 from transformer.config import ModelConfig
 from transformer.errors import InputError
 from transformer.inspection import words
@@ -178,7 +178,7 @@ def _tokens_and_words(
     """Token ids, the word of each token, and the number of words of each sentence."""
     ids, split_sentences = tokenizer.encode(sentences), list(map(split, sentences))
     longest = max(map(len, ids), default=0)
-    padded = np.full((len(ids), longest), SpecialIds().pad, np.int32)
+    padded = np.full((len(ids), longest), tokenizer.special_ids.pad, np.int32)
     word_indices = np.full((len(ids), longest), words.NO_WORD, np.int32)
     for row, (tokens, sentence) in enumerate(zip(ids, split_sentences, strict=True)):
         padded[row, : len(tokens)] = tokens

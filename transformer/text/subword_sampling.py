@@ -2,7 +2,7 @@
 """Subword regularization: another segmentation of the same text each time it is read.
 
 BPE-dropout (Provilkov et al. 2020) for bpe vocabularies, sampling among the n best segmentations
-(Kudo 2018) for unigram ones. SentencePiece's own samples depend on the process, not only on the
+(Kudo 2018) for unigram ones. SentencePiece's samples depend on the process, not only on the
 seed, but a resumed run must repeat them exactly. So SentencePiece provides scores and n-best lists,
 and this module samples word by word.
 """

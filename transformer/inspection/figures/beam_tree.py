@@ -6,7 +6,6 @@ from numbers import Real
 
 from matplotlib.axes import Axes
 
-from transformer.arrays import EOS_ID
 from transformer.inspection.figures import parts, style
 from transformer.inspection.figures.decoding_plots import tokens_of
 from transformer.inspection.figures.style import DescribedFigure
@@ -62,7 +61,7 @@ def plot_beam_tree(
 
 def _draw_tree(content: Axes, log: SearchLog, vocabulary: Sequence[str], right: Real) -> None:
     best, greedy = (log.path() if log.results else ()), _greedy_beams(log)
-    ranks = {result.tokens: rank for rank, result in enumerate(log.results)}
+    ranks = {result.tokens[:-1]: rank for rank, result in enumerate(log.results)}
     for index, step in enumerate(log.steps):
         y, text = TOP + ROW * index + HEIGHT / 2, f"step {index + 1}"
         parts.put_text(content, 0, y, text, ha="left", color=style.SOFT)
@@ -74,7 +73,7 @@ def _draw_tree(content: Axes, log: SearchLog, vocabulary: Sequence[str], right: 
             _draw_active(content, index, beam, token, step.log_probs[beam])
             _draw_node(content, *_corner(index, beam), WIDTH, on_path, greedy.get(index) == beam)
         for number, end in enumerate(step.finished):
-            rank = ranks.get((*step.tokens[end.beam], EOS_ID))
+            rank = ranks.get(step.tokens[end.beam])
             _draw_finished(content, index, end, number, right, rank)
 
 
