@@ -93,6 +93,26 @@ def test_a_module_name_occurs_once_in_the_project():
     assert repeated == []
 
 
+def test_the_architecture_page_lists_every_module():
+    page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+    sections = dict(part.split("/`", 1) for part in page.split("### `")[1:])
+    modules = [
+        path
+        for path in FILES
+        if path.relative_to(REPOSITORY).parts[0] in PACKAGES
+        and path.stem != "__init__"
+        and path.parent.name != "configs"
+    ]
+    missing = [
+        relative(path)
+        for path in modules
+        if f"`{path.name}`" not in sections.get(relative(path.parent), "")
+    ]
+    assert missing == []
+    listed = sum(part.count("\n| `") for part in sections.values())
+    assert listed == len(modules), "a module that is listed does not exist"
+
+
 def test_fast_moving_libraries_are_imported_in_one_module_each():
     homes = {
         "orbax": {"transformer/checkpoints/manager.py"},
