@@ -39,7 +39,7 @@ SEARCHES = {
 
 
 def all_but_one_slow(quick):
-    """Searches to test; each is compiled separately."""
+    """The searches as parameters; all but one are slow, since each is compiled separately."""
     return [
         name if name == quick else pytest.param(name, marks=pytest.mark.slow) for name in SEARCHES
     ]
@@ -82,9 +82,9 @@ def renormalized(next_words, listed):
     return log_probs
 
 
-def searched(next_words, listed, source, config):
+def numpy_search(next_words, listed, source, config):
     """Results of beam search in NumPy: (score, log P, tokens), best first."""
-    actual, _ = oracle.beam(
+    results, _ = oracle.beam(
         renormalized(next_words, listed),
         len(source) + config.extra_length,
         config.beams,
@@ -92,17 +92,17 @@ def searched(next_words, listed, source, config):
         config.length_penalty,
         config.alpha,
     )
-    return actual
+    return results
 
 
 def test_a_shortlist_contains_the_lists_of_all_sentences(monkeypatch):
     monkeypatch.setattr(shortlist, "MIN_SIZE", 8)
     listed = np.zeros((2, 40), bool)
     listed[:, [*range(4), 33]] = listed[0, 9] = listed[1, 7] = True
-    shortlist_ = Shortlist.from_lists(listed)
-    assert shortlist_.ids.tolist() == [0, 1, 2, 3, 7, 9, 33, 33], "the last one is repeated"
-    assert np.flatnonzero(shortlist_.listed[0]).tolist() == [0, 1, 2, 3, 5, 6]
-    assert np.flatnonzero(shortlist_.listed[1]).tolist() == [0, 1, 2, 3, 4, 6]
+    batch = Shortlist.from_lists(listed)
+    assert batch.ids.tolist() == [0, 1, 2, 3, 7, 9, 33, 33], "the last one is repeated"
+    assert np.flatnonzero(batch.listed[0]).tolist() == [0, 1, 2, 3, 5, 6]
+    assert np.flatnonzero(batch.listed[1]).tolist() == [0, 1, 2, 3, 4, 6]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_results_are_those_of_a_search_over_the_listed_words_alone(few, beams):
         [source] = TOKENIZER.encode([sentence])
         [listed] = few.listed(np.array([source]), 2)
         next_words = oracle.next_words(params, searcher.config.model, source)
-        expected = searched(next_words, listed, source, searcher.config.decode)
+        expected = numpy_search(next_words, listed, source, searcher.config.decode)
         assert [result.tokens for result in results] == [tokens for _, _, tokens in expected]
         for result, (score, log_prob, _) in zip(results, expected, strict=True):
             np.testing.assert_allclose(
@@ -146,7 +146,7 @@ def test_an_ensemble_averages_probabilities_renormalized_over_the_list(few):
             with np.errstate(divide="ignore"):
                 return np.log(np.mean([np.exp(one(prefix)) for one in each], axis=0))
 
-        expected = searched(mean, listed, source, searcher.config.decode)
+        expected = numpy_search(mean, listed, source, searcher.config.decode)
         assert [result.tokens for result in results] == [tokens for _, _, tokens in expected]
 
 
@@ -225,8 +225,8 @@ def test_logits_are_computed_for_the_listed_words_only(few):
     def widths(shortlist):
         search = functools.partial(generate.search, **options)
         jaxpr = jax.make_jaxpr(search)(abstract_params(config), source, None, None, shortlist)
-        products = [one for one in oracle.equations(jaxpr) if one.primitive.name == "dot_general"]
-        return {one.outvars[0].aval.shape[-1] for one in products}
+        matmuls = [one for one in oracle.equations(jaxpr) if one.primitive.name == "dot_general"]
+        return {one.outvars[0].aval.shape[-1] for one in matmuls}
 
     assert SIZE in widths(None)
     with_shortlist = widths(lists)

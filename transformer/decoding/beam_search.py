@@ -147,12 +147,10 @@ def beam_search(
         sentence with limit 0 is not searched and has no results.
       num_beams: K. 1 is greedy search: the most probable token at every step.
       max_length: M, static.
-      grow: see `decode_loop.decode_loop`.
-      take: see `decode_loop.decode_loop`.
+      grow, take: see `decode_loop.decode_loop`.
       num_results: number of results that must be certain before the search of a sentence may stop
         early; K if None. The remaining results are filled from the other finished hypotheses.
-      penalty: see `length_penalty`.
-      alpha: see `length_penalty`.
+      penalty, alpha: see `length_penalty`.
       num_groups: G, a divisor of K.
       diversity: penalty per hypothesis of an earlier group that chose the same token at this step.
       constraints: tokens that may not follow.

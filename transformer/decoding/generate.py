@@ -134,21 +134,15 @@ def decode(
     num_results: int,
     max_length: int,
 ) -> Hypotheses:
-    """`search` on a mesh, compiled.
+    """`search` on a mesh, compiled; the arguments are those of `search`, except:
 
     Args:
       params: on the mesh, with any sharding.
-      source: token ids, padded; B is a multiple of the size of the mesh axis ``data``.
-      prefix: see `search`.
+      source: B is a multiple of the size of the mesh axis ``data``.
       line_numbers: what the samples of each sentence depend on, together with `seed`; for sampling
         only.
       seed: replaces `config.seed`, so that one compiled program serves all seeds.
-      shortlist: see `search`.
-      mesh: from `sharding.make_mesh`; static, like the following arguments.
-      model: see `search`.
-      config: see `search`.
-      num_results: see `search`.
-      max_length: see `search`.
+      mesh: from `sharding.make_mesh`; static, like the arguments after it.
     """
     keys = None
     if line_numbers is not None:

@@ -62,14 +62,9 @@ def sample(
       keys: one for each sentence.
       num_samples: K.
       max_length: M, static.
-      grow: see `decode_loop.decode_loop`.
-      take: see `decode_loop.decode_loop`.
-      temperature: see `truncate`.
-      top_k: see `truncate`.
-      top_p: see `truncate`.
-      min_p: see `truncate`.
-      penalty: see `beam_search.length_penalty`.
-      alpha: see `beam_search.length_penalty`.
+      grow, take: see `decode_loop.decode_loop`.
+      temperature, top_k, top_p, min_p: see `truncate`.
+      penalty, alpha: see `beam_search.length_penalty`.
       constraints: tokens that may not follow.
       special_ids: ids of padding, BOS and EOS.
 
