@@ -169,7 +169,6 @@ def test_a_page_of_6_layers_8_heads_and_30_tokens_is_under_2_megabytes(tmp_path)
         lambda *flags: run("experiments.look", f"--workdir={tmp_path / 'run'}", *flags),
         f"--sentence={sentences[0]}",
         f"--target={sentences[1]}",
-        f"--compare={sentences[1]}",
         "--config.data.max_length=30",
         "--config.data.bucket_lengths=(30,)",
         "--config.data.tokens_per_batch=240",

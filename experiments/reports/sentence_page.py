@@ -49,8 +49,9 @@ from transformer.text.tokenizer import Tokenizer
 
 Part = View | Html
 
-# Limits that keep a page below 2 MB. Of larger models, the last layers are shown.
-MAX_VECTOR_VALUES = 16_000
+# Limits that keep a page of 6 layers, 8 heads and 30 tokens below 2 MB. Of larger models, the last
+# layers are shown.
+MAX_VECTOR_VALUES = 6_000
 """Values of queries, keys, values and outputs for the six steps."""
 MAX_COMPARED_WEIGHTS = 40_000
 """Attention weights of the two sentences of a comparison; at least one layer is shown."""
