@@ -99,7 +99,7 @@ def serve():
         module, arguments, files = json.loads(line)
         child = os.fork()
         if not child:
-            signal.alarm(120)
+            signal.alarm(300)  # a hang, however busy the machine
             for number, name in enumerate(files):
                 os.dup2(os.open(name, os.O_RDWR | os.O_CREAT), number)
             sys.stdin = os.fdopen(0)

@@ -50,7 +50,7 @@ def copied(tmp_path_factory):
         "--config.training.validate_every=6",
     )
     process = start("experiments.train", *arguments)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     return workdir, arguments, Finished(process.returncode, out, err)
 
 
@@ -202,7 +202,7 @@ def stop(arguments, number, at):
         if line.startswith(at):
             process.send_signal(number)
             break
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     return Finished(process.returncode, out, "".join(said) + err)
 
 
@@ -329,7 +329,7 @@ def translated(trained):
         env=environment(),
         input=INPUT.encode(),
         capture_output=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert process.returncode == 0, process.stderr.decode()

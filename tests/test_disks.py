@@ -175,7 +175,7 @@ def test_an_array_that_cannot_be_written_is_one_message(tmp_path):
         env=os.environ | {"PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert finished.returncode == 0

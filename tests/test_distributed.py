@@ -35,7 +35,7 @@ def ended(processes):
     finished = []
     try:
         for process in processes:
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=300)
             finished.append(Finished(process.returncode, out, err))
     finally:
         for process in processes:

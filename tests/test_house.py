@@ -27,7 +27,7 @@ def python(*arguments, **variables):
         env=os.environ | variables,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=300,
         check=False,
     )
 

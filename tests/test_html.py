@@ -194,7 +194,7 @@ def test_a_browser_parses_the_page_as_it_was_written(tmp_path):
         [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", path.as_uri()],
         capture_output=True,
         encoding="utf-8",
-        timeout=120,
+        timeout=300,
         check=True,
         env=os.environ | {"HOME": str(tmp_path)},
     )

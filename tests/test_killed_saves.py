@@ -159,7 +159,7 @@ def server():
     yield process
     process.stdin.close()
     process.stdout.close()
-    process.wait(timeout=60)
+    process.wait(timeout=300)
 
 
 def kill(server, workdir, saves, seconds):

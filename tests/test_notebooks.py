@@ -159,7 +159,7 @@ def test_an_unknown_notebook_is_refused_with_the_known_ones():
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert finished.returncode == 1

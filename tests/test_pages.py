@@ -64,7 +64,7 @@ def test_every_script_has_a_license_line_and_a_description(name):
 @pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js; a browser reads them too")
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_every_script_is_a_program(name):
-    subprocess.run(["node", "--check", VIEWS / name], check=True, timeout=120)
+    subprocess.run(["node", "--check", VIEWS / name], check=True, timeout=300)
 
 
 @pytest.mark.parametrize("view", every_view(), ids=lambda view: view.script)

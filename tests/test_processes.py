@@ -167,7 +167,7 @@ def both(tmp_path_factory, one_device):
         for process in (0, 1)
     ]
     try:
-        finished = [process.communicate(timeout=90) for process in started]
+        finished = [process.communicate(timeout=300) for process in started]
     finally:
         for process in started:
             process.kill()

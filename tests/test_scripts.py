@@ -60,7 +60,7 @@ def recorded(tmp_path):
             env=os.environ | {"PATH": f"{commands}:{os.environ['PATH']}"} | variables,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         return finished, lines_of(log)
