@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a head reads what "it" refers to, and what else a model does to find out."""
+"""Whether a head attends to the noun that "it" refers to, and how models resolve "it"."""
 
 # %% [markdown]
 # # Where does "it" find the animal?
@@ -8,19 +8,20 @@
 # >
 # > The animal didn't cross the street because **it** was too **wide**.
 #
-# A head that reads *animal* from *it* is the best known picture of a Transformer. It suggests how
-# the model knows what "it" is. Here that is put to a test which it can fail: a model that must find
-# out what "it" refers to, sentences of which we know what "it" refers to, and four questions.
+# A head that attends from *it* to *animal* is the best-known picture of a Transformer. It suggests
+# how the model resolves "it". This notebook puts that suggestion to a test that can fail: a model
+# that must resolve "it", sentences with a known referent, and four questions.
 #
-# 1. **Where do heads read?** The weight on the noun that "it" refers to, less the weight on the
+# 1. **Where do heads attend?** The weight on the noun that "it" refers to, minus the weight on the
 #    other noun, for every head of all three kinds of attention.
-# 2. **What is lost without a head?** Each head removed in turn.
-# 3. **Which place carries the answer?** Vectors of one sentence put into the run of the other.
-# 4. **Which words does the answer rest on?** The answer divided among the words.
+# 2. **What is the effect of removing a head?** Each head is removed in turn.
+# 3. **Which position carries the answer?** Vectors of one sentence are patched into the run of the
+#    other.
+# 4. **Which words does the answer depend on?** The answer is attributed to the words.
 #
-# One model is trained here, while you read. Beside it stand the results of several models that were
-# trained in the same way from other seeds (`experiments/studies/antecedent.py`), since one model is
-# an anecdote. The first of them has the seed of the one trained here.
+# The notebook trains one model. It compares it with several models trained in the same way from
+# other seeds (`experiments/studies/antecedent.py`), since a single model is an anecdote. The first
+# of those has the seed of the model trained here.
 
 # %%
 import numpy as np
@@ -39,22 +40,22 @@ study = resolution.results()["models"]
 # %% [markdown]
 # ## The task
 #
-# The corpus `pronouns` translates English into German, where "it" is *er*, *sie* or *es* by the
-# gender of what it refers to. Only the reason tells what that is: here *tired* is said of animals
-# and *wide* of streets. The model has two layers on each side, is 64 numbers wide, and has 4 heads
-# a layer.
+# The corpus `pronouns` translates English to German, where "it" is *er*, *sie* or *es*, depending
+# on the gender of the noun that it refers to. Only the reason determines the referent: in this
+# grammar *tired* describes animals and *wide* describes streets. The model has two layers on each
+# side, d_model 64, and 4 heads per layer.
 
 # %%
-asked = [
+twin_texts = [
     f"The animal didn't cross the street because it was too {reason}."
     for reason in ("tired", "wide")
 ]
-for sentence, translation in zip(asked, translator(asked), strict=True):
+for sentence, translation in zip(twin_texts, translator(twin_texts), strict=True):
     print(sentence, "->", translation.text)
 
 # %% [markdown]
-# It is right on nearly every sentence that it has not seen, also where the two nouns have never
-# stood in one sentence before (`test_unseen`).
+# It is correct on nearly every unseen sentence, also where the two nouns never occur together in
+# the training data (`test_unseen`).
 
 # %%
 accuracy = {
@@ -64,15 +65,18 @@ accuracy = {
 accuracy
 
 # %% [markdown]
-# The sentences come in **twins**, which differ in the reason alone, and whose "it" refers to one
-# noun each. So a head that always reads the first noun, or the nearer one, is as often wrong as
-# right. The adjective is the one token that differs. What each token of ours is:
+# The sentences come in **twins**, which differ only in the reason, and whose "it" refers to one
+# noun each. So a head that always attends to the first noun, or to the nearer one, is wrong as
+# often as it is correct. The adjective is the only token that differs. The role of each token of
+# our sentence:
 
 # %%
 examples = registry.load(translator.config.data, "test").examples
 sentences = twins.read(translator.tokenizer, examples, 100)
-ours = [e for e in examples if e["source"].startswith("The animal didn't cross the street because")]
-tired, wide = twins.read(translator.tokenizer, sorted(ours, key=lambda e: e["source"]))
+article_twins = [example for example in examples if example["source"] in twin_texts]
+tired, wide = twins.read(
+    translator.tokenizer, sorted(article_twins, key=lambda example: example["source"])
+)
 
 pieces = translator.tokenizer.pieces
 source = pieces(tired.source)
@@ -80,10 +84,10 @@ for piece, role in zip(source, tired.source_roles, strict=True):
     print(f"{piece:12}{twins.ROLES[role]}")
 
 # %% [markdown]
-# What we ask about is the row of the decoder that has read *Das Tier überquerte die Straße nicht,
-# weil* and predicts the pronoun. The answer is one number: by how many nats the right pronoun is
-# preferred to the twin's. Up to there both translations are the same, so that only the source can
-# make the difference.
+# The question concerns the decoder row that has read *Das Tier überquerte die Straße nicht, weil*
+# and predicts the pronoun. The answer is one number: the preference for the correct pronoun over
+# the twin's pronoun, a difference of logits, in nats. Up to this row both translations are equal,
+# so only the source can make the difference.
 
 # %%
 target_in = pieces(tired.target_in[: tired.position + 1])
@@ -91,45 +95,45 @@ target_out = pieces(tired.target[: tired.position + 1])
 print(figures.read_predict(target_in, target_out)[-1])
 
 # %% [markdown]
-# ## 1. Where do heads read?
+# ## 1. Where do heads attend?
 #
-# The **coreference score** of a head is its weight on the noun that "it" refers to less its weight
-# on the other noun: 1 where all the weight is on the right noun, -1 where all is on the wrong one,
-# and 0 on average for a head that does not tell them apart. In the encoder the row is that of "it".
-# In the decoder's own attention it is the row that predicts the pronoun, and the nouns are those of
-# the translation so far. In encoder-decoder attention ("cross") it is the same row, and the nouns
-# are those of the source. The score is the mean over 200 sentences.
+# The **coreference score** of a head is its weight on the noun that "it" refers to, minus its
+# weight on the other noun: 1 if all the weight is on the correct noun, -1 if all is on the wrong
+# one, and 0 on average for a head that does not distinguish them. In the encoder it uses the row of
+# "it". In decoder self-attention it uses the row that predicts the pronoun, and the nouns of the
+# translation so far. In encoder-decoder attention ("cross") it uses the same row, and the nouns of
+# the source. The score is the mean over 200 sentences.
 
 # %%
-read = resolution.coreference(params, config, sentences)
+coreference = resolution.coreference(params, config, sentences)
 figures.plot_head_table(
-    {kind: read[kind].score for kind in KINDS},
+    {kind: coreference[kind].score for kind in KINDS},
     label="coreference score",
     limits=(-1, 1),
-    title="Does a head read the noun that the pronoun refers to?",
+    title="Does a head attend to the noun that the pronoun refers to?",
 )
 
 # %% [markdown]
-# The best of many heads is above 0 even if none of them knows anything. So the gold is shuffled a
-# thousand times: in every pair of twins the nouns change places or not, by the toss of a coin. What
-# the best head stays below in 95 of 100 shuffles is drawn as *chance*. The dots are the best heads
-# of the models from other seeds; a model that has not been trained has less than 0.05 everywhere.
+# The best of many heads scores above 0 even if no head has any information. A permutation test
+# measures how far: it shuffles the gold a thousand times, swapping the nouns of every pair of twins
+# with probability one half. *Chance* is the 95th percentile of the best head's score. The dots are
+# the best heads of the models from other seeds; in an untrained model all scores are below 0.05.
 
 # %%
 titles = {"encoder": "encoder, row of it", "decoder": "decoder", "cross": "encoder-decoder"}
 figures.plot_spread(
     {titles[kind]: [np.max(m["coreference"][kind]["score"]) for m in study] for kind in KINDS},
     label="coreference score of the best head",
-    marked=[read[kind].score.max() for kind in KINDS],
-    limits=[read[kind].chance for kind in KINDS],
-    limits_name="chance, for this model",
-    title="The best head of each kind, over seeds",
+    marked=[coreference[kind].score.max() for kind in KINDS],
+    limits=[coreference[kind].chance for kind in KINDS],
+    limits_name="chance for this model",
+    title="Best head of each kind, over seeds",
 )
 
 # %% [markdown]
-# The seeds do not agree about the encoder-decoder attention. Nor does a mean say how many sentences
-# it comes from; so here is the share of sentences in which the best head gives the right noun more
-# than the wrong one, one half by chance.
+# The seeds disagree about encoder-decoder attention. And a mean does not show how many sentences
+# contribute to it. The next figure shows the share of sentences in which the best head gives the
+# correct noun more weight than the wrong one; chance is one half.
 
 # %%
 ahead = {
@@ -138,12 +142,15 @@ ahead = {
 best = {kind: [np.argmax(m["coreference"][kind]["score"]) for m in study] for kind in KINDS}
 figures.plot_spread(
     {
-        titles[kind]: [each[at] for each, at in zip(ahead[kind], best[kind], strict=True)]
+        titles[kind]: [shares[head] for shares, head in zip(ahead[kind], best[kind], strict=True)]
         for kind in KINDS
     },
-    label="share of sentences in which the best head reads the right noun more",
-    marked=[read[kind].antecedent_ahead.ravel()[read[kind].score.argmax()] for kind in KINDS],
-    title="In how many sentences, over seeds",
+    label="share of sentences with more weight on the correct noun",
+    marked=[
+        coreference[kind].antecedent_ahead.ravel()[coreference[kind].score.argmax()]
+        for kind in KINDS
+    ],
+    title="Share of sentences, over seeds",
 )
 
 # %% [markdown]
@@ -152,18 +159,22 @@ figures.plot_spread(
 
 # %%
 prefix = tired.target_in[: tired.position + 1]
-traces = [run(params, config, one.source, prefix, capture="weights")[1] for one in (tired, wide)]
-layer, head = np.unravel_index(read["cross"].score.argmax(), read["cross"].score.shape)
+traces = [
+    run(params, config, sentence.source, prefix, capture="weights")[1] for sentence in (tired, wide)
+]
+layer, head = np.unravel_index(
+    coreference["cross"].score.argmax(), coreference["cross"].score.shape
+)
 figures.plot_token_heads(
     traces[0].attention("cross").weights[layer],
     int(tired.position),
     figures.read_predict(target_in, target_out),
     source,
-    title=f"Encoder-decoder attention, layer {layer + 1}, while the pronoun is predicted",
+    title=f"Encoder-decoder attention, layer {layer + 1}, row that predicts the pronoun",
 )
 
 # %% [markdown]
-# And this is the picture that everybody knows, from "it" in the encoder's last layer:
+# And this is the well-known picture, the row of "it" in the encoder's last layer:
 
 # %%
 figures.plot_token_heads(
@@ -171,33 +182,35 @@ figures.plot_token_heads(
     int(np.flatnonzero(tired.has_role("it"))[0]),
     source,
     source,
-    title="Encoder, last layer: where each head reads for it",
+    title="Encoder, last layer: where each head attends for it",
 )
 
 # %% [markdown]
-# **What this does not prove.** A weight says where a head reads, not why the model answers: what is
-# read may be small, or may be overruled by what others add. And from the second layer on a position
-# is a mixture: a line to *animal* means the place where *animal* stood.
+# **What this does not prove.** A weight shows where a head attends, not why the model predicts a
+# token: the value at that position may be small, or other heads may outweigh it. From the second
+# layer on, a position contains information from several words: a line to *animal* means the
+# position of *animal*.
 #
-# ## 2. What is lost without a head?
+# ## 2. What is the effect of removing a head?
 #
-# Each head's output is multiplied by 0, one head at a time. How many nats of the preference for the
-# right pronoun are lost?
+# The output of one head at a time is multiplied by 0. By how many nats does the preference for the
+# correct pronoun decrease?
 
 # %%
 removed = resolution.pronoun_ablation(params, config, sentences)
 without = removed.right_without.cross[layer, head]
-print(f"with all heads: {removed.preference:.1f} nats, right in {removed.right:.1%} of sentences;")
-print(f"without cross layer {layer + 1} head {head + 1}: right in {without:.1%}")
+print(f"with all heads: {removed.preference:.1f} nats, correct in {removed.right:.1%} of sentences")
+print(f"without head {head + 1} of cross layer {layer + 1}: correct in {without:.1%}")
 figures.plot_head_table(
     {kind: getattr(removed.damage, kind) for kind in KINDS},
-    label="nats lost",
-    title="By how much the right pronoun is preferred less without the head",
+    label="nats",
+    title="Decrease of the preference for the correct pronoun without the head",
 )
 
 # %% [markdown]
-# Do the heads that read the right noun do the most damage when they are gone? Over the seeds, the
-# rank correlation of score and damage: 1 for the same order of heads, -1 for the opposite one.
+# Do the heads that attend to the correct noun cause the most damage when they are removed? The next
+# figure shows, over the seeds, the rank correlation of score and damage: 1 for the same order of
+# heads, -1 for the opposite order.
 
 # %%
 figures.plot_spread(
@@ -206,29 +219,29 @@ figures.plot_spread(
         for kind in [*KINDS, "all"]
     },
     label="rank correlation of coreference score and damage",
-    title="Reading and mattering, over seeds",
+    title="Coreference score and damage, over seeds",
 )
 
 # %% [markdown]
-# **What this does not prove.** A removed head shows what the others cannot make up for. Two heads
-# that do the same work look useless one by one.
+# **What this does not prove.** Ablation shows only what the other heads cannot compensate for. Two
+# heads that do the same work both look useless when removed one by one.
 #
-# ## 3. Which place carries the answer?
+# ## 3. Which position carries the answer?
 #
-# The model reads *... too wide*, and at one place of the encoder's residual stream (one token,
-# after one layer) its vector is overwritten with the one from *... too tired*. How much of the
-# difference between the two answers comes back? 0: the answer is still that for *wide*; 1: it is
-# that for *tired*.
+# The model reads *... too wide*, and at one position of the encoder's residual stream (one token,
+# after one layer) its vector is replaced by the vector from *... too tired*. How much of the
+# difference between the two answers does this restore? 0: the answer is still that for *wide*; 1:
+# it is that for *tired*.
 
 # %%
 metric = tired.preference
 patched = patching.patch_sites(params, config, tired.source, wide.source, tired.target_in, metric)
-both = [
-    one if one == other else f"{one} / {other}"
-    for one, other in zip(source, pieces(wide.source), strict=True)
+merged_labels = [
+    token if token == other else f"{token} / {other}"
+    for token, other in zip(source, pieces(wide.source), strict=True)
 ]
 figures.plot_patch_map(
-    patched.effect, both, title="From tired to wide: what one vector brings back"
+    patched.effect, merged_labels, title="Patching tired into wide: share that one vector restores"
 )
 
 # %% [markdown]
@@ -246,193 +259,197 @@ compare_sentences(
 )
 
 # %% [markdown]
-# One pair is one pair. So the same is done with 80 sentences and their twins, and the effects are
-# put together by what the tokens are: "before" a noun stand its determiner and attribute, and where
-# several tokens have one role it is their mean. Only twins count that the model gets right.
+# One pair of sentences is little evidence. The next cell patches 80 sentences and their twins, and
+# averages the effects by the role of the token: "before" a noun are its determiner and attribute,
+# and several tokens with one role are averaged. Only twins that the model translates correctly
+# count.
 
 # %%
 carried = resolution.role_patching(params, config, sentences[:80])
 figures.plot_patch_map(
-    carried.encoder, twins.ROLES, title=f"Over {carried.sentences} sentences, by what the token is"
+    carried.encoder,
+    twins.ROLES,
+    title=f"Restored share by role of the token, over {carried.sentences} sentences",
 )
 
 # %%
 figures.plot_spread(
     {
-        role: [m["patching"]["encoder"][-1][place] for m in study]
-        for place, role in enumerate(twins.ROLES)
+        role: [m["patching"]["encoder"][-1][index] for m in study]
+        for index, role in enumerate(twins.ROLES)
     },
-    label="share of the answer that a token carries after the encoder's last layer",
+    label="share of the answer after the last encoder layer",
     marked=carried.encoder[-1],
-    title="Where the encoder leaves the answer, over seeds",
+    title="Share of the answer by role of the token, over seeds",
 )
 
 # %% [markdown]
-# And in the decoder? There the same patches are put into the row that predicts the pronoun: at the
-# decoder's input, where nothing of the source has been read yet, and after each layer.
+# And in the decoder? The same patches are applied to the row that predicts the pronoun: at the
+# decoder's input, where the row contains nothing of the source yet, and after each layer.
 
 # %%
 figures.plot_spread(
     {
-        place: [m["patching"]["decoder"][layer][0] for m in study]
-        for layer, place in enumerate(("input", "after layer 1", "after layer 2"))
+        site: [m["patching"]["decoder"][level][0] for m in study]
+        for level, site in enumerate(("input", "after layer 1", "after layer 2"))
     },
     label="share of the answer in the row that predicts the pronoun",
     marked=carried.decoder[:, 0],
-    title="When the decoder has the answer, over seeds",
+    title="Share of the answer in the decoder, over seeds",
 )
 
 # %% [markdown]
-# A cheaper estimate, **attribution patching**, multiplies gradients with the difference of the two
-# runs in place of running the model for each site. Its correlation with the exact effects, after
-# each layer of the encoder:
+# **Attribution patching** is a cheaper estimate: it multiplies gradients by the difference of the
+# two runs instead of running the model for each position. Its correlation with the exact effects,
+# after each layer of the encoder:
 
 # %%
 carried.estimate_correlation
 
 # %% [markdown]
-# ## 4. Which words does the answer rest on?
+# ## 4. Which words does the answer depend on?
 #
-# Integrated gradients go from a baseline in which no position has a word to the sentence as it is,
-# and divide the preference among the words of the source and of the translation so far. All parts
-# together must be the whole: what is missing is the completeness gap.
+# Integrated gradients follow a path from a baseline without words to the sentence, and attribute
+# the preference to the words of the source and of the translation so far. The attributions must sum
+# to the total change of the preference; the completeness gap is the remainder.
 
 # %%
 parts = [
     attribution.integrated_gradients(
-        params, config, one.source, one.target_in, one.preference, steps=512
+        params, config, sentence.source, sentence.target_in, sentence.preference, steps=512
     )
-    for one in (tired, wide)
+    for sentence in (tired, wide)
 ]
 for name, part in zip(("tired", "wide"), parts, strict=True):
     print(f"{name}: {part.value:.2f} nats, completeness gap {part.relative_gap:.2%}")
 figures.plot_attribution(
     [[*part.source, *part.target[: len(target_in)]] for part in parts],
-    both,
+    merged_labels,
     target_in,
-    [f"{pieces([one.pronoun])[0]} ({name})" for name, one in (("tired", tired), ("wide", wide))],
-    title="For the right pronoun and against the other",
+    [f"{pieces([tired.pronoun])[0]} (tired)", f"{pieces([wide.pronoun])[0]} (wide)"],
+    title="Attribution of the preference for the correct pronoun",
 )
 
 # %% [markdown]
-# Over seeds, 40 sentences each, by what the word is:
+# Over the seeds, 40 sentences each, by the role of the word:
 
 # %%
-names = [*twins.ROLES, *(f"read so far: {role}" for role in twins.PREFIX_ROLES)]
-amounts = [[*m["attribution"]["source"], *m["attribution"]["prefix"]] for m in study]
+names = [*twins.ROLES, *(f"prefix: {role}" for role in twins.PREFIX_ROLES)]
+attributions = [[*m["attribution"]["source"], *m["attribution"]["prefix"]] for m in study]
 figures.plot_spread(
-    {name: [one[place] for one in amounts] for place, name in enumerate(names)},
-    label="nats for the right pronoun",
-    title="Which words the answer rests on, over seeds",
+    {name: [values[index] for values in attributions] for index, name in enumerate(names)},
+    label="nats for the correct pronoun",
+    title="Attribution by role of the word, over seeds",
 )
 
 # %% [markdown]
 # **What this does not prove.** Integrated gradients depend on the baseline, here a sentence without
-# words, which no one would say. That both nouns count, one for the pronoun and one against it, says
-# that their genders are compared; it does not say by which head, or that anything was understood.
+# words, which never occurs in the data. That both nouns matter, one for the pronoun and one against
+# it, shows that the model compares their genders; it does not show in which head, or that the model
+# understands anything.
 #
 # ## The answer
 #
-# One line for each model of the study, all trained alike from different seeds:
+# One line per model of the study; all are trained in the same way from different seeds:
 #
-# - *unseen*: the share of right pronouns where the two nouns have never met;
-# - *it reads*: the best score of an encoder head in the row of "it";
-# - *it holds*: how much of the answer the vector at "it" carries when it leaves the encoder, and
-#   beside it the vector at the *adjective*;
-# - *decoder reads*: the best score of an encoder-decoder head in the row that predicts the pronoun,
-#   and in how many *sentences* this head gives the right noun more than the wrong one;
-# - *without it*: the share of sentences that are still right without that head;
-# - *after layer 1*: how much of the answer that row has by then.
+# - *unseen*: share of correct pronouns where the two nouns never occur together in training;
+# - *enc score*: best score of an encoder head in the row of "it";
+# - *at it*, *at adj*: share of the answer that the vector at "it", and the vector at the adjective,
+#   carries after the last encoder layer;
+# - *cross score*: best score of an encoder-decoder head in the row that predicts the pronoun;
+# - *sentences*: share of sentences in which this head gives the correct noun more weight than the
+#   wrong one;
+# - *ablated*: share of sentences that are still correct without this head;
+# - *layer 1*: share of the answer in that decoder row after the first decoder layer.
 
 # %%
-print(
-    "seed unseen | it reads it holds adjective | decoder reads sentences without it after layer 1"
-)
+print("seed unseen | enc score  at it at adj | cross score sentences ablated layer 1")
 for model in study:
     encoder, cross = (model["coreference"][kind] for kind in ("encoder", "cross"))
-    place = np.argmax(cross["score"])
-    leaving = dict(zip(twins.ROLES, model["patching"]["encoder"][-1], strict=True))
+    best_head = np.argmax(cross["score"])
+    carried_by = dict(zip(twins.ROLES, model["patching"]["encoder"][-1], strict=True))
     print(
         f"{model['seed']:4} {model['pronoun_accuracy']['test_unseen']:6.1%} | "
-        f"{np.max(encoder['score']):8.3f} {leaving['it']:8.3f} {leaving['adjective']:9.3f} | "
-        f"{np.max(cross['score']):13.3f} {np.ravel(cross['antecedent_ahead'])[place]:9.0%} "
-        f"{np.ravel(model['ablation']['right_without']['cross'])[place]:10.0%} "
-        f"{model['patching']['decoder'][1][0]:13.3f}"
+        f"{np.max(encoder['score']):9.3f} {carried_by['it']:6.3f} {carried_by['adjective']:6.3f} | "
+        f"{np.max(cross['score']):11.3f} {np.ravel(cross['antecedent_ahead'])[best_head]:9.0%} "
+        f"{np.ravel(model['ablation']['right_without']['cross'])[best_head]:7.0%} "
+        f"{model['patching']['decoder'][1][0]:7.3f}"
     )
 
 # %% [markdown]
-# **Does a head read the animal from "it"? In none of these models.** In the row of "it" no head of
-# the encoder gives the one noun more than some hundredths above the other, and the vector at "it"
-# carries nothing of the answer. The picture that everybody knows is not how these models do it,
-# though they are right on nearly every sentence. The encoder leaves words at their places: what
-# tells *tired* from *wide* is at the adjective when the decoder comes to read.
+# **Does a head attend from "it" to the animal? In none of these models.** In the row of "it", the
+# score of every encoder head is at most a few hundredths, and the vector at "it" carries none of
+# the answer. The well-known picture does not show how these models resolve "it", although they are
+# correct on nearly every sentence. The encoder leaves the information at its position: the
+# difference between *tired* and *wide* is at the adjective when the decoder attends to the source.
 #
-# **Does any head read it? That depends on the seed.** Models that are trained alike, and are right
-# about equally often, do it in different ways:
+# **Does any head attend to it? That depends on the seed.** Models that are trained in the same way,
+# and are about equally accurate, use different mechanisms:
 #
-# - *Adjective first.* The first layer of the decoder reads the adjective: after it, the row that
-#   predicts the pronoun has nearly all that makes the difference. Then a head of the second layer
-#   reads the noun that this was said of, and next to nothing of the other, in nearly all sentences.
-#   Without that head more pronouns are wrong. Here weights, removal and patches tell one story.
-# - *Nouns first.* After the first layer of the decoder the row has nothing yet of the adjective,
-#   which the second layer brings. No head anywhere gives the right noun more than the wrong one in
-#   clearly more than half of the sentences: the choice is made of what has been read, not by
-#   reading the one noun and not the other. Who looks for the head that finds the animal finds none,
-#   in a model that finds the animal.
+# - *Adjective first.* The first layer of the decoder attends to the adjective: after it, the row
+#   that predicts the pronoun has nearly all of the difference. Then a head of the second layer
+#   attends to the noun that the adjective describes, and hardly to the other one, in nearly all
+#   sentences. Without that head more pronouns are wrong. Weights, ablation and patches agree.
+# - *Nouns first.* After the first layer of the decoder, the row has no information about the
+#   adjective yet; the second layer adds it. No head gives the correct noun more weight than the
+#   wrong one in clearly more than half of the sentences: the model combines information about both
+#   nouns instead of attending to only one of them. A search for the head that finds the animal
+#   fails, in a model that resolves "it".
 #
-# A mean can hide the second kind: where a head of it has a high score, it reads one noun or, in
-# place of it, the adjective, so that the score comes from half of the sentences and says nothing of
-# the others. This is why the share of sentences stands beside the mean.
+# A mean can hide the second mechanism: where one of its heads has a high score, the head attends
+# either to one noun or to the adjective. The score then comes from half of the sentences and says
+# nothing about the others. For this reason the table has the share of sentences next to the mean.
 #
-# The names are a reading of these numbers: an order of steps that fits all of them, not a proof
-# that there is no other.
+# The two names are an interpretation of these numbers: an order of steps that fits all of them, not
+# a proof that there is no other.
 #
 # ## What none of this proves
 #
-# - **Attention is not explanation.** A model of the second kind knows what "it" is, and its weights
-#   do not show it. In one of the first kind they do, but that the head matters was shown by
-#   removing it. One seed would have given one of the two stories, and no sign of the other.
-# - **One grammar.** A hundred nouns and some fifty adjectives: a model can learn which adjectives
-#   go with which nouns, and need not know what tiredness is.
-# - **A small model.** With two layers in the encoder, and a decoder that may do the work, nothing
-#   forces "it" to be resolved in the encoder. A deeper model, or one trained on text in which more
-#   depends on "it", may do it there.
-# - **The pair and the measure are chosen.** Twins differ in the adjective; other pairs, with a noun
-#   swapped for example, would ask another question. The measure is one logit against another.
-# - **Averages.** A role's effect is a mean over sentences; single sentences differ.
+# - **Attention is not explanation.** A model of the second kind resolves "it", and its weights do
+#   not show it. In a model of the first kind they do, but only ablation showed that the head
+#   matters. A single seed would have shown one of the two mechanisms, and no sign of the other.
+# - **One grammar.** The grammar has a hundred nouns and some fifty adjectives: a model can learn
+#   which adjectives go with which nouns without knowing what tiredness is.
+# - **A small model.** With two encoder layers, and a decoder that can do the work, nothing forces
+#   the encoder to resolve "it". A deeper model, or one trained on text in which more depends on
+#   "it", may resolve it in the encoder.
+# - **The sentence pairs and the measure are choices.** Twins differ in the adjective; other pairs,
+#   for example with a replaced noun, would answer a different question. The measure compares only
+#   two logits.
+# - **Averages.** The effect of a role is a mean over sentences; single sentences differ.
 #
-# What the text says is checked here: of the model of this notebook what holds for every seed, and
-# of the study the rest.
+# The last cell checks the text: for the model of this notebook, the claims that hold for every
+# seed; for the study, all others.
 
 # %%
 it, adjective = twins.ROLES.index("it"), twins.ROLES.index("adjective")
 assert min(accuracy.values()) > 0.9
 only_adjective = np.eye(len(twins.ROLES))[adjective]
 np.testing.assert_allclose(carried.encoder[0], only_adjective, atol=1e-3)
-assert np.abs(read["encoder"].score).max() < 0.1
+assert np.abs(coreference["encoder"].score).max() < 0.1
 assert carried.encoder[-1][it] < 0.1 and carried.encoder[-1][adjective] > 0.9
 assert max(float(part.relative_gap) for part in parts) < 0.02
 
-ways = []
+mechanisms = []
 for model in study:
     score = {kind: np.array(model["coreference"][kind]["score"]) for kind in KINDS}
-    leaving, after = model["patching"]["encoder"][-1], model["patching"]["decoder"]
+    encoder, decoder = model["patching"]["encoder"][-1], model["patching"]["decoder"]
     assert min(model["pronoun_accuracy"].values()) > 0.9
     assert np.abs(score["encoder"]).max() < 0.1
-    assert leaving[it] < 0.1 and leaving[adjective] > 0.9
-    assert max(np.abs(each["score"]).max() for each in model["untrained"].values()) < 0.05
+    assert encoder[it] < 0.1 and encoder[adjective] > 0.9
+    assert max(np.abs(kind["score"]).max() for kind in model["untrained"].values()) < 0.05
     ahead = {kind: np.array(model["coreference"][kind]["antecedent_ahead"]) for kind in KINDS}
-    best = score["cross"].argmax()
-    if after[1][0] > 0.9:
-        ways.append("adjective first")
-        assert best // config.heads("decoder") == 1
+    best_head = score["cross"].argmax()
+    if decoder[1][0] > 0.9:
+        mechanisms.append("adjective first")
+        assert best_head // config.heads("decoder") == 1
         assert score["cross"].max() > max(0.5, model["coreference"]["cross"]["chance"])
-        assert ahead["cross"].ravel()[best] > 0.9
-        without = np.ravel(model["ablation"]["right_without"]["cross"])[best]
-        assert without < model["ablation"]["right"] - 0.05
+        assert ahead["cross"].ravel()[best_head] > 0.9
+        right_without = np.ravel(model["ablation"]["right_without"]["cross"])[best_head]
+        assert right_without < model["ablation"]["right"] - 0.05
     else:
-        ways.append("nouns first")
-        assert after[1][0] < 0.1
-        assert max(share.max() for share in ahead.values()) < 0.6
-assert set(ways) == {"adjective first", "nouns first"}
-ways
+        mechanisms.append("nouns first")
+        assert decoder[1][0] < 0.1
+        assert max(shares.max() for shares in ahead.values()) < 0.6
+assert set(mechanisms) == {"adjective first", "nouns first"}
+mechanisms

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The notebooks run, soon enough, and what is kept of them is what they are."""
+"""The notebooks run within two minutes, and the committed files match their sources."""
 
 import json
 import re
@@ -13,11 +13,11 @@ from apps import REPOSITORY, environment
 
 SOURCES = sorted((REPOSITORY / "notebooks").glob("*.py"))
 QUICK = ("01", "03")
-"""Run by the default suite; the others are slow."""
+"""Run by the default suite; the others are marked slow."""
 SECONDS = 2 * 120
-"""Of processor time: two minutes on two cores."""
+"""Limit of CPU time: two minutes on two cores."""
 QUICK_SECONDS = SECONDS - 40
-"""By default notebooks are compiled more quickly than by their readers, which saves about 17."""
+"""The default suite compiles with fewer optimizations, which saves about 17 seconds."""
 BYTES = 1_000_000
 
 NOTEBOOKS = [
@@ -29,12 +29,12 @@ NOTEBOOKS = [
 
 
 def cells_of(notebook):
-    """(type, text) of each cell."""
+    """Type and text of each cell."""
     return [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
 
 
 def outputs_of(notebook):
-    """Every output as text, without the bytes of pictures."""
+    """All outputs as text, without the bytes of images."""
     outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
     for output in outputs:
         output.get("data", {}).pop("image/png", None)
@@ -42,16 +42,16 @@ def outputs_of(notebook):
 
 
 TRAINING = "from experiments.studies import small_model; small_model.load(seed=0, folder='runs')"
-"""What the first cells of a notebook do where nobody did it before."""
+"""What the first cell of a notebook does if the model is missing."""
 
 
-def measured(command, folder, own):
-    """How a command ended, and its seconds of processor time."""
+def run_timed(command, folder, extra_environment):
+    """Run a command; return the finished process and its CPU time in seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     finished = subprocess.run(
         command,
         cwd=folder,
-        env=environment() | own,
+        env=environment() | extra_environment,
         capture_output=True,
         text=True,
         timeout=900,
@@ -64,21 +64,19 @@ def measured(command, folder, own):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The folder where all of them work, so that the small model is trained once; the seconds."""
+    """Working directory with the trained small model, shared by all notebooks; and its CPU time."""
     folder = tmp_path_factory.mktemp("notebooks")
     command = [sys.executable, "-c", TRAINING]
-    finished, seconds = measured(command, folder, variables.USUAL)
+    finished, seconds = run_timed(command, folder, variables.USUAL)
     assert finished.returncode == 0, finished.stderr
     return folder, seconds
 
 
 @pytest.fixture(scope="module")
-def ran(trained):
-    """Runs a notebook once; (source) -> how the command ended, the notebook, and its seconds, those
-    of the training included.
-    """
-    folder, training = trained
-    done = {}
+def run_notebook(trained):
+    """Function of a source: run it once; return process, notebook, CPU time including training."""
+    folder, training_seconds = trained
+    results = {}
     cache = {
         "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
@@ -86,64 +84,66 @@ def ran(trained):
     }
 
     def run(source):
-        if source not in done:
+        if source not in results:
             program = [sys.executable, str(REPOSITORY / "scripts" / "notebooks.py"), source.stem]
             folders = [f"--folder={folder}", f"--output={folder}"]
-            # Of the slow ones one trains, and what they compile runs for long.
-            own = variables.QUICK if source.stem[:2] in QUICK else variables.USUAL
-            finished, seconds = measured([*program, *folders], REPOSITORY, own | cache)
+            # The slow ones compute for longer than they compile, so optimizations pay off.
+            compiler = variables.QUICK if source.stem[:2] in QUICK else variables.USUAL
+            finished, seconds = run_timed([*program, *folders], REPOSITORY, compiler | cache)
             path = folder / f"{source.stem}.ipynb"
             notebook = json.loads(path.read_text("utf-8")) if path.exists() else None
-            done[source] = finished, notebook, training + seconds
-        return done[source]
+            results[source] = finished, notebook, training_seconds + seconds
+        return results[source]
 
     return run
 
 
 @pytest.mark.parametrize("source", NOTEBOOKS)
-def test_a_notebook_runs_to_its_end_in_time(ran, source):
-    finished, notebook, seconds = ran(source)
+def test_a_notebook_runs_to_its_end_within_the_time_limit(run_notebook, source):
+    finished, notebook, seconds = run_notebook(source)
     assert finished.returncode == 0, finished.stderr
     assert notebook["cells"][-1]["cell_type"] == "code"
-    assert "assert" in "".join(notebook["cells"][-1]["source"]), "it ends by checking its text"
+    assert "assert" in "".join(notebook["cells"][-1]["source"]), (
+        "the last cell checks the claims of the text"
+    )
     assert seconds < (QUICK_SECONDS if source.stem[:2] in QUICK else SECONDS)
 
 
 @pytest.mark.parametrize("source", NOTEBOOKS)
-def test_what_is_kept_has_the_cells_of_the_source_and_outputs_of_the_same_kinds(ran, source):
-    _, fresh, _ = ran(source)
-    kept = json.loads(source.with_suffix(".ipynb").read_text(encoding="utf-8"))
-    assert cells_of(kept) == cells_of(fresh)
-    assert kept["metadata"] == fresh["metadata"]
+def test_the_committed_notebook_has_the_cells_and_output_types_of_a_fresh_run(run_notebook, source):
+    _, fresh, _ = run_notebook(source)
+    committed = json.loads(source.with_suffix(".ipynb").read_text(encoding="utf-8"))
+    assert cells_of(committed) == cells_of(fresh)
+    assert committed["metadata"] == fresh["metadata"]
 
-    def kinds(notebook):
+    def output_types(notebook):
         return [
             [sorted(output.get("data", {output["output_type"]: ""})) for output in outputs]
             for outputs in (cell.get("outputs", []) for cell in notebook["cells"])
         ]
 
-    assert kinds(kept) == kinds(fresh)
+    assert output_types(committed) == output_types(fresh)
 
 
 @pytest.mark.parametrize("path", [source.with_suffix(".ipynb") for source in SOURCES], ids=str)
-def test_what_is_kept_is_small_fetches_nothing_and_names_no_machine(path):
+def test_a_committed_notebook_is_small_loads_nothing_and_has_no_machine_paths(path):
     assert path.stat().st_size < BYTES
     notebook = json.loads(path.read_text(encoding="utf-8"))
     assert [cell["id"] for cell in notebook["cells"]] == [
         f"cell-{number:02}" for number in range(1, len(notebook["cells"]) + 1)
     ]
     for cell in notebook["cells"]:
-        assert "execution" not in cell["metadata"], "times differ from run to run"
+        assert "execution" not in cell["metadata"], "times differ between runs"
     outputs = outputs_of(notebook)
-    fetched = re.findall(r"(?:src|href|url\(|@import)[^>]{0,9}https?://[^\s\"']*", outputs)
-    assert fetched == []
+    loaded = re.findall(r"(?:src|href|url\(|@import)[^>]{0,9}https?://[^\s\"']*", outputs)
+    assert loaded == []
     assert "Traceback" not in outputs
     assert re.findall(r"(?:/home|/root|/tmp|/Users)/[\w./-]*", outputs) == []
     assert str(REPOSITORY) not in outputs
 
 
 @pytest.mark.parametrize("path", [source.with_suffix(".ipynb") for source in SOURCES], ids=str)
-def test_every_figure_has_a_text_in_its_place(path):
+def test_every_figure_has_an_alternative_text(path):
     notebook = json.loads(path.read_text(encoding="utf-8"))
     outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
     figures = [output for output in outputs if "image/png" in output.get("data", {})]
@@ -152,7 +152,7 @@ def test_every_figure_has_a_text_in_its_place(path):
         assert len(figure["metadata"]["image/png"]["alt"]) > 40
 
 
-def test_an_unknown_notebook_is_refused_with_the_known_ones():
+def test_an_unknown_notebook_is_an_error_that_lists_the_known_ones():
     finished = subprocess.run(
         [sys.executable, "scripts/notebooks.py", "99"],
         cwd=REPOSITORY,
@@ -167,6 +167,6 @@ def test_an_unknown_notebook_is_refused_with_the_known_ones():
     assert SOURCES[0].stem in finished.stderr
 
 
-def test_an_ipynb_of_each_source_is_kept_and_no_other():
-    kept = {path.stem for path in (REPOSITORY / "notebooks").glob("*.ipynb")}
-    assert kept == {source.stem for source in SOURCES}
+def test_every_source_has_a_committed_notebook_and_there_is_no_other():
+    committed = {path.stem for path in (REPOSITORY / "notebooks").glob("*.ipynb")}
+    assert committed == {source.stem for source in SOURCES}
