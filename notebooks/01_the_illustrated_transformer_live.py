@@ -371,7 +371,7 @@ figures.plot_head_table(
     {"encoder": diagonal_share},
     label="share of rows",
     limits=(0, 1),
-    title="How often a position reads itself the most",
+    title="Rows with the highest weight on the diagonal",
 )
 
 # %% [markdown]
