@@ -75,7 +75,7 @@ logits, seen = run(params, config, np.array(source), np.array(target_in), captur
 words, read, predicted = pieces(source), pieces(target_in), pieces(target)
 rows = figures.read_predict(read, predicted)
 print(len(words), "source tokens:", *words)
-print(len(rows), "decoder rows (read → predict):", *rows, sep="\n    ")
+print(f"{len(rows)} decoder rows (read → predict):", *rows, sep="\n    ")
 
 # %% [markdown]
 # The character `▁` represents a space: a token that begins with it begins a word. The label of a

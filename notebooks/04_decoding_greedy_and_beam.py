@@ -245,8 +245,8 @@ print(f"greedy and beam differ in {len(differing)}; the penalty decides {len(dec
 
 # %% [markdown]
 # This is the size of the effect *here*: the grammar leaves the model little uncertainty, and
-# without uncertainty all searches return the same result. These are the first five sentences on
-# which greedy and beam search differ:
+# without uncertainty all searches return the same result. Up to five of the sentences on which
+# greedy and beam search differ:
 
 # %%
 for n in differing[:5]:
@@ -268,8 +268,8 @@ print(f"Beam search is correct in {beam_correct}, greedy search in {greedy_corre
 # A more probable translation is not always a better one: where the model's probabilities are wrong,
 # a better search returns the model's errors more reliably. Where the beam search result is less
 # probable, either the length penalty preferred it, or the greedy hypothesis was dropped from the
-# beam. These are the first three sentences for which the penalty decides; the results it prefers
-# are longer:
+# beam. Up to three of the sentences on which the penalty decides follow; it prefers the longer
+# result:
 
 # %%
 for n in decided[:3]:
