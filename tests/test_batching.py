@@ -10,11 +10,13 @@ import pytest
 
 from experiments.pipeline.batching import Batches, evaluation_batches
 from experiments.pipeline.token_corpus import TokenCorpus, TokenSequences
-from transformer.arrays import EOS_ID, PAD_ID
+from transformer.arrays import SpecialIds
 from transformer.config import DataConfig
 from transformer.errors import InputError
 from transformer.text.subword_sampling import SubwordSampler
 from transformer.text.tokenizer import Tokenizer, Vocabularies
+
+PAD_ID, EOS_ID = SpecialIds().pad, SpecialIds().eos
 
 CONFIG = DataConfig(
     max_length=20,

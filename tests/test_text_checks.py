@@ -11,9 +11,11 @@ from experiments.pipeline import duplicates, text_checks
 from experiments.pipeline.anomalies import anomalies
 from experiments.pipeline.pairs import SentencePairs
 from experiments.pipeline.text_checks import MAX_LENGTH_RATIO, RULES, CheckedSplit
-from transformer.arrays import EOS_ID, UNK_ID, SpecialIds
+from transformer.arrays import SpecialIds
 from transformer.errors import InputError
 from transformer.text.tokenizer import Tokenizer
+
+EOS_ID, UNK_ID = SpecialIds().eos, SpecialIds().unk
 
 LONGEST = 30
 

@@ -21,9 +21,11 @@ from experiments.pipeline import token_cache
 from experiments.pipeline.pairs import in_direction
 from experiments.pipeline.token_cache import load_or_tokenize
 from experiments.pipeline.token_corpus import TokenCorpus
-from transformer.arrays import EOS_ID
+from transformer.arrays import SpecialIds
 from transformer.errors import InputError
 from transformer.text.tokenizer import Tokenizer, Vocabularies
+
+EOS_ID = SpecialIds().eos
 
 LINES = 1000
 

@@ -37,9 +37,6 @@ class SpecialIds(NamedTuple):
     """A character outside the vocabulary."""
 
 
-PAD_ID, BOS_ID, EOS_ID, UNK_ID = SpecialIds()
-NUM_SPECIAL_IDS = len(SpecialIds())
-
 Params = Any
 """A nested dict of parameter arrays."""
 
@@ -50,11 +47,6 @@ def wide(dtype: jnp.dtype) -> jnp.dtype:
 
 
 __all__ = [
-    "BOS_ID",
-    "EOS_ID",
-    "NUM_SPECIAL_IDS",
-    "PAD_ID",
-    "UNK_ID",
     "Array",
     "Bool",
     "Float",

@@ -17,7 +17,7 @@ import numpy as np
 
 from experiments.benchmarks.worker import seconds_of
 from experiments.flags import run
-from transformer.arrays import BOS_ID, EOS_ID, NUM_SPECIAL_IDS, Params
+from transformer.arrays import Params
 from transformer.config import Config, TransformerConfig
 from transformer.inspection import ablation, alignment, attribution, patching, readout
 
@@ -40,13 +40,14 @@ def tools(
 ) -> dict[str, Callable[[], object]]:
     """Calls to time by name, on `sentences` sentence pairs or on the first of them."""
     generator = np.random.default_rng(0)
-    ids = generator.integers(NUM_SPECIAL_IDS, config.vocab_size, (2, sentences, length))
+    special, first_word = config.special_ids, len(config.special_ids)
+    ids = generator.integers(first_word, config.vocab_size, (2, sentences, length))
     source, target = ids.astype(np.int32)
-    source[:, -1] = target[:, -1] = EOS_ID
+    source[:, -1] = target[:, -1] = special.eos
     clean, corrupt = source[0], source[0].copy()
-    corrupt[1] = NUM_SPECIAL_IDS + (corrupt[1] + 1) % (config.vocab_size - NUM_SPECIAL_IDS)
-    target_in = np.array([BOS_ID, *target[0, :-1]])
-    metric = readout.LogProbability(length - 1, EOS_ID)
+    corrupt[1] = first_word + (corrupt[1] + 1) % (config.vocab_size - first_word)
+    target_in = np.array([special.bos, *target[0, :-1]])
+    metric = readout.LogProbability(length - 1, special.eos)
 
     model, pair = (params, config), (clean, corrupt, target_in, metric)
     calls = {
