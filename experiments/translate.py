@@ -35,8 +35,8 @@ OUTPUT = flags.DEFINE_string("output", None, "Output file; standard output by de
 PREFIX = flags.DEFINE_string(
     "prefix",
     None,
-    "Text file: line n is the beginning of the translation of input line n. Its last word may be "
-    "incomplete. An empty line forces nothing.",
+    "Text file: line n begins the translation of input line n, possibly within a word; an empty "
+    "line forces nothing.",
 )
 INTERACTIVE = flags.DEFINE_boolean(
     "interactive",

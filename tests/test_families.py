@@ -11,7 +11,7 @@ import numpy as np
 import oracle
 import pytest
 
-from transformer.config import LOGICAL_AXES, Config, ModelConfig, TransformerConfig
+from transformer.config import LOGICAL_AXES, Config, DataConfig, ModelConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.models import base, ensemble
 from transformer.models.transformer import Transformer
@@ -120,7 +120,8 @@ def test_every_registered_config_has_a_model():
 
 @pytest.mark.parametrize("model", [TINY, RELATIVE, SEPARATE, BAG])
 def test_json_keeps_the_family_of_a_config(model):
-    config = Config(model=model)
+    vocabulary = "separate" if model.source_vocab_size else "shared"
+    config = Config(model=model, data=DataConfig(vocabulary=vocabulary))
     assert Config.from_json(config.to_json()) == config
 
 

@@ -23,7 +23,7 @@ from transformer import paths
 from transformer.checkpoints.workdir_files import load_config
 from transformer.config import Config, TransformerConfig
 from transformer.errors import InputError
-from transformer.text.tokenizer import Tokenizer
+from transformer.text.tokenizer import Tokenizer, Vocabularies
 
 STORES = pathlib.Path(__file__).parent / "stores"
 
@@ -178,7 +178,7 @@ def test_a_workdir_in_a_store_refuses_another_config(remote):
     directory, files = remote
     tokenizer = Tokenizer.train(["a b c d"], 8, "word")
     with workdir.open_for_training(directory, CONFIG):
-        workdir.initialize(directory, CONFIG, tokenizer)
+        workdir.initialize(directory, CONFIG, Vocabularies(tokenizer, tokenizer))
     assert sorted(os.listdir(files)) == ["config.json", "tokenizer.model"]
     assert load_config("gs://bucket/run") == CONFIG
     assert Tokenizer.load("gs://bucket/run/tokenizer.model").model == tokenizer.model

@@ -217,7 +217,7 @@ def test_vocabularies_are_shared_or_separate(tmp_path):
         (tmp_path / name).write_bytes(tokenizer.model)
     shared = Vocabularies.load(tmp_path / "target")
     assert shared.are_shared
-    assert shared.source.model == target.model
+    assert shared.source.model == models["target"].model
     separate = Vocabularies.load(tmp_path / "target", tmp_path / "source")
     assert not separate.are_shared
     assert (separate.source.vocab_size, separate.target.vocab_size) == (5, 6)
