@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draw the README's picture: python -m experiments.studies.readme_picture --workdir=runs/de
 
-Cross-attention of one head while the decoder predicts the pronoun, for a sentence and its twin. The
-head is the one with the highest coreference score over the test split; the picture gives both.
+One attention head for a sentence and its twin: of the encoder in the row of "it", or of the
+cross-attention in the row that predicts the pronoun. The head is the one with the highest
+coreference score over the test split among those that read different words in the two sentences.
 """
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 from absl import flags
@@ -12,7 +17,9 @@ from experiments.corpora import registry
 from experiments.flags import run
 from experiments.studies import resolution, twins
 from experiments.workdir_flag import WORKDIR
+from transformer.arrays import Float
 from transformer.config import Config
+from transformer.errors import InputError
 from transformer.inspection import figures, trace
 from transformer.inspection.figures import parts, style
 from transformer.translator import Translator
@@ -24,60 +31,121 @@ PRONOUNS = ("es", "sie", "er", "il", "elle")
 TWINS_MEASURED = 200
 
 
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """An attention head and its coreference score; layer and index count from 0."""
+
+    kind: Literal["encoder", "cross"]
+    layer: int
+    index: int
+    score: float
+
+    def __str__(self) -> str:
+        stack = "encoder" if self.kind == "encoder" else "decoder's cross-attention"
+        return f"head {self.index + 1} in layer {self.layer + 1} of the {stack}"
+
+
 def main(config: Config) -> None:
     """Choose the head, draw the picture, and print its path."""
     translator = Translator.from_workdir(WORKDIR.value, config)
     examples = registry.load(config.data, "test").examples
     sentences = twins.read(translator.tokenizer, examples, TWINS_MEASURED)
-    read = resolution.coreference(translator.params, translator.config.model, sentences)
-    scores = read["cross"].score
-    layer, head = (int(index) for index in np.unravel_index(scores.argmax(), scores.shape))
-    figure = draw(translator, layer, head, float(scores.max()))
-    print(figures.save(figure, OUTPUT.value))
+    measured = resolution.coreference(translator.params, translator.config.model, sentences)
+    pairs = [analyze(translator, SENTENCE.format(adjective)) for adjective in ("tired", "wide")]
+    head = choose({kind: measured[kind].score for kind in ("encoder", "cross")}, pairs)
+    print(figures.save(draw(pairs, head), OUTPUT.value))
+
+
+@dataclasses.dataclass(frozen=True)
+class AnalyzedSentence:
+    """A sentence, its translation, and the weights of every head in the row of the pronoun."""
+
+    translation: str
+    pronoun: str
+    words: list[str]
+    """The source tokens, without word boundary marks."""
+    weights: Mapping[str, Float[np.ndarray, "L N S"]]
+    """By kind of attention."""
+
+    def strongest(self, head: Head) -> str:
+        """The source token that a head reads most."""
+        return self.words[int(self.weights[head.kind][head.layer, head.index].argmax())]
+
+
+def analyze(translator: Translator, source: str) -> AnalyzedSentence:
+    """Translate a sentence and capture where every head reads at its pronoun."""
+    tokenizer = translator.tokenizer
+    translation = translator([source])[0].text
+    source_ids, target_ids = tokenizer.encode([source, translation])
+    target_in = [tokenizer.special_ids.bos, *target_ids[:-1]]
+    _, captured = trace.run(
+        translator.params, translator.config.model, source_ids, target_in, capture="weights"
+    )
+    sides = [tokenizer.pieces(ids) for ids in (source_ids, target_ids)]
+    source_words, target_words = ([piece.replace("▁", "") for piece in side] for side in sides)
+    [row] = [index for index, word in enumerate(target_words) if word in PRONOUNS]
+    rows = {"encoder": source_words.index("it"), "cross": row}
+    weights = {
+        kind: np.asarray(captured.attention(kind).weights)[:, :, row]  # [L, N, S]
+        for kind, row in rows.items()
+    }
+    return AnalyzedSentence(translation, target_words[row], source_words, weights)
+
+
+def choose(
+    scores: Mapping[str, Float[np.ndarray, "L N"]], pair: Sequence[AnalyzedSentence]
+) -> Head:
+    """The head with the highest score that reads different words in the two sentences.
+
+    Raises:
+      InputError: when every head reads the same word in both.
+    """
+    heads = [
+        Head(kind, layer, index, float(score))
+        for kind, of_kind in scores.items()
+        for (layer, index), score in np.ndenumerate(of_kind)
+    ]
+    first, second = pair
+    telling = [head for head in heads if first.strongest(head) != second.strongest(head)]
+    if not telling:
+        raise InputError(
+            "no head reads different words in the two sentences, so that there is nothing to show; "
+            "train with another --config.training.seed"
+        )
+    return max(telling, key=lambda head: head.score)
 
 
 @style.styled
-def draw(translator: Translator, layer: int, head: int, score: float) -> figures.DescribedFigure:
+def draw(pair: Sequence[AnalyzedSentence], head: Head) -> figures.DescribedFigure:
     """Both sentences as rows of tokens, colored by weight, with their translations."""
     panels = [
-        _panel(translator, SENTENCE.format(adjective), layer, head)
-        for adjective in ("tired", "wide")
+        parts.Panel(
+            values=sentence.weights[head.kind][head.layer, head.index][None],
+            cell=(0.62, 0.42),
+            heading=f"{sentence.translation}   ({sentence.pronoun})",
+            columns=sentence.words,
+            color_bar="weight",
+        )
+        for sentence in pair
     ]
+    row = {"encoder": 'reading "it"', "cross": "while the decoder predicts the pronoun"}[head.kind]
     figure, images = parts.draw_panels(
         [[panel] for panel in panels],
-        title=f"Cross-attention of head {head + 1} in layer {layer + 1} while the decoder predicts "
-        "the pronoun",
-        note="Softmax weights over the source; each row sums to 1. Chosen among all heads by the "
-        f"test split, where it gives the antecedent {score:.2f} more weight than the other noun on "
-        "average. A weight says where a head reads, not why the model answers.",
+        title=f"{str(head).capitalize()}, {row}",
+        note="Softmax weights over the source; each row sums to 1. The head has the highest "
+        "coreference score of those that read different words in these two sentences: over twins "
+        f"of the test split it gives the antecedent {head.score:.2f} more weight than the other "
+        "noun on average. A weight says where a head reads, not why the model answers.",
         gap=0.35,
     )
     for image in images:
         parts.write_numbers(image)
-    strongest = [panel.columns[int(panel.values.argmax())] for panel in panels]
+    strongest = [sentence.strongest(head) for sentence in pair]
     figure.description = (
-        f"Head {head + 1} of layer {layer + 1} reads {strongest[0]!r} most when the animal was too "
-        f"tired, and {strongest[1]!r} when the street was too wide."
+        f"{str(head).capitalize()} reads {strongest[0]!r} most when the animal was too tired, and "
+        f"{strongest[1]!r} when the street was too wide."
     )
     return figure
-
-
-def _panel(translator: Translator, source: str, layer: int, head: int) -> parts.Panel:
-    """The weights of one head in the row that predicts the pronoun."""
-    tokenizer, config = translator.tokenizer, translator.config.model
-    translation = translator([source])[0].text
-    source_ids, target_ids = tokenizer.encode([source, translation])
-    target_in = [tokenizer.special_ids.bos, *target_ids[:-1]]
-    _, seen = trace.run(translator.params, config, source_ids, target_in, capture="weights")
-    words = [piece.replace("▁", "") for piece in tokenizer.pieces(target_ids)]
-    [row] = [index for index, word in enumerate(words) if word in PRONOUNS]
-    return parts.Panel(
-        values=np.asarray(seen.attention("cross").weights)[layer, head, row][None],
-        cell=(0.62, 0.42),
-        heading=f"{translation}   (predicting: {words[row]})",
-        columns=[piece.replace("▁", "") for piece in tokenizer.pieces(source_ids)],
-        color_bar="weight",
-    )
 
 
 if __name__ == "__main__":
