@@ -37,7 +37,7 @@ autodoc_default_options = {
     "members": True,
     "member-order": "bysource",
     "ignore-module-all": True,
-    "exclude-members": "__init__, replace, setup, parent, name, scope",
+    "exclude-members": "__init__, replace, set, setup, parent, name, scope",
 }
 autodoc_typehints = "none"  # array types with axis letters stay in the signature
 napoleon_google_docstring = True

@@ -53,7 +53,7 @@ class HeadImportance:
     """Head importance from the gradients of the gates, in nats per target token."""
 
     magnitude: PerHead
-    """The sum over sentences of |d loss / d gate| (Michel et al. 2019)."""
+    """The sum over sentences of ``|d loss / d gate|`` (Michel et al. 2019)."""
     removal: PerHead
     """First-order estimate of `HeadAblation.increase`: minus the sum of d loss / d gate."""
 

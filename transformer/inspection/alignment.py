@@ -2,7 +2,7 @@
 """Word alignment by cross-attention heads, compared with a gold alignment.
 
 The alignment error rate (Och and Ney 2003) of links A against sure links S and possible links P,
-which include the sure ones, is 1 - (|A & S| + |A & P|) / (|A| + |S|).
+which include the sure ones, is ``1 - (|A & S| + |A & P|) / (|A| + |S|)``.
 
 A decoder row reads one target token and predicts the next, and may be taken as the row of either.
 Which of the two aligns better depends on the model, so both are reported, next to those of an
@@ -65,13 +65,13 @@ class AlignmentCounts:
     """Counts of links for the alignment error rate; ``a + b`` adds the counts of two corpora."""
 
     proposed: Float[Array, "*L"]
-    """|A|."""
+    """Number of proposed links, ``|A|``."""
     sure: Float[Array, "*L"]
-    """|S|."""
+    """Number of sure links, ``|S|``."""
     in_sure: Float[Array, "*L"]
-    """|A & S|."""
+    """``|A & S|``."""
     in_possible: Float[Array, "*L"]
-    """|A & P|."""
+    """``|A & P|``."""
 
     def __add__(self, other: "AlignmentCounts") -> "AlignmentCounts":
         return jax.tree.map(jnp.add, self, other)

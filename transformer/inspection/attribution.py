@@ -38,13 +38,13 @@ class Attribution:
 
     @property
     def gap(self) -> Float[Array, ""]:
-        """Completeness gap: |sum of all contributions - (value - baseline)|."""
+        """Completeness gap: ``|sum of all contributions - (value - baseline)|``."""
         total = self.source.sum() + self.target.sum()
         return jnp.abs(total - (self.value - self.baseline))
 
     @property
     def relative_gap(self) -> Float[Array, ""]:
-        """The completeness gap as a share of |value - baseline|."""
+        """The completeness gap as a share of ``|value - baseline|``."""
         return self.gap / jnp.abs(self.value - self.baseline)
 
 

@@ -31,7 +31,7 @@ def entropy(weights: Weights) -> Float[Array, "*L T"]:
 
 
 def attention_distance(weights: Weights) -> Float[Array, "*L T"]:
-    """Mean distance |t - s| between each query and the keys it reads, in positions.
+    """Mean distance ``|t - s|`` between each query and the keys it reads, in positions.
 
     In cross-attention t counts target positions and s counts source positions.
     """
@@ -182,7 +182,7 @@ def chance_threshold(
     Args:
       scores: of B independent sentences; for pairs of twins, the means of both.
       permutations: number of random assignments.
-      quantile: share of the permutations in which |mean| of every head is below the threshold.
+      quantile: share of the permutations in which ``|mean|`` of every head is below the threshold.
       seed: of the permutations.
     """
     scores = np.asarray(scores, np.float64).reshape(len(scores), -1)  # [B, heads]
@@ -219,7 +219,7 @@ def norm_weighted_attention(
     value: Float[Array, "*L N S H"],
     output_kernel: Float[Array, "*L N H D"],
 ) -> Float[Array, "*L N T S"]:
-    """Norm of the contribution of each key to the output of each query: |weight . value W^O|.
+    """Norm of the contribution of each key to the output of each query: ``|weight . value W^O|``.
 
     A large weight on a small vector contributes little (Kobayashi et al. 2020). Rows do not sum to
     1.
