@@ -53,7 +53,7 @@ def load(seed: int = 0, folder: str | os.PathLike = "runs") -> Translator:
 
 
 def _train(config: Config, directory: epath.Path) -> None:
-    """Train to the end with one line of progress, in place of the lines of `experiments.train`."""
+    """Train to the end, showing one line of progress instead of a log."""
     progress = _OneLine(config.training)
     with contextlib.redirect_stderr(io.StringIO()):
         train.train(config, directory, progress=progress)
