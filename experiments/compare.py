@@ -22,7 +22,7 @@ from absl import flags
 
 from experiments import evaluation_flags
 from experiments.corpora.registry import Split
-from experiments.corpora.text_files import read_pairs
+from experiments.corpora.text_files import TwoFiles
 from experiments.evaluation_flags import SOURCE, SPLIT, TARGET
 from experiments.flags import run
 from experiments.reports import comparison_report
@@ -61,10 +61,10 @@ def _read_outputs() -> tuple[list[str] | None, list[str], tuple[System, System]]
         raise InputError("--workdirs and --outputs exclude each other; give one of them")
     if not TARGET.value:
         raise InputError("missing --target=FILE, the references of --outputs")
-    sources = read_pairs(SOURCE.value, TARGET.value)[0] if SOURCE.value else None
+    sources = TwoFiles(SOURCE.value, TARGET.value).read()[0] if SOURCE.value else None
     systems = []
     for path in _require_two("outputs", OUTPUTS.value):
-        translations, references = read_pairs(path, TARGET.value)
+        translations, references = TwoFiles(path, TARGET.value).read()
         systems.append(System(path, translations))
     return sources, references, tuple(systems)
 

@@ -116,7 +116,7 @@ def _report_split(split: CheckedSplit, findings: Sequence[Finding]) -> dict[str,
     """Report sizes and lengths of both sides, and the findings."""
     _print_section(f"{split.name}: {len(split):,} pairs")
     for corpus, size in zip(split.corpora, split.sizes, strict=True):
-        print(f"  {corpus.name}" + (f": {size:,} pairs" if len(split.corpora) > 1 else ""))
+        print(f"  {corpus.pairs.name}" + (f": {size:,} pairs" if len(split.corpora) > 1 else ""))
     sides = {"source": split.source.statistics(), "target": split.target.statistics()}
     rows = [["", *sides]]
     for name in sides["source"]:
@@ -130,7 +130,7 @@ def _report_split(split: CheckedSplit, findings: Sequence[Finding]) -> dict[str,
         print("  no findings")
     return {
         "pairs": len(split),
-        "corpora": [corpus.name for corpus in split.corpora],
+        "corpora": [corpus.pairs.name for corpus in split.corpora],
         **sides,
         "findings": [dataclasses.asdict(finding) for finding in findings],
     }

@@ -34,7 +34,7 @@ def main(config: Config) -> None:
     """Evaluate, print the scores, and write scores, translations and report to the workdir."""
     workdir = checkpoint_flags.directory()
     evaluation_flags.require_source_and_target()
-    bleu_options = evaluation_flags.bleu_options()
+    bleu_options = evaluation_flags.bleu_options(config)
     split = evaluation_flags.load_split(config.data)
     translator = checkpoint_flags.translator(config)
     evaluation = evaluate(translator, split, **bleu_options)
@@ -67,7 +67,7 @@ def evaluate(
     translator: Translator,
     split: Split,
     *,
-    bleu_tokenize: str = "13a",
+    bleu_tokenize: str | None = None,
     bleu_lowercase: bool = False,
 ) -> Evaluation:
     """Translate a split and score the translations.
@@ -85,7 +85,7 @@ def evaluate(
         "nll": nll,
         "perplexity": math.exp(nll),
         "sentences": len(split),
-        **split.corpus_metrics(texts),
+        **split.corpus_metrics(texts, translator.config.evaluation.metrics),
     }
     nll_per_token = [-log_prob / tokens for log_prob, tokens in scored]
     return Evaluation(split, texts, scores, nll_per_token)

@@ -6,7 +6,7 @@ from typing import Any
 from absl import flags
 
 from experiments.corpora import registry
-from transformer.config import DataConfig
+from transformer.config import Config, DataConfig
 from transformer.errors import InputError
 from transformer.text.metrics import check_tokenization
 
@@ -15,8 +15,9 @@ SOURCE = flags.DEFINE_string("source", None, "Text file to translate, instead of
 TARGET = flags.DEFINE_string("target", None, "Text file of reference translations.")
 BLEU_TOKENIZE = flags.DEFINE_string(
     "bleu_tokenize",
-    "13a",
-    "Tokenization of BLEU by its name in sacreBLEU; 'none' for tokenized text.",
+    None,
+    "Tokenization of BLEU by its name in sacreBLEU; 'none' for tokenized text; default: "
+    "evaluation.bleu_tokenize, or by the script of the references.",
 )
 BLEU_LOWERCASE = flags.DEFINE_boolean("bleu_lowercase", False, "Compute BLEU in lower case.")
 
@@ -34,17 +35,18 @@ def load_split(data: DataConfig) -> registry.Split:
     return registry.load(data, SPLIT.value)
 
 
-def bleu_options() -> dict[str, Any]:
+def bleu_options(config: Config | None = None) -> dict[str, Any]:
     """Keyword arguments of `metrics.corpus_scores`.
 
     Raises:
       InputError: sacreBLEU has no such tokenization.
     """
-    check_tokenization(BLEU_TOKENIZE.value)
-    return {"bleu_tokenize": BLEU_TOKENIZE.value, "bleu_lowercase": BLEU_LOWERCASE.value}
+    tokenize = BLEU_TOKENIZE.value or (config and config.evaluation.bleu_tokenize)
+    check_tokenization(tokenize)
+    return {"bleu_tokenize": tokenize, "bleu_lowercase": BLEU_LOWERCASE.value}
 
 
 def bleu_suffix() -> str:
     """Part of the name of an evaluation, which keeps variants of BLEU in separate files."""
-    tokenize = "" if BLEU_TOKENIZE.value == "13a" else f"-bleu_{BLEU_TOKENIZE.value}"
+    tokenize = f"-bleu_{BLEU_TOKENIZE.value}" if BLEU_TOKENIZE.value else ""
     return tokenize + "-lowercase" * BLEU_LOWERCASE.value

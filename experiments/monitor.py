@@ -226,8 +226,10 @@ class Monitor:
         vocabularies = experiment.data.vocabularies
         translator = Translator(unrestricted, params, vocabularies, mesh=experiment.mesh)
         hypotheses = [translation.text for translation in translator(split.sources)]
-        values["bleu"] = corpus_scores(hypotheses, split.targets, bootstrap=0)["bleu"]
-        values |= split.corpus_metrics(hypotheses)
+        tokenize = config.evaluation.bleu_tokenize
+        scores = corpus_scores(hypotheses, split.targets, bootstrap=0, bleu_tokenize=tokenize)
+        values |= {name: scores[name] for name in ("bleu", "exact_match")}
+        values |= split.corpus_metrics(hypotheses, config.evaluation.metrics)
         totals = self.totals
         totals.validation, totals.validated_at = values, self.step
         score = selection.score(values, config.training.best_by)

@@ -10,7 +10,7 @@ target tokens, separated by a tab. EOS is included in both.
 from absl import flags
 
 from experiments import checkpoint_flags
-from experiments.corpora.text_files import read_pairs
+from experiments.corpora.text_files import TwoFiles
 from experiments.flags import run
 from transformer.config import Config
 from transformer.errors import InputError
@@ -24,7 +24,7 @@ def main(config: Config) -> None:
     for flag in (SOURCE, TARGET):
         if not flag.value:
             raise InputError(f"missing --{flag.name}=FILE")
-    sources, targets = read_pairs(SOURCE.value, TARGET.value)
+    sources, targets = TwoFiles(SOURCE.value, TARGET.value).read()
     translator = checkpoint_flags.translator(config)
     for log_prob, num_tokens in translator.score(sources, targets):
         print(f"{log_prob:.6f}\t{num_tokens}")

@@ -21,6 +21,7 @@ from transformer import paths, sharding
 from transformer.checkpoints import workdir_files
 from transformer.config import Config, DataConfig
 from transformer.errors import InputError
+from transformer.text.metrics import check_tokenization
 from transformer.text.subword_sampling import SubwordSampler
 from transformer.text.tokenizer import Tokenizer, Vocabularies
 
@@ -51,6 +52,7 @@ def load(config: Config, workdir: epath.Path | None, rows: NamedSharding) -> Tra
     Raises:
       InputError: for data or vocabularies that do not fit the config.
     """
+    check_tokenization(config.evaluation.bleu_tokenize)
     mixture = registry.training_corpora(config.data)
     vocabularies = load_vocabularies(config, [pairs for _, pairs in mixture], workdir)
     validation = registry.load(config.data, "validation")
@@ -139,7 +141,7 @@ def _tokenized(
 ) -> TokenCorpus:
     """The tokens of a corpus; warns of pairs that training leaves out."""
     corpus = token_cache.load_or_tokenize(
-        pairs, vocabularies, folder, config.data.tokenizing_threads
+        pairs, vocabularies, folder, config.data.tokenizing_threads or -1
     )
     empty = np.flatnonzero(~corpus.nonempty)
     if empty.size:

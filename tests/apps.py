@@ -160,7 +160,7 @@ def train(texts):
 
     def arguments(workdir, *flags):
         return (
-            f"--config={CONFIGS / 'text_files.py'}",
+            f"--config={CONFIGS / 'base.py'}",
             f"--workdir={workdir}",
             *texts[1],
             *TINY,

@@ -94,7 +94,7 @@ def training(folder, **changes):
     fields = {name: value for name, value in flat(config_of(folder)).items() if value is not None}
     fields |= {name.replace("__", "."): value for name, value in changes.items()}
     return [
-        f"--config={CONFIGS / 'text_files.py'}",
+        f"--config={CONFIGS / 'base.py'}",
         *(f"--config.{name}={value}" for name, value in fields.items() if value is not None),
     ]
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.pipeline.batching import Batches, evaluation_batches
+from experiments.pipeline.batching import Batches, evaluation_batches, fill_rows
 from experiments.pipeline.token_corpus import TokenCorpus, TokenSequences
 from transformer.arrays import SpecialIds
 from transformer.config import DataConfig
@@ -249,8 +249,9 @@ def test_sentence_i_is_between_its_offsets():
     assert side.ids.dtype == np.int32
     assert side.ids.tolist() == [5, 6, EOS_ID, EOS_ID, 7, EOS_ID]
     assert side.lengths.tolist() == [3, 1, 2]
-    padded = side.padded(np.array([2, 0]), (3, 4))
+    padded, segments = fill_rows([side[2], side[0]], np.arange(2), (3, 4), pad_id=0)
     assert padded.tolist() == [[7, EOS_ID, 0, 0], [5, 6, EOS_ID, 0], [0, 0, 0, 0]]
+    assert segments.tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]]
 
 
 def test_token_lengths_include_eos():

@@ -2,6 +2,7 @@
 """Every source of sentence pairs is read in chunks, in order, in the configured direction."""
 
 import gzip
+import os
 
 import pytest
 import tensorflow_datasets as tfds
@@ -9,7 +10,7 @@ import tensorflow_datasets as tfds
 from experiments.corpora import registry
 from experiments.corpora.embedded import EmbeddedCorpus
 from experiments.corpora.text_files import TwoFiles
-from experiments.pipeline.pairs import Records, in_direction
+from experiments.pipeline.pairs import Records
 from transformer.config import DataConfig
 from transformer.errors import InputError
 
@@ -94,12 +95,23 @@ def test_a_line_that_lacks_a_configured_column_is_named(write):
     with pytest.raises(InputError) as raised:
         registry.load(text_data(test_source=path), "test")
     assert str(raised.value).startswith(f"{path}:2: no column 2, the line has 1")
-    assert "data.tsv_columns = (1, 2)" in str(raised.value)
+    assert "data.tsv_columns names those of both sides, here [1, 2]" in str(raised.value)
 
 
 def test_a_source_that_is_no_tsv_file_needs_a_target(english):
     with pytest.raises(InputError, match="--config.data.validation_target=FILE"):
         registry.load(text_data(validation_source=english), "validation")
+
+
+@pytest.mark.parametrize("split", registry.SPLITS)
+def test_a_pipe_is_refused_by_name_before_it_is_read(tmp_path, english, split):
+    pipe = str(tmp_path / "pipe.de")
+    os.mkfifo(pipe)
+    data = text_data(**{f"{split}_source": english, f"{split}_target": pipe})
+    with pytest.raises(InputError, match=f"{pipe}', which is a pipe or a device"):
+        registry.sentence_pairs(data, split)
+    with pytest.raises(InputError, match=f"{pipe}', which is a pipe or a device"):
+        registry.training_corpora(text_data(mixture=(f"2*{english},{pipe}",)))
 
 
 def test_a_target_needs_a_source(english):
@@ -206,7 +218,7 @@ def test_an_unknown_config_of_an_embedded_corpus_is_refused_with_the_known_ones(
 
 def test_the_identity_changes_with_the_text_the_columns_and_the_direction(write, english, german):
     pairs = TwoFiles(english, german)
-    seen = {pairs.identity(), in_direction(pairs, "backward").identity()}
+    seen = {pairs.identity(), pairs.in_direction("backward").identity()}
     assert TwoFiles(english, german).identity() in seen
     write("few.en", "one\ntwo\nthree.\n")
     seen.add(pairs.identity())

@@ -39,7 +39,7 @@ def doctor(*arguments):
     """Run the app on text files with a tiny model."""
     return run(
         "experiments.doctor",
-        f"--config={CONFIGS / 'text_files.py'}",
+        f"--config={CONFIGS / 'base.py'}",
         *TINY,
         "--config.model.vocab_size=60",
         "--config.data.max_length=64",

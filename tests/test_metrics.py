@@ -11,6 +11,7 @@ import pytest
 import sacrebleu
 
 from transformer.errors import InputError
+from transformer.text import metrics
 from transformer.text.metrics import corpus_scores, paired_tests, sentence_chrf
 
 REFERENCES = [
@@ -268,3 +269,59 @@ def test_unequal_or_zero_numbers_of_sentences_raise_an_error_with_both(translati
         with pytest.raises(InputError) as raised:
             measure()
         assert f"{translations} translations and {references} references" in str(raised.value)
+
+
+# The tokenization that fits the script of the references.
+
+CHINESE = ["一个男人在睡觉。", "两只狗在草地上跑，很快。", "她在读 3 本书。"] * 5
+JAPANESE = ["男の人が寝ています。", "二匹の犬が草の上を走る。", "彼女は本を読む。"] * 5
+
+
+@pytest.mark.parametrize(
+    ("references", "tokenization"),
+    [
+        (REFERENCES, "13a"),
+        (["السلام عليكم ورحمة الله"], "13a"),
+        (["한국어 문장에는 띄어쓰기가 있다."], "13a"),
+        (["Η γάτα κάθισε."], "13a"),
+        (["", "3.5 %"], "13a"),
+        (["The word 猫 means cat."], "13a"),
+        (CHINESE, "zh"),
+        (["GDP 增长了百分之三，低于去年。"], "zh"),
+        (["แมวนอนหลับอยู่บนเสื่อ"], "char"),
+        (["ឆ្មាកំពុងដេក"], "char"),
+    ],
+)
+def test_the_tokenization_fits_the_script(references, tokenization):
+    assert metrics.tokenization_of(references) == tokenization
+
+
+@pytest.mark.parametrize(("installed", "tokenization"), [(True, "ja-mecab"), (False, "char")])
+def test_japanese_is_tokenized_by_mecab_where_it_is_installed(monkeypatch, installed, tokenization):
+    def bleu(**options):
+        if options["tokenize"] == "ja-mecab" and not installed:
+            raise RuntimeError("Please install: pip install sacrebleu[ja]")
+
+    bleu.TOKENIZERS = sacrebleu.BLEU.TOKENIZERS
+    monkeypatch.setattr(sacrebleu, "BLEU", bleu)
+    assert metrics.tokenization_of(JAPANESE) == tokenization
+
+
+def test_bleu_of_chinese_is_sacrebleus_with_zh_and_that_is_said_once(caplog):
+    metrics._log_once.cache_clear()
+    hypotheses = [line[:3] + line[4:] for line in CHINESE]
+    expected = sacrebleu.corpus_bleu(hypotheses, [CHINESE], tokenize="zh").score
+    for _ in range(2):
+        scores = corpus_scores(hypotheses, CHINESE, bootstrap=0)
+        assert scores["bleu"] == expected > 30
+    assert "tok:zh" in scores["bleu_signature"].split("|")
+    assert corpus_scores(hypotheses, CHINESE, bootstrap=0, bleu_tokenize="13a")["bleu"] < 10
+    assert [record.message for record in caplog.records] == [
+        "BLEU is tokenized by zh, for the script of the references"
+    ]
+
+
+def test_paired_tests_use_the_tokenization_of_the_script():
+    hypotheses = [line[:3] + line[4:] for line in CHINESE]
+    tests = paired_tests(CHINESE, hypotheses, CHINESE)
+    assert "tok:zh" in tests["bleu"]["paired_bootstrap"]["signature"].split("|")

@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing import event_file_loader
 from test_bad_input import contents, given, given_copy, training  # noqa: F401 - fixtures
 
 from experiments import logs, user_cache, workdir
-from experiments.corpora.text_files import TwoFiles, read_lines, read_pairs
+from experiments.corpora.text_files import TwoFiles, lines
 from transformer import paths
 from transformer.checkpoints.workdir_files import load_config
 from transformer.config import Config, TransformerConfig
@@ -121,7 +121,7 @@ def test_remote_text_is_read_like_local_text(store, scheme):
     (store / "bucket" / "a.en").write_bytes(b"one\r\ntwo\n")
     (store / "bucket" / "a.de.gz").write_bytes(gzip.compress("eins\nzw\u2028ei\n".encode()))
     files = [f"{scheme}://bucket/a.en", f"{scheme}://bucket/a.de.gz"]
-    assert read_pairs(*files) == (["one", "two"], ["eins", "zw\u2028ei"])
+    assert TwoFiles(*files).read() == (["one", "two"], ["eins", "zw\u2028ei"])
     pairs = TwoFiles(*files)
     assert pairs.count() == 2
     assert pairs.languages == ("en", "de")
@@ -134,12 +134,12 @@ def test_a_file_is_fetched_once_and_again_when_it_has_changed(store, capfd, sche
     file.write_text("old\n")
     pairs = TwoFiles(path, path)
     before = pairs.identity()
-    assert read_lines(path) == read_lines(path) == ["old"]
+    assert list(lines(path)) == list(lines(path)) == ["old"]
     assert capfd.readouterr().err.count("fetching") == 1
 
     file.write_text("new\n")
     os.utime(file, (time.time() + 10,) * 2)
-    assert read_lines(path) == ["new"]
+    assert list(lines(path)) == ["new"]
     assert capfd.readouterr().err.count(f"fetching {path}") == 1
     assert pairs.identity() != before
     assert len([p for p in user_cache.folder("fetched").iterdir() if p.name != ".lock"]) == 1
@@ -148,11 +148,11 @@ def test_a_file_is_fetched_once_and_again_when_it_has_changed(store, capfd, sche
 def test_errors_in_a_remote_file_name_its_remote_path(store):
     (store / "bucket" / "latin").write_bytes(b"a\nsch\xf6n\n")
     with pytest.raises(InputError, match="^gs://bucket/latin:2: byte 0xf6"):
-        read_lines("gs://bucket/latin")
+        list(lines("gs://bucket/latin"))
     with pytest.raises(InputError, match="^gs://bucket/no cannot be read: no such file"):
-        read_lines("gs://bucket/no")
+        list(lines("gs://bucket/no"))
     with pytest.raises(InputError, match="^gs://bucket cannot be read: it is a directory"):
-        read_lines("gs://bucket")
+        list(lines("gs://bucket"))
 
 
 def test_an_interrupted_fetch_leaves_no_copy(store, monkeypatch):
@@ -165,8 +165,8 @@ def test_an_interrupted_fetch_leaves_no_copy(store, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "copyfileobj", broken)
         with pytest.raises(InputError, match="gs://bucket/text could not be fetched.*by peer"):
-            read_lines("gs://bucket/text")
-    assert read_lines("gs://bucket/text") == ["one", "two"]
+            list(lines("gs://bucket/text"))
+    assert list(lines("gs://bucket/text")) == ["one", "two"]
 
 
 # The workdir.

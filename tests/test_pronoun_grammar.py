@@ -4,7 +4,7 @@
 import pytest
 
 from experiments.corpora.pronouns import english, french, german, join, spans, words
-from experiments.corpora.pronouns.adjectives import ADJECTIVES
+from experiments.corpora.pronouns.dictionary import ADJECTIVES, NOUNS, VERBS
 from experiments.corpora.pronouns.meaning import (
     Because,
     Event,
@@ -15,8 +15,6 @@ from experiments.corpora.pronouns.meaning import (
     Tense,
     realize,
 )
-from experiments.corpora.pronouns.nouns import NOUNS
-from experiments.corpora.pronouns.verbs import VERBS
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from experiments.corpora.pronouns import (
     pronoun_metrics,
     words,
 )
-from experiments.corpora.pronouns.adjectives import ADJECTIVES, compatible
+from experiments.corpora.pronouns.dictionary import ADJECTIVES, NOUNS, VERBS, compatible
 from experiments.corpora.pronouns.grammar import (
     FramePool,
     all_frames,
@@ -31,10 +31,8 @@ from experiments.corpora.pronouns.grammar import (
     draw_twins,
 )
 from experiments.corpora.pronouns.meaning import realize
-from experiments.corpora.pronouns.nouns import NOUNS
 from experiments.corpora.pronouns.scenes import RELATIONAL_VERBS
 from experiments.corpora.pronouns.sentences import unseen_pairs
-from experiments.corpora.pronouns.verbs import VERBS
 
 TARGETS = {"de": german, "fr": french}
 PUNCTUATION = {",", "."}
@@ -234,14 +232,6 @@ def test_published_alignment_and_indices():
     assert (example.target_pronoun, example.subject_pronoun) == (10, "il")
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_unknown_names_are_refused_by_name(language):
-    with pytest.raises(ValueError, match="'training'.*'train'"):
-        examples(language, "training")
-    with pytest.raises(ValueError, match="'nl'.*'de'"):
-        examples("nl", "train")
-
-
 # ----------------------------------------------------------------------------------- lexicon
 
 
@@ -251,10 +241,14 @@ def test_an_english_sentence_has_one_translation():
     assert len(set(nouns)) == len(nouns)
     assert not set(nouns) & set(ADJECTIVES)
     for verb in VERBS.values():
-        assert len({verb.english.base, verb.english.third, verb.english.past}) == 3
-    finite = [verb.english.past for verb in VERBS.values() if not verb.preposition[0]]
+        assert len({verb.english, verb.english_third, verb.english_past}) == 3
+    finite = [verb.english_past for verb in VERBS.values() if not verb.english_preposition]
     assert len(set(finite)) == len(finite)
-    verbs = {form for each in VERBS.values() for form in dataclasses.astuple(each.english)}
+    verbs = {
+        form
+        for each in VERBS.values()
+        for form in (each.english, each.english_third, each.english_past, each.english_participle)
+    }
     assert not verbs & {*nouns, *ADJECTIVES}
     # Reasons: the adjective and the event determine the noun.
     role_of = {}
@@ -289,8 +283,8 @@ def test_a_reason_can_only_be_true_of_its_noun():
 
 def test_there_are_many_nouns_of_every_gender():
     assert len(NOUNS) >= 75
-    german_genders = Counter(noun.german.gender for noun in NOUNS.values())
-    french_genders = Counter(noun.french.gender for noun in NOUNS.values())
+    german_genders = Counter(noun.german_gender for noun in NOUNS.values())
+    french_genders = Counter(noun.french_gender for noun in NOUNS.values())
     assert min(german_genders.values()) >= 0.25 * len(NOUNS)
     assert min(french_genders.values()) >= 0.4 * len(NOUNS)
 
@@ -356,7 +350,7 @@ def test_pronoun_metrics_without_resolution_sentences_are_empty():
 
 
 def test_pronoun_metrics_need_one_hypothesis_per_example():
-    with pytest.raises(ValueError, match="1 examples and 2 hypotheses"):
+    with pytest.raises(ValueError, match="longer"):
         pronoun_metrics([scored("er", 0, twin=0)], ["er", "sie"])
 
 

@@ -15,7 +15,6 @@ from experiments.corpora.scan import (
     ScanGrammar,
     actions,
     commands,
-    exact_match,
     splits,
 )
 from transformer.errors import InputError
@@ -169,22 +168,6 @@ def test_an_added_primitive_occurs_alone_in_a_tenth_of_training(config, primitiv
     assert not any(primitive in command for command in times)
     assert all(primitive in command for command in parts["test"])
     assert {"walk left", "turn opposite left", "turn around left", "turn right"} <= times.keys()
-
-
-# ------------------------------------------------------------------------------------- metric
-
-
-def test_a_command_is_correct_if_all_its_actions_are():
-    examples = [{"target": text} for text in ("I_RUN", "I_RUN I_RUN", "I_WALK", "I_LOOK I_RUN")]
-    hypotheses = ["I_RUN", "I_RUN", "I_WALK I_WALK", "I_LOOK I_RUN"]
-    assert exact_match(examples, hypotheses) == {"exact_match": 2 / 4}
-    [corpus] = [each for each in registry.EMBEDDED if each.builder is ScanGrammar]
-    assert corpus.metrics is exact_match
-
-
-def test_the_metric_refuses_a_missing_hypothesis():
-    with pytest.raises(ValueError, match="shorter"):
-        exact_match([{"target": "I_RUN"}] * 2, ["I_RUN"])
 
 
 # ------------------------------------------------------------------------------------ builder

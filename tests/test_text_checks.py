@@ -24,6 +24,7 @@ class Listed(SentencePairs):
     """Sentence pairs in memory, optionally with an error after the last."""
 
     name, languages = "listed", None
+    swapped = None
 
     def __init__(self, pairs, error=""):
         self.pairs, self.error = pairs, error

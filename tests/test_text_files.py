@@ -5,10 +5,14 @@ import gzip
 
 import pytest
 
-from experiments.corpora.text_files import count_lines, lines, read_lines, read_pairs, split_lines
+from experiments.corpora.text_files import TwoFiles, count_lines, lines, split_lines
 from transformer.errors import InputError
 
 LATIN_1 = "schön".encode("latin-1")
+
+
+def read_lines(path):
+    return list(lines(path))
 
 
 @pytest.fixture
@@ -185,17 +189,17 @@ def test_an_empty_file_has_no_lines_to_count(write):
 
 def test_pairs_are_the_lines_side_by_side(write):
     source, target = write("s", b"one\ntwo"), write("t", b"eins\r\nzwei\r\n")
-    assert read_pairs(source, target) == (["one", "two"], ["eins", "zwei"])
+    assert TwoFiles(source, target).read() == (["one", "two"], ["eins", "zwei"])
 
 
 def test_unequal_numbers_of_lines_are_both_named(write):
     source, target = write("s", b"one\ntwo\nthree\n"), write("t", b"eins\nzwei\n")
     with pytest.raises(InputError) as raised:
-        read_pairs(source, target)
+        TwoFiles(source, target).read()
     assert f"{source} has 3 lines" in str(raised.value)
     assert f"{target} has 2" in str(raised.value)
 
 
 def test_a_unicode_separator_does_not_shift_the_pairs(write):
     source, target = write("s", "a\u2028b\nc\n".encode()), write("t", b"A B\nC\n")
-    assert read_pairs(source, target) == (["a\u2028b", "c"], ["A B", "C"])
+    assert TwoFiles(source, target).read() == (["a\u2028b", "c"], ["A B", "C"])

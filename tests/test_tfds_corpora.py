@@ -166,6 +166,22 @@ def test_a_prepared_corpus_is_read_in_order_and_prepared_once(add_to_tfds, capsy
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize(
+    "name", ["dataset_info.json", "two_languages-train.array_record-00000-of-00001"]
+)
+def test_damaged_files_are_an_error_that_names_the_folder_to_remove(
+    add_to_tfds, separate_cache, name
+):
+    add_to_tfds(TwoLanguages)
+    named("two_languages")
+    folder = separate_cache / "attention-transformer" / "datasets" / "two_languages"
+    path = folder / "1.2.3" / name
+    for damaged in (b"", b"{", path.read_bytes()[:-30], bytes(path.stat().st_size)):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match=f"remove {folder}"):
+            named("two_languages").read()
+
+
 def test_a_split_that_the_corpus_lacks_is_refused_with_the_known_ones(add_to_tfds):
     add_to_tfds(TwoLanguages)
     with pytest.raises(InputError, match="has no split 'validation'; it has train, test"):
@@ -239,7 +255,7 @@ def test_any_other_exception_of_a_builder_is_one_message(add_to_tfds):
 
     add_to_tfds(Manual)
     with pytest.raises(
-        InputError, match="manual could not be prepared: put the files into the folder 'manual'$"
+        InputError, match="manual.*could not be prepared: put the files into the folder 'manual'$"
     ):
         named("manual")
 

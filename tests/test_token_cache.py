@@ -18,7 +18,7 @@ from apps import REPOSITORY
 from experiments.corpora import registry
 from experiments.corpora.text_files import TwoFiles
 from experiments.pipeline import token_cache
-from experiments.pipeline.pairs import in_direction
+from experiments.pipeline.batching import fill_rows
 from experiments.pipeline.token_cache import load_or_tokenize
 from experiments.pipeline.token_corpus import TokenCorpus
 from transformer.arrays import SpecialIds
@@ -108,7 +108,7 @@ def test_each_side_has_its_tokenizer(files, pairs, vocabularies, tmp_path):
 
 def test_a_padded_batch_of_uint16_ids_is_int32(pairs, vocabularies, tmp_path):
     source = load_or_tokenize(pairs, vocabularies, tmp_path).source
-    batch = source.padded(np.array([3, 8]), (8, 12))
+    batch = fill_rows([source[3], source[8]], np.arange(2), (8, 12), pad_id=0)[0]
     assert batch.dtype == np.int32
     assert (batch != 0).sum(axis=1).tolist() == [5, 10, 0, 0, 0, 0, 0, 0]
 
@@ -141,7 +141,7 @@ def test_another_text_direction_or_vocabulary_is_another_corpus(files, vocabular
     pairs, cache = TwoFiles(str(copy), files[1]), tmp_path / "cache"
     load_or_tokenize(pairs, vocabularies, cache)
     assert len(contents(cache)) == 1
-    load_or_tokenize(in_direction(pairs, "backward"), vocabularies, cache)
+    load_or_tokenize(pairs.in_direction("backward"), vocabularies, cache)
     assert len(contents(cache)) == 2
     other = Vocabularies.shared(Tokenizer.train(["a b c"], 7, "word"))
     load_or_tokenize(pairs, other, cache)
@@ -290,6 +290,7 @@ class Endless(SentencePairs):
         raise NotImplementedError
     def identity(self):
         return "endless"
+    swapped = None
 
 vocabularies = Vocabularies.shared(Tokenizer.train(["a b c"], 7, "word"))
 try:

@@ -90,7 +90,7 @@ def test_a_run_that_stopped_early_is_finished(patient):
 @pytest.fixture(scope="module")
 def config(texts):
     """A tiny experiment whose batches have 4 rows."""
-    config = load_config_file(str(CONFIGS / "text_files.py"))
+    config = load_config_file(str(CONFIGS / "base.py"))
     fields = dict(flag.removeprefix("--config.data.").split("=", 1) for flag in texts[1])
     return config.replace(
         model=config.model.replace(vocab_size=20, d_model=16, d_ff=32, num_layers=1, num_heads=2),

@@ -63,8 +63,8 @@ def main() -> None:
     workloads = reporting.workloads(_with_buckets)
     for workload in workloads.values():  # checks flags before anything is prepared
         reporting.choose(reporting.this_project("training_text", {}, workload), [], workload)
-    pairs = text_files.read_pairs(_SOURCE.value, _TARGET.value)
-    lines = text_files.read_lines(_TRANSLATE.value) if _TRANSLATE.value else []
+    pairs = text_files.TwoFiles(_SOURCE.value, _TARGET.value).read()
+    lines = list(text_files.lines(_TRANSLATE.value)) if _TRANSLATE.value else []
     results = []
     for name, workload in workloads.items():
         with tempfile.TemporaryDirectory() as folder:

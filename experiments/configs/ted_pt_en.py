@@ -10,20 +10,28 @@ Expect: not run here. The text is tokenized and mostly lower-case, so its BLEU c
         results on the same text.
 """
 
-from experiments.configs import text_files
-from transformer.config import Config
+from transformer.config import (
+    Config,
+    DataConfig,
+    OptimizerConfig,
+    TrainingConfig,
+    TransformerConfig,
+)
 
 
 def get_config() -> Config:
     """Return the config."""
-    config = text_files.get_config()
-    return config.replace(
-        model=config.model.replace(num_layers=4, dropout=0.3),
-        optimizer=config.optimizer.replace(warmup_steps=4000),
-        data=config.data.replace(
+    return Config(
+        model=TransformerConfig(
+            vocab_size=8000, num_layers=4, d_model=256, d_ff=1024, num_heads=4, dropout=0.3
+        ),
+        optimizer=OptimizerConfig(warmup_steps=4000),
+        data=DataConfig(
             dataset="ted_hrlr_translate/pt_to_en",
             direction="pt-en",
+            max_length=128,
             bucket_lengths=(16, 24, 32, 48, 64, 128),
             tokens_per_batch=8192,
         ),
+        training=TrainingConfig(steps=20_000, validate_every=1000),
     )

@@ -7,21 +7,25 @@ A corpus is generated once into the user's cache folder and read from there.
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import io
-import os
+import pathlib
+import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import tensorflow_datasets as tfds
 
-from experiments import user_cache
+from experiments import file_lock, user_cache
 from experiments.pipeline.pairs import Records, SentencePairs
 from transformer.errors import InputError
 
 Metrics = Callable[[Sequence[Mapping[str, Any]], Sequence[str]], dict[str, float]]
 """(examples, hypotheses) -> metric values by name."""
+
+_DIGEST = "digest"
+"""File with the digest of the others in the folder of a corpus."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +69,8 @@ class EmbeddedCorpus:
         builder = _prepare(self.builder, config)
         if split not in builder.info.splits:
             raise InputError(
-                f"dataset {self.builder.name}/{config} has no split {split!r}; it has "
-                f"{', '.join(builder.info.splits)}"
+                f"data.dataset is '{self.builder.name}/{config}', which has no split {split!r}; it "
+                f"has {', '.join(builder.info.splits)}"
             )
         return builder
 
@@ -93,30 +97,59 @@ def _prepare(
 ) -> tfds.core.DatasetBuilder:
     """Return the builder, with its files generated.
 
-    The files are written to a temporary folder and renamed when complete. Two runs that start
-    together both succeed, and an interrupted run leaves nothing incomplete.
+    The files are written to another folder and renamed when complete. Files that were damaged
+    later are set aside and generated again.
     """
-    make = functools.partial(builder_class, config=config, file_format="array_record")
     home = user_cache.folder("datasets")
-    builder = make(data_dir=home)
-    if builder.data_path.exists():
-        return builder
-    name = f"{builder.name}/{config}"
-    print(f"generating {name} (once, into {home})", file=sys.stderr, flush=True)
-    with tempfile.TemporaryDirectory(dir=home) as scratch:
-        generated = make(data_dir=scratch)
-        tfds.disable_progress_bar()
-        # TFDS reports a download on stdout, which is for results.
-        with contextlib.redirect_stdout(io.StringIO()):
-            generated.download_and_prepare()
-        os.makedirs(builder.data_path.parent, exist_ok=True)
-        try:
-            os.rename(generated.data_path, builder.data_path)
-        except OSError:
-            # Another run generated the same files first.
-            if not builder.data_path.exists():
-                raise
+    corpus = pathlib.Path(builder_class.name, config, str(builder_class.VERSION))
+    make = functools.partial(builder_class, config=config, file_format="array_record")
+    if _is_intact(home / corpus):
+        return make(data_dir=home)
+    with file_lock.hold(home, f"waiting for another run that prepares a dataset in {home}"):
+        # Another run may have generated the files while this one waited.
+        if not _is_intact(home / corpus):
+            _generate(make, home, corpus)
     return make(data_dir=home)
+
+
+def _generate(
+    make: Callable[..., tfds.core.DatasetBuilder], home: pathlib.Path, corpus: pathlib.Path
+) -> None:
+    """Generate a corpus into a folder, where nothing intact is in its way."""
+    if (home / corpus / _DIGEST).exists():
+        damaged = home / corpus.with_name(f"{corpus.name}.damaged")
+        shutil.rmtree(damaged, ignore_errors=True)
+        (home / corpus).rename(damaged)
+        print(f"{home / corpus} is damaged; it is now {damaged}", file=sys.stderr)
+    shutil.rmtree(home / corpus, ignore_errors=True)
+    print(f"generating {corpus.parent} (once, into {home})", file=sys.stderr, flush=True)
+    partial = home / "partial"
+    shutil.rmtree(partial, ignore_errors=True)  # Left by a run that was killed.
+    tfds.disable_progress_bar()
+    # TFDS reports a download on stdout, which is for results.
+    with contextlib.redirect_stdout(io.StringIO()):
+        make(data_dir=partial).download_and_prepare()
+    (partial / corpus / _DIGEST).write_text(_digest(partial / corpus))
+    (home / corpus).parent.mkdir(parents=True, exist_ok=True)
+    (partial / corpus).rename(home / corpus)
+    shutil.rmtree(partial)
+
+
+def _is_intact(folder: pathlib.Path) -> bool:
+    try:
+        return (folder / _DIGEST).read_text() == _digest(folder)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _digest(folder: pathlib.Path) -> str:
+    """Digest of the names and the bytes of the files in a folder."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.name != _DIGEST:
+            digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _decode_texts(example: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,22 +11,24 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.corpora import text_files, tfds_corpora
+from experiments.corpora import text_files, tfds_corpora, user_corpora
 from experiments.corpora.embedded import EmbeddedCorpus, Metrics
 from experiments.corpora.pronouns import PronounsGrammar, pronoun_metrics
-from experiments.corpora.scan import ScanGrammar, exact_match
+from experiments.corpora.scan import ScanGrammar
 from experiments.corpora.symbols import SymbolsGrammar
-from experiments.pipeline.pairs import SentencePairs, in_direction
+from experiments.pipeline.pairs import SentencePairs
+from transformer import user_functions
 from transformer.config import DataConfig
 from transformer.errors import InputError
 
 EMBEDDED = (
     EmbeddedCorpus(PronounsGrammar, metrics=pronoun_metrics),
-    EmbeddedCorpus(ScanGrammar, metrics=exact_match),
+    EmbeddedCorpus(ScanGrammar),
     EmbeddedCorpus(SymbolsGrammar),
 )
 """The corpora of this repository, one a line."""
 
+SIDES = ("source", "target")
 SPLITS = ("train", "validation", "test")
 """The splits of text files."""
 
@@ -55,9 +57,19 @@ class Split:
             examples=self.examples[:count],
         )
 
-    def corpus_metrics(self, hypotheses: Sequence[str]) -> dict[str, float]:
-        """Compute the metrics of the corpus; empty if it has none."""
-        return self.metrics(self.examples, hypotheses) if self.metrics else {}
+    def corpus_metrics(
+        self, hypotheses: Sequence[str], functions: Sequence[str] = ()
+    ) -> dict[str, float]:
+        """Compute the metrics of the corpus, and those of evaluation.metrics."""
+        values = self.metrics(self.examples, hypotheses) if self.metrics else {}
+        for name in functions:
+            function = user_functions.load_function(name)
+            value = function(self.sources, list(hypotheses), self.targets)
+            try:
+                values[function.__name__] = float(value)
+            except (TypeError, ValueError):
+                raise InputError(f"metric {name} returned {value!r}, not a number") from None
+        return values
 
 
 def embedded_datasets() -> list[str]:
@@ -77,12 +89,12 @@ def load(data: DataConfig, split: str) -> Split:
         examples = corpus.examples(data.dataset.partition("/")[2], split)
         sides = ([example[side] for example in examples] for side in ("source", "target"))
         return Split(data.dataset, *sides, examples, corpus.metrics)
-    return _load(data.dataset, sentence_pairs(data, split))
+    return Split(data.dataset, *sentence_pairs(data, split).read())
 
 
 def from_files(source: str, target: str) -> Split:
     """Load the sentence pairs of two text files."""
-    return _load("text_files", text_files.TwoFiles(source, target))
+    return Split("text_files", *text_files.TwoFiles(source, target).read())
 
 
 def sentence_pairs(data: DataConfig, split: str) -> SentencePairs:
@@ -92,7 +104,7 @@ def sentence_pairs(data: DataConfig, split: str) -> SentencePairs:
       InputError: see `load`; errors inside the text are raised when it is read.
     """
     if data.dataset == "text_files":
-        return in_direction(_configured_files(data, split), data.direction)
+        return _configured_files(data, split).in_direction(data.direction)
     return _named(data.dataset, split, data.direction)
 
 
@@ -105,14 +117,6 @@ def training_corpora(data: DataConfig) -> list[tuple[float, SentencePairs]]:
     if not data.mixture:
         return [(1.0, sentence_pairs(data, "train"))]
     return [_mixture_entry(data, entry) for entry in data.mixture]
-
-
-def _load(dataset: str, pairs: SentencePairs) -> Split:
-    sources, targets = [], []
-    for source_chunk, target_chunk in pairs.chunks():
-        sources += source_chunk
-        targets += target_chunk
-    return Split(dataset, sources, targets)
 
 
 def _embedded(dataset: str) -> EmbeddedCorpus | None:
@@ -128,9 +132,11 @@ def _embedded(dataset: str) -> EmbeddedCorpus | None:
 
 
 def _named(dataset: str, split: str, direction: str) -> SentencePairs:
-    """One split of an embedded corpus, or of a TFDS corpus."""
+    """One split of an embedded corpus, of a user's function, or of a TFDS corpus."""
+    if user_functions.is_function(dataset):
+        return user_corpora.FunctionPairs(dataset, split).in_direction(direction)
     if corpus := _embedded(dataset):
-        return in_direction(corpus.pairs(dataset.partition("/")[2], split), direction)
+        return corpus.pairs(dataset.partition("/")[2], split).in_direction(direction)
     return tfds_corpora.pairs(dataset, split, direction, [*embedded_datasets(), "text_files"])
 
 
@@ -140,14 +146,23 @@ def _configured_files(data: DataConfig, split: str) -> SentencePairs:
         raise InputError(f"text_files have no split {split!r}; they have {', '.join(SPLITS)}")
     source, target = (getattr(data, f"{split}_{side}") for side in ("source", "target"))
     if source and not target and text_files.is_tsv(source):
-        return text_files.Tsv(source, data.tsv_columns)
-    for side, path in (("source", source), ("target", target)):
+        return _files({f"data.{split}_source": source}, data)
+    fields = {f"data.{split}_source": source, f"data.{split}_target": target}
+    for field, path in fields.items():
         if not path:
             raise InputError(
-                f"data.{split}_{side} is not given; set --config.data.{split}_{side}=FILE for the "
-                f"{split} split"
+                f"{field} is not given; set --config.{field}=FILE for the {split} split"
             )
-    return text_files.TwoFiles(source, target)
+    return _files(fields, data)
+
+
+def _files(paths: Mapping[str, str], data: DataConfig) -> SentencePairs:
+    """The pairs of two text files, or of one TSV file, by the field that names each."""
+    for field, path in paths.items():
+        text_files.require_file(path, field)
+    if len(paths) == 1:
+        return text_files.Tsv(*paths.values(), data.tsv_columns)
+    return text_files.TwoFiles(*paths.values())
 
 
 def _mixture_entry(data: DataConfig, entry: str) -> tuple[float, SentencePairs]:
@@ -165,13 +180,10 @@ def _mixture_entry(data: DataConfig, entry: str) -> tuple[float, SentencePairs]:
     files = corpus.split(",")
     if len(files) == 1 and not text_files.is_tsv(corpus):
         return number, _named(corpus, "train", data.direction)
-    if len(files) == 1:
-        pairs = text_files.Tsv(corpus, data.tsv_columns)
-    elif len(files) == 2 and all(files):
-        pairs = text_files.TwoFiles(*files)
-    else:
+    if len(files) > 2 or not all(files):
         raise InputError(
             f"data.mixture has {entry!r}; a corpus is a dataset name, 'SOURCE,TARGET' (two "
             "files) or 'FILE.tsv'"
         )
-    return number, in_direction(pairs, data.direction)
+    fields = {f"{side} of data.mixture": path for side, path in zip(SIDES, files, strict=False)}
+    return number, _files(fields, data).in_direction(data.direction)

@@ -17,7 +17,7 @@ memorization only, and a checkpoint chosen by it has not seen the test split.
 """
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow_datasets as tfds
@@ -118,20 +118,6 @@ def splits(config: str) -> dict[str, list[str]]:
         "validation": generator.sample(distinct, VALIDATION_SIZE),
         "test": test,
     }
-
-
-def exact_match(
-    examples: Sequence[Mapping[str, Any]], hypotheses: Sequence[str]
-) -> dict[str, float]:
-    """SCAN's metric: the share of commands whose actions are all correct.
-
-    Args:
-      examples: features of the data source, texts as `str`.
-      hypotheses: the translation of each example.
-    """
-    pairs = zip(examples, hypotheses, strict=True)
-    correct = sum(hypothesis == example["target"] for example, hypothesis in pairs)
-    return {"exact_match": correct / len(examples)}
 
 
 class ScanGrammar(tfds.core.GeneratorBasedBuilder):

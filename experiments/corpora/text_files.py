@@ -34,6 +34,23 @@ def is_tsv(path: Path) -> bool:
     return str(path).lower().endswith((".tsv", ".tsv.gz"))
 
 
+def require_file(path: str, field: str) -> None:
+    """Check a file of training text before it is read several times, which a pipe cannot be.
+
+    Raises:
+      InputError: naming the field, when there is no such file.
+    """
+    if paths.is_remote(path) or os.path.isfile(path):
+        return
+    if os.path.isdir(path):
+        problem = "cannot be read: it is a directory; name a file in it"
+    elif os.path.exists(path):
+        problem = "is a pipe or a device, which can be read only once; write the text to a file"
+    else:
+        problem = "cannot be read: No such file or directory; check the path"
+    raise InputError(f"{field} is {path!r}, which {problem}")
+
+
 def lines(path: Path) -> Iterator[str]:
     """Yield the lines of a UTF-8 file, plain or gzip, without their line ends.
 
@@ -42,22 +59,12 @@ def lines(path: Path) -> Iterator[str]:
       file:line).
     """
     with _open(path) as file:
-        decoded = _decode_lines(file, str(path))
-        first = next(decoded, None)
-        if first is None:
-            raise _empty(path)
-        yield first
-        yield from decoded
-
-
-def read_lines(path: Path) -> list[str]:
-    """Read all `lines` of a file."""
-    return list(lines(path))
+        yield from _decode_lines(file, str(path))
 
 
 def split_lines(data: bytes, name: str) -> list[str]:
     """Split UTF-8 text into lines; `name` is the file in error messages."""
-    return list(_decode_lines(io.BytesIO(data), name))
+    return list(_decode_lines(io.BytesIO(data.removeprefix(_BYTE_ORDER_MARK)), name))
 
 
 def count_lines(path: Path) -> int:
@@ -67,22 +74,7 @@ def count_lines(path: Path) -> int:
       InputError: when the file cannot be read or is empty.
     """
     with _open(path) as file:
-        count = sum(1 for _ in file)
-    if not count:
-        raise _empty(path)
-    return count
-
-
-def read_pairs(source: Path, target: Path) -> tuple[list[str], list[str]]:
-    """Read the lines of both files.
-
-    Raises:
-      InputError: see `lines`; or when the numbers of lines differ.
-    """
-    sources, targets = read_lines(source), read_lines(target)
-    if len(sources) != len(targets):
-        raise _unequal(source, len(sources), target, len(targets))
-    return sources, targets
+        return sum(1 for _ in file)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,15 +103,14 @@ class TwoFiles(SentencePairs):
         for count, (source, target) in enumerate(itertools.zip_longest(sources, targets)):
             if source is None or target is None:
                 rest = count + 1 + sum(1 for _ in itertools.chain(sources, targets))
-                counts = (rest, count) if target is None else (count, rest)
-                raise _unequal(self.source, counts[0], self.target, counts[1])
+                raise self._unequal(*((rest, count) if target is None else (count, rest)))
             yield source, target
 
     def count(self) -> int:
         """See `SentencePairs.count`."""
         num_sources, num_targets = count_lines(self.source), count_lines(self.target)
         if num_sources != num_targets:
-            raise _unequal(self.source, num_sources, self.target, num_targets)
+            raise self._unequal(num_sources, num_targets)
         return num_sources
 
     def location(self, index: int) -> tuple[str, str]:
@@ -129,6 +120,16 @@ class TwoFiles(SentencePairs):
     def identity(self) -> str:
         """Path, size and modification time of both files."""
         return f"files {_identity(self.source)} {_identity(self.target)}"
+
+    def swapped(self) -> "TwoFiles":
+        """See `SentencePairs.swapped`."""
+        return TwoFiles(self.target, self.source)
+
+    def _unequal(self, num_sources: int, num_targets: int) -> InputError:
+        return InputError(
+            f"{self.source} has {num_sources} lines but {self.target} has {num_targets}; line n of "
+            "one must be the translation of line n of the other"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,8 +152,8 @@ class Tsv(SentencePairs):
             if len(cells) < max(self.columns):
                 raise InputError(
                     f"{self.path}:{number}: no column {max(self.columns)}, the line has "
-                    f"{len(cells)}; columns are separated by tabs, and data.tsv_columns = "
-                    f"{self.columns} names those of source and target"
+                    f"{len(cells)}; columns are separated by tabs, and data.tsv_columns names "
+                    f"those of both sides, here {sorted(self.columns)}"
                 )
             yield cells[source - 1], cells[target - 1]
 
@@ -168,6 +169,10 @@ class Tsv(SentencePairs):
         """Path, size and modification time of the file, and the columns."""
         return f"tsv {_identity(self.path)} {self.columns}"
 
+    def swapped(self) -> "Tsv":
+        """See `SentencePairs.swapped`."""
+        return Tsv(self.path, self.columns[::-1])
+
 
 def _identity(path: str) -> str:
     with _read_errors(path):
@@ -175,17 +180,6 @@ def _identity(path: str) -> str:
             return f"{path!r} {user_cache.version(path)}"
         status = os.stat(path)
     return f"{os.path.abspath(path)!r} {status.st_size} {status.st_mtime_ns}"
-
-
-def _unequal(source: Path, num_sources: int, target: Path, num_targets: int) -> InputError:
-    return InputError(
-        f"{source} has {num_sources} lines but {target} has {num_targets}; line n of one must be "
-        "the translation of line n of the other"
-    )
-
-
-def _empty(path: Path) -> InputError:
-    return InputError(f"{path} is empty; it must hold one sentence a line")
 
 
 @contextlib.contextmanager
@@ -211,16 +205,16 @@ def _open(path: Path) -> Iterator[io.BufferedIOBase]:
     with _read_errors(path), open(user_cache.fetched(os.fspath(path)), "rb") as file:
         compressed = file.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC)
         with gzip.GzipFile(fileobj=file) if compressed else contextlib.nullcontext(file) as plain:
+            if plain.peek(len(_BYTE_ORDER_MARK)).startswith(_BYTE_ORDER_MARK):
+                plain.read(len(_BYTE_ORDER_MARK))
+            if not plain.peek(1):
+                raise InputError(f"{path} is empty; it must hold one sentence a line")
             yield plain
 
 
 def _decode_lines(file: Iterable[bytes], name: str) -> Iterator[str]:
     """Decode the lines of a binary file, which ``\\n`` ends."""
     for number, line in enumerate(file, start=1):
-        if number == 1:
-            line = line.removeprefix(_BYTE_ORDER_MARK)
-            if not line:
-                return
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:

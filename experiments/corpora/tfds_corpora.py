@@ -7,7 +7,6 @@ TensorFlow for anything else, as those of WMT do, needs the extra ``wmt``.
 """
 
 import contextlib
-import difflib
 import io
 import pathlib
 import shutil
@@ -21,8 +20,9 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core import registered
 
 from experiments import file_lock, user_cache
-from experiments.pipeline.pairs import Records, SentencePairs, in_direction, is_backward
+from experiments.pipeline.pairs import Records, SentencePairs, is_backward
 from transformer.errors import InputError
+from transformer.fields import nearest
 
 TIMEOUT = 10.0
 """Seconds to wait for a host of the dataset to answer."""
@@ -61,12 +61,14 @@ def pairs(
     # Mocked builders have no splits.
     if builder.info.splits and split not in builder.info.splits:
         raise InputError(
-            f"dataset {dataset} has no split {split!r}; it has {', '.join(builder.info.splits)}"
+            f"data.dataset is {dataset!r}, which has no split {split!r}; it has "
+            f"{', '.join(builder.info.splits)}"
         )
     with _input_errors(dataset):
         records = builder.as_data_source(split)
-    corpus = Records(dataset, str(builder.version), split, records, features, languages)
-    return in_direction(corpus, direction)
+    folder = str(builder.data_path)
+    corpus = Records(dataset, str(builder.version), split, records, features, languages, folder)
+    return corpus.in_direction(direction)
 
 
 def _builder(dataset: str, other_names: Sequence[str]) -> tfds.core.DatasetBuilder:
@@ -76,9 +78,9 @@ def _builder(dataset: str, other_names: Sequence[str]) -> tfds.core.DatasetBuild
         known = set(names()) - {other.partition("/")[0] for other in other_names}
         if name not in known:
             suggestions = [*other_names, *sorted(known)]
-            [nearest] = difflib.get_close_matches(dataset, suggestions, n=1, cutoff=0.0)
             raise InputError(
-                f"data.dataset is {dataset!r}, which is unknown; did you mean {nearest!r}?"
+                f"data.dataset is {dataset!r}, which is unknown; did you mean "
+                f"{nearest(dataset, suggestions)!r}?"
             )
         builder = registered.imported_builder_cls(name)
         configs = list(builder.builder_configs)
@@ -102,7 +104,7 @@ def _text_features(dataset: str, builder: tfds.core.DatasetBuilder) -> tuple[str
         if pair and len(pair) == 2 and all(key in texts for key in pair):
             return pair
     raise InputError(
-        f"dataset {dataset} does not hold sentence pairs (its features are "
+        f"data.dataset is {dataset!r}, which does not hold sentence pairs (its features are "
         f"{', '.join(features)}); name a translation corpus, for example "
         "ted_hrlr_translate/pt_to_en, or use text_files"
     )
@@ -117,6 +119,8 @@ def _prepare(dataset: str, builder: tfds.core.DatasetBuilder) -> None:
     with file_lock.hold(home, f"waiting for another run that prepares a dataset in {home}"):
         if builder.data_path.exists():
             return
+        for interrupted in builder.data_path.parent.glob(f"{builder.data_path.name}.incomplete*"):
+            shutil.rmtree(interrupted)
         print(f"preparing {dataset} (once, into {home})", file=sys.stderr, flush=True)
         if not (downloads / builder.name).exists():
             _require_network(dataset, builder)
@@ -153,9 +157,9 @@ def _require_network(dataset: str, builder: tfds.core.DatasetBuilder) -> None:
 
 def _unreachable(dataset: str, url: str) -> InputError:
     return InputError(
-        f"dataset {dataset} could not be downloaded: no answer from {url}; connect this machine "
-        "to the network, or prepare the dataset on another machine and copy "
-        f"{user_cache.folder('datasets')} here"
+        f"data.dataset is {dataset!r}, which could not be downloaded: no answer from "
+        f"{url}; connect this machine to the network, or prepare the dataset on another machine "
+        f"and copy {user_cache.folder('datasets')} here"
     )
 
 
@@ -203,14 +207,19 @@ def _input_errors(dataset: str) -> Iterator[None]:
         if missing := _missing_modules(error):
             package = "attention-transformer[wmt]" if "tensorflow" in missing else missing.pop()
             raise InputError(
-                f"dataset {dataset} is prepared with packages that are not installed; install them "
-                f"with: pip install '{package}'"
+                f"data.dataset is {dataset!r}, which is prepared with packages that are not "
+                f"installed; install them with: pip install '{package}'"
             ) from None
         urls = [cause.request.url for cause in _causes(error) if getattr(cause, "request", None)]
         if urls:
             raise _unreachable(dataset, urls[0]) from None
         message = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"dataset {dataset} could not be prepared: {message}") from None
+        folder = user_cache.folder("datasets") / dataset
+        if any(folder.rglob("dataset_info.json")):
+            message += f"; if its files are damaged, remove {folder}"
+        raise InputError(
+            f"data.dataset is {dataset!r}, which could not be prepared: {message}"
+        ) from None
 
 
 def _missing_modules(error: BaseException) -> set[str]:

@@ -202,30 +202,14 @@ class Batches:
         planned = PlannedBatch(
             planned.length, planned.pairs[local], np.searchsorted(rows, planned.rows[local])
         )
-        sides = [self._padded(planned, len(rows), side, epoch) for side in ("source", "target")]
-        (source, source_segments), (target, target_segments) = sides
+        shape = (len(rows), planned.length)
+        sides = (self._sentences(planned, len(rows), side, epoch) for side in ("source", "target"))
+        (source, source_segments), (target, target_segments) = (
+            fill_rows(sentences, planned.rows, shape, self.pad_id) for sentences in sides
+        )
+        if not self.config.packing:
+            return Batch(source, target)
         return Batch(source, target, source_segments, target_segments)
-
-    def _padded(
-        self, planned: PlannedBatch, num_rows: int, side: str, epoch: int
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Ids [B, length] of one side, and for packed rows the segment of each token from 1 on."""
-        shape = (num_rows, planned.length)
-        ids = np.full(shape, self.pad_id, np.int32)
-        segments = np.zeros(shape, np.int32) if self.config.packing else None
-        if not len(planned.pairs):
-            return ids, segments
-        sentences = self._sentences(planned, num_rows, side, epoch)
-        lengths = np.array([len(sentence) for sentence in sentences])
-        first_of_row = np.searchsorted(planned.rows, planned.rows)
-        row_starts = (np.cumsum(lengths) - lengths)[first_of_row]
-        rows = np.repeat(planned.rows, lengths)
-        columns = np.arange(len(rows)) - np.repeat(row_starts, lengths)
-        ids[rows, columns] = np.concatenate(sentences)
-        if segments is not None:
-            segment = np.arange(len(sentences)) - first_of_row + 1
-            segments[rows, columns] = np.repeat(segment, lengths)
-        return ids, segments
 
     def _sentences(
         self, planned: PlannedBatch, num_rows: int, side: str, epoch: int
@@ -274,7 +258,34 @@ def evaluation_batches(
         for start in range(0, len(members), rows):
             pairs = members[start : start + rows]
             shape = (int(rows), int(length))
-            yield Batch(
-                corpus.source.padded(pairs, shape, pad_id),
-                corpus.target.padded(pairs, shape, pad_id),
+            source, target = (
+                fill_rows([side[pair] for pair in pairs], np.arange(len(pairs)), shape, pad_id)[0]
+                for side in (corpus.source, corpus.target)
             )
+            yield Batch(source, target)
+
+
+def fill_rows(
+    sentences: Sequence[Sequence[int]], rows: np.ndarray, shape: tuple[int, int], pad_id: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pad sentences to a batch; sentences of the same row follow each other.
+
+    Args:
+      sentences: ids of each sentence.
+      rows: row of each sentence, ascending.
+      shape: (rows, length) of the batch.
+      pad_id: id of padding.
+
+    Returns:
+      ids [B, length], and the segment [B, length] of each token: 1 for the first sentence of its
+      row, 2 for the second, ..., 0 for padding.
+    """
+    ids, segments = np.full(shape, pad_id, np.int32), np.zeros(shape, np.int32)
+    lengths = np.array([len(sentence) for sentence in sentences], np.int64)
+    first_of_row = np.searchsorted(rows, rows)
+    row_starts = (np.cumsum(lengths) - lengths)[first_of_row]
+    columns = np.arange(lengths.sum()) - np.repeat(row_starts, lengths)
+    positions = np.repeat(rows, lengths), columns
+    ids[positions] = np.concatenate([np.empty(0, np.int32), *sentences])
+    segments[positions] = np.repeat(np.arange(len(rows)) - first_of_row + 1, lengths)
+    return ids, segments

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from transformer import paths
 from transformer.errors import InputError
 
 
@@ -42,43 +43,24 @@ class SentencePairs(abc.ABC):
     def identity(self) -> str:
         """A string that changes when the pairs change; part of the token cache's key."""
 
+    @abc.abstractmethod
+    def swapped(self) -> "SentencePairs":
+        """The same pairs with source and target swapped."""
+
+    def in_direction(self, direction: str) -> "SentencePairs":
+        """The pairs in the direction of ``data.direction``; see `is_backward`."""
+        return self.swapped() if is_backward(self.name, self.languages, direction) else self
+
+    def read(self) -> tuple[list[str], list[str]]:
+        """Read all sources and all targets."""
+        pairs = list(self)
+        return [source for source, _ in pairs], [target for _, target in pairs]
+
     def chunks(self, size: int = 10_000) -> Iterator[tuple[list[str], list[str]]]:
         """Yield sources and targets, at most `size` pairs at a time."""
         pairs = iter(self)
         while chunk := list(itertools.islice(pairs, size)):
             yield [source for source, _ in chunk], [target for _, target in chunk]
-
-
-@dataclasses.dataclass(frozen=True)
-class Backward(SentencePairs):
-    """Sentence pairs with source and target swapped."""
-
-    forward: SentencePairs
-
-    @property
-    def name(self) -> str:
-        """The name of the forward corpus."""
-        return self.forward.name
-
-    @property
-    def languages(self) -> tuple[str, str] | None:
-        """Source and target language after the swap."""
-        return self.forward.languages and self.forward.languages[::-1]
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        return ((target, source) for source, target in self.forward)
-
-    def count(self) -> int:
-        """See `SentencePairs.count`."""
-        return self.forward.count()
-
-    def location(self, index: int) -> tuple[str, str]:
-        """See `SentencePairs.location`."""
-        return self.forward.location(index)[::-1]
-
-    def identity(self) -> str:
-        """See `SentencePairs.identity`."""
-        return f"backward {self.forward.identity()}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +76,8 @@ class Records(SentencePairs):
     features: tuple[str, str]
     """The features that hold the source and the target text."""
     languages: tuple[str, str] | None = None
+    folder: str = ""
+    """Folder of the prepared dataset, to be named when its files are damaged."""
 
     @property
     def name(self) -> str:
@@ -104,7 +88,14 @@ class Records(SentencePairs):
         # Reading record by record takes twice as long.
         for start in range(0, len(self.records), 1000):
             indices = range(start, min(start + 1000, len(self.records)))
-            for index, example in zip(indices, self.records.__getitems__(indices), strict=True):
+            try:
+                examples = self.records.__getitems__(indices)
+            except Exception as error:  # noqa: BLE001 - array_record raises several types
+                raise InputError(
+                    f"{self.name}: records {start} to {indices[-1]} cannot be read "
+                    f"({paths.reason(error)}); remove {self.folder} to prepare the dataset again"
+                ) from None
+            for index, example in zip(indices, examples, strict=True):
                 yield tuple(self._decode(index, example[feature]) for feature in self.features)
 
     def count(self) -> int:
@@ -119,6 +110,11 @@ class Records(SentencePairs):
         """See `SentencePairs.identity`."""
         return f"tfds {self.dataset} {self.version} {self.split} {'-'.join(self.features)}"
 
+    def swapped(self) -> "Records":
+        """See `SentencePairs.swapped`."""
+        languages = self.languages and self.languages[::-1]
+        return dataclasses.replace(self, features=self.features[::-1], languages=languages)
+
     def _decode(self, index: int, data: bytes | str) -> str:
         try:
             return data if isinstance(data, str) else data.decode("utf-8")
@@ -126,11 +122,6 @@ class Records(SentencePairs):
             raise InputError(
                 f"{self.location(index)[0]}: byte 0x{data[error.start]:02x} is not UTF-8"
             ) from None
-
-
-def in_direction(pairs: SentencePairs, direction: str) -> SentencePairs:
-    """Return the pairs in the direction of ``data.direction``; see `is_backward`."""
-    return Backward(pairs) if is_backward(pairs.name, pairs.languages, direction) else pairs
 
 
 def is_backward(name: str, languages: tuple[str, str] | None, direction: str) -> bool:

@@ -66,36 +66,21 @@ class Finding:
     """The characters or words concerned, the share of the text, or the message of an error."""
 
 
-class ReadablePairs(SentencePairs):
+class ReadablePairs:
     """The sentence pairs of a corpus before the first one that cannot be read."""
+
+    chunks = SentencePairs.chunks
 
     def __init__(self, pairs: SentencePairs):
         self.pairs = pairs
         self.error = ""
         """The message of the error, once it has been reached."""
 
-    @property
-    def name(self) -> str:
-        """The name of the corpus."""
-        return self.pairs.name
-
     def __iter__(self) -> Iterator[tuple[str, str]]:
         try:
             yield from self.pairs
         except InputError as error:
             self.error = str(error)
-
-    def count(self) -> int:
-        """Count the readable pairs."""
-        return sum(1 for _ in self)
-
-    def location(self, index: int) -> tuple[str, str]:
-        """See `SentencePairs.location`."""
-        return self.pairs.location(index)
-
-    def identity(self) -> str:
-        """See `SentencePairs.identity`."""
-        return self.pairs.identity()
 
 
 class CheckedSplit:
@@ -143,7 +128,7 @@ class CheckedSplit:
     def location(self, index: int, side: int = 0) -> str:
         """``file:line`` of the source (0) or the target (1) of a pair."""
         corpus = bisect.bisect_right(self._starts, index) - 1
-        return self.corpora[corpus].location(int(index - self._starts[corpus]))[side]
+        return self.corpora[corpus].pairs.location(int(index - self._starts[corpus]))[side]
 
     def findings(self) -> list[Finding]:
         """All findings within this split, errors first."""
@@ -279,7 +264,8 @@ class _Side:
 
     def __init__(self, tokenizer: Tokenizer | None):
         self._tokenizer = tokenizer
-        self._vocabulary = tokenizer and _Vocabulary(tokenizer)
+        self._pieces = set(tokenizer.scores() if tokenizer else ())
+        self._characters = {" "}.union(*self._pieces)
         self.count = self.characters = self.words = self.unknown_tokens = 0
         self.violations: dict[str, _Violations] = collections.defaultdict(_Violations)
         self._blank, self._hashes, self._lengths = [], [], []
@@ -301,9 +287,13 @@ class _Side:
             for index, sentence in enumerate(ids):
                 if unknown := sentence.count(self._tokenizer.special_ids.unk):
                     self.unknown_tokens += unknown
-                    names = self._vocabulary.unknown_parts(stripped[index])
-                    self._record("unknown", self.count + index, names)
+                    self._record("unknown", self.count + index, self._unknown(stripped[index]))
         self.count += len(lines)
+
+    def _unknown(self, line: str) -> list[str]:
+        """The characters of a line that no piece has; if there are none, its unknown words."""
+        characters = sorted(set(line) - self._characters)
+        return characters or [word for word in set(line.split()) if f"▁{word}" not in self._pieces]
 
     def _record(self, rule: str, index: int, names: Iterable[str]) -> None:
         violations = self.violations[rule]
@@ -337,20 +327,6 @@ class _Side:
             "length_95_percent": float(np.percentile(self.lengths, 95)),
             "longest": int(self.lengths.max()),
         }
-
-
-class _Vocabulary:
-    """The pieces of a vocabulary and their characters."""
-
-    def __init__(self, tokenizer: Tokenizer):
-        self._pieces = set(tokenizer.scores())
-        self._characters = {character for piece in self._pieces for character in piece} | {" "}
-
-    def unknown_parts(self, line: str) -> list[str]:
-        """The characters of a line that no piece has; if there are none, its unknown words."""
-        characters = sorted(set(line) - self._characters)
-        words = sorted(set(line.split()))
-        return characters or [word for word in words if f"▁{word}" not in self._pieces]
 
 
 def _most_frequent(names: collections.Counter) -> str:

@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 import pathlib
 import shutil
 import sys
@@ -44,18 +43,11 @@ _DAMAGE = (OSError, ValueError, KeyError, TypeError)
 """Exceptions that reading damaged files can raise."""
 
 
-def available_cores() -> int:
-    """Count the CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def load_or_tokenize(
     pairs: SentencePairs,
     vocabularies: Vocabularies,
     folder: pathlib.Path,
-    threads: int | None = None,
+    threads: int = -1,
 ) -> TokenCorpus:
     """Memory-map the tokenized corpus from `folder`; tokenize it first if it is not there.
 
@@ -66,7 +58,7 @@ def load_or_tokenize(
       pairs: sentence pairs as text.
       vocabularies: tokenizers of source and target.
       folder: folder of the cache, created if missing. Several runs may share it.
-      threads: number of threads that tokenize; default: one per core.
+      threads: number of threads that tokenize; -1: one per core.
 
     Raises:
       InputError: when the pairs cannot be read or the folder cannot be written.
@@ -87,7 +79,7 @@ def load_or_tokenize(
         partial = home.with_suffix(".partial")
         try:
             partial.mkdir()
-            _write(partial, pairs, vocabularies, threads or available_cores())
+            _write(partial, pairs, vocabularies, threads)
             shutil.rmtree(home, ignore_errors=True)
             partial.rename(home)
         finally:

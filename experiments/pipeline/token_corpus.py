@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from transformer.arrays import SpecialIds
 from transformer.text.tokenizer import Vocabularies
 
 
@@ -34,18 +33,6 @@ class TokenSequences:
     def __getitem__(self, sentence: int) -> np.ndarray:
         """The ids of one sentence."""
         return self.ids[self.offsets[sentence] : self.offsets[sentence + 1]]
-
-    def padded(
-        self, sentences: np.ndarray, shape: tuple[int, int], pad_id: int = SpecialIds().pad
-    ) -> np.ndarray:
-        """Return the given sentences as a padded int32 array of `shape` (rows, length)."""
-        lengths = self.lengths[sentences]
-        columns = np.arange(shape[1])
-        filled = columns < lengths[:, None]
-        batch = np.full(shape, pad_id, np.int32)
-        positions = self.offsets[sentences][:, None] + columns
-        batch[: len(sentences)][filled] = self.ids[positions[filled]]
-        return batch
 
 
 @dataclasses.dataclass(frozen=True)

@@ -83,7 +83,7 @@ def compare(
     references: list[str],
     systems: tuple[System, System],
     *,
-    bleu_tokenize: str = "13a",
+    bleu_tokenize: str | None = None,
     bleu_lowercase: bool = False,
 ) -> Comparison:
     """Score two systems, test the difference, and score sentences of similar lengths.

@@ -8,6 +8,7 @@ calls.
 
 from transformer.config.data_config import DataConfig
 from transformer.config.decode_config import DecodeConfig
+from transformer.config.evaluation_config import EvaluationConfig
 from transformer.config.experiment_config import Config
 from transformer.config.model_config import ModelConfig, TransformerConfig
 from transformer.config.parallel_config import LOGICAL_AXES, MESH_AXES, ParallelConfig
@@ -19,6 +20,7 @@ __all__ = [
     "Config",
     "DataConfig",
     "DecodeConfig",
+    "EvaluationConfig",
     "LoggingConfig",
     "ModelConfig",
     "OptimizerConfig",

@@ -16,8 +16,8 @@ class DataConfig(FieldGroup):
 
     dataset: str = "pronouns_grammar/de"
     """An embedded corpus (``pronouns_grammar/de``, ``scan_grammar/simple``, ...), any TFDS
-    translation corpus (``ted_hrlr_translate/pt_to_en``, ``wmt14_translate/de-en``, ...), or
-    ``text_files``.
+    translation corpus (``ted_hrlr_translate/pt_to_en``, ``wmt14_translate/de-en``, ...);
+    ``text_files``; or ``FILE.py:FUNCTION``, where FUNCTION(split) gives (source, target) pairs.
     """
     train_source: str | None = None
     """With ``text_files``: a text file with a sentence a line, plain or gzip; or, without a target,

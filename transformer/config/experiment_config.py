@@ -7,6 +7,7 @@ from typing import Self
 
 from transformer.config.data_config import DataConfig
 from transformer.config.decode_config import DecodeConfig
+from transformer.config.evaluation_config import EvaluationConfig
 from transformer.config.model_config import ModelConfig, TransformerConfig
 from transformer.config.parallel_config import ParallelConfig
 from transformer.config.training_config import LoggingConfig, OptimizerConfig, TrainingConfig
@@ -25,6 +26,7 @@ class Config(FieldGroup):
     training: TrainingConfig = TrainingConfig()
     parallel: ParallelConfig = ParallelConfig()
     logging: LoggingConfig = LoggingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
 
     def validate(self) -> None:
         """Check how the groups fit together."""

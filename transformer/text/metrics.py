@@ -2,14 +2,24 @@
 """Translation metrics with sacreBLEU; no other module imports sacreBLEU.
 
 BLEU and chrF are computed on untouched references, each with its signature and a bootstrap
-confidence interval (95%, 1000 resamples, fixed seed). BLEU is cased and tokenized by 13a unless
-another of sacreBLEU's tokenizations is requested by name; the signature names it.
+confidence interval (95%, 1000 resamples, fixed seed). BLEU is cased. Its tokenization is one of
+sacreBLEU's by name, or that of the script of the references; the signature names it.
 """
 
+import functools
+import logging
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from transformer.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+_HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+_KANA = re.compile("[\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f]")
+_UNSPACED = re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff]")
+"""Thai, Lao, Tibetan, Burmese and Khmer."""
 
 
 def corpus_scores(
@@ -17,7 +27,7 @@ def corpus_scores(
     references: Sequence[str],
     *,
     bootstrap: int = 1000,
-    bleu_tokenize: str = "13a",
+    bleu_tokenize: str | None = None,
     bleu_lowercase: bool = False,
 ) -> dict[str, Any]:
     """BLEU and chrF with signatures and confidence intervals, and the share of exact matches.
@@ -27,7 +37,8 @@ def corpus_scores(
       references: raw text, one for each translation.
       bootstrap: resamples for the intervals; 0 omits the intervals. 1000 need about 100 kB of
         memory for each sentence.
-      bleu_tokenize: sacreBLEU's name of BLEU's tokenization; ``none`` for tokenized text.
+      bleu_tokenize: sacreBLEU's name of BLEU's tokenization; ``none`` for tokenized text; default:
+        by the script of the references (`tokenization_of`).
       bleu_lowercase: compute BLEU on lowercased text. chrF is always cased.
 
     Returns:
@@ -41,7 +52,7 @@ def corpus_scores(
 
     hypotheses, references = list(hypotheses), list(references)
     _check_lengths(hypotheses, references)
-    metrics = _metrics(bleu_tokenize, bleu_lowercase)
+    metrics = _metrics(bleu_tokenize or tokenization_of(references), bleu_lowercase)
     scores: dict[str, Any] = {}
     if bootstrap:
         # The paired test of a single system is sacreBLEU's public access to its resamples. The
@@ -66,7 +77,7 @@ def paired_tests(
     system: Sequence[str],
     references: Sequence[str],
     *,
-    bleu_tokenize: str = "13a",
+    bleu_tokenize: str | None = None,
     bleu_lowercase: bool = False,
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """sacreBLEU's paired significance tests of two systems.
@@ -95,6 +106,7 @@ def paired_tests(
     systems = [("baseline", list(baseline)), ("system", list(system))]
     for _, translations in systems:
         _check_lengths(translations, references)
+    bleu_tokenize = bleu_tokenize or tokenization_of(references)
     tests: dict[str, dict[str, dict[str, Any]]] = {"bleu": {}, "chrf": {}}
     for test, kind in (("paired_bootstrap", "bs"), ("approximate_randomization", "ar")):
         metrics = _metrics(bleu_tokenize, bleu_lowercase)
@@ -127,13 +139,47 @@ def sentence_similarity(metric: Literal["chrf", "bleu"]) -> Callable[[str, str],
     return lambda hypothesis, reference: score.sentence_score(hypothesis, [reference]).score
 
 
-def check_tokenization(bleu_tokenize: str) -> None:
-    """Check the tokenization before everything is translated.
+def tokenization_of(references: Sequence[str]) -> str:
+    """BLEU's tokenization for the script of the references, logged once unless it is 13a.
+
+    13a splits words at spaces. Text in a script without spaces has few words of that kind, and a
+    BLEU of almost 0.
+
+    Returns:
+      ``zh`` for Chinese; ``ja-mecab`` for Japanese, or ``char`` where MeCab is not installed;
+      ``char`` for other scripts without spaces; ``13a`` otherwise.
+    """
+    text = "".join(references)
+    letters = sum(map(str.isalpha, text))
+    han, kana, unspaced = (len(script.findall(text)) for script in (_HAN, _KANA, _UNSPACED))
+    if han + kana + unspaced <= letters / 2:
+        return "13a"
+    # Japanese is rarely without kana, and Chinese rarely has any.
+    japanese = kana > 0.05 * (han + kana)
+    tokenization = "zh" if han > unspaced and not japanese else "char"
+    if japanese:
+        try:
+            _metrics("ja-mecab", bleu_lowercase=False)
+            tokenization = "ja-mecab"
+        except InputError as error:
+            _log_once(f"BLEU of Japanese is computed on characters: {error}")
+    _log_once(f"BLEU is tokenized by {tokenization}, for the script of the references")
+    return tokenization
+
+
+def check_tokenization(bleu_tokenize: str | None) -> None:
+    """Check a tokenization before everything is translated.
 
     Raises:
       InputError: for a tokenization that sacreBLEU does not know, or that lacks its package.
     """
-    _metrics(bleu_tokenize, bleu_lowercase=False)
+    if bleu_tokenize is not None:
+        _metrics(bleu_tokenize, bleu_lowercase=False)
+
+
+@functools.cache
+def _log_once(message: str) -> None:
+    logger.warning(message)
 
 
 def _metrics(bleu_tokenize: str, bleu_lowercase: bool) -> dict[str, Any]:

@@ -69,6 +69,7 @@ class Tokenizer:
         character_coverage: float = 1.0,
         max_sentences: int = 2_000_000,
         special_ids: SpecialIds = SpecialIds(),
+        at_most: bool = False,
         size_field: str = "model.vocab_size",
     ) -> "Tokenizer":
         """Train a vocabulary; the same sentences give the same vocabulary.
@@ -81,6 +82,7 @@ class Tokenizer:
             out.
           max_sentences: larger corpora are sampled.
           special_ids: the ids of padding, BOS, EOS and unknown characters.
+          at_most: accept a text that supports fewer tokens.
           size_field: config field of the vocabulary size, for errors.
 
         Raises:
@@ -100,6 +102,9 @@ class Tokenizer:
                 **{f"{name}_id": value for name, value in special_ids._asdict().items()},
                 input_sentence_size=max_sentences,
                 shuffle_input_sentence=True,
+                hard_vocab_limit=not at_most,
+                max_sentence_length=1
+                << 24,  # in bytes; longer sentences would be left out silently
                 # With more threads the order in which counts are summed would vary.
                 num_threads=1,
                 minloglevel=2,

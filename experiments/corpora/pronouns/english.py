@@ -14,7 +14,6 @@ from experiments.corpora.pronouns.meaning import (
     Tense,
     Token,
 )
-from experiments.corpora.pronouns.nouns import Noun
 
 # Negated auxiliary: (tense, plural) -> word. "do" occurs only in negation.
 _NOT = {
@@ -61,23 +60,23 @@ def quality(predicate: Quality) -> list[Token]:
 
 
 def _verb(event: Event) -> list[Token]:
-    forms, tense, plural = event.verb.english, event.tense, event.subject.plural
+    verb, tense, plural = event.verb, event.tense, event.subject.plural
     if event.negative:
-        full = forms.participle if tense is Tense.PERFECT else forms.base
+        full = verb.english_participle if tense is Tense.PERFECT else verb.english
         return [Token(_NOT[tense, plural], ("tense", "negation")), Token(full, ("verb",))]
     if tense is Tense.FUTURE:
-        return [Token("will", ("tense",)), Token(forms.base, ("verb",))]
+        return [Token("will", ("tense",)), Token(verb.english, ("verb",))]
     if tense is Tense.PERFECT:
         have = "have" if plural else "has"
-        return [Token(have, ("tense",)), Token(forms.participle, ("verb",))]
+        return [Token(have, ("tense",)), Token(verb.english_participle, ("verb",))]
     if tense is Tense.PAST:
-        return [Token(forms.past, ("tense", "verb"))]
-    return [Token(forms.base if plural else forms.third, ("tense", "verb"))]
+        return [Token(verb.english_past, ("tense", "verb"))]
+    return [Token(verb.english if plural else verb.english_third, ("tense", "verb"))]
 
 
 def realize_event(event: Event) -> list[Token]:
     """Return the main clause as tokens."""
-    preposition = event.verb.preposition[0]
+    preposition = event.verb.english_preposition
     return [
         *noun_phrase(event.subject, Role.SUBJECT),
         *_verb(event),
@@ -104,18 +103,12 @@ def realize_statement(statement: Statement) -> list[Token]:
     ]
 
 
-def pronoun(noun: Noun, plural: bool) -> str:
-    """Return the pronoun of the noun: "it" or "they"."""
-    del noun  # English pronouns here show only number.
-    return "they" if plural else "it"
-
-
 def realize_because(sentence: Because) -> list[Token]:
     """Return an event and its reason as tokens, in either order."""
     antecedent = sentence.event.phrase(sentence.antecedent)
     clause = [
         Token("because", ("because",)),
-        Token(pronoun(antecedent.noun, antecedent.plural), ("pronoun",)),
+        Token("they" if antecedent.plural else "it", ("pronoun",)),
         *_be(sentence.tense, antecedent.plural, negative=False),
         *quality(sentence.quality),
     ]

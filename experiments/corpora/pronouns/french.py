@@ -3,7 +3,7 @@
 
 from functools import cache
 
-from experiments.corpora.pronouns.adjectives import Adjective
+from experiments.corpora.pronouns.dictionary import Adjective, Noun
 from experiments.corpora.pronouns.meaning import (
     COMMA,
     Because,
@@ -15,7 +15,6 @@ from experiments.corpora.pronouns.meaning import (
     Tense,
     Token,
 )
-from experiments.corpora.pronouns.nouns import Noun
 
 # Singular determiners: (name, gender) -> form; "le", "la" and "ce" change before a vowel sound.
 _DETERMINERS = {
@@ -50,7 +49,7 @@ def agreeing(adjective: Adjective, phrase: Phrase, *, before_vowel: bool = False
       phrase: the phrase that it modifies, as attribute or predicate.
       before_vowel: whether a vowel sound follows ("un vieil âne").
     """
-    if phrase.noun.french.gender == "f":
+    if phrase.noun.french_gender == "f":
         return adjective.french_feminine + ("s" if phrase.plural else "")
     form = adjective.french_masculine
     if not phrase.plural:
@@ -63,8 +62,8 @@ def agreeing(adjective: Adjective, phrase: Phrase, *, before_vowel: bool = False
 @cache
 def noun_phrase(phrase: Phrase, role: Role) -> tuple[Token, ...]:
     """Return "les vieux chiens" as tokens whose slots carry the role."""
-    noun = phrase.noun.french
-    described = [Token(noun.plural if phrase.plural else noun.singular, (f"{role}.noun",))]
+    noun = phrase.noun
+    described = [Token(noun.french_plural if phrase.plural else noun.french, (f"{role}.noun",))]
     elides = noun.elides
     if phrase.adjective:
         precedes = phrase.adjective.precedes
@@ -75,7 +74,7 @@ def noun_phrase(phrase: Phrase, role: Role) -> tuple[Token, ...]:
     if phrase.plural:
         determiner = _PLURAL_DETERMINERS[phrase.determiner]
     else:
-        determiner = _DETERMINERS[phrase.determiner, noun.gender]
+        determiner = _DETERMINERS[phrase.determiner, noun.french_gender]
         if elides:
             determiner = _BEFORE_VOWEL.get(determiner, determiner)
     return (Token(determiner, (f"{role}.determiner",)), *described)
@@ -83,7 +82,7 @@ def noun_phrase(phrase: Phrase, role: Role) -> tuple[Token, ...]:
 
 def pronoun(noun: Noun, plural: bool) -> str:
     """Return the subject pronoun of the noun."""
-    return _PRONOUNS[noun.french.gender, plural]
+    return _PRONOUNS[noun.french_gender, plural]
 
 
 def quality(predicate: Quality, phrase: Phrase) -> list[Token]:
@@ -101,25 +100,26 @@ def _negated(finite: Token, negative: bool) -> list[Token]:
 
 
 def _verb(event: Event) -> list[Token]:
-    forms, tense, plural = event.verb.french, event.tense, event.subject.plural
-    if tense is Tense.PAST and event.verb.french_imperfect:
-        finite = Token(event.verb.french_imperfect[plural], ("tense", "verb"))
+    verb, tense, plural = event.verb, event.tense, event.subject.plural
+    if tense is Tense.PAST and verb.state:
+        imperfect = verb.french_imperfect_plural if plural else verb.french_imperfect
+        finite = Token(imperfect, ("tense", "verb"))
     elif tense in (Tense.PAST, Tense.PERFECT):
         have = Token("ont" if plural else "a", ("tense",))
         # With "avoir", the participle agrees only with a preceding object, which never occurs here.
-        return [*_negated(have, event.negative), Token(forms.participle, ("verb",))]
+        return [*_negated(have, event.negative), Token(verb.french_participle, ("verb",))]
     elif tense is Tense.FUTURE:
-        future = forms.future_plural if plural else forms.future
+        future = verb.french_future_plural if plural else verb.french_future
         finite = Token(future, ("tense", "verb"))
     else:
-        present = forms.present_plural if plural else forms.present
+        present = verb.french_plural if plural else verb.french
         finite = Token(present, ("tense", "verb"))
     return _negated(finite, event.negative)
 
 
 def realize_event(event: Event) -> list[Token]:
     """Return the main clause as tokens."""
-    preposition = event.verb.preposition[2]
+    preposition = event.verb.french_preposition
     return [
         *noun_phrase(event.subject, Role.SUBJECT),
         *_verb(event),

@@ -4,7 +4,7 @@
 from functools import cache
 from typing import Literal
 
-from experiments.corpora.pronouns.adjectives import Adjective
+from experiments.corpora.pronouns.dictionary import Adjective, Noun
 from experiments.corpora.pronouns.meaning import (
     COMMA,
     Because,
@@ -16,7 +16,6 @@ from experiments.corpora.pronouns.meaning import (
     Tense,
     Token,
 )
-from experiments.corpora.pronouns.nouns import Noun
 
 Case = Literal["nominative", "accusative", "dative"]
 
@@ -56,16 +55,16 @@ _BE = {
 
 
 def _column(phrase: Phrase) -> int:
-    return _COLUMNS.index("plural" if phrase.plural else phrase.noun.german.gender)
+    return _COLUMNS.index("plural" if phrase.plural else phrase.noun.german_gender)
 
 
 def _noun(phrase: Phrase, case: Case) -> str:
-    noun = phrase.noun.german
+    noun = phrase.noun
     if not phrase.plural:
-        return noun.singular if case == "nominative" else noun.oblique
-    if case == "dative" and not noun.plural.endswith(("n", "s")):
-        return f"{noun.plural}n"
-    return noun.plural
+        return noun.german if case == "nominative" else noun.german_oblique
+    if case == "dative" and not noun.german_plural.endswith(("n", "s")):
+        return f"{noun.german_plural}n"
+    return noun.german_plural
 
 
 def attribute(adjective: Adjective, phrase: Phrase, case: Case) -> str:
@@ -96,7 +95,7 @@ def prepositional(preposition: str, phrase: tuple[Token, ...]) -> list[Token]:
 
 def pronoun(noun: Noun, plural: bool) -> str:
     """Return the nominative pronoun of the noun."""
-    return "sie" if plural else _PRONOUNS[noun.german.gender]
+    return "sie" if plural else _PRONOUNS[noun.german_gender]
 
 
 def quality(predicate: Quality) -> list[Token]:
@@ -107,17 +106,17 @@ def quality(predicate: Quality) -> list[Token]:
 
 def _verb(event: Event) -> tuple[Token, list[Token]]:
     """Return the finite verb and the verb tokens at the end of the clause."""
-    forms, plural = event.verb.german, event.subject.plural
+    verb, plural = event.verb, event.subject.plural
     if event.tense is Tense.FUTURE:
         will = Token("werden" if plural else "wird", ("tense",))
-        return will, [Token(forms.infinitive, ("verb",))]
+        return will, [Token(verb.german, ("verb",))]
     if event.tense is Tense.PERFECT:
         have = Token("haben" if plural else "hat", ("tense",))
-        return have, [Token(forms.participle, ("verb",))]
+        return have, [Token(verb.german_participle, ("verb",))]
     if event.tense is Tense.PAST:
-        finite = forms.past_plural if plural else forms.past
+        finite = verb.german_past_plural if plural else verb.german_past
     else:
-        finite = forms.infinitive if plural else forms.present
+        finite = verb.german if plural else verb.german_present
     return Token(finite, ("tense", "verb")), []
 
 
@@ -128,8 +127,8 @@ def realize_event(event: Event, *, verb_first: bool = False) -> list[Token]:
     described = noun_phrase(event.object, event.verb.german_case, Role.OBJECT)
     negation = [Token("nicht", ("negation",))] if event.negative else []
     # "nicht" follows a definite object but precedes a prepositional phrase.
-    if event.verb.preposition[1]:
-        middle = [*negation, *prepositional(event.verb.preposition[1], described)]
+    if preposition := event.verb.german_preposition:
+        middle = [*negation, *prepositional(preposition, described)]
     else:
         middle = [*described, *negation]
     opening = [finite, *subject] if verb_first else [*subject, finite]

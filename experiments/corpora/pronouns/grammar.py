@@ -12,7 +12,15 @@ from itertools import accumulate
 from random import Random
 from typing import TypeVar
 
-from experiments.corpora.pronouns.adjectives import ADJECTIVES, Adjective, compatible
+from experiments.corpora.pronouns.dictionary import (
+    ADJECTIVES,
+    NOUNS,
+    VERBS,
+    Adjective,
+    Noun,
+    Verb,
+    compatible,
+)
 from experiments.corpora.pronouns.meaning import (
     Because,
     Event,
@@ -22,9 +30,7 @@ from experiments.corpora.pronouns.meaning import (
     Statement,
     Tense,
 )
-from experiments.corpora.pronouns.nouns import NOUNS, Noun
 from experiments.corpora.pronouns.scenes import SCENES, SIGHTS, Frame, Scene, frames
-from experiments.corpora.pronouns.verbs import VERBS, Verb
 
 T = TypeVar("T")
 
@@ -63,9 +69,7 @@ class FramePool:
     """
 
     def __init__(self, chosen: Sequence[Frame]) -> None:
-        """Group the frames by scene; raise ValueError if there are none."""
-        if not chosen:
-            raise ValueError("a pool needs at least one frame; none of the scenes has any left")
+        """Group the frames by scene."""
         by_scene: dict[Scene, list[Frame]] = {}
         for frame in chosen:
             by_scene.setdefault(frame.scene, []).append(frame)

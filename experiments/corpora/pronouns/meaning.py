@@ -13,9 +13,7 @@ from enum import StrEnum
 from types import ModuleType
 from typing import NamedTuple
 
-from experiments.corpora.pronouns.adjectives import Adjective
-from experiments.corpora.pronouns.nouns import Noun
-from experiments.corpora.pronouns.verbs import Verb
+from experiments.corpora.pronouns.dictionary import Adjective, Noun, Verb
 
 
 class Tense(StrEnum):

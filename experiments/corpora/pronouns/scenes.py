@@ -8,21 +8,16 @@ those of `RELATIONAL_VERBS` it can, but then it is no reason: a sofa that does n
 too big for it, or the car is too small.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType
 
-from experiments.corpora.pronouns.adjectives import ADJECTIVES, Adjective
-from experiments.corpora.pronouns.nouns import NOUNS, Noun
-from experiments.corpora.pronouns.verbs import VERBS, Verb
+from experiments.corpora.pronouns.dictionary import ADJECTIVES, NOUNS, VERBS, Adjective, Noun, Verb
 
 RELATIONAL_VERBS = frozenset({"fit into", "transport", "block", "catch", "chase"})
 
 # Degrees of a reason. Only an excess prevents an event ("too tired to cross").
-_DEGREES: Mapping[bool, tuple[str, ...]] = MappingProxyType(
-    {True: ("too", "too", "so", "very", ""), False: ("so", "very", "")}
-)
+_DEGREES = {True: ("too", "too", "so", "very", ""), False: ("so", "very", "")}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,11 +62,7 @@ def _nouns(names: str) -> tuple[Noun, ...]:
     wanted = set(names.split())
     nouns = tuple(noun for noun in NOUNS.values() if noun.groups & wanted)
     unknown = wanted.difference(*(noun.groups for noun in nouns))
-    if unknown:
-        raise ValueError(
-            f"no noun or group is called {sorted(unknown)} (scene nouns {names!r}); "
-            "add it to nouns.py or correct the scene"
-        )
+    assert not unknown, f"no noun or group of nouns.tsv is called {sorted(unknown)}"
     return nouns
 
 

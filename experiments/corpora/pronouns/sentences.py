@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
-from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from experiments.corpora.pronouns import english, french, german
+from experiments.corpora.pronouns.dictionary import Noun
 from experiments.corpora.pronouns.grammar import (
     FramePool,
     all_frames,
@@ -30,13 +30,12 @@ from experiments.corpora.pronouns.meaning import (
     position,
     realize,
 )
-from experiments.corpora.pronouns.nouns import Noun
 from experiments.corpora.pronouns.scenes import Frame
 from experiments.corpora.pronouns.word_forms import join
 
 Language = Literal["de", "fr"]
 
-_TARGETS = MappingProxyType({"de": german, "fr": french})
+_TARGETS = {"de": german, "fr": french}
 LANGUAGES = tuple(_TARGETS)
 SPLITS = ("train", "validation", "test", "test_unseen")
 
@@ -48,8 +47,7 @@ _PATIENCE = 50
 _UNSEEN_SHARE_PER_NOUN = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+class Quota(NamedTuple):
     """Number of sentences of each kind in a split; the last two kinds come in twins."""
 
     statements: int
@@ -58,14 +56,12 @@ class Quota:
     others: int
 
 
-_QUOTAS: Mapping[str, Quota] = MappingProxyType(
-    {
-        "train": Quota(statements=6_000, events=9_000, resolutions=25_000, others=6_000),
-        "validation": Quota(statements=80, events=140, resolutions=660, others=120),
-        "test": Quota(statements=160, events=280, resolutions=1_318, others=240),
-        "test_unseen": Quota(statements=0, events=360, resolutions=1_400, others=240),
-    }
-)
+_QUOTAS = {
+    "train": Quota(statements=6_000, events=9_000, resolutions=25_000, others=6_000),
+    "validation": Quota(statements=80, events=140, resolutions=660, others=120),
+    "test": Quota(statements=160, events=280, resolutions=1_318, others=240),
+    "test_unseen": Quota(statements=0, events=360, resolutions=1_400, others=240),
+}
 # Whether subject and object are plural, in because-sentences that are no resolution sentences.
 _OTHER_NUMBERS = ((False, False), (True, True), (True, False), (False, True))
 
@@ -175,27 +171,15 @@ def _fill(
     used: set[str],
     label: str,
 ) -> list[Example]:
-    """Draw until there are `count` new examples; two meanings drawn together become twins.
+    """Draw until there are `count` examples whose English sentence is not in `used`.
 
-    Args:
-      count: how many examples to return.
-      draw: returns one meaning, or two that are twins, or None to be called again.
-      language: target language.
-      used: English sentences that exist already; the new ones are added.
-      label: split and kind of sentence, for the error message.
-
-    Raises:
-      ValueError: if the grammar does not generate enough new sentences.
+    `draw` returns one meaning, or two that become twins, or None to be called again.
     """
     filled: list[Example] = []
     draws = 0
     while len(filled) < count:
         draws += 1
-        if draws > _PATIENCE * count:
-            raise ValueError(
-                f"{label} ({language}): only {len(filled)} of {count} sentences after {draws} "
-                "draws; lower its quota or extend the grammar"
-            )
+        assert draws <= _PATIENCE * count, f"the grammar has too few sentences for {label}"
         meanings = draw()
         if meanings is None:
             continue
@@ -264,21 +248,9 @@ def _corpus(language: Language) -> Mapping[str, tuple[Example, ...]]:
         if name == "test":
             examples += published
         splits[name] = tuple(shuffled(rng, examples))
-    return MappingProxyType(splits)
+    return splits
 
 
 def examples(language: Language, split: str) -> list[Example]:
-    """Return the sentence pairs of one split, always the same in the same order.
-
-    Args:
-      language: target language, "de" or "fr".
-      split: "train", "validation", "test" or "test_unseen".
-
-    Raises:
-      ValueError: if there is no such language or split.
-    """
-    if language not in LANGUAGES:
-        raise ValueError(f"no target language {language!r}; choose one of {list(LANGUAGES)}")
-    if split not in SPLITS:
-        raise ValueError(f"no split {split!r} in pronouns/{language}; choose one of {list(SPLITS)}")
+    """Return the sentence pairs of one split, always the same in the same order."""
     return list(_corpus(language)[split])
