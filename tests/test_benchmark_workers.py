@@ -3,7 +3,6 @@
 
 import itertools
 import os
-import pathlib
 import shutil
 import subprocess
 import sys
@@ -13,14 +12,8 @@ import pytest
 from apps import REPOSITORY
 
 from experiments.benchmarks import worker
-from experiments.benchmarks.alternating import (
-    PROGRAMS,
-    Effort,
-    Subject,
-    Unavailable,
-    Worker,
-    compare,
-)
+from experiments.benchmarks.alternating import Effort, Subject, Unavailable, Worker, compare
+from experiments.benchmarks.reporting import program
 from experiments.benchmarks.workloads import Workload
 from transformer.errors import InputError
 
@@ -128,16 +121,15 @@ def test_termination_stops_the_workers(fake, tmp_path):
 def test_a_peer_that_is_not_installed_is_reported(tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('no torch', name='torch')\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
-    options = {"compiled": False, "dtype": "float32"}
     with pytest.raises(Unavailable, match=r"torch is not installed \(pip install"):
-        Worker(Subject("PyTorch", f"{PROGRAMS}.pytorch.training", options), TINY)
+        Worker(program("PyTorch", "pytorch.training", dtype="float32"), TINY)
 
 
 def test_the_error_of_a_peer_is_reported(tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text("raise OSError('a broken library\\nand more')\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
     with pytest.raises(Unavailable, match="^OSError: a broken library$"):
-        Worker(Subject("Marian", f"{PROGRAMS}.marian.training", {"dtype": "float32"}), TINY)
+        Worker(program("Marian", "marian.training", dtype="float32"), TINY)
 
 
 class Timed:
@@ -155,13 +147,14 @@ class Timed:
 @pytest.mark.parametrize(
     ("seconds", "calls"),
     # One untimed call warms up, unless a call takes long.
-    [(0.01, 1 + 100), (0.3, 1 + 3), (2.0, 1 + 1), (6.0, 1)],
+    [(0.01, 1 + 100), (0.3, 1 + 3), (0.8, 1), (6.0, 1)],
 )
 def test_a_sample_is_at_least_a_second_of_calls_and_starts_warm(monkeypatch, seconds, calls):
     call = Timed(monkeypatch, seconds)
-    sampler = worker.Sampler(worker.Program(call, units=4.0))
+    program = worker.Program(call, units=4.0)
+    number = worker.calls_per_sample(program)
     before = call.calls
-    sample = sampler.sample()
+    sample = worker.take_sample(program, number)
     assert call.calls - before == calls
     assert sample["seconds"] == pytest.approx(seconds / 4)
 
@@ -172,8 +165,6 @@ def test_the_fastest_choice_is_used_although_load_comes_and_goes(monkeypatch):
     call = Timed(monkeypatch, 9, 30.0, 9, 2.0, 9, 1.0, 9, 2.5, 9, 1.1, 9, 2.1)
     assert worker.fastest(call, chosen.append, [1, 2]) == 1
     assert chosen == [1, 2, 1, 2, 1, 2, 1]
-    assert worker.fastest(pytest.fail, chosen.append, [3]) == 3
-    assert chosen[-1] == 3
 
 
 STATISTICS = """\
@@ -185,26 +176,23 @@ intr 5 0 1
 """
 
 
-def test_busy_time_is_all_but_idle_and_waiting_of_the_usable_cores():
-    ticks = os.sysconf("SC_CLK_TCK")
-    # 100 + 10 + 20 + 1 + 2 + 3; guests are included in the first.
-    assert worker.busy_seconds(STATISTICS, {0}) == pytest.approx(136 / ticks)
-    assert worker.busy_seconds(STATISTICS, {0, 1}) == pytest.approx(336 / ticks)
+@pytest.mark.parametrize(("cores", "ticks"), [({0}, 136), ({0, 1}, 336)])
+def test_busy_time_is_all_but_idle_and_waiting_of_the_usable_cores(
+    monkeypatch, tmp_path, cores, ticks
+):
+    # Of core 0: 100 + 10 + 20 + 1 + 2 + 3; guests are included in the first.
+    (tmp_path / "stat").write_text(STATISTICS)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
+    expected = pytest.approx(ticks / os.sysconf("SC_CLK_TCK"))
+    assert worker.busy_seconds(tmp_path / "stat") == expected
 
 
 def test_the_load_of_other_processes_is_measured_without_ones_own(monkeypatch):
-    counts = iter([(100.0, 50.0), (103.0, 52.0)])
-    call = Timed(monkeypatch, 2.0)
-    sampler = worker.Sampler(worker.Program(call))
-    monkeypatch.setattr(worker, "cpu_seconds", lambda: next(counts))
+    monkeypatch.setattr(worker, "busy_seconds", iter([100.0, 103.0]).__next__)
+    monkeypatch.setattr(worker, "cpu_seconds", iter([50.0, 52.0]).__next__)
     # 3 busy seconds, 2 of them of this process, in 2 seconds.
-    assert sampler.sample()["other_load"] == 0.5
-
-
-def test_the_load_is_unknown_without_proc(monkeypatch):
-    sampler = worker.Sampler(worker.Program(Timed(monkeypatch, 2.0)))
-    monkeypatch.setattr(worker, "cpu_seconds", lambda: None)
-    assert sampler.sample()["other_load"] is None
+    sample = worker.take_sample(worker.Program(Timed(monkeypatch, 2.0)), 1)
+    assert sample["other_load"] == 0.5
 
 
 def test_peers_do_not_import_jax_nor_this_project_the_peers():
@@ -218,7 +206,6 @@ def test_peers_do_not_import_jax_nor_this_project_the_peers():
     assert finished.stdout == "set()\n"
 
 
-@pytest.mark.skipif(not pathlib.Path("/proc/stat").exists(), reason="no /proc")
 def test_the_peak_memory_of_a_worker_is_not_that_of_its_parent(fake):
     with Worker(Subject("fake", "fake.sleeping", {"seconds": 0.01}), TINY) as process:
         # This process has imported JAX.

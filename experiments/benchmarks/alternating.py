@@ -20,7 +20,6 @@ from typing import Any, Self
 from experiments.benchmarks.workloads import Workload
 from transformer.errors import InputError
 
-PROGRAMS = "experiments.benchmarks.programs"
 PAUSE_SECONDS = 0.3
 """Pause between two samples; idle threads of some libraries spin for a while."""
 
@@ -30,8 +29,8 @@ class Sample:
     """One measurement of a program."""
 
     seconds: float
-    other_load: float | None = None
-    """Cores kept busy by other processes; None if unknown."""
+    other_load: float
+    """Cores kept busy by other processes."""
     peak_mib: int = 0
     """Peak resident memory of the process so far."""
 
@@ -64,31 +63,27 @@ class Worker:
         Raises:
           Unavailable: if a library is missing or the program fails.
         """
-        self.subject = subject
-        request = {**subject.options, "workload": dataclasses.asdict(workload)}
-        request["keep_pages"] = subject.keep_pages
-        environment = dict(os.environ)
-        if subject.checkout:
-            environment["PYTHONPATH"] = subject.checkout
-        command = [sys.executable, "-m", "experiments.benchmarks.worker", subject.function]
+        request = {
+            **subject.options,
+            "workload": dataclasses.asdict(workload),
+            "keep_pages": subject.keep_pages,
+        }
+        path = {"PYTHONPATH": subject.checkout} if subject.checkout else {}
+        worker = [sys.executable, "-m", "experiments.benchmarks.worker"]
+        self._name = subject.name
         self._process = subprocess.Popen(
-            [*command, json.dumps(request)],
+            [*worker, subject.function, json.dumps(request)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=subject.checkout,
-            env=environment,
+            env=os.environ | path,
             process_group=0,  # Ctrl-C reaches only this process, which stops its workers
         )
         try:
-            answer = self._answer()
-            if "missing" in answer:
-                raise Unavailable(f"{answer['missing']} is not installed (pip install -e .[bench])")
-            if "failed" in answer:
-                raise Unavailable(answer["failed"])
-            self.about = answer["ready"]
+            self.about = self._answer()["ready"]
         except BaseException:
-            self.stop()
+            self.__exit__()
             raise
 
     def sample(self) -> Sample:
@@ -102,26 +97,27 @@ class Worker:
             self._process.stdin.flush()
         return Sample(**self._answer())
 
-    def stop(self) -> None:
-        """Kill the process and its children."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._process.stdin.close()
         self._process.stdout.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     def _answer(self) -> dict[str, Any]:
         line = self._process.stdout.readline()
         if not line:
             status = self._process.wait()
-            raise Unavailable(f"the process of {self.subject.name} ended with status {status}")
-        return json.loads(line)
+            raise Unavailable(f"the process of {self._name} ended with status {status}")
+        answer = json.loads(line)
+        if "missing" in answer:
+            raise Unavailable(f"{answer['missing']} is not installed (pip install -e .[bench])")
+        if "failed" in answer:
+            raise Unavailable(answer["failed"])
+        return answer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,14 +139,9 @@ class Round:
     peer: Sample
 
     @property
-    def speedup(self) -> float:
-        """Time of the peer divided by ours."""
-        return self.peer.seconds / self.ours.seconds
-
-    @property
     def load(self) -> float:
-        """Load of the louder sample; 0 if unknown."""
-        return max(self.ours.other_load or 0.0, self.peer.other_load or 0.0)
+        """Load of the louder sample."""
+        return max(self.ours.other_load, self.peer.other_load)
 
 
 def alternate(
@@ -229,7 +220,7 @@ def summarize(rounds: Sequence[Round], effort: Effort) -> dict[str, Any]:
     """Medians and quartiles: milliseconds, and the speedup within each round."""
     figures: dict[str, Any] = {}
     for name, values in {
-        "speedup": [one.speedup for one in rounds],
+        "speedup": [one.peer.seconds / one.ours.seconds for one in rounds],
         "ms": [one.ours.seconds * 1e3 for one in rounds],
         "peer_ms": [one.peer.seconds * 1e3 for one in rounds],
     }.items():

@@ -12,7 +12,7 @@ import json
 
 from absl import flags
 
-from experiments.benchmarks.alternating import PROGRAMS, Subject, Unavailable, Worker
+from experiments.benchmarks.alternating import Subject, Unavailable, Worker
 from experiments.benchmarks.settings import parse_integers
 from experiments.benchmarks.workloads import Workload
 from experiments.flags import run
@@ -20,23 +20,28 @@ from transformer.errors import InputError
 from transformer.nn.attention import KERNELS
 
 _LENGTHS = flags.DEFINE_list("lengths", ["1024", "2048", "4096", "8192", "16384"], "In tokens.")
-_KERNELS = flags.DEFINE_list("kernels", list(KERNELS), "Attention kernels to measure.")
+_KERNELS = flags.DEFINE_multi_enum(
+    "kernels", list(KERNELS), list(KERNELS), "Attention kernels to measure; may be repeated."
+)
 _LIMIT = flags.DEFINE_float("limit_gib", 2.0, "Longer sentences are skipped above this memory.")
-
-_WORKLOAD = {"num_layers": 1, "d_model": 512, "num_heads": 8, "d_ff": 1, "vocab_size": 5}
 
 
 def main() -> None:
     """Measure and print."""
     lengths = sorted(parse_integers("lengths", _LENGTHS.value))
     for kernel in _KERNELS.value:
-        if kernel not in KERNELS:
-            raise InputError(f"--kernels={kernel}: choose from {', '.join(KERNELS)}")
-    for kernel in _KERNELS.value:
-        subject = Subject(kernel, f"{PROGRAMS}.this_project.attention", {"kernel": kernel})
+        function = "experiments.benchmarks.programs.this_project.attention"
+        subject = Subject(kernel, function, {"kernel": kernel})
         for length in lengths:
             workload = Workload(
-                **_WORKLOAD, batch_size=1, source_length=length, target_length=length
+                num_layers=1,
+                d_model=512,
+                num_heads=8,
+                d_ff=1,
+                vocab_size=5,
+                batch_size=1,
+                source_length=length,
+                target_length=length,
             )
             try:
                 with Worker(subject, workload) as worker:

@@ -3,56 +3,69 @@
 
 python -m experiments.benchmarks.decoding_speed --workloads=W1,W2 --beams=1,4
 python -m experiments.benchmarks.decoding_speed --workloads=W1 --sentences=1
+python -m experiments.benchmarks.decoding_speed --source=train.en --target=train.de --lines=val.en
 python -m experiments.benchmarks.decoding_speed --against=../older --only='checkout*'
 
 W1 is a small model and W2 the paper's base model (`workloads.py`), with random weights; CTranslate2
 has those of the Marian model, converted. Every translation has exactly the length of the workload,
-from ids to ids, with the complete search: finished hypotheses, length penalty, stopping rule. Turns
-and output are those of `training_speed`.
+from ids to ids, with the complete search: finished hypotheses, length penalty, stopping rule; real
+text is described in `real_text.py`. Turns and output are those of `training_speed`.
 """
 
-import dataclasses
+from typing import Any
 
 from absl import flags
 
-from experiments.benchmarks import reporting
-from experiments.benchmarks.alternating import PROGRAMS, Subject
+from experiments.benchmarks import real_text, reporting
 from experiments.benchmarks.settings import parse_integers
+from experiments.benchmarks.workloads import Workload
 from experiments.flags import run
 
 _BEAMS = flags.DEFINE_list("beams", ["1", "4"], "Beam sizes; 1 is greedy search.")
 _SENTENCES = flags.DEFINE_integer(
     "sentences", None, "Sentences per batch; 1 measures latency.", lower_bound=1
 )
+_LINES = flags.DEFINE_string(
+    "lines", None, "Text to translate; the vocabulary is that of --source and --target."
+)
 
 
 def main() -> None:
     """Measure and print."""
     results = []
-    workloads = reporting.workloads(
-        lambda one: dataclasses.replace(one, batch_size=_SENTENCES.value or one.batch_size)
-    )
-    for name, workload in workloads.items():
-        for beams in parse_integers("beams", _BEAMS.value):
-            reporting.log(f"{name}, {'greedy' if beams == 1 else f'beam {beams}'}")
-            ours = reporting.this_project("decoding", {"beams": beams}, workload)
-            about = {"benchmark": "decoding", "workload": name, "beams": beams}
-            results += reporting.measure(ours, _peers(beams), workload, about)
+    beam_sizes = parse_integers("beams", _BEAMS.value)
+    size = {"batch_size": _SENTENCES.value} if _SENTENCES.value else {}
+    for name, workload in reporting.workloads(**size).items():
+        if _LINES.value:
+            with real_text.prepared(workload, _LINES.value) as (workload, path):
+                for beams in beam_sizes:
+                    results += _measure(name, workload, beams, path)
+        else:
+            for beams in beam_sizes:
+                results += _measure(name, workload, beams)
     reporting.print_table(results)
 
 
-def _peers(beams: int) -> list[Subject]:
-    return [
+def _measure(
+    name: str, workload: Workload, beams: int, path: str | None = None
+) -> list[dict[str, Any]]:
+    reporting.log(f"{name}, {'greedy' if beams == 1 else f'beam {beams}'}")
+    about = {"benchmark": "decoding", "workload": name, "beams": beams}
+    options: dict[str, Any] = {"beams": beams}
+    function, together = "decoding", {}
+    if path:
+        about |= {"benchmark": "translating text", "unit": "sentence"}
+        options["path"] = path
+        function, together = "translating", {"together": workload.batch_size}
+    ours = reporting.this_project(function, workload, **options, **together)
+    peers = [
         *(
-            Subject(
-                f"CTranslate2 {dtype}",
-                f"{PROGRAMS}.opennmt.decoding",
-                {"beams": beams, "dtype": dtype},
-            )
+            reporting.program(f"CTranslate2 {dtype}", "opennmt.decoding", dtype=dtype, **options)
             for dtype in ("float32", "int8")
         ),
-        Subject("Marian float32", f"{PROGRAMS}.marian.decoding", {"beams": beams}),
+        reporting.program("Marian float32", "marian.decoding", **options),
     ]
+    return reporting.measure(ours, peers, workload, about)
 
 
 if __name__ == "__main__":

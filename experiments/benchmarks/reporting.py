@@ -6,13 +6,13 @@ import dataclasses
 import fnmatch
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import flags
 
 from experiments import allocator, formatting
-from experiments.benchmarks.alternating import PROGRAMS, Effort, Subject, compare
+from experiments.benchmarks.alternating import Effort, Subject, compare
 from experiments.benchmarks.settings import config_of, parse_overrides
 from experiments.benchmarks.workloads import WORKLOADS, Workload
 from transformer.errors import InputError
@@ -49,19 +49,8 @@ PEERS_KEEP_PAGES = flags.DEFINE_bool(
 )
 
 
-def define_dropout() -> flags.FlagHolder:
-    """Define --dropout, for benchmarks that train."""
-    return flags.DEFINE_enum(
-        "dropout",
-        "inner",
-        ["inner", "paper"],
-        "inner: also on attention weights and inside feed-forward networks, as in PyTorch's "
-        "layers. paper: as in the paper. The same for all programs.",
-    )
-
-
-def workloads(change: Callable[[Workload], Workload] = lambda one: one) -> dict[str, Workload]:
-    """Return the chosen workloads by name.
+def workloads(**changes: Any) -> dict[str, Workload]:
+    """Return the chosen workloads by name, with changed fields.
 
     Raises:
       InputError: for an unknown name.
@@ -69,28 +58,24 @@ def workloads(change: Callable[[Workload], Workload] = lambda one: one) -> dict[
     for name in WORKLOADS_FLAG.value:
         if name not in WORKLOADS:
             raise InputError(f"--workloads={name}: choose from {', '.join(WORKLOADS)}")
-    return {name: change(WORKLOADS[name]) for name in WORKLOADS_FLAG.value}
+    return {name: dataclasses.replace(WORKLOADS[name], **changes) for name in WORKLOADS_FLAG.value}
 
 
-def this_project(function: str, options: Mapping[str, Any], workload: Workload) -> Subject:
+def program(name: str, function: str, **options: Any) -> Subject:
+    """Return a program of `experiments.benchmarks.programs`, for example ``pytorch.training``."""
+    return Subject(name, f"experiments.benchmarks.programs.{function}", options)
+
+
+def this_project(function: str, workload: Workload, **options: Any) -> Subject:
     """Return this project with the fields of --overrides.
-
-    Args:
-      function: name in `programs.this_project`.
-      options: arguments of the function besides the workload and overrides.
-      workload: which must be valid with the overrides.
 
     Raises:
       InputError: for an unknown field or an invalid value.
     """
     overrides = parse_overrides("overrides", OVERRIDES.value)
     config_of(workload, overrides)
-    return Subject(
-        "this project",
-        f"{PROGRAMS}.this_project.{function}",
-        {**options, "overrides": overrides},
-        keep_pages=allocator.keep_pages(),  # as `flags.run` does
-    )
+    ours = program("this project", f"this_project.{function}", **options, overrides=overrides)
+    return dataclasses.replace(ours, keep_pages=allocator.keep_pages())  # as `flags.run` does
 
 
 def choose(ours: Subject, peers: Sequence[Subject], workload: Workload) -> list[Subject]:
@@ -99,8 +84,8 @@ def choose(ours: Subject, peers: Sequence[Subject], workload: Workload) -> list[
     Raises:
       InputError: for a pattern that matches none, or an invalid variant.
     """
-    keep = ours.keep_pages and PEERS_KEEP_PAGES.value
-    every = [dataclasses.replace(peer, keep_pages=peer.keep_pages or keep) for peer in peers]
+    keep_pages = ours.keep_pages and PEERS_KEEP_PAGES.value
+    every = [dataclasses.replace(peer, keep_pages=peer.keep_pages or keep_pages) for peer in peers]
     for text in VARIANTS.value:
         name, _, fields = text.partition(":")
         overrides = parse_overrides(f"variant={name}:", fields)
@@ -162,9 +147,8 @@ def print_table(results: Sequence[Mapping[str, Any]]) -> None:
         cells += [f"{low:.2f}..{high:.2f}", f"{one['ms']:.4g}", f"{one['peer_ms']:.4g}"]
         loud = f"{one['other_load']:.2f} ({one['loud_rounds']}/{one['rounds']} loud)"
         table.append([*cells, str(one.get("peer_threads", "")), loud])
-    if results:
-        with contextlib.redirect_stdout(sys.stderr):
-            formatting.print_table(table)
+    with contextlib.redirect_stdout(sys.stderr):
+        formatting.print_table(table)
 
 
 def log(text: str) -> None:

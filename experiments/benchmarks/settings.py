@@ -9,24 +9,21 @@ from typing import Any
 from experiments.benchmarks.workloads import DROPOUT, Workload
 from transformer.config import Config, DataConfig
 from transformer.errors import InputError
-from transformer.fields import flat, unknown_field
-
-Overrides = dict[str, Any]
-"""Config fields by their path, for example ``model.dropout``, and their values."""
-
-_COMMA = re.compile(r",(?![^(]*\))")
-"""A comma outside of parentheses."""
 
 
 def config_of(workload: Workload, overrides: Mapping[str, Any] | None = None) -> Config:
     """Config whose only batch shape is that of the workload, or whose batches are of its buckets.
+
+    Args:
+      workload: sizes.
+      overrides: values by path, for example ``model.dropout``.
 
     Raises:
       InputError: for an unknown field or an invalid value in `overrides`.
     """
     longest = max(workload.source_length, workload.target_length)
     inner = DROPOUT if workload.inner_dropout else 0.0
-    fields = {
+    fields: dict[str, dict[str, Any]] = {
         "model": {
             "vocab_size": workload.vocab_size,
             "num_layers": workload.num_layers,
@@ -44,45 +41,43 @@ def config_of(workload: Workload, overrides: Mapping[str, Any] | None = None) ->
             "row_multiple": DataConfig.row_multiple if workload.buckets else workload.batch_size,
         },
     }
-    known = list(flat(Config()))
     for path, value in (overrides or {}).items():
-        if path not in known:
-            raise InputError(unknown_field(path, known))
         group, _, field = path.partition(".")
         fields.setdefault(group, {})[field] = value
     return Config.from_dict(fields)
 
 
-def parse_overrides(flag: str, text: str) -> Overrides:
-    """Parse ``FIELD=VALUE,FIELD=VALUE``; a value may have commas in parentheses.
+def parse_overrides(flag: str, text: str) -> dict[str, Any]:
+    """Parse ``FIELD=VALUE,FIELD=VALUE``; values are Python literals or else text.
 
     Raises:
       InputError: if the text has another form.
     """
-    overrides = {}
-    for pair in _COMMA.split(text) if text else ():
+    overrides: dict[str, Any] = {}
+    # A tuple has commas too, but no field name after them.
+    for pair in re.split(r",\s*(?=[\w.]*=)", text) if text else ():
         path, equals, value = pair.partition("=")
-        if not (path.strip() and equals):
+        if not (path and equals):
             raise InputError(
                 f"--{flag}: {pair!r} is not FIELD=VALUE; write for example "
                 f"--{flag}=model.dropout=0.0,model.d_ff=512"
             )
         try:
-            overrides[path.strip()] = ast.literal_eval(value)
+            overrides[path] = ast.literal_eval(value)
         except (SyntaxError, ValueError):
-            overrides[path.strip()] = value
+            overrides[path] = value
     return overrides
 
 
-def parse_integers(flag: str, texts: Sequence[str], least: int = 1) -> list[int]:
+def parse_integers(flag: str, texts: Sequence[str]) -> list[int]:
     """Parse the values of a list flag.
 
     Raises:
-      InputError: for a value that is not a whole number of at least `least`.
+      InputError: for a value that is not a whole number of at least 1.
     """
     for text in texts:
-        if not text.isdecimal() or int(text) < least:
+        if not text.isdecimal() or int(text) < 1:
             raise InputError(
-                f"--{flag}={','.join(texts)}: {text!r} is not a whole number of at least {least}"
+                f"--{flag}={','.join(texts)}: {text!r} is not a whole number of at least 1"
             )
     return list(map(int, texts))

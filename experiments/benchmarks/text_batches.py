@@ -7,9 +7,10 @@ No framework is imported here: every measured program runs in a separate process
 import dataclasses
 import json
 import pathlib
-from collections.abc import Iterator, Sequence
 
 import numpy as np
+
+from experiments.benchmarks.workloads import Workload
 
 TEXT, TOKENIZER, LEXICON = "text.json", "tokenizer.model", "lexicon.npz"
 """Files of a prepared text."""
@@ -36,27 +37,43 @@ class Text:
         """Read what `save` wrote."""
         return cls(**json.loads(pathlib.Path(path).read_text(encoding="utf-8")))
 
-    def training_batches(self, tokens: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield padded sources and targets, sorted by length, of at most `tokens` positions."""
+    def training_batches(self, tokens: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Padded sources and targets, sorted by length, of at most `tokens` positions a side."""
         lengths = [(len(s), len(t)) for s, t in zip(self.sources, self.targets, strict=True)]
         order = sorted(range(len(lengths)), key=lambda pair: (max(lengths[pair]), lengths[pair]))
-        begin = 0
-        for end in range(1, len(order) + 1):
-            if end == len(order) or max(lengths[order[end]]) * (end + 1 - begin) > tokens:
-                batch = order[begin:end]
-                yield pad([self.sources[i] for i in batch]), pad([self.targets[i] for i in batch])
-                begin = end
+        batches: list[list[int]] = [[]]
+        for pair in order:
+            if batches[-1] and max(lengths[pair]) * (len(batches[-1]) + 1) > tokens:
+                batches.append([])
+            batches[-1].append(pair)
+        return [
+            (pad([self.sources[i] for i in batch]), pad([self.targets[i] for i in batch]))
+            for batch in batches
+        ]
 
-    def translation_batches(self, size: int) -> Iterator[tuple[Sentences, int]]:
-        """Yield batches of the lines, the shortest first, and the length of their translations.
+    def translation_batches(self, size: int) -> list[tuple[Sentences, int]]:
+        """Batches of the lines, the shortest first, and the length of their translations.
 
         Peers have one length limit per batch: one token more than its mean source length. In total
         that is one token more than the sources, the same as for this project.
         """
         ordered = sorted(self.line_ids, key=len)
-        for begin in range(0, len(ordered), size):
-            batch = ordered[begin : begin + size]
-            yield batch, round(sum(map(len, batch)) / len(batch)) + 1
+        batches = [ordered[begin : begin + size] for begin in range(0, len(ordered), size)]
+        return [(batch, round(sum(map(len, batch)) / len(batch)) + 1) for batch in batches]
+
+
+def training_batches(workload: Workload, path: str | None) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Sources and targets that a peer trains on: of the workload, or of a `Text`."""
+    if path is None:
+        return [workload.token_ids()]
+    return Text.load(path).training_batches(workload.batch_size * workload.target_length)
+
+
+def translation_batches(workload: Workload, path: str | None) -> list[tuple[Sentences, int]]:
+    """Sources that a peer translates, and output lengths: of the workload, or of a `Text`."""
+    if path is None:
+        return [(workload.token_ids()[0].tolist(), workload.target_length)]
+    return Text.load(path).translation_batches(workload.batch_size)
 
 
 def pad(sentences: Sentences, pad_id: int = PAD_ID) -> np.ndarray:
@@ -65,10 +82,3 @@ def pad(sentences: Sentences, pad_id: int = PAD_ID) -> np.ndarray:
     for row, sentence in zip(ids, sentences, strict=True):
         row[: len(sentence)] = sentence
     return ids
-
-
-def padding_share(batches: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
-    """Fraction of padding among the positions of sources and targets."""
-    positions = sum(ids.size for batch in batches for ids in batch)
-    tokens = sum(np.count_nonzero(ids) for batch in batches for ids in batch)
-    return round(float(1 - tokens / positions), 4)

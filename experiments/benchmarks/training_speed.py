@@ -3,22 +3,23 @@
 
 python -m experiments.benchmarks.training_speed --workloads=W1,W2
 python -m experiments.benchmarks.training_speed --workloads=W1 --dropout=paper --lengths=64,1024
+python -m experiments.benchmarks.training_speed --workloads=W1 --source=train.en --target=train.de
 python -m experiments.benchmarks.training_speed --against=../older --only='checkout*'
 
 W1 is a small model and W2 the paper's base model (`workloads.py`), with random weights and random
-sentences. This project and each peer take turns, each in a separate process. A figure is the median
-over the rounds, with quartiles; a speedup above 1 means that this project is faster. "matmuls" runs
-only the matmuls of the step: its speedup is the fraction of the step that they take. Peers need pip
-install -e .[bench]; those that are not installed are skipped. Standard output has one JSON object
-per result, standard error a table.
+sentences, or real text (`real_text.py`). This project and each peer take turns, each in a separate
+process. A figure is the median over the rounds, with quartiles; a speedup above 1 means that this
+project is faster. "matmuls" runs only the matmuls of the step: its speedup is the fraction of the
+step that they take. Peers need pip install -e .[bench]; those that are not installed are skipped.
+Standard output has one JSON object per result, standard error a table.
 """
 
 import dataclasses
+from typing import Any
 
 from absl import flags
 
-from experiments.benchmarks import reporting
-from experiments.benchmarks.alternating import PROGRAMS, Subject
+from experiments.benchmarks import real_text, reporting
 from experiments.benchmarks.settings import config_of, parse_integers
 from experiments.benchmarks.workloads import Workload
 from experiments.costs import step_flops
@@ -26,45 +27,36 @@ from experiments.flags import run
 from transformer.models import base
 
 TOKENS = 2048
-"""Source and target tokens of a batch where lengths are given."""
+"""Source and target tokens of a batch of given lengths or of real text."""
 
-_DROPOUT = reporting.define_dropout()
 _LENGTHS = flags.DEFINE_list(
     "lengths", [], f"Source and target lengths, in batches of {TOKENS:,} tokens a side."
 )
-_PEERS = [
-    *(
-        Subject(
-            f"PyTorch {mode} {dtype}",
-            f"{PROGRAMS}.pytorch.training",
-            {"compiled": mode == "compiled", "dtype": dtype},
-        )
-        for dtype in ("float32", "bfloat16")
-        for mode in ("eager", "compiled")
-    ),
-    Subject("Marian float32", f"{PROGRAMS}.marian.training", {"dtype": "float32"}),
-]
+_DROPOUT = flags.DEFINE_enum(
+    "dropout",
+    "inner",
+    ["inner", "paper"],
+    "inner: also on attention weights and inside feed-forward networks, as in PyTorch's layers. "
+    "paper: as in the paper. The same for all programs.",
+)
 
 
 def main() -> None:
     """Measure and print."""
     results = []
     for name, workload in _workloads().items():
-        ours = reporting.this_project("training", {}, workload)
-        matmuls = dataclasses.replace(
-            ours, name="matmuls", function=f"{PROGRAMS}.this_project.step_matmuls"
-        )
-        model = base.build(config_of(workload, ours.options["overrides"]).model)
-        flops = step_flops(model, workload.batch_size, workload.source_length)
-        about = {"benchmark": "training", "workload": name, "gflop": round(flops / 1e9, 1)}
-        results += reporting.measure(ours, [*_PEERS, matmuls], workload, about)
+        if real_text.SOURCE.value or real_text.TARGET.value:
+            workload = dataclasses.replace(workload, batch_size=TOKENS // real_text.BUCKETS[-1])
+            with real_text.prepared(workload) as (workload, path):
+                results += _measure_text(name, workload, path)
+        else:
+            results += _measure_batch(name, workload)
     reporting.print_table(results)
 
 
 def _workloads() -> dict[str, Workload]:
+    named = reporting.workloads(inner_dropout=_DROPOUT.value == "inner")
     lengths = parse_integers("lengths", _LENGTHS.value)
-    inner = _DROPOUT.value == "inner"
-    named = reporting.workloads(lambda one: dataclasses.replace(one, inner_dropout=inner))
     if not lengths:
         return named
     return {
@@ -77,6 +69,38 @@ def _workloads() -> dict[str, Workload]:
         for name, workload in named.items()
         for length in lengths
     }
+
+
+def _measure_batch(name: str, workload: Workload) -> list[dict[str, Any]]:
+    ours = reporting.this_project("training", workload)
+    peers = [
+        *(
+            reporting.program(
+                f"PyTorch {mode} {dtype}",
+                "pytorch.training",
+                compiled=mode == "compiled",
+                dtype=dtype,
+            )
+            for dtype in ("float32", "bfloat16")
+            for mode in ("eager", "compiled")
+        ),
+        reporting.program("Marian float32", "marian.training", dtype="float32"),
+        reporting.program("matmuls", "this_project.step_matmuls", **ours.options),
+    ]
+    model = base.build(config_of(workload, ours.options["overrides"]).model)
+    flops = step_flops(model, workload.batch_size, workload.source_length)
+    about = {"benchmark": "training", "workload": name, "gflop": round(flops / 1e9, 1)}
+    return reporting.measure(ours, peers, workload, about)
+
+
+def _measure_text(name: str, workload: Workload, path: str) -> list[dict[str, Any]]:
+    ours = reporting.this_project("training_text", workload, path=path)
+    peers = [
+        reporting.program(f"PyTorch eager {dtype}", "pytorch.training", dtype=dtype, path=path)
+        for dtype in ("float32", "bfloat16")
+    ]
+    about = {"benchmark": "training text", "workload": name, "unit": "1,000 target tokens"}
+    return reporting.measure(ours, peers, workload, about)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import transformers
 from torch import Tensor
 
 from experiments.benchmarks.programs import pytorch
-from experiments.benchmarks.text_batches import Text, pad
+from experiments.benchmarks.text_batches import pad, translation_batches
 from experiments.benchmarks.worker import Program, fastest, num_cores
 from experiments.benchmarks.workloads import DROPOUT, Workload
 
@@ -61,31 +61,19 @@ def training(workload: Workload, dtype: str) -> Program:
         ).logits
         return pytorch.smoothed_loss(logits, target)
 
-    program = pytorch.training_program(model, loss, [pytorch.batch_of(workload)], dtype)
+    program = pytorch.training_program(model, loss, [workload.token_ids()], dtype)
     program.about["version"] = VERSION
     return program
 
 
-def decoding(workload: Workload, beams: int) -> Program:
-    """`generate` one batch; every translation has the workload's target length."""
-    source = torch.from_numpy(workload.token_ids()[0]).long()
-    return _generating(workload, [(source, workload.target_length)], beams)
-
-
-def translating(workload: Workload, path: str, beams: int, together: int) -> Program:
-    """`generate` from ids to ids for the lines of a `Text`; samples are of one sentence."""
-    pad_id = workload.vocab_size - 1
+def decoding(workload: Workload, beams: int, path: str | None = None) -> Program:
+    """`generate` every batch of the workload or of a `Text`, to exactly its output length."""
+    model = model_of(workload).eval()
+    pad_id = model.config.pad_token_id
     batches = []
-    for sentences, length in Text.load(path).translation_batches(together):
+    for sentences, length in translation_batches(workload, path):
         known = [[min(token, pad_id - 1) for token in ids] for ids in sentences]
         batches.append((torch.from_numpy(pad(known, pad_id)), length))
-    program = _generating(workload, batches, beams)
-    program.units = sum(len(source) for source, _ in batches)
-    return program
-
-
-def _generating(workload: Workload, batches: Sequence[tuple[Tensor, int]], beams: int) -> Program:
-    model = model_of(workload).eval()
 
     @torch.inference_mode()
     def generate(batches: Sequence[tuple[Tensor, int]]) -> int:
@@ -93,7 +81,7 @@ def _generating(workload: Workload, batches: Sequence[tuple[Tensor, int]], beams
         for source, length in batches:
             outputs = model.generate(
                 input_ids=source,
-                attention_mask=(source != model.config.pad_token_id).long(),
+                attention_mask=(source != pad_id).long(),
                 num_beams=beams,
                 do_sample=False,
                 min_new_tokens=length,
@@ -106,4 +94,5 @@ def _generating(workload: Workload, batches: Sequence[tuple[Tensor, int]], beams
     some = batches[:: -(-len(batches) // 4)]
     threads = fastest(lambda: generate(some), torch.set_num_threads, {1, num_cores()})
     about = {"version": VERSION, "threads": threads, "output_tokens": generate(batches)}
-    return Program(lambda: generate(batches), about)
+    sentences = sum(len(source) for source, _ in batches)
+    return Program(lambda: generate(batches), about, sentences if path else 1)

@@ -3,21 +3,17 @@
 
 import gc
 import tempfile
-from collections.abc import Sequence
 from typing import Any
 
 import ctranslate2
 from ctranslate2.converters import TransformersConverter
 
 from experiments.benchmarks.programs import marian
-from experiments.benchmarks.text_batches import Text
+from experiments.benchmarks.text_batches import translation_batches
 from experiments.benchmarks.worker import Program, fastest, num_cores
 from experiments.benchmarks.workloads import Workload
 
 SPECIAL = ("<pad_0>", "<s>", "</s>", "<unk>")
-
-Batch = tuple[list[list[str]], int]
-"""Tokens of the sources, and the length of their translations."""
 
 
 class _Vocabulary:
@@ -48,28 +44,16 @@ def token_of(index: int) -> str:
     return SPECIAL[index] if index < len(SPECIAL) else f"w{index}"
 
 
-def decoding(workload: Workload, beams: int, dtype: str) -> Program:
-    """`translate_batch` in ``float32`` or ``int8``; translations have the workload's length."""
-    batches = [(workload.token_ids()[0].tolist(), workload.target_length)]
-    return _translating(workload, batches, beams, dtype)
+def decoding(workload: Workload, beams: int, dtype: str, path: str | None = None) -> Program:
+    """`translate_batch` for the batch of the workload or for all batches of a `Text`, at once.
 
-
-def translating(workload: Workload, path: str, beams: int, together: int, dtype: str) -> Program:
-    """`translate_batch` for the lines of a `Text`; samples are of one sentence."""
-    batches = list(Text.load(path).translation_batches(together))
-    program = _translating(workload, batches, beams, dtype)
-    program.units = sum(len(source) for source, _ in batches)
-    return program
-
-
-def _translating(
-    workload: Workload, ids: Sequence[tuple[list[list[int]], int]], beams: int, dtype: str
-) -> Program:
-    """Submit all batches at once, with one thread, one per core, or a batch per core."""
+    With one thread, one per core, or a batch per core, whichever is fastest. Translations have
+    exactly the output length of their batch.
+    """
     unused = workload.vocab_size - 1  # padding, which the converted vocabulary lacks
-    batches: list[Batch] = [
+    batches = [
         ([[token_of(min(one, unused - 1)) for one in source] for source in sources], length)
-        for sources, length in ids
+        for sources, length in translation_batches(workload, path)
     ]
     translator = None
 
@@ -79,7 +63,7 @@ def _translating(
         options = {"device": "cpu", "inter_threads": inter, "intra_threads": intra}
         translator = ctranslate2.Translator(model, compute_type=dtype, **options)
 
-    def translate(batches: Sequence[Batch]) -> int:
+    def translate(batches: list[tuple[list[list[str]], int]]) -> int:
         pending = [
             translator.translate_batch(
                 source,
@@ -104,4 +88,5 @@ def _translating(
     assert tokens == sum(len(source) * length for source, length in batches)
     about = {"version": f"ctranslate2 {ctranslate2.__version__}", "output_tokens": tokens}
     about |= {"compute_type": translator.compute_type, "threads": "{} x {}".format(*threads)}
-    return Program(lambda: translate(batches), about)
+    sentences = sum(len(source) for source, _ in batches)
+    return Program(lambda: translate(batches), about, sentences if path else 1)

@@ -7,19 +7,17 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from experiments.benchmarks.text_batches import PAD_ID, Text, padding_share
+from experiments.benchmarks.text_batches import PAD_ID, training_batches
 from experiments.benchmarks.worker import Program, fastest, num_cores
 from experiments.benchmarks.workloads import DROPOUT, Workload
 
 BOS_ID = 1
 LABEL_SMOOTHING = 0.1
-
-Batch = tuple[Tensor, Tensor]
-"""Sources and targets."""
 
 
 class Model(nn.Module):
@@ -85,48 +83,40 @@ def smoothed_loss(logits: Tensor, target: Tensor) -> Tensor:
     )
 
 
-def training(workload: Workload, compiled: bool, dtype: str) -> Program:
-    """Training steps with Adam on one batch.
+def training(
+    workload: Workload, dtype: str, compiled: bool = False, path: str | None = None
+) -> Program:
+    """Training steps with Adam; samples are of 1,000 target tokens for the batches of a `Text`.
 
     Args:
       workload: sizes.
-      compiled: use `torch.compile`.
       dtype: ``float32`` or ``bfloat16`` (autocast; parameters stay float32).
+      compiled: use `torch.compile`.
+      path: of the text; None for the batch of the workload.
     """
     torch.manual_seed(0)
     model = Model(workload).train()
     loss = torch.compile(model) if compiled else model
     if compiled:
         print("  compiling, which may take minutes", file=sys.stderr)
-    return training_program(model, loss, [batch_of(workload)], dtype)
-
-
-def training_text(workload: Workload, path: str, dtype: str) -> Program:
-    """A training step on each batch of a `Text`, sorted by length within the token budget."""
-    torch.manual_seed(0)
-    text = Text.load(path)
-    arrays = list(text.training_batches(workload.batch_size * workload.target_length))
-    batches = [tuple(map(torch.from_numpy, batch)) for batch in arrays]
-    model = Model(workload).train()
-    program = training_program(model, model, batches, dtype)
-    program.units = sum(map(len, text.targets)) / 1000
-    program.about |= {"padding_share": padding_share(arrays), "batches": len(batches)}
+    batches = training_batches(workload, path)
+    program = training_program(model, loss, batches, dtype)
+    if path:
+        program.units = sum(np.count_nonzero(target) for _, target in batches) / 1000
     return program
 
 
-def batch_of(workload: Workload) -> Batch:
-    """The batch of a workload."""
-    source, target = (torch.from_numpy(ids).long() for ids in workload.token_ids())
-    return source, target
-
-
 def training_program(
-    model: nn.Module, loss: Callable[..., Tensor], batches: Sequence[Batch], dtype: str
+    model: nn.Module,
+    loss: Callable[..., Tensor],
+    arrays: Sequence[tuple[np.ndarray, np.ndarray]],
+    dtype: str,
 ) -> Program:
     """A training step on every batch, with one thread or one per core, whichever is faster."""
     optimizer = torch.optim.Adam(model.parameters(), 1e-4, betas=(0.9, 0.98), fused=True)
+    batches = [[torch.from_numpy(ids).long() for ids in batch] for batch in arrays]
 
-    def train(batches: Sequence[Batch]) -> None:
+    def train(batches: Sequence[Sequence[Tensor]]) -> None:
         for source, target in batches:
             optimizer.zero_grad(set_to_none=True)
             with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
