@@ -221,7 +221,7 @@ def _report_run(
     flops = sum(step.flops * step.batches for step in steps) / batches.per_epoch * training.steps
     _print_steps(steps)
     _print_memory(needed, available, micro_batches)
-    _print_flops(flops, micro_batches)
+    _print_line("matmuls", f"{flops:.2e} FLOPs in the complete training, padding included")
     seconds = costs.mean_step_seconds(steps)
     if seconds is None:
         minimum = flops / costs.matmul_flops_per_second() / experiment.mesh.size
@@ -244,7 +244,6 @@ def _report_run(
         "needed_bytes": needed,
         "fits": needed <= available,
         "training_flops": flops,
-        "paper_training_flops": costs.PAPER_TRAINING_FLOPS,
         "step_seconds": seconds,
         "expected_seconds": None if seconds is None else seconds * training.steps,
         "shapes": [
@@ -261,12 +260,11 @@ def _print_steps(steps: Sequence[costs.StepCost]) -> None:
             f"{step.batches:,}",
             byte_size(step.memory.peak_bytes),
             f"{step.flops:.2e}",
-            f"{step.xla_flops:.2e}",
             "not timed" if step.seconds is None else f"{step.seconds:.3g} s",
         ]
         for step in steps
     ]
-    head = ["rows x length", "batches", "memory", "matmul FLOPs", "FLOPs by XLA", "a step"]
+    head = ["rows x length", "batches", "memory", "matmul FLOPs", "a step"]
     print_table([head, *rows])
 
 
@@ -280,16 +278,6 @@ def _print_memory(needed: int, available: int, micro_batches: int) -> None:
         f"{_INDENT}set --config.training.micro_batches={2 * micro_batches} or more, which keeps "
         f"the batch,\n{_INDENT}or --config.training.batch_fitting=auto, which finds the number"
     )
-
-
-def _print_flops(flops: float, micro_batches: int) -> None:
-    paper = " and ".join(
-        f"{value:.1e} ({name})" for name, value in costs.PAPER_TRAINING_FLOPS.items()
-    )
-    _print_line("matmuls", f"{flops:.2e} FLOPs in the complete training, padding included")
-    print(f"{_INDENT}the paper has {paper}: its time on 8 P100 at 9.5 TFLOPS, not a count")
-    if micro_batches > 1:
-        print(f"{_INDENT}XLA counts one of the {micro_batches} micro-batches")
 
 
 # Output.
