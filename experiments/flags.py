@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line of every app: config overrides, help, error messages and exit codes.
 
-The frozen `Config` becomes an ml_collections ConfigDict, whose fields are the flags
-``--config.FIELD=VALUE``. The result is validated by making a `Config` of it again.
+``--config.FIELD=VALUE`` overrides a field of the frozen `Config`, which is validated again.
 """
 
 import ast
@@ -10,7 +9,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import inspect
-import logging as standard_logging
+import logging
 import os
 import pathlib
 import re
@@ -21,23 +20,25 @@ import typing
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
-from absl import app, flags, logging
-from ml_collections import config_dict, config_flags
+from absl import flags
+from absl import logging as absl_logging
 
 from experiments import allocator, user_cache
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
-from transformer.fields import FieldGroup, flat, unknown_field
+from transformer.fields import FieldGroup, field_types, flat, unknown_field
 
 _SHARED_FLAGS = (
     "experiments.workdir_flag",
     "experiments.checkpoint_flags",
     "experiments.distributed",
     "experiments.benchmarks.reporting",
+    "experiments.benchmarks.real_text",
 )
 """Modules that define flags of several apps."""
-_OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]+)")
+_OVERRIDE = re.compile(r"--?(no)?config\.([^=]+)(=)?(.*)", re.DOTALL)
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 _MISSING = {
     "config": "--config=FILE.py, for example --config=experiments/configs/pronouns.py",
     "workdir": "--workdir=DIRECTORY, where train left its results",
@@ -55,79 +56,50 @@ def run(main: Callable[..., int | None], config_from: Literal["config", "workdir
       config_from: the flag that names the config: ``--config=FILE.py[:ARGUMENT]``, or ``--workdir``
         for the config saved there, reset to one device. With None, `main` takes no config.
     """
-
-    def call_main(arguments: list[str]) -> None:
-        try:
-            if len(arguments) > 1:
-                raise InputError(f"unexpected argument {arguments[1]!r}; every flag begins with --")
-            allocator.keep_pages()
-            user_cache.keep_compiled_programs()
-            status = main(to_config(flags.FLAGS["config"].value)) if config_from else main()
-        except InputError as error:
-            sys.exit(f"error: {error}")
-        except BrokenPipeError:
-            _discard_stdout()
-            status = 0
-        except OSError as error:
-            file = f"{error.filename}: " if error.filename else ""
-            sys.exit(f"error: {file}{error.strerror or error}")
-        except KeyboardInterrupt:
-            sys.exit(130)
-        sys.exit(status or 0)
-
-    def parse(arguments: list[str]) -> list[str]:
-        try:
-            if set(arguments) & {"--help", "-help", "-h"}:
-                print(help_text(main, config_from))
-                sys.exit(0)
-            return _parse(arguments, config_from)
-        except BrokenPipeError:
-            _discard_stdout()
-            sys.exit(0)
-        except (InputError, flags.Error) as error:
-            sys.exit(f"error: {error}")
-
-    # This project warns through the standard library; absl's warnings are Orbax's.
-    logging.set_verbosity(logging.ERROR)
-    for package in ("transformer", "experiments"):
-        standard_logging.getLogger(package).setLevel(standard_logging.WARNING)
-    logging.get_absl_handler().setFormatter(_MessageFormatter())
-    app.run(call_main, flags_parser=parse)
+    handler = logging.StreamHandler()
+    handler.setFormatter(_MessageFormatter())
+    logging.basicConfig(handlers=[handler])
+    absl_logging.set_verbosity(absl_logging.ERROR)  # warnings there are Orbax's
+    try:
+        status = _run(main, sys.argv, config_from)
+    except (InputError, flags.Error) as error:
+        sys.exit(f"error: {error}")
+    except BrokenPipeError:
+        # Let Python's last flush succeed after the reader of a pipe has gone (``| head``).
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 0
+    except OSError as error:
+        file = f"{error.filename}: " if error.filename else ""
+        sys.exit(f"error: {file}{error.strerror or error}")
+    except KeyboardInterrupt:
+        status = 130
+    sys.exit(status)
 
 
-def _discard_stdout() -> None:
-    """Let Python's last flush succeed after the reader of a pipe has gone (``| head``)."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _parse(arguments: list[str], config_from: str | None) -> list[str]:
-    """Define the flags of the config and parse all flags; returns the other arguments."""
+def _run(main: Callable[..., int | None], arguments: list[str], config_from: str | None) -> int:
+    if set(arguments) & {"--help", "-help", "-h"}:
+        print(help_text(main, config_from))
+        return 0
     if config_from is None:
-        for argument in filter(_OVERRIDE.match, arguments):
+        configs, overrides = [], [*filter(_OVERRIDE.match, arguments)]
+        if overrides:
             raise InputError(
-                f"{argument}: this command has no config to override; see --help for its flags"
+                f"{overrides[0]}: this command has no config to override; see --help for its flags"
             )
-        return flags.FLAGS(arguments)
-    value, rest = _take_flag(arguments, config_from)
-    if config_from == "config":
-        config = load_config_file(value)
     else:
-        config, rest = workdir_files.load_inference_config(value), arguments
-    fields = flat(config)
-    for argument in rest:
-        override = _OVERRIDE.match(argument)
-        if override and override[1] not in fields:
-            raise InputError(unknown_field(override[1], list(fields)))
-    config, rest = _unset(config, rest)
-    values = to_config_dict(config)
-    config_flags.DEFINE_config_dict("config", values, sys_argv=rest)
-    others = flags.FLAGS(rest)
-    if values.model.family != config.model.family:
-        raise InputError(
-            f"model.family is {config.model.family!r} here, whose fields are the flags; choose "
-            f"another config for {values.model.family!r}"
-        )
-    return others
+        value, others = _take_flag(arguments, config_from)
+        if config_from == "config":
+            config, arguments = load_config_file(value), others
+        else:
+            config = workdir_files.load_inference_config(value)
+        config, arguments = override(config, arguments)
+        configs = [config]
+    unexpected = flags.FLAGS(arguments)[1:]
+    if unexpected:
+        raise InputError(f"unexpected argument {unexpected[0]!r}; every flag begins with --")
+    allocator.keep_pages()
+    user_cache.keep_compiled_programs()
+    return main(*configs) or 0
 
 
 def _take_flag(arguments: Sequence[str], name: str) -> tuple[str, list[str]]:
@@ -142,22 +114,51 @@ def _take_flag(arguments: Sequence[str], name: str) -> tuple[str, list[str]]:
     raise InputError(f"missing {_MISSING[name]}")
 
 
-def _unset(config: Config, arguments: Sequence[str]) -> tuple[Config, list[str]]:
-    """Apply ``--config.FIELD=None``, which config_flags would take for a value of the field's type.
+def override(config: Config, arguments: Sequence[str]) -> tuple[Config, list[str]]:
+    """Apply ``--config.FIELD=VALUE``, ``--config.FIELD VALUE`` and ``--noconfig.FIELD``.
 
     Returns:
-      The config and the other arguments.
+      The validated config and the other arguments.
+
+    Raises:
+      InputError: for an unknown field or an invalid value.
     """
-    others = []
-    for argument in arguments:
-        override, value = _OVERRIDE.match(argument), argument.partition("=")[2]
-        group, _, name = override[1].partition(".") if override else ("", "", "")
-        fields = getattr(config, group, None)
-        if value == "None" and name and type(None) in typing.get_args(_types(fields)[name]):
-            config = config.replace(**{group: fields.replace(**{name: None})})
-        else:
+    known, values, others = flat(config), dataclasses.asdict(config), []
+    rest = iter(arguments)
+    for argument in rest:
+        match = _OVERRIDE.fullmatch(argument)
+        if not match:
             others.append(argument)
-    return config, others
+            continue
+        negated, path, equals, text = match.groups()
+        if path not in known:
+            raise InputError(unknown_field(path, list(known)))
+        group, _, name = path.partition(".")
+        kind = field_types(type(getattr(config, group)))[name]
+        if not equals:
+            text = str(not negated) if kind is bool else next(rest, "")
+        values[group][name] = parse_value(text, kind)
+    family = values["model"]["family"]
+    if family != config.model.family:
+        raise InputError(
+            f"model.family is {config.model.family!r} here, whose fields are the flags; choose "
+            f"another config for {family!r}"
+        )
+    return type(config).from_dict(values), others
+
+
+def parse_value(text: str, kind: Any) -> Any:
+    """Return the value of a field of type `kind`; invalid text is returned for the validation."""
+    kinds = typing.get_args(kind) or (kind,)
+    if text == "None" and type(None) in kinds:
+        return None
+    with contextlib.suppress(ValueError, SyntaxError):
+        if typing.get_origin(kind) is tuple:
+            return ast.literal_eval(text)
+        for number in (int, float):
+            if number in kinds:
+                return number(text)
+    return _BOOLEANS.get(text.lower(), text) if bool in kinds else text
 
 
 def load_config_file(flag: str) -> Config:
@@ -208,37 +209,6 @@ def _located(path: str) -> Iterator[None]:
         raise InputError(f"{location}: {type(error).__name__}: {error}") from None
 
 
-def to_config_dict(group: FieldGroup) -> config_dict.ConfigDict:
-    """Convert to a ConfigDict in which fields that are None are typed, too."""
-    values = {}
-    for name, kind in _types(group).items():
-        value = getattr(group, name)
-        if isinstance(value, FieldGroup):
-            value = to_config_dict(value)
-        elif value is None:
-            value = config_dict.placeholder(_value_type(kind))
-        values[name] = value
-    return config_dict.ConfigDict(values)
-
-
-def to_config(values: config_dict.ConfigDict) -> Config:
-    """Return the validated `Config` with the values of a ConfigDict."""
-    return Config.from_dict(values.to_dict())
-
-
-def _types(group: FieldGroup) -> dict[str, Any]:
-    hints = typing.get_type_hints(type(group))
-    return {field.name: hints[field.name] for field in dataclasses.fields(group)}
-
-
-def _value_type(optional: Any) -> type:
-    """Return the type of the values of an optional field."""
-    [kind] = [option for option in typing.get_args(optional) if option is not type(None)]
-    if typing.get_origin(kind) is Literal:
-        return type(typing.get_args(kind)[0])
-    return typing.get_origin(kind) or kind
-
-
 def help_text(main: Callable[..., int | None], config_from: str | None) -> str:
     """Describe the app, its flags and, if it has a config, every field with default and meaning."""
     module = sys.modules[main.__module__]
@@ -266,7 +236,7 @@ def help_text(main: Callable[..., int | None], config_from: str | None) -> str:
 
 def _field_lines(group: FieldGroup) -> list[str]:
     lines, meanings, indent = [], _meanings(type(group)), " " * 8
-    for name, kind in _types(group).items():
+    for name, kind in field_types(type(group)).items():
         value = getattr(group, name)
         if isinstance(value, FieldGroup):
             summary = inspect.getdoc(type(value)).splitlines()[0]
@@ -294,8 +264,8 @@ def _meanings(group: type[FieldGroup]) -> dict[str, str]:
     return meanings
 
 
-class _MessageFormatter(logging.PythonFormatter):
+class _MessageFormatter(logging.Formatter):
     """``warning: message``, without date, process and line."""
 
-    def format(self, record) -> str:
+    def format(self, record: logging.LogRecord) -> str:
         return f"{record.levelname.lower()}: {record.getMessage()}"

@@ -4,10 +4,10 @@
 import inspect
 import json
 import re
+from typing import Literal
 
 import pytest
 from apps import REPOSITORY, run
-from ml_collections import config_dict
 
 from experiments import flags
 from transformer.config import Config, DataConfig, DecodeConfig, ParallelConfig
@@ -47,22 +47,35 @@ def changed(*arguments):
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_config_survives_the_conversion_to_a_config_dict(path):
+def test_every_field_of_every_config_can_be_written_on_the_command_line(path):
     config = flags.load_config_file(str(path))
-    assert flags.to_config(flags.to_config_dict(config)) == config
+    written = [f"--config.{name}={value}" for name, value in flat(config).items()]
+    assert flags.override(config, written) == (config, [])
 
 
-def test_a_config_dict_types_fields_that_are_none():
-    values = flags.to_config_dict(Config())
-    assert values.model.d_k is None
-    values.model.d_k = 32
-    values.data.train_source = "train.en"
-    for group, field, wrong in (("model", "d_v", "wide"), ("data", "train_target", 3)):
-        with pytest.raises(TypeError):
-            setattr(values[group], field, wrong)
-    config = flags.to_config(values)
-    assert (config.model.d_k, config.data.train_source) == (32, "train.en")
-    assert isinstance(values, config_dict.ConfigDict)
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("32", int | None, 32),
+        ("None", int | None, None),
+        ("None", int, "None"),
+        ("wide", int | None, "wide"),
+        ("1.5", int, "1.5"),
+        ("2", float, 2.0),
+        ("1" + "0" * 400, float, float("inf")),
+        ("False", bool, False),
+        ("1", bool, True),
+        ("yes", bool, "yes"),
+        ("(8, 16)", tuple[int, ...], (8, 16)),
+        ("8,", tuple[int, ...], (8,)),
+        ("8, 16)", tuple[int, ...], "8, 16)"),
+        ("1", str | None, "1"),
+        ("post", Literal["post", "pre"], "post"),
+    ],
+)
+def test_values_have_the_type_of_their_field_or_stay_text_for_the_error(text, kind, value):
+    parsed = flags.parse_value(text, kind)
+    assert (parsed, type(parsed)) == (value, type(value))
 
 
 def test_without_overrides_the_app_gets_the_config_of_the_file():
@@ -71,9 +84,11 @@ def test_without_overrides_the_app_gets_the_config_of_the_file():
 
 def test_none_unsets_an_optional_field():
     config = Config(decode=DecodeConfig(shortlist=5, max_length=9))
-    arguments = ["app", "--config.decode.shortlist=None", "--config.decode.beams=None", "--x=None"]
+    arguments = ["app", "--config.decode.shortlist=None", "--x=None"]
     expected = config.replace(decode=DecodeConfig(max_length=9))
-    assert flags._unset(config, arguments) == (expected, [arguments[0], *arguments[2:]])
+    assert flags.override(config, arguments) == (expected, ["app", "--x=None"])
+    with pytest.raises(InputError, match="decode.beams is 'None', but must be a whole number"):
+        flags.override(config, ["--config.decode.beams=None"])
 
 
 def test_fields_of_every_type_are_overridden():
@@ -106,6 +121,7 @@ def test_fields_of_every_type_are_overridden():
     ("arguments", "change"),
     [
         (["--noconfig.logging.tensorboard"], {"logging.tensorboard": False}),
+        (["--config.data.packing"], {"data.packing": True}),
         (["--config.training.steps", "7"], {"training.steps": 7}),
         (["-config.training.steps=7"], {"training.steps": 7}),
         (["--config.training.steps=7", "--config.training.steps=8"], {"training.steps": 8}),
@@ -114,7 +130,7 @@ def test_fields_of_every_type_are_overridden():
             {"data.max_length": 16, "data.bucket_lengths": (16,)},
         ),
     ],
-    ids=["no", "space", "one dash", "the last counts", "one-element tuple"],
+    ids=["no", "boolean", "space", "one dash", "the last counts", "one-element tuple"],
 )
 def test_flags_are_written_in_the_usual_ways(arguments, change):
     assert changed(*arguments) == change

@@ -24,7 +24,7 @@ class FieldGroup:
     """From field names of earlier versions, which a ``config.json`` may have, to current names."""
 
     def __post_init__(self) -> None:
-        for name, expected in _types(type(self)).items():
+        for name, expected in field_types(type(self)).items():
             value = getattr(self, name)
             if expected is float and type(value) is int:
                 value = float(value)
@@ -87,7 +87,7 @@ class FieldGroup:
         variant = cls.variant(values)
         if variant is not cls:
             return variant.from_dict(values)
-        expected, arguments = _types(cls), {}
+        expected, arguments = field_types(cls), {}
         for name, value in values.items():
             name = cls.former_names.get(name, name)
             if name not in expected:
@@ -130,7 +130,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
     return difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
 
 
-def _types(group: type[FieldGroup]) -> dict[str, Any]:
+def field_types(group: type[FieldGroup]) -> dict[str, Any]:
     """The type of each field."""
     hints = typing.get_type_hints(group)
     return {field.name: hints[field.name] for field in dataclasses.fields(group)}
