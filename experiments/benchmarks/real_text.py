@@ -85,9 +85,8 @@ def prepare(
     try:
         tokenizer = Tokenizer.train([*pairs[0], *pairs[1]], workload.vocab_size)
     except InputError as error:
-        raise InputError(
-            f"--source and --target need more text for the workload: {error}"
-        ) from None
+        problem = str(error).partition(";")[0]  # the remedy there is no flag here
+        raise InputError(f"--source and --target have too little text: {problem}") from None
     (folder / TOKENIZER).write_bytes(tokenizer.model)
     corpus = TokenCorpus.encode(*pairs, Vocabularies.shared(tokenizer))
     if lines:
