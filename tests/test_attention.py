@@ -9,6 +9,7 @@ import numpy as np
 import oracle
 import pytest
 
+from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.nn.attention import (
     CHUNK,
@@ -19,6 +20,7 @@ from transformer.nn.attention import (
     fused_attention,
     masked_softmax,
 )
+from transformer.nn.multi_head_attention import MultiHeadAttention
 
 
 def random_inputs(d_k=4, d_v=4, batch=2, queries=3, keys=5, heads=2):
@@ -184,20 +186,14 @@ def test_bfloat16_inputs_have_float32_scores_and_bfloat16_values():
     assert attended.z.dtype == jnp.bfloat16
 
 
-@pytest.mark.parametrize(
-    ("name", "inputs", "options", "cause"),
-    [
-        ("fused", {}, {"with_weights": True}, "does not keep its weights"),
-        ("fused", {}, {"dropout": lambda weights: weights}, "no dropout on weights"),
-        ("fused", {"d_v": 6}, {}, "needs d_k == d_v, not 4 and 6"),
-        ("chunked", {}, {"with_weights": True}, "does not keep its weights"),
-        ("chunked", {}, {"dropout": lambda weights: weights}, "no dropout on weights"),
-    ],
-)
-def test_an_option_that_a_kernel_lacks_is_rejected_with_the_remedy(name, inputs, options, cause):
-    with pytest.raises(InputError, match=cause) as error:
-        KERNELS[name](*random_inputs(**inputs), **options)
-    assert f"the '{name}' attention kernel" in str(error.value)
+@pytest.mark.parametrize("kernel", sorted(KERNELS.keys() - {"einsum"}))
+def test_capturing_with_a_kernel_without_weights_is_refused_with_the_remedy(kernel):
+    module = MultiHeadAttention(
+        TransformerConfig(d_model=8, num_heads=2, attention_kernel=kernel), "encoder"
+    )
+    x = jnp.ones((1, 3, 8))
+    with pytest.raises(InputError, match=f"the '{kernel}' attention kernel does not keep") as error:
+        module.init(jax.random.key(0), x, x, x, None, capture="weights")
     assert "use model.attention_kernel='einsum'" in str(error.value)
 
 

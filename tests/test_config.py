@@ -329,7 +329,7 @@ def test_lists_become_tuples_when_read_from_a_dict():
             "decode.min_length is 7, but must be below decode.max_length = 7",
         ),
         ({"block_ngrams": 0}, "decode.block_ngrams is 0, but must be at least 1"),
-        ({"method": "sample", "temperature": 0.0}, "decode.temperature is 0.0, but must be above"),
+        ({"method": "sample", "temperature": 0.0}, "decode.temperature is 0.0, but must be at le"),
         ({"method": "sample", "top_k": 0}, "decode.top_k is 0, but must be at least 1"),
         ({"method": "sample", "top_p": 1.5}, "decode.top_p is 1.5, but must be above 0 and at"),
         ({"method": "mbr", "min_p": -0.1}, "decode.min_p is -0.1, but must be at least 0 and"),

@@ -216,11 +216,7 @@ def copy_attention(torch, ours, theirs):
 
     kernels = [matrix(name) for name in ("query", "key", "value")]
     state = {"out_proj.weight": torch.tensor(ours["output"].reshape(-1, width).T.copy())}
-    if theirs._qkv_same_embed_dim:
-        state["in_proj_weight"] = torch.cat(kernels)
-    else:
-        names = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
-        state |= dict(zip(names, kernels, strict=True))
+    state["in_proj_weight"] = torch.cat(kernels)
     if "query_bias" in ours:
         biases = [ours[f"{name}_bias"].reshape(-1) for name in ("query", "key", "value")]
         state["in_proj_bias"] = torch.tensor(np.concatenate(biases))
@@ -248,25 +244,12 @@ def copy_layer(torch, ours, theirs, cross):
                 norm.bias.copy_(torch.tensor(ours[name]["norm"]["bias"]))
 
 
-@pytest.mark.parametrize(
-    ("bias", "widths"), [(False, (12, 12, 12)), (True, (12, 12, 12)), (True, (12, 7, 10))]
-)
-def test_multi_head_attention_and_its_gradients_are_pytorchs(torch, bias, widths):
-    module = MultiHeadAttention(
-        num_heads=3,
-        d_k=4,
-        d_v=4,
-        query_width=widths[0],
-        key_width=widths[1],
-        value_width=widths[2],
-        output_width=12,
-        bias=bias,
-    )
+@pytest.mark.parametrize("bias", [False, True])
+def test_multi_head_attention_and_its_gradients_are_pytorchs(torch, bias):
+    config = TransformerConfig(d_model=12, num_heads=3, attention_bias=bias)
+    module = MultiHeadAttention(config, "encoder")
     rng = np.random.default_rng(5)
-    queries, keys, values = (
-        rng.standard_normal((2, length, width))
-        for length, width in zip((4, 5, 5), widths, strict=True)
-    )
+    queries, keys, values = (rng.standard_normal((2, length, 12)) for length in (4, 5, 5))
     weighting = rng.standard_normal((2, 4, 12))
     padding = np.array([[True] * 5, [True, True, True, False, False]])
     band = np.abs(np.arange(4)[:, None] - np.arange(5)) < 3
@@ -282,9 +265,7 @@ def test_multi_head_attention_and_its_gradients_are_pytorchs(torch, bias, widths
             return (output * weighting).sum(), output
 
         gradients, output = jax.grad(ours, argnums=(0, 1, 2, 3), has_aux=True)(params, *inputs)
-    theirs = torch.nn.MultiheadAttention(
-        12, 3, bias=bias, kdim=widths[1], vdim=widths[2], batch_first=True, dtype=torch.float64
-    )
+    theirs = torch.nn.MultiheadAttention(12, 3, bias=bias, batch_first=True, dtype=torch.float64)
     copy_attention(torch, jax.tree.map(np.asarray, params), theirs)
     tensors = [torch.tensor(array, requires_grad=True) for array in (queries, keys, values)]
     expected, _ = theirs(
@@ -300,11 +281,7 @@ def test_multi_head_attention_and_its_gradients_are_pytorchs(torch, bias, widths
         name: np.asarray(of_params[name]).reshape(len(of_params[name]), -1).T
         for name in ("query", "key", "value")
     }
-    if theirs._qkv_same_embed_dim:
-        of_kernels = np.split(theirs.in_proj_weight.grad.numpy(), 3)
-    else:
-        kernels = (theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight)
-        of_kernels = [kernel.grad.numpy() for kernel in kernels]
+    of_kernels = np.split(theirs.in_proj_weight.grad.numpy(), 3)
     for name, gradient in zip(flat, of_kernels, strict=True):
         np.testing.assert_allclose(flat[name], gradient, rtol=0, atol=1e-9)
     of_output = np.asarray(of_params["output"]).reshape(-1, 12).T

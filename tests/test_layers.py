@@ -16,7 +16,7 @@ from transformer.models import base
 from transformer.nn import layers, matmul
 from transformer.nn.embedding import Embedding
 from transformer.nn.layers import FeedForward, LayerNorm, Residual
-from transformer.nn.multi_head_attention import MultiHeadAttention, attention_of
+from transformer.nn.multi_head_attention import MultiHeadAttention
 
 
 def random(*shape, seed=0):
@@ -104,23 +104,23 @@ def test_the_feed_forward_network_is_the_same_at_every_position(config):
 # Attention of many heads.
 
 
-def attention(**changes):
-    """An attention sub-layer in which every width differs."""
-    widths = {"query_width": 6, "key_width": 7, "value_width": 8, "output_width": 9}
-    return MultiHeadAttention(**({"num_heads": 2, "d_k": 3, "d_v": 5} | widths | changes))
+def attention(num_heads=2, bias=False):
+    """An attention sub-layer in which d_k, d_v and their multiples differ from d_model."""
+    config = TransformerConfig(d_model=6, num_heads=num_heads, d_k=3, d_v=5, attention_bias=bias)
+    return MultiHeadAttention(config, "encoder")
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_four_different_widths_and_independent_d_k_and_d_v(bias):
+def test_attention_with_independent_d_k_and_d_v_is_the_oracles(bias):
     module = attention(bias=bias)
-    inputs = random(1, 4, 6), random(1, 5, 7, seed=1), random(1, 5, 8, seed=2)
+    inputs = random(1, 4, 6), random(1, 5, 6, seed=1), random(1, 5, 6, seed=2)
     params = jax.eval_shape(module.init, jax.random.key(0), *inputs, None)["params"]
     params = nn.unbox(params)
     shapes = {name: leaf.shape for name, leaf in params.items()}
-    expected = {"query": (6, 2, 3), "key": (7, 2, 3), "value": (8, 2, 5), "output": (2, 5, 9)}
+    expected = {"query": (6, 2, 3), "key": (6, 2, 3), "value": (6, 2, 5), "output": (2, 5, 6)}
     if bias:
         expected |= {"query_bias": (2, 3), "key_bias": (2, 3)}
-        expected |= {"value_bias": (2, 5), "output_bias": (9,)}
+        expected |= {"value_bias": (2, 5), "output_bias": (6,)}
     assert shapes == expected
     params = jax.tree.map(lambda leaf: random(*leaf.shape, seed=leaf.size), params)
     output, trace = module.apply({"params": params}, *inputs, None)
@@ -132,12 +132,12 @@ def test_four_different_widths_and_independent_d_k_and_d_v(bias):
 
 def test_heads_in_another_order_give_the_same():
     module = attention(num_heads=3)
-    inputs = random(1, 4, 6), random(1, 5, 7, seed=1), random(1, 5, 8, seed=2)
+    inputs = random(1, 4, 6), random(1, 5, 6, seed=1), random(1, 5, 6, seed=2)
     params = {
         "query": random(6, 3, 3),
-        "key": random(7, 3, 3),
-        "value": random(8, 3, 5),
-        "output": random(3, 5, 9),
+        "key": random(6, 3, 3, seed=1),
+        "value": random(6, 3, 5),
+        "output": random(3, 5, 6),
     }
     order = jnp.array([2, 0, 1])
     moved = {name: leaf[:, order] for name, leaf in params.items() if name != "output"}
@@ -150,10 +150,14 @@ def test_heads_in_another_order_give_the_same():
 
 def test_a_config_gives_each_side_its_heads_and_their_widths():
     config = TransformerConfig(d_model=12, encoder_heads=2, decoder_heads=6, d_v=7)
-    encoder, decoder = (attention_of(config, side) for side in ("encoder", "decoder"))
-    assert (encoder.num_heads, encoder.d_k, encoder.d_v) == (2, 6, 7)
-    assert (decoder.num_heads, decoder.d_k, decoder.d_v) == (6, 2, 7)
-    assert encoder.output_width == decoder.query_width == 12
+    x = jnp.zeros((1, 1, 12))
+    for side, heads, d_k in (("encoder", 2, 6), ("decoder", 6, 2)):
+        params = jax.eval_shape(
+            MultiHeadAttention(config, side).init, jax.random.key(0), x, x, x, None
+        )
+        shapes = jax.tree.map(lambda leaf: leaf.shape, nn.unbox(params["params"]))
+        assert shapes["key"] == shapes["query"] == (12, heads, d_k)
+        assert (shapes["value"], shapes["output"]) == ((12, heads, 7), (heads, 7, 12))
 
 
 # Dropout.
@@ -310,7 +314,7 @@ def test_fresh_kernels_are_glorot_uniform_over_all_heads():
 
     @jax.jit
     def fresh(key):
-        attention = attention_of(config, "encoder").init(key, x, x, x, None)["params"]
+        attention = MultiHeadAttention(config, "encoder").init(key, x, x, x, None)["params"]
         return nn.unbox(attention | FeedForward(config).init(key, x)["params"])
 
     params = fresh(jax.random.key(0))

@@ -10,9 +10,9 @@ The letters of axes in einsum strings, array types and comments::
     X  key word                   V  vocabulary              M  maximum decoded length
     J  N times H, flattened       k  entries of a top-k      C  cache length: M times K, or S
 
-Hv is the head size d_v where it may differ from d_k; Dq, Dk and Dv are the widths of attention's
-inputs. BG is B times G, flattened; there, K counts the beams of one group. r, x and y are the rows,
-inputs and outputs of a matrix in `nn.matmul`. Every other axis has a lower-case name.
+Hv is the head size d_v where it may differ from d_k. BG is B times G, flattened; there, K counts
+the beams of one group. r, x and y are the rows, inputs and outputs of a matrix in `nn.matmul`.
+Every other axis has a lower-case name.
 
 Einsum strings are upper case (``BTNH,BSNH->BNTS``). Attention weights are ``[B,N,T,S]``. A true
 mask entry means "may attend".

@@ -1,19 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
 """Typed groups of config fields.
 
-A group is a frozen dataclass that checks the type of every field, names its fields as the command
-line does, and rejects an unknown field with the nearest known name.
+A group is a frozen dataclass that checks the type and the bounds of every field, names its fields
+as the command line does, and rejects an unknown field with the nearest known name.
 """
 
 import dataclasses
 import difflib
+import functools
 import math
+import operator
 import types
 import typing
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from transformer.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """Bounds of a number, as metadata of a field's type: ``Annotated[int, Bounds(1, 1024)]``.
+
+    In a tuple they hold for every item; None is never out of bounds.
+    """
+
+    at_least: float = -math.inf
+    at_most: float = math.inf
+    because: str = ""
+    """The reason for the upper bound."""
+    _: dataclasses.KW_ONLY
+    above: float = -math.inf
+    below: float = math.inf
+
+    def __contains__(self, value: Any) -> bool:
+        if isinstance(value, tuple):
+            return all(item in self for item in value)
+        return value is None or (
+            self.at_least <= value <= self.at_most and self.above < value < self.below
+        )
+
+    def __str__(self) -> str:
+        names = ("at_least", "above", "at_most", "below")
+        bounds = [(name.replace("_", " "), getattr(self, name)) for name in names]
+        text = " and ".join(f"{name} {_number(b)}" for name, b in bounds if math.isfinite(b))
+        return f"{text} ({self.because})" if self.because else text
+
+
+Rate = Annotated[float, Bounds(0, below=1)]
+Seed = Annotated[int, Bounds(0, below=2**32, because="random keys have 32-bit seeds")]
+Length = Annotated[int, Bounds(1, 2**20, "attention compares every pair of positions")]
+Steps = Annotated[int, Bounds(1, below=2**31, because="counted in 32-bit integers")]
+Count = Annotated[int, Bounds(0, below=2**31, because="counted in 32-bit integers")]
 
 
 class FieldGroup:
@@ -27,11 +65,14 @@ class FieldGroup:
         for name, expected in field_types(type(self)).items():
             value = getattr(self, name)
             if expected is float and type(value) is int:
-                value = float(value)
+                value = float(value) if abs(value) < 2**1000 else math.inf
                 object.__setattr__(self, name, value)
             if type(value) is float and not math.isfinite(value):
                 raise InputError(f"{self.path(name)} is {value!r}, but must be finite")
             self.require(_is_a(value, expected), name, _describe(expected))
+        for name, hint in _hints(type(self)).items():
+            for bounds in _bounds(hint):
+                self.require(getattr(self, name) in bounds, name, str(bounds))
         self.validate()
 
     def validate(self) -> None:
@@ -50,23 +91,6 @@ class FieldGroup:
         """Raise an InputError with the field's name and value unless the condition holds."""
         if not condition:
             raise InputError(f"{self.path(name)} is {getattr(self, name)!r}, but must be {must}")
-
-    def require_at_least(self, minimum: int, *names: str) -> None:
-        """Require each named field to be None or at least `minimum`."""
-        for name in names:
-            value = getattr(self, name)
-            self.require(value is None or value >= minimum, name, f"at least {minimum}")
-
-    def require_above_zero(self, *names: str) -> None:
-        """Require each named field to be None or above 0."""
-        for name in names:
-            value = getattr(self, name)
-            self.require(value is None or value > 0, name, "above 0")
-
-    def require_rates(self, *names: str) -> None:
-        """Require each named field to be in [0, 1)."""
-        for name in names:
-            self.require(0 <= getattr(self, name) < 1, name, "at least 0 and below 1")
 
     def replace(self, **changes: Any) -> Self:
         """A validated copy with some fields changed."""
@@ -130,10 +154,39 @@ def nearest(name: str, known: Sequence[str]) -> str:
     return difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
 
 
-def field_types(group: type[FieldGroup]) -> dict[str, Any]:
-    """The type of each field."""
-    hints = typing.get_type_hints(group)
+@functools.cache
+def _hints(group: type[FieldGroup]) -> dict[str, Any]:
+    """The type of each field, with its metadata."""
+    hints = typing.get_type_hints(group, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(group)}
+
+
+def field_types(group: type[FieldGroup]) -> dict[str, Any]:
+    """The type of each field, without metadata."""
+    return {name: _without_metadata(hint) for name, hint in _hints(group).items()}
+
+
+def _without_metadata(hint: Any) -> Any:
+    if typing.get_origin(hint) is Annotated:
+        return typing.get_args(hint)[0]
+    if typing.get_origin(hint) is typing.Union:
+        return functools.reduce(operator.or_, map(_without_metadata, typing.get_args(hint)))
+    return hint
+
+
+def _bounds(hint: Any) -> list[Bounds]:
+    """The bounds of a type, or of the members of a union."""
+    if typing.get_origin(hint) is Annotated:
+        return [each for each in hint.__metadata__ if isinstance(each, Bounds)]
+    return [each for option in typing.get_args(hint) for each in _bounds(option)]
+
+
+def _number(value: float) -> str:
+    """A number as in an error message: 2^20, 1,000 or 1e-09."""
+    exponent = value.bit_length() - 1 if isinstance(value, int) else 0
+    if exponent >= 16 and value == 2**exponent:
+        return f"2^{exponent}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def _is_group(expected: Any) -> bool:

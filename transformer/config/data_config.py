@@ -2,9 +2,9 @@
 """Config of the data: corpora, tokenization and batches."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from transformer.fields import FieldGroup
+from transformer.fields import Bounds, FieldGroup, Length
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class DataConfig(FieldGroup):
     validation_target: str | None = None
     test_source: str | None = None
     test_target: str | None = None
-    tsv_columns: tuple[int, ...] = (1, 2)
+    tsv_columns: Annotated[tuple[int, ...], Bounds(1, below=2**16)] = (1, 2)
     """Columns of a ``.tsv`` file with source and target, counted from 1."""
     mixture: tuple[str, ...] = ()
     """Training corpora instead of the dataset's training split, each as ``WEIGHT*CORPUS``. CORPUS
@@ -50,25 +50,25 @@ class DataConfig(FieldGroup):
     """
     source_tokenizer_model: str | None = None
     """Path of a trained SentencePiece model of the source, if the vocabularies are separate."""
-    character_coverage: float = 1.0
+    character_coverage: Annotated[float, Bounds(above=0, at_most=1)] = 1.0
     """Fraction of the training text's characters in the vocabulary; the rarest are left out."""
-    subword_sampling: float = 0.0
+    subword_sampling: Annotated[float, Bounds(0, 1)] = 0.0
     """Samples a new segmentation each epoch. bpe: probability of skipping a merge (0.1 is usual).
     unigram: exponent of the sampled probabilities. 0 is off.
     """
     token_cache: str | None = None
     """Folder of tokenized corpora, which runs may share; default: ``tokens`` in the workdir."""
-    tokenizing_threads: int | None = None
+    tokenizing_threads: Annotated[int, Bounds(1, 1024)] | None = None
     """Threads that tokenize a corpus; default: one per core."""
-    max_length: int = 100
+    max_length: Length = 100
     """Longest source or target in tokens, with EOS. Longer training examples are left out and
     counted; longer input to translate is cut, with a warning.
     """
-    tokens_per_batch: int = 4096
+    tokens_per_batch: Annotated[int, Bounds(1, 2**28, "a batch is held in memory")] = 4096
     """Target positions (rows x length) of a training batch; the source has the same number."""
-    bucket_lengths: tuple[int, ...] = (16, 32, 64, 100)
+    bucket_lengths: Annotated[tuple[int, ...], Bounds(1)] = (16, 32, 64, 100)
     """Lengths of batches, so that few shapes are compiled; the last is max_length."""
-    row_multiple: int = 8
+    row_multiple: Annotated[int, Bounds(1, 2**16)] = 8
     """Batches have a multiple of this number of rows, whatever the mesh."""
     packing: bool = False
     """Training rows of max_length tokens hold several sentences, which do not attend to each
@@ -83,21 +83,14 @@ class DataConfig(FieldGroup):
 
     def validate(self) -> None:
         """Check sizes, rates, and buckets that ascend to the longest sentence."""
-        self.require_at_least(
-            1, "max_length", "tokens_per_batch", "row_multiple", "tokenizing_threads"
-        )
-        two = len(set(self.tsv_columns)) == 2 and min(self.tsv_columns) >= 1
+        two = len(set(self.tsv_columns)) == 2
         self.require(two, "tsv_columns", "two different columns, counted from 1")
         shared_source = self.vocabulary == "separate" or self.source_tokenizer_model is None
         self.require(shared_source, "source_tokenizer_model", "left out with a shared vocabulary")
-        covered = 0 < self.character_coverage <= 1
-        self.require(covered, "character_coverage", "above 0 and at most 1")
-        self.require(0 <= self.subword_sampling <= 1, "subword_sampling", "at least 0, at most 1")
         if self.subword_sampling:
             sampled = self.tokenizer != "word"
             self.require(sampled, "tokenizer", "'bpe' or 'unigram' with data.subword_sampling")
         ascending = list(self.bucket_lengths) == sorted(set(self.bucket_lengths))
-        ascending = ascending and min(self.bucket_lengths, default=0) >= 1
         self.require(bool(self.bucket_lengths) and ascending, "bucket_lengths", "ascending lengths")
         self.require(
             self.bucket_lengths[-1] == self.max_length,

@@ -2,9 +2,14 @@
 """Config of decoding."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from transformer.fields import FieldGroup
+from transformer.fields import Bounds, Count, FieldGroup, Length, Seed
+
+Beams = Annotated[int, Bounds(1, 1024, "beams x vocabulary are 32-bit integers")]
+Ngram = Annotated[int, Bounds(1, 100, "its tokens are compared one by one")]
+Samples = Annotated[int, Bounds(1, 10_000, "every pair of samples is compared")]
+Temperature = Annotated[float, Bounds(1e-3, 1e3, "logits are float32; decode.beams=1 is greedy")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,60 +22,52 @@ class DecodeConfig(FieldGroup):
     """beam: beam search. sample: draws from the model. mbr: of several samples, the one most like
     the others (minimum Bayes risk).
     """
-    beams: int = 4
+    beams: Beams = 4
     """K; 1 is greedy search."""
-    groups: int = 1
+    groups: Annotated[int, Bounds(1)] = 1
     """Diverse beam search: groups that the beams are divided into."""
-    diversity: float = 0.5
+    diversity: Annotated[float, Bounds(0, 1e6)] = 0.5
     """Diverse beam search: log-probability that a group pays for a token, for each hypothesis of an
     earlier group that chose it at this step.
     """
     length_penalty: Literal["gnmt", "length", "none"] = "gnmt"
     """gnmt: ((5 + len) / 6)^alpha. length: len^alpha. EOS counts in len."""
-    alpha: float = 0.6
-    extra_length: int = 50
+    alpha: Annotated[float, Bounds(-5, 5, "length^alpha is float32")] = 0.6
+    extra_length: Length = 50
     """The longest output has the source's number of tokens plus this many, as in the paper ..."""
-    max_length: int | None = None
+    max_length: Length | None = None
     """... or this fixed number of tokens."""
-    min_length: int = 0
+    min_length: Count = 0
     """The fewest tokens before EOS; the longest output takes precedence."""
-    block_ngrams: int | None = None
+    block_ngrams: Ngram | None = None
     """No n-gram of this many tokens occurs twice in an output."""
-    temperature: float = 1.0
+    temperature: Temperature = 1.0
     """Sampling: divides the logits."""
-    top_k: int | None = None
+    top_k: Annotated[int, Bounds(1, 2**20)] | None = None
     """Sampling: only the most probable tokens, this many."""
-    top_p: float = 1.0
+    top_p: Annotated[float, Bounds(above=0, at_most=1)] = 1.0
     """Sampling: only the fewest tokens that together have this probability."""
-    min_p: float = 0.0
+    min_p: Annotated[float, Bounds(0, 1)] = 0.0
     """Sampling: only tokens with at least this fraction of the highest probability."""
-    seed: int = 0
+    seed: Seed = 0
     """Sampling: with a line's number and its text, determines the line's samples."""
-    mbr_samples: int = 32
+    mbr_samples: Samples = 32
     """Minimum Bayes risk: samples per sentence. Batches have at most batch_size x beams samples."""
     mbr_metric: Literal["chrf", "bleu"] = "chrf"
     """Minimum Bayes risk: sentence score that measures similarity."""
-    batch_size: int = 64
+    batch_size: Annotated[int, Bounds(1, 2**16)] = 64
     """Sentences decoded together."""
-    shortlist: int | None = None
+    shortlist: Annotated[int, Bounds(1, 100)] | None = None
     """Beam search over the most frequent subwords and this many translations of each source subword
     (`experiments.learn_lexicon`); over all unless given. An approximation.
     """
 
     def validate(self) -> None:
-        """Check sizes and rates; reject fields that the method does not use."""
-        self.require_at_least(1, "beams", "groups", "max_length", "batch_size", "extra_length")
-        self.require_at_least(1, "block_ngrams", "top_k", "mbr_samples", "shortlist")
-        self.require_at_least(0, "diversity", "min_length", "seed")
+        """Check groups and lengths; reject fields that the method does not use."""
         divides = self.beams % self.groups == 0
         self.require(divides, "groups", f"a divisor of decode.beams = {self.beams}")
         longer = self.max_length is None or self.min_length < self.max_length
         self.require(longer, "min_length", f"below decode.max_length = {self.max_length}")
-        self.require(self.temperature > 0, "temperature", "above 0 (decode.beams=1 is greedy)")
-        self.require(0 < self.top_p <= 1, "top_p", "above 0 and at most 1")
-        self.require(0 <= self.min_p <= 1, "min_p", "at least 0 and at most 1")
-        self.require(self.seed < 2**32, "seed", "at least 0 and below 2^32")
-        self.require((self.shortlist or 1) <= 100, "shortlist", "1 to 100")
         # A field without effect is more likely a mistake.
         sampling = ("temperature", "top_k", "top_p", "min_p")
         for name in sampling if self.method == "beam" else ("groups", "shortlist"):

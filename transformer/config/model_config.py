@@ -4,11 +4,16 @@
 import contextlib
 import dataclasses
 import importlib
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from transformer.arrays import SpecialIds
 from transformer.errors import InputError
-from transformer.fields import FieldGroup
+from transformer.fields import Bounds, FieldGroup, Length, Rate
+
+VocabSize = Annotated[int, Bounds(1, 2**20, "beams x vocabulary are 32-bit integers")]
+Layers = Annotated[int, Bounds(1, 256, "every layer is compiled")]
+Heads = Annotated[int, Bounds(1, 2**12)]
+Width = Annotated[int, Bounds(1, 2**18, "a kernel of this width squared fills memory")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,9 +29,9 @@ class ModelConfig(FieldGroup):
     families: ClassVar[dict[str, type["ModelConfig"]]] = {}
 
     family: str = ""
-    vocab_size: int = 37_000
+    vocab_size: VocabSize = 37_000
     """V, the size of the target vocabulary, with the special ids."""
-    source_vocab_size: int | None = None
+    source_vocab_size: VocabSize | None = None
     """Size of a separate source vocabulary with the same special ids; default: one shared
     vocabulary.
     """
@@ -108,66 +113,57 @@ class TransformerConfig(ModelConfig):
     """The encoder-decoder Transformer (paper 3, table 3)."""
 
     family: Literal["transformer"] = "transformer"
-    num_layers: int = 6
-    encoder_layers: int | None = None
+    num_layers: Layers = 6
+    encoder_layers: Layers | None = None
     """If it differs from num_layers."""
-    decoder_layers: int | None = None
-    d_model: int = 512
-    d_ff: int = 2048
-    num_heads: int = 8
-    encoder_heads: int | None = None
+    decoder_layers: Layers | None = None
+    d_model: Width = 512
+    d_ff: Width = 2048
+    num_heads: Heads = 8
+    encoder_heads: Heads | None = None
     """If it differs from num_heads."""
-    decoder_heads: int | None = None
-    d_k: int | None = None
+    decoder_heads: Heads | None = None
+    d_k: Width | None = None
     """Head size of queries and keys; default: d_model / heads (table 3, rows A and B)."""
-    d_v: int | None = None
+    d_v: Width | None = None
     """Head size of values; default: d_model / heads."""
     attention_bias: bool = False
     attention_kernel: Literal["einsum", "chunked", "fused"] = "einsum"
     """``chunked`` saves memory for long sentences; only ``einsum`` has weights to look at."""
     activation: Literal["relu", "gelu", "swish"] = "relu"
     norm: Literal["post", "pre"] = "post"
-    norm_epsilon: float = 1e-6
+    norm_epsilon: Annotated[float, Bounds(above=0, at_most=1)] = 1e-6
     positions: Literal["sinusoidal", "learned", "t5"] = "sinusoidal"
     """``learned``: table 3, row E. ``t5``: a learned bias of the self-attention scores by relative
     position (Raffel et al. 2020).
     """
     sinusoid_layout: Literal["interleaved", "halves"] = "interleaved"
-    max_positions: int = 512
+    max_positions: Length = 512
     """``learned``: length of the table."""
-    position_buckets: int = 32
+    position_buckets: Annotated[int, Bounds(4, 2**16)] = 32
     """``t5``: number of buckets of distances."""
-    position_max_distance: int = 128
+    position_max_distance: Length = 128
     """``t5``: distances from here on share the last bucket."""
     output_bias: bool = False
     """A bias of the logits; not in the paper."""
-    dropout: float = 0.1
+    dropout: Rate = 0.1
     """On the output of every sub-layer, and on embedding + position (paper 5.4)."""
-    attention_dropout: float = 0.0
+    attention_dropout: Rate = 0.0
     """On the attention weights; not in the paper."""
-    activation_dropout: float = 0.0
+    activation_dropout: Rate = 0.0
     """Between the two linear maps of the feed-forward network; not in the paper."""
     dropout_generator: Literal["threefry", "hash"] = "threefry"
     """Random bits of dropout: JAX's own, or a faster hash (`transformer/nn/dropout.py`)."""
 
     def validate(self) -> None:
-        """Check sizes and rates, and that heads divide d_model."""
+        """Check that heads divide d_model, and that the attention kernel allows the fields."""
         super().validate()
-        self.require_at_least(
-            1,
-            *("num_layers", "encoder_layers", "decoder_layers", "d_model", "d_ff", "num_heads"),
-            *("encoder_heads", "decoder_heads", "d_k", "d_v", "max_positions"),
-            *("position_buckets", "position_max_distance"),
-        )
-        self.require_rates("dropout", "attention_dropout", "activation_dropout")
-        self.require_above_zero("norm_epsilon")
         for side, heads in (("encoder", self.heads("encoder")), ("decoder", self.heads("decoder"))):
             if self.d_model % heads and (self.d_k is None or self.d_v is None):
                 raise InputError(
                     f"model.d_model is {self.d_model}, which {heads} {side} heads do not divide; "
                     "change one of them, or give model.d_k and model.d_v"
                 )
-        self.require(self.position_buckets >= 4, "position_buckets", "at least 4")
         far = self.position_max_distance > self.position_buckets
         self.require(far, "position_max_distance", "above model.position_buckets")
         if self.attention_kernel != "einsum":

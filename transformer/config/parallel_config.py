@@ -2,14 +2,15 @@
 """Config of the device mesh."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from transformer.errors import InputError
-from transformer.fields import FieldGroup, nearest
+from transformer.fields import Bounds, FieldGroup, nearest
 
 LOGICAL_AXES = ("vocab", "source_vocab", "position", "embed", "heads", "kv", "mlp", "norm")
 """Names of the axes of parameters (`nn.parameters.declare`)."""
 MESH_AXES = ("data", "model")
+Devices = Annotated[int, Bounds(1, 2**20, "no machine has more")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,9 +19,9 @@ class ParallelConfig(FieldGroup):
 
     group: ClassVar[str] = "parallel"
 
-    data: int = 1
+    data: Devices = 1
     """Devices along the mesh axis ``data``, which divides the rows of batches."""
-    model: int = 1
+    model: Devices = 1
     """Devices along the mesh axis ``model``, which divides heads, d_ff and vocabulary."""
     preset: Literal["replicated", "fsdp", "tensor", "fsdp_tensor"] = "replicated"
     """Sharding of the parameters. replicated: none. fsdp: d_model along ``data``. tensor: heads,
@@ -33,8 +34,7 @@ class ParallelConfig(FieldGroup):
     """
 
     def validate(self) -> None:
-        """Check sizes, and rules of known and different axes."""
-        self.require_at_least(1, "data", "model")
+        """Check rules of known and different axes."""
         logical = [rule.partition("=")[0] for rule in self.rules]
         self.require(len(set(logical)) == len(logical), "rules", "rules of different axes")
         for rule, axis in zip(self.rules, logical, strict=True):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The encoder-decoder Transformer (paper 3, figure 1)."""
 
+from typing import Any
+
 import flax.linen as nn
 import flax.struct
 import jax
@@ -24,7 +26,7 @@ from transformer.nn.embedding import Embedding
 from transformer.nn.layers import DecoderLayer, EncoderLayer, LayerNorm, LayerTrace
 from transformer.nn.masks import ancestry_mask, causal_mask, packed_mask, padding_mask
 from transformer.nn.parameters import cast_params
-from transformer.nn.positions import SCHEMES, PositionTerm, positions_within_segments
+from transformer.nn.positions import SCHEMES, positions_within_segments
 
 
 @flax.struct.dataclass
@@ -41,61 +43,76 @@ class DecodeCache:
     """The target position that the next step computes."""
 
 
-class Encoder(nn.Module):
-    """A stack of L identical layers (paper 3.1)."""
+class Stack(nn.Module):
+    """L identical layers (paper 3.1), their position scheme, and for pre-norm a final norm."""
 
     config: TransformerConfig
+    side = "encoder"
+    layer_class = EncoderLayer
 
     def setup(self) -> None:
-        """The layers, their position scheme, and for pre-norm the norm after the last layer."""
-        self.layer = [EncoderLayer(self.config) for _ in range(self.config.depth("encoder"))]
-        self.position_scheme = SCHEMES[self.config.positions](self.config, "encoder")
-        if self.config.norm == "pre":
-            self.final_norm = LayerNorm(self.config.norm_epsilon)
+        """Declare the layers, whose parameters are ``layer_0``, ``layer_1``, ..."""
+        config = self.config
+        self.layer = [self.layer_class(config) for _ in range(config.depth(self.side))]
+        self.position_scheme = SCHEMES[config.positions](config, self.side)
+        if config.norm == "pre":
+            self.final_norm = LayerNorm(config.norm_epsilon)
+
+    def run(
+        self,
+        x: Float[Array, "B T D"],
+        *layer_inputs: Array,
+        position_ids: Int[Array, "*#B T"],
+        capture: Capture = "none",
+        interventions: StackInterventions | None = None,
+        **mode: Any,
+    ) -> tuple[Float[Array, "B T D"], StackTrace | None]:
+        """Apply all layers to the residual stream `x`.
+
+        Args:
+          x: the embedded tokens.
+          *layer_inputs: further inputs of every layer: masks, and in the decoder the memory.
+          position_ids: position of each token in its sentence, for relative schemes.
+          capture: what the trace holds.
+          interventions: gates and patches.
+          **mode: `train` and `example_ids`, for dropout.
+        """
+        positions = self.position_scheme(position_ids, position_ids)
+        x = patch(x, interventions, 0)
+        residual, traces = [x], []
+        for index, layer in enumerate(self.layer):
+            gates = {} if interventions is None else interventions.gates_of_layer(index)
+            options = {"positions": positions, "capture": capture, **gates, **mode}
+            x, trace = layer(x, *layer_inputs, **options)
+            x = patch(x, interventions, index + 1)
+            residual.append(x)
+            traces.append(trace)
+        return self.normalize(x), _stack_trace(traces, residual, capture)
+
+    def normalize(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        """Apply the final norm, which only pre-norm stacks have."""
+        return self.final_norm(x) if self.config.norm == "pre" else x
+
+
+class Encoder(Stack):
+    """The stack on the left of figure 1."""
 
     def __call__(
         self,
         x: Float[Array, "B S D"],
         mask: Bool[Array, "#B 1 #S S"],
         position_ids: Int[Array, "*#B S"],
-        *,
-        train: bool = False,
-        example_ids: Int[Array, " B"] | None = None,
-        capture: Capture = "none",
-        interventions: StackInterventions | None = None,
+        **options: Any,
     ) -> tuple[Float[Array, "B S D"], StackTrace | None]:
-        """From the embedded source to the memory."""
-        positions = _position_term(self.position_scheme, position_ids, position_ids)
-        options = {
-            "positions": positions,
-            "train": train,
-            "example_ids": example_ids,
-            "capture": capture,
-        }
-        x = patch(x, interventions, 0)
-        residual, traces = [x], []
-        for index, layer in enumerate(self.layer):
-            gates = None if interventions is None else interventions.self_heads[index]
-            x, trace = layer(x, mask, gates=gates, **options)
-            x = patch(x, interventions, index + 1)
-            residual.append(x)
-            traces.append(trace)
-        if self.config.norm == "pre":
-            x = self.final_norm(x)
-        return x, _stack_trace(traces, residual, capture)
+        """From the embedded source to the memory; the options are those of `run`."""
+        return self.run(x, mask, position_ids=position_ids, **options)
 
 
-class Decoder(nn.Module):
-    """A stack of L identical layers that also attend to the memory (paper 3.1)."""
+class Decoder(Stack):
+    """The stack on the right of figure 1, whose layers also attend to the memory."""
 
-    config: TransformerConfig
-
-    def setup(self) -> None:
-        """The layers, their position scheme, and for pre-norm the norm after the last layer."""
-        self.layer = [DecoderLayer(self.config) for _ in range(self.config.depth("decoder"))]
-        self.position_scheme = SCHEMES[self.config.positions](self.config, "decoder")
-        if self.config.norm == "pre":
-            self.final_norm = LayerNorm(self.config.norm_epsilon)
+    side = "decoder"
+    layer_class = DecoderLayer
 
     def __call__(
         self,
@@ -104,36 +121,10 @@ class Decoder(nn.Module):
         self_mask: Bool[Array, "#B 1 #T T"],
         cross_mask: Bool[Array, "#B 1 #T S"],
         position_ids: Int[Array, "*#B T"],
-        *,
-        train: bool = False,
-        example_ids: Int[Array, " B"] | None = None,
-        capture: Capture = "none",
-        interventions: StackInterventions | None = None,
+        **options: Any,
     ) -> tuple[Float[Array, "B T D"], StackTrace | None]:
-        """From the embedded target and the memory to the input of the output map."""
-        positions = _position_term(self.position_scheme, position_ids, position_ids)
-        options = {
-            "positions": positions,
-            "train": train,
-            "example_ids": example_ids,
-            "capture": capture,
-        }
-        x = patch(x, interventions, 0)
-        residual, traces = [x], []
-        for index, layer in enumerate(self.layer):
-            gates = {}
-            if interventions is not None:
-                gates = {
-                    "self_gates": interventions.self_heads[index],
-                    "cross_gates": interventions.cross_heads[index],
-                }
-            x, trace = layer(x, memory, self_mask, cross_mask, **gates, **options)
-            x = patch(x, interventions, index + 1)
-            residual.append(x)
-            traces.append(trace)
-        if self.config.norm == "pre":
-            x = self.final_norm(x)
-        return x, _stack_trace(traces, residual, capture)
+        """From the embedded target to the input of the output map; the options are `run`'s."""
+        return self.run(x, memory, self_mask, cross_mask, position_ids=position_ids, **options)
 
     def init_cache(
         self, memory: Float[Array, "B S D"], num_beams: int, length: int, num_groups: int
@@ -151,16 +142,14 @@ class Decoder(nn.Module):
         self_mask = ancestry_mask(cache.ancestry, cache.index)  # [BG, 1, K, C]
         # Slot m K + k of the cache holds a key of position m.
         key_positions = jnp.arange(length * num_beams) // num_beams  # [C]
-        positions = _position_term(self.position_scheme, cache.index[None], key_positions)
+        positions = self.position_scheme(cache.index[None], key_positions)
         layers = []
         for layer, layer_cache in zip(self.layer, cache.layers, strict=True):
             x, layer_cache = layer.step(
                 x, layer_cache, cache.index, self_mask, cache.source_mask, positions
             )
             layers.append(layer_cache)
-        if self.config.norm == "pre":
-            x = self.final_norm(x)
-        return x, tuple(layers)
+        return self.normalize(x), tuple(layers)
 
 
 class Transformer(nn.Module):
@@ -233,16 +222,15 @@ class Transformer(nn.Module):
         interventions: StackInterventions | None = None,
     ) -> tuple[Float[Array, "B S D"], StackTrace | None]:
         """The memory: one vector for every source position."""
-        packed = segments is not None
         position_ids, positions = self._positions(source, segments)
+        mode = {"train": train, "example_ids": example_ids}
         memory, trace = self.encoder(
-            self.embedding.embed(source, positions, "source", train=train, example_ids=example_ids),
-            packed_mask(segments, segments) if packed else self._padding_mask(source),
+            self.embedding.embed(source, positions, "source", **mode),
+            self._padding_mask(source) if segments is None else packed_mask(segments, segments),
             position_ids,
-            train=train,
-            example_ids=example_ids,
             capture=capture,
             interventions=interventions,
+            **mode,
         )
         if capture == "full":
             trace = trace.replace(
@@ -382,13 +370,6 @@ def forward_flops(config: TransformerConfig, source: int, target: int) -> int:
     decoder += feed_forward(target)
     logits = 2 * target * width * config.vocab_size
     return config.depth("encoder") * encoder + config.depth("decoder") * decoder + logits
-
-
-def _position_term(
-    scheme: object, query_positions: Int[Array, "*#B T"], key_positions: Int[Array, "*#B S"]
-) -> PositionTerm | None:
-    """The argument through which positions reach self-attention; None for absolute encodings."""
-    return None if scheme is None else scheme(query_positions, key_positions)
 
 
 def _stack_trace(

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scaled dot-product attention (paper 3.2.1): Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V.
 
-All kernels share one signature, and a config selects one by name. ``einsum`` is the formula itself
-and the tested reference. ``chunked`` computes it for a few queries at a time, for long sentences.
-``fused`` calls `jax.nn.dot_product_attention`. Only ``einsum`` returns attention weights.
+A config selects a kernel by name. ``einsum`` is the formula itself and the tested reference.
+``chunked`` computes it for a few queries at a time, for long sentences. ``fused`` calls
+`jax.nn.dot_product_attention`. Only ``einsum`` returns attention weights and applies dropout to
+them.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,6 @@ import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Bool, Float, wide
-from transformer.errors import InputError
 
 
 class AttentionOutput(NamedTuple):
@@ -55,10 +55,10 @@ def einsum_attention(
     mask: Bool[Array, "#B #N #T S"] | None,
     bias: Float[Array, "#B N #T S"] | None = None,
     *,
-    dropout: Callable[[Array], Array] | None = None,
+    dropout: Callable[[Array], Array] = lambda weights: weights,
     with_weights: bool = False,
 ) -> AttentionOutput:
-    """The formula of paper 3.2.1, step by step; all kernels have this signature.
+    """The formula of paper 3.2.1, step by step; the other kernels take the same arrays.
 
     Args:
       query: of T target positions.
@@ -73,8 +73,7 @@ def einsum_attention(
     if bias is not None:
         scores = scores + bias
     weights = masked_softmax(scores, mask)
-    mixing = dropout(weights) if dropout else weights
-    z = jnp.einsum("BNTS,BSNH->BTNH", mixing.astype(value.dtype), value)
+    z = jnp.einsum("BNTS,BSNH->BTNH", dropout(weights).astype(value.dtype), value)
     return AttentionOutput(z, weights, scores) if with_weights else AttentionOutput(z)
 
 
@@ -88,20 +87,13 @@ def chunked_attention(
     value: Float[Array, "B S N Hv"],
     mask: Bool[Array, "#B #N #T S"] | None,
     bias: Float[Array, "#B N #T S"] | None = None,
-    *,
-    dropout: Callable[[Array], Array] | None = None,
-    with_weights: bool = False,
 ) -> AttentionOutput:
     """The formula for `CHUNK` queries at a time, in memory that grows with T + S.
 
     Queries are independent, so the result is unchanged. The backward pass recomputes a chunk's
     weights: seven matmuls instead of six, less memory, not less time. A mask or a bias that differs
     between queries still takes T S elements.
-
-    Raises:
-      InputError: for weights, or dropout on weights.
     """
-    _refuse_weights("chunked", dropout, with_weights)
     length = query.shape[1]
     size = min(CHUNK, length)
     count = -(-length // size)
@@ -138,24 +130,11 @@ def chunked_attention(
 def fused_attention(
     query: Float[Array, "B T N H"],
     key: Float[Array, "B S N H"],
-    value: Float[Array, "B S N Hv"],
+    value: Float[Array, "B S N H"],
     mask: Bool[Array, "#B #N #T S"] | None,
     bias: Float[Array, "#B N #T S"] | None = None,
-    *,
-    dropout: Callable[[Array], Array] | None = None,
-    with_weights: bool = False,
 ) -> AttentionOutput:
-    """`jax.nn.dot_product_attention`, which needs d_k == d_v.
-
-    Raises:
-      InputError: for weights, dropout on weights, or d_k different from d_v.
-    """
-    _refuse_weights("fused", dropout, with_weights)
-    if query.shape[-1] != value.shape[-1]:
-        raise InputError(
-            f"the 'fused' attention kernel needs d_k == d_v, not {query.shape[-1]} and "
-            f"{value.shape[-1]}; use model.attention_kernel='einsum'"
-        )
+    """`jax.nn.dot_product_attention`, which needs d_k == d_v."""
     return AttentionOutput(jax.nn.dot_product_attention(query, key, value, bias, mask=mask))
 
 
@@ -189,17 +168,3 @@ KERNELS: dict[str, Callable[..., AttentionOutput]] = {
     "chunked": chunked_attention,
     "fused": fused_attention,
 }
-
-
-def _refuse_weights(kernel: str, dropout: object, with_weights: bool) -> None:
-    if with_weights:
-        raise InputError(
-            f"the {kernel!r} attention kernel does not keep its weights, so it cannot capture "
-            "them; use model.attention_kernel='einsum' to look inside (same parameters, same "
-            "result)"
-        )
-    if dropout:
-        raise InputError(
-            f"the {kernel!r} attention kernel has no dropout on weights; "
-            "use model.attention_kernel='einsum' or model.attention_dropout=0"
-        )

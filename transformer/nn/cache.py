@@ -32,20 +32,17 @@ class LayerCache:
         *,
         num_groups: int,
         cache_length: int,
-        d_k: int,
-        d_v: int,
     ) -> "LayerCache":
         """An empty cache over the memory's keys and values.
 
         Args:
-          cross_key: of the memory.
+          cross_key: of the memory; self-attention has as many heads of the same sizes.
           cross_value: of the memory.
           num_groups: beam groups of a sentence.
           cache_length: C, target positions times the beams of a group.
-          d_k: head size of the self-attention keys.
-          d_v: head size of the self-attention values.
         """
-        batch, _, heads, _ = cross_key.shape
+        batch, _, heads, d_k = cross_key.shape
+        d_v = cross_value.shape[-1]
         dtype = _cache_dtype(cross_key.dtype)
         return cls(
             self_key=jnp.zeros((batch * num_groups, heads, d_k, cache_length), dtype),

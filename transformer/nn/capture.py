@@ -97,6 +97,11 @@ class StackInterventions:
     """Where the residual stream is overwritten: level 0 is the stack's input, l follows layer l."""
     patch_value: Float[Array, "L+1 T D"] | None
 
+    def gates_of_layer(self, layer: int) -> dict[str, Float[Array, " N"]]:
+        """The gates of one layer, named as the arguments of the layer."""
+        gates = {"self_gates": self.self_heads, "cross_gates": self.cross_heads}
+        return {name: heads[layer] for name, heads in gates.items() if heads is not None}
+
 
 @flax.struct.dataclass
 class Interventions:

@@ -8,10 +8,26 @@ in the batch, and its position within the example. Micro-batches, `jax.jit` on a
 
 import math
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Int, Key, UInt
+
+
+def apply_dropout(
+    module: nn.Module,
+    x: Array,
+    rate: float,
+    *,
+    train: bool,
+    example_ids: Int[Array, " B"] | None,
+) -> Array:
+    """In training, apply dropout to ``x`` with a key and the generator of a Linen module."""
+    if not train or not rate:
+        return x
+    generator = module.config.dropout_generator
+    return dropout(x, rate, module.make_rng("dropout"), example_ids, generator)
 
 
 def dropout(

@@ -10,7 +10,7 @@ from jax.nn.initializers import normal, zeros
 from transformer.arrays import Array, Float, Int, wide
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
-from transformer.nn.dropout import dropout
+from transformer.nn.dropout import apply_dropout
 from transformer.nn.matmul import project
 from transformer.nn.parameters import declare
 from transformer.nn.positions import sinusoids
@@ -84,12 +84,8 @@ class Embedding(nn.Module):
         """Dropout(embedding * sqrt(d_model) + position)."""
         vectors = self.tokens(tokens, side)  # [B, T, D]
         vectors = vectors + positions.astype(vectors.dtype)
-        if not train or not self.config.dropout:
-            return vectors
-        key = self.make_rng("dropout")
-        return dropout(
-            vectors, self.config.dropout, key, example_ids, self.config.dropout_generator
-        )
+        rate = self.config.dropout
+        return apply_dropout(self, vectors, rate, train=train, example_ids=example_ids)
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """The linear map before the softmax, with the embedding table as its kernel (paper 3.4)."""

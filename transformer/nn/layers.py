@@ -17,11 +17,11 @@ from transformer.arrays import Array, Bool, Float, Int, wide
 from transformer.config import TransformerConfig
 from transformer.nn.cache import LayerCache
 from transformer.nn.capture import AttentionTrace, Capture
-from transformer.nn.dropout import dropout
+from transformer.nn.dropout import apply_dropout
 from transformer.nn.matmul import project
-from transformer.nn.multi_head_attention import attention_of
+from transformer.nn.multi_head_attention import MultiHeadAttention
 from transformer.nn.parameters import declare, glorot_uniform
-from transformer.nn.positions import PositionTerm
+from transformer.nn.positions import NO_POSITIONS, PositionTerm
 
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "swish": jax.nn.swish}
 
@@ -88,10 +88,8 @@ class FeedForward(nn.Module):
         kernel_out = ("kernel_out", "kernel", ("mlp", "embed"), glorot, (d_ff, d_model))
 
         def hidden_dropout(hidden: Float[Array, "B T F"]) -> Float[Array, "B T F"]:
-            if not train or not config.activation_dropout:
-                return hidden
-            key, rate = self.make_rng("dropout"), config.activation_dropout
-            return dropout(hidden, rate, key, example_ids, config.dropout_generator)
+            rate = config.activation_dropout
+            return apply_dropout(self, hidden, rate, train=train, example_ids=example_ids)
 
         return feed_forward(
             x,
@@ -123,14 +121,10 @@ class Residual(nn.Module):
         example_ids: Int[Array, " B"] | None = None,
     ) -> tuple[Float[Array, "B T D"], Any]:
         """Wrap `sublayer`, which returns its output and an auxiliary result."""
-        config = self.config
-        norm = LayerNorm(config.norm_epsilon, name="norm")
-        pre = config.norm == "pre"
+        norm = LayerNorm(self.config.norm_epsilon, name="norm")
+        pre, rate = self.config.norm == "pre", self.config.dropout
         output, auxiliary = sublayer(norm(x) if pre else x)
-        if train and config.dropout:
-            key = self.make_rng("dropout")
-            output = dropout(output, config.dropout, key, example_ids, config.dropout_generator)
-        x = x + output
+        x = x + apply_dropout(self, output, rate, train=train, example_ids=example_ids)
         return (x if pre else norm(x)), auxiliary
 
 
@@ -157,19 +151,19 @@ class EncoderLayer(nn.Module):
         x: Float[Array, "B S D"],
         mask: Bool[Array, "#B 1 #S S"],
         *,
-        positions: PositionTerm | None = None,
+        positions: PositionTerm = NO_POSITIONS,
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
         capture: Capture = "none",
-        gates: Float[Array, " N"] | None = None,
+        self_gates: Float[Array, " N"] | None = None,
     ) -> tuple[Float[Array, "B S D"], LayerTrace]:
         """Apply the layer to all source positions."""
-        attention = attention_of(self.config, "encoder", "self_attention")
+        attention = MultiHeadAttention(self.config, "encoder", name="self_attention")
         network = FeedForward(self.config, name="feed_forward")
         mode = {"train": train, "example_ids": example_ids}
 
         def attend(y: Float[Array, "B S D"]) -> tuple[Array, AttentionTrace | None]:
-            options = {"positions": positions, "capture": capture, "gates": gates}
+            options = {"positions": positions, "capture": capture, "gates": self_gates}
             return attention(y, y, y, mask, **options, **mode)
 
         attended, trace = Residual(self.config, name="self_attention_residual")(x, attend, **mode)
@@ -192,8 +186,8 @@ class DecoderLayer(nn.Module):
 
     def setup(self) -> None:
         """Three sub-layers and the residual connection around each."""
-        self.self_attention = attention_of(self.config, "decoder")
-        self.cross_attention = attention_of(self.config, "decoder")
+        self.self_attention = MultiHeadAttention(self.config, "decoder")
+        self.cross_attention = MultiHeadAttention(self.config, "decoder")
         self.feed_forward = FeedForward(self.config)
         self.self_attention_residual = Residual(self.config)
         self.cross_attention_residual = Residual(self.config)
@@ -206,7 +200,7 @@ class DecoderLayer(nn.Module):
         self_mask: Bool[Array, "#B 1 #T T"],
         cross_mask: Bool[Array, "#B 1 #T S"],
         *,
-        positions: PositionTerm | None = None,
+        positions: PositionTerm = NO_POSITIONS,
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
         capture: Capture = "none",
@@ -239,15 +233,10 @@ class DecoderLayer(nn.Module):
         self, memory: Float[Array, "B S D"], num_beams: int, length: int, num_groups: int
     ) -> LayerCache:
         """An empty cache for `length` target positions, with the memory's keys and values."""
-        attention = self.self_attention
         cross_key, cross_value = self.cross_attention.keys_values(memory, memory)
+        cache_length = length * num_beams // num_groups
         return LayerCache.create(
-            cross_key,
-            cross_value,
-            num_groups=num_groups,
-            cache_length=length * num_beams // num_groups,
-            d_k=attention.d_k,
-            d_v=attention.d_v,
+            cross_key, cross_value, num_groups=num_groups, cache_length=cache_length
         )
 
     def step(
@@ -257,7 +246,7 @@ class DecoderLayer(nn.Module):
         index: Int[Array, ""],
         self_mask: Bool[Array, "BG 1 K C"],
         cross_mask: Bool[Array, "B 1 1 S"],
-        positions: PositionTerm | None = None,
+        positions: PositionTerm = NO_POSITIONS,
     ) -> tuple[Float[Array, "B _ D"], LayerCache]:
         """Apply the layer to target position `index` of every beam, as `__call__` does to its row.
 

@@ -69,10 +69,14 @@ class PositionTerm(NamedTuple):
 
     bias: Float[Array, "#B N #T S"] | None = None
     """Added to query . key / sqrt(d_k), before the mask."""
-    rotate: Callable[[Float[Array, "B T N H"]], Float[Array, "B T N H"]] | None = None
+    rotate: Callable[[Float[Array, "B T N H"]], Float[Array, "B T N H"]] = lambda x: x
     """Applied to the queries and to the keys, both at the query positions. In cached decoding a
     key is rotated when it is written to the cache.
     """
+
+
+NO_POSITIONS = PositionTerm()
+"""The term of cross-attention, and of self-attention with absolute encodings."""
 
 
 PositionScheme = Callable[[Int[Array, "*#B T"], Int[Array, "*#B S"]], PositionTerm]
@@ -150,8 +154,9 @@ class RelativeBias(nn.Module):
         return PositionTerm(bias=bias if bias.ndim == 4 else bias[None])
 
 
-def absolute(config: TransformerConfig, side: str) -> None:
+def absolute(config: TransformerConfig, side: str) -> PositionScheme:
     """No term inside attention: `embedding.Embedding` adds these positions to the tokens."""
+    return lambda query_positions, key_positions: NO_POSITIONS
 
 
 def t5(config: TransformerConfig, side: str) -> PositionScheme:
@@ -165,7 +170,7 @@ def t5(config: TransformerConfig, side: str) -> PositionScheme:
     )
 
 
-SCHEMES: dict[str, Callable[[TransformerConfig, str], PositionScheme | None]] = {
+SCHEMES: dict[str, Callable[[TransformerConfig, str], PositionScheme]] = {
     "sinusoidal": absolute,
     "learned": absolute,
     "t5": t5,
