@@ -12,9 +12,9 @@ import optax
 from etils import epath
 from jax.sharding import Mesh
 
-from experiments import device_memory, training_data
+from experiments import training_data
 from experiments.training_data import TrainingData
-from transformer import sharding
+from transformer import device_memory, sharding
 from transformer.arrays import Array, Key, Params
 from transformer.config import Config
 from transformer.errors import InputError
@@ -139,6 +139,26 @@ def build(
     if config.training.batch_fitting == "auto" and config.training.micro_batches is None:
         return fit_micro_batches(experiment)
     return experiment
+
+
+def require_memory(experiment: Experiment) -> None:
+    """Check, before anything is compiled, that the training can fit the memory of a device.
+
+    Counts what every training step holds: the state, the gradients, and the logits of the largest
+    batch. The other activations come on top.
+
+    Raises:
+      InputError: with the bytes needed and available.
+    """
+    config, state = experiment.config, experiment.abstract_state
+    logits = max(rows * length for rows, length in experiment.data.train.shapes())
+    logits *= 4 * config.model.vocab_size // (config.training.micro_batches or 1)
+    device_memory.require(
+        device_memory.tree_bytes((state, state.params)) + logits // experiment.mesh.size,
+        "the training step",
+        "use a smaller model or batch (model.*, data.tokens_per_batch), or more devices "
+        "(parallel.*)",
+    )
 
 
 def _require_divisible_batches(experiment: Experiment) -> None:

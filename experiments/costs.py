@@ -13,12 +13,12 @@ import numpy as np
 
 from experiments import compose
 from experiments.corpora import registry
-from experiments.device_memory import MemoryUsage, memory_usage
 from experiments.pipeline.batching import Batches
 from experiments.pipeline.token_corpus import TokenCorpus, TokenSequences
 from experiments.training_data import TrainingData
 from transformer import sharding
 from transformer.config import Config
+from transformer.device_memory import MemoryUsage, memory_usage
 from transformer.models.base import Model
 from transformer.text.tokenizer import Vocabularies
 

@@ -19,12 +19,13 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments import costs, device_memory, training_data
+from experiments import costs, training_data
 from experiments.corpora import registry
 from experiments.flags import run
 from experiments.formatting import byte_size, duration, print_table
 from experiments.pipeline.pairs import SentencePairs
 from experiments.pipeline.text_checks import RULES, CheckedSplit, Finding, ReadablePairs
+from transformer import device_memory
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.text.tokenizer import Vocabularies

@@ -23,7 +23,8 @@ from typing import Any, Literal
 from absl import flags
 from absl import logging as absl_logging
 
-from experiments import allocator, user_cache
+from experiments import allocator
+from transformer import compile_cache
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
@@ -98,7 +99,7 @@ def _run(main: Callable[..., int | None], arguments: list[str], config_from: str
     if unexpected:
         raise InputError(f"unexpected argument {unexpected[0]!r}; every flag begins with --")
     allocator.keep_pages()
-    user_cache.keep_compiled_programs()
+    compile_cache.enable()
     return main(*configs) or 0
 
 

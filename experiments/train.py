@@ -79,6 +79,7 @@ def train(
     began = time.monotonic()
     with distributed.all_or_none("prepare the training"):
         experiment = compose.build(config, directory)
+        compose.require_memory(experiment)
         _require_every_device(experiment)
     distributed.require_same("the config", experiment.config.to_json().encode())
     vocabularies = experiment.data.vocabularies

@@ -2,40 +2,17 @@
 """The user's cache directory, shared by all runs: corpora, fetched files and compiled programs."""
 
 import hashlib
-import logging
-import os
-import pathlib
 import shutil
 import sys
 
-import jax
 from etils import epath
 
 from experiments import file_lock
 from transformer import paths
+from transformer.compile_cache import folder
 from transformer.errors import InputError
 
-logger = logging.getLogger(__name__)
-
 _CHUNK_BYTES = 1 << 20
-
-
-def folder(name: str) -> pathlib.Path:
-    """Return ``attention-transformer/<name>`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
-
-    Raises:
-      InputError: when the directory cannot be created.
-    """
-    base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    path = pathlib.Path(base) / "attention-transformer" / name
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"the cache folder {path} cannot be created: {paths.reason(error)}; set the "
-            "environment variable XDG_CACHE_HOME to a writable folder"
-        ) from None
-    return path
 
 
 def fetched(path: str) -> str:
@@ -90,16 +67,3 @@ def version(path: str) -> str:
 
     system, inside = fsspec.core.url_to_fs(path)
     return system.ukey(inside)
-
-
-def keep_compiled_programs() -> None:
-    """Let later runs reuse compiled programs, unless JAX has a compilation cache already."""
-    if jax.config.jax_compilation_cache_dir is not None:
-        return
-    try:
-        jax.config.update("jax_compilation_cache_dir", str(folder("compiled")))
-    except InputError as error:
-        logger.warning("compiled programs are not kept for the next start: %s", error)
-        return
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

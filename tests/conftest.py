@@ -17,6 +17,7 @@ jax.config.update("jax_platforms", os.environ.setdefault("JAX_PLATFORMS", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 os.environ |= variables.QUICK
 jax.config.update("jax_disable_most_optimizations", True)
+jax.config.update("jax_enable_compilation_cache", False)
 
 # A shell makes what it starts in the background ignore Ctrl-C, and so would what tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

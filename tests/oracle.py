@@ -38,10 +38,12 @@ def sinusoids(length, d_model, layout):
 
 
 def activate(x, name):
-    """max(0, x), the tanh form of GELU, or x sigmoid(x)."""
+    """max(0, x), x Phi(x), the tanh form of GELU, or x sigmoid(x)."""
     if name == "relu":
         return np.maximum(0.0, x)
     if name == "gelu":
+        return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
+    if name == "gelu_tanh":
         return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     return x / (1 + np.exp(-x))
 
@@ -308,7 +310,7 @@ def best_of(translations, penalty, alpha):
     return sorted(scored, key=lambda entry: -entry[0])
 
 
-def beam(log_probs, limit, num_beams, num_results, penalty, alpha, **rules):
+def beam(log_probs, limit, num_beams, num_results, penalty, alpha, finish_from="best_k", **rules):
     """Beam search as specified by the docstring of `decoding.beam_search`.
 
     Returns (score, log P, tokens) of the finished hypotheses, best first, and the number of steps.
@@ -323,7 +325,8 @@ def beam(log_probs, limit, num_beams, num_results, penalty, alpha, **rules):
         ]
         extensions.sort(key=lambda extension: -extension[1])
         extensions = extensions[: 2 * num_beams]
-        finished += [extension for extension in extensions[:num_beams] if extension[0][-1] == EOS]
+        may_finish = extensions[:num_beams] if finish_from == "best_k" else extensions
+        finished += [extension for extension in may_finish if extension[0][-1] == EOS]
         active = [extension for extension in extensions if extension[0][-1] != EOS][:num_beams]
         ranked = best_of(finished, penalty, alpha)
         if not active or length >= limit:
@@ -379,8 +382,8 @@ def diverse_beam(
             last = ranked[wanted - 1][0] if len(ranked) >= wanted else -math.inf
             enough = len(ranked) >= group_beams and last >= best_active_score
             is_finished[group] |= enough or last >= best_possible_score or length >= limit
-    best = [entry for group in finished for entry in best_of(group, penalty, alpha)[:group_beams]]
-    return sorted(best, key=lambda entry: -entry[0]), length
+    every = {entry[2]: entry for group in finished for entry in best_of(group, penalty, alpha)}
+    return sorted(every.values(), key=lambda entry: -entry[0])[:num_beams], length
 
 
 # Helpers that tests share.

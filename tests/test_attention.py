@@ -115,6 +115,11 @@ def test_a_constant_added_to_all_scores_changes_no_weight():
     )
 
 
+def test_a_masked_key_has_no_weight_however_low_the_score_of_the_others():
+    scores, mask = jnp.array([[[[-3e4, 0.0, -3e4]]]]), jnp.array([[[[True, False, True]]]])
+    np.testing.assert_array_equal(masked_softmax(scores, mask), [[[[0.5, 0.0, 0.5]]]])
+
+
 def assert_is_the_einsum(kernel, inputs, masks):
     """In its values and in the gradients of its three inputs."""
     for mask in masks:

@@ -3,6 +3,7 @@
 
 import dataclasses
 import json
+import typing
 
 import pytest
 
@@ -17,7 +18,7 @@ from transformer.config import (
     TransformerConfig,
 )
 from transformer.errors import InputError
-from transformer.fields import FieldGroup, difference, flat
+from transformer.fields import FieldGroup, difference, field_types, flat
 
 # The paper's values.
 
@@ -75,7 +76,7 @@ REFUSED = [
     (
         TransformerConfig,
         {"activation": None},
-        "model.activation is None, but must be one of 'relu', 'gelu', 'swish'",
+        "model.activation is None, but must be one of 'relu', 'gelu', 'gelu_tanh', 'swish'",
     ),
     (
         TransformerConfig,
@@ -174,6 +175,35 @@ def test_an_invalid_value_is_rejected_with_its_field_and_what_it_must_be(group, 
     with pytest.raises(InputError) as error:
         group(**values)
     assert message in str(error.value)
+
+
+NUMBERS = {
+    path: kind
+    for path, value in flat(Config()).items()
+    for kind in [field_types(type(getattr(Config(), path.partition(".")[0])))[path.split(".")[1]]]
+    if {int, float} & {kind, *typing.get_args(kind)} and not isinstance(value, bool | tuple)
+}
+
+
+@pytest.mark.parametrize("path", NUMBERS)
+def test_every_number_has_an_upper_bound_and_its_refusal_names_the_field(path):
+    group, _, name = path.partition(".")
+    for huge in (10**29, 2**400):
+        with pytest.raises(InputError) as error:
+            getattr(Config(), group).replace(**{name: huge})
+        assert str(error.value).startswith(f"{path} is ")
+
+
+def test_a_bound_is_given_with_its_reason():
+    with pytest.raises(InputError) as error:
+        DecodeConfig(beams=2000)
+    assert str(error.value) == (
+        "decode.beams is 2000, but must be at least 1 and at most 1,024 (beams x vocabulary are "
+        "32-bit integers)"
+    )
+    with pytest.raises(InputError, match=r"must be at least 0 and below 2\^32 \(random keys"):
+        TrainingConfig(seed=2**32)
+    assert TrainingConfig(seed=2**32 - 1).seed == 2**32 - 1
 
 
 def test_heads_need_not_divide_d_model_if_both_head_sizes_are_given():

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from experiments import compose, costs
-from experiments.device_memory import MemoryUsage
 from transformer.config import Config, DataConfig, TrainingConfig, TransformerConfig
+from transformer.device_memory import MemoryUsage
 from transformer.models import base
 from transformer.text.tokenizer import Tokenizer
 

@@ -42,7 +42,7 @@ def random_tables(seed, sentences, vocabulary, depth, scale=1.5):
 
 STATIC = (
     *("num_beams", "max_length", "num_results", "penalty", "alpha", "num_groups", "diversity"),
-    *("on_step", "shrink"),
+    *("finish_from", "on_step", "shrink"),
 )
 
 
@@ -145,6 +145,13 @@ def test_two_beams_find_the_best_translation_and_finish_only_their_two_best_exte
     assert steps == 3
 
 
+def test_all_four_best_extensions_of_two_beams_may_finish_as_in_tensor2tensor():
+    """First step: "EOS" .1 is third and finishes. Second step: "a EOS" .175 finishes, too."""
+    actual, steps = by_hand(num_beams=2, finish_from="best_2k")
+    assert_hypotheses(actual, 0, [entry(0.36, B, EOS), entry(0.175, A, EOS)])
+    assert steps == 3
+
+
 def test_for_one_result_two_beams_stop_when_no_active_hypothesis_can_beat_it():
     """After two steps the best active hypothesis has .2, which can only fall below .36."""
     actual, steps = by_hand(num_beams=2, num_results=1)
@@ -206,19 +213,22 @@ def test_with_more_beams_than_translations_the_search_is_exhaustive(penalty, alp
 
 
 @pytest.mark.parametrize(
-    ("beams", "results", "penalty", "alpha"),
+    ("beams", "results", "penalty", "alpha", "finish_from"),
     [
-        (1, 1, "gnmt", 0.6),
-        (2, 2, "gnmt", 0.6),
-        (2, 1, "length", 1.0),
-        (3, 3, "none", 0.6),
-        (3, 2, "gnmt", -1.0),
-        (4, 1, "gnmt", 0.6),
-        (4, 1, "length", -0.5),
-        (5, 1, "length", 2.0),
+        (1, 1, "gnmt", 0.6, "best_k"),
+        (2, 2, "gnmt", 0.6, "best_k"),
+        (2, 1, "length", 1.0, "best_k"),
+        (3, 3, "none", 0.6, "best_k"),
+        (3, 2, "gnmt", -1.0, "best_k"),
+        (4, 1, "gnmt", 0.6, "best_k"),
+        (4, 4, "gnmt", 0.6, "best_2k"),
+        (4, 1, "length", -0.5, "best_k"),
+        (5, 1, "length", 2.0, "best_2k"),
     ],
 )
-def test_results_and_number_of_steps_are_those_of_the_specification(beams, results, penalty, alpha):
+def test_results_and_number_of_steps_are_those_of_the_specification(
+    beams, results, penalty, alpha, finish_from
+):
     tables = random_tables(1, 24, 6, 6)
     tables[::3, :, EOS] += 2.0  # some sentences end early
     tables[1::3, :, EOS] -= 1.0
@@ -232,13 +242,14 @@ def test_results_and_number_of_steps_are_those_of_the_specification(beams, resul
         num_results=results,
         penalty=penalty,
         alpha=alpha,
+        finish_from=finish_from,
         on_step=functools.partial(steps.append, None),
     )
     jax.effects_barrier()
     longest = 0
     for row, table in enumerate(tables):
         expected, needed = oracle.beam(
-            log_probs_of(table), int(limits[row]), beams, results, penalty, alpha
+            log_probs_of(table), int(limits[row]), beams, results, penalty, alpha, finish_from
         )
         assert_hypotheses(actual, row, expected)
         longest = max(longest, needed)

@@ -17,7 +17,7 @@ from transformer.decoding.constraints import Constraints
     ("beams", "groups", "diversity", "results", "penalty", "alpha"),
     [
         (2, 2, 0.5, 2, "gnmt", 0.6),
-        (4, 2, 0.7, 1, "length", -0.5),
+        (4, 2, 0.7, 1, "length", 1.0),
         (6, 3, 2.0, 3, "none", 0.6),
     ],
 )
@@ -84,6 +84,23 @@ def test_diverse_beams_with_one_group_are_beam_search():
         expected, _ = oracle.diverse_beam(log_probs_of(table), 5, 3, 1, 9.0, 3, *options)
         assert expected == oracle.beam(log_probs_of(table), 5, 3, 3, *options)[0]
         assert_hypotheses(actual, row, expected)
+
+
+def test_a_translation_of_two_groups_is_one_result_and_the_next_ones_follow():
+    """Without diversity both groups of two beams are one and the same search."""
+    tables, limits = random_tables(10, 12, 6, 5), jnp.full(12, 5)
+    tables[..., EOS] += 2.0
+    options = {"max_length": 5, "num_results": 2}
+    actual = search(tables, limits, num_beams=4, num_groups=2, diversity=0.0, **options)
+    two = search(tables, limits, num_beams=2, **options)
+    np.testing.assert_array_equal(actual.tokens[:, :2], two.tokens)
+    np.testing.assert_array_equal(actual.scores[:, :2], two.scores)
+    counts = []
+    for row in range(12):
+        results = [tuple(words) for words in np.asarray(actual.tokens[row]) if words.any()]
+        assert len(set(results)) == len(results)
+        counts.append(len(results))
+    assert max(counts) > 2, "hypotheses that finished after the best two of a group"
 
 
 def test_with_a_large_diversity_every_group_begins_differently_and_scores_stay_those_of_the_model():

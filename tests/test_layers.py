@@ -58,6 +58,15 @@ def test_layer_norm_by_hand():
     np.testing.assert_allclose(normed, [-3.0, 107.0], rtol=1e-6)
 
 
+def test_layer_norm_of_bfloat16_is_computed_in_float32():
+    """The mean of 256 and 258 is 257, which bfloat16 lacks."""
+    normed = layers.layer_norm(
+        jnp.array([256.0, 258.0], jnp.bfloat16), jnp.ones(2), jnp.zeros(2), 0.0
+    )
+    assert normed.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(normed, [-1.0, 1.0])
+
+
 def test_layer_norm_adds_epsilon_to_the_variance():
     normed = layers.layer_norm(jnp.array([1.0, 5.0]), jnp.ones(2), jnp.zeros(2), 12.0)
     np.testing.assert_allclose(normed, [-0.5, 0.5], rtol=1e-6)
@@ -82,6 +91,12 @@ def test_feed_forward_by_hand():
         jnp.array([0.5, 0.0]),
     )
     np.testing.assert_array_equal(output, [[[2.5, 5.0]]])
+
+
+def test_gelu_is_exact_and_its_approximation_has_a_name():
+    """1 Phi(1) is 0.841345, and the tanh form 0.841192: the two differ in the fourth digit."""
+    assert float(layers.ACTIVATIONS["gelu"](1.0)) == pytest.approx(0.841345, abs=1e-6)
+    assert float(layers.ACTIVATIONS["gelu_tanh"](1.0)) == pytest.approx(0.841192, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", layers.ACTIVATIONS)

@@ -12,9 +12,9 @@ from apps import CONFIGS, run
 
 from experiments import compose, costs, plan, roofline
 from experiments.collectives import Collective
-from experiments.device_memory import memory_usage
 from experiments.flags import load_config_file
 from transformer.config import TransformerConfig
+from transformer.device_memory import memory_usage
 from transformer.errors import InputError
 from transformer.models import base
 

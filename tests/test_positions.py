@@ -10,6 +10,7 @@ import pytest
 
 from transformer.errors import InputError
 from transformer.nn.positions import (
+    NO_POSITIONS,
     RelativeBias,
     bucket_boundaries,
     positions_within_segments,
@@ -78,7 +79,8 @@ def test_a_longer_table_begins_with_the_shorter_one():
 def test_far_positions_are_exact_because_the_table_is_float64():
     table = sinusoids(10_001, 4)
     assert table.dtype == np.float64
-    assert table[10_000, 0] == pytest.approx(math.sin(10_000), abs=1e-12)
+    for position in (2_049, 4_099, 9_999, 10_000):  # float16 has only the last of them
+        assert table[position, 0] == pytest.approx(math.sin(position), abs=1e-12)
 
 
 def test_an_unknown_layout_is_refused_with_the_known_ones():
@@ -143,8 +145,21 @@ def test_the_relative_bias_of_a_head_is_its_entry_of_the_bucket():
     )
     biases = jnp.array([[0.0, 10], [1, 11], [2, 12], [3, 13]])
     term = module.apply({"params": {"bias": biases}}, jnp.array([4]), jnp.array([0, 1, 2, 3, 4, 5]))
-    assert term.rotate is None
+    assert term.rotate is NO_POSITIONS.rotate
     np.testing.assert_array_equal(term.bias, [[[[3, 2, 2, 1, 0, 0]], [[13, 12, 12, 11, 10, 10]]]])
+
+
+def test_far_relative_positions_and_positions_of_long_packed_rows_are_exact():
+    """Neither float16, which counts to 2,048, nor bfloat16, which counts to 256, has them."""
+    near = jnp.arange(6)
+    module = RelativeBias(
+        num_heads=1, num_buckets=8, max_distance=9, bidirectional=False, stddev=1.0
+    )
+    params = {"bias": jnp.arange(8.0)[:, None]}
+    far = module.apply({"params": params}, near + 4_099, near + 4_099).bias
+    np.testing.assert_array_equal(far, module.apply({"params": params}, near, near).bias)
+    positions = positions_within_segments(jnp.ones((1, 5_000), jnp.int32))
+    np.testing.assert_array_equal(positions[0], np.arange(5_000))
 
 
 def test_the_relative_bias_of_packed_rows_counts_within_each_sentence():

@@ -4,11 +4,13 @@
 import dataclasses
 import json
 
+import jax
 import pytest
 from apps import CONFIGS, parameters, run
 
-from experiments import compose, device_memory
+from experiments import compose
 from experiments.flags import load_config_file
+from transformer import device_memory
 from transformer.errors import InputError
 
 EVERYTHING = (
@@ -82,6 +84,30 @@ def test_a_run_that_stopped_early_is_finished(patient):
     assert again.status == 0
     assert again.out == finished.out
     assert f"{workdir} is finished: it stopped early, after step 3" in again.err
+
+
+# Memory.
+
+
+def test_a_model_beyond_the_memory_is_refused_before_it_is_compiled(train, tmp_path):
+    flags = "--config.model.d_model=65536", "--config.model.d_ff=262144"
+    finished = run("experiments.train", *train(tmp_path / "run", *flags))
+    assert finished.status == 1
+    assert "error: the training step needs at least" in finished.err
+    assert "GiB on each device, which has" in finished.err
+
+
+def test_the_memory_a_step_needs_at_least_is_below_that_of_the_compiled_program(
+    config, tmp_path, monkeypatch
+):
+    experiment = compose.build(config, tmp_path)
+    compose.require_memory(experiment)
+    monkeypatch.setattr(device_memory, "available_bytes", lambda: int(needed(experiment) * 2**30))
+    compose.require_memory(experiment)
+    params = sum(leaf.size for leaf in jax.tree.leaves(experiment.abstract_state.params))
+    monkeypatch.setattr(device_memory, "available_bytes", lambda: 4 * 4 * params)
+    with pytest.raises(InputError, match="the training step needs at least"):
+        compose.require_memory(experiment)
 
 
 # Batch fitting.

@@ -386,6 +386,17 @@ def test_the_running_average_by_hand():
     assert training.next_average(state.replace(average=None), config) is None
 
 
+def test_a_step_averages_the_parameters_after_its_update():
+    """The decay of the first update is 2/11."""
+    config = CONFIG.replace(training=CONFIG.training.replace(ema_decay=0.9))
+    before = averaging(config)
+    after, _ = compiled(config)(before, copy_batch())
+    moved = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), before.params, after.params)
+    assert max(jax.tree.leaves(moved)) > 1e-4, "otherwise this test shows nothing"
+    expected = jax.tree.map(lambda a, p: (2 * a + 9 * p) / 11, before.average, after.params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-7), after.average, expected)
+
+
 def test_the_weights_are_the_average_if_one_is_kept():
     optimizer = OptimizerConfig(
         name="schedule_free", schedule="constant", learning_rate=0.01, warmup_steps=1

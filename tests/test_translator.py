@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every line has its translation, in order, independently of the other lines."""
 
+import concurrent.futures
 import logging
 
 import jax
@@ -9,9 +10,11 @@ import oracle
 import pytest
 import sacrebleu
 
+from transformer import device_memory
 from transformer.arrays import SpecialIds
 from transformer.checkpoints.workdir_files import load_config
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
+from transformer.decoding import generate
 from transformer.errors import InputError
 from transformer.models import base
 from transformer.text.tokenizer import Tokenizer
@@ -293,6 +296,86 @@ def test_a_workdir_without_tokenizer_or_checkpoints_is_named(tmp_path):
     (tmp_path / "tokenizer.model").write_bytes(TOKENIZER.model)
     with pytest.raises(InputError, match="has no checkpoints"):
         Translator.from_workdir(tmp_path)
+
+
+# From Python.
+
+
+def test_a_string_has_one_translation_and_an_iterable_a_list(translator, translations):
+    close(translator("b c"), translations[2])
+    actual = translator(sentence for sentence in SENTENCES)
+    assert isinstance(actual, list)
+    for one, other in zip(actual, translations, strict=True):
+        close(one, other)
+    [first, second] = translator.nbest("b c", 2)
+    close(first, translations[2])
+    assert second.score < first.score
+    assert translator.nbest("b c", 1, prefixes="g")[0].text.startswith("g")
+    assert translator("") == Translation("", 0.0, 0.0, ())
+
+
+def test_decoding_options_are_arguments_of_a_call(translator, translations):
+    greedy, _ = translator_with(beams=1).nbest(["b c", "a"], 1)
+    close(translator("b c", beams=1), greedy[0])
+    close(translator("b c"), translations[2])
+    [seven] = translator(["b c"], method="sample", seed=7)
+    [expected] = translator_with(method="sample", seed=7)(["b c"])
+    close(seven, expected)
+    with pytest.raises(InputError, match=r"'decode\.beam'; did you mean 'decode\.beams'\?"):
+        translator("b c", beam=2)
+    with pytest.raises(InputError, match=r"decode\.beams is 0, but must be at least 1"):
+        translator("b c", beams=0)
+
+
+def test_threads_translate_with_one_translator(translator, translations):
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        for _ in range(3):
+            for one, other in zip(threads.map(translator, SENTENCES), translations, strict=True):
+                close(one, other)
+
+
+def test_what_is_compiled_is_logged_and_warming_up_leaves_nothing_to_compile(caplog):
+    """The buckets are 4 and 10, and batches have 1 or 3 rows."""
+    caplog.set_level(logging.INFO, logger="transformer")
+    fresh = translator_with(batch_size=3, extra_length=3)
+    fresh.warm_up()
+    logged = sorted(record.getMessage() for record in caplog.records)
+    assert logged == [
+        f"compiling the search for {rows} sentences of up to {length} tokens"
+        for rows, length in ((1, 10), (1, 4), (3, 10), (3, 4))
+    ]
+    caplog.clear()
+    fresh(SENTENCES)
+    fresh("a")
+    assert caplog.records == []
+
+
+def test_long_sentences_are_decoded_apart_from_short_ones(monkeypatch):
+    """Two long sentences and three short ones fill the eight rows that two long ones have."""
+    shapes = []
+    decode = generate.decode
+
+    def recorded(params, source, *arguments, **options):
+        shapes.append(source.shape)
+        return decode(params, source, *arguments, **options)
+
+    monkeypatch.setattr(generate, "decode", recorded)
+    many = translator_with(batch_size=32)
+    many(["a b c d e f", "f e d c b a", *["a"] * 30])
+    assert shapes == [(8, 10), (32, 4)]
+
+
+@pytest.mark.parametrize("decode", [{}, {"method": "sample", "seed": 3}])
+def test_a_search_beyond_the_memory_is_refused_before_it_is_compiled(monkeypatch, decode):
+    monkeypatch.setattr(device_memory, "available_bytes", lambda: 100_000)
+    small, large = translator_with(beams=3, extra_length=5, **decode), {"beams": 999}
+    small("a")
+    with pytest.raises(InputError) as error:
+        small.nbest("a", 999, **large)
+    assert "decoding 1 sentences of up to 4 tokens with 999 hypotheses each needs at" in str(
+        error.value
+    )
+    assert "lower --config.decode.beams or --config.decode.batch_size" in str(error.value)
 
 
 # Sampling and minimum Bayes risk.

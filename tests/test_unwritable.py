@@ -11,7 +11,7 @@ from apps import lines_of, run
 from test_bad_input import contents, given, given_copy, training  # noqa: F401 - fixtures
 
 from experiments import logs, user_cache
-from transformer import paths
+from transformer import compile_cache, paths
 from transformer.errors import InputError
 
 
@@ -63,8 +63,8 @@ def test_a_cache_folder_that_cannot_be_created_is_named_with_the_remedy(
         user_cache.folder("tokens")
     # A run does not need the cache of compiled programs.
     unset = types.SimpleNamespace(jax_compilation_cache_dir=None, update=pytest.fail)
-    monkeypatch.setattr(user_cache, "jax", types.SimpleNamespace(config=unset))
-    user_cache.keep_compiled_programs()
+    monkeypatch.setattr(compile_cache, "jax", types.SimpleNamespace(config=unset))
+    compile_cache.enable()
     assert "compiled programs are not kept" in caplog.text
 
 

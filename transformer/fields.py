@@ -12,7 +12,7 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from transformer.errors import InputError
@@ -93,8 +93,17 @@ class FieldGroup:
             raise InputError(f"{self.path(name)} is {getattr(self, name)!r}, but must be {must}")
 
     def replace(self, **changes: Any) -> Self:
-        """A validated copy with some fields changed."""
+        """A validated copy with some fields changed; an InputError for an unknown field."""
+        self.require_known(changes)
         return dataclasses.replace(self, **changes)
+
+    @classmethod
+    def require_known(cls, names: Iterable[str]) -> None:
+        """Raise an InputError, with the nearest known name, for a name that is no field."""
+        known = [cls.path(name) for name in field_types(cls)]
+        for name in names:
+            if cls.path(name) not in known:
+                raise InputError(unknown_field(cls.path(name), known))
 
     @classmethod
     def variant(cls, values: dict[str, Any]) -> type[Self]:
@@ -114,8 +123,7 @@ class FieldGroup:
         expected, arguments = field_types(cls), {}
         for name, value in values.items():
             name = cls.former_names.get(name, name)
-            if name not in expected:
-                raise InputError(unknown_field(cls.path(name), [cls.path(n) for n in expected]))
+            cls.require_known([name])
             if _is_group(expected[name]) and isinstance(value, dict):
                 value = expected[name].from_dict(value)
             elif isinstance(value, list):

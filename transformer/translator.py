@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translate raw sentences with a trained model.
 
-translator = Translator.from_workdir("runs/pronouns")
-translator(["The animal didn't cross the street because it was too tired."])
+translator = Translator.from_workdir("runs/de")
+translator("The animal didn't cross the street because it was too tired.").text
 """
 
 import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, overload
 
 import flax.linen as nn
 import jax
@@ -18,15 +18,21 @@ import numpy as np
 from etils import epath
 from jax.sharding import Mesh, NamedSharding
 
-from transformer import paths, sharding
-from transformer.arrays import Params, SpecialIds
+from transformer import compile_cache, paths, sharding
+from transformer.arrays import Int, Params, SpecialIds
 from transformer.checkpoints import workdir_files
 from transformer.checkpoints.manager import Checkpoints
-from transformer.config import Config, ParallelConfig
+from transformer.config import Config, DecodeConfig, ParallelConfig
 from transformer.decoding import generate
+from transformer.decoding.beam_search import Hypotheses
 from transformer.decoding.constraints import NEG_INF
 from transformer.decoding.minimum_bayes_risk import rank_by_similarity
-from transformer.decoding.sentence_batches import batches_by_length, pad
+from transformer.decoding.sentence_batches import (
+    SMALL_BATCHES,
+    batches_by_length,
+    pad,
+    static_rows,
+)
 from transformer.decoding.shortlist import Shortlist
 from transformer.errors import InputError
 from transformer.models import base
@@ -49,7 +55,9 @@ class Translation:
     the mean similarity to the other samples, in 0..100.
     """
     log_prob: float
-    """Natural logarithm, EOS included."""
+    """Natural logarithm of the probability, EOS included. With `decode.shortlist`, probabilities
+    are renormalized over the subwords on the list of the sentence.
+    """
     tokens: tuple[int, ...]
     """Token ids, EOS last."""
 
@@ -65,7 +73,11 @@ class Translator:
     """A model (or an ensemble), its parameters and its vocabularies, on a mesh.
 
     The sentences of a batch are divided over the mesh axis ``data``. Results do not depend on the
-    mesh. If it spans several processes, each makes the same calls and receives all results.
+    mesh. If it spans several processes, each makes the same calls and receives all results. In one
+    process, several threads may use a translator at the same time.
+
+    The search is compiled once for each shape of a batch (`warm_up`), which the logger
+    ``transformer.decoding.generate`` reports at level INFO.
     """
 
     def __init__(
@@ -91,16 +103,12 @@ class Translator:
           InputError: if `config.parallel` needs more devices than there are, or shortlists are
             configured without a lexicon.
         """
-        if config.decode.shortlist is not None and lexicon is None:
-            raise InputError(
-                f"decode.shortlist is {config.decode.shortlist}, but no lexicon is given; pass "
-                "lexicon=Lexicon.load(...), or leave decode.shortlist out"
-            )
         self.config = config
         self.vocabularies = vocabularies
         if isinstance(vocabularies, Tokenizer):
             self.vocabularies = Vocabularies.shared(vocabularies)
         self.lexicon = lexicon
+        self._decode_config({})
         self.model = model or base.build(config.model)
         self.mesh = mesh or sharding.make_mesh(config.parallel)
         self.params = params
@@ -116,25 +124,35 @@ class Translator:
         average: int | None = None,
         around: Literal["last", "best"] = "last",
         ensemble: Sequence[epath.PathLike] = (),
+        *,
+        dtype: Literal["float32", "bfloat16"] | None = None,
+        **decode: Any,
     ) -> "Translator":
         """Load what `experiments.train` wrote.
 
+        Programs that take long to compile are kept in the user's cache folder for later processes
+        (`compile_cache.enable`).
+
         Args:
           workdir: directory of the run.
-          config: instead of `workdir_files.load_inference_config(workdir)`, for example with other
-            `decode` fields, or with `parallel` fields to use several devices.
+          config: instead of `workdir_files.load_inference_config(workdir)`, for example with
+            `parallel` fields to use several devices.
           average: use the mean of this many checkpoints instead of the best one by validation.
           around: which checkpoints to average: the ``last``, or those around the ``best``.
           ensemble: further workdirs whose models decode together with the first. Only their models
             are used, not their `decode` fields. `average` and `around` apply to each.
+          dtype: of the activations, instead of `config.model.compute_dtype`.
+          **decode: other values of fields of `config.decode`, for example ``beams=1``.
 
         Raises:
           InputError: if a workdir is missing, unfinished or damaged, if the vocabularies differ, if
             `config.parallel` needs more devices than there are, or if `config.decode.shortlist`
             is set and there is no lexicon.
         """
+        compile_cache.enable()
         workdir = paths.reachable(workdir)
         config = config or workdir_files.load_inference_config(workdir)
+        config = config.replace(decode=config.decode.replace(**decode))
         mesh = sharding.make_mesh(config.parallel)
         vocabularies = _load_vocabularies(workdir, config)
         others = [paths.reachable(other) for other in ensemble]
@@ -142,6 +160,11 @@ class Translator:
             config,
             *(_member_config(other, workdir, config, vocabularies) for other in others),
         ]
+        if dtype is not None:
+            configs = [
+                each.replace(model=each.model.replace(compute_dtype=dtype)) for each in configs
+            ]
+            config = configs[0]
         params = []
         for directory, member in zip([workdir, *others], configs, strict=True):
             with Checkpoints(directory, member.training) as checkpoints:
@@ -160,17 +183,45 @@ class Translator:
         """The tokenizer of a shared vocabulary; an InputError if the vocabularies are separate."""
         return self.vocabularies.tokenizer
 
-    def __call__(self, sentences: Sequence[str]) -> list[Translation]:
-        """The best translation of each sentence, in order."""
-        return [best for [best] in self.nbest(sentences, 1)]
+    @overload
+    def __call__(self, sentences: str, **decode: Any) -> Translation: ...
 
+    @overload
+    def __call__(self, sentences: Iterable[str], **decode: Any) -> list[Translation]: ...
+
+    def __call__(self, sentences, **decode):
+        """The best translation of a sentence, or a list of those of several sentences, in order.
+
+        Args:
+          sentences: raw text; see `nbest`.
+          **decode: other values of fields of `config.decode` for this call, for example
+            ``beams=8`` or ``method="sample"``.
+        """
+        if isinstance(sentences, str):
+            return self.nbest(sentences, 1, **decode)[0]
+        return [best for [best] in self.nbest(sentences, 1, **decode)]
+
+    @overload
     def nbest(
         self,
-        sentences: Sequence[str],
+        sentences: str,
         num_results: int,
         first_line: int = 1,
-        prefixes: Sequence[str] | None = None,
-    ) -> list[list[Translation]]:
+        prefixes: str | None = None,
+        **decode: Any,
+    ) -> list[Translation]: ...
+
+    @overload
+    def nbest(
+        self,
+        sentences: Iterable[str],
+        num_results: int,
+        first_line: int = 1,
+        prefixes: Iterable[str] | None = None,
+        **decode: Any,
+    ) -> list[list[Translation]]: ...
+
+    def nbest(self, sentences, num_results, first_line=1, prefixes=None, **decode):
         """The best translations of each sentence, best first; samples in the order of drawing.
 
         A sentence of more than data.max_length tokens is cut to its first data.max_length - 1 and
@@ -182,33 +233,65 @@ class Translator:
         prefix forces nothing. Scores include the prefix's tokens.
 
         Args:
-          sentences: raw text, without line ends.
+          sentences: raw text without line ends: a string, or several, which may come from a
+            generator. For one string the result is a list, for several a list of lists.
           num_results: results for each sentence, at most decode.beams (with minimum Bayes risk:
             decode.mbr_samples). If fewer distinct ones were found, the last are `NO_TRANSLATION`.
           first_line: line number of the first sentence, for warnings and as a seed of samples.
           prefixes: how the translation of each sentence must begin.
+          **decode: other values of fields of `config.decode` for this call.
 
         Raises:
           InputError: if more results than that are requested, if the numbers of prefixes and of
-            sentences differ, or if a prefix does not fit into the longest output.
+            sentences differ, if a prefix does not fit into the longest output, or for an invalid
+            field of `config.decode`.
         """
-        config = self.config.decode
+        if isinstance(sentences, str):
+            prefixes = None if prefixes is None else [prefixes]
+            return self.nbest([sentences], num_results, first_line, prefixes, **decode)[0]
+        config = self._decode_config(decode)
         field, limit = config.most_results
         if not 1 <= num_results <= limit:
             raise InputError(
                 f"{num_results} translations a sentence requested, but {field} is {limit}; "
                 f"set --config.{field}={num_results} or higher"
             )
-        sources = self._encode_sources(sentences, first_line)
-        forced = None if prefixes is None else self._encode_prefixes(prefixes, sources, first_line)
+        sources = self._encode_sources(list(sentences), first_line)
+        forced = None
+        if prefixes is not None:
+            forced = self._encode_prefixes(list(prefixes), sources, first_line, config)
         num_hypotheses = config.mbr_samples if config.method == "mbr" else num_results
-        translations = [[EMPTY_TRANSLATION] * num_results for _ in sentences]
-        for index, hypotheses in self._decode(sources, forced, num_hypotheses, first_line):
+        translations = [[EMPTY_TRANSLATION] * num_results for _ in sources]
+        for index, hypotheses in self._decode(sources, forced, num_hypotheses, first_line, config):
             if config.method == "mbr":
-                hypotheses = self._rank_by_risk(hypotheses)
+                hypotheses = _rank_by_risk(hypotheses, config.mbr_metric)
             missing = [NO_TRANSLATION] * (num_results - len(hypotheses))
             translations[index] = [*hypotheses[:num_results], *missing]
         return translations
+
+    def warm_up(
+        self, num_sentences: Iterable[int] = (), num_results: int = 1, **decode: Any
+    ) -> None:
+        """Compile the search ahead, so that later calls need not wait for it.
+
+        This covers every length of sentences, but no prefixes, and of shortlists the smallest.
+
+        Args:
+          num_sentences: of the later calls, for example ``[1]`` where sentences come one by one.
+            By default any number.
+          num_results: see `nbest`.
+          **decode: the other values of fields of `config.decode` of the later calls.
+        """
+        config = self._decode_config(decode)
+        num_hypotheses = config.mbr_samples if config.method == "mbr" else num_results
+        batch_size = _batch_size(config, num_hypotheses)
+        counts = [min(count, batch_size) for count in num_sentences or (*SMALL_BATCHES, batch_size)]
+        multiple = self.mesh.shape["data"]
+        for rows in sorted({static_rows(count, batch_size, multiple) for count in counts}):
+            for length in self.config.data.bucket_lengths:
+                # The search of padding alone ends before its first step.
+                source = np.full((rows, length), self._special_ids.pad, np.int32)
+                self._search(source, None, np.full(rows, -1, np.int32), num_hypotheses, config)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[float, int]]:
         """Natural-log probability of each target given its source, and its number of tokens.
@@ -259,18 +342,31 @@ class Translator:
                 sources[index] = []
         return sources
 
+    def _decode_config(self, options: dict[str, Any]) -> DecodeConfig:
+        """The fields of decoding with those of a call, validated."""
+        decode = self.config.decode.replace(**options)
+        if decode.shortlist is not None and self.lexicon is None:
+            raise InputError(
+                f"decode.shortlist is {decode.shortlist}, but no lexicon is given; pass "
+                "lexicon=Lexicon.load(...), or leave decode.shortlist out"
+            )
+        return self.config.replace(decode=decode).decode
+
     def _encode_prefixes(
-        self, prefixes: Sequence[str], sources: list[list[int]], first_line: int
+        self,
+        prefixes: Sequence[str],
+        sources: list[list[int]],
+        first_line: int,
+        config: DecodeConfig,
     ) -> list[list[int]]:
         """Token ids of each prefix, without EOS."""
         if len(prefixes) != len(sources):
             raise InputError(
                 f"{len(sources)} sentences and {len(prefixes)} prefixes; the numbers must be equal"
             )
-        config = self.config.decode
         encoded = [ids[:-1] for ids in self.vocabularies.target.encode(prefixes)]
         for line, (ids, source) in enumerate(zip(encoded, sources, strict=True), first_line):
-            limit = config.max_length or len(source) + config.extra_length
+            limit = _max_length(config, len(source))
             if source and len(ids) >= limit:
                 field = "max_length" if config.max_length else "extra_length"
                 raise InputError(
@@ -285,35 +381,18 @@ class Translator:
         prefixes: list[list[int]] | None,
         num_hypotheses: int,
         first_line: int,
+        config: DecodeConfig,
     ) -> Iterator[tuple[int, list[Translation]]]:
         """Yield the index of each sentence that is not empty, and its hypotheses or samples."""
-        config = self.config.decode
-        batch_size = config.batch_size
-        if config.method == "mbr":
-            # At most as many samples at once as beam search has hypotheses.
-            batch_size = max(config.batch_size * config.beams // num_hypotheses, 1)
-        for indices, source in self._batches(sources, batch_size):
+        for indices, source in self._batches(sources, _batch_size(config, num_hypotheses)):
             rows, length = source.shape
-            max_length = config.max_length or length + config.extra_length
-            prefix = line_numbers = None
+            prefix = None
             if prefixes is not None:
-                prefix = [prefixes[index] for index in indices]
-                prefix = pad(prefix, (rows, max_length), self._special_ids.pad)
-            if config.method != "beam":
-                line_numbers = np.full(rows, -1, np.int32)
-                line_numbers[: len(indices)] = [first_line + index for index in indices]
-            hypotheses = generate.decode(
-                self._inference_params,
-                *self._on_mesh((source, prefix, line_numbers)),
-                np.uint32(config.seed),
-                self._shortlist(source, prefix),
-                mesh=self.mesh,
-                model=self.model,
-                # Seed and shortlist are arguments, so that one compiled program serves all values.
-                config=config.replace(seed=0, shortlist=None),
-                num_results=num_hypotheses,
-                max_length=max_length,
-            )
+                shape = rows, _max_length(config, length)
+                prefix = pad([prefixes[index] for index in indices], shape, self._special_ids.pad)
+            line_numbers = np.full(rows, -1, np.int32)
+            line_numbers[: len(indices)] = [first_line + index for index in indices]
+            hypotheses = self._search(source, prefix, line_numbers, num_hypotheses, config)
             fields = (hypotheses.tokens, hypotheses.scores, hypotheses.log_probs)
             tokens, scores, log_probs = (
                 np.asarray(field)[:, :num_hypotheses].tolist() for field in fields
@@ -322,21 +401,39 @@ class Translator:
                 sentence = zip(tokens[row], scores[row], log_probs[row], strict=True)
                 yield index, [self._translation(*hypothesis) for hypothesis in sentence]
 
+    def _search(
+        self,
+        source: Int[np.ndarray, "B S"],
+        prefix: Int[np.ndarray, "B M"] | None,
+        line_numbers: Int[np.ndarray, " B"],
+        num_hypotheses: int,
+        config: DecodeConfig,
+    ) -> Hypotheses:
+        """Decode one batch on the mesh."""
+        line_numbers = None if config.method == "beam" else line_numbers
+        return generate.decode(
+            self._inference_params,
+            *self._on_mesh((source, prefix, line_numbers)),
+            np.uint32(config.seed),
+            self._shortlist(source, prefix, config.shortlist),
+            mesh=self.mesh,
+            model=self.model,
+            # Seed and shortlist are arguments, so that one compiled program serves all values.
+            config=config.replace(seed=0, shortlist=None),
+            num_results=num_hypotheses,
+            max_length=_max_length(config, source.shape[1]),
+        )
+
     def _translation(self, tokens: list[int], score: float, log_prob: float) -> Translation:
         if score <= NEG_INF / 2:
             return NO_TRANSLATION
         ids = tuple(token for token in tokens if token != self._special_ids.pad)
         return Translation(self.vocabularies.target.decode(ids), score, log_prob, ids)
 
-    def _rank_by_risk(self, samples: list[Translation]) -> list[Translation]:
-        """The distinct samples, the one with the least Bayes risk first."""
-        similarity = metrics.sentence_similarity(self.config.decode.mbr_metric)
-        ranking = rank_by_similarity([sample.text for sample in samples], similarity)
-        return [dataclasses.replace(samples[index], score=mean) for index, mean in ranking]
-
-    def _shortlist(self, source: np.ndarray, prefix: np.ndarray | None) -> Shortlist | None:
+    def _shortlist(
+        self, source: np.ndarray, prefix: np.ndarray | None, num_translations: int | None
+    ) -> Shortlist | None:
         """The subwords that the translations of a batch may contain, on the mesh."""
-        num_translations = self.config.decode.shortlist
         if num_translations is None:
             return None
         shortlist = Shortlist.from_lists(
@@ -365,6 +462,25 @@ class Translator:
     def _inference_params(self) -> Params:
         """The parameters, cast to the compute dtype once instead of in every batch."""
         return jax.jit(self.model.cast_params)(self.params)
+
+
+def _max_length(config: DecodeConfig, source_length: int) -> int:
+    """M of a batch."""
+    return config.max_length or source_length + config.extra_length
+
+
+def _batch_size(config: DecodeConfig, num_hypotheses: int) -> int:
+    """Sentences decoded together: with mbr no more samples than beam search has hypotheses."""
+    if config.method != "mbr":
+        return config.batch_size
+    return max(config.batch_size * config.beams // num_hypotheses, 1)
+
+
+def _rank_by_risk(samples: list[Translation], metric: str) -> list[Translation]:
+    """The distinct samples, the one with the least Bayes risk first."""
+    similarity = metrics.sentence_similarity(metric)
+    ranking = rank_by_similarity([sample.text for sample in samples], similarity)
+    return [dataclasses.replace(samples[index], score=mean) for index, mean in ranking]
 
 
 def _load_vocabularies(workdir: epath.Path, config: Config) -> Vocabularies:

@@ -30,6 +30,10 @@ class DecodeConfig(FieldGroup):
     """Diverse beam search: log-probability that a group pays for a token, for each hypothesis of an
     earlier group that chose it at this step.
     """
+    finish_from: Literal["best_k", "best_2k"] = "best_k"
+    """Which of the best 2K extensions of a step may finish if they end with EOS: the best K, as in
+    Hugging Face, or all, as in Tensor2Tensor.
+    """
     length_penalty: Literal["gnmt", "length", "none"] = "gnmt"
     """gnmt: ((5 + len) / 6)^alpha. length: len^alpha. EOS counts in len."""
     alpha: Annotated[float, Bounds(-5, 5, "length^alpha is float32")] = 0.6

@@ -130,7 +130,8 @@ class TransformerConfig(ModelConfig):
     attention_bias: bool = False
     attention_kernel: Literal["einsum", "chunked", "fused"] = "einsum"
     """``chunked`` saves memory for long sentences; only ``einsum`` has weights to look at."""
-    activation: Literal["relu", "gelu", "swish"] = "relu"
+    activation: Literal["relu", "gelu", "gelu_tanh", "swish"] = "relu"
+    """``gelu`` is x Phi(x), as in PyTorch and Hugging Face; ``gelu_tanh`` approximates it."""
     norm: Literal["post", "pre"] = "post"
     norm_epsilon: Annotated[float, Bounds(above=0, at_most=1)] = 1e-6
     positions: Literal["sinusoidal", "learned", "t5"] = "sinusoidal"

@@ -10,8 +10,9 @@ Exact semantics:
   the limit only EOS may follow, so every score is that of a complete translation. `constraints`
   defines which other tokens may not follow.
 * Each step extends the active hypotheses by every token and ranks the extensions by
-  log-probability. Of the best K, those that end with EOS become finished. Of the best 2K, the first
-  K without EOS become the active hypotheses of the next step.
+  log-probability. Of the best K, those that end with EOS become finished (as in Hugging Face; with
+  ``finish_from="best_2k"`` those of the best 2K, as in Tensor2Tensor). Of the best 2K, the first K
+  without EOS become the active hypotheses of the next step.
 * The score of a finished hypothesis is log P / penalty(length). EOS counts in the length.
 * A sentence is finished when K hypotheses have finished and no active hypothesis, at its current
   length, has a better score than the last of the results that were requested. (Without the second
@@ -29,12 +30,13 @@ Diverse beam search (Vijayakumar et al. 2016) splits the K beams into G groups o
 * The penalty affects only this ranking. Hypotheses keep the log-probability of the model.
 * A finished group continues, for the benefit of later groups, until all groups of its sentence are
   finished.
-* The results of all groups are ranked together. Two groups may return the same translation, which
-  then appears twice; a larger `diversity` makes that rare.
+* Every group keeps its best K finished hypotheses, and those of all groups are ranked together. A
+  translation that several groups found is one result.
 """
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import flax.struct
 import jax
@@ -71,7 +73,7 @@ class _Group:
     active_log_probs: Float[Array, "B group_beams"]
     """`NEG_INF` for beams without a hypothesis."""
     finished: Hypotheses
-    """The best K/G finished so far, best first."""
+    """The best K finished so far, best first."""
     num_finished: Int[Array, " B"]
     """Number of hypotheses that ever finished."""
     is_finished: Bool[Array, " B"]
@@ -132,6 +134,7 @@ def beam_search(
     alpha: float = 0.6,
     num_groups: int = 1,
     diversity: float = 0.5,
+    finish_from: Literal["best_k", "best_2k"] = "best_k",
     constraints: Constraints = UNCONSTRAINED,
     special_ids: SpecialIds = SpecialIds(),
 ) -> Hypotheses:
@@ -153,6 +156,7 @@ def beam_search(
       penalty, alpha: see `length_penalty`.
       num_groups: G, a divisor of K.
       diversity: penalty per hypothesis of an earlier group that chose the same token at this step.
+      finish_from: which of the extensions of a step may finish. One beam is greedy with either.
       constraints: tokens that may not follow.
       special_ids: ids of padding, BOS and EOS.
 
@@ -165,11 +169,11 @@ def beam_search(
     def score(log_probs: Array, length: Array) -> Array:
         return log_probs / length_penalty(length, penalty, alpha)
 
-    def best(old: Hypotheses, new: Hypotheses, count: int) -> Hypotheses:
-        """The `count` hypotheses with the highest scores, best first."""
+    def best(old: Hypotheses, new: Hypotheses) -> Hypotheses:
+        """The K hypotheses with the highest scores, best first."""
         both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), old, new)
-        scores, chosen = jax.lax.top_k(both.scores, count)  # [B, count]
-        tokens = jnp.take_along_axis(both.tokens, chosen[..., None], axis=1)  # [B, count, M]
+        scores, chosen = jax.lax.top_k(both.scores, num_beams)  # [B, K]
+        tokens = jnp.take_along_axis(both.tokens, chosen[..., None], axis=1)  # [B, K, M]
         exists = (scores > NEG_INF / 2)[..., None]
         return Hypotheses(
             tokens=jnp.where(exists, tokens, special_ids.pad),
@@ -226,13 +230,13 @@ def beam_search(
         sequences = jax.lax.dynamic_update_index_in_dim(sequences, tokens, index, axis=2)
         # sequences: [B, 2K/G, M]
 
-        # Of the best K/G candidates, those that end with EOS become finished.
+        # Of the best K/G (or all 2K/G) candidates, those that end with EOS become finished.
         is_eos = tokens == special_ids.eos
-        ends = is_eos & (jnp.arange(num_candidates) < group_beams)
+        num_finishing = group_beams if finish_from == "best_k" else num_candidates
+        ends = is_eos & (jnp.arange(num_candidates) < num_finishing)
         ends &= (log_probs > NEG_INF / 2) & ~group.is_finished[:, None]
         scores = jnp.where(ends, score(log_probs, index + 1), NEG_INF)
-        newly_finished = Hypotheses(sequences, scores, log_probs)
-        finished = best(group.finished, newly_finished, group_beams)  # [B, K/G]
+        finished = best(group.finished, Hypotheses(sequences, scores, log_probs))  # [B, K]
         num_finished = group.num_finished + ends.sum(-1, dtype=jnp.int32)
 
         # The best K/G candidates without EOS stay active.
@@ -261,14 +265,14 @@ def beam_search(
 
     batch = length_limits.shape[0]
     no_hypotheses = Hypotheses(
-        tokens=jnp.full((batch, group_beams, max_length), special_ids.pad, jnp.int32),
-        scores=jnp.full((batch, group_beams), NEG_INF),
-        log_probs=jnp.full((batch, group_beams), NEG_INF),
+        tokens=jnp.full((batch, num_beams, max_length), special_ids.pad, jnp.int32),
+        scores=jnp.full((batch, num_beams), NEG_INF),
+        log_probs=jnp.full((batch, num_beams), NEG_INF),
     )
     # Only beam 0 starts with a hypothesis, the empty one. Otherwise all beams would stay equal.
     first_beam_only = jnp.where(jnp.arange(group_beams) == 0, 0.0, NEG_INF)
     start = _Group(
-        active_tokens=no_hypotheses.tokens,
+        active_tokens=no_hypotheses.tokens[:, :group_beams],
         active_log_probs=jnp.broadcast_to(first_beam_only, (batch, group_beams)),
         finished=no_hypotheses,
         num_finished=jnp.zeros((batch,), jnp.int32),
@@ -285,7 +289,10 @@ def beam_search(
     )
     results, *others = (group.finished for group in state.groups)
     for other in others:
-        results = best(results, other, results.scores.shape[1] + group_beams)
+        # [B, K, K]: hypothesis j of this group is result i of the earlier groups.
+        is_same = (results.tokens[:, :, None] == other.tokens[:, None]).all(-1)
+        new_scores = jnp.where(is_same.any(1), NEG_INF, other.scores)
+        results = best(results, other.replace(scores=new_scores))
     return results  # [B, K]
 
 

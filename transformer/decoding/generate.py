@@ -9,6 +9,7 @@ replicated, so that every process has them.
 """
 
 import functools
+import logging
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
+from transformer import device_memory
 from transformer.arrays import Array, Float, Int, Key, Params, UInt
 from transformer.config import DecodeConfig
 from transformer.decoding.beam_search import Hypotheses, beam_search, output_length_limits
@@ -26,6 +28,8 @@ from transformer.decoding.shortlist import Shortlist, restrict
 from transformer.models.base import Decodable, Model
 from transformer.sharding import replicated
 from transformer.training.step import Batch, score_step
+
+logger = logging.getLogger(__name__)
 
 Shared = TypeVar("Shared")
 Sentences = TypeVar("Sentences")
@@ -97,6 +101,7 @@ def search(
             num_results=num_results,
             num_groups=config.groups,
             diversity=config.diversity,
+            finish_from=config.finish_from,
             **options,
         )
     else:
@@ -134,7 +139,7 @@ def decode(
     num_results: int,
     max_length: int,
 ) -> Hypotheses:
-    """`search` on a mesh, compiled; the arguments are those of `search`, except:
+    """`search` on a mesh, compiled, which is logged; the arguments are those of `search`, except:
 
     Args:
       params: on the mesh, with any sharding.
@@ -143,7 +148,26 @@ def decode(
         only.
       seed: replaces `config.seed`, so that one compiled program serves all seeds.
       mesh: from `sharding.make_mesh`; static, like the arguments after it.
+
+    Raises:
+      InputError: before compiling, if the search cannot fit the memory of a device.
     """
+    rows, length = source.shape
+    logger.info("compiling the search for %d sentences of up to %d tokens", rows, length)
+    beams = config.beams if config.method == "beam" else num_results
+    needed = required_bytes(
+        params,
+        jax.ShapeDtypeStruct((rows // mesh.shape["data"], length), source.dtype),
+        model=model,
+        beams=beams,
+        max_length=max_length,
+        vocab_size=model.config.vocab_size if shortlist is None else len(shortlist.ids),
+    )
+    device_memory.require(
+        needed // mesh.shape["model"],
+        f"decoding {rows} sentences of up to {length} tokens with {beams} hypotheses each",
+        f"lower --config.{config.most_results[0]} or --config.decode.batch_size",
+    )
     keys = None
     if line_numbers is not None:
         fold_in_each = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
@@ -173,6 +197,28 @@ def score(params: Params, batch: Batch, *, mesh: Mesh, model: Model) -> Float[Ar
         return score_step(params, batch, model=model).sum(-1)  # [B, T] -> [B]
 
     return data_parallel(compute, mesh)(params, batch)
+
+
+def required_bytes(
+    params: Params,
+    source: Int[Array, "B S"] | jax.ShapeDtypeStruct,
+    *,
+    model: Model,
+    beams: int,
+    max_length: int,
+    vocab_size: int,
+) -> int:
+    """A lower bound of the memory of a search."""
+
+    def allocate(params: Params, source: Int[Array, "B S"]) -> tuple[Params, Cache, Array]:
+        """The parameters, the complete cache, and the logits of one step."""
+        variables = {"params": params}
+        memory, _ = model.apply(variables, source, method=model.encode)
+        arguments = memory, source, beams, max_length
+        cache = model.apply(variables, *arguments, method=model.init_cache)
+        return params, cache, jnp.zeros((len(source), beams, vocab_size))
+
+    return device_memory.tree_bytes(jax.eval_shape(allocate, params, source))
 
 
 def data_parallel(

@@ -21,7 +21,8 @@ def batches_by_length(
 ) -> Iterator[tuple[list[int], Int[np.ndarray, "B S"]]]:
     """Group sentences of similar length.
 
-    The longest come first, so the last batch, which is filled up with padding, costs least.
+    The longest come first. A batch ends where the next shorter bucket begins; only rows that would
+    be padding are filled with shorter sentences.
 
     Args:
       sentences: token ids of each sentence; empty ones are left out.
@@ -35,12 +36,21 @@ def batches_by_length(
     """
     order = [index for index, ids in enumerate(sentences) if ids]
     order.sort(key=lambda index: -len(sentences[index]))
-    for start in range(0, len(order), batch_size):
-        indices = order[start : start + batch_size]
-        small = (size for size in SMALL_BATCHES if len(indices) <= size < batch_size)
-        rows = -(-next(small, batch_size) // multiple) * multiple
-        shape = rows, bucket(len(sentences[indices[0]]))
-        yield indices, pad([sentences[index] for index in indices], shape, pad_id)
+    lengths = [bucket(len(sentences[index])) for index in order]
+    start = 0
+    while start < len(order):
+        longest = lengths[start : start + batch_size].count(lengths[start])
+        rows = static_rows(longest, batch_size, multiple)
+        indices = order[start : start + min(rows, batch_size)]
+        padded = pad([sentences[index] for index in indices], (rows, lengths[start]), pad_id)
+        yield indices, padded
+        start += len(indices)
+
+
+def static_rows(count: int, batch_size: int, multiple: int) -> int:
+    """The number of rows, with padding, of a batch for `count` sentences."""
+    small = (size for size in SMALL_BATCHES if count <= size < batch_size)
+    return -(-next(small, batch_size) // multiple) * multiple
 
 
 def pad(

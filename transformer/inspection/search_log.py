@@ -286,10 +286,11 @@ def _steps(
 def _finished(
     extensions: Float[np.ndarray, "K V"], length: int, eos_id: int, decode: DecodeConfig
 ) -> tuple[Finished, ...]:
-    """Those of the best K extensions that end with EOS."""
+    """Those of the best K (or 2K) extensions that end with EOS."""
     num_beams, vocab_size = extensions.shape
+    candidates = 2 * num_beams if decode.finish_from == "best_2k" and num_beams > 1 else num_beams
     penalty = float(length_penalty(jnp.array(length), decode.length_penalty, decode.alpha))
-    best = np.argsort(-extensions, axis=None, kind="stable")[:num_beams]
+    best = np.argsort(-extensions, axis=None, kind="stable")[:candidates]
     beams, tokens = np.divmod(best, vocab_size)
     totals = [(int(beam), float(extensions[beam, eos_id])) for beam in beams[tokens == eos_id]]
     return tuple(

@@ -4,6 +4,7 @@
 Paper 3.1 and 3.3. Every formula is a plain function; the modules declare parameters and call it.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,12 @@ from transformer.nn.multi_head_attention import MultiHeadAttention
 from transformer.nn.parameters import declare, glorot_uniform
 from transformer.nn.positions import NO_POSITIONS, PositionTerm
 
-ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "swish": jax.nn.swish}
+ACTIVATIONS = {
+    "relu": jax.nn.relu,
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),  # JAX's default is the tanh form
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+    "swish": jax.nn.swish,
+}
 
 
 def layer_norm(

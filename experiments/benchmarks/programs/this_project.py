@@ -13,13 +13,13 @@ import jax
 import jax.extend
 import numpy as np
 
-from experiments import compose, costs, user_cache
+from experiments import compose, costs
 from experiments.benchmarks.settings import config_of
 from experiments.benchmarks.text_batches import LEXICON, TOKENIZER, Text
 from experiments.benchmarks.worker import Program
 from experiments.benchmarks.workloads import Workload
 from experiments.pipeline.token_corpus import TokenCorpus, TokenSequences
-from transformer import sharding
+from transformer import compile_cache, sharding
 from transformer.arrays import Array
 from transformer.decoding import generate
 from transformer.nn.attention import KERNELS
@@ -56,7 +56,7 @@ def training_text(workload: Workload, path: str, overrides: Mapping[str, Any]) -
     """One epoch of the sentence pairs of a `Text`, with batch preparation in another thread."""
     text = Text.load(path)
     corpus = TokenCorpus(*map(TokenSequences.from_lists, (text.sources, text.targets)))
-    user_cache.keep_compiled_programs()
+    compile_cache.enable()
     config = config_of(workload, overrides)
     experiment = costs.experiment_of_corpora(config, None, [(1.0, corpus)])
     batches = experiment.data.train
@@ -198,5 +198,5 @@ def _flops(left: tuple, right: tuple, dimension_numbers: tuple) -> int:
 
 
 def _experiment(workload: Workload, overrides: Mapping[str, Any]) -> compose.Experiment:
-    user_cache.keep_compiled_programs()
+    compile_cache.enable()
     return costs.experiment_of_shapes(config_of(workload, overrides))

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that a compiled program needs on each device, and memory that the device has."""
+"""Memory that a computation needs on each device, and memory that the device has."""
 
+import contextlib
 import dataclasses
+import math
 import os
 import pathlib
 from typing import Any
 
 import jax
+
+from transformer.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,13 +50,39 @@ def required_bytes(step: Any, *arguments: Any) -> int:
 
 
 def available_bytes() -> int:
-    """Memory of a device; on the CPU, that of the machine or the limit of its container."""
-    stats = jax.devices()[0].memory_stats()
+    """Memory of a device; CPU devices share the memory of the machine or of its container."""
+    stats = jax.local_devices()[0].memory_stats()
     if stats and "bytes_limit" in stats:
         return stats["bytes_limit"]
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     container = pathlib.Path("/sys/fs/cgroup/memory.max")
-    try:
-        return min(machine, int(container.read_text()))
-    except (OSError, ValueError):  # no such file, or "max"
-        return machine
+    with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+        available = min(available, int(container.read_text()))
+    return available // jax.local_device_count()
+
+
+def tree_bytes(tree: Any) -> int:
+    """Bytes on one device of arrays, or of shapes with dtypes and shardings."""
+
+    def leaf_bytes(leaf: Any) -> int:
+        where = getattr(leaf, "sharding", None)
+        shape = where.shard_shape(leaf.shape) if where is not None else leaf.shape
+        return math.prod(shape) * leaf.dtype.itemsize
+
+    return sum(map(leaf_bytes, jax.tree.leaves(tree)))
+
+
+def require(needed: int, action: str, remedy: str) -> None:
+    """Raise an InputError if a device has less memory than a computation needs at least.
+
+    Args:
+      needed: bytes on each device.
+      action: what needs them.
+      remedy: fields of the config to change.
+    """
+    available = available_bytes()
+    if needed > available:
+        raise InputError(
+            f"{action} needs at least {needed / 2**30:,.1f} GiB on each device, which has "
+            f"{available / 2**30:,.1f} GiB; {remedy}"
+        )
