@@ -12,6 +12,7 @@ JSON object with all figures. The exit status is 1 if `train` would refuse the c
 import dataclasses
 import itertools
 import json
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -108,6 +109,21 @@ def examine(config: Config, *, timing: bool) -> dict[str, Any]:
                 fail(error)
     print(f"\n{'train would refuse this' if report['errors'] else 'train can start'}\n")
     return report
+
+
+def _print_conclusion(report: Mapping[str, Any]) -> None:
+    """Print whether the training can start, with its command and cost."""
+    if report["errors"]:
+        print("\ntrain would refuse this\n")
+        return
+    flags_of_train = [one for one in sys.argv[1:] if not one.startswith(("--timing", "--notiming"))]
+    print("\ntrain can start:\n")
+    print(f"  python -m experiments.train {shlex.join(flags_of_train)} --workdir=DIRECTORY\n")
+    figures = report["run"]
+    takes = f"{byte_size(figures['needed_bytes'])} of memory a device"
+    if figures["expected_seconds"] is not None:
+        takes = f"about {duration(figures['expected_seconds'])} on this machine, and {takes}"
+    print(f"It takes {takes}.\n")
 
 
 # Data.

@@ -28,6 +28,7 @@ ARGUMENTS = {
     "multi30k": ("published", "short"),
     "pronouns": ("de", "fr"),
     "scan": ("simple", "length", "addprim_jump", "addprim_turn_left"),
+    "text_files": ("auto", "small", "medium", "large"),
 }
 """The arguments, after the file name and a colon, of each config file that takes one."""
 
@@ -36,7 +37,10 @@ NAMES = [
     for name in sorted(path.stem for path in CONFIGS.glob("*.py"))
     for argument in ("", *(f":{argument}" for argument in ARGUMENTS.get(name, ())))
 ]
-SLOW_NAMES = ("base", "big", "iwslt14_deen", "t2t_base", "wmt14_ende_big")
+SLOW_NAMES = (
+    *("base", "big", "iwslt14_deen", "t2t_base", "wmt14_ende_big"),
+    *("text_files:large", "text_files:auto", "text_files:medium"),
+)
 """Configs with six layers; `wmt14_ende_base` is one too, in the default suite."""
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small model for your own text: two files a split, one sentence a line.
+"""Your own text: two files a split, one sentence a line.
 
 Run:    python -m experiments.train --config=experiments/configs/text_files.py \\
             --workdir=runs/mine \\
@@ -8,31 +8,16 @@ Run:    python -m experiments.train --config=experiments/configs/text_files.py \
 
 Expect: `experiments.doctor` with the same flags estimates memory and time.
 
-With one TSV file a split, leave out the targets and set --config.data.tsv_columns. Use a smaller
-vocabulary for a few thousand pairs, and a larger model (base.py) for a few million.
+The recipe (``text_files.py:small``, ``:medium`` or ``:large``) is chosen from the number of
+sentence pairs and the machine unless it is named; vocabulary and batches fit the text. What was
+chosen is printed as flags. Other flags take precedence. With one TSV file a split, leave out the
+targets and set --config.data.tsv_columns.
 """
 
-from transformer.config import (
-    Config,
-    DataConfig,
-    OptimizerConfig,
-    TrainingConfig,
-    TransformerConfig,
-)
+from experiments import recipes
+from transformer.config import Config, DataConfig
 
 
-def get_config() -> Config:
-    """Return the config."""
-    return Config(
-        model=TransformerConfig(
-            vocab_size=8000, num_layers=3, d_model=256, d_ff=1024, num_heads=4, dropout=0.1
-        ),
-        optimizer=OptimizerConfig(warmup_steps=2000),
-        data=DataConfig(
-            dataset="text_files",
-            max_length=128,
-            bucket_lengths=(16, 32, 64, 128),
-            tokens_per_batch=4096,
-        ),
-        training=TrainingConfig(steps=20_000, validate_every=1000),
-    )
+def get_config(recipe: str = "auto", data: DataConfig | None = None) -> Config:
+    """Return the config for a text; see `experiments.recipes`."""
+    return recipes.fit(recipe, data or DataConfig(dataset="text_files"))

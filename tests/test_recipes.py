@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`text_files.py` fits texts of any size and script without an override."""
+
+import json
+import random
+
+import pytest
+from apps import CONFIGS, run
+
+from experiments import recipes, training_data
+from experiments.corpora import registry
+from experiments.pipeline.batching import Batches
+from experiments.pipeline.token_corpus import TokenCorpus
+from transformer.config import DataConfig
+from transformer.errors import InputError
+
+ALPHABETS = {
+    "Latin": "abcdefghijklmnopqrstuvwxyzäöüß",
+    "Arabic": "".join(map(chr, range(0x0627, 0x064B))),
+    "Chinese": "".join(map(chr, range(0x4E00, 0x4E00 + 1500))),
+    "Japanese": "".join(map(chr, [*range(0x3041, 0x3097), *range(0x4E00, 0x4E00 + 600)])),
+}
+
+
+def sentences(script, count, seed=0):
+    """Random sentences with few frequent and many rare words, of 3 to 15 words.
+
+    Line n has the same number of words in every script.
+    """
+    lengths = random.Random(count)
+    generator = random.Random(f"{script} {seed}")
+    alphabet, spaced = ALPHABETS[script], script in ("Latin", "Arabic")
+    words = [
+        "".join(generator.choices(alphabet, k=generator.randint(1, 9 if spaced else 3)))
+        for _ in range(20 + count // 2)
+    ]
+    weights = [1 / (rank + 2) for rank in range(len(words))]
+    return [
+        (" " if spaced else "").join(generator.choices(words, weights, k=lengths.randint(3, 15)))
+        for _ in range(count)
+    ]
+
+
+@pytest.fixture
+def write(tmp_path):
+    """A function that writes lines as source and target, and returns the config of the data."""
+
+    def to(sources, targets):
+        for name, lines in (("train.a", sources), ("train.b", targets)):
+            (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return DataConfig(
+            dataset="text_files",
+            train_source=str(tmp_path / "train.a"),
+            train_target=str(tmp_path / "train.b"),
+        )
+
+    return to
+
+
+def batches_of(config):
+    """The vocabularies and the batches that training would make."""
+    corpora = registry.training_corpora(config.data)
+    vocabularies = training_data.load_vocabularies(config, [pairs for _, pairs in corpora])
+    tokens = [
+        (weight, TokenCorpus.encode(*pairs.read(), vocabularies)) for weight, pairs in corpora
+    ]
+    return vocabularies, Batches(tokens, config.data, seed=0)
+
+
+@pytest.mark.parametrize("script", ALPHABETS)
+@pytest.mark.parametrize("count", [2, 20, 200, 3000])
+def test_a_recipe_fits_a_text_of_any_size_and_script(write, script, count):
+    config = recipes.fit("auto", write(sentences("Latin", count), sentences(script, count)))
+    vocabularies, batches = batches_of(config)
+    assert vocabularies.target.vocab_size == config.model.vocab_size
+    assert batches.too_long <= 0.01 * count
+    assert len(batches.shapes()) <= 5
+
+
+@pytest.mark.parametrize(("count", "padding"), [(200, 0.35), (5000, 0.28)])
+def test_the_batches_of_ordinary_text_are_full_and_its_epochs_few(write, count, padding):
+    text = registry.load(DataConfig(dataset="pronouns_grammar/de"), "train").first(count)
+    config = recipes.fit("auto", write(text.sources, text.targets))
+    _, batches = batches_of(config)
+    assert batches.too_long == 0
+    assert batches.padding_share() < padding
+    assert batches.per_epoch >= 8
+    assert 20 <= config.training.steps / batches.per_epoch <= 45
+
+
+def test_a_recipe_fits_one_pair(write):
+    config = recipes.fit("auto", write(["a b"], ["x"]))
+    assert batches_of(config)[1].per_epoch == 1
+
+
+def test_one_line_of_10000_tokens_does_not_lengthen_the_batches(write):
+    lines = sentences("Latin", 199)
+    long = " ".join(sentences("Latin", 1500, seed=1))
+    config = recipes.fit("auto", write([*lines, long], [*lines, long]))
+    assert config.data.max_length <= 128
+    assert batches_of(config)[1].too_long == 1
+
+
+def test_characters_outside_the_sample_are_in_the_vocabulary(write, monkeypatch):
+    monkeypatch.setattr(recipes, "SAMPLE", 50)
+    rare = [chr(0x4E00 + index) for index in range(400)]
+    config = recipes.fit("auto", write(rare, sentences("Latin", 400)))
+    vocabularies, _ = batches_of(config)
+    unk = vocabularies.source.special_ids.unk
+    assert not any(unk in ids for ids in vocabularies.source.encode(rare))
+
+
+def test_separate_vocabularies_have_separate_sizes(write):
+    data = write(sentences("Chinese", 300), sentences("Latin", 300)).replace(vocabulary="separate")
+    config = recipes.fit("small", data)
+    vocabularies, _ = batches_of(config)
+    assert vocabularies.source.vocab_size == config.model.source_vocab_size
+    assert vocabularies.target.vocab_size == config.model.vocab_size
+
+
+def test_the_size_follows_the_number_of_pairs_and_the_machine(write, monkeypatch, capsys):
+    monkeypatch.setattr(registry.text_files.TwoFiles, "count", lambda self: 2_000_000)
+    data = write(sentences("Latin", 50), sentences("Latin", 50))
+    monkeypatch.setattr(recipes, "has_accelerator", lambda: False)
+    assert recipes.fit("auto", data).model.d_model == 256
+    monkeypatch.setattr(recipes, "has_accelerator", lambda: True)
+    assert recipes.fit("auto", data).model.d_model == 512
+    assert "recipe large, for 2,000,000 pairs on an accelerator: " in capsys.readouterr().err
+
+
+def test_an_unknown_recipe_is_refused_with_the_known_ones():
+    with pytest.raises(InputError, match="'tiny' is unknown; choose one of auto, small, medium"):
+        recipes.fit("tiny", DataConfig(dataset="text_files"))
+
+
+def test_bleu_of_chinese_is_tokenized_for_chinese_in_validation(write, tmp_path):
+    data = write(sentences("Latin", 30), sentences("Chinese", 30))
+    arguments = [
+        f"--config={CONFIGS / 'text_files.py'}",
+        *(
+            f"--config.data.{split}_{side}={getattr(data, f'train_{side}')}"
+            for split in ("train", "validation")
+            for side in ("source", "target")
+        ),
+        "--config.training.steps=1",
+    ]
+    chosen = run("experiments.train", *arguments, f"--workdir={tmp_path / 'a'}")
+    assert chosen.status == 0, chosen.err
+    assert chosen.err.count("BLEU is tokenized by zh") == 1
+    named = "--config.evaluation.bleu_tokenize=char"
+    given = run("experiments.train", *arguments, f"--workdir={tmp_path / 'b'}", named)
+    assert given.status == 0, given.err
+    assert "BLEU is tokenized by" not in given.err
+    lacking = "--config.evaluation.bleu_tokenize=ko-mecab"
+    refused = run("experiments.train", *arguments, f"--workdir={tmp_path / 'c'}", lacking)
+    assert refused.status == 1
+    assert "ko-mecab' needs more" in refused.err
+    assert not (tmp_path / "c" / "tokenizer.model").exists()
+
+
+def test_train_takes_the_recipe_for_the_text_and_flags_take_precedence(write, tmp_path):
+    data = write(sentences("Latin", 30), sentences("Latin", 30, seed=1))
+    arguments = [
+        f"--config={CONFIGS / 'text_files.py'}",
+        f"--workdir={tmp_path / 'run'}",
+        f"--config.data.train_source={data.train_source}",
+        f"--config.data.train_target={data.train_target}",
+        f"--config.data.validation_source={data.train_source}",
+        f"--config.data.validation_target={data.train_target}",
+        "--config.model.num_layers=1",
+        "--config.training.steps=2",
+    ]
+    first = run("experiments.train", *arguments)
+    assert first.status == 0, first.err
+    assert "recipe small, for 30 pairs on the CPU: --config." in first.err
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (saved["model"]["num_layers"], saved["model"]["d_model"]) == (1, 128)
+    assert saved["training"]["steps"] == 2
+    # The recipe of a workdir was chosen once: a longer training continues with it.
+    longer = run("experiments.train", *arguments, "--config.training.steps=3")
+    assert longer.status == 0, longer.err
+    assert "recipe" not in longer.err
