@@ -107,7 +107,7 @@ def examine(config: Config, *, timing: bool) -> dict[str, Any]:
                 report["run"] = _report_run(config, vocabularies, mixture, train, timing)
             except InputError as error:
                 fail(error)
-    print(f"\n{'train would refuse this' if report['errors'] else 'train can start'}\n")
+    _print_conclusion(report)
     return report
 
 

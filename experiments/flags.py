@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import inspect
+import itertools
 import logging
 import os
 import pathlib
@@ -40,6 +41,14 @@ _SHARED_FLAGS = (
 """Modules that define flags of several apps."""
 _OVERRIDE = re.compile(r"--?(no)?config\.([^=]+)(=)?(.*)", re.DOTALL)
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+_TEXT_FIELDS = frozenset(
+    f"data.{name}"
+    for name in (
+        *("train_source", "train_target", "tsv_columns", "mixture", "direction", "row_multiple"),
+        *("tokenizer", "tokenizer_model", "source_tokenizer_model", "vocabulary"),
+    )
+)
+"""Fields that a config which fits the text needs to know."""
 _MISSING = {
     "config": "--config=FILE.py, for example --config=experiments/configs/pronouns.py",
     "workdir": "--workdir=DIRECTORY, where train left its results",
@@ -90,7 +99,7 @@ def _run(main: Callable[..., int | None], arguments: list[str], config_from: str
     else:
         value, others = _take_flag(arguments, config_from)
         if config_from == "config":
-            config, arguments = load_config_file(value), others
+            config, arguments = load_config_file(value, others), others
         else:
             config = workdir_files.load_inference_config(value)
         config, arguments = override(config, arguments)
@@ -162,10 +171,12 @@ def parse_value(text: str, kind: Any) -> Any:
     return _BOOLEANS.get(text.lower(), text) if bool in kinds else text
 
 
-def load_config_file(flag: str) -> Config:
+def load_config_file(flag: str, arguments: Sequence[str] = ()) -> Config:
     """Return the config of ``FILE.py`` or ``FILE.py:ARGUMENT``.
 
-    The file defines ``get_config()``, or ``get_config(argument)``.
+    The file defines ``get_config()``, or ``get_config(argument)``. A `get_config` with a parameter
+    ``data`` fits the text that `arguments` name. It does so once for a workdir: when training
+    continues, the config is that of the workdir.
 
     Raises:
       InputError: when the file is missing, defines no such function, or it returns no `Config`.
@@ -187,11 +198,36 @@ def load_config_file(flag: str) -> Config:
     required = [one for one in parameters.values() if one.default is one.empty]
     if required and not colon:
         raise InputError(f"--config={flag}: get_config() needs an argument; write {path}:ARGUMENT")
+    chosen = [argument] if colon else []
     with _located(path):
-        config = module.get_config(argument) if colon else module.get_config()
+        config = module.get_config(*chosen)
     if not isinstance(config, Config):
         raise InputError(f"get_config() of {path} returned {type(config).__name__}, not a Config")
-    return config
+    if "data" not in parameters:
+        return config
+    saved = _saved_config(arguments)
+    if saved and saved.data.dataset == config.data.dataset and argument in ("", "auto"):
+        return saved
+    data = override(config, _text_overrides(arguments))[0].data
+    with _located(path):
+        return module.get_config(*chosen, data=data)
+
+
+def _saved_config(arguments: Sequence[str]) -> Config | None:
+    """The config of the workdir on the command line, if there is one."""
+    with contextlib.suppress(InputError):
+        return workdir_files.load_config(_take_flag(arguments, "workdir")[0])
+    return None
+
+
+def _text_overrides(arguments: Sequence[str]) -> list[str]:
+    """The overrides that name the text or its vocabulary."""
+    overrides = []
+    for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
+        match = _OVERRIDE.fullmatch(argument)
+        if match and match[2] in _TEXT_FIELDS:
+            overrides += [argument] if match[3] else [argument, following]
+    return overrides
 
 
 @contextlib.contextmanager

@@ -179,4 +179,4 @@ def test_train_takes_the_recipe_for_the_text_and_flags_take_precedence(write, tm
     # The recipe of a workdir was chosen once: a longer training continues with it.
     longer = run("experiments.train", *arguments, "--config.training.steps=3")
     assert longer.status == 0, longer.err
-    assert "recipe" not in longer.err
+    assert "recipe small" not in longer.err

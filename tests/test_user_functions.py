@@ -13,7 +13,7 @@ from transformer.errors import InputError
 
 MINE = """
 import optax
-from transformer.config import Config, DataConfig, EvaluationConfig, OptimizerConfig, TrainingConfig
+from transformer.config import Config, DataConfig, EvaluationConfig, TrainingConfig
 
 SIZES = {"train": 64, "validation": 4, "test": 4}
 
@@ -33,7 +33,6 @@ def get_config():
         data=DataConfig(dataset=f"{__file__}:squares", tokenizer="word", max_length=4,
                         bucket_lengths=(4,), tokens_per_batch=64),
         evaluation=EvaluationConfig(metrics=(f"{__file__}:mean_length",)),
-        optimizer=OptimizerConfig(name=f"{__file__}:plain"),
         training=TrainingConfig(steps=4, validate_every=2),
     )
 """
@@ -47,7 +46,7 @@ def mine(tmp_path):
     return path
 
 
-def test_a_config_file_names_its_own_dataset_metric_and_optimizer(mine, tmp_path):
+def test_a_config_file_names_its_own_dataset_and_metric(mine, tmp_path):
     workdir = f"--workdir={tmp_path / 'run'}"
     trained = run(
         "experiments.train", f"--config={mine}", workdir, *TINY, "--config.model.vocab_size=14"
