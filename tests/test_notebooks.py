@@ -12,7 +12,7 @@ import variables
 from apps import REPOSITORY, environment
 
 SOURCES = sorted((REPOSITORY / "notebooks").glob("*.py"))
-QUICK = ("01", "03")
+QUICK = ("03",)
 """Run by the default suite; the others are marked slow."""
 SECONDS = 2 * 120
 """Limit of CPU time: two minutes on two cores."""
