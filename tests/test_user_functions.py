@@ -3,17 +3,18 @@
 
 import json
 
+import jax.numpy as jnp
 import pytest
 from apps import TINY, run
 
 from experiments.corpora import registry
-from transformer.config import Config, DataConfig
-from transformer.config.evaluation_config import EvaluationConfig
+from transformer.config import Config, DataConfig, EvaluationConfig, OptimizerConfig
 from transformer.errors import InputError
+from transformer.training import optimizers
 
 MINE = """
 import optax
-from transformer.config import Config, DataConfig, EvaluationConfig, TrainingConfig
+from transformer.config import Config, DataConfig, EvaluationConfig, OptimizerConfig, TrainingConfig
 
 SIZES = {"train": 64, "validation": 4, "test": 4}
 
@@ -33,6 +34,7 @@ def get_config():
         data=DataConfig(dataset=f"{__file__}:squares", tokenizer="word", max_length=4,
                         bucket_lengths=(4,), tokens_per_batch=64),
         evaluation=EvaluationConfig(metrics=(f"{__file__}:mean_length",)),
+        optimizer=OptimizerConfig(name=f"{__file__}:plain", schedule="constant"),
         training=TrainingConfig(steps=4, validate_every=2),
     )
 """
@@ -46,7 +48,7 @@ def mine(tmp_path):
     return path
 
 
-def test_a_config_file_names_its_own_dataset_and_metric(mine, tmp_path):
+def test_a_config_file_names_its_own_dataset_metric_and_optimizer(mine, tmp_path):
     workdir = f"--workdir={tmp_path / 'run'}"
     trained = run(
         "experiments.train", f"--config={mine}", workdir, *TINY, "--config.model.vocab_size=14"
@@ -107,6 +109,24 @@ def test_a_metric_must_be_a_number(mine):
 def test_a_metric_is_named_as_file_and_function():
     with pytest.raises(InputError, match="evaluation.metrics has 'bleu'; name a function as FILE"):
         EvaluationConfig(metrics=("bleu",))
+
+
+def test_an_optimizer_gets_the_schedule_and_is_optax_s(mine):
+    metadata = {"w": None}
+    config = OptimizerConfig(name=f"{mine}:plain", schedule="constant", warmup_steps=2)
+    optimizer = optimizers.build(config, metadata, d_model=16, steps=10)
+    gradient = {"w": jnp.ones(1)}
+    updates, _ = optimizer.update(gradient, optimizer.init(gradient))
+    # The first step of two warms up to half of the learning rate, 1.
+    assert updates["w"].tolist() == [-0.5]
+    mine.write_text("def plain(learning_rate):\n    return learning_rate\n")
+    with pytest.raises(InputError, match="must return an optax.Grad"):
+        optimizers.build(config, metadata, d_model=16, steps=10)
+
+
+def test_an_unknown_optimizer_is_refused_with_the_known_ones():
+    with pytest.raises(InputError, match="'sgd', but must be one of adam, .*, or FILE.py:FUNC"):
+        OptimizerConfig(name="sgd")
 
 
 def test_functions_survive_a_json_round_trip(mine):

@@ -5,8 +5,10 @@ import dataclasses
 from typing import Annotated, ClassVar, Literal
 
 from transformer.fields import Bounds, Count, FieldGroup, Rate, Seed, Steps
+from transformer.user_functions import is_function
 
 Positive = Annotated[float, Bounds(above=0, at_most=1e6)]
+OPTIMIZERS = ("adam", "adamw", "adafactor", "lion", "muon", "schedule_free")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +17,10 @@ class OptimizerConfig(FieldGroup):
 
     group: ClassVar[str] = "optimizer"
 
-    name: Literal["adam", "adamw", "adafactor", "lion", "muon", "schedule_free"] = "adam"
+    name: str = "adam"
+    """adam, adamw, adafactor, lion, muon or schedule_free; or ``FILE.py:FUNCTION``, where
+    FUNCTION(learning_rate), with a function of the number of updates, gives an optax optimizer.
+    """
     beta1: Rate = 0.9
     beta2: Rate = 0.98
     epsilon: Positive = 1e-9
@@ -32,7 +37,9 @@ class OptimizerConfig(FieldGroup):
     warmup_steps: Steps = 4000
 
     def validate(self) -> None:
-        """Check that the named optimizer has the fields."""
+        """Check that the optimizer is known and has the fields."""
+        known = self.name in OPTIMIZERS or is_function(self.name)
+        self.require(known, "name", f"one of {', '.join(OPTIMIZERS)}, or FILE.py:FUNCTION")
         if self.name == "adam":
             self.require(self.weight_decay == 0, "weight_decay", "0 with adam; use adamw")
         if self.name == "schedule_free":

@@ -11,7 +11,9 @@ import optax
 
 from transformer.arrays import Params
 from transformer.config import OptimizerConfig
+from transformer.errors import InputError
 from transformer.nn.parameters import Parameter, is_parameter
+from transformer.user_functions import is_function, load_function
 
 
 def noam(d_model: int, warmup_steps: int = 4000, scale: float = 1.0) -> optax.Schedule:
@@ -95,7 +97,15 @@ def build(
             optax.adamw(rate, **adam | {"b1": 0.0}, **decay), rate, b1=config.beta1
         ),
     }
-    optimizer = optimizers[config.name]()
+    if is_function(config.name):
+        optimizer = load_function(config.name)(rate)
+        if not isinstance(optimizer, optax.GradientTransformation):
+            raise InputError(
+                f"optimizer.name is {config.name!r}, which returned {optimizer!r}; it must return "
+                "an optax.GradientTransformation"
+            )
+    else:
+        optimizer = optimizers[config.name]()
     if config.clip_norm is None:
         return optimizer
     return optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
