@@ -10,7 +10,7 @@ import functools
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -183,13 +183,9 @@ class Translator:
         """The tokenizer of a shared vocabulary; an InputError if the vocabularies are separate."""
         return self.vocabularies.tokenizer
 
-    @overload
-    def __call__(self, sentences: str, **decode: Any) -> Translation: ...
-
-    @overload
-    def __call__(self, sentences: Iterable[str], **decode: Any) -> list[Translation]: ...
-
-    def __call__(self, sentences, **decode):
+    def __call__(
+        self, sentences: str | Iterable[str], **decode: Any
+    ) -> Translation | list[Translation]:
         """The best translation of a sentence, or a list of those of several sentences, in order.
 
         Args:
@@ -201,27 +197,14 @@ class Translator:
             return self.nbest(sentences, 1, **decode)[0]
         return [best for [best] in self.nbest(sentences, 1, **decode)]
 
-    @overload
     def nbest(
         self,
-        sentences: str,
+        sentences: str | Iterable[str],
         num_results: int,
         first_line: int = 1,
-        prefixes: str | None = None,
+        prefixes: str | Iterable[str] | None = None,
         **decode: Any,
-    ) -> list[Translation]: ...
-
-    @overload
-    def nbest(
-        self,
-        sentences: Iterable[str],
-        num_results: int,
-        first_line: int = 1,
-        prefixes: Iterable[str] | None = None,
-        **decode: Any,
-    ) -> list[list[Translation]]: ...
-
-    def nbest(self, sentences, num_results, first_line=1, prefixes=None, **decode):
+    ) -> list[Translation] | list[list[Translation]]:
         """The best translations of each sentence, best first; samples in the order of drawing.
 
         A sentence of more than data.max_length tokens is cut to its first data.max_length - 1 and
