@@ -55,6 +55,19 @@ def test_repeated_spaces_count_once_and_those_at_the_ends_not_at_all(tokenizer):
     assert only == [EOS_ID]
 
 
+@pytest.mark.parametrize(
+    ("text", "decoded"),
+    [
+        ("  the   street ", "the street"),
+        ("the\u2581street", "the street"),
+        ("the ქ street", "the  \u2047  street"),
+    ],
+    ids=["runs of spaces", "U+2581", "unseen"],
+)
+def test_what_decoding_does_not_restore_is_as_documented(tokenizer, text, decoded):
+    assert tokenizer.decode(tokenizer.encode([text])[0]) == decoded
+
+
 def test_the_pieces_of_a_sentence_concatenate_to_its_text(tokenizer):
     [ids] = tokenizer.encode(["the street"])
     assert "".join(tokenizer.pieces(ids[:-1])) == "▁the▁street"

@@ -9,6 +9,7 @@ import dataclasses
 import difflib
 import functools
 import math
+import operator
 import types
 import typing
 from collections.abc import Iterable, Sequence
@@ -171,8 +172,16 @@ def _hints(group: type[FieldGroup]) -> dict[str, Any]:
 @functools.cache
 def field_types(group: type[FieldGroup]) -> dict[str, Any]:
     """The type of each field, without metadata."""
-    hints = typing.get_type_hints(group)
-    return {name: hints[name] for name in _hints(group)}
+    return {name: _without_metadata(hint) for name, hint in _hints(group).items()}
+
+
+def _without_metadata(hint: Any) -> Any:
+    """`typing.get_type_hints` would also write ``int | None`` as ``Optional[int]``."""
+    if typing.get_origin(hint) is Annotated:
+        return typing.get_args(hint)[0]
+    if typing.get_origin(hint) is typing.Union:
+        return functools.reduce(operator.or_, map(_without_metadata, typing.get_args(hint)))
+    return hint
 
 
 def _bounds(hint: Any) -> list[Bounds]:

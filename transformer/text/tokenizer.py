@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Subword tokenization with SentencePiece (paper 5.1); no other module imports SentencePiece.
 
-Text is neither lowercased nor normalized nor pre-tokenized.
+Text is neither lowercased nor normalized nor pre-tokenized. Decoding restores it, except that a run
+of spaces becomes one space, spaces at the ends are dropped, U+2581 becomes a space, and a character
+outside the vocabulary becomes U+2047 between two spaces.
 """
 
 import io
