@@ -141,7 +141,6 @@ DRAWN = {
         x_label="step",
         y_label="loss (nats a token)",
         levels={"lower bound": 0.33},
-        logarithmic=len(s.source) > 5,
     ),
     "logit_lens": lambda s: figures.plot_logit_lens(s.logits, s.vocabulary, s.target_in, s.ids),
     "head_table": lambda s: figures.plot_head_table(
@@ -154,12 +153,6 @@ DRAWN = {
         s.source,
         s.target_in,
         s.target_out,
-    ),
-    "spread": lambda s: figures.plot_spread(
-        {word: s.normal(5) for word in dict.fromkeys(s.source)},
-        label="coreference score",
-        marked=s.normal(len(set(s.source))),
-        limits=np.abs(s.normal(len(set(s.source)))),
     ),
     "masks": lambda s: figures.plot_masks(
         s.source,

@@ -70,7 +70,6 @@ def evaluation_page(
     """The report as an HTML file.
 
     Args:
-      title: Title of the page.
       evaluation: The evaluation to show.
       config: Config of the workdir, including overrides of decoding fields.
       weights: Description of the weights used.

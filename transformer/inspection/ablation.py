@@ -73,8 +73,6 @@ def nll_with_gates(
     """Sum of the negative log-likelihood of the targets, in nats, with gates on the heads.
 
     Args:
-      params: of the model.
-      config: of the model.
       source: ids of the source sentences, ending with EOS, padded.
       target: ids of their translations.
       gates: factors of the heads' outputs.
@@ -103,8 +101,6 @@ def ablate_heads(
     The encoder is not recomputed for heads of the decoder.
 
     Args:
-      params: of the model.
-      config: of the model.
       source: ids [B,S] of the source sentences, ending with EOS, padded.
       target: ids [B,T] of their translations.
       heads_at_once: number of heads of one kind computed together; all by default. Each needs the
@@ -131,8 +127,6 @@ def ablate_heads_for_metric(
     """Compute a metric of each sentence pair without each head in turn, in one compiled call.
 
     Args:
-      params: of the model.
-      config: of the model.
       source: ids [B,S] of the source sentences, ending with EOS, padded.
       target_in: ids [B,T] that the decoder reads, padded.
       metric: of a sentence pair's logits [T,V], with a leading axis B on each field, such as a
@@ -161,8 +155,6 @@ def gate_gradients(params: Params, config: ModelConfig, source: Tokens, target: 
     The loss is the sum of the negative log-likelihood of the sentence, in nats.
 
     Args:
-      params: of the model.
-      config: of the model.
       source: ids [B,S] of the source sentences, ending with EOS, padded.
       target: ids [B,T] of their translations.
 

@@ -205,7 +205,6 @@ def alignment_errors(
     `words.merge`. Special tokens are never linked.
 
     Args:
-      params: of the model.
       config: of the model, one that captures weights.
       batch: sentence pairs and their gold alignment.
       convention: as in `target_rows`.
@@ -228,7 +227,6 @@ def alignment_errors_against_untrained(
 
     Args:
       params: trained.
-      config: of the model.
       batch: sentence pairs and their gold alignment.
       seed: of the untrained parameters.
     """

@@ -63,8 +63,6 @@ def patch_sites(
     """Patch the residual stream at each site in turn, all in one compiled call.
 
     Args:
-      params: of the model.
-      config: of the model.
       clean_source: ids [S] of the sentence with the answer of interest.
       corrupt_source: ids [S] of the other sentence, position by position comparable.
       target_in: ids [T] that the decoder reads in both runs.

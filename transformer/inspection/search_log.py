@@ -23,6 +23,7 @@ from transformer.decoding import generate
 from transformer.decoding.beam_search import Hypotheses, length_penalty, output_length_limits
 from transformer.decoding.constraints import NEG_INF, Constraints, next_log_probs
 from transformer.errors import InputError
+from transformer.inspection.trace import check_positive, check_tokens
 from transformer.models import base
 from transformer.models.base import Decodable, Model
 from transformer.nn.positions import shift_right
@@ -105,8 +106,6 @@ def record(
     """Search for the translation of one sentence and log every step.
 
     Args:
-      params: the model's parameters.
-      config: the model's config.
       source: token ids with EOS, without padding.
       decode: beams, penalty, length limit and constraints; the paper's by default.
       top: number of most probable next tokens to log.
@@ -118,9 +117,11 @@ def record(
         beams.
     """
     decode = decode or DecodeConfig()
-    _check(config, source, decode, top, results)
+    source = np.asarray(check_tokens("source", source, config))
+    _check(source, decode, config.pad_id, results)
+    check_positive("top", top)
     model = base.build(config.capturable())
-    row = jnp.asarray(np.asarray(source), jnp.int32)[None]  # [1, S]
+    row = jnp.asarray(source, jnp.int32)[None]  # [1, S]
     hypotheses, events = _search(params, model, row, decode, results)
     steps = list(_steps(events, hypotheses.tokens.shape[-1], config, decode, top))
     attention = _cross_attention(params, model, row, steps)
@@ -131,21 +132,9 @@ def record(
     return SearchLog(tuple(row[0].tolist()), tuple(steps), _results(hypotheses, config.pad_id))
 
 
-def _check(
-    config: ModelConfig, source: ArrayLike, decode: DecodeConfig, top: int, results: int
-) -> None:
-    ids = np.asarray(source)
-    if ids.ndim != 1 or not ids.size:
-        raise InputError(
-            f"source has shape {ids.shape}, but must be the ids of one sentence, [S], with at "
-            "least EOS; leave out the batch axis"
-        )
-    invalid = ids[(ids < 0) | (ids >= config.vocab_size) | (ids == config.pad_id)]
-    if invalid.size:
-        raise InputError(
-            f"source has the id {invalid[0]}, but must hold ids from 0 to {config.vocab_size - 1}, "
-            f"without padding ({config.pad_id}); remove the padding, or use the model's tokenizer"
-        )
+def _check(source: np.ndarray, decode: DecodeConfig, pad_id: int, results: int) -> None:
+    if (source == pad_id).any():
+        raise InputError(f"source has padding ({pad_id}), which a search does not read; remove it")
     if decode.method != "beam" or decode.groups > 1:
         raise InputError(
             f"decode.method is {decode.method!r} and decode.groups {decode.groups}, but only plain "
@@ -161,8 +150,6 @@ def _check(
             f"{results} results requested, but decode.beams is {decode.beams}; request 1 to "
             f"{decode.beams}"
         )
-    if top < 1:
-        raise InputError(f"top is {top}, but must be at least 1")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ of values, as opposed to shapes, are skipped under a transformation.
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeGuard, get_args
+from typing import Any, get_args
 
 import flax.struct
 import jax
@@ -23,7 +23,7 @@ from flax.errors import (
 from transformer.arrays import Array, Bool, Float, Int, Params
 from transformer.config import ModelConfig
 from transformer.errors import InputError
-from transformer.inspection.attention_checks import check_weights, first_index
+from transformer.inspection.argument_checks import check_weights, first_index
 from transformer.models import base
 from transformer.nn.capture import (
     AttentionTrace,
@@ -77,6 +77,7 @@ def run(
     """
     if capture not in get_args(Capture):
         raise InputError(f"capture {capture!r} is unknown; choose one of {list(get_args(Capture))}")
+    description = describe(config)
     source = check_tokens("source", source, config)
     target_in = check_tokens("target_in", target_in, config)
     if interventions is not None:
@@ -94,7 +95,7 @@ def run(
     trace = _without_batch(trace)
     masks = masks_of(source, len(target_in), config.pad_id)
     if is_concrete(trace, masks):
-        for kind in describe(config).attention:
+        for kind in description.attention:
             name = f"the weights of {kind} attention"
             check_weights(trace.attention(kind).weights, getattr(masks, kind), name)
     return logits[0], trace
@@ -144,7 +145,6 @@ def no_interventions(config: ModelConfig, source_length: int, target_length: int
     """Interventions that change nothing: all gates 1, nothing patched. Edit with ``.replace``.
 
     Args:
-      config: of the model.
       source_length: S.
       target_length: T.
 
@@ -188,7 +188,6 @@ def check_tokens(name: str, tokens: Tokens, config: ModelConfig) -> Int[Array, "
     Args:
       name: of the argument, for the message.
       tokens: an array, or a list as returned by `Tokenizer.encode` for each sentence.
-      config: of the model.
 
     Raises:
       InputError: when they are not one row of integers, or (if concrete) are only padding or
@@ -213,34 +212,31 @@ def check_pairs(
     Args:
       source: source sentences, padded to one length.
       target: their translations, padded to one length.
-      config: of the model.
 
     Raises:
       InputError: as in `check_tokens`, except that single rows may be only padding.
     """
-    arrays = {
-        "source": _token_array("source", source, config),
-        "target": _token_array("target", target, config),
-    }
-    for name, array in arrays.items():
+    describe(config)
+    source = _token_array("source", source, config)
+    target = _token_array("target", target, config)
+    for name, array in (("source", source), ("target", target)):
         if array.ndim != 2 or not array.size:
             raise InputError(
                 f"{name} has the shape {list(array.shape)}, but it must be sentences padded with "
                 f"{config.pad_id} to one length, [B,S]"
             )
-    if len(arrays["source"]) != len(arrays["target"]):
+    if len(source) != len(target):
         raise InputError(
-            f"there are {len(arrays['source'])} source sentences and {len(arrays['target'])} "
-            "targets; give one target a source"
+            f"there are {len(source)} source sentences and {len(target)} targets; give one target "
+            "a source"
         )
-    return jnp.asarray(arrays["source"]), jnp.asarray(arrays["target"])
+    return jnp.asarray(source), jnp.asarray(target)
 
 
 def _token_array(name: str, tokens: Tokens, config: ModelConfig) -> Array | np.ndarray:
     """Integers and, if concrete, within the vocabulary."""
-    describe(config)
     try:
-        array = tokens if _is_array(tokens) else np.asarray(tokens)
+        array = tokens if isinstance(tokens, jax.Array) else np.asarray(tokens)
     except ValueError:
         raise InputError(
             f"{name} has rows of different lengths; pad them with {config.pad_id}"
@@ -258,10 +254,6 @@ def _token_array(name: str, tokens: Tokens, config: ModelConfig) -> Array | np.n
                 f"{size - 1}; encode the text with the model's tokenizer"
             )
     return array
-
-
-def _is_array(tokens: Tokens) -> TypeGuard[Array | np.ndarray]:
-    return isinstance(tokens, jax.Array | np.ndarray)
 
 
 def _check_interventions(

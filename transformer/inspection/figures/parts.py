@@ -17,8 +17,8 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from transformer.arrays import Bool, Float
+from transformer.inspection.argument_checks import Sizes
 from transformer.inspection.figures import style
-from transformer.inspection.figures.figure_checks import Sizes
 from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import (
     isolated,
@@ -198,8 +198,6 @@ def draw_panels(
 
     Args:
       rows: panels from the top left.
-      title: above the figure.
-      note: below the figure.
       left: free space for other drawings, as are `top`, `right` and `below`.
       top: see `left`.
       right: see `left`.

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
 from transformer.arrays import Float
+from transformer.inspection.argument_checks import Sizes, check_not_empty
 from transformer.inspection.figures import parts, style
-from transformer.inspection.figures.figure_checks import Sizes, check_not_empty
 from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import printable
 
@@ -26,7 +26,6 @@ def plot_positional_encoding(
     Args:
       tables: [T,D] by name, for example ``interleaved`` and ``halves`` of `positions.sinusoids`, or
         a learned table; all of one shape.
-      title: above the figure.
     """
     check_not_empty("tables", tables)
     sizes = Sizes()

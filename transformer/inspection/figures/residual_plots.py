@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
 from transformer.arrays import Float
+from transformer.inspection.argument_checks import Sizes
 from transformer.inspection.figures import parts, style
-from transformer.inspection.figures.figure_checks import Sizes
 from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import listed
 from transformer.inspection.residual import ResidualFlow, vector_norm
@@ -45,7 +45,6 @@ def plot_residual_flow(
       after: [U,T,D], the output.
       sublayers: U names, such as "1 self-attention".
       tokens: T labels.
-      title: above the figure.
     """
     sizes = Sizes()
     before, added, after = sizes.arrays("U T D", before=before, added=added, after=after)

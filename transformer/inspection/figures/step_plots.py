@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 
 from transformer.arrays import Bool, Float
 from transformer.errors import InputError
+from transformer.inspection.argument_checks import Sizes
 from transformer.inspection.figures import parts, style
-from transformer.inspection.figures.figure_checks import Sizes
 from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import listed, shortened
 
@@ -85,7 +85,6 @@ def plot_attention_steps(
       tokens: S labels.
       mask: [S,S], true where a query may attend; all true by default.
       z: [S,Hv], the model's result, which the drawn one must equal.
-      title: above the figure.
     """
     sizes = Sizes()
     x = sizes.array("x", x, "S D")
@@ -175,7 +174,6 @@ def plot_attention_matrices(
       tokens: S labels.
       mask: [S,S], true where a query may attend; all true by default.
       z: [S,Hv], the model's result, which the drawn one must equal.
-      title: above the figure.
     """
     sizes = Sizes()
     x = sizes.array("x", x, "S D")
@@ -246,7 +244,6 @@ def plot_head_assembly(
       wo: [N,Hv,D], rows of W^O of every head.
       tokens: T labels.
       output: [T,D], the model's output without bias, which the drawn one must equal.
-      title: above the figure.
     """
     sizes = Sizes()
     z = sizes.array("z", z, "N T Hv")

@@ -120,11 +120,6 @@ def ink_on(color: tuple[float, float, float, float]) -> str:
     return INK if linear @ (0.2126, 0.7152, 0.0722) > 0.2 else PAPER
 
 
-def describe(figure: DescribedFigure) -> str:
-    """Description of a figure in words."""
-    return figure.description
-
-
 def save(figure: DescribedFigure, path: epath.PathLike, *, dpi: int = 160) -> epath.Path:
     """Save a figure together with its description. The same figure gives the same bytes.
 
@@ -140,20 +135,23 @@ def save(figure: DescribedFigure, path: epath.PathLike, *, dpi: int = 160) -> ep
       InputError: for another file type.
     """
     path = absolute(path)
-    kind = path.suffix.lower().removeprefix(".")
+    description = figure.description
     # None leaves out what differs between runs: matplotlib's version and the date.
-    unwanted = {"CreationDate": None, "Creator": None, "Producer": None}
-    render = {
-        "png": lambda: rendered(
-            figure, "png", {"Description": figure.description, "Software": None}, dpi=dpi
-        ),
-        "svg": lambda: to_svg(figure).encode(),
-        "pdf": lambda: rendered(figure, "pdf", {"Subject": figure.description} | unwanted),
-    }
-    if kind not in render:
-        raise InputError(f"{path} ends in {path.suffix!r}; a figure is saved as {list(render)}")
+    match path.suffix.lower():
+        case ".png":
+            metadata = {"Description": description, "Software": None}
+            data = rendered(figure, "png", metadata, dpi=dpi)
+        case ".svg":
+            data = to_svg(figure).encode()
+        case ".pdf":
+            unwanted = dict.fromkeys(("CreationDate", "Creator", "Producer"))
+            data = rendered(figure, "pdf", {"Subject": description} | unwanted)
+        case suffix:
+            raise InputError(
+                f"{path} ends in {suffix!r}; a figure is saved as '.png', '.svg' or '.pdf'"
+            )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, render[kind]())
+    write_atomic(path, data)
     return path
 
 

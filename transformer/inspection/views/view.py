@@ -73,7 +73,7 @@ class View:
             # A notebook's PNG: smaller than SVG, and shown by more of the sites without scripts.
             data, _ = content._repr_mimebundle_()
             png = base64.b64decode(data["image/png"])
-            content = html.image(png, figures.describe(content), media_type="image/png")
+            content = html.image(png, content.description, media_type="image/png")
         return Html(content + paragraph(self.description))
 
     def _repr_html_(self) -> str:
@@ -132,7 +132,7 @@ def _view_section(view: View, heading: bool) -> Html:
 def figure_html(figure: DescribedFigure) -> Html:
     """A figure embedded in a page, where nothing moves."""
     svg = figures.to_svg(figure, text_as_paths=True)
-    return html.image(svg.encode(), figures.describe(figure))
+    return html.image(svg.encode(), figure.description)
 
 
 def figure_labels(labels: Sequence[Label]) -> list[str]:
