@@ -98,6 +98,14 @@ def _require_sentence(flag: flags.FlagHolder) -> None:
         if flag is SENTENCE:
             raise InputError(f"missing --{flag.name}=TEXT")
         return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        byte = ord(text[error.start]) & 0xFF
+        raise InputError(
+            f"--{flag.name} has the byte 0x{byte:02X} as character {error.start + 1}, which is not "
+            "UTF-8; give the sentence in UTF-8"
+        ) from None
     if not text.strip():
         raise InputError(f"--{flag.name} is empty; give a sentence")
     if "\n" in text:
