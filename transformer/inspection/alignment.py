@@ -223,13 +223,7 @@ def alignment_errors(
 def alignment_errors_against_untrained(
     params: Params, config: ModelConfig, batch: AlignedBatch, *, seed: int = 0
 ) -> dict[Literal["trained", "untrained"], dict[Convention, AlignmentErrors]]:
-    """Compute both conventions for a trained model and for the same model untrained.
-
-    Args:
-      params: trained.
-      batch: sentence pairs and their gold alignment.
-      seed: of the untrained parameters.
-    """
+    """Compute both conventions for a trained model and for the same model untrained."""
     models = {"trained": params, "untrained": untrained_params(config, seed)}
     return {
         name: {

@@ -63,16 +63,13 @@ def integrated_gradients(
     difference.
 
     Args:
-      source: ids [S].
-      target_in: ids [T] that the decoder reads.
       metric: one number of the logits [T,V], such as a `readout.LogProbability`. A plain function
         is compiled anew.
       steps: number of points on the path, the midpoints of equal parts. Increase it if the
         completeness gap is not small, which happens where the answer changes over a short part.
 
     Raises:
-      InputError: for parameters of another model, a model without attention or residual stream,
-        tokens outside the vocabulary, fewer than one step, or a metric that is not one number.
+      InputError: for fewer than one step, or a metric that is not one number.
     """
     trace.check_positive("steps", steps)
     midpoints = (jnp.arange(steps) + 0.5) / steps
@@ -86,10 +83,7 @@ def input_x_gradient(
     target_in: Tokens,
     metric: Metric,
 ) -> Attribution:
-    """Attribute a metric to tokens with input times gradient, the end point of the path alone.
-
-    Args and errors are those of `integrated_gradients`.
-    """
+    """Attribute a metric to tokens with input times gradient, the end point of the path alone."""
     return _checked(params, config, source, target_in, metric, jnp.ones(1))
 
 

@@ -59,10 +59,10 @@ def run(
 
     Args:
       params: of the model, as in a `TrainState`.
-      config: of the model (``Config.model``). Weights can be captured only with
-        ``attention_kernel="einsum"``, which works with any Transformer's parameters.
-      source: ids [S], ending with EOS; `pad_id` where padded.
-      target_in: ids [T] that the decoder reads: BOS, then the target.
+      config: of the model. Weights can be captured only with ``attention_kernel="einsum"``, which
+        works with any Transformer's parameters.
+      source: ids [S]; `pad_id` where padded.
+      target_in: ids [T].
       capture: ``none``; ``weights``, the attention weights; or ``full``, everything. Static.
       interventions: gates on the heads and patches of the residual stream.
 
@@ -71,9 +71,8 @@ def run(
       ``none``.
 
     Raises:
-      InputError: for parameters of another model, a model without attention, tokens that are not
-        one sentence of the vocabulary, interventions made for another model or length, or a kernel
-        that cannot capture weights; and for weights whose rows do not sum to 1.
+      InputError: for interventions made for another model or length, a kernel that cannot capture
+        weights, or weights whose rows do not sum to 1.
     """
     if capture not in get_args(Capture):
         raise InputError(f"capture {capture!r} is unknown; choose one of {list(get_args(Capture))}")
@@ -102,11 +101,7 @@ def run(
 
 
 def apply(params: Params, config: ModelConfig, *args: Any, **kwargs: Any) -> Any:
-    """Call `Module.apply` of the model.
-
-    Raises:
-      InputError: for parameters of another model.
-    """
+    """Call `Module.apply` of the model."""
     try:
         return base.build(config).apply({"params": params}, *args, **kwargs)
     except (
@@ -142,15 +137,7 @@ def describe(config: ModelConfig) -> base.Description:
 
 
 def no_interventions(config: ModelConfig, source_length: int, target_length: int) -> Interventions:
-    """Interventions that change nothing: all gates 1, nothing patched. Edit with ``.replace``.
-
-    Args:
-      source_length: S.
-      target_length: T.
-
-    Raises:
-      InputError: as `describe`.
-    """
+    """Interventions that change nothing: all gates 1, nothing patched. Edit with ``.replace``."""
     description = describe(config)
     gates = {kind: jnp.ones(size) for kind, size in description.attention.items()}
 
@@ -168,11 +155,7 @@ def no_interventions(config: ModelConfig, source_length: int, target_length: int
 
 
 def check_positive(name: str, number: int | None) -> None:
-    """Check that a count is at least 1 or None.
-
-    Raises:
-      InputError: naming the argument.
-    """
+    """Check that a count is at least 1 or None."""
     if number is not None and number < 1:
         raise InputError(f"{name} is {number}, but it must be at least 1")
 
