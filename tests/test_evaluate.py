@@ -40,7 +40,7 @@ def evaluation_of(sources, references, translations):
     return Evaluation(split, translations, scores, nll)
 
 
-def page_of(evaluation, metrics, config=None):
+def page_of(evaluation, metrics, config=None, changes=()):
     """The parsed report."""
     return Reader(
         evaluation_page(
@@ -50,6 +50,7 @@ def page_of(evaluation, metrics, config=None):
             weights="the best checkpoint",
             parameters=1_234_567,
             metrics=metrics,
+            changes=changes,
         )
     )
 
@@ -94,6 +95,19 @@ def test_the_report_draws_the_curves_of_the_training(evaluation, metrics):
     assert "validation NLL: from 1 at 2 to 1 at 4" in curves
     assert "BLEU: from 20 at 2 to 20 at 4" in curves
     assert "learning rate: from 0.1 at 1 to 0.1 at 5" in curves
+
+
+def test_the_report_shows_the_changes_of_a_training_that_went_on_with_another_config(
+    evaluation, metrics
+):
+    changes = [
+        {"step": 2_000, "changes": {"optimizer.learning_rate": [0.1, 0.05]}},
+        {"step": 3_000, "changes": {"training.patience": [None, 3], "data.dataset": ["a", "b"]}},
+    ]
+    text = page_of(evaluation, metrics, changes=changes).text
+    assert "2,000optimizer.learning_rate0.10.05" in text
+    assert '3,000training.patiencenull33,000data.dataset"a""b"' in text
+    assert "Changes of the config" not in page_of(evaluation, metrics).text
 
 
 def curves_of(page):
