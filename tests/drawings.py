@@ -8,6 +8,7 @@ from matplotlib.text import Text
 
 from transformer.config import TransformerConfig
 from transformer.inspection import figures, search_log
+from transformer.inspection.residual import ResidualFlow
 from transformer.nn.positions import sinusoids
 
 LONG_WORD = "▁Donaudampfschifffahrtsgesellschaft"
@@ -119,7 +120,9 @@ DRAWN = {
     "vectors": lambda s: figures.plot_vectors(
         {"embedding": s.x, "position": s.x[:, ::-1], "query": s.q, "value": s.v}, s.source
     ),
-    "residual_flow": lambda s: figures.plot_residual_flow(*s.stream, s.sublayers, s.source),
+    "residual_flow": lambda s: figures.plot_residual_flow(
+        ResidualFlow(s.sublayers, *s.stream), s.source
+    ),
     "output_distribution": lambda s: figures.plot_output_distribution(
         s.logits[1],
         s.vocabulary,

@@ -66,6 +66,7 @@ def metrics(tmp_path):
     """Metrics of a run that was measured at five steps and validated at two."""
     lines = [
         {"step": step, "split": "train", "loss": 4 / step, "nll": 3 / step, "learning_rate": 0.1}
+        | {"gradient_norm": 2 / step}
         for step in range(1, 6)
     ]
     lines += [{"step": step, "split": "validation", "nll": 1.0, "bleu": 20.0} for step in (2, 4)]
@@ -95,6 +96,7 @@ def test_the_report_draws_the_curves_of_the_training(evaluation, metrics):
     assert "validation NLL: from 1 at 2 to 1 at 4" in curves
     assert "BLEU: from 20 at 2 to 20 at 4" in curves
     assert "learning rate: from 0.1 at 1 to 0.1 at 5" in curves
+    assert "gradient norm: from 2 at 1 to 0.4 at 5" in curves
 
 
 def test_the_report_shows_the_changes_of_a_training_that_went_on_with_another_config(

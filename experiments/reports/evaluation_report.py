@@ -196,6 +196,7 @@ def _learning_curves(path: epath.Path) -> list[Html]:
             measure_name(measure): _curve(validation, measure) for measure in dataset_measures
         },
         ("Learning rate", "learning rate"): {"learning rate": _curve(train, "learning_rate")},
+        ("Gradient norm", "norm"): {"gradient norm": _curve(train, "gradient_norm")},
     }
     parts = []
     for (title, y_label), curves in charts.items():

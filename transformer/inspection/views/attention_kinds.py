@@ -7,12 +7,10 @@
 import dataclasses
 from collections.abc import Sequence
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
 from transformer.errors import InputError
-from transformer.inspection import measures
 from transformer.inspection.argument_checks import Sizes, check_weights, checked_index
 from transformer.inspection.html import is_invisible
 from transformer.nn.capture import KINDS, Trace
@@ -48,7 +46,8 @@ class LabeledAttention:
 
     def entropy(self) -> Float[np.ndarray, "L N"]:
         """Entropy in bits of each head's rows, averaged over the rows."""
-        return np.asarray(_mean_entropy(self.weights))
+        bits = -np.log2(self.weights, where=self.weights > 0, out=np.zeros_like(self.weights))
+        return (self.weights * bits).sum(-1).mean(-1)
 
     def last_layers(self, count: int) -> "LabeledAttention":
         """Only the last `count` layers."""
@@ -73,9 +72,6 @@ class LabeledAttention:
             # Sums of the exact weights: those of the rounded ones would differ from 1.
             "rowSums": self.weights.sum(-1).round(6).tolist(),
         }
-
-
-_mean_entropy = jax.jit(lambda weights: measures.row_mean(measures.entropy(weights)))
 
 
 def attention_kinds(
