@@ -71,7 +71,7 @@ def main(config: Config) -> None:
     ]
     if COMPARE.value is not None:
         source = _encode(COMPARE, config, tokenizer)
-        translation = search_log.record(*model, source, decode=config.decode).results[0].tokens
+        translation = search_log.best_result(*model, source, config.decode).tokens
         texts.append(("Second sentence", COMPARE.value))
         texts.append(("Translation", tokenizer.decode(list(translation))))
         second = AnalyzedPair.of(*model, tokenizer, source, translation)
