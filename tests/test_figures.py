@@ -2,7 +2,6 @@
 """Figures are described in words, readable, reproducible, and leave matplotlib's state alone."""
 
 import ast
-import base64
 import io
 import subprocess
 import sys
@@ -148,7 +147,7 @@ def test_a_notebook_shows_the_figure_with_its_description_as_alternative_text():
 
 def test_a_notebook_stores_a_palette_that_is_close_to_the_colors_of_the_figure(tmp_path):
     figure = drawn("token_heads")
-    kept = base64.b64decode(figure._repr_mimebundle_()[0]["image/png"])
+    kept = figure.png()
     full = figures.save(figure, tmp_path / "figure.png", dpi=DPI)
     assert len(kept) < len(full.read_bytes()) / 2
     pixels = [

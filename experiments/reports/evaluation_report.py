@@ -128,7 +128,7 @@ def _scores(scores: dict[str, Any]) -> list[Html]:
 def _score_rows(scores: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     """Name, value, interval and meaning of each measure."""
     for measure, value in scores.items():
-        if measure == "sentences" or isinstance(value, str | list):
+        if measure == "sentences" or not isinstance(value, int | float):
             continue
         interval = scores.get(f"{measure}_ci")
         yield (

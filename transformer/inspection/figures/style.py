@@ -78,24 +78,22 @@ class DescribedFigure(Figure):
     content: Axes
     """Axes over the figure in inches, made by `parts.sheet`."""
 
+    def png(self) -> bytes:
+        """A PNG in 256 colors, a third of the size: notebooks and pages hold many."""
+        image = Image.open(io.BytesIO(rendered(self, "png", {"Software": None}))).convert("RGB")
+        # Maximum coverage preserves the colors of thin lines, which have few pixels.
+        method, dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
+        file = io.BytesIO()
+        image.quantize(256, method, dither=dither).save(file, format="png", optimize=True)
+        return file.getvalue()
+
     def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
         """Notebook output: a PNG with the description as alternative text."""
-        png = _in_256_colors(rendered(self, "png", {"Software": None}))
         data = {
-            "image/png": base64.b64encode(png).decode("ascii"),
+            "image/png": base64.b64encode(self.png()).decode("ascii"),
             "text/plain": f"<Figure: {self.description}>",
         }
         return data, {"image/png": {"alt": self.description}}
-
-
-def _in_256_colors(png: bytes) -> bytes:
-    """The image with a palette, a third of the size: notebooks store many."""
-    file = io.BytesIO()
-    image = Image.open(io.BytesIO(png)).convert("RGB")
-    # Maximum coverage preserves the colors of thin lines, which have few pixels.
-    method, dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
-    image.quantize(256, method, dither=dither).save(file, format="png", optimize=True)
-    return file.getvalue()
 
 
 def styled(
