@@ -12,6 +12,7 @@ difference of the attention and a patch map of the encoder. The last line of the
 of the page.
 """
 
+import jax
 from absl import flags
 from etils import epath
 
@@ -50,6 +51,8 @@ def main(config: Config) -> None:
         )
     for flag in (SENTENCE, TARGET, COMPARE):
         _require_sentence(flag)
+    # Every program runs once, so compiling it quickly matters more than how fast it runs.
+    jax.config.update("jax_disable_most_optimizations", True)
     translator = checkpoint_flags.translator(config)
     tokenizer = translator.tokenizer
     model = (translator.params, config.model)

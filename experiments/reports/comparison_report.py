@@ -141,13 +141,12 @@ def compare(
 
 
 def default_names(systems: Sequence[Sequence[str]]) -> list[str]:
-    """Names of systems: what the file names of their runs begin with, or the path of the first."""
-    names = [
-        os.path.commonprefix([os.path.basename(path.rstrip("/")) for path in runs]).rstrip("_-.")
-        for runs in systems
-    ]
-    unique = all(names) and len(set(names)) == len(names)
-    return names if unique else [runs[0] for runs in systems]
+    """What the file names of each system's runs begin with, or the first paths if not unique."""
+    names = []
+    for runs in systems:
+        files = [os.path.basename(path.rstrip("/")) for path in runs]
+        names.append(os.path.commonprefix(files).rstrip("_-.") or files[0])
+    return names if len(set(names)) == len(names) else [runs[0] for runs in systems]
 
 
 def _scored(

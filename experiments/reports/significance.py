@@ -99,7 +99,12 @@ def welch_test(first: Sequence[float], second: Sequence[float]) -> float | None:
 
     if len(set(first)) == len(set(second)) == 1:
         return None
-    return float(stats.ttest_ind(first, second, equal_var=False).pvalue)
+    moments = [
+        moment
+        for scores in (first, second)
+        for moment in (statistics.fmean(scores), statistics.stdev(scores), len(scores))
+    ]
+    return float(stats.ttest_ind_from_stats(*moments, equal_var=False).pvalue)
 
 
 def holm_correction(p_values: Sequence[float | None]) -> list[float | None]:

@@ -219,7 +219,7 @@ def _search(
     params: Params, model: Model, source: Int[Array, "1 S"], decode: DecodeConfig, results: int
 ) -> tuple[Hypotheses, list[_Event]]:
     """Run the search; returns its results and its steps."""
-    max_length = int(output_length_limits(np.array([source.shape[1]]), decode)[0])
+    max_length = int(output_length_limits(jnp.array([source.shape[1]]), decode)[0])
     search, events = _compiled_search(model, decode, results, max_length)
     events.clear()
     hypotheses = search({"model": params}, source)
@@ -267,7 +267,7 @@ def _steps(
     predictions = _predictions(
         np.stack([event.logits for event in events]),
         np.stack(sequences),
-        length_limit,
+        np.array([length_limit]),
         Constraints(decode.min_length, decode.block_ngrams),
         special_ids=config.special_ids,
         top=min(top, config.vocab_size),
@@ -296,7 +296,7 @@ def _steps(
 def _predictions(
     logits: Float[Array, "M K V"],
     sequences: Int[Array, "M K M"],
-    length_limit: int,
+    length_limit: Int[Array, " 1"],
     constraints: Constraints,
     *,
     special_ids: SpecialIds,
@@ -305,8 +305,7 @@ def _predictions(
     """Log-probabilities of the next tokens under the constraints, and the model's best tokens."""
 
     def of_step(logits: Float[Array, "K V"], tokens: Int[Array, "K M"], index: Int[Array, ""]):
-        limits = jnp.full(1, length_limit)
-        batch = (logits[None], tokens[None], index, limits)
+        batch = (logits[None], tokens[None], index, length_limit)
         return next_log_probs(*batch, constraints, special_ids)[0]
 
     allowed = jax.vmap(of_step)(logits, sequences, jnp.arange(len(logits)))

@@ -7,7 +7,7 @@ of values, as opposed to shapes, are skipped under a transformation.
 """
 
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import get_args
 
 import flax.struct
 import jax
@@ -100,10 +100,22 @@ def run(
     return logits[0], trace
 
 
-def apply(params: Params, config: ModelConfig, *args: Any, **kwargs: Any) -> Any:
-    """Call `Module.apply` of the model."""
+def apply(
+    params: Params,
+    config: ModelConfig,
+    source: Int[Array, "B S"],
+    target_in: Int[Array, "B T"],
+    *,
+    capture: Capture = "none",
+    interventions: Interventions | None = None,
+) -> tuple[Float[Array, "B T V"], Trace | None]:
+    """Call the model on a batch; the trace has the axis B."""
+    # Under a transformation, all calls of the same shapes share one trace of the Python code, which
+    # takes longer than to compile it.
+    traced = not is_concrete(params, source, target_in, interventions)
+    call = _jitted_apply if traced else _apply
     try:
-        return base.build(config).apply({"params": params}, *args, **kwargs)
+        return call(params, config, source, target_in, capture, interventions)
     except (
         ApplyScopeInvalidVariablesStructureError,
         ApplyScopeInvalidVariablesTypeError,
@@ -115,6 +127,22 @@ def apply(params: Params, config: ModelConfig, *args: Any, **kwargs: Any) -> Any
             f"the parameters are not those of this config ({reason}); give the config that the "
             "model was trained with, and TrainState.weights or Translator.params"
         ) from None
+
+
+def _apply(
+    params: Params,
+    config: ModelConfig,
+    source: Int[Array, "B S"],
+    target_in: Int[Array, "B T"],
+    capture: Capture,
+    interventions: Interventions | None,
+) -> tuple[Float[Array, "B T V"], Trace | None]:
+    return base.build(config).apply(
+        {"params": params}, source, target_in, capture=capture, interventions=interventions
+    )
+
+
+_jitted_apply = jax.jit(_apply, static_argnames=("config", "capture"))
 
 
 def describe(config: ModelConfig) -> base.Description:

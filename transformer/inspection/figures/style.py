@@ -11,7 +11,7 @@ import functools
 import io
 import re
 from collections.abc import Callable
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import matplotlib
 import matplotlib.style
@@ -78,6 +78,11 @@ class DescribedFigure(Figure):
     content: Axes
     """Axes over the figure in inches, made by `parts.sheet`."""
 
+    def draw(self, renderer: Any) -> None:
+        """Draw with this module's style, as matplotlib creates ticks at the first draw."""
+        with matplotlib.style.context(_STYLE):
+            super().draw(renderer)
+
     def png(self) -> bytes:
         """A PNG in 256 colors, a third of the size: notebooks and pages hold many."""
         image = Image.open(io.BytesIO(rendered(self, "png", {"Software": None}))).convert("RGB")
@@ -104,10 +109,7 @@ def styled(
     @functools.wraps(draw)
     def drawn(*args: Parameters.args, **kwargs: Parameters.kwargs) -> DescribedFigure:
         with matplotlib.style.context(_STYLE):
-            figure = draw(*args, **kwargs)
-            # Matplotlib creates ticks and other artists at the first draw; they need the style too.
-            figure.draw_without_rendering()
-        return figure
+            return draw(*args, **kwargs)
 
     return drawn
 
