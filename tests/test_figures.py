@@ -36,6 +36,7 @@ def test_every_public_figure_is_tested():
 @pytest.mark.parametrize("name", DRAWN)
 def test_no_text_crosses_the_edge_or_another_text(name, size):
     figure = drawn(name, size)
+    figure.draw_without_rendering()
     renderer = FigureCanvasAgg(figure).get_renderer()
     texts = every_text(figure)
     boxes = np.array([text.get_window_extent(renderer).extents for text in texts])

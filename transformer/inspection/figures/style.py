@@ -80,7 +80,8 @@ class DescribedFigure(Figure):
 
     def draw(self, renderer: Any) -> None:
         """Draw with this module's style, as matplotlib creates ticks at the first draw."""
-        with matplotlib.style.context(_STYLE):
+        fonts = {"svg.fonttype": matplotlib.rcParams["svg.fonttype"]}
+        with matplotlib.style.context([*_STYLE, fonts]):
             super().draw(renderer)
 
     def png(self) -> bytes:
