@@ -72,7 +72,9 @@ def _read_outputs() -> tuple[list[str] | None, list[str], dict[str, list[Run]]]:
     if not TARGET.value:
         raise InputError("missing --target=FILE, the references of --outputs")
     systems = _systems("outputs", OUTPUTS.value)
-    sources, references = TwoFiles(SOURCE.value, TARGET.value).read() if SOURCE.value else (None, None)
+    sources, references = (
+        TwoFiles(SOURCE.value, TARGET.value).read() if SOURCE.value else (None, None)
+    )
     runs: dict[str, list[Run]] = {}
     for name, paths_of_system in systems.items():
         runs[name] = []
