@@ -178,6 +178,20 @@ def test_a_vocabulary_too_small_for_the_characters_raises_an_error_with_a_size_t
     assert tokenizer.vocab_size == named
 
 
+def test_at_most_takes_what_a_small_corpus_supports():
+    sentences = ["the cat", "the dog"]
+    with pytest.raises(InputError) as raised:
+        Tokenizer.train(sentences, 1000)
+    supported = Tokenizer.train(sentences, 1000, at_most=True).vocab_size
+    assert f"supports at most {supported};" in str(raised.value)
+    assert Tokenizer.train(sentences, supported).vocab_size == supported
+
+
+def test_a_sentence_of_any_length_is_trained_on():
+    tokenizer = Tokenizer.train(["x y", "ab " * 3000], 12, at_most=True)
+    assert tokenizer.special_ids.unk not in tokenizer.encode(["ab"])[0]
+
+
 @pytest.mark.parametrize("sentences", [[], ["", " "]], ids=["nothing", "empty lines"])
 def test_an_empty_corpus_raises_an_error(sentences):
     with pytest.raises(InputError, match="model.vocab_size"):
