@@ -2,7 +2,6 @@
 """What happens between two training steps: log metrics, validate, save, count skipped steps."""
 
 import dataclasses
-import io
 import math
 import time
 from collections.abc import Iterator
@@ -66,10 +65,7 @@ class Monitor:
         progress: logs.Progress,
         began: float | None = None,
     ):
-        """Continue after step number `step`, with the `totals` so far, in the workdir `directory`.
-
-        `began` is `time.monotonic()` when the program began to prepare the training.
-        """
+        """Continue after `step`; `began` is when (`time.monotonic()`) the program was started."""
         self.experiment, self.step, self.totals = experiment, step, totals
         self._skipped_batches = directory / workdir_files.SKIPPED
         self._checkpoints, self._log, self._progress = checkpoints, log, progress
@@ -126,11 +122,7 @@ class Monitor:
         self._window_began += time.monotonic() - began
 
     def after_step(self, state: TrainState, sums: Sums) -> None:
-        """Log, validate and save where they are due.
-
-        Args:
-          state: after the step.
-          sums: of the step.
+        """Log, validate and save where they are due, given the new state and the step's sums.
 
         Raises:
           InputError: when too many steps in a row, or a validation, were not finite.
@@ -258,15 +250,11 @@ def validation_losses(experiment: Experiment, params: Params) -> dict[str, float
 
 
 def _write_batch(folder: epath.Path, step: int, experiment: Experiment) -> None:
-    """Write the batch of a step as arrays (.npz) and as sentence pairs (.tsv)."""
-    batch = experiment.data.train.global_batch(step - 1)
-    folder.mkdir(parents=True, exist_ok=True)
-    arrays = io.BytesIO()
-    np.savez(arrays, source=batch.source, target=batch.target)
-    (folder / f"{step}.npz").write_bytes(arrays.getvalue())
-    vocabularies = experiment.data.vocabularies
+    """Write the sentence pairs of the batch of a step."""
+    batch, vocabularies = experiment.data.train.global_batch(step - 1), experiment.data.vocabularies
     sources = _sentences(batch.source, vocabularies.source)
     pairs = zip(sources, _sentences(batch.target, vocabularies.target), strict=True)
+    folder.mkdir(parents=True, exist_ok=True)
     text = "".join(f"{source}\t{target}\n" for source, target in pairs)
     (folder / f"{step}.tsv").write_text(text, encoding="utf-8")
 
