@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """An evaluation writes scores, translations, and a report of any translations."""
 
+import dataclasses
+import datetime
 import json
 import math
+import pathlib
+import re
 import runpy
 import shutil
 import sys
@@ -18,6 +22,7 @@ from experiments.reports.evaluation_report import Evaluation, evaluation_page, r
 from transformer.checkpoints.workdir_files import load_config
 from transformer.config import Config, DecodeConfig, ParallelConfig
 from transformer.errors import InputError
+from transformer.provenance import provenance
 from transformer.text.metrics import corpus_scores
 from transformer.translator import Translator
 
@@ -208,22 +213,32 @@ def evaluated(given, tmp_path_factory):  # noqa: F811
     return workdir, finished
 
 
+def evaluate(workdir, *arguments):
+    """Run the app."""
+    finished = run("experiments.evaluate", f"--workdir={workdir}", *arguments)
+    assert finished.status == 0, finished.err
+    return finished
+
+
+def report_of(finished):
+    """The path of the report that was printed."""
+    return pathlib.Path(finished.err.partition("report: ")[2].rstrip())
+
+
 def test_scores_translations_and_report_are_kept_side_by_side(evaluated):
-    workdir, finished = evaluated
-    folder = workdir / "evaluations"
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "validation.html",
-        "validation.json",
-        "validation.txt",
+    _, finished = evaluated
+    report = report_of(finished)
+    assert re.fullmatch(r"validation-[0-9a-f]{8}\.html", report.name)
+    assert sorted(report.parent.glob(f"{report.stem}*")) == [
+        report.with_suffix(suffix) for suffix in (".html", ".json", ".txt")
     ]
-    assert json.loads((folder / "validation.json").read_text()) == finished.result
-    assert f"report: {folder / 'validation.html'}\n" in finished.err
-    Reader((folder / "validation.html").read_text(encoding="utf-8"))
+    assert json.loads(report.with_suffix(".json").read_text()) == finished.result
+    Reader(report.read_text(encoding="utf-8"))
 
 
 def test_the_kept_translations_are_those_that_were_scored(evaluated):
-    workdir, finished = evaluated
-    kept = (workdir / "evaluations" / "validation.txt").read_text(encoding="utf-8").split("\n")
+    _, finished = evaluated
+    kept = report_of(finished).with_suffix(".txt").read_text(encoding="utf-8").split("\n")
     assert kept.pop() == ""
     assert len(kept) == len(WORDS)
     assert finished.result.items() >= corpus_scores(kept, WORDS).items()
@@ -240,9 +255,42 @@ def test_a_variant_of_bleu_is_kept_in_separate_files(evaluated):
     )
     assert other.status == 0, other.err
     assert {"tok:none", "case:lc"} <= set(other.result["bleu_signature"].split("|"))
-    kept = workdir / "evaluations" / "validation-bleu_none-lowercase.json"
-    assert json.loads(kept.read_text()) == other.result
-    assert json.loads((kept.parent / "validation.json").read_text()) == finished.result
+    for one in (finished, other):
+        assert json.loads(report_of(one).with_suffix(".json").read_text()) == one.result
+
+
+def test_evaluations_that_differ_in_anything_are_kept_apart(evaluated, tmp_path):
+    """Decoding options, text of the same name in another folder, text that has changed."""
+    workdir, finished = evaluated
+    runs = [finished]
+    runs.append(evaluate(workdir, "--split=validation", "--config.decode.beams=1"))
+    for folder, words in (("one", "a b\n"), ("other", "a b\n"), ("other", "b a\n")):
+        path = tmp_path / folder / "test.en"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(words)
+        runs.append(evaluate(workdir, f"--source={path}", f"--target={path}"))
+    assert len({report_of(one) for one in runs}) == 5
+    for one in runs:
+        assert json.loads(report_of(one).with_suffix(".json").read_text()) == one.result
+
+
+def test_the_same_evaluation_replaces_its_files(evaluated):
+    workdir, finished = evaluated
+    again = evaluate(workdir, "--split=validation")
+    assert report_of(again) == report_of(finished)
+    assert again.result | {"origin": None} == finished.result | {"origin": None}
+
+
+def test_an_evaluation_names_what_it_was_made_with(evaluated):
+    workdir, finished = evaluated
+    origin = finished.result["origin"]
+    assert origin["checkpoints"] == {str(workdir): [2]}
+    assert origin["decode"] == dataclasses.asdict(load_config(workdir).decode)
+    assert (origin["dataset"], origin["split"]) == ("text_files", "validation")
+    assert datetime.datetime.fromisoformat(origin["time"]).utcoffset() == datetime.timedelta(0)
+    assert origin.items() >= provenance().items()
+    assert origin["jax"] == jax.__version__
+    assert origin["sacrebleu"] in finished.result["bleu_signature"]
 
 
 def test_an_unknown_tokenization_is_rejected_before_translating(evaluated):
@@ -271,6 +319,8 @@ def assert_the_same_scores(finished, evaluated):
     expected = evaluated[1].result
     assert finished.result.keys() == expected.keys()
     for name, value in expected.items():
+        if name == "origin":
+            continue
         same = value if isinstance(value, str | list) else pytest.approx(value, rel=1e-5)
         assert finished.result[name] == same
 

@@ -109,6 +109,8 @@ class Translator:
             self.vocabularies = Vocabularies.shared(vocabularies)
         self.lexicon = lexicon
         self._decode_config({})
+        # The steps of the checkpoints of each workdir; several are averaged.
+        self.checkpoints: dict[str, list[int]] = {}
         self.model = model or base.build(config.model)
         self.mesh = mesh or sharding.make_mesh(config.parallel)
         self.params = params
@@ -165,18 +167,21 @@ class Translator:
                 each.replace(model=each.model.replace(compute_dtype=dtype)) for each in configs
             ]
             config = configs[0]
-        params = []
+        params, steps = [], {}
         for directory, member in zip([workdir, *others], configs, strict=True):
             with Checkpoints(directory, member.training) as checkpoints:
                 params.append(checkpoints.restore_params(abstract_params(member), average, around))
+                steps[str(paths.absolute(directory))] = checkpoints.restored_steps
         lexicon = None
         if config.decode.shortlist is not None:
             path = workdir / workdir_files.LEXICON
             lexicon = Lexicon.load(path, vocabularies.tokenizer.vocab_size)
-        if not others:
-            return cls(config, params[0], vocabularies, mesh=mesh, lexicon=lexicon)
-        model, joined = ensembles.join([base.build(member.model) for member in configs], params)
-        return cls(config, joined, vocabularies, model, mesh, lexicon)
+        model, joined = None, params[0]
+        if others:
+            model, joined = ensembles.join([base.build(member.model) for member in configs], params)
+        translator = cls(config, joined, vocabularies, model, mesh, lexicon)
+        translator.checkpoints = steps
+        return translator
 
     @property
     def tokenizer(self) -> Tokenizer:

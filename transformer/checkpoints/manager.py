@@ -66,6 +66,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         self._digests = self.directory / "digests"
         self._config, self._writing = config, writing
         self._saving: Checkpoint | None = None
+        self.restored_steps: list[int] = []  # of the parameters restored last
         # Orbax logs every error that it also raises, with a traceback.
         logging.getLogger("absl").addFilter(_is_not_from_orbax)
         processes.from_main_process(self._prepare_directory)
@@ -190,7 +191,10 @@ class Checkpoints(contextlib.AbstractContextManager):
         best = selection.best(self._checkpoints, self._config.best_by)
         if average is None:
             newest_first = reversed(self._checkpoints)
-            return self._first_intact(sorted(newest_first, key=lambda one: one != best), read)[1]
+            candidates = sorted(newest_first, key=lambda one: one != best)
+            step, params = self._first_intact(candidates, read)
+            self.restored_steps = [step]
+            return params
         if not 1 <= average <= len(self._checkpoints):
             raise InputError(
                 f"--average={average}, but {self.directory} holds {len(self._checkpoints)} "
@@ -198,14 +202,14 @@ class Checkpoints(contextlib.AbstractContextManager):
             )
         center = best if around == "best" else None
         chosen = selection.averaged(self._checkpoints, average, center)
+        self.restored_steps = [checkpoint.step for checkpoint in chosen]
         allow_unverified = not any(checkpoint.verifiable for checkpoint in self._checkpoints)
         try:
             params = [self._intact(one, read, allow_unverified) for one in chosen]
         except InputError as error:
-            steps = [checkpoint.step for checkpoint in chosen]
             raise InputError(
-                f"--average={average} needs intact checkpoints {steps}, but {error}; average "
-                "fewer, or leave --average out"
+                f"--average={average} needs intact checkpoints {self.restored_steps}, but {error}; "
+                "average fewer, or leave --average out"
             ) from None
         return average_params(params)
 
