@@ -30,6 +30,7 @@ from experiments.reports.evaluation_report import Evaluation, evaluation_page
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
+from transformer.errors import InputError
 from transformer.provenance import provenance
 from transformer.text.metrics import corpus_scores
 from transformer.translator import Translator
@@ -38,6 +39,11 @@ from transformer.translator import Translator
 def main(config: Config) -> None:
     """Evaluate, print the scores, and write scores, translations and report to the workdir."""
     workdir = checkpoint_flags.directory()
+    if workdir.is_file():
+        raise InputError(
+            f"--workdir={workdir} is a bundle, which keeps no evaluations; name the workdir it was "
+            "made from, or use translate or score"
+        )
     evaluation_flags.require_source_and_target()
     bleu_options = evaluation_flags.bleu_options(config)
     split = evaluation_flags.load_split(config.data)

@@ -15,6 +15,7 @@ from experiments.monitor import Monitor, Totals
 from experiments.profiling import WARM_UP, Profile
 from transformer.checkpoints.manager import Checkpoints
 from transformer.errors import InputError
+from transformer.provenance import provenance
 from transformer.training.losses import Sums
 
 
@@ -126,6 +127,31 @@ def test_too_many_skipped_in_a_row_end_training_and_keep_the_last_checkpoint(exp
     assert "the checkpoint of step 6 is intact" in str(error.value)
     with Checkpoints(tmp_path, experiment.config.training) as checkpoints:
         assert checkpoints.steps() == [3, 6]
+
+
+def test_a_training_in_which_no_step_counted_has_no_result(experiment, tmp_path):
+    monitor = train(experiment, tmp_path, skipping=(1, 2), steps=2)
+    with pytest.raises(InputError, match="all 2 steps were skipped") as error:
+        monitor.result()
+    assert str(tmp_path / "skipped") in str(error.value)
+
+
+def test_a_share_of_skipped_steps_above_one_percent_is_in_the_result_and_reported(
+    experiment, tmp_path, capsys
+):
+    result = train(experiment, tmp_path, skipping=(5,)).result()
+    assert (result["step"], result["skipped"]) == (12, 1)
+    assert "warning: 1 of 12 steps (8.3%) were skipped" in capsys.readouterr().err
+    monitor = train(experiment, tmp_path / "finite", skipping=())
+    assert monitor.result()["skipped"] == 0
+    monitor.totals.skipped, monitor.step = 1, 100
+    monitor.result()
+    assert "were skipped" not in capsys.readouterr().err
+
+
+def test_a_result_names_what_made_it(experiment, tmp_path):
+    result = train(experiment, tmp_path, skipping=()).result()
+    assert result["provenance"] == provenance()
 
 
 def test_skipped_steps_in_a_row_are_counted_over_a_restart(experiment, tmp_path):

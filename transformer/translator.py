@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import logging
 import math
+import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -20,7 +21,8 @@ from jax.sharding import Mesh, NamedSharding
 
 from transformer import compile_cache, paths, sharding
 from transformer.arrays import Int, Params, SpecialIds
-from transformer.checkpoints import workdir_files
+from transformer.checkpoints import archive, workdir_files
+from transformer.checkpoints.identity import Identity
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config, DecodeConfig, ParallelConfig
 from transformer.decoding import generate
@@ -130,13 +132,13 @@ class Translator:
         dtype: Literal["float32", "bfloat16"] | None = None,
         **decode: Any,
     ) -> "Translator":
-        """Load what `experiments.train` wrote.
+        """Load what `experiments.train` or `experiments.bundle` wrote.
 
         Programs that take long to compile are kept in the user's cache folder for later processes
         (`compile_cache.enable`).
 
         Args:
-          workdir: directory of the run.
+          workdir: directory of the run, or a bundle.
           config: instead of `workdir_files.load_inference_config(workdir)`, for example with
             `parallel` fields to use several devices.
           average: use the mean of this many checkpoints instead of the best one by validation.
@@ -148,16 +150,23 @@ class Translator:
 
         Raises:
           InputError: if a workdir is missing, unfinished or damaged, if the vocabularies differ, if
+            `config.model` gives the parameters another function than in training, if
             `config.parallel` needs more devices than there are, or if `config.decode.shortlist`
             is set and there is no lexicon.
         """
         compile_cache.enable()
-        workdir = paths.reachable(workdir)
-        config = config or workdir_files.load_inference_config(workdir)
+        workdir = workdir_files.opened(workdir)
+        saved = workdir_files.load_inference_config(workdir)
+        config = config or saved
+        for path, (old, new) in saved.model.changes(config.model).items():
+            raise InputError(
+                f"{path} is {new!r}, but {workdir / workdir_files.CONFIG} has {old!r}, with which "
+                "the parameters were trained; leave the override out"
+            )
         config = config.replace(decode=config.decode.replace(**decode))
         mesh = sharding.make_mesh(config.parallel)
         vocabularies = _load_vocabularies(workdir, config)
-        others = [paths.reachable(other) for other in ensemble]
+        others = [workdir_files.opened(other) for other in ensemble]
         configs = [
             config,
             *(_member_config(other, workdir, config, vocabularies) for other in others),
@@ -169,8 +178,18 @@ class Translator:
             config = configs[0]
         params, steps = [], {}
         for directory, member in zip([workdir, *others], configs, strict=True):
-            with Checkpoints(directory, member.training) as checkpoints:
-                params.append(checkpoints.restore_params(abstract_params(member), average, around))
+            abstract = abstract_params(member)
+            if isinstance(directory, zipfile.Path):
+                if average is not None:
+                    raise InputError(
+                        f"--average={average}, but the bundle {directory} has one set of "
+                        "parameters; leave --average out"
+                    )
+                params.append(archive.read_params(directory, abstract))
+                continue
+            identity = Identity.of(member.model, *(side.model for side in vocabularies))
+            with Checkpoints(directory, member.training, identity) as checkpoints:
+                params.append(checkpoints.restore_params(abstract, average, around))
                 steps[str(paths.absolute(directory))] = checkpoints.restored_steps
         lexicon = None
         if config.decode.shortlist is not None:
@@ -471,7 +490,7 @@ def _rank_by_risk(samples: list[Translation], metric: str) -> list[Translation]:
     return [dataclasses.replace(samples[index], score=mean) for index, mean in ranking]
 
 
-def _load_vocabularies(workdir: epath.Path, config: Config) -> Vocabularies:
+def _load_vocabularies(workdir: paths.Readable, config: Config) -> Vocabularies:
     source = None
     if config.data.vocabulary == "separate":
         source = workdir / workdir_files.SOURCE_TOKENIZER
@@ -479,7 +498,7 @@ def _load_vocabularies(workdir: epath.Path, config: Config) -> Vocabularies:
 
 
 def _member_config(
-    directory: epath.Path, workdir: epath.Path, config: Config, vocabularies: Vocabularies
+    directory: paths.Readable, workdir: paths.Readable, config: Config, vocabularies: Vocabularies
 ) -> Config:
     """Config of a further member of the ensemble of `workdir`: its model, the others' decoding."""
     member = workdir_files.load_config(directory)

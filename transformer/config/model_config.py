@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from transformer.arrays import SpecialIds
 from transformer.errors import InputError
-from transformer.fields import Bounds, FieldGroup, Length, Rate
+from transformer.fields import Bounds, FieldGroup, Length, Rate, difference
 
 VocabSize = Annotated[int, Bounds(1, 2**20, "beams x vocabulary are 32-bit integers")]
 Layers = Annotated[int, Bounds(1, 256, "every layer is compiled")]
@@ -27,6 +27,8 @@ class ModelConfig(FieldGroup):
 
     group: ClassVar[str] = "model"
     families: ClassVar[dict[str, type["ModelConfig"]]] = {}
+    free_after_training: ClassVar[tuple[str, ...]] = ("compute_dtype",)
+    """Fields that do not change the function of trained parameters, up to rounding."""
 
     family: str = ""
     vocab_size: VocabSize = 37_000
@@ -67,6 +69,12 @@ class ModelConfig(FieldGroup):
                 "(transformer.models.base.register)"
             )
         return cls.families[name]
+
+    def changes(self, other: "ModelConfig") -> dict[str, tuple[Any, Any]]:
+        """The fields that give the same parameters another function: name -> (self's, other's)."""
+        free = {self.path(name) for name in self.free_after_training}
+        changed = difference(self, other)
+        return {path: values for path, values in changed.items() if path not in free}
 
     @property
     def special_ids(self) -> SpecialIds:
@@ -112,6 +120,11 @@ class ModelConfig(FieldGroup):
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig(ModelConfig):
     """The encoder-decoder Transformer (paper 3, table 3)."""
+
+    free_after_training: ClassVar[tuple[str, ...]] = (
+        *("compute_dtype", "attention_kernel", "dropout_generator"),
+        *("dropout", "attention_dropout", "activation_dropout"),
+    )
 
     family: Literal["transformer"] = "transformer"
     num_layers: Layers = 6

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from etils import epath
 
 from transformer import paths
 from transformer.arrays import Int, SpecialIds
@@ -45,7 +44,7 @@ class Tokenizer:
             )
 
     @classmethod
-    def load(cls, path: epath.PathLike) -> "Tokenizer":
+    def load(cls, path: paths.Readable) -> "Tokenizer":
         """Read a SentencePiece model from a file.
 
         Raises:
@@ -183,7 +182,7 @@ class Vocabularies(NamedTuple):
         return cls(tokenizer, tokenizer)
 
     @classmethod
-    def load(cls, target: epath.PathLike, source: epath.PathLike | None = None) -> "Vocabularies":
+    def load(cls, target: paths.Readable, source: paths.Readable | None = None) -> "Vocabularies":
         """Read the tokenizers from files; without `source` they share that of the target.
 
         Raises:
