@@ -167,10 +167,10 @@ class Stop:
 
 @contextlib.contextmanager
 def signals() -> Iterator[Stop]:
-    """Record SIGINT and SIGTERM in a `Stop`; a second signal has its usual effect.
+    """Record SIGINT, SIGTERM and SIGHUP in a `Stop`; a second signal has its usual effect.
 
-    With several processes JAX handles SIGTERM and notifies all of them; a SIGINT is forwarded as
-    one.
+    With several processes JAX handles SIGTERM and notifies all of them; the others are forwarded as
+    one. A signal that is ignored, as under `nohup`, stays ignored.
     """
     stop, previous = Stop(), {}
 
@@ -179,13 +179,16 @@ def signals() -> Iterator[Stop]:
         signal.signal(number, previous[number])
         if is_main():
             name = signal.Signals(number).name
-            print(f"{name}: saving after this step (again to stop at once)", file=sys.stderr)
-            sys.stderr.flush()
+            # `print` must not be interrupted by a second `print`.
+            with contextlib.suppress(OSError):
+                os.write(2, f"{name}: saving after this step (again to stop at once)\n".encode())
         if several():
             os.kill(os.getpid(), signal.SIGTERM)
 
-    for number in (signal.SIGINT,) if several() else (signal.SIGINT, signal.SIGTERM):
-        previous[number] = signal.signal(number, record)
+    numbers = {signal.SIGINT, signal.SIGHUP} | (set() if several() else {signal.SIGTERM})
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            previous[number] = signal.signal(number, record)
     try:
         yield stop
     finally:

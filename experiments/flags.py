@@ -21,13 +21,14 @@ import typing
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
+import jax
 from absl import flags
 from absl import logging as absl_logging
 
-from experiments import allocator
+from experiments import allocator, startup
 from transformer import compile_cache
 from transformer.checkpoints import workdir_files
-from transformer.config import Config, DataConfig
+from transformer.config import Config
 from transformer.errors import InputError
 from transformer.fields import FieldGroup, field_types, flat, unknown_field
 
@@ -39,6 +40,7 @@ _SHARED_FLAGS = (
     "experiments.benchmarks.real_text",
 )
 """Modules that define flags of several apps."""
+CONFIGS = pathlib.Path(__file__).with_name("configs")
 _OVERRIDE = re.compile(r"--?(no)?config\.([^=]+)(=)?(.*)", re.DOTALL)
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 _TEXT_FIELDS = frozenset(
@@ -50,7 +52,7 @@ _TEXT_FIELDS = frozenset(
 )
 """Fields that a config which fits the text needs to know."""
 _MISSING = {
-    "config": "--config=FILE.py, for example --config=experiments/configs/pronouns.py",
+    "config": "--config=NAME or --config=FILE.py, for example --config=pronouns",
     "workdir": "--workdir=DIRECTORY, where train left its results",
 }
 
@@ -58,37 +60,66 @@ _MISSING = {
 def run(main: Callable[..., int | None], config_from: Literal["config", "workdir"] | None) -> None:
     """Parse the command line, call `main` with the config, and exit.
 
-    The exit status is 0 on success, 1 with one message for invalid input, 130 on Ctrl-C, or what
-    `main` returns.
+    The exit status is 0 on success, 1 with one message for invalid input, 128 + the number of a
+    signal that stopped the app, or what `main` returns.
 
     Args:
       main: the app; the docstring of its module starts the help text.
       config_from: the flag that names the config: ``--config=FILE.py[:ARGUMENT]``, or ``--workdir``
         for the config saved there, reset to one device. With None, `main` takes no config.
     """
+    startup.prepare()
     handler = logging.StreamHandler()
     handler.setFormatter(_MessageFormatter())
     logging.basicConfig(handlers=[handler])
     absl_logging.set_verbosity(absl_logging.ERROR)  # warnings there are Orbax's
     try:
-        status = _run(main, sys.argv, config_from)
+        with startup.unwound_by_signals():
+            status = _run(main, sys.argv, config_from)
+            sys.stdout.flush()
+    except startup.Stopped as stopped:
+        print(_message(stopped), file=sys.stderr)
+        status = stopped.code
     except (InputError, flags.Error) as error:
-        sys.exit(f"error: {error}")
-    except BrokenPipeError:
-        # Let Python's last flush succeed after the reader of a pipe has gone (``| head``).
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 0
+        status = f"error: {_message(error)}"
     except OSError as error:
         file = f"{error.filename}: " if error.filename else ""
-        sys.exit(f"error: {file}{error.strerror or error}")
-    except KeyboardInterrupt:
-        status = 130
+        status = f"error: {file}{error.strerror or error}"
+        if isinstance(error, BrokenPipeError) and error.filename == startup.STDOUT:
+            status = 0  # its reader has gone (`| head`)
+    except (RuntimeError, AssertionError):
+        platforms = os.environ.get("JAX_PLATFORMS")
+        if not platforms or _devices_exist():
+            raise
+        status = (
+            f"error: JAX has no devices for the environment variable JAX_PLATFORMS={platforms}; "
+            "unset it, or install what these devices need"
+        )
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for Python's last flush
     sys.exit(status)
+
+
+def _devices_exist() -> bool:
+    try:
+        return bool(jax.devices())
+    except (RuntimeError, AssertionError):
+        return False
+
+
+def _message(error: BaseException) -> str:
+    return "; ".join([str(error), *getattr(error, "__notes__", ())])
 
 
 def _run(main: Callable[..., int | None], arguments: list[str], config_from: str | None) -> int:
     if set(arguments) & {"--help", "-help", "-h"}:
-        print(help_text(main, config_from))
+        config = None
+        if config_from:
+            with contextlib.suppress(InputError):  # help needs no config
+                config, _ = _load_config(arguments, config_from)
+        print(help_text(main, config_from, config))
         return 0
     if config_from is None:
         configs, overrides = [], [*filter(_OVERRIDE.match, arguments)]
@@ -97,12 +128,7 @@ def _run(main: Callable[..., int | None], arguments: list[str], config_from: str
                 f"{overrides[0]}: this command has no config to override; see --help for its flags"
             )
     else:
-        value, others = _take_flag(arguments, config_from)
-        if config_from == "config":
-            config, arguments = load_config_file(value, others), others
-        else:
-            config = workdir_files.load_inference_config(value)
-        config, arguments = override(config, arguments)
+        config, arguments = override(*_load_config(arguments, config_from))
         configs = [config]
     unexpected = flags.FLAGS(arguments)[1:]
     if unexpected:
@@ -110,6 +136,14 @@ def _run(main: Callable[..., int | None], arguments: list[str], config_from: str
     allocator.keep_pages()
     compile_cache.enable()
     return main(*configs) or 0
+
+
+def _load_config(arguments: Sequence[str], config_from: str) -> tuple[Config, Sequence[str]]:
+    """Return the config without overrides, and the arguments without ``--config=``."""
+    value, others = _take_flag(arguments, config_from)
+    if config_from == "config":
+        return load_config_file(value, others), others
+    return workdir_files.load_inference_config(value), arguments
 
 
 def _take_flag(arguments: Sequence[str], name: str) -> tuple[str, list[str]]:
@@ -172,7 +206,7 @@ def parse_value(text: str, kind: Any) -> Any:
 
 
 def load_config_file(flag: str, arguments: Sequence[str] = ()) -> Config:
-    """Return the config of ``FILE.py`` or ``FILE.py:ARGUMENT``.
+    """Return the config of ``NAME[:ARGUMENT]`` in `experiments.configs`, or of a file of the user.
 
     The file defines ``get_config()``, or ``get_config(argument)``. A `get_config` with a parameter
     ``data`` fits the text that `arguments` name. It does so once for a workdir: when training
@@ -183,7 +217,13 @@ def load_config_file(flag: str, arguments: Sequence[str] = ()) -> Config:
     """
     path, colon, argument = flag.partition(":")
     if not pathlib.Path(path).is_file():
-        raise InputError(f"--config={flag}: no file {path}; the configs are in experiments/configs")
+        shipped = {file.stem: str(file) for file in sorted(CONFIGS.glob("*.py"))}
+        if path not in shipped:
+            raise InputError(
+                f"--config={flag}: no file {path}; name a file, or one of the configs "
+                f"{', '.join(shipped)}"
+            )
+        path = shipped[path]
     spec = importlib.util.spec_from_file_location("config_file", path)
     if spec is None:
         raise InputError(f"--config={flag}: {path} is not a Python file (.py)")
@@ -208,8 +248,9 @@ def load_config_file(flag: str, arguments: Sequence[str] = ()) -> Config:
     saved = _saved_config(arguments)
     if saved and saved.data.dataset == config.data.dataset and argument in ("", "auto"):
         return saved
+    data = override(config, _text_overrides(arguments))[0].data
     with _located(path):
-        return module.get_config(*chosen, data=_text(config.data, arguments))
+        return module.get_config(*chosen, data=data)
 
 
 def _saved_config(arguments: Sequence[str]) -> Config | None:
@@ -219,15 +260,14 @@ def _saved_config(arguments: Sequence[str]) -> Config | None:
     return None
 
 
-def _text(data: DataConfig, arguments: Sequence[str]) -> DataConfig:
-    """The text and the vocabulary that the overrides name."""
-    kinds, values = field_types(DataConfig), {}
+def _text_overrides(arguments: Sequence[str]) -> list[str]:
+    """The overrides that name the text or its vocabulary."""
+    overrides = []
     for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         match = _OVERRIDE.fullmatch(argument)
         if match and match[2] in _TEXT_FIELDS:
-            name = match[2].removeprefix("data.")
-            values[name] = parse_value(match[4] if match[3] else following, kinds[name])
-    return data.replace(**values)
+            overrides += [argument] if match[3] else [argument, following]
+    return overrides
 
 
 @contextlib.contextmanager
@@ -246,38 +286,51 @@ def _located(path: str) -> Iterator[None]:
         raise InputError(f"{location}: {type(error).__name__}: {error}") from None
 
 
-def help_text(main: Callable[..., int | None], config_from: str | None) -> str:
-    """Describe the app, its flags and, if it has a config, every field with default and meaning."""
+def help_text(
+    main: Callable[..., int | None], config_from: str | None, config: Config | None = None
+) -> str:
+    """Describe the app, its flags and, if it has a config, the fields with values and meaning.
+
+    Args:
+      main: the app.
+      config_from: see `run`.
+      config: whose values are shown; the paper's base model by default.
+    """
     module = sys.modules[main.__module__]
     lines = [inspect.getdoc(module) or "", "", "Flags:"]
     if config_from == "config":
-        lines.append("  --config: FILE.py or FILE.py:ARGUMENT, with the experiment's get_config().")
+        lines.append("  --config: NAME or FILE.py, or either with :ARGUMENT, for get_config().")
     for name in (*_SHARED_FLAGS, module.__name__):
         for flag in flags.FLAGS.get_flags_for_module(name):
             default = "" if flag.default is None else f" (default {flag.default})"
             lines.append(f"  --{flag.name}: {flag.help}{default}")
     if config_from is None:
         return "\n".join(lines)
+    whose = f"those of --{config_from}" if config else "the paper's base model"
     lines += [
         "",
-        "Config fields, overridden with --config.FIELD=VALUE. The defaults are the paper's base",
-        "model; --config.FIELD=None unsets an optional field.",
+        f"Config fields, overridden with --config.FIELD=VALUE. The values are {whose};",
+        "--config.FIELD=None unsets an optional field.",
     ]
     if config_from == "workdir":
         lines += [
-            "The values saved in the workdir are used, except for parallel: one device decodes,",
-            "however many trained. --config.parallel.data=8 divides the sentences over 8.",
+            "The model is fixed by its training. One device decodes, however many trained;",
+            "--config.parallel.data=8 divides the sentences over 8.",
         ]
-    return "\n".join(lines + _field_lines(Config()))
+    return "\n".join(lines + _field_lines(config or Config(), config_from == "workdir"))
 
 
-def _field_lines(group: FieldGroup) -> list[str]:
+def _field_lines(group: FieldGroup, trained: bool) -> list[str]:
+    """Describe the fields; of a trained model only those that may be overridden."""
     lines, meanings, indent = [], _meanings(type(group)), " " * 8
     for name, kind in field_types(type(group)).items():
         value = getattr(group, name)
         if isinstance(value, FieldGroup):
             summary = inspect.getdoc(type(value)).splitlines()[0]
-            lines += ["", f"  {name}: {summary}", *_field_lines(value)]
+            fields = _field_lines(value, trained)
+            lines += ["", f"  {name}: {summary}", *fields] if fields else []
+            continue
+        if trained and group.group in ("optimizer", "training", "logging"):
             continue
         kind = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
         lines.append(f"    {group.path(name)}: {kind} = {value!r}")

@@ -4,9 +4,9 @@
 python -m experiments.train --config=experiments/configs/pronouns.py --workdir=runs/de
 
 The same command continues a training that was stopped. The last line on standard output is one JSON
-object with the result, which is also written to result.json in the workdir. Ctrl-C and SIGTERM save
-before they stop. With --distributed, several processes started with the same command train
-together.
+object with the result, which is also written to result.json in the workdir. Ctrl-C, SIGTERM and
+SIGHUP save before they stop. With --distributed, several processes started with the same command
+train together.
 """
 
 import contextlib
@@ -31,20 +31,14 @@ from experiments.profiling import Profile
 from experiments.workdir_flag import WORKDIR
 from transformer import paths
 from transformer.checkpoints import workdir_files
-from transformer.checkpoints.identity import Identity
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config
 from transformer.errors import InputError
 
-CONTINUE_WITH_CHANGES = flags.DEFINE_boolean(
-    "continue_with_changes",
-    False,
-    "Continue the training of a workdir with another learning rate, batch size, patience, data or "
-    "the like; config.json records the changes with their step.",
-)
 PROFILE = flags.DEFINE_integer(
     "profile", None, "Number of steps to trace; the trace is written to the workdir's profile/."
 )
+VERBOSE = flags.DEFINE_boolean("verbose", False, "Print the table of parameters on one device too.")
 
 
 def main(config: Config) -> int:
@@ -52,14 +46,13 @@ def main(config: Config) -> int:
     if not WORKDIR.value:
         raise InputError("missing --workdir=DIRECTORY, where the results go")
     directory = paths.reachable(WORKDIR.value)
-    allow_changes = CONTINUE_WITH_CHANGES.value
-    with distributed.joined(), _opened(directory, config, allow_changes) as config:
+    with distributed.joined(), _opened(directory, config) as config:
         result, stopped_by = train(
             config,
             directory,
             profile_steps=PROFILE.value,
             handle_signals=True,
-            allow_changes=allow_changes,
+            verbose=VERBOSE.value,
         )
         if result and distributed.is_main():
             print(json.dumps(result))
@@ -73,7 +66,7 @@ def train(
     progress: logs.Progress | None = None,
     profile_steps: int | None = None,
     handle_signals: bool = False,
-    allow_changes: bool = False,
+    verbose: bool = False,
 ) -> tuple[dict[str, Any] | None, int]:
     """Train to the end, or until a signal; continue from the last checkpoint if there is one.
 
@@ -82,13 +75,13 @@ def train(
       directory: the workdir, which no other training uses meanwhile.
       progress: shows how training proceeds; a bar or lines on standard error unless given.
       profile_steps: number of steps to trace.
-      handle_signals: save and return on SIGINT and SIGTERM; only in the main thread.
-      allow_changes: continue a training that stopped early, if `config` lets it.
+      handle_signals: save and return on SIGINT, SIGTERM and SIGHUP; only in the main thread.
+      verbose: print the table of parameters on one device too.
 
     Returns:
       The contents of result.json and 0, or None and the number of the signal.
     """
-    if result := _finished_result(config, directory, allow_changes):
+    if result := _finished_result(config, directory):
         return result, 0
     began = time.monotonic()
     with distributed.all_or_none("prepare the training"):
@@ -100,12 +93,11 @@ def train(
     distributed.require_same("the vocabulary", b"".join(side.model for side in vocabularies))
     config, batches, main = experiment.config, experiment.data.train, distributed.is_main()
 
-    identity = Identity.of(config.model, *(side.model for side in vocabularies))
-    with Checkpoints(directory, config.training, identity, writing=True) as checkpoints:
+    with Checkpoints(directory, config.training, writing=True) as checkpoints:
         restored = checkpoints.restore(experiment.abstract_state)
         state, totals = restored or (experiment.init_state(), {})
         first = int(state.step)
-        _introduce(experiment, first if restored else None)
+        _introduce(experiment, first if restored else None, verbose)
         progress = progress or logs.Progress(first, config.training.steps, shown=main)
         trace_folder = directory / workdir_files.PROFILE
         no_signals = contextlib.nullcontext(distributed.Stop())
@@ -117,7 +109,7 @@ def train(
             distributed.signals() if handle_signals else no_signals as stop,
         ):
             if main:
-                workdir.initialize(directory, config, vocabularies, first)
+                workdir.initialize(directory, config, vocabularies)
             monitor = Monitor(
                 experiment, first, Totals(**totals), directory, checkpoints, log, progress, began
             )
@@ -142,22 +134,17 @@ def train(
 
 
 @contextlib.contextmanager
-def _opened(directory: epath.Path, config: Config, allow_changes: bool) -> Iterator[Config]:
+def _opened(directory: epath.Path, config: Config) -> Iterator[Config]:
     """The config to train with; process 0 locks the workdir for all processes."""
     with contextlib.ExitStack() as stack:
         with distributed.all_or_none(f"use {directory}"):
             if distributed.is_main():
-                opened = workdir.open_for_training(directory, config, allow_changes)
-                config = stack.enter_context(opened)
+                config = stack.enter_context(workdir.open_for_training(directory, config))
         # After process 0 has checked the directory, the others read the same config in it.
-        if not distributed.is_main():
-            config = workdir.resume_config(config, directory, allow_changes)
-        yield config
+        yield config if distributed.is_main() else workdir.resume_config(config, directory)
 
 
-def _finished_result(
-    config: Config, directory: epath.Path, allow_changes: bool
-) -> dict[str, Any] | None:
+def _finished_result(config: Config, directory: epath.Path) -> dict[str, Any] | None:
     """The result of a training that is complete; None if there are steps left."""
     file = directory / workdir_files.RESULT
     if not file.exists():
@@ -168,7 +155,7 @@ def _finished_result(
         raise InputError(
             f"{file} is not JSON ({error}); remove it to continue from the last checkpoint"
         ) from None
-    early = result.get("stopped_early") and not allow_changes
+    early = result.get("stopped_early")
     if not early and result["step"] < config.training.steps:
         return None
     early_stop = f": it stopped early, after step {result['step']}"
@@ -188,9 +175,10 @@ def _require_every_device(experiment: compose.Experiment) -> None:
         )
 
 
-def _introduce(experiment: compose.Experiment, continued_at: int | None) -> None:
+def _introduce(experiment: compose.Experiment, continued_at: int | None, verbose: bool) -> None:
     """Print the parameters, unused devices, the size of the data, and warnings about its text."""
-    _log(parameter_table(experiment.abstract_state))
+    table = parameter_table(experiment.abstract_state)
+    _log(table if verbose or experiment.mesh.size > 1 else table.splitlines()[-1])
     devices, mesh = jax.device_count(), experiment.mesh
     if mesh.size < devices:
         more = f"--config.parallel.data={devices // mesh.shape['model']}"

@@ -9,21 +9,30 @@ prints N lines for each input line: its index from 0, the score and the text, se
 fewer distinct translations were found, the last have the score -inf and no text. The score is log P
 / length penalty, or with --config.decode.method=mbr the mean similarity to the other samples. A
 line of more than data.max_length tokens is cut to its first data.max_length - 1, with a warning.
+
+--output=FILE appears when it is complete. After an interruption, the same command with --resume
+continues the lines that are there.
 """
 
 import contextlib
+import hashlib
 import io
 import itertools
+import os
+import shutil
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from absl import flags
 
 from experiments import checkpoint_flags
-from experiments.corpora.text_files import split_lines
+from experiments.corpora import text_files
 from experiments.flags import run
+from experiments.line_output import LineProgress, ResumableFile
 from transformer import paths
+from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.translator import Translator
@@ -31,7 +40,12 @@ from transformer.translator import Translator
 INPUT = flags.DEFINE_string(
     "input", None, "Text file, one sentence a line; standard input by default."
 )
-OUTPUT = flags.DEFINE_string("output", None, "Output file; standard output by default.")
+OUTPUT = flags.DEFINE_string(
+    "output", None, "Output file, which appears when it is complete; standard output by default."
+)
+RESUME = flags.DEFINE_boolean(
+    "resume", False, "Continue an interrupted translation of --input to --output."
+)
 PREFIX = flags.DEFINE_string(
     "prefix",
     None,
@@ -50,6 +64,8 @@ NBEST = flags.DEFINE_integer(
 )
 SCORES = flags.DEFINE_boolean("scores", False, "Print the score and a tab before each translation.")
 PROMPT = "> "
+BATCHES = 64
+"""Batches in a chunk: its sentences are sorted by length, its results are written together."""
 
 
 def main(config: Config) -> None:
@@ -64,29 +80,95 @@ def main(config: Config) -> None:
         for flag in (INPUT, OUTPUT, PREFIX):
             if flag.value is not None:
                 raise InputError(f"--{flag.name} and --interactive exclude each other; remove one")
+    if RESUME.value and not (INPUT.value and OUTPUT.value):
+        raise InputError("--resume needs --input=FILE and --output=FILE")
     translator = checkpoint_flags.translator(config)  # errors come before standard input is read
     if INTERACTIVE.value:
         _translate_interactively(translator)
         return
-    lines = _read_lines(INPUT)
-    prefixes = None if PREFIX.value is None else _read_lines(PREFIX)
-    if prefixes is not None and len(prefixes) != len(lines):
-        raise InputError(
-            f"{INPUT.value or 'standard input'} has {len(lines)} lines but {PREFIX.value} has "
-            f"{len(prefixes)}; every input line needs a line with its prefix"
-        )
-    with _open_output(OUTPUT.value) as output:
-        # In chunks, so that the first lines of a long file appear early.
-        size = 64 * config.decode.batch_size
-        for start in range(0, len(lines), size):
-            chunk = slice(start, start + size)
-            forced = None if prefixes is None else prefixes[chunk]
-            output.writelines(_translate(translator, lines[chunk], start, forced))
+    # In chunks, so that memory does not grow and the first lines of a long file appear early.
+    size = BATCHES * config.decode.batch_size
+    total, identity = _survey(config)
+    num_results = NBEST.value or 1
+    with _open_output(identity, size * num_results) as output:
+        start = getattr(output, "num_lines", 0) // num_results
+        progress = LineProgress(start, total)
+        examples = itertools.islice(_examples(), start, None)
+        while chunk := list(itertools.islice(examples, size)):
+            lines, prefixes = map(list, zip(*chunk, strict=True))
+            forced = None if PREFIX.value is None else prefixes
+            output.writelines(_translate(translator, lines, start, forced))
             output.flush()
+            start += len(lines)
+            if len(chunk) == size:  # there may be more
+                progress.report(start)
+
+
+def _survey(config: Config) -> tuple[int | None, str]:
+    """Read the input files once, before the first translation.
+
+    Returns:
+      The number of lines, None for a stream, and what the output depends on.
+    """
+    digest, counts = hashlib.sha256(config.to_json().encode()), []
+    for flag in (INPUT, PREFIX):
+        readable_twice = flag.value and (paths.is_remote(flag.value) or os.path.isfile(flag.value))
+        count = 0
+        for line in _lines(flag) if readable_twice else ():
+            digest.update(f"{line}\n".encode())
+            count += 1
+        counts.append(count if readable_twice else None)
+    total, num_prefixes = counts
+    if None not in counts and total != num_prefixes:
+        raise _unequal(total, num_prefixes)
+    weights = [checkpoint_flags.AVERAGE.value, checkpoint_flags.AROUND.value]
+    for workdir in (checkpoint_flags.directory(), *(checkpoint_flags.ENSEMBLE.value or ())):
+        checkpoints = paths.children(paths.reachable(workdir) / workdir_files.CHECKPOINTS)
+        weights += [step.name for step in checkpoints]
+    return total, f"{digest.hexdigest()} {counts} {NBEST.value} {SCORES.value} {weights}"
+
+
+def _examples() -> Iterator[tuple[str, str]]:
+    """Yield each input line and its prefix, which is empty without --prefix."""
+    lines = _lines(INPUT)
+    if PREFIX.value is None:
+        return zip(lines, itertools.repeat(""))  # noqa: B905 - the second is endless
+    return text_files.in_step(lines, _lines(PREFIX), _unequal)
+
+
+def _lines(flag: flags.FlagHolder) -> Iterator[str]:
+    """The lines of the file that a flag names, or of standard input."""
+    path = flag.value
+    if path is None:
+        with _read_errors("standard input"):
+            yield from text_files.stream_lines(sys.stdin.buffer, "standard input")
+        return
+    if not paths.is_remote(path):
+        with _read_errors(f"--{flag.name}={path}"):
+            os.stat(path)
+    yield from text_files.lines(path, allow_empty=True)
+
+
+@contextlib.contextmanager
+def _read_errors(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{name} cannot be read: {paths.reason(error)}") from None
+
+
+def _unequal(num_lines: int, num_prefixes: int) -> InputError:
+    return InputError(
+        f"{INPUT.value or 'standard input'} has {num_lines} lines but {PREFIX.value} has "
+        f"{num_prefixes}; every input line needs a line with its prefix"
+    )
 
 
 def _translate(
-    translator: Translator, sentences: list[str], start: int, prefixes: list[str] | None = None
+    translator: Translator,
+    sentences: Sequence[str],
+    start: int,
+    prefixes: Sequence[str] | None = None,
 ) -> Iterator[str]:
     """The output lines of sentences, of which the first has the index `start`."""
     nbest = translator.nbest(sentences, NBEST.value or 1, start + 1, prefixes)
@@ -111,13 +193,15 @@ def _translate_interactively(translator: Translator) -> None:
             "hint: standard input is not a terminal; without --interactive its lines are "
             "translated in batches, which is faster"
         )
-    with _open_output(None) as output:
-        for index in itertools.count():
-            sentence = "".join(split_lines(_read_typed_line(), f"sentence {index + 1}"))
-            if not sentence.strip():
-                break
-            output.writelines(_translate(translator, [sentence], index))
-            output.flush()
+    output = _stdout()
+    for index in itertools.count():
+        with _read_errors("standard input"):
+            typed = io.BufferedReader(io.BytesIO(_read_typed_line()))
+        sentence = "".join(text_files.stream_lines(typed, f"sentence {index + 1}"))
+        if not sentence.strip():
+            break
+        output.writelines(_translate(translator, [sentence], index))
+        output.flush()
 
 
 def _read_typed_line() -> bytes:
@@ -140,35 +224,34 @@ def _print_hint(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _read_lines(flag: flags.FlagHolder) -> list[str]:
-    """The lines of the file that a flag names; of standard input if it is not set."""
-    path = flag.value
-    if path is None:
-        return split_lines(sys.stdin.buffer.read(), "standard input")
-    try:
-        return split_lines(paths.reachable(path).read_bytes(), path)
-    except OSError as error:
-        reason = paths.reason(error)
-        raise InputError(f"--{flag.name}={path} cannot be read: {reason}") from None
+def _stdout() -> TextIO:
+    r"""Standard output as UTF-8 with "\n" line ends on every platform."""
+    sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    return sys.stdout
 
 
 @contextlib.contextmanager
-def _open_output(path: str | None) -> Iterator[TextIO]:
-    r"""Open the output as UTF-8 with "\n" line ends on every platform."""
+def _open_output(identity: str, multiple: int) -> Iterator[TextIO | ResumableFile]:
+    """Open --output; see `ResumableFile`, which local files are."""
+    path = OUTPUT.value
     if path is None:
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
-        yield sys.stdout
+        yield _stdout()
         return
-    file_path = paths.reachable(path)
+    options = {"encoding": "utf-8", "newline": "\n"}
     try:
-        if paths.is_remote(file_path):
+        if paths.is_remote(path):
             # Object stores have no partial writes.
-            lines = io.StringIO(newline="\n")
-            yield lines
-            file_path.write_bytes(lines.getvalue().encode())
-            return
-        with open(file_path, "w", encoding="utf-8", newline="\n") as file:
-            yield file
+            with tempfile.TemporaryFile("w+", **options) as lines:
+                yield lines
+                lines.seek(0)
+                with paths.reachable(path).open("wb") as file:
+                    shutil.copyfileobj(lines.buffer, file)
+        elif os.path.exists(path) and not os.path.isfile(path):
+            with open(path, "w", **options) as file:  # a device or a pipe
+                yield file
+        else:
+            with ResumableFile(path, identity, RESUME.value, multiple) as lines:
+                yield lines
     except OSError as error:
         raise InputError(f"--output={path} cannot be written: {paths.reason(error)}") from None
 

@@ -104,9 +104,12 @@ def test_a_missing_peer_is_skipped_and_the_next_one_measured(fake):
 
 def test_termination_stops_the_workers(fake, tmp_path):
     script = (
+        "from experiments import startup\n"
         "from experiments.benchmarks import alternating as a, workloads\n"
         f"ours = a.Subject('ours', 'fake.never_ready', {{'path': {str(tmp_path / 'pid')!r}}})\n"
-        "list(a.compare(ours, [], workloads.WORKLOADS['W1'], a.Effort(), print))\n"
+        "startup.prepare()\n"
+        "with startup.unwound_by_signals():\n"
+        "    list(a.compare(ours, [], workloads.WORKLOADS['W1'], a.Effort(), print))\n"
     )
     running = subprocess.Popen([sys.executable, "-c", script], cwd=REPOSITORY)
     while not (tmp_path / "pid").exists():

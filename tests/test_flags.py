@@ -208,10 +208,7 @@ def test_the_config_flag_may_come_last_and_without_an_equals_sign():
         ("--config.model.norm=middle", ["model.norm is 'middle'", "'post', 'pre'"]),
         ("--config.model.dropout=1", ["model.dropout is 1.0", "below 1"]),
         ("--config.decode.beams=0", ["decode.beams is 0", "at least 1"]),
-        (
-            "--config.model.num_heads=7",
-            ["model.num_heads is 7", "model.d_model = 5", "model.d_k"],
-        ),
+        ("--config.model.num_heads=7", ["model.d_model is 512", "7", "model.d_k"]),
         ("--config.model.num_layers", ["model.num_layers"]),
         ("--confg.model.num_layers=2", ["confg"]),
     ],
@@ -223,7 +220,7 @@ def test_an_invalid_value_is_refused_with_its_field(flag, words):
 
 
 FILES = {
-    "missing": (None, ["no file", "experiments/configs"]),
+    "missing": (None, ["no file", "one of the configs"]),
     "syntax": ("def get_config(:\n", [":1:", "invalid syntax"]),
     "without": ("x = 1\n", ["does not define get_config()"]),
     "other": ("def get_config():\n    return {}\n", ["returned dict, not a Config"]),
@@ -257,7 +254,25 @@ def test_an_argument_that_the_file_does_not_take_is_refused():
 @pytest.mark.parametrize("argument", ["", "--config=", "--config"])
 def test_a_missing_config_is_refused_with_an_example(argument):
     arguments = [argument] if argument else []
-    assert "--config=experiments/configs/" in error_of(*arguments, config=None)
+    assert "--config=NAME or --config=FILE.py" in error_of(*arguments, config=None)
+
+
+def test_a_shipped_config_is_chosen_by_name():
+    assert shown(config="base") == shown()
+    assert shown(config="pronouns:fr")["data.dataset"].endswith("fr")
+
+
+def test_a_file_comes_before_a_shipped_config_of_the_same_name(tmp_path, monkeypatch):
+    (tmp_path / "base").write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="base is not a Python file"):
+        flags.load_config_file("base")
+
+
+def test_a_name_that_is_neither_a_file_nor_a_config_is_refused_with_the_names():
+    message = error_of(config="pronuons:de")
+    assert "--config=pronuons:de: no file pronuons" in message
+    assert "base, big, copy" in message
 
 
 def test_a_positional_argument_is_refused():
@@ -270,21 +285,44 @@ def test_config_files_are_loaded_without_a_command_line(tmp_path):
         flags.load_config_file(str(tmp_path / "none.py"))
 
 
+def fields_in(text):
+    """Type and value of each config field in a help text."""
+    return dict(re.findall(r"^ +([a-z_]+\.[a-z_0-9]+): (.*)$", text, re.MULTILINE))
+
+
 @pytest.mark.parametrize("app", ["train", "evaluate", "translate", "score"])
-def test_help_exits_with_0_and_lists_every_flag_and_field(app):
+def test_help_exits_with_0_and_lists_every_flag(app):
     finished = run(f"experiments.{app}", "--help")
-    assert finished.status == 0, finished.err
-    assert finished.err == ""
+    assert (finished.status, finished.err) == (0, "")
     source = (REPOSITORY / "experiments" / f"{app}.py").read_text()
     assert "--workdir" in finished.out
     for defined in re.findall(r'flags\.DEFINE_\w+\(\s*"(\w+)"', source):
         assert f"--{defined}" in finished.out
-    listed = dict(re.findall(r"^ +([a-z_]+\.[a-z_0-9]+): (.*)$", finished.out, re.MULTILINE))
+    assert max(map(len, finished.out.splitlines())) <= 140
+
+
+def test_help_of_train_lists_every_field():
+    listed = fields_in(run("experiments.train", "--help").out)
     assert listed.keys() == flat(Config()).keys()
     assert listed["model.num_layers"] == "int = 6"
     assert listed["model.encoder_layers"] == "int | None = None"
     assert "'post', 'pre'" in listed["model.norm"]
-    assert max(map(len, finished.out.splitlines())) <= 140
+    chosen = fields_in(run("experiments.train", "--config=big", "--help").out)
+    assert (listed["model.d_model"], chosen["model.d_model"]) == ("int = 512", "int = 1024")
+
+
+def test_help_of_translate_has_the_values_of_the_workdir_and_no_training_fields(tmp_path):
+    decode = DecodeConfig(beams=7)
+    (tmp_path / "config.json").write_text(Config(decode=decode).to_json())
+    listed = fields_in(run("experiments.translate", f"--workdir={tmp_path}", "--help").out)
+    assert listed["decode.beams"] == "int = 7"
+    assert not [name for name in listed if name.startswith(("training.", "optimizer."))]
+    # Without a workdir, or with one that cannot be read, the defaults are shown.
+    (tmp_path / "config.json").write_text("{")
+    for arguments in ([], [f"--workdir={tmp_path}"]):
+        other = fields_in(run("experiments.translate", *arguments, "--help").out)
+        assert other["decode.beams"] == f"int = {DecodeConfig().beams}"
+        assert other.keys() == listed.keys()
 
 
 def test_an_app_without_a_config_lists_no_fields():

@@ -2,10 +2,11 @@
 """Only ``\\n`` ends a line, and errors in a file name file and line."""
 
 import gzip
+import io
 
 import pytest
 
-from experiments.corpora.text_files import TwoFiles, count_lines, lines, split_lines
+from experiments.corpora.text_files import TwoFiles, count_lines, lines, stream_lines
 from transformer.errors import InputError
 
 LATIN_1 = "schön".encode("latin-1")
@@ -13,6 +14,10 @@ LATIN_1 = "schön".encode("latin-1")
 
 def read_lines(path):
     return list(lines(path))
+
+
+def split_lines(data, name):
+    return list(stream_lines(io.BufferedReader(io.BytesIO(data)), name))
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,8 @@ import oracle
 import pytest
 from apps import REPOSITORY, environment, run
 
+from experiments import line_output
+from experiments.line_output import ResumableFile
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from transformer.models import base
@@ -249,3 +252,109 @@ def test_an_invalid_byte_in_interactive_input_is_reported_with_its_sentence(fold
     assert len(finished.out.splitlines()) == 1
     assert "sentence 2" in finished.err
     assert "0xff at column 2" in finished.err
+
+
+# Long files.
+
+BATCHES = 64
+"""Batches that are translated and written together."""
+
+
+def test_lines_are_translated_before_the_input_ends(folder):
+    command = [sys.executable, "-m", "experiments.translate", f"--workdir={folder / 'one'}"]
+    with subprocess.Popen(
+        [*command, "--config.decode.batch_size=1"],
+        cwd=REPOSITORY,
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        process.stdin.write(b"a\n" * BATCHES)
+        process.stdin.flush()
+        lines = [process.stdout.readline() for _ in range(BATCHES)]
+        process.stdin.close()
+        assert (len(set(lines)), process.stdout.read()) == (1, b"")
+
+
+def test_an_interrupted_translation_keeps_the_old_file_and_is_resumed(folder, translate, tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_text(SENTENCES * 1024)
+    target.write_text("old\n")
+    files = [f"--input={source}", f"--output={target}", "--config.decode.batch_size=4"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "experiments.translate", f"--workdir={folder / 'one'}", *files],
+        cwd=REPOSITORY,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        while not sum(path.stat().st_size for path in tmp_path.glob("*.partial")):
+            time.sleep(0.01)
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        [*_, message] = process.stderr.read().splitlines()
+    [partial] = tmp_path.glob("target.*.partial")
+    num_lines = partial.read_text().count("\n")
+    assert process.returncode == 143
+    assert message == (
+        f"stopped by SIGTERM; {num_lines:,} lines are in {partial}; --resume continues there"
+    )
+    assert num_lines % (4 * BATCHES) == 0
+    assert target.read_text() == "old\n"
+
+    refused = translate(*files, "--resume", "--scores")
+    assert refused.status == 1
+    assert f"error: --resume: {partial} is of other flags, weights or input" in refused.err
+
+    # Neither lines that are there nor the part of a line after them is translated again.
+    partial.write_text("there\n" * num_lines + "and a part of")
+    resumed = translate(*files, "--resume")
+    assert resumed.status == 0, resumed.err
+    again = translate(files[0], files[2])
+    assert target.read_text().startswith("there\n" * num_lines)
+    assert target.read_text().splitlines()[num_lines:] == again.out.splitlines()[num_lines:]
+    assert sorted(tmp_path.iterdir()) == [source, target]
+
+
+def test_resuming_needs_files(translate):
+    finished = translate("--resume")
+    assert (finished.status, finished.out) == (1, "")
+    assert finished.err == "error: --resume needs --input=FILE and --output=FILE\n"
+
+
+def test_a_resumed_file_has_complete_groups_of_lines(tmp_path):
+    def lines_kept(text, multiple):
+        with pytest.raises(ZeroDivisionError), ResumableFile(path, "same", True, multiple) as out:
+            out.writelines([text])
+            out.flush()
+            raise ZeroDivisionError
+        with contextlib.suppress(ZeroDivisionError), ResumableFile(path, "same", True, 3) as out:
+            raise ZeroDivisionError
+        return out.num_lines
+
+    path = str(tmp_path / "out")
+    assert lines_kept("1\n2\n3\n4\n5\n6\n7\n", 3) == 6
+    with ResumableFile(path, "same", True, 3) as out:
+        out.writelines(["last\n"])
+    assert (tmp_path / "out").read_text() == "1\n2\n3\n4\n5\n6\nlast\n"
+
+
+def test_a_link_is_kept_and_its_file_written(tmp_path):
+    (tmp_path / "link").symlink_to("file")
+    with ResumableFile(str(tmp_path / "link"), "x", False, 1) as out:
+        out.writelines(["a\n"])
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "a\n"
+
+
+def test_progress_shows_lines_rate_and_remaining_time(monkeypatch, capsys):
+    times = iter([0.0, 1.0, 10.0, 11.0, 20.0, 40.0])
+    monkeypatch.setattr(line_output.time, "monotonic", lambda: next(times))
+    progress = line_output.LineProgress(100, 1100)
+    for num_lines in (150, 200, 220, 300, 1100):
+        progress.report(num_lines)
+    # 100 lines in 10 s, and 900 are left; the second and the last report are too early or late.
+    assert capsys.readouterr().err.splitlines() == [
+        "200 of 1,100 lines  10.0 lines/s  0:01:30 left",
+        "300 of 1,100 lines  10.0 lines/s  0:01:20 left",
+    ]

@@ -191,7 +191,7 @@ def compare(
     """
     log(f"preparing {ours.name}")
     try:
-        with _exit_on_termination(), Worker(ours, workload) as our_worker:
+        with Worker(ours, workload) as our_worker:
             for peer in peers:
                 log(f"measuring {peer.name}")
                 try:
@@ -204,16 +204,6 @@ def compare(
                 yield peer, our_worker.about | about | summarize(rounds, effort)
     except Unavailable as reason:
         raise InputError(f"{ours.name} cannot be measured: {reason}") from None
-
-
-@contextlib.contextmanager
-def _exit_on_termination() -> Iterator[None]:
-    """Exit on SIGTERM, so that the workers are stopped and do not load the machine any longer."""
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def summarize(rounds: Sequence[Round], effort: Effort) -> dict[str, Any]:

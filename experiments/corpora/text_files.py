@@ -16,7 +16,7 @@ import itertools
 import os
 import posixpath
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from experiments import user_cache
 from experiments.pipeline.pairs import SentencePairs
@@ -51,20 +51,36 @@ def require_file(path: str, field: str) -> None:
     raise InputError(f"{field} is {path!r}, which {problem}")
 
 
-def lines(path: Path) -> Iterator[str]:
+def lines(path: Path, allow_empty: bool = False) -> Iterator[str]:
     """Yield the lines of a UTF-8 file, plain or gzip, without their line ends.
 
     Raises:
       InputError: when the file cannot be read, is empty, or has a byte that is not UTF-8 (with
       file:line).
     """
-    with _open(path) as file:
+    with _open(path, allow_empty) as file:
         yield from _decode_lines(file, str(path))
 
 
-def split_lines(data: bytes, name: str) -> list[str]:
-    """Split UTF-8 text into lines; `name` is the file in error messages."""
-    return list(_decode_lines(io.BytesIO(data.removeprefix(_BYTE_ORDER_MARK)), name))
+def stream_lines(stream: io.BufferedReader, name: str) -> Iterator[str]:
+    """Yield the lines of a stream as they arrive; `name` is the file in error messages."""
+    _skip_byte_order_mark(stream)
+    yield from _decode_lines(stream, name)
+
+
+def in_step(
+    sources: Iterator[str], targets: Iterator[str], unequal: Callable[[int, int], InputError]
+) -> Iterator[tuple[str, str]]:
+    """Yield the lines of both sides in pairs.
+
+    Raises:
+      InputError: `unequal` of the numbers of lines, when they differ.
+    """
+    for count, (source, target) in enumerate(itertools.zip_longest(sources, targets)):
+        if source is None or target is None:
+            rest = count + 1 + sum(1 for _ in itertools.chain(sources, targets))
+            raise unequal(rest, count) if target is None else unequal(count, rest)
+        yield source, target
 
 
 def count_lines(path: Path) -> int:
@@ -99,12 +115,7 @@ class TwoFiles(SentencePairs):
         return (source, target) if source and target and source != target else None
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        sources, targets = lines(self.source), lines(self.target)
-        for count, (source, target) in enumerate(itertools.zip_longest(sources, targets)):
-            if source is None or target is None:
-                rest = count + 1 + sum(1 for _ in itertools.chain(sources, targets))
-                raise self._unequal(*((rest, count) if target is None else (count, rest)))
-            yield source, target
+        return in_step(lines(self.source), lines(self.target), self._unequal)
 
     def count(self) -> int:
         """See `SentencePairs.count`."""
@@ -200,16 +211,20 @@ def _read_errors(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _open(path: Path) -> Iterator[io.BufferedIOBase]:
+def _open(path: Path, allow_empty: bool = False) -> Iterator[io.BufferedIOBase]:
     """Open a file for reading bytes, decompressed."""
     with _read_errors(path), open(user_cache.fetched(os.fspath(path)), "rb") as file:
         compressed = file.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC)
         with gzip.GzipFile(fileobj=file) if compressed else contextlib.nullcontext(file) as plain:
-            if plain.peek(len(_BYTE_ORDER_MARK)).startswith(_BYTE_ORDER_MARK):
-                plain.read(len(_BYTE_ORDER_MARK))
-            if not plain.peek(1):
+            _skip_byte_order_mark(plain)
+            if not (allow_empty or plain.peek(1)):
                 raise InputError(f"{path} is empty; it must hold one sentence a line")
             yield plain
+
+
+def _skip_byte_order_mark(file: io.BufferedReader | gzip.GzipFile) -> None:
+    if file.peek(len(_BYTE_ORDER_MARK)).startswith(_BYTE_ORDER_MARK):
+        file.read(len(_BYTE_ORDER_MARK))
 
 
 def _decode_lines(file: Iterable[bytes], name: str) -> Iterator[str]:

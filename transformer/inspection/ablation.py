@@ -73,8 +73,10 @@ def nll_with_gates(
     """Sum of the negative log-likelihood of the targets, in nats, with gates on the heads.
 
     Args:
-      source: ids of the source sentences, padded.
-      target: ids of their translations, padded.
+      params: of the model.
+      config: of the model.
+      source: ids of the source sentences, ending with EOS, padded.
+      target: ids of their translations.
       gates: factors of the heads' outputs.
     """
     nothing = trace.no_interventions(config, source.shape[1], target.shape[1])
@@ -101,10 +103,16 @@ def ablate_heads(
     The encoder is not recomputed for heads of the decoder.
 
     Args:
-      source: ids [B,S], padded.
-      target: ids [B,T] of the translations, padded.
+      params: of the model.
+      config: of the model.
+      source: ids [B,S] of the source sentences, ending with EOS, padded.
+      target: ids [B,T] of their translations.
       heads_at_once: number of heads of one kind computed together; all by default. Each needs the
         memory of a batch, mostly for its logits.
+
+    Raises:
+      InputError: for parameters of another model, a model without attention, tokens that are not
+        sentence pairs of the vocabulary, or fewer than one head at once.
     """
     trace.check_positive("heads_at_once", heads_at_once)
     source, target = trace.check_pairs(source, target, config)
@@ -123,14 +131,16 @@ def ablate_heads_for_metric(
     """Compute a metric of each sentence pair without each head in turn, in one compiled call.
 
     Args:
-      source: ids [B,S], padded.
-      target_in: ids [B,T], padded.
+      params: of the model.
+      config: of the model.
+      source: ids [B,S] of the source sentences, ending with EOS, padded.
+      target_in: ids [B,T] that the decoder reads, padded.
       metric: of a sentence pair's logits [T,V], with a leading axis B on each field, such as a
         `readout.LogitDifference` of arrays [B]; or a function, the same for every pair.
       heads_at_once: as in `ablate_heads`.
 
     Raises:
-      InputError: for a metric that is not one number per sentence pair.
+      InputError: as `ablate_heads`, and for a metric that is not one number per sentence pair.
     """
     trace.check_positive("heads_at_once", heads_at_once)
     source, target_in = trace.check_pairs(source, target_in, config)
@@ -149,6 +159,16 @@ def gate_gradients(params: Params, config: ModelConfig, source: Tokens, target: 
     """Compute d loss / d gate of every sentence and head, ``[B,L,N]``, at gates of 1.
 
     The loss is the sum of the negative log-likelihood of the sentence, in nats.
+
+    Args:
+      params: of the model.
+      config: of the model.
+      source: ids [B,S] of the source sentences, ending with EOS, padded.
+      target: ids [B,T] of their translations.
+
+    Raises:
+      InputError: for parameters of another model, a model without attention, or tokens that are not
+        sentence pairs of the vocabulary.
     """
     return _gate_gradients(params, config, *trace.check_pairs(source, target, config))
 
@@ -156,7 +176,10 @@ def gate_gradients(params: Params, config: ModelConfig, source: Tokens, target: 
 def head_importance(
     params: Params, config: ModelConfig, source: Tokens, target: Tokens
 ) -> HeadImportance:
-    """Compute the importance of every head from one backward pass."""
+    """Compute the importance of every head from one backward pass.
+
+    Args and errors are those of `gate_gradients`.
+    """
     source, target = trace.check_pairs(source, target, config)
     gradients = _gate_gradients(params, config, source, target)
     tokens = _number_of_tokens(target, config)

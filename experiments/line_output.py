@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines as output: a file that appears when it is complete and can be continued, and progress."""
+
+import contextlib
+import datetime
+import glob
+import hashlib
+import itertools
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Iterable
+
+from transformer.errors import InputError
+
+REPORT_SECONDS = 2.0
+"""Least time between two lines of progress."""
+
+
+class ResumableFile(contextlib.AbstractContextManager):
+    """Lines of a local file, written beside it and renamed when the block ends without exception.
+
+    `num_lines` is the number of complete lines. The name of the unfinished file has a digest of
+    everything that the lines depend on.
+    """
+
+    def __init__(self, path: str, identity: str, resume: bool, multiple: int):
+        """Open the unfinished file.
+
+        Args:
+          path: of the complete file.
+          identity: everything that the lines depend on.
+          resume: continue the unfinished file, if there is one, instead of starting again.
+          multiple: of the unfinished file, this many complete lines or a multiple are kept.
+
+        Raises:
+          InputError: if the file cannot be written, or unfinished files have other identities.
+        """
+        self._path = pathlib.Path(os.path.realpath(path))
+        digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
+        self._partial = self._path.with_name(f"{self._path.name}.{digest}.partial")
+        if resume and not self._partial.exists():
+            others = sorted(glob.glob(f"{glob.escape(str(self._path))}.*.partial"))
+            if others:
+                raise InputError(
+                    f"--resume: {others[0]} is of other flags, weights or input; use the same, or "
+                    "leave --resume out to start again"
+                )
+        mode = "r+b" if resume and self._partial.exists() else "w+b"
+        self._file = open(self._partial, mode)  # noqa: SIM115 - closed by __exit__
+        num_lines = sum(line.endswith(b"\n") for line in self._file)
+        self.num_lines = num_lines - num_lines % multiple
+        self._file.seek(0)
+        self._file.truncate(sum(map(len, itertools.islice(self._file, self.num_lines))))
+        self._file.seek(0, os.SEEK_END)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Append lines, which end with a line feed."""
+        for line in lines:
+            self._file.write(line.encode())
+            self.num_lines += 1
+
+    def flush(self) -> None:
+        """Leave all lines to the operating system, so that they survive the process."""
+        self._file.flush()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._file.close()
+        if error is None:
+            self._partial.replace(self._path)
+        elif self.num_lines:
+            error.add_note(
+                f"{self.num_lines:,} lines are in {self._partial}; --resume continues there"
+            )
+        else:
+            self._partial.unlink(missing_ok=True)
+
+
+class LineProgress:
+    """Lines translated, rate and remaining time, on standard error."""
+
+    def __init__(self, start: int, total: int | None):
+        """Begin at line `start` of `total`, None if the number is unknown."""
+        self._start, self._total = start, total
+        self._began = self._reported = time.monotonic()
+
+    def report(self, num_lines: int) -> None:
+        """Report, unless the last report is recent or all lines are done."""
+        now = time.monotonic()
+        if now - self._reported < REPORT_SECONDS or num_lines == self._total:
+            return
+        self._reported = now
+        rate = (num_lines - self._start) / (now - self._began)
+        of, left = "", ""
+        if self._total is not None:
+            of = f" of {self._total:,}"
+            seconds = round((self._total - num_lines) / rate)
+            left = f"  {datetime.timedelta(seconds=seconds)} left"
+        text = f"{num_lines:,}{of} lines  {rate:,.1f} lines/s{left}"
+        print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The source distribution installs a command that works in any directory."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from apps import REPOSITORY, environment
+
+from experiments.__main__ import APPS
+
+BUILD = "from setuptools import build_meta; build_meta.build_sdist('dist')"
+
+
+def apps_of_the_repository():
+    """Modules of `experiments` that are run with a config or a workdir, or with neither."""
+    files = (REPOSITORY / "experiments").glob("*.py")
+    return {path.stem for path in files if "\n    run(main, " in path.read_text(encoding="utf-8")}
+
+
+def test_every_app_is_listed_with_one_line():
+    finished = subprocess.run(
+        [sys.executable, "-m", "experiments"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    listed = dict(re.findall(r"^  (\w+) +(\S.*)$", finished.stdout, re.MULTILINE))
+    assert listed.keys() == apps_of_the_repository() == set(APPS)
+    assert listed["score"] == "Score given translations"
+    assert finished.stderr == ""
+
+
+def test_an_unknown_app_is_refused_with_the_names():
+    finished = subprocess.run(
+        [sys.executable, "-m", "experiments", "trian"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (finished.returncode, finished.stdout) == (1, "")
+    assert finished.stderr.startswith("error: there is no app 'trian'; choose from train, ")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The folder into which pip installed the source distribution."""
+    folder = tmp_path_factory.mktemp("install")
+    tracked = subprocess.run(
+        ["git", "ls-files", "pyproject.toml", "README.md", "LICENSE", "transformer", "experiments"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in tracked.stdout.splitlines():
+        if (REPOSITORY / name).exists():
+            (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(REPOSITORY / name, folder / "source" / name)
+    quiet = {"check": True, "capture_output": True, "cwd": folder / "source"}
+    subprocess.run([sys.executable, "-c", BUILD], **quiet)
+    [archive] = (folder / "source" / "dist").iterdir()
+    options = ["--no-deps", "--no-index", "--no-build-isolation", f"--target={folder / 'target'}"]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, archive], **quiet)
+    return folder / "target"
+
+
+def test_the_command_works_beside_a_folder_with_the_name_of_the_package(installed, tmp_path):
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "__init__.py").write_text("raise SystemExit('hidden')\n")
+
+    def transformer(*arguments):
+        return subprocess.run(
+            [installed / "bin" / "transformer", *arguments],
+            cwd=tmp_path,
+            env=environment() | {"PYTHONPATH": str(installed)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert "  train  " in transformer().stdout
+    # The config is found by its name, and its argument is read.
+    started = transformer("train", "--config=pronouns:fr")
+    assert started.stderr == "error: missing --workdir=DIRECTORY, where the results go\n"
+    refused = transformer("train", "--config=pronuons")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "base, big, copy" in refused.stderr
+
+
+def test_the_installed_packages_have_all_files_of_the_repository(installed):
+    for package in ("transformer", "experiments"):
+        files = {
+            path.relative_to(REPOSITORY)
+            for path in (REPOSITORY / package).rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        }
+        missing = [path for path in files if not (installed / path).exists()]
+        assert missing == [], os.fspath(installed)

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signals, closed streams, small limits and environment variables end an app with one message."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+
+import pytest
+from apps import REPOSITORY, environment
+from test_translate import make_workdir
+
+from experiments import startup
+from transformer import compile_cache
+from transformer.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    """A workdir with random parameters."""
+    folder = tmp_path_factory.mktemp("process") / "run"
+    make_workdir(folder, 1)
+    return folder
+
+
+def start(app, *arguments, **options):
+    """Start an app as users do."""
+    variables = options.pop("variables", {})
+    return subprocess.Popen(
+        [sys.executable, "-m", f"experiments.{app}", *arguments],
+        cwd=REPOSITORY,
+        env=environment() | variables,
+        text=True,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_during_the_imports_ends_with_one_line(tmp_path, number):
+    (tmp_path / "absl.py").write_text(
+        "import time\nprint('importing', flush=True)\ntime.sleep(300)\n"
+    )
+    path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start("translate", variables=path, **pipes) as process:
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(number)
+        assert process.communicate(timeout=60) == ("", f"stopped by {number.name}\n")
+    assert process.returncode == 128 + number
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_an_app_runs_ends_with_one_line(workdir, number):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start("translate", f"--workdir={workdir}", "--interactive", **pipes) as process:
+        assert "hint" in process.stderr.readline()
+        process.send_signal(number)
+        assert process.communicate(timeout=60) == ("", f"stopped by {number.name}\n")
+    assert process.returncode == 128 + number
+
+
+STOPPED = """
+import os, signal, sys
+from experiments import startup
+startup.prepare()
+try:
+    with startup.unwound_by_signals():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            print("cleanup", flush=True)
+            {during_cleanup}
+except startup.Stopped as stopped:
+    sys.exit(f"{{stopped}}: {{stopped.code}}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("during_cleanup", "status", "message"),
+    [
+        ("pass", 1, "stopped by SIGTERM: 143\n"),
+        ("os.kill(os.getpid(), signal.SIGINT)", 130, "stopped by SIGINT\n"),
+    ],
+)
+def test_the_first_signal_unwinds_and_the_second_does_not_wait(during_cleanup, status, message):
+    finished = subprocess.run(
+        [sys.executable, "-c", STOPPED.format(during_cleanup=during_cleanup)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (finished.returncode, finished.stdout) == (status, "cleanup\n")
+    assert finished.stderr == message
+
+
+def test_an_ignored_signal_stays_ignored():
+    """`nohup` starts programs so that they outlive their terminal."""
+    program = (
+        "import os, signal; from experiments import startup; startup.prepare();"
+        "os.kill(os.getpid(), signal.SIGHUP); print('alive')"
+    )
+    command = f'trap "" HUP; exec {sys.executable} -c "{program}"'
+    finished = subprocess.run(
+        ["bash", "-c", command], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert (finished.stdout, finished.stderr) == ("alive\n", "")
+
+
+def shell(redirection, app, *arguments, prefix="", **variables):
+    """Run an app with redirected streams."""
+    command = f'{prefix} exec "$@" {redirection}'
+    return subprocess.run(
+        ["bash", "-c", command, "bash", sys.executable, "-m", f"experiments.{app}", *arguments],
+        cwd=REPOSITORY,
+        env=environment() | variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("redirection", "message"),
+    [
+        ("<&-", "error: standard input cannot be read: Bad file descriptor\n"),
+        ("<<< a >&-", "error: standard output: Bad file descriptor\n"),
+        ("<<< a >/dev/full", "error: standard output: No space left on device\n"),
+    ],
+)
+def test_a_stream_that_does_not_work_is_named(workdir, redirection, message):
+    finished = shell(redirection, "translate", f"--workdir={workdir}")
+    assert (finished.returncode, finished.stdout, finished.stderr) == (1, "", message)
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", "2> >(true)"])
+def test_messages_that_nobody_can_read_do_not_stop_the_work(workdir, redirection):
+    """The line is too long, which results in a warning."""
+    finished = shell(f"<<< 'a b c d e f g' {redirection}", "translate", f"--workdir={workdir}")
+    assert finished.returncode == 0
+    assert finished.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("JAX_PLATFORMS", "cuda", "=cuda;"),
+        ("JAX_PLATFORMS", "cpuu", "=cpuu;"),
+        ("JAX_NUM_CPU_DEVICES", "0", "at least 1"),
+        ("JAX_NUM_CPU_DEVICES", "abc", "'abc'"),
+    ],
+)
+def test_an_environment_variable_that_jax_cannot_use_is_named(workdir, variable, value, words):
+    finished = shell("", "translate", f"--workdir={workdir}", **{variable: value})
+    assert (finished.returncode, finished.stdout) == (1, "")
+    [message] = finished.stderr.splitlines()
+    assert message.startswith("error: ")
+    assert variable in message
+    assert words in message
+
+
+def test_few_open_files_are_refused_with_the_remedy(workdir):
+    finished = shell("<<< a", "translate", f"--workdir={workdir}", prefix="ulimit -n 20;")
+    assert (finished.returncode, finished.stdout) == (1, "")
+    [message] = finished.stderr.splitlines()
+    assert message == "error: only 20 files may be open at once; raise the limit (ulimit -n 1024)"
+
+
+def test_the_soft_limit_of_open_files_is_raised(monkeypatch):
+    monkeypatch.setattr(startup, "_prepared", False)
+    monkeypatch.setattr(startup, "_prepare_streams", lambda: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    limits = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (100, resource.RLIM_INFINITY))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limit: limits.append(limit))
+    startup.prepare()
+    assert limits == [(1024, resource.RLIM_INFINITY)]
+
+
+def test_without_a_home_directory_the_remedy_is_a_cache_folder(monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as without $HOME and user
+    with pytest.raises(InputError, match="home directory.; set the .* XDG_CACHE_HOME to a wri"):
+        compile_cache.folder("tokens")
