@@ -300,6 +300,24 @@ def test_python_reads_a_workdir_on_one_device_unless_told_otherwise(from_many_de
     assert [found.text for found in many(some)] == [found.text for found in one(some)]
 
 
+def test_python_takes_decoding_options_and_a_dtype_and_keeps_compiled_programs(
+    from_many_devices, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cache = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    try:
+        translator = Translator.from_workdir(from_many_devices, beams=2, dtype="bfloat16")
+        folder = tmp_path / "attention-transformer" / "compiled"
+        assert jax.config.jax_compilation_cache_dir == str(folder)
+    finally:
+        jax.config.update("jax_compilation_cache_dir", cache)
+    assert translator.config.decode.beams == 2
+    assert translator.model.config.compute_dtype == "bfloat16"
+    with pytest.raises(InputError, match=r"'decode\.beam'; did you mean 'decode\.beams'"):
+        Translator.from_workdir(from_many_devices, beam=2)
+
+
 if __name__ == "__main__":  # an app, by its name, on eight simulated devices
     jax.config.update("jax_num_cpu_devices", 8)
     runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)

@@ -341,7 +341,7 @@ def test_what_is_compiled_is_logged_and_warming_up_leaves_nothing_to_compile(cap
     fresh.warm_up()
     logged = sorted(record.getMessage() for record in caplog.records)
     assert logged == [
-        f"compiling the search for {rows} sentences of up to {length} tokens"
+        f"compiling the search for a batch of {rows} x {length} tokens"
         for rows, length in ((1, 10), (1, 4), (3, 10), (3, 4))
     ]
     caplog.clear()
@@ -372,10 +372,9 @@ def test_a_search_beyond_the_memory_is_refused_before_it_is_compiled(monkeypatch
     small("a")
     with pytest.raises(InputError) as error:
         small.nbest("a", 999, **large)
-    assert "decoding 1 sentences of up to 4 tokens with 999 hypotheses each needs at" in str(
-        error.value
-    )
-    assert "lower --config.decode.beams or --config.decode.batch_size" in str(error.value)
+    batch = "decoding a batch of 1 x 4 tokens with 999 hypotheses a sentence"
+    assert f"{batch} needs at least 0.0 GiB on each device, which has 0.0" in str(error.value)
+    assert "lower decode.beams, decode.batch_size, or the longest output" in str(error.value)
 
 
 # Sampling and minimum Bayes risk.

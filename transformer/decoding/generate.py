@@ -153,7 +153,7 @@ def decode(
       InputError: before compiling, if the search cannot fit the memory of a device.
     """
     rows, length = source.shape
-    logger.info("compiling the search for %d sentences of up to %d tokens", rows, length)
+    logger.info("compiling the search for a batch of %d x %d tokens", rows, length)
     beams = config.beams if config.method == "beam" else num_results
     needed = required_bytes(
         params,
@@ -165,8 +165,9 @@ def decode(
     )
     device_memory.require(
         needed // mesh.shape["model"],
-        f"decoding {rows} sentences of up to {length} tokens with {beams} hypotheses each",
-        f"lower --config.{config.most_results[0]} or --config.decode.batch_size",
+        f"decoding a batch of {rows} x {length} tokens with {beams} hypotheses a sentence",
+        f"lower {config.most_results[0]}, decode.batch_size, or the longest output "
+        "(decode.max_length, decode.extra_length)",
     )
     keys = None
     if line_numbers is not None:
