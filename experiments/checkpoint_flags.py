@@ -47,13 +47,3 @@ def description(config: Config) -> str:
     if ENSEMBLE.value:
         words += f", in an ensemble with {', '.join(ENSEMBLE.value)}"
     return words
-
-
-def suffix() -> str:
-    """Return the suffix of evaluation names that tells the selected weights from the default."""
-    name = ""
-    if AVERAGE.value is not None:
-        name += f"-average{AVERAGE.value}" + "-around_best" * (AROUND.value == "best")
-    if ENSEMBLE.value:
-        name += f"-ensemble{1 + len(ENSEMBLE.value)}"
-    return name

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare two workdirs, or two files of translations, on the same sentences.
+"""Compare systems on the same sentences: two or more workdirs, or files of translations.
 
 python -m experiments.compare --workdirs=A,B [--split=test]
-python -m experiments.compare --workdirs=A,B --source=FILE --target=FILE
+python -m experiments.compare --workdirs=A,B,C --source=FILE --target=FILE
+python -m experiments.compare --workdirs=a_seed0,a_seed1 --workdirs=b_seed0,b_seed1 --names=a,b
 python -m experiments.compare --outputs=A.txt,B.txt --target=FILE [--source=FILE]
 
-Prints the scores of both systems with sacreBLEU's paired tests, the scores by length, and the
-sentences that differ most. The last line is one JSON object. --output=FILE.html writes the same
-content as a page.
+Prints the scores of all systems, tests of the difference of every two with a correction for their
+number, the scores by length, and the sentences that differ most. The last line is one JSON object.
+--output=FILE.html writes the same content as a page.
+
+A flag that is given once names one run of each system. Given once per system, it names the runs of
+that system, which differ in their seeds. Single runs are compared by sacreBLEU's paired tests,
+several by Welch's t-test over the runs.
 
 Each workdir translates with its saved config, on one device. To compare other decoding options, or
 to use several devices, give files as --outputs: evaluate, which takes --config.decode and
@@ -26,16 +31,21 @@ from experiments.corpora.text_files import TwoFiles
 from experiments.evaluation_flags import SOURCE, SPLIT, TARGET
 from experiments.flags import run
 from experiments.reports import comparison_report
-from experiments.reports.comparison_report import System
+from experiments.reports.comparison_report import Run
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.errors import InputError
 from transformer.translator import Translator
 
-WORKDIRS = flags.DEFINE_list("workdirs", None, "Two directories written by train: A,B.")
-OUTPUTS = flags.DEFINE_list(
-    "outputs", None, "Two files of translations, one per line: A.txt,B.txt."
+WORKDIRS = flags.DEFINE_multi_string(
+    "workdirs",
+    None,
+    "Directories written by train: A,B,... If repeated, each flag names the runs of one system.",
 )
+OUTPUTS = flags.DEFINE_multi_string(
+    "outputs", None, "Files of translations, one per line, in the form of --workdirs."
+)
+NAMES = flags.DEFINE_list("names", None, "Names of the systems; by default those of their runs.")
 OUTPUT = flags.DEFINE_string("output", None, "Path of a page to open in a browser (.html).")
 
 
@@ -55,61 +65,83 @@ def main() -> None:
     print(json.dumps(comparison_report.as_json(comparison)))
 
 
-def _read_outputs() -> tuple[list[str] | None, list[str], tuple[System, System]]:
-    """Sources (if given), references and systems, read from files."""
+def _read_outputs() -> tuple[list[str] | None, list[str], dict[str, list[Run]]]:
+    """Sources (if given), references and the runs of each system, read from files."""
     if WORKDIRS.value:
         raise InputError("--workdirs and --outputs exclude each other; give one of them")
     if not TARGET.value:
         raise InputError("missing --target=FILE, the references of --outputs")
-    sources = TwoFiles(SOURCE.value, TARGET.value).read()[0] if SOURCE.value else None
-    systems = []
-    for path in _require_two("outputs", OUTPUTS.value):
-        translations, references = TwoFiles(path, TARGET.value).read()
-        systems.append(System(path, translations))
-    return sources, references, tuple(systems)
+    systems = _systems("outputs", OUTPUTS.value)
+    sources, references = (
+        TwoFiles(SOURCE.value, TARGET.value).read() if SOURCE.value else (None, None)
+    )
+    runs: dict[str, list[Run]] = {}
+    for name, paths_of_system in systems.items():
+        runs[name] = []
+        for path in paths_of_system:
+            translations, references = TwoFiles(path, TARGET.value).read()
+            runs[name].append(Run(path, translations))
+    return sources, references, runs
 
 
-def _translate_with_workdirs() -> tuple[list[str], list[str], tuple[System, System]]:
-    """Sources, references, and the translations of two models."""
+def _translate_with_workdirs() -> tuple[list[str], list[str], dict[str, list[Run]]]:
+    """Sources, references, and the translations of all models."""
     if not WORKDIRS.value:
         raise InputError("missing --workdirs=A,B or --outputs=A.txt,B.txt, what to compare")
     evaluation_flags.require_source_and_target()
-    workdirs = _require_two("workdirs", WORKDIRS.value)
+    systems = _systems("workdirs", WORKDIRS.value)
+    workdirs = [workdir for of_system in systems.values() for workdir in of_system]
     configs = [workdir_files.load_inference_config(workdir) for workdir in workdirs]
     splits = [evaluation_flags.load_split(config.data) for config in configs]
-    _require_equal(workdirs, splits)
-    systems = []
+    for workdir, split in zip(workdirs[1:], splits[1:], strict=True):
+        _require_equal(workdirs[0], splits[0], workdir, split)
+    runs = {}
     for workdir, config, split in zip(workdirs, configs, splits, strict=True):
         print(f"translating {len(split):,} sentences with {workdir}", file=sys.stderr, flush=True)
         translator = Translator.from_workdir(workdir, config)
         translations = [result.text for result in translator(split.sources)]
-        systems.append(System(workdir, translations, split.corpus_metrics(translations)))
-    return splits[0].sources, splits[0].targets, tuple(systems)
+        runs[workdir] = Run(workdir, translations, split.corpus_metrics(translations))
+    named = {name: [runs[workdir] for workdir in each] for name, each in systems.items()}
+    return splits[0].sources, splits[0].targets, named
 
 
-def _require_two(flag: str, values: list[str]) -> list[str]:
-    if len(values) != 2 or not all(values):
-        given = ",".join(values)
-        raise InputError(f"--{flag}={given} names {len(values)}, but must name two: --{flag}=A,B")
-    return values
-
-
-def _require_equal(workdirs: list[str], splits: list[Split]) -> None:
-    """Reject splits with different sentence pairs."""
-    first, second = splits
-    remedy = "give the test set of both with --source=FILE --target=FILE"
-    if len(first) != len(second):
+def _systems(flag: str, values: list[str]) -> dict[str, list[str]]:
+    """The paths of the runs of each system, by its name."""
+    systems = [value.split(",") for value in values]
+    if len(systems) == 1:
+        systems = [[path] for path in systems[0]]
+    paths_of_runs = [path for system in systems for path in system]
+    if len(systems) < 2 or not all(paths_of_runs):
         raise InputError(
-            f"the {SPLIT.value} split of {workdirs[0]} has {len(first)} pairs, that of "
-            f"{workdirs[1]} has {len(second)}; {remedy}"
+            f"--{flag}={','.join(paths_of_runs)} names {len(systems)}, but must name two or more: "
+            f"--{flag}=A,B"
+        )
+    if len(set(paths_of_runs)) < len(paths_of_runs):
+        raise InputError(f"--{flag}={','.join(paths_of_runs)} names a run twice; name each once")
+    names = NAMES.value or comparison_report.default_names(systems)
+    if len(set(names)) != len(systems):
+        raise InputError(
+            f"--names={','.join(names)} gives {len(set(names))} different names, but there are "
+            f"{len(systems)} systems; give one to each"
+        )
+    return dict(zip(names, systems, strict=True))
+
+
+def _require_equal(workdir: str, split: Split, other: str, other_split: Split) -> None:
+    """Reject splits with different sentence pairs."""
+    remedy = "give the test set of both with --source=FILE --target=FILE"
+    if len(split) != len(other_split):
+        raise InputError(
+            f"the {SPLIT.value} split of {workdir} has {len(split)} pairs, that of {other} has "
+            f"{len(other_split)}; {remedy}"
         )
     for side in ("sources", "targets"):
-        pairs = zip(getattr(first, side), getattr(second, side), strict=True)
+        pairs = zip(getattr(split, side), getattr(other_split, side), strict=True)
         line = next((line for line, (a, b) in enumerate(pairs, start=1) if a != b), None)
         if line is not None:
             raise InputError(
-                f"the {SPLIT.value} splits of {workdirs[0]} and {workdirs[1]} differ: pair {line} "
-                f"has other {side}; {remedy}"
+                f"the {SPLIT.value} splits of {workdir} and {other} differ: pair {line} has other "
+                f"{side}; {remedy}"
             )
 
 

@@ -103,6 +103,11 @@ class Experiment:
         ids = jax.ShapeDtypeStruct((rows, length), np.int32, sharding=where)
         return Batch(ids, ids, ids, ids) if self.config.data.packing else Batch(ids, ids)
 
+    def compile_step(self, rows: int, length: int) -> jax.stages.Compiled:
+        """Compile the training step for batches `[rows, length]`; nothing is allocated or run."""
+        batch = self.abstract_batch(rows, length)
+        return self.train_step.lower(self.abstract_state, batch).compile()
+
     @functools.cached_property
     def _state_shapes(self) -> TrainState:
         return jax.eval_shape(self._init, jax.random.key(0))
@@ -189,12 +194,7 @@ def fit_micro_batches(experiment: Experiment) -> Experiment:
     for micro_batches in _divisors(shapes, multiple_of=config.parallel.data):
         training = config.training.replace(micro_batches=micro_batches)
         fitted = dataclasses.replace(experiment, config=config.replace(training=training))
-        needed = max(
-            device_memory.required_bytes(
-                fitted.train_step, fitted.abstract_state, fitted.abstract_batch(*shape)
-            )
-            for shape in shapes
-        )
+        needed = max(device_memory.peak_bytes(fitted.compile_step(*shape)) for shape in shapes)
         print(
             f"batch fitting: with micro_batches={micro_batches} the step needs "
             f"{needed / 2**30:.3g} GiB of {limit / 2**30:.3g}",

@@ -16,25 +16,31 @@ from experiments.corpora import registry
 from experiments.pipeline.batching import Batches
 from experiments.pipeline.token_corpus import TokenCorpus, TokenSequences
 from experiments.training_data import TrainingData
-from transformer import sharding
+from transformer import device_memory
 from transformer.config import Config
-from transformer.device_memory import MemoryUsage, memory_usage
 from transformer.models.base import Model
 from transformer.text.tokenizer import Vocabularies
-
-Lengths = np.ndarray
-"""Int32 number of tokens of each sentence, EOS included."""
 
 _TOKEN = np.int32(4)
 """Any id that is not special."""
 
-PAPER_TRAINING_FLOPS = {"base": 3.3e18, "big": 2.3e19}
-"""Paper, table 2: training time x 8 GPUs x 9.5 TFLOPS, the peak of a P100. This is what the GPUs
-could have computed in that time; the matmuls of the model are several times less.
-"""
-
 TIMING_SECONDS = 25
 """Time limit for `time_steps`, all shapes together."""
+
+
+@dataclasses.dataclass
+class StepCost:
+    """Cost of the training step on batches of one shape."""
+
+    rows: int
+    length: int
+    batches: int
+    """Batches of this shape in an epoch."""
+    flops: int
+    """Matmuls of one step on all devices together, by `step_flops`."""
+    peak_bytes: int
+    seconds: float | None = None
+    """Measured time of one step; None if it was not measured."""
 
 
 def step_flops(model: Model, rows: int, length: int, forward_passes: int = 1) -> int:
@@ -49,30 +55,13 @@ def step_flops(model: Model, rows: int, length: int, forward_passes: int = 1) ->
     return 3 * forward_passes * model.describe().forward_flops(rows, length, length)
 
 
-@dataclasses.dataclass(frozen=True)
-class StepCost:
-    """Cost of the training step on batches of one shape."""
-
-    rows: int
-    length: int
-    batches: int
-    """Batches of this shape in an epoch."""
-    flops: int
-    """Matmuls of one step on all devices together, by `step_flops`."""
-    xla_flops: float
-    """XLA's count for one device: every operation, but the body of a loop only once."""
-    memory: MemoryUsage
-    seconds: float | None = None
-    """Measured time of one step; None if it was not measured."""
-
-
 # Experiments without text.
 
 
 def experiment_of_lengths(
     config: Config,
     vocabularies: Vocabularies | None,
-    mixture: Sequence[tuple[float, Lengths, Lengths]],
+    mixture: Sequence[tuple[float, np.ndarray, np.ndarray]],
 ) -> compose.Experiment:
     """Compose an experiment on sentences of given lengths that all repeat one token.
 
@@ -81,13 +70,13 @@ def experiment_of_lengths(
     Args:
       config: validated.
       vocabularies: vocabularies of the experiment, if there are any.
-      mixture: weight, source lengths and target lengths of each corpus.
+      mixture: weight, source lengths and target lengths (int32, EOS included) of each corpus.
 
     Raises:
       InputError: if no sentence pair is left, or devices or micro-batches do not fit.
     """
 
-    def side(lengths: Lengths) -> TokenSequences:
+    def side(lengths: np.ndarray) -> TokenSequences:
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         return TokenSequences(np.broadcast_to(_TOKEN, offsets[-1]), offsets)
 
@@ -122,58 +111,50 @@ def experiment_of_shapes(config: Config) -> compose.Experiment:
     return experiment_of_lengths(config, None, [(1.0, lengths, lengths)])
 
 
+# The compiled step.
+
+
 def batches_by_shape(experiment: compose.Experiment) -> Counter[tuple[int, int]]:
     """Number of batches of each (rows, length) in an epoch."""
     batches = experiment.data.train
     return Counter((batches.rows(one.length), one.length) for one in batches.plan(0))
 
 
-# The compiled step.
-
-
 def compile_step(
     experiment: compose.Experiment, rows: int, length: int, batches: int = 1
 ) -> tuple[jax.stages.Compiled, StepCost]:
     """Compile the training step for batches of one shape; nothing is allocated or run."""
-    program = experiment.train_step.lower(
-        experiment.abstract_state, experiment.abstract_batch(rows, length)
-    ).compile()
-    config = experiment.config
-    flops = step_flops(experiment.model, rows, length, 2 if config.training.r_drop else 1)
-    xla_flops = float(program.cost_analysis().get("flops", 0.0))
-    return program, StepCost(rows, length, batches, flops, xla_flops, memory_usage(program))
+    program = experiment.compile_step(rows, length)
+    forward_passes = 2 if experiment.config.training.r_drop else 1
+    flops = step_flops(experiment.model, rows, length, forward_passes)
+    return program, StepCost(rows, length, batches, flops, device_memory.peak_bytes(program))
 
 
 def time_steps(
-    experiment: compose.Experiment, programs: list[tuple[jax.stages.Compiled, StepCost]]
-) -> list[StepCost]:
-    """Time the steps, those that take most of an epoch first, for at most `TIMING_SECONDS`.
+    experiment: compose.Experiment, programs: Sequence[tuple[jax.stages.Compiled, StepCost]]
+) -> None:
+    """Measure the steps, those that take most of an epoch first, for at most `TIMING_SECONDS`.
 
     A step that would exceed the limit at this machine's matmul rate is not started. The fastest of
     three steps counts, so that the first one may warm up.
     """
     began, rate = time.monotonic(), matmul_flops_per_second()
-    batches, batch_sharding = experiment.data.train, sharding.batch_sharding(experiment.mesh)
-    first_batch: dict[int, int] = {}
-    for index, planned in enumerate(batches.plan(0)):
-        first_batch.setdefault(planned.length, index)
-    state, costs = None, []
+    batches = experiment.data.train
+    index_of_length = {planned.length: index for index, planned in enumerate(batches.plan(0))}
+    state = None
     for program, cost in sorted(programs, key=lambda pair: -pair[1].batches * pair[1].flops):
-        seconds = []
-        lower_bound = cost.flops / rate / experiment.mesh.size
-        while len(seconds) < 3:
-            expected = min(seconds, default=lower_bound)
+        expected = cost.flops / rate / experiment.mesh.size
+        for _ in range(3):
             if time.monotonic() - began + expected > TIMING_SECONDS:
                 break
             state = experiment.init_state() if state is None else state
-            batch = jax.device_put(batches[first_batch[cost.length]], batch_sharding)
+            batch = experiment.put_batch(batches[index_of_length[cost.length]])
             jax.block_until_ready((state, batch))
             before = time.monotonic()
             state, sums = program(state, batch)
             jax.block_until_ready((state, sums))
-            seconds.append(time.monotonic() - before)
-        costs.append(dataclasses.replace(cost, seconds=min(seconds, default=None)))
-    return costs
+            seconds = time.monotonic() - before
+            cost.seconds = expected = min(seconds, cost.seconds or seconds)
 
 
 def mean_step_seconds(costs: Sequence[StepCost]) -> float | None:
@@ -181,15 +162,13 @@ def mean_step_seconds(costs: Sequence[StepCost]) -> float | None:
 
     A shape that was not measured is assumed to run at the mean FLOP/s of those that were.
     """
-    measured = [cost for cost in costs if cost.seconds is not None]
-    if not measured:
+    timed = [cost for cost in costs if cost.seconds is not None]
+    if not timed:
         return None
-    total = sum(cost.seconds * cost.batches for cost in measured)
-    seconds_per_flop = total / sum(cost.flops * cost.batches for cost in measured)
-    total += sum(
-        cost.flops * cost.batches * seconds_per_flop for cost in costs if cost.seconds is None
-    )
-    return total / sum(cost.batches for cost in costs)
+    total = sum(cost.seconds * cost.batches for cost in timed)
+    seconds_per_flop = total / sum(cost.flops * cost.batches for cost in timed)
+    untimed_flops = sum(cost.flops * cost.batches for cost in costs if cost.seconds is None)
+    return (total + untimed_flops * seconds_per_flop) / sum(cost.batches for cost in costs)
 
 
 @functools.cache

@@ -221,10 +221,10 @@ def _report_run(
     for (rows, length), count in sorted(costs.batches_by_shape(experiment).items()):
         _log(f"compiling the step for batches of {rows} x {length} tokens")
         programs.append(costs.compile_step(experiment, rows, length, count))
-    steps = [step for _, step in programs]
+    steps = sorted((step for _, step in programs), key=lambda step: step.length)
     limit = training.memory_limit_gib
     available = device_memory.available_bytes() if limit is None else int(limit * 2**30)
-    needed = max(step.memory.peak_bytes for step in steps)
+    needed = max(step.peak_bytes for step in steps)
     # On a CPU, other programs share the memory, and exceeding it kills this process.
     safe = available // 2 if device.platform == "cpu" else available
     untimed = "--notiming was given"
@@ -233,8 +233,7 @@ def _report_run(
     elif timing:
         untimed = f"a step takes longer than {costs.TIMING_SECONDS} s"
         _log(f"timing steps, for at most {costs.TIMING_SECONDS} s")
-        steps = costs.time_steps(experiment, programs)
-    steps = sorted(steps, key=lambda step: step.length)
+        costs.time_steps(experiment, programs)
     flops = sum(step.flops * step.batches for step in steps) / batches.per_epoch * training.steps
     _print_steps(steps)
     _print_memory(needed, available, micro_batches)
@@ -263,9 +262,7 @@ def _report_run(
         "training_flops": flops,
         "step_seconds": seconds,
         "expected_seconds": None if seconds is None else seconds * training.steps,
-        "shapes": [
-            {**dataclasses.asdict(step), "peak_bytes": step.memory.peak_bytes} for step in steps
-        ],
+        "shapes": [dataclasses.asdict(step) for step in steps],
     }
 
 
@@ -275,7 +272,7 @@ def _print_steps(steps: Sequence[costs.StepCost]) -> None:
         [
             f"{step.rows} x {step.length}",
             f"{step.batches:,}",
-            byte_size(step.memory.peak_bytes),
+            byte_size(step.peak_bytes),
             f"{step.flops:.2e}",
             "not timed" if step.seconds is None else f"{step.seconds:.3g} s",
         ]

@@ -7,14 +7,18 @@ python -m experiments.evaluate --workdir=runs/de --source=FILE --target=FILE
 Translates the sources and scores the translations against the untouched references. The last line
 on standard output is one JSON object. The workdir's evaluations folder keeps it, the translations,
 one per line (.txt), and a report to open in a browser (.html), whose path is printed on standard
-error.
+error. Evaluations that differ in anything, such as a decoding option, have different names.
 """
 
+import dataclasses
+import datetime
+import hashlib
 import json
 import math
 import os
 import re
 import sys
+from typing import Any
 
 import jax
 
@@ -26,6 +30,8 @@ from experiments.reports.evaluation_report import Evaluation, evaluation_page
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
+from transformer.errors import InputError
+from transformer.provenance import provenance
 from transformer.text.metrics import corpus_scores
 from transformer.translator import Translator
 
@@ -33,6 +39,11 @@ from transformer.translator import Translator
 def main(config: Config) -> None:
     """Evaluate, print the scores, and write scores, translations and report to the workdir."""
     workdir = checkpoint_flags.directory()
+    if workdir.is_file():
+        raise InputError(
+            f"--workdir={workdir} is a bundle, which keeps no evaluations; name the workdir it was "
+            "made from, or use translate or score"
+        )
     evaluation_flags.require_source_and_target()
     bleu_options = evaluation_flags.bleu_options(config)
     split = evaluation_flags.load_split(config.data)
@@ -42,7 +53,19 @@ def main(config: Config) -> None:
     name = SPLIT.value
     if SOURCE.value:
         name = f"{os.path.basename(SOURCE.value)}-{os.path.basename(TARGET.value)}"
-    name += checkpoint_flags.suffix() + evaluation_flags.bleu_suffix()
+    origin = {
+        **_origin_of(split),
+        "bleu": bleu_options,
+        "weights": checkpoint_flags.description(config),
+        "checkpoints": translator.checkpoints,
+        "decode": dataclasses.asdict(translator.config.decode),
+        "compute_dtype": config.model.compute_dtype,
+        **provenance(),
+    }
+    digest = hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()
+    scores = evaluation.scores | {
+        "origin": {"time": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"), **origin}
+    }
     report = evaluation_page(
         f"{os.path.basename(os.path.abspath(workdir))} on {name}",
         evaluation,
@@ -54,13 +77,23 @@ def main(config: Config) -> None:
     folder = workdir / workdir_files.EVALUATIONS
     if not paths.is_remote(folder):
         folder.mkdir(exist_ok=True)
-    stem = re.sub(r"[^\w.-]", "_", name)
+    stem = re.sub(r"[^\w.-]", "_", name) + f"-{digest[:8]}"
     translations = "".join(text + "\n" for text in evaluation.translations)
     workdir_files.write_text(folder / f"{stem}.txt", translations)
-    workdir_files.write_json(folder / f"{stem}.json", evaluation.scores)
+    workdir_files.write_json(folder / f"{stem}.json", scores)
     workdir_files.write_text(folder / f"{stem}.html", report)
     print(f"report: {folder / stem}.html", file=sys.stderr)
-    print(json.dumps(evaluation.scores))
+    print(json.dumps(scores))
+
+
+def _origin_of(split: Split) -> dict[str, Any]:
+    """Where the sentence pairs come from, and the digest of their text."""
+    text = json.dumps([split.sources, split.targets])
+    pairs = {"sha256": hashlib.sha256(text.encode()).hexdigest()}
+    if SOURCE.value:
+        files = {"source": SOURCE.value, "target": TARGET.value}
+        return {side: str(paths.absolute(path)) for side, path in files.items()} | pairs
+    return {"dataset": split.dataset, "split": SPLIT.value} | pairs
 
 
 def evaluate(

@@ -44,9 +44,3 @@ def bleu_options(config: Config | None = None) -> dict[str, Any]:
     tokenize = BLEU_TOKENIZE.value or (config and config.evaluation.bleu_tokenize)
     check_tokenization(tokenize)
     return {"bleu_tokenize": tokenize, "bleu_lowercase": BLEU_LOWERCASE.value}
-
-
-def bleu_suffix() -> str:
-    """Part of the name of an evaluation, which keeps variants of BLEU in separate files."""
-    tokenize = f"-bleu_{BLEU_TOKENIZE.value}" if BLEU_TOKENIZE.value else ""
-    return tokenize + "-lowercase" * BLEU_LOWERCASE.value

@@ -28,7 +28,7 @@ from absl import logging as absl_logging
 from experiments import allocator, startup
 from transformer import compile_cache
 from transformer.checkpoints import workdir_files
-from transformer.config import Config
+from transformer.config import Config, DataConfig
 from transformer.errors import InputError
 from transformer.fields import FieldGroup, field_types, flat, unknown_field
 
@@ -248,9 +248,8 @@ def load_config_file(flag: str, arguments: Sequence[str] = ()) -> Config:
     saved = _saved_config(arguments)
     if saved and saved.data.dataset == config.data.dataset and argument in ("", "auto"):
         return saved
-    data = override(config, _text_overrides(arguments))[0].data
     with _located(path):
-        return module.get_config(*chosen, data=data)
+        return module.get_config(*chosen, data=_text(config.data, arguments))
 
 
 def _saved_config(arguments: Sequence[str]) -> Config | None:
@@ -260,14 +259,15 @@ def _saved_config(arguments: Sequence[str]) -> Config | None:
     return None
 
 
-def _text_overrides(arguments: Sequence[str]) -> list[str]:
-    """The overrides that name the text or its vocabulary."""
-    overrides = []
+def _text(data: DataConfig, arguments: Sequence[str]) -> DataConfig:
+    """The text and the vocabulary that the overrides name."""
+    kinds, values = field_types(DataConfig), {}
     for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         match = _OVERRIDE.fullmatch(argument)
         if match and match[2] in _TEXT_FIELDS:
-            overrides += [argument] if match[3] else [argument, following]
-    return overrides
+            name = match[2].removeprefix("data.")
+            values[name] = parse_value(match[4] if match[3] else following, kinds[name])
+    return data.replace(**values)
 
 
 @contextlib.contextmanager

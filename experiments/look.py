@@ -12,6 +12,7 @@ difference of the attention and a patch map of the encoder. The last line of the
 of the page.
 """
 
+import jax
 from absl import flags
 from etils import epath
 
@@ -50,6 +51,8 @@ def main(config: Config) -> None:
         )
     for flag in (SENTENCE, TARGET, COMPARE):
         _require_sentence(flag)
+    # Every program runs once, so compiling it quickly matters more than how fast it runs.
+    jax.config.update("jax_disable_most_optimizations", True)
     translator = checkpoint_flags.translator(config)
     tokenizer = translator.tokenizer
     model = (translator.params, config.model)
@@ -71,7 +74,7 @@ def main(config: Config) -> None:
     ]
     if COMPARE.value is not None:
         source = _encode(COMPARE, config, tokenizer)
-        translation = search_log.record(*model, source, decode=config.decode).results[0].tokens
+        translation = search_log.best_result(*model, source, config.decode).tokens
         texts.append(("Second sentence", COMPARE.value))
         texts.append(("Translation", tokenizer.decode(list(translation))))
         second = AnalyzedPair.of(*model, tokenizer, source, translation)
@@ -98,6 +101,14 @@ def _require_sentence(flag: flags.FlagHolder) -> None:
         if flag is SENTENCE:
             raise InputError(f"missing --{flag.name}=TEXT")
         return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        byte = ord(text[error.start]) & 0xFF
+        raise InputError(
+            f"--{flag.name} has the byte 0x{byte:02X} as character {error.start + 1}, which is not "
+            "UTF-8; give the sentence in UTF-8"
+        ) from None
     if not text.strip():
         raise InputError(f"--{flag.name} is empty; give a sentence")
     if "\n" in text:

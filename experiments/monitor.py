@@ -2,7 +2,6 @@
 """What happens between two training steps: log metrics, validate, save, count skipped steps."""
 
 import dataclasses
-import io
 import math
 import time
 from collections.abc import Iterator
@@ -21,12 +20,20 @@ from transformer.arrays import Params
 from transformer.checkpoints import selection, workdir_files
 from transformer.checkpoints.manager import Checkpoints
 from transformer.errors import InputError
+from transformer.provenance import provenance
 from transformer.text.metrics import corpus_scores
 from transformer.text.tokenizer import Tokenizer
 from transformer.training import optimizers
 from transformer.training.losses import Sums
 from transformer.training.step import Batch, TrainState
 from transformer.translator import Translator
+
+MOST_SKIPPED = 0.01
+"""Share of skipped steps above which a training ends with a warning."""
+_START_AGAIN = (
+    "Start again in another --workdir with a lower optimizer.learning_rate or training.r_drop, "
+    "more optimizer.warmup_steps, or optimizer.clip_norm"
+)
 
 
 @dataclasses.dataclass
@@ -44,6 +51,8 @@ class Totals:
     """Scores of the last validation, at step `validated_at`."""
     validated_at: int = -1
     best_score: float | None = None
+    best_by: str | None = None
+    """Name of that score."""
     validations_since_best: int = 0
     skipped: int = 0
     skipped_in_a_row: int = 0
@@ -66,10 +75,7 @@ class Monitor:
         progress: logs.Progress,
         began: float | None = None,
     ):
-        """Continue after step number `step`, with the `totals` so far, in the workdir `directory`.
-
-        `began` is `time.monotonic()` when the program began to prepare the training.
-        """
+        """Continue after `step`; `began` is when (`time.monotonic()`) the program was started."""
         self.experiment, self.step, self.totals = experiment, step, totals
         self._skipped_batches = directory / workdir_files.SKIPPED
         self._checkpoints, self._log, self._progress = checkpoints, log, progress
@@ -94,8 +100,24 @@ class Monitor:
         return self.stopped_early or self.step >= self.experiment.config.training.steps
 
     def result(self) -> dict[str, Any]:
-        """The contents of ``result.json``."""
+        """The contents of ``result.json``.
+
+        Raises:
+          InputError: when every step was skipped.
+        """
         totals, params = self.totals, self.experiment.abstract_state.params
+        if totals.skipped == self.step:
+            raise InputError(
+                f"all {self.step} steps were skipped, because the loss or gradient of each was not "
+                f"finite, so nothing was learned; their batches are in {self._skipped_batches}. "
+                f"{_START_AGAIN}"
+            )
+        if totals.skipped > MOST_SKIPPED * self.step:
+            self._progress.say(
+                f"warning: {totals.skipped} of {self.step} steps ({totals.skipped / self.step:.1%})"
+                " were skipped, because their loss or gradient was not finite; their batches are "
+                f"in {self._skipped_batches}"
+            )
         return {
             "step": self.step,
             "stopped_early": self.stopped_early,
@@ -104,6 +126,8 @@ class Monitor:
             "seconds": round(time.monotonic() - self._zero_seconds, 1),
             "tokens_per_second": round(totals.tokens / totals.step_seconds, 1),
             "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
+            "skipped": totals.skipped,
+            "provenance": provenance(),
         }
 
     def compile_ahead(self, state: TrainState, batch: Batch) -> None:
@@ -126,11 +150,7 @@ class Monitor:
         self._window_began += time.monotonic() - began
 
     def after_step(self, state: TrainState, sums: Sums) -> None:
-        """Log, validate and save where they are due.
-
-        Args:
-          state: after the step.
-          sums: of the step.
+        """Log, validate and save where they are due, given the new state and the step's sums.
 
         Raises:
           InputError: when too many steps in a row, or a validation, were not finite.
@@ -177,7 +197,8 @@ class Monitor:
         if sums.tokens:
             means = sums.means()
             totals.train_loss = means["loss"]
-            values = means | values
+            counted = sum(one.tokens > 0 for one in window)
+            values = means | {"gradient_norm": float(sums.gradient_norm) / int(counted)} | values
         if totals.skipped:
             values["skipped"] = totals.skipped
         self._log.write(self.step, "train", values)
@@ -206,8 +227,7 @@ class Monitor:
             raise InputError(
                 f"step {step} is the last of {limit} in a row whose loss or gradient is not finite "
                 f"(training.max_skipped); {intact}, and the batches are in {self._skipped_batches}."
-                " Start again in another --workdir with a lower optimizer.learning_rate, more "
-                "optimizer.warmup_steps, or optimizer.clip_norm"
+                f" {_START_AGAIN}"
             )
 
     def _validate(self, params: Params) -> None:
@@ -233,6 +253,9 @@ class Monitor:
         totals = self.totals
         totals.validation, totals.validated_at = values, self.step
         score = selection.score(values, config.training.best_by)
+        if totals.best_by not in (None, config.training.best_by):  # changed between two starts
+            totals.best_score = None
+        totals.best_by = config.training.best_by
         if totals.best_score is None or score > totals.best_score:
             totals.best_score, totals.validations_since_best = score, 0
         else:
@@ -258,15 +281,11 @@ def validation_losses(experiment: Experiment, params: Params) -> dict[str, float
 
 
 def _write_batch(folder: epath.Path, step: int, experiment: Experiment) -> None:
-    """Write the batch of a step as arrays (.npz) and as sentence pairs (.tsv)."""
-    batch = experiment.data.train.global_batch(step - 1)
-    folder.mkdir(parents=True, exist_ok=True)
-    arrays = io.BytesIO()
-    np.savez(arrays, source=batch.source, target=batch.target)
-    (folder / f"{step}.npz").write_bytes(arrays.getvalue())
-    vocabularies = experiment.data.vocabularies
+    """Write the sentence pairs of the batch of a step."""
+    batch, vocabularies = experiment.data.train.global_batch(step - 1), experiment.data.vocabularies
     sources = _sentences(batch.source, vocabularies.source)
     pairs = zip(sources, _sentences(batch.target, vocabularies.target), strict=True)
+    folder.mkdir(parents=True, exist_ok=True)
     text = "".join(f"{source}\t{target}\n" for source, target in pairs)
     (folder / f"{step}.tsv").write_text(text, encoding="utf-8")
 

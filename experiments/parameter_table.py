@@ -18,19 +18,21 @@ def parameter_table(state: TrainState) -> str:
       state: of arrays or `jax.ShapeDtypeStruct`, each with a `NamedSharding`.
     """
     leaves = jax.tree_util.tree_leaves_with_path(state.params)
-    # (name with layer_*, columns) -> names of equal parameters
-    equal: dict[tuple[str, ...], list[str]] = {}
+    # (name with layer_*, shape, dtype, sharding, bytes) -> layers with this parameter
+    layers: dict[tuple[str, ...], list[int]] = {}
     for path, leaf in leaves:
         name = "/".join(key.key for key in path)
-        equal.setdefault((_LAYER.sub("layer_*", name), *_columns(leaf)), []).append(name)
+        axes = ", ".join(axis or "-" for axis in leaf.sharding.spec)
+        columns = str([*leaf.shape]), str(leaf.dtype), f"[{axes}]", f"{_bytes(leaf):,}"
+        numbers = layers.setdefault((_LAYER.sub("layer_*", name), *columns), [])
+        numbers += map(int, _LAYER.findall(name))
     rows = [("parameter", "shape", "dtype", "divided along", "bytes per device")]
-    for (name, *columns, size), names in equal.items():
-        if len(names) > 1:
-            layers = [int(_LAYER.search(each)[1]) for each in names]
-            name = name.replace("layer_*", f"layer_{{{min(layers)}..{max(layers)}}}")
-            rows.append((name, *columns, f"{len(names)} x {size}"))
-        else:
-            rows.append((names[0], *columns, size))
+    for (name, *columns, size), numbers in layers.items():
+        which = str(numbers[0]) if numbers else ""
+        if len(numbers) > 1:
+            which = f"{{{min(numbers)}..{max(numbers)}}}"
+            size = f"{len(numbers)} x {size}"
+        rows.append((name.replace("*", which), *columns, size))
     *widths, last = (max(map(len, column)) for column in zip(*rows, strict=True))
     line = "  ".join([*(f"{{:<{width}}}" for width in widths), f"{{:>{last}}}"])
     mesh = " x ".join(f"{axis}={size}" for axis, size in leaves[0][1].sharding.mesh.shape.items())
@@ -44,12 +46,6 @@ def parameter_table(state: TrainState) -> str:
             "bytes of training state",
         ]
     )
-
-
-def _columns(leaf: jax.ShapeDtypeStruct | jax.Array) -> tuple[str, ...]:
-    """Shape, dtype, mesh axes and bytes per device, as text."""
-    axes = ", ".join(axis or "-" for axis in leaf.sharding.spec)
-    return str(list(leaf.shape)), str(leaf.dtype), f"[{axes}]", f"{_bytes(leaf):,}"
 
 
 def _bytes(leaf: jax.ShapeDtypeStruct | jax.Array) -> int:

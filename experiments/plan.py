@@ -42,7 +42,6 @@ UTILIZATION = flags.DEFINE_float(
     "Fraction of a chip's peak FLOP/s that a step is assumed to reach: about 0.4 for large models, "
     "less for small ones.",
 )
-flags.DEFINE_alias("utilisation", "utilization")
 
 MAX_DEVICES = 2048
 """Limit of simulated CPU devices in one process."""
@@ -51,8 +50,7 @@ ASSUMPTIONS = """\
 Memory, bytes accessed and collectives are those of XLA's program for simulated CPU devices. On
 GPUs and TPUs, XLA fuses more and combines collectives. Its CPU backend computes bfloat16 matmuls in
 float32, which makes temporaries up to twice as large.
-FLOPs follow from the sizes of the model, divided evenly over the devices. XLA's count has the body
-of a loop only once. Far above 100%, devices repeat each other's work.
+FLOPs are those of the matmuls, from the sizes of the model, divided evenly over the devices.
 Roofline times are arithmetic on published peak rates (experiments/roofline.py), not measurements:
 {:.0%} of the peak FLOP/s in {} (--utilization), full memory and link bandwidth, no latency; from
 everything overlapped to nothing overlapped."""
@@ -63,6 +61,13 @@ def main(config: Config) -> None:
     if not 0 < UTILIZATION.value <= 1:
         raise InputError(
             f"--utilization={UTILIZATION.value}, but it must be a fraction above 0 and at most 1"
+        )
+    training = config.training
+    automatic = training.batch_fitting == "auto" and training.micro_batches is None
+    if automatic and training.memory_limit_gib is None:
+        raise InputError(
+            "training.batch_fitting='auto' depends on the memory of the devices; give "
+            "--config.training.memory_limit_gib=GIB for the devices of the plan"
         )
     meshes = [parse_mesh(text) for text in MESH.value] or [config.parallel]
     simulate_devices(max(mesh.data * mesh.model for mesh in meshes))
@@ -120,13 +125,6 @@ def build_experiment(config: Config, parallel: ParallelConfig) -> compose.Experi
     Raises:
       InputError: for everything that `train` rejects, except data.
     """
-    training = config.training
-    automatic = training.batch_fitting == "auto" and training.micro_batches is None
-    if automatic and training.memory_limit_gib is None:
-        raise InputError(
-            "training.batch_fitting='auto' depends on the memory of the devices; give "
-            "--config.training.memory_limit_gib=GIB for the devices of the plan"
-        )
     experiment = costs.experiment_of_shapes(config.replace(parallel=parallel))
     _ = experiment.abstract_state  # checks the sharding of every parameter
     return experiment
@@ -145,7 +143,7 @@ def make_plan(experiment: compose.Experiment, utilization: float) -> dict[str, A
     about = f"batches of {rows} x {length} tokens on {mesh.size:,} devices"
     print(f"compiling the step for {about}", file=sys.stderr, flush=True)
     program, cost = costs.compile_step(experiment, rows, length)
-    flops, memory = cost.flops / mesh.size, cost.memory
+    flops = cost.flops / mesh.size
     bytes_accessed = float(program.cost_analysis().get("bytes accessed", 0.0)) * micro_batches
     collectives = count_collectives(program.as_text(), mesh.shape, micro_batches)
     chips = {}
@@ -155,11 +153,10 @@ def make_plan(experiment: compose.Experiment, utilization: float) -> dict[str, A
         )
         step = [max(seconds.values()), sum(seconds.values())]  # all overlapped, nothing overlapped
         chips[chip.name] = {
-            "memory_share": memory.peak_bytes / chip.memory_bytes,
+            "memory_share": cost.peak_bytes / chip.memory_bytes,
             **{f"{resource}_seconds": value for resource, value in seconds.items()},
             "bound": max(seconds, key=seconds.get),
             "step_seconds": step,
-            "target_positions_per_second": [rows * length / one for one in step],
             "training_seconds": [config.training.steps * one for one in step],
         }
     return {
@@ -169,10 +166,9 @@ def make_plan(experiment: compose.Experiment, utilization: float) -> dict[str, A
         "micro_batches": micro_batches,
         "rows": rows,
         "length": length,
-        **dataclasses.asdict(memory),
-        "peak_bytes": memory.peak_bytes,
+        "argument_bytes": program.memory_analysis().argument_size_in_bytes,
+        "peak_bytes": cost.peak_bytes,
         "flops": flops,
-        "xla_flops": cost.xla_flops,
         "bytes_accessed": bytes_accessed,
         "collectives": [
             {**dataclasses.asdict(one), "group": len(one.group), "sent_bytes": one.sent_bytes}
@@ -184,48 +180,32 @@ def make_plan(experiment: compose.Experiment, utilization: float) -> dict[str, A
 
 def print_plans(plans: Sequence[dict[str, Any]]) -> None:
     """Print tables with one line per mesh, per collective and per chip."""
-    steps = [
-        ["mesh", "batch", "parameters", "arguments", "temporaries", "memory", "matmuls", "XLA"]
-    ]
+    steps = [["mesh", "batch", "parameters", "arguments", "memory", "matmul FLOPs"]]
     sends = [["mesh", "collective", "axes", "group", "count", "bytes", "sent by a device"]]
     times = [["mesh", "chip", "memory", "compute", "HBM", "network", "step", "training", "bound"]]
     for plan in plans:
         mesh = ",".join(f"{axis}:{size}" for axis, size in plan["mesh"].items())
-        temporaries = plan["temporary_bytes"] + plan["output_bytes"]
-        sizes = plan["argument_bytes"], temporaries, plan["peak_bytes"]
-        steps.append(
-            [
-                mesh,
-                f"{plan['rows']} x {plan['length']}",
-                f"{plan['parameters']:,}",
-                *map(byte_size, sizes),
-                f"{plan['flops']:.3e} FLOPs",
-                f"{plan['xla_flops'] / plan['flops']:.0%}",
-            ]
-        )
+        batch, parameters = f"{plan['rows']} x {plan['length']}", f"{plan['parameters']:,}"
+        sizes = byte_size(plan["argument_bytes"]), byte_size(plan["peak_bytes"])
+        steps.append([mesh, batch, parameters, *sizes, f"{plan['flops']:.3e}"])
         for one in plan["collectives"]:
             sizes = byte_size(one["bytes"]), byte_size(one["sent_bytes"])
             counts = str(one["group"]), str(one["count"])
             sends.append([mesh, one["kind"], " and ".join(one["axes"]), *counts, *sizes])
         for name, chip in plan["chips"].items():
             seconds = [chip[f"{one}_seconds"] for one in ("compute", "memory", "network")]
-            times.append(
-                [
-                    mesh,
-                    name,
-                    f"{chip['memory_share']:.0%}",
-                    *(f"{one * 1e3:.3g} ms" for one in seconds),
-                    " to ".join(f"{one * 1e3:.3g} ms" for one in chip["step_seconds"]),
-                    " to ".join(map(duration, chip["training_seconds"])),
-                    chip["bound"],
-                ]
-            )
-    print(f"\nOne step on one device, preset {plans[0]['preset']}")
-    print_table(steps)
-    print("\nCollectives of one step")
-    print_table(sends)
-    print("\nRoofline of one step and of the training: arithmetic, not measurements")
-    print_table(times)
+            step = " to ".join(f"{one * 1e3:.3g} ms" for one in chip["step_seconds"])
+            training = " to ".join(map(duration, chip["training_seconds"]))
+            resources = [f"{one * 1e3:.3g} ms" for one in seconds]
+            share = f"{chip['memory_share']:.0%}"
+            times.append([mesh, name, share, *resources, step, training, chip["bound"]])
+    for title, rows in (
+        (f"One step on one device, preset {plans[0]['preset']}", steps),
+        ("Collectives of one step", sends),
+        ("Roofline of one step and of the training: arithmetic, not measurements", times),
+    ):
+        print(f"\n{title}")
+        print_table(rows)
 
 
 if __name__ == "__main__":

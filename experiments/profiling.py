@@ -31,7 +31,7 @@ class Profile(contextlib.AbstractContextManager):
                 f"--profile: the profiler cannot write to {folder}; use a --workdir on this machine"
             )
         self._steps, self._folder, self._say = steps, folder, say
-        self._steps_seen, self._tracing = 0, False
+        self._steps_seen, self._tracing = 0, contextlib.ExitStack()
 
     def before_step(self, state: Any) -> None:
         """Start or stop the trace where it is time; `state` is the result of the step before."""
@@ -40,19 +40,13 @@ class Profile(contextlib.AbstractContextManager):
         self._steps_seen += 1
         if self._steps_seen == WARM_UP + 1:
             jax.block_until_ready(state)
-            jax.profiler.start_trace(str(self._folder))
-            self._tracing = True
+            self._tracing.enter_context(jax.profiler.trace(str(self._folder)))
         elif self._steps_seen == WARM_UP + 1 + self._steps:
             jax.block_until_ready(state)
-            self._stop()
+            self._tracing.close()
             self._say(
                 f"a trace of {self._steps} steps is in {self._folder} (TensorBoard or Perfetto)"
             )
 
     def __exit__(self, *_: object) -> None:
-        if self._tracing:
-            self._stop()
-
-    def _stop(self) -> None:
-        jax.profiler.stop_trace()
-        self._tracing = False
+        self._tracing.close()

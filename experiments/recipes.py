@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configs that fit a text: the size of the model by the number of sentence pairs and the machine,
-vocabulary and batch lengths by the text itself.
+"""Configs that fit a text.
+
+The number of sentence pairs and the machine select a recipe: the size of the model. The text itself
+determines the vocabulary, the batch lengths and the number of steps.
 """
 
 import dataclasses

@@ -31,10 +31,17 @@ from experiments.profiling import Profile
 from experiments.workdir_flag import WORKDIR
 from transformer import paths
 from transformer.checkpoints import workdir_files
+from transformer.checkpoints.identity import Identity
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config
 from transformer.errors import InputError
 
+CONTINUE_WITH_CHANGES = flags.DEFINE_boolean(
+    "continue_with_changes",
+    False,
+    "Continue the training of a workdir with another learning rate, batch size, patience, data or "
+    "the like; config.json records the changes with their step.",
+)
 PROFILE = flags.DEFINE_integer(
     "profile", None, "Number of steps to trace; the trace is written to the workdir's profile/."
 )
@@ -46,12 +53,14 @@ def main(config: Config) -> int:
     if not WORKDIR.value:
         raise InputError("missing --workdir=DIRECTORY, where the results go")
     directory = paths.reachable(WORKDIR.value)
-    with distributed.joined(), _opened(directory, config) as config:
+    allow_changes = CONTINUE_WITH_CHANGES.value
+    with distributed.joined(), _opened(directory, config, allow_changes) as config:
         result, stopped_by = train(
             config,
             directory,
             profile_steps=PROFILE.value,
             handle_signals=True,
+            allow_changes=allow_changes,
             verbose=VERBOSE.value,
         )
         if result and distributed.is_main():
@@ -66,6 +75,7 @@ def train(
     progress: logs.Progress | None = None,
     profile_steps: int | None = None,
     handle_signals: bool = False,
+    allow_changes: bool = False,
     verbose: bool = False,
 ) -> tuple[dict[str, Any] | None, int]:
     """Train to the end, or until a signal; continue from the last checkpoint if there is one.
@@ -75,13 +85,14 @@ def train(
       directory: the workdir, which no other training uses meanwhile.
       progress: shows how training proceeds; a bar or lines on standard error unless given.
       profile_steps: number of steps to trace.
+      allow_changes: continue a training that stopped early, if `config` lets it.
       handle_signals: save and return on SIGINT, SIGTERM and SIGHUP; only in the main thread.
       verbose: print the table of parameters on one device too.
 
     Returns:
       The contents of result.json and 0, or None and the number of the signal.
     """
-    if result := _finished_result(config, directory):
+    if result := _finished_result(config, directory, allow_changes):
         return result, 0
     began = time.monotonic()
     with distributed.all_or_none("prepare the training"):
@@ -93,7 +104,8 @@ def train(
     distributed.require_same("the vocabulary", b"".join(side.model for side in vocabularies))
     config, batches, main = experiment.config, experiment.data.train, distributed.is_main()
 
-    with Checkpoints(directory, config.training, writing=True) as checkpoints:
+    identity = Identity.of(config.model, *(side.model for side in vocabularies))
+    with Checkpoints(directory, config.training, identity, writing=True) as checkpoints:
         restored = checkpoints.restore(experiment.abstract_state)
         state, totals = restored or (experiment.init_state(), {})
         first = int(state.step)
@@ -109,7 +121,7 @@ def train(
             distributed.signals() if handle_signals else no_signals as stop,
         ):
             if main:
-                workdir.initialize(directory, config, vocabularies)
+                workdir.initialize(directory, config, vocabularies, first)
             monitor = Monitor(
                 experiment, first, Totals(**totals), directory, checkpoints, log, progress, began
             )
@@ -134,17 +146,22 @@ def train(
 
 
 @contextlib.contextmanager
-def _opened(directory: epath.Path, config: Config) -> Iterator[Config]:
+def _opened(directory: epath.Path, config: Config, allow_changes: bool) -> Iterator[Config]:
     """The config to train with; process 0 locks the workdir for all processes."""
     with contextlib.ExitStack() as stack:
         with distributed.all_or_none(f"use {directory}"):
             if distributed.is_main():
-                config = stack.enter_context(workdir.open_for_training(directory, config))
+                opened = workdir.open_for_training(directory, config, allow_changes)
+                config = stack.enter_context(opened)
         # After process 0 has checked the directory, the others read the same config in it.
-        yield config if distributed.is_main() else workdir.resume_config(config, directory)
+        if not distributed.is_main():
+            config = workdir.resume_config(config, directory, allow_changes)
+        yield config
 
 
-def _finished_result(config: Config, directory: epath.Path) -> dict[str, Any] | None:
+def _finished_result(
+    config: Config, directory: epath.Path, allow_changes: bool
+) -> dict[str, Any] | None:
     """The result of a training that is complete; None if there are steps left."""
     file = directory / workdir_files.RESULT
     if not file.exists():
@@ -155,7 +172,7 @@ def _finished_result(config: Config, directory: epath.Path) -> dict[str, Any] | 
         raise InputError(
             f"{file} is not JSON ({error}); remove it to continue from the last checkpoint"
         ) from None
-    early = result.get("stopped_early")
+    early = result.get("stopped_early") and not allow_changes
     if not early and result["step"] < config.training.steps:
         return None
     early_stop = f": it stopped early, after step {result['step']}"

@@ -2,17 +2,23 @@
 """Opening a workdir for training: one config, one training at a time."""
 
 import contextlib
+import dataclasses
+import datetime
 import logging
+import os
 from collections.abc import Iterator
+from typing import Any
 
 from etils import epath
 
 from experiments import file_lock
+from experiments.corpora import registry, text_files
 from transformer import paths
 from transformer.checkpoints import workdir_files
-from transformer.config import Config
+from transformer.config import RUNS, Config
 from transformer.errors import InputError
 from transformer.fields import difference
+from transformer.provenance import provenance
 from transformer.text.tokenizer import Vocabularies
 
 logger = logging.getLogger(__name__)
@@ -23,9 +29,18 @@ _NOT_COMPARED = (
 )
 """Prefixes of the fields that do not change results."""
 
+_OF_THE_STATE = (
+    *("optimizer.name", "optimizer.clip_norm", "optimizer.weight_decay", "training.ema_decay"),
+    *("training.seed", "data.tokenizer", "data.vocabulary", "data.source_tokenizer_model"),
+    "data.character_coverage",
+)
+"""Prefixes of the fields that determine the vocabulary, the random key or the optimizer's state."""
+
 
 @contextlib.contextmanager
-def open_for_training(workdir: epath.Path, config: Config) -> Iterator[Config]:
+def open_for_training(
+    workdir: epath.Path, config: Config, allow_changes: bool = False
+) -> Iterator[Config]:
     """Create the directory, lock it against other trainings, and check its config.
 
     Object stores have no locks: there, starting only one training per workdir is up to the user.
@@ -57,19 +72,26 @@ def open_for_training(workdir: epath.Path, config: Config) -> Iterator[Config]:
                     f"--workdir={workdir} cannot be written: {paths.reason(error)}; name a "
                     "writable directory"
                 ) from None
-        yield resume_config(config, workdir)
+        yield resume_config(config, workdir, allow_changes)
 
 
-def resume_config(config: Config, workdir: epath.Path) -> Config:
+def resume_config(config: Config, workdir: epath.Path, allow_changes: bool = False) -> Config:
     """Check a config against the one that the workdir was started with.
 
+    Args:
+      config: to train with.
+      workdir: of the run.
+      allow_changes: accept and log changes that leave the parameters and the optimizer's state
+        usable.
+
     Returns:
-      `config`. With ``batch_fitting='auto'`` it includes the micro-batch count chosen when the run
-      started.
+      `config` with absolute data paths. With ``batch_fitting='auto'`` it includes the micro-batch
+      count chosen when the run started.
 
     Raises:
       InputError: when the configs differ in a field that changes results.
     """
+    config = with_absolute_paths(config)
     steps = paths.children(workdir / workdir_files.CHECKPOINTS)
     trained = any(path.name.isdigit() for path in steps)
     files = [workdir_files.CONFIG, workdir_files.TOKENIZER]
@@ -83,35 +105,80 @@ def resume_config(config: Config, workdir: epath.Path) -> Config:
             )
     if not (workdir / workdir_files.CONFIG).exists():
         return config
-    saved = workdir_files.load_config(workdir)
+    # Earlier versions kept relative paths.
+    saved = with_absolute_paths(workdir_files.load_config(workdir))
     fitted = config.training.batch_fitting == saved.training.batch_fitting == "auto"
     if fitted and config.training.micro_batches is None:
         micro_batches = saved.training.micro_batches
         config = config.replace(training=config.training.replace(micro_batches=micro_batches))
-    changed = {
-        path: values
-        for path, values in difference(saved, config).items()
-        if not path.startswith(_NOT_COMPARED)
-    }
+    changed = changes(saved, config)
     before, after = changed.get("training.steps", (0, 0))
     if after > before:
         del changed["training.steps"]
         logger.warning("%s continues from %d to %d steps", workdir, before, after)
-    if changed:
-        lines = [f"  {path}: {old!r} there, {new!r} now" for path, (old, new) in changed.items()]
+    lines = [f"  {path}: {old!r} there, {new!r} now" for path, (old, new) in changed.items()]
+    impossible = [path for path in changed if path.startswith(_OF_THE_STATE)]
+    impossible += saved.model.changes(config.model)
+    if changed and allow_changes and not impossible:
+        logger.warning("%s continues with changes:\n%s", workdir, "\n".join(lines))
+    elif changed:
+        remedy = "use that config, or choose another --workdir"
+        if allow_changes:
+            remedy = f"what was trained does not fit another {impossible[0]}; {remedy}"
+        elif not impossible:
+            remedy += ", or give --continue_with_changes"
         raise InputError(
-            f"{workdir} was started with another config:\n" + "\n".join(lines) + "\n"
-            "use that config, or choose another --workdir"
+            f"{workdir} was started with another config:\n" + "\n".join(lines) + f"\n{remedy}"
         )
     return config
 
 
-def initialize(workdir: epath.Path, config: Config, vocabularies: Vocabularies) -> None:
-    """Write the config and the vocabularies, before the first step."""
+def changes(saved: Config, config: Config) -> dict[str, tuple[Any, Any]]:
+    """The fields that change results and differ: name -> (saved, new)."""
+    changed = difference(saved, config)
+    return {path: both for path, both in changed.items() if not path.startswith(_NOT_COMPARED)}
+
+
+def with_absolute_paths(config: Config) -> Config:
+    """The config with absolute data paths, so that any working directory can continue the run."""
+
+    def absolute(path: str | None) -> str | None:
+        return path and os.fspath(paths.absolute(path))
+
+    def absolute_entry(entry: str) -> str:
+        """With absolute paths in ``WEIGHT*SOURCE,TARGET`` or ``FILE.tsv``."""
+        weight, star, corpus = entry.partition("*") if "*" in entry else ("", "", entry)
+        if "," not in corpus and not text_files.is_tsv(corpus):
+            return entry
+        return weight + star + ",".join(map(absolute, corpus.split(",")))
+
+    data = config.data
+    files = ["tokenizer_model", "source_tokenizer_model", "token_cache"]
+    files += [f"{split}_{side}" for split in registry.SPLITS for side in ("source", "target")]
+    changed = {name: absolute(getattr(data, name)) for name in files}
+    mixture = tuple(map(absolute_entry, data.mixture))
+    return config.replace(data=data.replace(**changed, mixture=mixture))
+
+
+def initialize(
+    workdir: epath.Path, config: Config, vocabularies: Vocabularies, step: int = 0
+) -> None:
+    """Write the config and the vocabularies, before the first step after `step`.
+
+    ``config.json`` also records the starts of the run that began it, changed the config, or used
+    another version of the program.
+    """
     models = {workdir_files.TOKENIZER: vocabularies.target.model}
     if not vocabularies.are_shared:
         models[workdir_files.SOURCE_TOKENIZER] = vocabularies.source.model
     for name, model in models.items():
         if not (workdir / name).exists():
             workdir_files.write_bytes(workdir / name, model)
-    workdir_files.write_text(workdir / workdir_files.CONFIG, config.to_json())
+    path, changed = workdir / workdir_files.CONFIG, {}
+    if path.exists():
+        changed = changes(with_absolute_paths(workdir_files.load_config(workdir)), config)
+    runs, made_by = workdir_files.load_runs(workdir), provenance()
+    if changed or not runs or runs[-1]["provenance"] != made_by:
+        time = datetime.datetime.now(datetime.UTC).isoformat("T", "seconds")
+        runs.append({"step": step, "time": time, "changes": changed, "provenance": made_by})
+    workdir_files.write_json(path, dataclasses.asdict(config) | {RUNS: runs})

@@ -202,7 +202,7 @@ figures.plot_head_assembly(
 
 # %%
 flow = residual.residual_flow(seen.encoder)
-figures.plot_residual_flow(flow.before, flow.added, flow.after, flow.names, words)
+figures.plot_residual_flow(flow, words)
 
 # %% [markdown]
 # A cosine near 1 means that the sub-layer hardly changed the direction of the vector. A large norm

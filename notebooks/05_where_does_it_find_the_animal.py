@@ -19,9 +19,8 @@
 #    other.
 # 4. **Which words does the answer depend on?** The answer is attributed to the words.
 #
-# The notebook trains one model. It compares it with several models trained in the same way from
-# other seeds (`experiments/studies/antecedent.py`), since a single model is an anecdote. The first
-# of those has the seed of the model trained here.
+# The notebook trains one model, and its answers are about that model alone: models that differ in
+# seed or size may resolve "it" in other ways.
 
 # %%
 import numpy as np
@@ -29,13 +28,13 @@ import numpy as np
 from experiments.corpora import registry
 from experiments.studies import resolution, small_model, twins
 from transformer.inspection import attribution, figures, patching, run
+from transformer.inspection.alignment import untrained_params
 from transformer.inspection.views.attention_kinds import trace_attention_kinds
 from transformer.inspection.views.sentence_comparison import compare_sentences
 from transformer.nn.capture import KINDS
 
 translator = small_model.load(seed=0, folder="runs")
 params, config = translator.params, translator.config.model
-study = resolution.results()["models"]
 
 # %% [markdown]
 # ## The task
@@ -116,42 +115,19 @@ figures.plot_head_table(
 # %% [markdown]
 # The best of many heads scores above 0 even if no head has any information. A permutation test
 # measures how far: it shuffles the gold a thousand times, swapping the nouns of every pair of twins
-# with probability one half. *Chance* is the 95th percentile of the best head's score. The dots are
-# the best heads of the models from other seeds; in an untrained model all scores are below 0.05.
+# with probability one half. *Chance* is the 95th percentile of the best head's score. And a mean
+# does not show how many sentences contribute to it: *sentences* is the share in which the best head
+# gives the correct noun more weight than the wrong one; chance is one half.
 
 # %%
-titles = {"encoder": "encoder, row of it", "decoder": "decoder", "cross": "encoder-decoder"}
-figures.plot_spread(
-    {titles[kind]: [np.max(m["coreference"][kind]["score"]) for m in study] for kind in KINDS},
-    label="coreference score of the best head",
-    marked=[coreference[kind].score.max() for kind in KINDS],
-    limits=[coreference[kind].chance for kind in KINDS],
-    limits_name="chance for this model",
-    title="Best head of each kind, over seeds",
-)
-
-# %% [markdown]
-# The seeds disagree about encoder-decoder attention. And a mean does not show how many sentences
-# contribute to it. The next figure shows the share of sentences in which the best head gives the
-# correct noun more weight than the wrong one; chance is one half.
-
-# %%
-ahead = {
-    kind: [np.ravel(m["coreference"][kind]["antecedent_ahead"]) for m in study] for kind in KINDS
-}
-best = {kind: [np.argmax(m["coreference"][kind]["score"]) for m in study] for kind in KINDS}
-figures.plot_spread(
-    {
-        titles[kind]: [shares[head] for shares, head in zip(ahead[kind], best[kind], strict=True)]
-        for kind in KINDS
-    },
-    label="share of sentences with more weight on the correct noun",
-    marked=[
-        coreference[kind].antecedent_ahead.ravel()[coreference[kind].score.argmax()]
-        for kind in KINDS
-    ],
-    title="Share of sentences, over seeds",
-)
+untrained = resolution.coreference(untrained_params(config), config, sentences)
+for kind in KINDS:
+    found = coreference[kind]
+    ahead = found.antecedent_ahead.ravel()[found.score.argmax()]
+    print(
+        f"{kind:8} best score {found.score.max():.3f} (chance {found.chance:.3f}, "
+        f"untrained {untrained[kind].score.max():.3f}), sentences {ahead:.0%}"
+    )
 
 # %% [markdown]
 # For the sentence about the tired animal, this is the layer with the best encoder-decoder head, in
@@ -208,21 +184,6 @@ figures.plot_head_table(
 )
 
 # %% [markdown]
-# Do the heads that attend to the correct noun cause the most damage when they are removed? The next
-# figure shows, over the seeds, the rank correlation of score and damage: 1 for the same order of
-# heads, -1 for the opposite order.
-
-# %%
-figures.plot_spread(
-    {
-        titles.get(kind, "all heads"): [m["rank_correlation"][kind] for m in study]
-        for kind in [*KINDS, "all"]
-    },
-    label="rank correlation of coreference score and damage",
-    title="Coreference score and damage, over seeds",
-)
-
-# %% [markdown]
 # **What this does not prove.** Ablation shows only what the other heads cannot compensate for. Two
 # heads that do the same work both look useless when removed one by one.
 #
@@ -272,31 +233,13 @@ figures.plot_patch_map(
     title=f"Restored share by role of the token, over {carried.sentences} sentences",
 )
 
-# %%
-figures.plot_spread(
-    {
-        role: [m["patching"]["encoder"][-1][index] for m in study]
-        for index, role in enumerate(twins.ROLES)
-    },
-    label="share of the answer after the last encoder layer",
-    marked=carried.encoder[-1],
-    title="Share of the answer by role of the token, over seeds",
-)
-
 # %% [markdown]
 # And in the decoder? The same patches are applied to the row that predicts the pronoun: at the
 # decoder's input, where the row contains nothing of the source yet, and after each layer.
 
 # %%
-figures.plot_spread(
-    {
-        site: [m["patching"]["decoder"][level][0] for m in study]
-        for level, site in enumerate(("input", "after layer 1", "after layer 2"))
-    },
-    label="share of the answer in the row that predicts the pronoun",
-    marked=carried.decoder[:, 0],
-    title="Share of the answer in the decoder, over seeds",
-)
+for site, share in zip(("input", "layer 1", "layer 2"), carried.decoder[:, 0], strict=True):
+    print(f"{site:8} {share:.3f}")
 
 # %% [markdown]
 # **Attribution patching** is a cheaper estimate: it multiplies gradients by the difference of the
@@ -331,18 +274,6 @@ figures.plot_attribution(
 )
 
 # %% [markdown]
-# Over the seeds, 40 sentences each, by the role of the word:
-
-# %%
-names = [*twins.ROLES, *(f"prefix: {role}" for role in twins.PREFIX_ROLES)]
-attributions = [[*m["attribution"]["source"], *m["attribution"]["prefix"]] for m in study]
-figures.plot_spread(
-    {name: [values[index] for values in attributions] for index, name in enumerate(names)},
-    label="nats for the correct pronoun",
-    title="Attribution by role of the word, over seeds",
-)
-
-# %% [markdown]
 # **What this does not prove.** Integrated gradients depend on the baseline, here a sentence without
 # words, which never occurs in the data. That both nouns matter, one for the pronoun and one against
 # it, shows that the model compares their genders; it does not show in which head, or that the model
@@ -350,58 +281,7 @@ figures.plot_spread(
 #
 # ## The answer
 #
-# One line per model of the study; all are trained in the same way from different seeds:
-#
-# - *unseen*: share of correct pronouns where the two nouns never occur together in training;
-# - *enc score*: best score of an encoder head in the row of "it";
-# - *at it*, *at adj*: share of the answer that the vector at "it", and the vector at the adjective,
-#   carries after the last encoder layer;
-# - *cross score*: best score of an encoder-decoder head in the row that predicts the pronoun;
-# - *sentences*: share of sentences in which this head gives the correct noun more weight than the
-#   wrong one;
-# - *ablated*: share of sentences that are still correct without this head;
-# - *layer 1*: share of the answer in that decoder row after the first decoder layer.
-
-# %%
-print("seed unseen | enc score  at it at adj | cross score sentences ablated layer 1")
-for model in study:
-    encoder, cross = (model["coreference"][kind] for kind in ("encoder", "cross"))
-    best_head = np.argmax(cross["score"])
-    carried_by = dict(zip(twins.ROLES, model["patching"]["encoder"][-1], strict=True))
-    print(
-        f"{model['seed']:4} {model['pronoun_accuracy']['test_unseen']:6.1%} | "
-        f"{np.max(encoder['score']):9.3f} {carried_by['it']:6.3f} {carried_by['adjective']:6.3f} | "
-        f"{np.max(cross['score']):11.3f} {np.ravel(cross['antecedent_ahead'])[best_head]:9.0%} "
-        f"{np.ravel(model['ablation']['right_without']['cross'])[best_head]:7.0%} "
-        f"{model['patching']['decoder'][1][0]:7.3f}"
-    )
-
-# %% [markdown]
-# **Does a head attend from "it" to the animal? In none of these models.** In the row of "it", the
-# score of every encoder head is at most a few hundredths, and the vector at "it" carries none of
-# the answer. The well-known picture does not show how these models resolve "it", although they are
-# correct on nearly every sentence. The encoder leaves the information at its position: the
-# difference between *tired* and *wide* is at the adjective when the decoder attends to the source.
-#
-# **Does any head attend to it? That depends on the seed.** Models that are trained in the same way,
-# and are about equally accurate, use different mechanisms:
-#
-# - *Adjective first.* The first layer of the decoder attends to the adjective: after it, the row
-#   that predicts the pronoun has nearly all of the difference. Then a head of the second layer
-#   attends to the noun that the adjective describes, and hardly to the other one, in nearly all
-#   sentences. Without that head more pronouns are wrong. Weights, ablation and patches agree.
-# - *Nouns first.* After the first layer of the decoder, the row has no information about the
-#   adjective yet; the second layer adds it. No head gives the correct noun more weight than the
-#   wrong one in clearly more than half of the sentences: the model combines information about both
-#   nouns instead of attending to only one of them. A search for the head that finds the animal
-#   fails, in a model that resolves "it".
-#
-# A mean can hide the second mechanism: where one of its heads has a high score, the head attends
-# either to one noun or to the adjective. The score then comes from half of the sentences and says
-# nothing about the others. For this reason the table has the share of sentences next to the mean.
-#
-# The two names are an interpretation of these numbers: an order of steps that fits all of them, not
-# a proof that there is no other.
+# TEXT
 #
 # ## What none of this proves
 #
@@ -418,8 +298,7 @@ for model in study:
 #   two logits.
 # - **Averages.** The effect of a role is a mean over sentences; single sentences differ.
 #
-# The last cell checks the text: for the model of this notebook, the claims that hold for every
-# seed; for the study, all others.
+# The last cell checks the claims of the text.
 
 # %%
 it, adjective = twins.ROLES.index("it"), twins.ROLES.index("adjective")
@@ -429,27 +308,3 @@ np.testing.assert_allclose(carried.encoder[0], only_adjective, atol=1e-3)
 assert np.abs(coreference["encoder"].score).max() < 0.1
 assert carried.encoder[-1][it] < 0.1 and carried.encoder[-1][adjective] > 0.9
 assert max(float(part.relative_gap) for part in parts) < 0.02
-
-mechanisms = []
-for model in study:
-    score = {kind: np.array(model["coreference"][kind]["score"]) for kind in KINDS}
-    encoder, decoder = model["patching"]["encoder"][-1], model["patching"]["decoder"]
-    assert min(model["pronoun_accuracy"].values()) > 0.9
-    assert np.abs(score["encoder"]).max() < 0.1
-    assert encoder[it] < 0.1 and encoder[adjective] > 0.9
-    assert max(np.abs(kind["score"]).max() for kind in model["untrained"].values()) < 0.05
-    ahead = {kind: np.array(model["coreference"][kind]["antecedent_ahead"]) for kind in KINDS}
-    best_head = score["cross"].argmax()
-    if decoder[1][0] > 0.9:
-        mechanisms.append("adjective first")
-        assert best_head // config.heads("decoder") == 1
-        assert score["cross"].max() > max(0.5, model["coreference"]["cross"]["chance"])
-        assert ahead["cross"].ravel()[best_head] > 0.9
-        right_without = np.ravel(model["ablation"]["right_without"]["cross"])[best_head]
-        assert right_without < model["ablation"]["right"] - 0.05
-    else:
-        mechanisms.append("nouns first")
-        assert decoder[1][0] < 0.1
-        assert max(shares.max() for shares in ahead.values()) < 0.6
-assert set(mechanisms) == {"adjective first", "nouns first"}
-mechanisms

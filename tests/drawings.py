@@ -8,6 +8,7 @@ from matplotlib.text import Text
 
 from transformer.config import TransformerConfig
 from transformer.inspection import figures, search_log
+from transformer.inspection.residual import ResidualFlow
 from transformer.nn.positions import sinusoids
 
 LONG_WORD = "▁Donaudampfschifffahrtsgesellschaft"
@@ -119,7 +120,9 @@ DRAWN = {
     "vectors": lambda s: figures.plot_vectors(
         {"embedding": s.x, "position": s.x[:, ::-1], "query": s.q, "value": s.v}, s.source
     ),
-    "residual_flow": lambda s: figures.plot_residual_flow(*s.stream, s.sublayers, s.source),
+    "residual_flow": lambda s: figures.plot_residual_flow(
+        ResidualFlow(s.sublayers, *s.stream), s.source
+    ),
     "output_distribution": lambda s: figures.plot_output_distribution(
         s.logits[1],
         s.vocabulary,
@@ -141,7 +144,6 @@ DRAWN = {
         x_label="step",
         y_label="loss (nats a token)",
         levels={"lower bound": 0.33},
-        logarithmic=len(s.source) > 5,
     ),
     "logit_lens": lambda s: figures.plot_logit_lens(s.logits, s.vocabulary, s.target_in, s.ids),
     "head_table": lambda s: figures.plot_head_table(
@@ -154,12 +156,6 @@ DRAWN = {
         s.source,
         s.target_in,
         s.target_out,
-    ),
-    "spread": lambda s: figures.plot_spread(
-        {word: s.normal(5) for word in dict.fromkeys(s.source)},
-        label="coreference score",
-        marked=s.normal(len(set(s.source))),
-        limits=np.abs(s.normal(len(set(s.source)))),
     ),
     "masks": lambda s: figures.plot_masks(
         s.source,

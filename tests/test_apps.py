@@ -262,7 +262,13 @@ def test_evaluation_prints_one_json_object_and_keeps_it(trained, evaluated):
     low, high = scores["bleu_ci"]
     assert low <= high
     assert "tok:13a" in scores["bleu_signature"]
-    assert json.loads((trained[0] / "evaluations" / "test.json").read_text()) == scores
+    assert kept_evaluations(trained[0], "test") == [scores]
+
+
+def kept_evaluations(workdir, name):
+    """The JSON of every evaluation with a name."""
+    paths = (workdir / "evaluations").glob(f"{name}-????????.json")
+    return [json.loads(path.read_text()) for path in paths]
 
 
 def test_an_embedded_corpus_is_evaluated_by_split_name(copied):
@@ -272,7 +278,7 @@ def test_an_embedded_corpus_is_evaluated_by_split_name(copied):
     scores = json.loads(evaluated.out)
     assert scores["sentences"] == 500
     assert scores["nll"] == pytest.approx(finished.result["validation"]["nll"], rel=1e-5)
-    assert (workdir / "evaluations" / "validation.json").exists()
+    assert kept_evaluations(workdir, "validation") == [scores]
     refused = run("experiments.evaluate", f"--workdir={workdir}", "--split=tset")
     assert (refused.status, refused.out) == (1, "")
     assert "no split 'tset'" in refused.err
@@ -286,17 +292,20 @@ def test_files_of_a_split_score_like_the_split(trained, texts, evaluated):
         f"--source={texts[0] / 'test.source'}",
         f"--target={texts[0] / 'test.target'}",
     )
-    assert finished.result == evaluated.result
-    kept = trained[0] / "evaluations" / "test.source-test.target.json"
-    assert json.loads(kept.read_text()) == finished.result
+    assert kept_evaluations(trained[0], "test.source-test.target") == [finished.result]
+    one, other = finished.result, evaluated.result
+    origins = one.pop("origin"), other.pop("origin")
+    assert one == other
+    assert origins[0]["sha256"] == origins[1]["sha256"]
+    assert origins[0]["source"] == str(texts[0] / "test.source")
 
 
 def test_the_evaluation_of_averaged_weights_has_a_separate_file(trained, evaluated):
     finished = run("experiments.evaluate", f"--workdir={trained[0]}", "--average=2")
     assert finished.result.keys() >= EVALUATED
     assert finished.result["nll"] != evaluated.result["nll"]
-    kept = trained[0] / "evaluations" / "test-average2.json"
-    assert json.loads(kept.read_text()) == finished.result
+    assert finished.result in kept_evaluations(trained[0], "test")
+    assert evaluated.result in kept_evaluations(trained[0], "test")
 
 
 def test_line_scores_sum_to_the_nll_of_the_evaluation(trained, texts, evaluated):

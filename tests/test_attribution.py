@@ -87,17 +87,6 @@ def test_an_answer_that_depends_on_one_token_is_attributed_to_it_alone(shallow):
 
 
 @pytest.mark.slow
-def test_with_a_baseline_token_only_tokens_that_differ_from_it_contribute(shallow, value):
-    source, target_in = np.array([4, 7, 4, 4, 0]), np.array([4, 4, 9, 4])
-    attribution = integrated_gradients(*shallow, source, target_in, METRIC, baseline_token=4)
-    np.testing.assert_array_equal(np.asarray(attribution.source) != 0, np.arange(5) == 1)
-    np.testing.assert_array_equal(np.asarray(attribution.target) != 0, np.arange(4) == 2)
-    baseline = value(np.array([4, 4, 4, 4, 0]), np.full(4, 4))
-    assert float(attribution.baseline) == pytest.approx(float(baseline), abs=1e-4)
-    assert float(attribution.relative_gap) < 0.02
-
-
-@pytest.mark.slow
 def test_input_times_gradient_is_the_slope_in_the_norm_of_an_embedding(shallow):
     """In float64 by central differences."""
     with jax.enable_x64(True):
@@ -116,7 +105,6 @@ def test_input_times_gradient_is_the_slope_in_the_norm_of_an_embedding(shallow):
     ("options", "message"),
     [
         ({"steps": 0}, "steps is 0, but it must be at least 1"),
-        ({"baseline_token": 11}, "baseline_token is 11, but this model's tokens are 0 to 10"),
         (
             {"metric": lambda logits: logits[0]},
             "it must return one number",

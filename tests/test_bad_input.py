@@ -3,6 +3,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 
 import jax
@@ -11,6 +12,7 @@ import oracle
 import pytest
 from apps import CONFIGS, run
 
+from transformer.checkpoints.identity import Identity
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import (
     Config,
@@ -76,7 +78,8 @@ def given(tmp_path_factory):
     model = base.build(config.model)
     params, metadata = oracle.random_params(model, seed=0), base.parameter_metadata(model)
     opt_state = optimizers.build(config.optimizer, metadata, d_model=8, steps=2).init(params)
-    with Checkpoints(folder / "run", config.training, writing=True) as checkpoints:
+    identity = Identity.of(config.model, tokenizer.model, tokenizer.model)
+    with Checkpoints(folder / "run", config.training, identity, writing=True) as checkpoints:
         for step in (1, 2):
             state = TrainState(jnp.asarray(step), params, opt_state, jax.random.key(0))
             checkpoints.save(state, {}, {"nll": 1.0})
@@ -112,6 +115,12 @@ def break_checkpoints(folder):
     """Damage both checkpoints."""
     for step in ("1", "2"):
         (folder / "run" / "checkpoints" / step / "meta" / "metadata").write_bytes(b"{")
+
+
+def replace_by_fifo(path):
+    """Put a FIFO in place of a file; reading it would wait for a writer."""
+    path.unlink()
+    os.mkfifo(path)
 
 
 def breaking(name, data):
@@ -233,10 +242,53 @@ CASES = {
         ["config.json", "unknown config field 'decode.beam'"],
         edit_config("decode", beam=3),
     ),
+    "config.json nested too deeply": (
+        app("translate"),
+        ["config.json: nested too deeply"],
+        breaking("config.json", b"[" * 100_000),
+    ),
     "config.json of another model": (
         app("translate"),
-        ["{here}/run/checkpoints", "step 2", "shape", "config.json"],
+        ["model.d_ff is 32, but", "checkpoints/2 was trained with 8", "restore config.json"],
         edit_config("model", d_ff=32),
+    ),
+    "config.json with another sinusoid layout": (
+        app("score", *PAIR),
+        ["model.sinusoid_layout is 'halves'", "checkpoints/2 was trained with 'interleaved'"],
+        edit_config("model", sinusoid_layout="halves"),
+    ),
+    "config.json with another epsilon, to average with": (
+        app("translate", "--average=2"),
+        ["model.norm_epsilon is 0.001", "checkpoints/1 was trained with 1e-06"],
+        edit_config("model", norm_epsilon=1e-3),
+    ),
+    "config.json with another norm, to continue": (
+        old(training__steps=3, model__norm="pre"),
+        ["model.norm is 'pre'", "checkpoints/2 was trained with 'post'"],
+        edit_config("model", norm="pre"),
+    ),
+    "another sinusoid layout after training": (
+        app("translate", "--config.model.sinusoid_layout=halves"),
+        ["model.sinusoid_layout is 'halves', but", "config.json has 'interleaved'"],
+    ),
+    "another width after training": (
+        app("translate", "--config.model.d_model=64"),
+        ["model.d_model is 64, but", "config.json has 8", "leave the override out"],
+    ),
+    "tokenizer.model of another training": (
+        app("translate"),
+        ["tokenizer.model has the SHA-256", "checkpoints/2", "restore tokenizer.model"],
+        breaking("tokenizer.model", Tokenizer.train(["e f g h"], 8, "word").model),
+    ),
+    "tokenizer.model of another size": (
+        app("evaluate", *PAIR),
+        ["tokenizer.model has the SHA-256", "restore tokenizer.model"],
+        breaking("tokenizer.model", Tokenizer.train(["e f g h i"], 9, "word").model),
+    ),
+    "tokenizer.model of another training, to continue": (
+        old(training__steps=3),
+        ["tokenizer.model has the SHA-256", "restore tokenizer.model"],
+        breaking("tokenizer.model", Tokenizer.train(["e f g h"], 8, "word").model),
     ),
     "tokenizer.model broken": (
         app("translate"),
@@ -263,6 +315,22 @@ CASES = {
         app("translate"),
         ["has no checkpoints; train first"],
         lambda folder: shutil.rmtree(folder / "run" / "checkpoints"),
+    ),
+    "a FIFO in both checkpoints": (
+        app("translate"),
+        ["no intact checkpoint left", "step 2: file params/pipe is not a regular file"],
+        lambda folder: [
+            os.mkfifo(folder / "run" / "checkpoints" / step / "params" / "pipe")
+            for step in ("1", "2")
+        ],
+    ),
+    "a FIFO for the metadata of both checkpoints, to continue": (
+        old(training__steps=3),
+        ["no intact checkpoint left", "step 2: file _CHECKPOINT_METADATA is not a regular file"],
+        lambda folder: [
+            replace_by_fifo(folder / "run" / "checkpoints" / step / "_CHECKPOINT_METADATA")
+            for step in ("1", "2")
+        ],
     ),
     "no intact checkpoint left to translate with": (
         app("translate"),

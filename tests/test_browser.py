@@ -11,7 +11,7 @@ from exhibits import VOCABULARY, every_view, one_head, pair, search
 
 from transformer.inspection.views.attention_steps import attention_steps
 from transformer.inspection.views.head_overview import head_overview
-from transformer.inspection.views.head_view import head_view, shares_between_heads
+from transformer.inspection.views.head_view import head_view
 from transformer.inspection.views.search_replay import search_replay
 from transformer.inspection.views.sentence_comparison import compare_sentences
 from transformer.inspection.views.view import page
@@ -135,7 +135,8 @@ def test_shares_between_heads_are_an_option_with_a_clear_name(show):
     choice = selects(shown).nth(2)
     assert "Illustrated Transformer" in choice.locator("option").nth(1).text_content()
     choice.select_option(index=1)
-    shares = shares_between_heads(both[0].weights[-1])[:, 1]
+    weights = both[0].weights[-1]
+    shares = (weights / weights.sum(0))[:, 1]
     found = np.array(cells(shown))[:, 1:-1].astype(float)
     np.testing.assert_allclose(found.T, shares, atol=0.02)
     np.testing.assert_allclose(found.sum(1), 1, atol=0.003)

@@ -20,8 +20,9 @@ from saving import (
     steps_in,
 )
 
+from transformer.checkpoints.identity import Identity
 from transformer.checkpoints.manager import Checkpoints, average_params
-from transformer.config import OptimizerConfig, TrainingConfig
+from transformer.config import OptimizerConfig, TrainingConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.nn.parameters import Parameter
 from transformer.training import optimizers
@@ -155,13 +156,85 @@ def test_the_workdir_may_be_a_string(three, abstract):
     assert bits(best_params(str(three), abstract)) == bits(state_at(10).params)
 
 
-def test_parameters_of_another_shape_are_refused(three, abstract):
-    wider = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((*leaf.shape, 2), leaf.dtype, sharding=leaf.sharding),
-        abstract.params,
-    )
-    with Checkpoints(three, KEEP_ALL) as checkpoints, pytest.raises(InputError, match="shape"):
-        checkpoints.restore_params(wider)
+# The identity of the model and its vocabularies.
+
+MODEL = TransformerConfig(num_layers=2)
+
+
+def open_as(workdir, model=MODEL, source=b"one", target=b"two", writing=False):
+    """The checkpoints, opened for a model with vocabularies."""
+    return Checkpoints(workdir, KEEP_ALL, Identity.of(model, source, target), writing=writing)
+
+
+@pytest.fixture
+def identified(tmp_path):
+    """A workdir with the steps 10 and 20 of `MODEL`."""
+    with open_as(tmp_path, writing=True) as checkpoints:
+        for step in (10, 20):
+            checkpoints.save(state_at(step), meta_at(step))
+    return tmp_path
+
+
+def test_a_state_is_restored_for_the_model_and_vocabularies_it_was_saved_with(identified, abstract):
+    with open_as(identified, writing=True) as checkpoints:
+        state, meta = checkpoints.restore(abstract)
+    assert bits(state) == bits(state_at(20))
+    assert meta == meta_at(20)
+
+
+@pytest.mark.parametrize("field", ["compute_dtype", "attention_kernel", "dropout"])
+def test_fields_that_do_not_change_the_function_may_differ(identified, abstract, field):
+    value = {"compute_dtype": "bfloat16", "attention_kernel": "chunked", "dropout": 0.3}[field]
+    with open_as(identified, MODEL.replace(**{field: value})) as checkpoints:
+        assert bits(checkpoints.restore_params(abstract.params)) == bits(state_at(20).params)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"model": MODEL.replace(norm_epsilon=1e-5)},
+            r"model.norm_epsilon is 1e-05, but checkpoint .*/20 was trained with 1e-06; leave",
+        ),
+        (
+            {"model": MODEL.replace(d_model=64)},
+            "model.d_model is 64, but checkpoint .*/20 was trained with 512",
+        ),
+        (
+            # SHA-256 of b"three" and b"two"
+            {"target": b"three"},
+            "^tokenizer.model has the SHA-256 8b5b9db0c13db242..., but checkpoint .*/20 was "
+            "trained with the vocabulary 3fc4ccfe745870e2...; restore tokenizer.model from a copy",
+        ),
+        ({"source": b"three"}, "^tokenizer.source.model has the SHA-256"),
+    ],
+    ids=["function", "shape", "target vocabulary", "source vocabulary"],
+)
+def test_parameters_of_another_model_or_vocabulary_are_refused(
+    identified, abstract, change, message
+):
+    before = contents(identified)
+    for writing in (False, True):
+        with open_as(identified, **change, writing=writing) as checkpoints:
+            with pytest.raises(InputError, match=message):
+                checkpoints.restore_params(abstract.params)
+            with pytest.raises(InputError, match=message):
+                checkpoints.restore(abstract)
+    with (
+        open_as(identified, **change) as checkpoints,
+        pytest.raises(InputError, match=message.replace("20", "10")),
+    ):
+        checkpoints.restore_params(abstract.params, average=2)
+    assert contents(identified) == before, "nothing is damaged"
+
+
+def test_checkpoints_of_earlier_versions_have_no_identity_and_are_used(three, abstract):
+    with open_as(three) as checkpoints:
+        assert bits(checkpoints.restore_params(abstract.params)) == bits(state_at(10).params)
+        assert checkpoints.restored_steps == [10]
+
+
+# The workdir.
 
 
 def test_a_workdir_without_checkpoints_is_refused(tmp_path, abstract):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two systems are compared: by hand, from files, and from workdirs."""
+"""Systems are compared: by hand, from files, and from workdirs."""
 
 import json
 import shutil
@@ -9,8 +9,8 @@ from apps import run
 from test_bad_input import WORDS, given  # noqa: F401 - a fixture
 from test_html import Reader
 
-from experiments.reports import comparison_report
-from experiments.reports.comparison_report import System, compare
+from experiments.reports import comparison_report, significance
+from experiments.reports.comparison_report import Run, compare, differing_words
 from transformer.errors import InputError
 from transformer.text.metrics import corpus_scores, paired_tests
 
@@ -24,12 +24,42 @@ REFERENCES = [
 FIRST = ["the cat sat on the mat", "a dog", "one two three", "no", "the end of it all is near"]
 SECOND = ["the cat sat", "a dog", "one two three four five six seven", "yes", "the end of it all"]
 SOURCES = ["S1", "S2", "S3", "S4", "S5"]
+MEASURES = ("bleu", "chrf")
+TESTS = ("paired_bootstrap", "approximate_randomization")
+
+
+def single(**translations):
+    """Systems of one run each."""
+    return {name: [Run(name, texts)] for name, texts in translations.items()}
 
 
 @pytest.fixture(scope="module")
 def comparison():
     """The comparison of the two systems."""
-    return compare(SOURCES, REFERENCES, (System("first", FIRST), System("second", SECOND)))
+    return compare(SOURCES, REFERENCES, single(first=FIRST, second=SECOND))
+
+
+@pytest.fixture(scope="module")
+def three():
+    """The comparison of three systems."""
+    return compare(SOURCES, REFERENCES, single(first=FIRST, second=SECOND, right=REFERENCES))
+
+
+@pytest.fixture(scope="module")
+def seeds():
+    """The comparison of two systems with three runs each, with a measure of the dataset."""
+    better = [[*FIRST[:3], text, FIRST[4]] for text in ("yes", "yes", "no")]
+    runs = {
+        name: [
+            Run(f"{name}/{seed}", texts, {"pronoun_accuracy": accuracy})
+            for seed, (texts, accuracy) in enumerate(zip(each, accuracies, strict=True))
+        ]
+        for name, each, accuracies in (
+            ("small", [FIRST, FIRST, SECOND], (0.1, 0.2, 0.3)),
+            ("large", better, (0.7, 0.8, 0.9)),
+        )
+    }
+    return compare(SOURCES, REFERENCES, runs)
 
 
 def test_scores_and_p_values_are_those_of_the_metrics(comparison):
@@ -37,16 +67,19 @@ def test_scores_and_p_values_are_those_of_the_metrics(comparison):
     for system, texts in zip(result["systems"], (FIRST, SECOND), strict=True):
         assert system.items() >= corpus_scores(texts, REFERENCES).items()
     tests = paired_tests(FIRST, SECOND, REFERENCES)
-    for metric in ("bleu", "chrf"):
+    [pair] = result["pairs"]
+    assert pair["systems"] == ["first", "second"]
+    for metric in MEASURES:
         first, second = (system[metric] for system in result["systems"])
-        assert result["differences"][metric] == second - first
-        for test in ("paired_bootstrap", "approximate_randomization"):
-            assert result["p_values"][metric][test] == tests[metric][test]["p"]
+        assert pair["differences"][metric] == second - first
+        for test in TESTS:
+            assert pair["p_values"][metric][test] == tests[metric][test]["p"]
             assert result["test_signatures"][metric][test] == tests[metric][test]["signature"]
+    assert pair["corrected_p_values"] == pair["p_values"], "one pair needs no correction"
 
 
 def test_the_scores_by_length_are_those_of_the_sentences_counted_by_hand(comparison):
-    short, longer = comparison.by_length
+    short, longer = comparison_report.as_json(comparison)["by_length"]
     assert (short["name"], short["sentences"], short["mean"]) == ("0 to 5", 2, 1.5)
     assert (longer["name"], longer["sentences"], longer["mean"]) == ("6 to 10", 3, 7.0)
     part = [0, 2, 4]
@@ -59,22 +92,24 @@ def test_the_scores_by_length_are_those_of_the_sentences_counted_by_hand(compari
 
 
 def test_equal_sentences_are_counted(comparison):
-    assert comparison.num_equal() == 1
-    assert comparison_report.as_json(comparison)["equal"] == 1
+    assert [pair["equal"] for pair in comparison_report.as_json(comparison)["pairs"]] == [1]
 
 
 def test_sentences_that_differ_most_are_listed_for_each_system_largest_difference_first(comparison):
-    first_better, second_better = comparison.largest_differences()
-    assert first_better == [0, 4]
-    assert second_better == [3, 2], "100 against 0 comes before 100 against some"
+    first, second = comparison.systems
+    assert comparison.largest_gains(worse=second, better=first) == [0, 4]
+    assert comparison.largest_gains(worse=first, better=second) == [3, 2], (
+        "100 against 0 comes before 100 against some"
+    )
 
 
 def test_at_most_five_sentences_are_shown_for_each_system():
     references = [f"sentence number {n}" for n in range(20)]
     worse = [reference[: n + 1] for n, reference in enumerate(references)]
-    comparison = compare(None, references, (System("a", references), System("b", worse)))
-    first_better, second_better = comparison.largest_differences()
-    assert (first_better, second_better) == ([0, 1, 2, 3, 4], [])
+    comparison = compare(None, references, single(a=references, b=worse))
+    a, b = comparison.systems
+    assert comparison.largest_gains(worse=b, better=a) == [0, 1, 2, 3, 4]
+    assert comparison.largest_gains(worse=a, better=b) == []
 
 
 def test_the_text_shows_scores_intervals_p_values_and_sentences(comparison):
@@ -85,9 +120,11 @@ def test_the_text_shows_scores_intervals_p_values_and_sentences(comparison):
         for system in result["systems"]:
             low, high = system[f"{measure}_ci"]
             assert f"{system[measure]:.2f} [{low:.2f}, {high:.2f}]" in row
-        for p in result["p_values"][measure].values():
+        [row] = [line for line in text.split("\n") if line.startswith(f"second − first  {name}")]
+        for p in result["pairs"][0]["p_values"][measure].values():
             assert f"{p:.4f}" in row
-    assert "5 sentences, 1 of them translated the same" in text
+    assert "5 sentences." in text
+    assert "first and second translate 1 of them the same." in text
     assert text.index("line 4 ") < text.index("line 3 ")
     assert "source     S4" in text
 
@@ -101,26 +138,28 @@ def test_the_page_shows_the_same_and_is_well_formed(comparison):
         assert text in read.text
     [chart] = read.all("img")
     assert "BLEU by length" in chart["alt"]
+    assert "first: from" in chart["alt"] and "second: from" in chart["alt"], "curves have names"
 
 
 def test_identical_outputs_leave_nothing_to_test():
-    comparison = compare(None, REFERENCES, (System("a", FIRST), System("b", FIRST)))
-    assert comparison.largest_differences() == ([], [])
-    assert comparison_report.as_json(comparison)["differences"] == {"bleu": 0, "chrf": 0}
+    comparison = compare(None, REFERENCES, single(a=FIRST, b=FIRST))
+    [pair] = comparison_report.as_json(comparison)["pairs"]
+    assert pair["differences"] == {"bleu": 0, "chrf": 0, "exact_match": 0}
+    assert pair["p_values"] == {measure: dict.fromkeys(TESTS) for measure in MEASURES}
+    assert not any(examples for _, examples in comparison_report._examples(comparison))
     for shown in (comparison_report.as_text(comparison), comparison_report.as_page(comparison)):
-        assert "all translated the same: there is no difference to test" in shown
+        assert "all of them the same: there is no difference to test" in shown
 
 
 def test_one_sentence_and_empty_translations_are_compared():
-    comparison = compare(None, [""], (System("a", [""]), System("b", [""])))
-    Reader(comparison_report.as_page(comparison))
-    comparison = compare(None, ["a b"], (System("a", [""]), System("b", ["a b"])))
-    assert comparison.largest_differences() == ([], [0])
+    Reader(comparison_report.as_page(compare(None, [""], single(a=[""], b=[""]))))
+    comparison = compare(None, ["a b"], single(a=[""], b=["a b"]))
+    assert comparison.largest_gains(*comparison.systems) == [0]
     Reader(comparison_report.as_page(comparison))
 
 
 def test_the_variant_of_bleu_is_in_both_signatures():
-    systems = (System("a", FIRST), System("b", SECOND))
+    systems = single(a=FIRST, b=SECOND)
     comparison = compare(None, REFERENCES, systems, bleu_tokenize="none", bleu_lowercase=True)
     result = comparison_report.as_json(comparison)
     for signature in (
@@ -128,6 +167,108 @@ def test_the_variant_of_bleu_is_in_both_signatures():
         *result["test_signatures"]["bleu"].values(),
     ):
         assert {"tok:none", "case:lc"} <= set(signature.split("|"))
+
+
+# More than two systems.
+
+
+def test_holms_correction_of_hand_worked_p_values():
+    # Sorted: .01 * 3, .02 * 2 and .03 * 1, each at least the one before.
+    assert significance.holm_correction([0.02, 0.01, 0.03]) == pytest.approx([0.04, 0.03, 0.04])
+    assert significance.holm_correction([0.6, 0.01, 0.5]) == pytest.approx([1.0, 0.03, 1.0])
+    assert significance.holm_correction([0.01, None, 0.04]) == [0.02, None, 0.04]
+
+
+def test_every_two_of_three_systems_are_tested_and_corrected_for_their_number(three):
+    result = comparison_report.as_json(three)
+    pairs = result["pairs"]
+    names = [["first", "second"], ["first", "right"], ["second", "right"]]
+    assert [pair["systems"] for pair in pairs] == names
+    texts = {"first": FIRST, "second": SECOND, "right": REFERENCES}
+    for measure in MEASURES:
+        for test in TESTS:
+            p_values = [pair["p_values"][measure][test] for pair in pairs]
+            expected = [
+                paired_tests(*(texts[name] for name in pair), REFERENCES)[measure][test]["p"]
+                for pair in names
+            ]
+            assert p_values == expected
+            corrected = [pair["corrected_p_values"][measure][test] for pair in pairs]
+            assert corrected == significance.holm_correction(p_values)
+    text = comparison_report.as_text(three)
+    assert "p, paired bootstrap, corrected" in text
+    assert "corrected for the 3 pairs (Holm)" in text
+    assert "Sentences that right translates better than first, by chrF" in text
+
+
+# Several seeds a system.
+
+
+def test_the_score_of_a_system_is_the_mean_of_its_runs_with_their_deviation(seeds):
+    small, large = comparison_report.as_json(seeds)["systems"]
+    each = [run["bleu"] for run in small["runs"]]
+    assert each == [corpus_scores(texts, REFERENCES)["bleu"] for texts in (FIRST, FIRST, SECOND)]
+    assert small["bleu"] == pytest.approx(sum(each) / 3)
+    assert large["pronoun_accuracy"] == pytest.approx(0.8)
+    assert large["pronoun_accuracy_std"] == pytest.approx(0.1)
+    assert "0.8000 ± 0.1000" in comparison_report.as_text(seeds)
+
+
+def test_systems_of_several_runs_are_compared_by_welchs_t_test(seeds):
+    [pair] = comparison_report.as_json(seeds)["pairs"]
+    assert pair["differences"]["pronoun_accuracy"] == pytest.approx(0.6)
+    # t = .6 / sqrt(2 * .01 / 3) = 7.348 with 4 degrees of freedom, whose two tails are
+    # 1 - 3/2 s + s^3 / 2 of s = t / sqrt(4 + t^2).
+    s = 7.348469 / (4 + 7.348469**2) ** 0.5
+    expected = 1 - 1.5 * s + s**3 / 2
+    assert pair["p_values"]["pronoun_accuracy"] == pytest.approx({"welch": expected}, rel=1e-4)
+    assert pair["p_values"].keys() == {*MEASURES, "exact_match", "pronoun_accuracy"}
+
+
+def test_equal_scores_of_all_runs_leave_nothing_to_test():
+    assert significance.welch_test([0.5, 0.5], [0.5, 0.5]) is None
+    assert significance.welch_test([0.5, 0.5], [0.4, 0.5]) == pytest.approx(0.5)
+
+
+def test_the_most_frequent_translation_of_the_runs_is_shown(seeds):
+    small, large = seeds.systems
+    assert small.translations == FIRST
+    assert large.translations[3] == "yes"
+    assert small.chrf[3] == pytest.approx(100 / 3), "no, no and yes"
+
+
+def test_a_system_of_one_run_is_not_compared_with_one_of_several():
+    runs = {"a": [Run("a", FIRST)], "b": [Run("b0", FIRST), Run("b1", SECOND)]}
+    with pytest.raises(InputError, match="'a' has one run, but another system has 2"):
+        compare(None, REFERENCES, runs)
+
+
+# Marks inside sentences.
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "marked"),
+    [
+        ("the cat sat", "the dog sat", (["cat"], ["dog"])),
+        ("weil es müde war.", "weil sie müde war!", (["es", "."], ["sie", "!"])),
+        ("a b", "a b c", ([], [" c"])),
+        ("他在睡觉", "她在睡觉", (["他"], ["她"])),
+        ("", "yes", ([], ["yes"])),
+        ("same", "same", ([], [])),
+    ],
+)
+def test_the_words_that_the_other_translation_lacks_are_marked(first, second, marked):
+    pieces = differing_words(first, second)
+    assert tuple([text for text, differs in each if differs] for each in pieces) == marked
+    assert ["".join(text for text, _ in each) for each in pieces] == [first, second]
+
+
+def test_marks_are_brackets_in_the_text_and_marks_on_the_page(comparison):
+    assert "first      [no]" in comparison_report.as_text(comparison)
+    assert "second     [yes]" in comparison_report.as_text(comparison)
+    page = comparison_report.as_page(comparison)
+    assert "<mark> on the mat</mark>" in page
+    assert '<bdi dir="auto">the cat sat<mark>' in page
 
 
 # The command.
@@ -158,11 +299,44 @@ def test_two_files_are_compared_and_the_last_line_is_json(files, comparison):
     assert finished.status == 0, finished.err
     expected = comparison_report.as_json(comparison)
     for system, name in zip(expected["systems"], ("a.txt", "b.txt"), strict=True):
-        system["name"] = str(files / name)
+        system["name"], system["runs"][0]["name"] = name, str(files / name)
+    expected["pairs"][0]["systems"] = ["a.txt", "b.txt"]
     assert finished.result == json.loads(json.dumps(expected))
-    assert "5 sentences, 1 of them translated the same" in finished.out
+    assert "a.txt and b.txt translate 1 of them the same" in finished.out
     assert f"page: {files / 'page.html'}" in finished.err
     Reader((files / "page.html").read_text(encoding="utf-8"))
+
+
+def test_a_repeated_flag_names_the_runs_of_one_system(files):
+    for name in ("c.txt", "d.txt"):
+        shutil.copy(files / "b.txt", files / name)
+    arguments = (
+        outputs(files, "a.txt", "b.txt"),
+        outputs(files, "c.txt", "d.txt"),
+        f"--target={files / 'ref'}",
+    )
+    finished = run("experiments.compare", *arguments, "--names=old,new")
+    assert finished.status == 0, finished.err
+    old, new = finished.result["systems"]
+    assert (old["name"], new["name"]) == ("old", "new")
+    assert [each["name"] for each in new["runs"]] == [str(files / n) for n in ("c.txt", "d.txt")]
+    assert finished.result["pairs"][0]["p_values"]["bleu"].keys() == {"welch"}
+    finished = run("experiments.compare", *arguments, "--names=same,same")
+    assert finished.status == 1
+    assert "--names=same,same gives 1 different names, but there are 2 systems" in finished.err
+
+
+@pytest.mark.parametrize(
+    ("systems", "names"),
+    [
+        ([["runs/de"], ["runs/fr/"]], ["de", "fr"]),
+        ([["a/run"], ["b/run"]], ["a/run", "b/run"]),
+        ([["small_0", "small_1"], ["big_0", "big_1"]], ["small", "big"]),
+        ([["x0", "y1"], ["z0", "z1"]], ["x0", "z"]),
+    ],
+)
+def test_a_system_is_named_by_what_the_names_of_its_runs_have_in_common(systems, names):
+    assert comparison_report.default_names(systems) == names
 
 
 def test_two_workdirs_are_compared_each_with_its_config(given, tmp_path):  # noqa: F811
@@ -174,7 +348,7 @@ def test_two_workdirs_are_compared_each_with_its_config(given, tmp_path):  # noq
     finished = run("experiments.compare", f"--workdirs={first},{second}", *words)
     assert finished.status == 0, finished.err
     result = finished.result
-    assert [system["name"] for system in result["systems"]] == [str(first), str(second)]
+    assert [system["name"] for system in result["systems"]] == ["run", "second"]
     assert result["sentences"] == len(WORDS)
     assert result["systems"][1]["bleu"] == 0, "the only token is EOS: the translations are empty"
 
@@ -182,8 +356,12 @@ def test_two_workdirs_are_compared_each_with_its_config(given, tmp_path):  # noq
 BAD = {
     "neither": ([], ["--workdirs=A,B or --outputs=A.txt,B.txt"]),
     "both": (["--outputs=a,b", "--workdirs=a,b"], ["exclude each other"]),
-    "one file": (["--outputs={here}/a.txt", "--target={here}/ref"], ["names 1", "two"]),
-    "three files": (["--outputs=a,b,c", "--target={here}/ref"], ["names 3", "two"]),
+    "one file": (["--outputs={here}/a.txt", "--target={here}/ref"], ["names 1", "two or more"]),
+    "a file twice": (["--outputs=a,a", "--target={here}/ref"], ["names a run twice"]),
+    "one seed and two": (
+        ["--outputs={here}/a.txt,{here}/b.txt", "--outputs={here}/ref", "--target={here}/ref"],
+        ["'ref' has one run, but another system has 2"],
+    ),
     "one workdir": (["--workdirs={here}"], ["names 1", "two"]),
     "no references": (["--outputs=a,b"], ["missing --target=FILE"]),
     "fewer lines": (
@@ -241,4 +419,4 @@ def test_workdirs_with_different_test_sets_are_rejected_with_the_difference(give
 
 def test_different_numbers_of_lines_are_an_error_from_python_too():
     with pytest.raises(InputError, match="2 translations and 5 references"):
-        compare(None, REFERENCES, (System("a", FIRST), System("b", ["x", "y"])))
+        compare(None, REFERENCES, single(a=FIRST, b=["x", "y"]))

@@ -81,13 +81,13 @@ REFUSED = [
     (
         TransformerConfig,
         {"num_heads": 7},
-        "model.d_model is 512, which 7 encoder heads do not divide; change one of them, or give "
-        "model.d_k and model.d_v",
+        "model.num_heads is 7, which does not divide model.d_model = 512; change one of them, or "
+        "give model.d_k and model.d_v",
     ),
     (
         TransformerConfig,
         {"decoder_heads": 5, "d_k": 64},
-        "model.d_model is 512, which 5 decoder heads do not divide",
+        "model.decoder_heads is 5, which does not divide model.d_model = 512",
     ),
     (
         TransformerConfig,
@@ -106,8 +106,8 @@ REFUSED = [
     ),
     (OptimizerConfig, {"beta2": 1.0}, "optimizer.beta2 is 1.0, but must be at least 0 and below 1"),
     (OptimizerConfig, {"beta1": "0.9"}, "optimizer.beta1 is '0.9', but must be a number"),
-    (OptimizerConfig, {"epsilon": 0.0}, "optimizer.epsilon is 0.0, but must be above 0"),
-    (OptimizerConfig, {"learning_rate": -1}, "optimizer.learning_rate is -1.0, but must be above"),
+    (OptimizerConfig, {"epsilon": 0.0}, "optimizer.epsilon is 0.0, but must be at least 1e-30"),
+    (OptimizerConfig, {"learning_rate": -1}, "optimizer.learning_rate is -1.0, but must be at lea"),
     (OptimizerConfig, {"warmup_steps": 0}, "optimizer.warmup_steps is 0, but must be at least 1"),
     (DecodeConfig, {"beams": 0}, "decode.beams is 0, but must be at least 1"),
     (DecodeConfig, {"length_penalty": "wu"}, "decode.length_penalty is 'wu', but must be one of "),
@@ -136,7 +136,7 @@ REFUSED = [
     (
         DataConfig,
         {"tokens_per_batch": 799},
-        "data.tokens_per_batch is 799, but must be at least max_length x row_multiple = 800",
+        "data.tokens_per_batch is 799, but must be at least data.max_length x data.row_multiple =",
     ),
     (DataConfig, {"train_source": 3}, "data.train_source is 3, but must be a text or left out"),
     (DataConfig, {"tokenizer": "char"}, "data.tokenizer is 'char', but must be one of 'bpe', "),
@@ -152,7 +152,7 @@ REFUSED = [
     (
         TransformerConfig,
         {"pad_id": 1},
-        "model.pad_id is 1, but must be different from the other sp",
+        "model.bos_id is 1, but must be different from model.pad_id",
     ),
     (
         TransformerConfig,

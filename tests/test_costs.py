@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Costs of a training step: FLOPs by hand and against the traced model, memory by XLA."""
 
+import dataclasses
+
 import jax
 import jax.extend
 import jax.numpy as jnp
@@ -9,7 +11,6 @@ import pytest
 
 from experiments import compose, costs
 from transformer.config import Config, DataConfig, TrainingConfig, TransformerConfig
-from transformer.device_memory import MemoryUsage
 from transformer.models import base
 from transformer.text.tokenizer import Tokenizer
 
@@ -45,12 +46,8 @@ def test_a_training_step_is_three_forward_passes_of_every_row_and_r_drop_twice_t
     assert costs.step_flops(model, 1000, 25, forward_passes=2) == 6 * forward
 
 
-def test_training_the_papers_base_model_takes_about_1e18_flops_but_the_paper_counts_gpu_time():
+def test_training_the_papers_base_model_takes_about_1e18_flops():
     assert 0.9e18 < 100_000 * costs.step_flops(base.build(TransformerConfig()), 1000, 25) < 1e18
-    # Paper 5.2 and 6.1: 12 hours and 3.5 days on 8 P100 of 9.5 TFLOPS.
-    for name, hours in {"base": 12, "big": 3.5 * 24}.items():
-        gpu_flops = 8 * 9.5e12 * hours * 3600
-        assert gpu_flops == pytest.approx(costs.PAPER_TRAINING_FLOPS[name], rel=0.01)
 
 
 def matmul_flops(jaxpr):
@@ -97,43 +94,41 @@ def compiled(experiment):
     return costs.compile_step(experiment, 16, 4, 3)
 
 
-def test_memory_and_flops_of_a_shape_are_xlas(experiment, compiled):
+def test_memory_is_xlas_and_the_new_state_reuses_the_memory_of_the_old_one(experiment, compiled):
     program, cost = compiled
-    account, memory = program.memory_analysis(), cost.memory
-    assert memory.argument_bytes == account.argument_size_in_bytes
-    assert memory.temporary_bytes == account.temp_size_in_bytes
-    assert memory.peak_bytes == (
-        memory.argument_bytes + memory.output_bytes + memory.temporary_bytes
-    )
+    memory = program.memory_analysis()
+    arguments = memory.argument_size_in_bytes
     # Parameters and the two moments of Adam in float32, and both sides of the batch in int32.
     leaves = jax.tree.leaves(experiment.abstract_state.params)
     floor = 4 * (3 * sum(leaf.size for leaf in leaves) + 2 * 16 * 4)
-    assert floor <= memory.argument_bytes < floor + 100
-    assert memory.output_bytes < floor / 10, "the new state reuses the memory of the old one"
+    assert floor <= arguments < floor + 100
+    outputs = cost.peak_bytes - arguments - memory.temp_size_in_bytes
+    assert 0 < outputs < floor / 10
     assert cost.flops == costs.step_flops(experiment.model, 16, 4)
-    assert cost.xla_flops > cost.flops, "XLA counts more than the matmuls"
 
 
 def test_a_step_is_timed_on_a_batch_of_the_epoch(experiment, compiled):
-    [cost] = costs.time_steps(experiment, [compiled])
-    assert (cost.rows, cost.length, cost.batches) == (16, 4, 3)
-    assert 0 < cost.seconds < 5
+    program, cost = compiled
+    timed = dataclasses.replace(cost)
+    costs.time_steps(experiment, [(program, timed)])
+    assert (timed.rows, timed.length, timed.batches) == (16, 4, 3)
+    assert 0 < timed.seconds < 5
 
 
 def test_a_step_that_would_take_too_long_is_not_started(experiment, compiled, monkeypatch):
     monkeypatch.setattr(costs, "matmul_flops_per_second", lambda: 1.0)
     monkeypatch.setattr(compose.Experiment, "init_state", lambda self: pytest.fail("started"))
-    [cost] = costs.time_steps(experiment, [compiled])
+    costs.time_steps(experiment, [compiled])
+    _, cost = compiled
     assert cost.seconds is None
     assert costs.mean_step_seconds([cost]) is None
 
 
 def test_the_mean_step_weighs_shapes_by_their_batches_and_extrapolates_to_those_not_timed():
-    memory = MemoryUsage(0, 0, 0)
     measured = [
-        costs.StepCost(8, 4, 3, 100, 0.0, memory, 1.0),
-        costs.StepCost(8, 8, 1, 200, 0.0, memory, 3.0),
-        costs.StepCost(8, 16, 1, 400, 0.0, memory),
+        costs.StepCost(8, 4, batches=3, flops=100, peak_bytes=0, seconds=1.0),
+        costs.StepCost(8, 8, batches=1, flops=200, peak_bytes=0, seconds=3.0),
+        costs.StepCost(8, 16, batches=1, flops=400, peak_bytes=0),
     ]
     # 6 s for 500 FLOPs; therefore 4.8 s for the last shape's 400.
     assert costs.mean_step_seconds(measured) == pytest.approx((3 * 1.0 + 3.0 + 4.8) / 5)

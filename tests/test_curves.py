@@ -6,7 +6,7 @@ import pytest
 from matplotlib.text import Text
 
 from transformer.errors import InputError
-from transformer.inspection.figures import describe, plot_curves, to_svg
+from transformer.inspection.figures import plot_curves, to_svg
 
 LABELS = {"x_label": "step", "y_label": "loss"}
 
@@ -42,7 +42,7 @@ def test_lines_are_distinguishable_without_colors():
 
 def test_the_description_has_the_ends_and_extremes_of_each_curve():
     figure = plot_curves({"a": ([1, 2, 9], [4, 1, 3])}, **LABELS, title="A loss")
-    assert describe(figure) == (
+    assert figure.description == (
         "A loss: loss over step. a: from 4 at 1 to 3 at 9, lowest 1 at 2, highest 4 at 1."
     )
 
@@ -51,7 +51,7 @@ def test_values_that_are_not_finite_are_gaps_and_points_between_gaps_have_marker
     figure = plot_curves({"a": (range(6), [1, np.nan, 3, np.inf, 2, 5])}, **LABELS)
     curve = line(figure, "curve a")
     assert curve.get_markevery() == [0, 2]
-    assert "a: from 1 at 0 to 5 at 5, lowest 1 at 0, highest 5 at 5" in describe(figure)
+    assert "a: from 1 at 0 to 5 at 5, lowest 1 at 0, highest 5 at 5" in figure.description
 
 
 def test_many_points_make_a_small_file_that_keeps_the_peak():
@@ -59,7 +59,7 @@ def test_many_points_make_a_small_file_that_keeps_the_peak():
     ys[50_123] = 30.0
     figure = plot_curves({"a": (range(100_000), ys)}, **LABELS)
     assert len(to_svg(figure)) < 300_000
-    assert "highest 30 at 50123" in describe(figure)
+    assert "highest 30 at 50123" in figure.description
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
@@ -70,24 +70,17 @@ def test_values_of_any_size_and_constant_lines_have_ticks(scale, ys):
     assert len(ax.get_yticks()) >= 2
 
 
-def test_a_logarithmic_scale_is_one():
-    figure = plot_curves({"a": ([0, 1], [1, 100])}, **LABELS, logarithmic=True)
-    assert [ax.get_yscale() for ax in figure.axes if ax.get_label() == "curves"] == ["log"]
-
-
 @pytest.mark.parametrize(
-    ("curves", "options", "words"),
+    ("curves", "words"),
     [
-        ({}, {}, "curves is empty"),
-        ({"a": ([0, 1], [1])}, {}, "y of curve 'a' has shape"),
-        ({"a": ([], [])}, {}, "nothing to draw"),
-        ({"a": ([0, 1], [np.nan, np.inf])}, {}, "curve 'a' has no finite y"),
-        ({"a": ([0, np.nan], [1, 2])}, {}, r"x of curve 'a'\[1\] is nan"),
-        ({"a": ([0, 3, 2], [1, 2, 3])}, {}, "x of curve 'a' falls from 3 to 2"),
-        ({"a": ([0], [0.0])}, {"logarithmic": True}, "'a' has the value 0"),
-        ({"a": ([0], [1])}, {"logarithmic": True, "levels": {"b": -1}}, "'b' has the value -1"),
+        ({}, "curves is empty"),
+        ({"a": ([0, 1], [1])}, "y of curve 'a' has shape"),
+        ({"a": ([], [])}, "nothing to draw"),
+        ({"a": ([0, 1], [np.nan, np.inf])}, "curve 'a' has no finite y"),
+        ({"a": ([0, np.nan], [1, 2])}, r"x of curve 'a'\[1\] is nan"),
+        ({"a": ([0, 3, 2], [1, 2, 3])}, "x of curve 'a' falls from 3 to 2"),
     ],
 )
-def test_invalid_curves_are_rejected(curves, options, words):
+def test_invalid_curves_are_rejected(curves, words):
     with pytest.raises(InputError, match=words):
-        plot_curves(curves, **LABELS, **options)
+        plot_curves(curves, **LABELS)

@@ -3,6 +3,7 @@
 
 import json
 import logging
+import os
 import shutil
 
 import pytest
@@ -57,6 +58,20 @@ def digests(text):
     return damage
 
 
+def fifo_of_digests(workdir, step):
+    """Put a FIFO in place of the record of digests."""
+    path = workdir / "checkpoints" / "digests" / f"{step}.json"
+    path.unlink()
+    os.mkfifo(path)
+    return f"digests/{step}.json is damaged"
+
+
+def fifo(workdir, step):
+    """Put a FIFO beside the arrays."""
+    os.mkfifo(workdir / "checkpoints" / str(step) / "params" / "pipe")
+    return "file params/pipe is not a regular file"
+
+
 DAMAGES = {
     "a flipped bit": flip,
     "a file cut short": truncate,
@@ -65,6 +80,9 @@ DAMAGES = {
     "digests cut short": digests(b'{"params/_METADATA": "ab'),
     "digests not text": digests(b"\xff\xfe{}"),
     "digests not an object": digests(b"[]"),
+    "digests of nested brackets": digests(b"[" * 100_000),
+    "digests a FIFO": fifo_of_digests,
+    "a FIFO beside the arrays": fifo,
 }
 
 
@@ -202,6 +220,34 @@ def test_a_training_sets_a_damaged_checkpoint_aside_instead_of_deleting_it(three
     assert (three / "checkpoints" / "damaged-10").is_dir()
     kept = sorted(path.name for path in (three / "checkpoints" / "digests").iterdir())
     assert kept == ["40.json"]
+
+
+@pytest.mark.parametrize("text", ["{}", "7", "[" * 100_000, '{"nll": "low"}', '{"nll": [1]}'])
+def test_metrics_that_are_not_scores_rank_nothing(three, abstract, text):
+    for step in (10, 20, 30):
+        (three / "checkpoints" / str(step) / "metrics" / "metrics").write_text(text)
+    shutil.rmtree(three / "checkpoints" / "digests")
+    with Checkpoints(three, KEEP_ALL) as checkpoints:
+        assert checkpoints.best() == 30
+    assert bits(best_params(three, abstract)) == bits(state_at(30).params)
+
+
+def test_a_fifo_for_metrics_is_damage(three, abstract):
+    path = three / "checkpoints" / "10" / "metrics" / "metrics"
+    path.unlink()
+    os.mkfifo(path)
+    assert bits(best_params(three, abstract)) == bits(state_at(30).params)
+
+
+def test_parameters_are_read_from_a_copy_without_training_progress(three, abstract, caplog):
+    for step in (10, 20, 30):
+        shutil.rmtree(three / "checkpoints" / str(step) / "progress")
+    with caplog.at_level(logging.WARNING, logger="transformer"):
+        assert bits(best_params(three, abstract)) == bits(state_at(10).params)
+        best_params(three, abstract, average=2)
+    assert not caplog.records
+    with pytest.raises(InputError, match="step 30: file progress/.* is missing"):
+        restored(three, abstract)
 
 
 def test_a_removed_checkpoint_is_reported(three, abstract, caplog):

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """An evaluation writes scores, translations, and a report of any translations."""
 
+import dataclasses
+import datetime
 import json
 import math
+import pathlib
+import re
 import runpy
 import shutil
 import sys
@@ -18,6 +22,7 @@ from experiments.reports.evaluation_report import Evaluation, evaluation_page, r
 from transformer.checkpoints.workdir_files import load_config
 from transformer.config import Config, DecodeConfig, ParallelConfig
 from transformer.errors import InputError
+from transformer.provenance import provenance
 from transformer.text.metrics import corpus_scores
 from transformer.translator import Translator
 
@@ -40,7 +45,7 @@ def evaluation_of(sources, references, translations):
     return Evaluation(split, translations, scores, nll)
 
 
-def page_of(evaluation, metrics, config=None):
+def page_of(evaluation, metrics, config=None, changes=()):
     """The parsed report."""
     return Reader(
         evaluation_page(
@@ -50,6 +55,7 @@ def page_of(evaluation, metrics, config=None):
             weights="the best checkpoint",
             parameters=1_234_567,
             metrics=metrics,
+            changes=changes,
         )
     )
 
@@ -65,6 +71,7 @@ def metrics(tmp_path):
     """Metrics of a run that was measured at five steps and validated at two."""
     lines = [
         {"step": step, "split": "train", "loss": 4 / step, "nll": 3 / step, "learning_rate": 0.1}
+        | {"gradient_norm": 2 / step}
         for step in range(1, 6)
     ]
     lines += [{"step": step, "split": "validation", "nll": 1.0, "bleu": 20.0} for step in (2, 4)]
@@ -94,6 +101,20 @@ def test_the_report_draws_the_curves_of_the_training(evaluation, metrics):
     assert "validation NLL: from 1 at 2 to 1 at 4" in curves
     assert "BLEU: from 20 at 2 to 20 at 4" in curves
     assert "learning rate: from 0.1 at 1 to 0.1 at 5" in curves
+    assert "gradient norm: from 2 at 1 to 0.4 at 5" in curves
+
+
+def test_the_report_shows_the_changes_of_a_training_that_went_on_with_another_config(
+    evaluation, metrics
+):
+    changes = [
+        {"step": 2_000, "changes": {"optimizer.learning_rate": [0.1, 0.05]}},
+        {"step": 3_000, "changes": {"training.patience": [None, 3], "data.dataset": ["a", "b"]}},
+    ]
+    text = page_of(evaluation, metrics, changes=changes).text
+    assert "2,000optimizer.learning_rate0.10.05" in text
+    assert '3,000training.patiencenull33,000data.dataset"a""b"' in text
+    assert "Changes of the config" not in page_of(evaluation, metrics).text
 
 
 def curves_of(page):
@@ -192,22 +213,32 @@ def evaluated(given, tmp_path_factory):  # noqa: F811
     return workdir, finished
 
 
+def evaluate(workdir, *arguments):
+    """Run the app."""
+    finished = run("experiments.evaluate", f"--workdir={workdir}", *arguments)
+    assert finished.status == 0, finished.err
+    return finished
+
+
+def report_of(finished):
+    """The path of the report that was printed."""
+    return pathlib.Path(finished.err.partition("report: ")[2].rstrip())
+
+
 def test_scores_translations_and_report_are_kept_side_by_side(evaluated):
-    workdir, finished = evaluated
-    folder = workdir / "evaluations"
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "validation.html",
-        "validation.json",
-        "validation.txt",
+    _, finished = evaluated
+    report = report_of(finished)
+    assert re.fullmatch(r"validation-[0-9a-f]{8}\.html", report.name)
+    assert sorted(report.parent.glob(f"{report.stem}*")) == [
+        report.with_suffix(suffix) for suffix in (".html", ".json", ".txt")
     ]
-    assert json.loads((folder / "validation.json").read_text()) == finished.result
-    assert f"report: {folder / 'validation.html'}\n" in finished.err
-    Reader((folder / "validation.html").read_text(encoding="utf-8"))
+    assert json.loads(report.with_suffix(".json").read_text()) == finished.result
+    Reader(report.read_text(encoding="utf-8"))
 
 
 def test_the_kept_translations_are_those_that_were_scored(evaluated):
-    workdir, finished = evaluated
-    kept = (workdir / "evaluations" / "validation.txt").read_text(encoding="utf-8").split("\n")
+    _, finished = evaluated
+    kept = report_of(finished).with_suffix(".txt").read_text(encoding="utf-8").split("\n")
     assert kept.pop() == ""
     assert len(kept) == len(WORDS)
     assert finished.result.items() >= corpus_scores(kept, WORDS).items()
@@ -224,9 +255,42 @@ def test_a_variant_of_bleu_is_kept_in_separate_files(evaluated):
     )
     assert other.status == 0, other.err
     assert {"tok:none", "case:lc"} <= set(other.result["bleu_signature"].split("|"))
-    kept = workdir / "evaluations" / "validation-bleu_none-lowercase.json"
-    assert json.loads(kept.read_text()) == other.result
-    assert json.loads((kept.parent / "validation.json").read_text()) == finished.result
+    for one in (finished, other):
+        assert json.loads(report_of(one).with_suffix(".json").read_text()) == one.result
+
+
+def test_evaluations_that_differ_in_anything_are_kept_apart(evaluated, tmp_path):
+    """Decoding options, text of the same name in another folder, text that has changed."""
+    workdir, finished = evaluated
+    runs = [finished]
+    runs.append(evaluate(workdir, "--split=validation", "--config.decode.beams=1"))
+    for folder, words in (("one", "a b\n"), ("other", "a b\n"), ("other", "b a\n")):
+        path = tmp_path / folder / "test.en"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(words)
+        runs.append(evaluate(workdir, f"--source={path}", f"--target={path}"))
+    assert len({report_of(one) for one in runs}) == 5
+    for one in runs:
+        assert json.loads(report_of(one).with_suffix(".json").read_text()) == one.result
+
+
+def test_the_same_evaluation_replaces_its_files(evaluated):
+    workdir, finished = evaluated
+    again = evaluate(workdir, "--split=validation")
+    assert report_of(again) == report_of(finished)
+    assert again.result | {"origin": None} == finished.result | {"origin": None}
+
+
+def test_an_evaluation_names_what_it_was_made_with(evaluated):
+    workdir, finished = evaluated
+    origin = finished.result["origin"]
+    assert origin["checkpoints"] == {str(workdir): [2]}
+    assert origin["decode"] == dataclasses.asdict(load_config(workdir).decode)
+    assert (origin["dataset"], origin["split"]) == ("text_files", "validation")
+    assert datetime.datetime.fromisoformat(origin["time"]).utcoffset() == datetime.timedelta(0)
+    assert origin.items() >= provenance().items()
+    assert origin["jax"] == jax.__version__
+    assert origin["sacrebleu"] in finished.result["bleu_signature"]
 
 
 def test_an_unknown_tokenization_is_rejected_before_translating(evaluated):
@@ -255,6 +319,8 @@ def assert_the_same_scores(finished, evaluated):
     expected = evaluated[1].result
     assert finished.result.keys() == expected.keys()
     for name, value in expected.items():
+        if name == "origin":
+            continue
         same = value if isinstance(value, str | list) else pytest.approx(value, rel=1e-5)
         assert finished.result[name] == same
 

@@ -208,7 +208,10 @@ def test_the_config_flag_may_come_last_and_without_an_equals_sign():
         ("--config.model.norm=middle", ["model.norm is 'middle'", "'post', 'pre'"]),
         ("--config.model.dropout=1", ["model.dropout is 1.0", "below 1"]),
         ("--config.decode.beams=0", ["decode.beams is 0", "at least 1"]),
-        ("--config.model.num_heads=7", ["model.d_model is 512", "7", "model.d_k"]),
+        (
+            "--config.model.num_heads=7",
+            ["model.num_heads is 7", "model.d_model = 5", "model.d_k"],
+        ),
         ("--config.model.num_layers", ["model.num_layers"]),
         ("--confg.model.num_layers=2", ["confg"]),
     ],

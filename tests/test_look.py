@@ -196,6 +196,7 @@ def test_the_page_names_its_limits_and_has_no_address(result):
         (["--output=x.html"], "missing --sentence=TEXT"),
         (["--output=x.html", "--sentence= "], "--sentence is empty"),
         (["--output=x.html", "--sentence=a\nb"], "--sentence has several lines"),
+        (["--output=x.html", "--sentence=a \udcff"], "--sentence has the byte 0xFF as character 3"),
         (["--output=x.html", "--sentence=a", "--target="], "--target is empty"),
         (["--output=x.html", "--sentence=a", "--compare= "], "--compare is empty"),
         (["--output=x.html", "--sentence=a", "--workdir=no"], "no"),

@@ -6,7 +6,6 @@ import time
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from etils import epath
 from test_train import config  # noqa: F401 - a fixture
@@ -16,6 +15,7 @@ from experiments.monitor import Monitor, Totals
 from experiments.profiling import WARM_UP, Profile
 from transformer.checkpoints.manager import Checkpoints
 from transformer.errors import InputError
+from transformer.provenance import provenance
 from transformer.training.losses import Sums
 
 
@@ -109,17 +109,14 @@ def test_skipped_steps_are_counted_and_reported(experiment, tmp_path, capsys):
     assert counts == [1, 2, 2, 3, 3, 3, 3, 3]  # after the steps 2, 3, 4, 6, 8, 9, 10, 12
 
 
-def test_the_batch_of_a_skipped_step_is_kept_as_numbers_and_as_text(experiment, tmp_path):
+def test_the_batch_of_a_skipped_step_is_kept_as_text(experiment, tmp_path):
     train(experiment, tmp_path, skipping=(5,))
-    kept = {path.name for path in (tmp_path / "skipped").iterdir()}
-    assert kept == {"5.npz", "5.tsv"}
-    batch = experiment.data.train[4]
-    arrays = np.load(tmp_path / "skipped" / "5.npz")
-    np.testing.assert_array_equal(arrays["source"], batch.source)
-    np.testing.assert_array_equal(arrays["target"], batch.target)
-    rows = (tmp_path / "skipped" / "5.tsv").read_text().splitlines()
-    pairs = [row.split("\t") for row in rows]
-    assert len(pairs) == (batch.source != 0).any(-1).sum()
+    [kept] = (tmp_path / "skipped").iterdir()
+    assert kept.name == "5.tsv"
+    pairs = [row.split("\t") for row in kept.read_text().splitlines()]
+    batch, vocabularies = experiment.data.train[4], experiment.data.vocabularies
+    sources = [ids[ids != 0].tolist() for ids in batch.source if ids.any()]
+    assert vocabularies.source.encode([source for source, _ in pairs]) == sources
     assert all(source.upper() == target for source, target in pairs)
 
 
@@ -130,6 +127,31 @@ def test_too_many_skipped_in_a_row_end_training_and_keep_the_last_checkpoint(exp
     assert "the checkpoint of step 6 is intact" in str(error.value)
     with Checkpoints(tmp_path, experiment.config.training) as checkpoints:
         assert checkpoints.steps() == [3, 6]
+
+
+def test_a_training_in_which_no_step_counted_has_no_result(experiment, tmp_path):
+    monitor = train(experiment, tmp_path, skipping=(1, 2), steps=2)
+    with pytest.raises(InputError, match="all 2 steps were skipped") as error:
+        monitor.result()
+    assert str(tmp_path / "skipped") in str(error.value)
+
+
+def test_a_share_of_skipped_steps_above_one_percent_is_in_the_result_and_reported(
+    experiment, tmp_path, capsys
+):
+    result = train(experiment, tmp_path, skipping=(5,)).result()
+    assert (result["step"], result["skipped"]) == (12, 1)
+    assert "warning: 1 of 12 steps (8.3%) were skipped" in capsys.readouterr().err
+    monitor = train(experiment, tmp_path / "finite", skipping=())
+    assert monitor.result()["skipped"] == 0
+    monitor.totals.skipped, monitor.step = 1, 100
+    monitor.result()
+    assert "were skipped" not in capsys.readouterr().err
+
+
+def test_a_result_names_what_made_it(experiment, tmp_path):
+    result = train(experiment, tmp_path, skipping=()).result()
+    assert result["provenance"] == provenance()
 
 
 def test_skipped_steps_in_a_row_are_counted_over_a_restart(experiment, tmp_path):

@@ -185,11 +185,11 @@ def test_the_static_content_of_the_head_view_is_the_figure_of_its_row():
     assert figures.to_svg(view.static) == figures.to_svg(figure)
     assert "row 3" in view.description
     [image] = Reader(view.static_html).all("img")
-    assert image["alt"] == figures.describe(figure)
+    assert image["alt"] == figure.description
 
 
 def test_decoder_rows_of_a_figure_are_named_as_in_the_figures():
     decoder = pair()[1]
     view = head_view(pair()[1:])
-    assert "'<s> → t0'" in figures.describe(view.static)
+    assert "'<s> → t0'" in view.static.description
     assert len(decoder.rows[0]) == 2

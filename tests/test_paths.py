@@ -339,9 +339,8 @@ def test_a_complete_experiment_runs_in_an_object_store(apps, tmp_path):
     assert not (files / "tokens").exists(), "they are in the user's cache folder"
 
     out, err = finished("evaluate", workdir)
-    assert "report: gs://bucket/run/evaluations/test.html" in err
-    assert json.loads((files / "evaluations" / "test.json").read_text()) == json.loads(out[-1])
+    [report] = (files / "evaluations").glob("test-*.html")
+    assert f"report: gs://bucket/run/evaluations/{report.name}" in err
+    assert json.loads(report.with_suffix(".json").read_text()) == json.loads(out[-1])
     finished("translate", workdir, "--input=gs://bucket/words", "--output=gs://bucket/out")
-    assert (tmp_path / "bucket" / "out").read_text() == (
-        files / "evaluations" / "test.txt"
-    ).read_text()
+    assert (tmp_path / "bucket" / "out").read_text() == report.with_suffix(".txt").read_text()

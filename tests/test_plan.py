@@ -13,8 +13,8 @@ from apps import CONFIGS, run
 from experiments import compose, costs, plan, roofline
 from experiments.collectives import Collective
 from experiments.flags import load_config_file
+from transformer import device_memory
 from transformer.config import TransformerConfig
-from transformer.device_memory import memory_usage
 from transformer.errors import InputError
 from transformer.models import base
 
@@ -126,12 +126,9 @@ def test_on_eight_devices_the_figures_are_those_of_the_compiled_step(
         config.replace(data=data.replace(**fields), parallel=parallel), tmp_path
     )
     assert (step["rows"], step["length"]) in experiment.data.train.shapes()
-    program, _ = costs.compile_step(experiment, step["rows"], step["length"])
-    memory = memory_usage(program)
-    assert step["peak_bytes"] == memory.peak_bytes
-    assert step["argument_bytes"] == memory.argument_bytes
-    assert step["temporary_bytes"] == memory.temporary_bytes
-    assert step["xla_flops"] == program.cost_analysis()["flops"]
+    program = experiment.compile_step(step["rows"], step["length"])
+    assert step["peak_bytes"] == device_memory.peak_bytes(program)
+    assert step["argument_bytes"] == program.memory_analysis().argument_size_in_bytes
     # Heads, d_ff and the vocabulary are sharded: no matmul is computed on two devices.
     assert step["flops"] == matmul_flops(program.as_text())
 
@@ -149,7 +146,6 @@ def test_the_batch_shape_with_the_most_flops_is_compiled(config, on_mesh):
 def test_one_device_computes_all_flops_and_sends_nothing(on_mesh):
     one, eight = on_mesh("data:1"), on_mesh("data:8")
     assert eight["flops"] * 8 == one["flops"]
-    assert one["xla_flops"] > one["flops"], "XLA counts more than the matmuls"
     assert one["collectives"] == []
 
 
@@ -175,8 +171,7 @@ def test_fsdp_shards_the_state_and_all_gathers_every_parameter(on_mesh):
 def test_micro_batches_save_memory_and_repeat_their_collectives(on_mesh):
     one, four = on_mesh("data:1"), on_mesh("data:1", micro_batches=4)
     assert four["flops"] == one["flops"]
-    assert four["xla_flops"] < 0.5 * one["xla_flops"], "XLA counts one of the micro-batches"
-    assert four["temporary_bytes"] < one["temporary_bytes"]
+    assert four["peak_bytes"] < one["peak_bytes"]
     tensor = on_mesh("model:4", "tensor")["collectives"]
     repeated = on_mesh("model:4", "tensor", micro_batches=4)["collectives"]
     assert sum(one["count"] for one in repeated) > 3 * sum(one["count"] for one in tensor)
@@ -284,7 +279,6 @@ def test_the_report_has_memory_collectives_roofline_and_assumptions(compared):
     low, high = chip["step_seconds"]
     assert (low, high) == (max(resources), sum(resources))
     assert resources[0] == step["flops"] / 0.5 / roofline.CHIPS[1].peak_flops["float32"]
-    assert chip["target_positions_per_second"] == [128 / low, 128 / high]
     assert chip["training_seconds"] == [1000 * low, 1000 * high]
     assert chip["memory_share"] == step["peak_bytes"] / 141e9
 

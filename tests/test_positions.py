@@ -76,8 +76,9 @@ def test_a_longer_table_begins_with_the_shorter_one():
     np.testing.assert_array_equal(sinusoids(50, 6)[:20], sinusoids(20, 6))
 
 
-def test_far_positions_are_exact_because_the_table_is_float64():
-    table = sinusoids(10_001, 4)
+@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+def test_far_positions_are_exact_because_the_table_is_float64(layout):
+    table = sinusoids(10_001, 4, layout)
     assert table.dtype == np.float64
     for position in (2_049, 4_099, 9_999, 10_000):  # float16 has only the last of them
         assert table[position, 0] == pytest.approx(math.sin(position), abs=1e-12)

@@ -9,6 +9,7 @@ from apps import CONFIGS, run
 
 from experiments import recipes, training_data
 from experiments.corpora import registry
+from experiments.flags import load_config_file
 from experiments.pipeline.batching import Batches
 from experiments.pipeline.token_corpus import TokenCorpus
 from transformer.config import DataConfig
@@ -110,9 +111,14 @@ def test_characters_outside_the_sample_are_in_the_vocabulary(write, monkeypatch)
     assert not any(unk in ids for ids in vocabularies.source.encode(rare))
 
 
-def test_separate_vocabularies_have_separate_sizes(write):
-    data = write(sentences("Chinese", 300), sentences("Latin", 300)).replace(vocabulary="separate")
-    config = recipes.fit("small", data)
+def test_separate_vocabularies_on_the_command_line_have_separate_sizes(write):
+    data = write(sentences("Chinese", 300), sentences("Latin", 300))
+    overrides = [
+        *("--config.data.train_source", data.train_source),
+        f"--config.data.train_target={data.train_target}",
+        "--config.data.vocabulary=separate",
+    ]
+    config = load_config_file(f"{CONFIGS / 'text_files.py'}:small", overrides)
     vocabularies, _ = batches_of(config)
     assert vocabularies.source.vocab_size == config.model.source_vocab_size
     assert vocabularies.target.vocab_size == config.model.vocab_size

@@ -8,7 +8,7 @@ import oracle
 import pytest
 
 from transformer.errors import InputError
-from transformer.inspection.residual import residual_flow, vector_norm
+from transformer.inspection.residual import residual_flow
 from transformer.inspection.trace import run
 from transformer.models import base
 from transformer.nn.capture import AttentionTrace, StackTrace
@@ -59,8 +59,7 @@ def test_a_hand_worked_residual_flow():
     )
     flow = residual_flow(stack)
     assert flow.names == ("1 self-attention", "1 feed-forward")
-    vectors = (flow.before, flow.added, flow.total, flow.after)
-    norms = [vector_norm(each)[:, 0].tolist() for each in vectors]
+    norms = [each[:, 0].tolist() for each in flow.norms().values()]
     assert norms == [[5, 1], [3, 2], [4, 3], [1, 6]]
     np.testing.assert_allclose(flow.cosine()[:, 0], [0.8, 1], rtol=1e-6)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The study of pronoun resolution: its measures on a tiny model, and its committed results."""
+"""The study of pronoun resolution: its measures on a tiny model."""
 
 import jax
 import numpy as np
@@ -8,7 +8,7 @@ import pytest
 from test_twins import EXAMPLES
 
 from experiments.studies import resolution, twins
-from experiments.studies.twins import PREFIX_ROLES, ROLES
+from experiments.studies.twins import ROLES
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import patching, readout
@@ -41,22 +41,22 @@ def model():
 @pytest.mark.slow
 def test_the_queries_are_it_and_the_row_that_predicts_the_pronoun(model, sentences):
     result = resolution.coreference(*model, sentences)
-    antecedent = {kind: [] for kind in KINDS}
+    expected = {kind: [] for kind in KINDS}
     for one in sentences:
         _, trace = run(*model, one.source, one.target_in, capture="weights")
-        it = trace.attention("encoder").weights[:, :, one.has_role("it")].mean(2)
-        antecedent["encoder"].append(it[..., one.has_role("antecedent")].sum(-1))
-        cross = trace.attention("cross").weights[:, :, one.position]
-        antecedent["cross"].append(cross[..., one.has_role("antecedent")].sum(-1))
-        decoder = trace.attention("decoder").weights[:, :, one.position]
-        if one.has_prefix_role("antecedent").any():
-            antecedent["decoder"].append(decoder[..., one.has_prefix_role("antecedent")].sum(-1))
+        rows = {
+            "encoder": trace.attention("encoder").weights[:, :, one.has_role("it")].mean(2),
+            "cross": trace.attention("cross").weights[:, :, one.position],
+            "decoder": trace.attention("decoder").weights[:, :, one.position],
+        }
+        for kind, weights in rows.items():
+            has_role = one.has_prefix_role if kind == "decoder" else one.has_role
+            if has_role("antecedent").any() and has_role("distractor").any():
+                nouns = (weights[..., has_role(n)].sum(-1) for n in ("antecedent", "distractor"))
+                expected[kind].append(next(nouns) - next(nouns))
     for kind in KINDS:
-        np.testing.assert_allclose(result[kind].antecedent, np.mean(antecedent[kind], 0), rtol=1e-4)
-        np.testing.assert_allclose(
-            result[kind].score, result[kind].antecedent - result[kind].distractor, atol=1e-6
-        )
-        assert result[kind].sentences == len(antecedent[kind])
+        np.testing.assert_allclose(result[kind].score, np.mean(expected[kind], 0), atol=1e-5)
+        assert result[kind].sentences == len(expected[kind])
     assert result["decoder"].sentences < len(sentences)
 
 
@@ -74,7 +74,6 @@ def test_the_preference_is_the_mean_metric_of_the_model(model, sentences):
     assert result.preference == pytest.approx(np.mean(each), abs=1e-4)
     assert result.right == pytest.approx(np.mean(np.array(each) > 0))
     assert result.damage.cross.shape == result.right_without.cross.shape == (2, 2)
-    assert result.loss_increase.encoder.shape == (1, 2)
 
 
 @pytest.mark.slow
@@ -82,8 +81,6 @@ def test_at_the_input_only_the_adjective_carries_the_answer(model, sentences):
     result = resolution.role_patching(*model, sentences)
     adjective = np.array([role == "adjective" for role in ROLES])
     np.testing.assert_allclose(result.encoder[0], adjective, atol=1e-4)
-    np.testing.assert_array_equal(result.strongest[0], adjective)
-    np.testing.assert_allclose(result.strongest.sum(-1), 1)
     assert result.encoder.shape == (2, len(ROLES)) and result.decoder.shape == (3, 2)
     # At the end of the decoder only the row that predicts matters.
     np.testing.assert_allclose(result.decoder[-1], [1, 0], atol=1e-4)
@@ -108,14 +105,6 @@ def test_a_model_that_is_never_right_is_rejected(model, sentences):
         resolution.role_patching(zero, config, sentences)
 
 
-@pytest.mark.slow
-def test_attributions_by_role_add_up_to_the_preference(model, sentences):
-    result = resolution.role_attribution(*model, sentences[:4], steps=64)
-    total = np.nansum(result.source) + result.prefix.sum()
-    assert total == pytest.approx(result.value - result.baseline, abs=0.05)
-    assert result.relative_gap.shape == (4,)
-
-
 # Aggregation by role.
 
 
@@ -124,54 +113,3 @@ def test_a_role_mean_is_over_tokens_and_then_over_sentences_with_the_role():
     roles = np.array([[0, 0, 1, -1], [0, 2, 2, -1]])
     means = resolution.role_means(values, roles, 4)
     np.testing.assert_allclose(means, [[2.0, 5.0, 5.0, np.nan]])
-
-
-# Committed results.
-
-
-@pytest.fixture(scope="module")
-def committed():
-    """The results read by the notebook."""
-    return resolution.results()
-
-
-def test_the_committed_results_have_several_seeds_and_their_command(committed):
-    seeds = [model["seed"] for model in committed["models"] if model["seed"] is not None]
-    assert len(set(seeds)) == len(seeds) >= 5
-    assert committed["command"].startswith("python -m experiments.studies.antecedent --seeds=")
-    assert ",".join(map(str, seeds)) in committed["command"]
-
-
-def test_the_committed_results_have_the_fields_and_shapes_of_a_measurement(committed):
-    """All names, and arrays of the shapes of the model's layers and heads."""
-    for model in committed["models"]:
-        encoder, decoder = model["model"]["layers"]
-        heads, decoder_heads = model["model"]["heads"]
-        shapes = dict(zip(KINDS, [(encoder, heads), *[(decoder, decoder_heads)] * 2], strict=True))
-        for name in ("coreference", "untrained"):
-            for kind, shape in shapes.items():
-                scores = model[name][kind]
-                assert scores.keys() == resolution.Coreference.__dataclass_fields__.keys()
-                assert np.shape(scores["score"]) == np.shape(scores["antecedent_ahead"]) == shape
-        assert model["ablation"].keys() == resolution.PronounAblation.__dataclass_fields__.keys()
-        for kind, shape in shapes.items():
-            assert np.shape(model["ablation"]["damage"][kind]) == shape
-        assert model["rank_correlation"].keys() == {*KINDS, "all"}
-        assert model["patching"].keys() == resolution.RolePatching.__dataclass_fields__.keys()
-        assert np.shape(model["patching"]["encoder"]) == (encoder + 1, len(ROLES))
-        assert np.shape(model["patching"]["decoder"]) == (decoder + 1, 2)
-        assert model["attribution"].keys() == resolution.RoleAttribution.__dataclass_fields__.keys()
-        assert len(model["attribution"]["source"]) == len(ROLES)
-        assert len(model["attribution"]["prefix"]) == len(PREFIX_ROLES)
-        assert model["pronoun_accuracy"].keys() == {"test", "test_unseen"}
-
-
-def test_the_committed_results_satisfy_what_holds_for_every_model(committed):
-    adjective = [float(role == "adjective") for role in ROLES]
-    for model in committed["models"]:
-        assert min(model["pronoun_accuracy"].values()) > 0.9
-        np.testing.assert_allclose(model["patching"]["encoder"][0], adjective, atol=1e-3)
-        assert max(model["attribution"]["relative_gap"]) < 0.02
-        for kind in KINDS:
-            untrained = model["untrained"][kind]
-            assert np.abs(untrained["score"]).max() < 0.05

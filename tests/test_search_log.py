@@ -151,14 +151,14 @@ def test_a_model_with_a_kernel_without_weights_is_logged_too(config, params):
 @pytest.mark.parametrize(
     ("source", "options", "words"),
     [
-        ([[4, 2]], {}, r"source has shape \(1, 2\), but must be the ids of one sentence"),
-        ([], {}, "source has shape"),
-        ([4, 2, 0], {}, "source has the id 0, but must hold ids from 0 to 10, without padding"),
-        ([4, 11], {}, "source has the id 11"),
+        ([[4, 2]], {}, r"source has the shape \[1, 2\], but it must be one sentence"),
+        ([], {}, "source has the shape"),
+        ([4, 2, 0], {}, r"source has padding \(0\)"),
+        ([4, 11], {}, r"source\[1\] is 11"),
         ([4, 2], {"decode": DecodeConfig(method="sample")}, "decode.method is 'sample'"),
         ([4, 2], {"decode": DecodeConfig(groups=2)}, "decode.groups 2, but only plain"),
         ([4, 2], {"results": 5}, "5 results requested, but decode.beams is 4"),
-        ([4, 2], {"top": 0}, "top is 0, but must be at least 1"),
+        ([4, 2], {"top": 0}, "top is 0, but it must be at least 1"),
     ],
 )
 def test_invalid_requests_raise_an_error(config, params, source, options, words):

@@ -55,6 +55,19 @@ def test_repeated_spaces_count_once_and_those_at_the_ends_not_at_all(tokenizer):
     assert only == [EOS_ID]
 
 
+@pytest.mark.parametrize(
+    ("text", "decoded"),
+    [
+        ("  the   street ", "the street"),
+        ("the\u2581street", "the street"),
+        ("the ქ street", "the  \u2047  street"),
+    ],
+    ids=["runs of spaces", "U+2581", "unseen"],
+)
+def test_what_decoding_does_not_restore_is_as_documented(tokenizer, text, decoded):
+    assert tokenizer.decode(tokenizer.encode([text])[0]) == decoded
+
+
 def test_the_pieces_of_a_sentence_concatenate_to_its_text(tokenizer):
     [ids] = tokenizer.encode(["the street"])
     assert "".join(tokenizer.pieces(ids[:-1])) == "▁the▁street"
@@ -163,6 +176,20 @@ def test_a_vocabulary_too_small_for_the_characters_raises_an_error_with_a_size_t
     assert named > 50
     tokenizer = Tokenizer.train(SENTENCES, named, algorithm)
     assert tokenizer.vocab_size == named
+
+
+def test_at_most_takes_what_a_small_corpus_supports():
+    sentences = ["the cat", "the dog"]
+    with pytest.raises(InputError) as raised:
+        Tokenizer.train(sentences, 1000)
+    supported = Tokenizer.train(sentences, 1000, at_most=True).vocab_size
+    assert f"supports at most {supported};" in str(raised.value)
+    assert Tokenizer.train(sentences, supported).vocab_size == supported
+
+
+def test_a_sentence_of_any_length_is_trained_on():
+    tokenizer = Tokenizer.train(["x y", "ab " * 3000], 12, at_most=True)
+    assert tokenizer.special_ids.unk not in tokenizer.encode(["ab"])[0]
 
 
 @pytest.mark.parametrize("sentences", [[], ["", " "]], ids=["nothing", "empty lines"])

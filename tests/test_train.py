@@ -139,13 +139,8 @@ def fitted(config, folder, gib):
 
 def needed(experiment):
     """GiB of the largest training step."""
-    steps = [
-        device_memory.required_bytes(
-            experiment.train_step, experiment.abstract_state, experiment.abstract_batch(*shape)
-        )
-        for shape in experiment.data.train.shapes()
-    ]
-    return max(steps) / 2**30
+    shapes = experiment.data.train.shapes()
+    return max(device_memory.peak_bytes(experiment.compile_step(*one)) for one in shapes) / 2**30
 
 
 @pytest.fixture(scope="module")
@@ -164,12 +159,12 @@ def with_parts(experiment, parts):
 def costs(monkeypatch):
     """A step of 100 bytes, half of which is divided by the number of micro-batches."""
 
-    def required_bytes(step, state, batch):
-        del state, batch
-        parts = step.__wrapped__.keywords["config"].training.micro_batches
-        return 50 + 50 // parts
+    def parts(self, rows, length):
+        del rows, length
+        return self.config.training.micro_batches
 
-    monkeypatch.setattr(device_memory, "required_bytes", required_bytes)
+    monkeypatch.setattr(compose.Experiment, "compile_step", parts)
+    monkeypatch.setattr(device_memory, "peak_bytes", lambda parts: 50 + 50 // parts)
 
 
 @pytest.mark.parametrize(("limit", "parts"), [(100, 1), (99, 2), (75, 2), (74, 4), (62, 4)])

@@ -2,7 +2,6 @@
 """Memory that a computation needs on each device, and memory that the device has."""
 
 import contextlib
-import dataclasses
 import math
 import os
 import pathlib
@@ -13,40 +12,14 @@ import jax
 from transformer.errors import InputError
 
 
-@dataclasses.dataclass(frozen=True)
-class MemoryUsage:
-    """XLA's `memory_analysis` of one call on one device, in bytes."""
+def peak_bytes(program: jax.stages.Compiled) -> int:
+    """Memory of one call on each device, by XLA's `memory_analysis`.
 
-    argument_bytes: int
-    output_bytes: int
-    """Outputs that do not reuse the memory of donated arguments."""
-    temporary_bytes: int
-    """Activations and everything else that is freed when the call returns."""
-
-    @property
-    def peak_bytes(self) -> int:
-        """Arguments, outputs and temporaries together."""
-        return self.argument_bytes + self.output_bytes + self.temporary_bytes
-
-
-def memory_usage(program: jax.stages.Compiled) -> MemoryUsage:
-    """Memory that a call of a compiled program needs on each device."""
-    memory = program.memory_analysis()
-    return MemoryUsage(
-        memory.argument_size_in_bytes,
-        memory.output_size_in_bytes - memory.alias_size_in_bytes,
-        memory.temp_size_in_bytes,
-    )
-
-
-def required_bytes(step: Any, *arguments: Any) -> int:
-    """Compile a jitted function ahead of time and return the peak memory of a call.
-
-    Args:
-      step: result of `jax.jit`.
-      arguments: arrays or `jax.ShapeDtypeStruct`; nothing is allocated or run.
+    Arguments, temporaries, and outputs that do not reuse the memory of donated arguments.
     """
-    return memory_usage(step.lower(*arguments).compile()).peak_bytes
+    memory = program.memory_analysis()
+    outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return memory.argument_size_in_bytes + memory.temp_size_in_bytes + outputs
 
 
 def available_bytes() -> int:

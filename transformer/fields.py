@@ -169,12 +169,14 @@ def _hints(group: type[FieldGroup]) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(group)}
 
 
+@functools.cache
 def field_types(group: type[FieldGroup]) -> dict[str, Any]:
     """The type of each field, without metadata."""
     return {name: _without_metadata(hint) for name, hint in _hints(group).items()}
 
 
 def _without_metadata(hint: Any) -> Any:
+    """`typing.get_type_hints` would also write ``int | None`` as ``Optional[int]``."""
     if typing.get_origin(hint) is Annotated:
         return typing.get_args(hint)[0]
     if typing.get_origin(hint) is typing.Union:

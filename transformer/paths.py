@@ -8,6 +8,7 @@ it into ``gs:/bucket/run``.
 import contextlib
 import logging
 import os
+import zipfile
 from collections.abc import Iterator
 
 from etils import epath
@@ -18,18 +19,24 @@ _PACKAGES = {"gs": "gcsfs", "s3": "s3fs", "az": "adlfs", "hf": "huggingface_hub"
 """The package that serves each scheme."""
 
 
+Readable = epath.PathLike | zipfile.Path
+"""A path of a file system, of an object store, or in a bundle that is open."""
+
+
 def is_remote(path: epath.PathLike) -> bool:
     """Whether a path has a scheme."""
     return "://" in os.fspath(path)
 
 
-def reachable(path: epath.PathLike) -> epath.Path:
+def reachable(path: Readable) -> epath.Path | zipfile.Path:
     """Return the path after checking that its object store, if any, answers.
 
     Raises:
       InputError: when the scheme is unknown, the package that serves it is not installed, or the
         store does not answer.
     """
+    if isinstance(path, zipfile.Path):
+        return path
     scheme, separator, _ = os.fspath(path).partition(":/")
     if not is_remote(path):
         if separator and scheme in _PACKAGES:
@@ -64,14 +71,18 @@ def reachable(path: epath.PathLike) -> epath.Path:
 
 
 def absolute(path: epath.PathLike) -> epath.Path:
-    """Return the absolute path; `epath.Path.resolve` treats paths with a scheme as relative."""
-    path = epath.Path(path)
-    return path if is_remote(path) else path.resolve()
+    """Return the absolute path, without following symbolic links."""
+    return epath.Path(path if is_remote(path) else os.path.abspath(path))
 
 
 def children(directory: epath.Path) -> list[epath.Path]:
     """List a directory in order; empty if it does not exist, as in a store without its objects."""
     return sorted(directory.iterdir()) if directory.is_dir() else []
+
+
+def is_regular_file(path: epath.Path) -> bool:
+    """Whether the path can be read to its end; `epath.Path.is_file` is true of a FIFO, too."""
+    return path.is_file() if is_remote(path) else os.path.isfile(path)
 
 
 def local(path: epath.PathLike, name: str) -> str:

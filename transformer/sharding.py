@@ -5,7 +5,7 @@ Parameters declare logical axes (``embed``, ``heads``, ...). Rules map them to t
 ``data`` and ``model``. One device is a mesh of size 1 x 1.
 """
 
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -31,26 +31,11 @@ PRESETS: dict[str, dict[str, str]] = {
 """Logical axis -> mesh axis; a logical axis without an entry is not divided."""
 
 
-class Rule(NamedTuple):
-    """Divide a logical axis of parameters along an axis of the mesh, or not at all."""
-
-    logical: str
-    mesh: str | None
-    origin: str
-    """The config field that sets the rule."""
-
-    def __str__(self) -> str:
-        return f"{self.logical}={self.mesh or ''} ({self.origin})"
-
-
-def rules_of(config: ParallelConfig) -> dict[str, Rule]:
-    """The rule of each logical axis: that of ``parallel.rules``, else the preset's."""
-    preset, origin = PRESETS[config.preset], f"parallel.preset={config.preset!r}"
-    rules = {axis: Rule(axis, preset.get(axis), origin) for axis in LOGICAL_AXES}
-    for override in config.rules:
-        axis, mesh = override.split("=")
-        rules[axis] = Rule(axis, mesh or None, "parallel.rules")
-    return rules
+def rules_of(config: ParallelConfig) -> dict[str, str | None]:
+    """The mesh axis of each logical axis: that of ``parallel.rules``, else the preset's."""
+    overrides = dict(rule.split("=") for rule in config.rules)
+    preset = PRESETS[config.preset]
+    return {axis: overrides.get(axis, preset.get(axis)) or None for axis in LOGICAL_AXES}
 
 
 def make_mesh(config: ParallelConfig) -> Mesh:
@@ -86,18 +71,40 @@ def param_shardings(metadata: Params, mesh: Mesh, config: ParallelConfig) -> Par
       InputError: when two rules divide a parameter along the same mesh axis, or when a mesh axis
         does not divide the length of a parameter's axis.
     """
-    rules, parameters = rules_of(config), {}
+    rules = rules_of(config)
+    failures: dict[str, str] = {}  # the first of each logical axis
     for path, leaf in jax.tree_util.tree_leaves_with_path(metadata, is_leaf=is_parameter):
         assert {*leaf.names} <= {*rules}, f"{leaf.names} are not all in LOGICAL_AXES {LOGICAL_AXES}"
-        name, axes = "/".join(key.key for key in path), ", ".join(leaf.names)
-        parameters[f"parameter {name} {list(leaf.value.shape)} ({axes})"] = leaf
-    for name, leaf in parameters.items():
-        _require_distinct_mesh_axes(name, leaf, rules)
-    _require_divisible_axes(parameters, mesh, rules)
+        name, shape = "/".join(key.key for key in path), leaf.value.shape
+        parameter = f"parameter {name} {[*shape]} ({', '.join(leaf.names)})"
+        divided: dict[str, str] = {}
+        for axis, length in zip(leaf.names, shape, strict=True):
+            mesh_axis = rules[axis]
+            if mesh_axis is None:
+                continue
+            first = divided.setdefault(mesh_axis, axis)
+            if first != axis:
+                raise InputError(
+                    f"the rules {_rule(first, config)} and {_rule(axis, config)} both divide "
+                    f"{parameter} along the mesh axis {mesh_axis}, which can divide only one of "
+                    "them; leave one axis unsharded, for example with "
+                    f"{_unsharded([first], config)}"
+                )
+            size = mesh.shape[mesh_axis]
+            if length % size and axis not in failures:
+                failures[axis] = (
+                    f"parallel.{mesh_axis} = {size} does not divide {axis} = {length} of "
+                    f"{parameter}, as required by the rule {_rule(axis, config)}"
+                )
+    if failures:
+        raise InputError(
+            f"{'; '.join(failures.values())}. Choose another number of devices or another size, or "
+            f"leave the axis unsharded with {_unsharded([*failures], config)}"
+        )
 
     def sharding(parameter: Parameter) -> NamedSharding:
         # For example [embed, heads, kv] -> PartitionSpec("data", "model", None).
-        return NamedSharding(mesh, PartitionSpec(*(rules[axis].mesh for axis in parameter.names)))
+        return NamedSharding(mesh, PartitionSpec(*(rules[axis] for axis in parameter.names)))
 
     return jax.tree.map(sharding, metadata, is_leaf=is_parameter)
 
@@ -199,42 +206,15 @@ def require_divisible_rows(shapes: list[tuple[int, int]], mesh: Mesh, micro_batc
             )
 
 
-def _require_distinct_mesh_axes(name: str, parameter: Parameter, rules: dict[str, Rule]) -> None:
-    """A mesh axis can divide one axis of a parameter only."""
-    first_with: dict[str, Rule] = {}
-    for rule in (rules[axis] for axis in parameter.names):
-        if rule.mesh is not None and first_with.setdefault(rule.mesh, rule) is not rule:
-            first = first_with[rule.mesh]
-            raise InputError(
-                f"the rules {first} and {rule} both divide {name} along the mesh axis {rule.mesh}, "
-                "which can divide only one of them; leave one axis unsharded, for example with "
-                f"{_flag_without([first.logical], rules)}"
-            )
+def _rule(axis: str, config: ParallelConfig) -> str:
+    """The rule of a logical axis, and the field that sets it."""
+    is_override = any(rule.startswith(f"{axis}=") for rule in config.rules)
+    origin = "parallel.rules" if is_override else f"parallel.preset={config.preset!r}"
+    return f"{axis}={rules_of(config)[axis]} ({origin})"
 
 
-def _require_divisible_axes(
-    parameters: dict[str, Parameter], mesh: Mesh, rules: dict[str, Rule]
-) -> None:
-    """Name, for each rule that cannot be applied, the first parameter where it fails."""
-    failures: dict[Rule, str] = {}
-    for name, parameter in parameters.items():
-        for axis, length in zip(parameter.names, parameter.value.shape, strict=True):
-            rule = rules[axis]
-            if rule.mesh is not None and length % mesh.shape[rule.mesh]:
-                size = f"parallel.{rule.mesh} = {mesh.shape[rule.mesh]}"
-                message = f"{size} does not divide {axis} = {length} of {name}, as required by the"
-                failures.setdefault(rule, f"{message} rule {rule}")
-    if failures:
-        flag = _flag_without([rule.logical for rule in failures], rules)
-        raise InputError(
-            f"{'; '.join(failures.values())}. Choose another number of devices or another size, or "
-            f"leave the axis unsharded with {flag}"
-        )
-
-
-def _flag_without(axes: list[str], rules: dict[str, Rule]) -> str:
-    """The flag that leaves these logical axes unsharded and keeps the other given rules."""
-    kept = (rule for rule in rules.values() if rule.origin == "parallel.rules")
-    kept = [f"{rule.logical}={rule.mesh or ''}" for rule in kept if rule.logical not in axes]
+def _unsharded(axes: list[str], config: ParallelConfig) -> str:
+    """The flag that leaves these logical axes unsharded and keeps the other rules."""
+    kept = (rule for rule in config.rules if rule.split("=")[0] not in axes)
     value = (*kept, *(f"{axis}=" for axis in axes))
     return f'--config.parallel.rules="{value!r}"'

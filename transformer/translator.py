@@ -9,8 +9,9 @@ import dataclasses
 import functools
 import logging
 import math
+import zipfile
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -20,7 +21,8 @@ from jax.sharding import Mesh, NamedSharding
 
 from transformer import compile_cache, paths, sharding
 from transformer.arrays import Int, Params, SpecialIds
-from transformer.checkpoints import workdir_files
+from transformer.checkpoints import archive, workdir_files
+from transformer.checkpoints.identity import Identity
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config, DecodeConfig, ParallelConfig
 from transformer.decoding import generate
@@ -109,6 +111,8 @@ class Translator:
             self.vocabularies = Vocabularies.shared(vocabularies)
         self.lexicon = lexicon
         self._decode_config({})
+        # The steps of the checkpoints of each workdir; several are averaged.
+        self.checkpoints: dict[str, list[int]] = {}
         self.model = model or base.build(config.model)
         self.mesh = mesh or sharding.make_mesh(config.parallel)
         self.params = params
@@ -128,13 +132,13 @@ class Translator:
         dtype: Literal["float32", "bfloat16"] | None = None,
         **decode: Any,
     ) -> "Translator":
-        """Load what `experiments.train` wrote.
+        """Load what `experiments.train` or `experiments.bundle` wrote.
 
         Programs that take long to compile are kept in the user's cache folder for later processes
         (`compile_cache.enable`).
 
         Args:
-          workdir: directory of the run.
+          workdir: directory of the run, or a bundle.
           config: instead of `workdir_files.load_inference_config(workdir)`, for example with
             `parallel` fields to use several devices.
           average: use the mean of this many checkpoints instead of the best one by validation.
@@ -146,16 +150,23 @@ class Translator:
 
         Raises:
           InputError: if a workdir is missing, unfinished or damaged, if the vocabularies differ, if
+            `config.model` gives the parameters another function than in training, if
             `config.parallel` needs more devices than there are, or if `config.decode.shortlist`
             is set and there is no lexicon.
         """
         compile_cache.enable()
-        workdir = paths.reachable(workdir)
-        config = config or workdir_files.load_inference_config(workdir)
+        workdir = workdir_files.opened(workdir)
+        saved = workdir_files.load_inference_config(workdir)
+        config = config or saved
+        for path, (old, new) in saved.model.changes(config.model).items():
+            raise InputError(
+                f"{path} is {new!r}, but {workdir / workdir_files.CONFIG} has {old!r}, with which "
+                "the parameters were trained; leave the override out"
+            )
         config = config.replace(decode=config.decode.replace(**decode))
         mesh = sharding.make_mesh(config.parallel)
         vocabularies = _load_vocabularies(workdir, config)
-        others = [paths.reachable(other) for other in ensemble]
+        others = [workdir_files.opened(other) for other in ensemble]
         configs = [
             config,
             *(_member_config(other, workdir, config, vocabularies) for other in others),
@@ -165,31 +176,40 @@ class Translator:
                 each.replace(model=each.model.replace(compute_dtype=dtype)) for each in configs
             ]
             config = configs[0]
-        params = []
+        params, steps = [], {}
         for directory, member in zip([workdir, *others], configs, strict=True):
-            with Checkpoints(directory, member.training) as checkpoints:
-                params.append(checkpoints.restore_params(abstract_params(member), average, around))
+            abstract = abstract_params(member)
+            if isinstance(directory, zipfile.Path):
+                if average is not None:
+                    raise InputError(
+                        f"--average={average}, but the bundle {directory} has one set of "
+                        "parameters; leave --average out"
+                    )
+                params.append(archive.read_params(directory, abstract))
+                continue
+            identity = Identity.of(member.model, *(side.model for side in vocabularies))
+            with Checkpoints(directory, member.training, identity) as checkpoints:
+                params.append(checkpoints.restore_params(abstract, average, around))
+                steps[str(paths.absolute(directory))] = checkpoints.restored_steps
         lexicon = None
         if config.decode.shortlist is not None:
             path = workdir / workdir_files.LEXICON
             lexicon = Lexicon.load(path, vocabularies.tokenizer.vocab_size)
-        if not others:
-            return cls(config, params[0], vocabularies, mesh=mesh, lexicon=lexicon)
-        model, joined = ensembles.join([base.build(member.model) for member in configs], params)
-        return cls(config, joined, vocabularies, model, mesh, lexicon)
+        model, joined = None, params[0]
+        if others:
+            model, joined = ensembles.join([base.build(member.model) for member in configs], params)
+        translator = cls(config, joined, vocabularies, model, mesh, lexicon)
+        translator.checkpoints = steps
+        return translator
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of a shared vocabulary; an InputError if the vocabularies are separate."""
         return self.vocabularies.tokenizer
 
-    @overload
-    def __call__(self, sentences: str, **decode: Any) -> Translation: ...
-
-    @overload
-    def __call__(self, sentences: Iterable[str], **decode: Any) -> list[Translation]: ...
-
-    def __call__(self, sentences, **decode):
+    def __call__(
+        self, sentences: str | Iterable[str], **decode: Any
+    ) -> Translation | list[Translation]:
         """The best translation of a sentence, or a list of those of several sentences, in order.
 
         Args:
@@ -201,27 +221,14 @@ class Translator:
             return self.nbest(sentences, 1, **decode)[0]
         return [best for [best] in self.nbest(sentences, 1, **decode)]
 
-    @overload
     def nbest(
         self,
-        sentences: str,
+        sentences: str | Iterable[str],
         num_results: int,
         first_line: int = 1,
-        prefixes: str | None = None,
+        prefixes: str | Iterable[str] | None = None,
         **decode: Any,
-    ) -> list[Translation]: ...
-
-    @overload
-    def nbest(
-        self,
-        sentences: Iterable[str],
-        num_results: int,
-        first_line: int = 1,
-        prefixes: Iterable[str] | None = None,
-        **decode: Any,
-    ) -> list[list[Translation]]: ...
-
-    def nbest(self, sentences, num_results, first_line=1, prefixes=None, **decode):
+    ) -> list[Translation] | list[list[Translation]]:
         """The best translations of each sentence, best first; samples in the order of drawing.
 
         A sentence of more than data.max_length tokens is cut to its first data.max_length - 1 and
@@ -483,7 +490,7 @@ def _rank_by_risk(samples: list[Translation], metric: str) -> list[Translation]:
     return [dataclasses.replace(samples[index], score=mean) for index, mean in ranking]
 
 
-def _load_vocabularies(workdir: epath.Path, config: Config) -> Vocabularies:
+def _load_vocabularies(workdir: paths.Readable, config: Config) -> Vocabularies:
     source = None
     if config.data.vocabulary == "separate":
         source = workdir / workdir_files.SOURCE_TOKENIZER
@@ -491,7 +498,7 @@ def _load_vocabularies(workdir: epath.Path, config: Config) -> Vocabularies:
 
 
 def _member_config(
-    directory: epath.Path, workdir: epath.Path, config: Config, vocabularies: Vocabularies
+    directory: paths.Readable, workdir: paths.Readable, config: Config, vocabularies: Vocabularies
 ) -> Config:
     """Config of a further member of the ensemble of `workdir`: its model, the others' decoding."""
     member = workdir_files.load_config(directory)

@@ -1,40 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The comparison of two systems' translations: the differences, and whether they are significant.
+"""The comparison of systems' translations: their scores, and which differences are significant."""
 
-The systems are called A and B; differences are B minus A.
-"""
-
+import collections
 import dataclasses
+import os
+import re
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
 from typing import Any
 
-from experiments.reports import diagnostics
+from experiments.reports import diagnostics, significance
 from experiments.reports.evaluation_report import MEASURE_NAMES, measure_name, signatures
+from transformer.errors import InputError
 from transformer.inspection import figures
-from transformer.inspection.html import page, paragraph, section, sentence_versions, table
+from transformer.inspection.html import (
+    Html,
+    mark,
+    page,
+    paragraph,
+    section,
+    sentence,
+    sentence_versions,
+    table,
+)
 from transformer.inspection.views.view import figure_html
-from transformer.text.metrics import corpus_scores, paired_tests, sentence_chrf
+from transformer.text.metrics import corpus_scores, sentence_chrf
 
 NUM_EXAMPLES = 5
-"""Largest number of sentences shown for each system."""
+"""Largest number of sentences that are shown for each side of a pair of systems."""
 
-SYSTEM_NAMES = ("A", "B")
 MEASURES = ("bleu", "chrf")
-TESTS = {
-    "paired_bootstrap": "paired bootstrap",
-    "approximate_randomization": "approximate randomization",
-}
+"""Measures of sacreBLEU, which are also scored by length."""
 
-SCORE_COLUMNS = ("measure", *SYSTEM_NAMES, "B - A", *(f"p, {name}" for name in TESTS.values()))
-LENGTH_COLUMNS = (
-    *("words", "sentences"),
-    *(f"{MEASURE_NAMES[m]} {name}" for m in MEASURES for name in (*SYSTEM_NAMES, "B - A")),
-)
+_WORD = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|\w+|\s+|.", re.DOTALL)
+"""The units in which two sentences differ: words, spaces, signs, and single characters of scripts
+that are written without spaces.
+"""
+
+Pieces = list[tuple[str, bool]]
+"""A text in pieces, and whether the text beside it lacks the piece."""
 
 
 @dataclasses.dataclass(frozen=True)
-class System:
-    """The translations of the test set by one system."""
+class Run:
+    """The translations of the test set by one model."""
 
     name: str
     """Its workdir or file."""
@@ -44,240 +54,412 @@ class System:
 
 
 @dataclasses.dataclass(frozen=True)
+class System:
+    """One run, or several that differ in their seeds, with their scores."""
+
+    name: str
+    runs: list[Run]
+    run_scores: list[dict[str, Any]]
+    """Of each run."""
+    translations: list[str]
+    """The most frequent of the runs' translations of each sentence; of ties, the first run's."""
+    chrf: list[float]
+    """Of each sentence, the mean over the runs."""
+    by_length: list[dict[str, float]]
+    """BLEU and chrF of the sentences of each length bucket, the mean over the runs."""
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        """Scores of the run, or of several runs their means and standard deviations (``_std``)."""
+        if len(self.runs) == 1:
+            return self.run_scores[0]
+        numbers = [m for m, value in self.run_scores[0].items() if isinstance(value, int | float)]
+        values = {measure: [run[measure] for run in self.run_scores] for measure in numbers}
+        means = {measure: statistics.fmean(each) for measure, each in values.items()}
+        return means | {
+            f"{measure}_std": statistics.stdev(each) for measure, each in values.items()
+        }
+
+
+@dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Scores of two systems on one test set, and tests of the difference."""
+    """Systems on one test set, and tests of the difference of every two."""
 
     sources: list[str] | None
     references: list[str]
-    systems: tuple[System, System]
-    scores: tuple[dict[str, Any], dict[str, Any]]
-    tests: dict[str, dict[str, dict[str, Any]]]
-    """From `metrics.paired_tests`, with A as the baseline."""
-    chrf: tuple[list[float], list[float]]
-    """Of each sentence."""
-    by_length: list[dict[str, Any]]
-    """Scores of both systems for sentences of similar lengths: ``name`` (such as ``6 to 10``),
-    ``mean`` (words of the reference), ``sentences``, ``bleu`` and ``chrf``.
-    """
+    buckets: list[diagnostics.LengthBucket]
+    systems: list[System]
+    pairs: list[significance.Pair]
+    test_signatures: dict[str, dict[str, str]]
 
-    def num_equal(self) -> int:
-        """Number of sentences with identical translations."""
-        first, second = (system.translations for system in self.systems)
-        return sum(map(str.__eq__, first, second))
+    def of_pair(self, pair: significance.Pair) -> tuple[System, System]:
+        """The two systems of a pair."""
+        return self.systems[pair.first], self.systems[pair.second]
 
-    def largest_differences(self) -> tuple[list[int], list[int]]:
-        """Rows that A translates better and rows that B translates better, by chrF.
-
-        The largest differences come first; at most `NUM_EXAMPLES` each.
-        """
-        first, second = self.chrf
-        gains = [b - a for a, b in zip(first, second, strict=True)]
-        order = sorted(range(len(gains)), key=gains.__getitem__)
-        worse = [row for row in order[:NUM_EXAMPLES] if gains[row] < 0]
-        better = [row for row in order[::-1][:NUM_EXAMPLES] if gains[row] > 0]
-        return worse, better
+    def largest_gains(self, worse: System, better: System) -> list[int]:
+        """Rows that one system translates better than another by chrF, the largest gain first."""
+        gains = [b - a for a, b in zip(worse.chrf, better.chrf, strict=True)]
+        order = sorted(range(len(gains)), key=gains.__getitem__, reverse=True)
+        number = max(NUM_EXAMPLES // len(self.pairs), 1)
+        return [row for row in order[:number] if gains[row] > 0]
 
 
 def compare(
     sources: list[str] | None,
     references: list[str],
-    systems: tuple[System, System],
-    *,
-    bleu_tokenize: str | None = None,
-    bleu_lowercase: bool = False,
+    runs: Mapping[str, Sequence[Run]],
+    **bleu: Any,
 ) -> Comparison:
-    """Score two systems, test the difference, and score sentences of similar lengths.
+    """Score systems, and test the difference of every two.
+
+    Args:
+      sources: raw text, shown beside the translations.
+      references: raw text.
+      runs: of each system, by its name.
+      **bleu: the variant of BLEU, as in `metrics.corpus_scores`.
 
     Raises:
-      InputError: The numbers of translations and references differ, or the tokenization is
-        unknown.
+      InputError: The numbers of translations and references differ, one system has one run and
+        another several, or the tokenization is unknown.
     """
-    bleu = {"bleu_tokenize": bleu_tokenize, "bleu_lowercase": bleu_lowercase}
-    first, second = texts = [system.translations for system in systems]
-    scores = [
-        {**corpus_scores(system.translations, references, **bleu), **system.corpus_metrics}
-        for system in systems
+    numbers = {name: len(each) for name, each in runs.items()}
+    if len(set(numbers.values())) > 1 and 1 in numbers.values():
+        single = next(name for name, number in numbers.items() if number == 1)
+        raise InputError(
+            f"{single!r} has one run, but another system has {max(numbers.values())}; give several "
+            "runs of each system, or one of each"
+        )
+    buckets = diagnostics.length_buckets(references)
+    systems = [_scored(name, each, references, buckets, bleu) for name, each in runs.items()]
+    pairs, test_signatures = significance.compare_pairs(
+        [system.run_scores for system in systems],
+        [system.translations for system in systems],
+        references,
+        **bleu,
+    )
+    return Comparison(sources, references, buckets, systems, pairs, test_signatures)
+
+
+def default_names(systems: Sequence[Sequence[str]]) -> list[str]:
+    """What the file names of each system's runs begin with, or the first paths if not unique."""
+    names = []
+    for runs in systems:
+        files = [os.path.basename(path.rstrip("/")) for path in runs]
+        names.append(os.path.commonprefix(files).rstrip("_-.") or files[0])
+    return names if len(set(names)) == len(names) else [runs[0] for runs in systems]
+
+
+def _scored(
+    name: str,
+    runs: Sequence[Run],
+    references: list[str],
+    buckets: Sequence[diagnostics.LengthBucket],
+    bleu: dict[str, Any],
+) -> System:
+    texts = [run.translations for run in runs]
+    run_scores = [
+        {**corpus_scores(run.translations, references, **bleu), **run.corpus_metrics}
+        for run in runs
     ]
     by_length = []
-    for bucket in diagnostics.length_buckets(references):
+    for bucket in buckets:
         targets = [references[row] for row in bucket.rows]
-        parts = [
-            corpus_scores([text[row] for row in bucket.rows], targets, bootstrap=0, **bleu)
-            for text in texts
+        scores = [
+            corpus_scores([each[row] for row in bucket.rows], targets, bootstrap=0, **bleu)
+            for each in texts
         ]
-        pairs = {measure: [part[measure] for part in parts] for measure in MEASURES}
-        by_length.append(
-            {"name": bucket.name, "mean": bucket.mean, "sentences": len(targets), **pairs}
-        )
-    return Comparison(
-        sources,
-        references,
-        systems,
-        tuple(scores),
-        paired_tests(first, second, references, **bleu),
-        tuple(sentence_chrf(text, references) for text in texts),
-        by_length,
+        by_length.append({m: statistics.fmean(each[m] for each in scores) for m in MEASURES})
+    chrf = [sentence_chrf(each, references) for each in texts]
+    return System(
+        name=name,
+        runs=list(runs),
+        run_scores=run_scores,
+        translations=[
+            collections.Counter(versions).most_common(1)[0][0]
+            for versions in zip(*texts, strict=True)
+        ],
+        chrf=list(map(statistics.fmean, zip(*chrf, strict=True))),
+        by_length=by_length,
     )
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
     """The JSON object that `compare` prints."""
-    first, second = comparison.scores
-
-    def of_tests(key: str) -> dict[str, dict[str, Any]]:
-        return {
-            measure: {test: comparison.tests[measure][test][key] for test in TESTS}
-            for measure in MEASURES
-        }
-
+    names = [system.name for system in comparison.systems]
     return {
         "sentences": len(comparison.references),
-        "equal": comparison.num_equal(),
         "systems": [
-            {"name": system.name, **scores}
-            for system, scores in zip(comparison.systems, comparison.scores, strict=True)
+            {
+                "name": system.name,
+                **system.scores,
+                "runs": [
+                    {"name": run.name, **scores}
+                    for run, scores in zip(system.runs, system.run_scores, strict=True)
+                ],
+            }
+            for system in comparison.systems
         ],
-        "differences": {measure: second[measure] - first[measure] for measure in MEASURES},
-        "p_values": of_tests("p"),
-        "test_signatures": of_tests("signature"),
-        "by_length": comparison.by_length,
+        "pairs": [
+            {
+                "systems": [names[pair.first], names[pair.second]],
+                "equal": _num_equal(*comparison.of_pair(pair)),
+                "differences": pair.differences,
+                "p_values": pair.p_values,
+                "corrected_p_values": pair.corrected,
+            }
+            for pair in comparison.pairs
+        ],
+        "test_signatures": comparison.test_signatures,
+        "by_length": [
+            {
+                "name": bucket.name,
+                "mean": bucket.mean,
+                "sentences": len(bucket.rows),
+                **{m: [system.by_length[i][m] for system in comparison.systems] for m in MEASURES},
+            }
+            for i, bucket in enumerate(comparison.buckets)
+        ],
     }
 
 
-def _score_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
-    first, second = comparison.scores
-    for measure, value in first.items():
-        if not isinstance(value, float | int):
-            continue
-        tests = comparison.tests.get(measure)
-        difference = second[measure] - value
-        yield (
-            measure_name(measure),
-            *(_with_interval(measure, scores) for scores in comparison.scores),
-            f"{difference:+.2f}" if tests else f"{difference:+.4f}",
-            *(f"{tests[test]['p']:.4f}" if tests else "" for test in TESTS),
-        )
+def _num_equal(first: System, second: System) -> int:
+    """Number of sentences with identical translations."""
+    return sum(map(str.__eq__, first.translations, second.translations))
 
 
-def _with_interval(measure: str, scores: dict[str, Any]) -> str:
-    interval = scores.get(f"{measure}_ci")
-    if interval is None:
-        return f"{scores[measure]:.4f}"
-    return f"{scores[measure]:.2f} [{interval[0]:.2f}, {interval[1]:.2f}]"
+# Tables; the first row has the names of the columns.
 
 
-def _length_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
-    for bucket in comparison.by_length:
-        cells = []
-        for a, b in (bucket[measure] for measure in MEASURES):
-            cells += [f"{a:.1f}", f"{b:.1f}", f"{b - a:+.1f}"]
-        yield (bucket["name"], f"{bucket['sentences']:,}", *cells)
+def _score_table(comparison: Comparison) -> list[Sequence[str]]:
+    """A measure a row, a system a column."""
+    systems = comparison.systems
+    return [
+        ("measure", *(system.name for system in systems)),
+        *(
+            (measure_name(measure), *(_with_variation(measure, each.scores) for each in systems))
+            for measure in comparison.pairs[0].differences
+        ),
+    ]
+
+
+def _with_variation(measure: str, scores: dict[str, Any]) -> str:
+    """A score with its interval, or with the standard deviation over runs."""
+    text = f"{scores[measure]:.{_digits(measure)}f}"
+    if f"{measure}_std" in scores:
+        return f"{text} ± {scores[f'{measure}_std']:.{_digits(measure)}f}"
+    if f"{measure}_ci" in scores:
+        low, high = scores[f"{measure}_ci"]
+        return f"{text} [{low:.2f}, {high:.2f}]"
+    return text
+
+
+def _digits(measure: str) -> int:
+    return 2 if measure in MEASURES else 4
+
+
+def _pair_table(comparison: Comparison) -> list[Sequence[str]]:
+    """A measure of a pair a row, with the p-values, corrected if there are several pairs."""
+    tests = next(iter(comparison.pairs[0].p_values.values()))
+    columns = [f"p, {significance.TESTS[test]}" for test in tests]
+    if len(comparison.pairs) > 1:
+        columns += [f"{column}, corrected" for column in columns]
+    rows = []
+    for pair in comparison.pairs:
+        first, second = comparison.of_pair(pair)
+        for measure, difference in pair.differences.items():
+            p_values = [pair.p_values.get(measure, {}).get(test) for test in tests]
+            if len(comparison.pairs) > 1:
+                p_values += [pair.corrected.get(measure, {}).get(test) for test in tests]
+            rows.append(
+                (
+                    f"{second.name} − {first.name}",
+                    measure_name(measure),
+                    f"{difference:+.{_digits(measure)}f}",
+                    *("–" if p is None else f"{p:.4f}" for p in p_values),
+                )
+            )
+    return [("systems", "measure", "difference", *columns), *rows]
+
+
+def _length_table(comparison: Comparison) -> list[Sequence[str]]:
+    """A length bucket a row, a measure of a system a column."""
+    systems = comparison.systems
+    return [
+        (
+            *("words", "sentences"),
+            *(f"{MEASURE_NAMES[m]} {system.name}" for m in MEASURES for system in systems),
+        ),
+        *(
+            (
+                bucket.name,
+                f"{len(bucket.rows):,}",
+                *(f"{system.by_length[i][m]:.1f}" for m in MEASURES for system in systems),
+            )
+            for i, bucket in enumerate(comparison.buckets)
+        ),
+    ]
 
 
 def _summary(comparison: Comparison) -> list[str]:
     """The meaning of the numbers, one sentence or paragraph each."""
-    total, equal = len(comparison.references), comparison.num_equal()
-    if equal == total:
-        return [
-            f"{total:,} sentences, all translated the same: there is no difference to test, and "
-            "the p-values are meaningless."
-        ]
-    return [
-        f"{total:,} sentences, {equal:,} of them translated the same.",
+    total = len(comparison.references)
+    lines = [f"{total:,} sentences."]
+    for pair in comparison.pairs:
+        systems = comparison.of_pair(pair)
+        names, equal = " and ".join(system.name for system in systems), _num_equal(*systems)
+        lines.append(
+            f"{names} translate all of them the same: there is no difference to test."
+            if equal == total
+            else f"{names} translate {equal:,} of them the same."
+        )
+    lines.append(
         "p is the probability of a difference at least this large between equally good systems. "
-        "Below 0.05 it is called significant, which does not mean large or important.",
-    ]
+        "Below 0.05 it is called significant, which does not mean large or important."
+    )
+    if len(comparison.pairs) > 1:
+        lines.append(
+            f"Of many equally good systems, some two differ by chance: p-values are corrected for "
+            f"the {len(comparison.pairs)} pairs (Holm)."
+        )
+    if len(comparison.systems[0].runs) > 1:
+        lines.append(
+            "Scores are means over the runs ± their standard deviation. p is about the variation "
+            "between trainings, on this test set. Of the runs' translations of a sentence, the "
+            "most frequent is shown."
+        )
+    return lines
 
 
-def _examples(comparison: Comparison) -> Iterator[tuple[str, list[int]]]:
-    """A heading and the rows of the largest differences, for each system."""
-    for name, rows in zip(SYSTEM_NAMES, comparison.largest_differences(), strict=True):
-        yield f"Sentences that {name} translates better, by chrF", rows
+# Sentences.
 
 
-def _versions(comparison: Comparison, row: int) -> tuple[str, list[tuple[str, str]]]:
-    """A heading for one sentence, and its versions."""
-    first, second = (chrf[row] for chrf in comparison.chrf)
-    versions = [("source", comparison.sources[row])] if comparison.sources else []
-    versions.append(("reference", comparison.references[row]))
-    translations = (system.translations[row] for system in comparison.systems)
-    versions += zip(SYSTEM_NAMES, translations, strict=True)
-    return f"line {row + 1} · chrF {first:.1f} for A, {second:.1f} for B", versions
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """One sentence that two systems translate differently."""
+
+    heading: str
+    versions: list[tuple[str, Pieces]]
+    """Source, reference and translations by name, in which the differences are marked."""
+
+
+def _examples(comparison: Comparison) -> Iterator[tuple[str, list[Example]]]:
+    """A heading and the sentences with the largest differences, for each side of each pair."""
+    for pair in comparison.pairs:
+        systems = comparison.of_pair(pair)
+        for better, worse in (systems, systems[::-1]):
+            heading = f"Sentences that {better.name} translates better than {worse.name}, by chrF"
+            rows = comparison.largest_gains(worse, better)
+            yield heading, [_example(comparison, row, systems) for row in rows]
+
+
+def _example(comparison: Comparison, row: int, systems: tuple[System, System]) -> Example:
+    texts = [("source", comparison.sources[row])] if comparison.sources else []
+    texts.append(("reference", comparison.references[row]))
+    translations = differing_words(*(system.translations[row] for system in systems))
+    scores = ", ".join(f"{system.chrf[row]:.1f} for {system.name}" for system in systems)
+    return Example(
+        f"line {row + 1} · chrF {scores}",
+        [
+            *((name, [(text, False)]) for name, text in texts),
+            *zip((system.name for system in systems), translations, strict=True),
+        ],
+    )
+
+
+def differing_words(first: str, second: str) -> tuple[Pieces, Pieces]:
+    """Both texts in pieces that the other text has or lacks."""
+    words = [_WORD.findall(text) for text in (first, second)]
+    pieces: tuple[Pieces, Pieces] = ([], [])
+    for tag, *ends in SequenceMatcher(None, *words, autojunk=False).get_opcodes():
+        spans = (words[0][ends[0] : ends[1]], words[1][ends[2] : ends[3]])
+        for of_text, span in zip(pieces, spans, strict=True):
+            if span:
+                of_text.append(("".join(span), tag != "equal"))
+    return pieces
+
+
+# A terminal's text, and a page.
 
 
 def as_text(comparison: Comparison) -> str:
-    """The comparison for a terminal."""
+    """The comparison for a terminal; words that the other translation lacks are in brackets."""
     lines = [
-        *(f"{n}: {s.name}" for n, s in zip(SYSTEM_NAMES, comparison.systems, strict=True)),
         *_summary(comparison),
         "",
-        *_aligned([SCORE_COLUMNS, *_score_rows(comparison)]),
+        *_aligned(_score_table(comparison)),
+        "",
+        *_aligned(_pair_table(comparison), left=2),
         "",
         "By the number of words in the reference:",
-        *_aligned([LENGTH_COLUMNS, *_length_rows(comparison)]),
+        *_aligned(_length_table(comparison)),
     ]
-    for heading, rows in _examples(comparison):
-        lines += ["", f"{heading}:"] if rows else []
-        for row in rows:
-            about, versions = _versions(comparison, row)
-            lines += [about, *(f"  {name:9}  {text}" for name, text in versions)]
+    for heading, examples in _examples(comparison):
+        lines += ["", f"{heading}:"] if examples else []
+        for example in examples:
+            lines.append(example.heading)
+            width = max(len(name) for name, _ in example.versions)
+            for name, pieces in example.versions:
+                text = "".join(f"[{text}]" if differs else text for text, differs in pieces)
+                lines.append(f"  {name:{width}}  {text}")
     return "\n".join(lines) + "\n"
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines in which the first column is aligned left and the others right."""
+def _aligned(rows: Sequence[Sequence[str]], left: int = 1) -> Iterator[str]:
+    """Lines in which the first columns are aligned left and the others right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *others in rows:
-        cells = [first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]
+    for row in rows:
+        cells = [
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
         yield "  ".join(cells).rstrip()
 
 
 def as_page(comparison: Comparison) -> str:
-    """The comparison as an HTML file."""
-    first, second = comparison.systems
-    means = [bucket["mean"] for bucket in comparison.by_length]
+    """The comparison as an HTML file; words that the other translation lacks are highlighted."""
+    systems = comparison.systems
+    means = [bucket.mean for bucket in comparison.buckets]
     bleu_by_length = figures.plot_curves(
-        {
-            name: (means, [bucket["bleu"][index] for bucket in comparison.by_length])
-            for index, name in enumerate(SYSTEM_NAMES)
-        },
+        {system.name: (means, [each["bleu"] for each in system.by_length]) for system in systems},
         x_label="words in the reference",
         y_label="BLEU",
         title="BLEU by length",
     )
     return page(
-        f"Comparison of {first.name} and {second.name}",
-        paragraph(f"A: {first.name}"),
-        paragraph(f"B: {second.name}"),
+        f"Comparison of {' and '.join(system.name for system in systems)}",
+        *(
+            paragraph(f"{each.name}: {', '.join(run.name for run in each.runs)}")
+            for each in systems
+        ),
         *map(paragraph, _summary(comparison)),
         section(
             "Scores",
-            table(
-                "Scores with 95% intervals, and sacreBLEU's paired tests of the difference",
-                SCORE_COLUMNS,
-                list(_score_rows(comparison)),
-                numeric=range(1, len(SCORE_COLUMNS)),
-            ),
-            signatures(comparison.scores[0]),
+            _page_table("Scores of each system", _score_table(comparison)),
+            _page_table("Differences of every two systems", _pair_table(comparison), left=2),
+            signatures(systems[0].run_scores[0]),
         ),
         section(
             "By length",
             figure_html(bleu_by_length),
-            table(
-                "By the number of words in the reference",
-                LENGTH_COLUMNS,
-                list(_length_rows(comparison)),
-                numeric=range(1, len(LENGTH_COLUMNS)),
-            ),
+            _page_table("By the number of words in the reference", _length_table(comparison)),
         ),
         *(
-            section(
-                heading,
-                *(
-                    [sentence_versions(*_versions(comparison, row)) for row in rows]
-                    or [paragraph("There are none.")]
-                ),
-            )
-            for heading, rows in _examples(comparison)
+            section(heading, *(map(_article, examples) if examples else [paragraph("None.")]))
+            for heading, examples in _examples(comparison)
         ),
+    )
+
+
+def _page_table(caption: str, rows: list[Sequence[str]], left: int = 1) -> Html:
+    columns, *cells = rows
+    return table(caption, columns, cells, numeric=range(left, len(columns)))
+
+
+def _article(example: Example) -> Html:
+    return sentence_versions(
+        example.heading,
+        [
+            (name, sentence(*(mark(text) if differs else text for text, differs in pieces)))
+            for name, pieces in example.versions
+        ],
     )

@@ -5,7 +5,7 @@ import collections
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,16 +66,17 @@ def evaluation_page(
     weights: str,
     parameters: int,
     metrics: epath.Path,
+    changes: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """The report as an HTML file.
 
     Args:
-      title: Title of the page.
       evaluation: The evaluation to show.
       config: Config of the workdir, including overrides of decoding fields.
       weights: Description of the weights used.
       parameters: Number of parameters.
       metrics: Path of ``metrics.jsonl``; the page says so if it is missing or damaged.
+      changes: of the config while the model trained, from `workdir_files.load_changes`.
     """
     chrf = sentence_chrf(evaluation.translations, evaluation.split.targets)
     return page(
@@ -86,7 +87,7 @@ def evaluation_page(
             f"Decoding: {_decoding(config.decode)}."
         ),
         section("Scores", *_scores(evaluation.scores)),
-        section("Learning curves", *_learning_curves(metrics)),
+        section("Learning curves", *_learning_curves(metrics), *_changes(changes)),
         section("Samples", *_samples(evaluation, chrf)),
         section("Worst sentences", *_worst_sentences(evaluation, chrf)),
         section("Length", *_lengths(evaluation)),
@@ -127,7 +128,7 @@ def _scores(scores: dict[str, Any]) -> list[Html]:
 def _score_rows(scores: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     """Name, value, interval and meaning of each measure."""
     for measure, value in scores.items():
-        if measure == "sentences" or isinstance(value, str | list):
+        if measure == "sentences" or not isinstance(value, int | float):
             continue
         interval = scores.get(f"{measure}_ci")
         yield (
@@ -195,6 +196,7 @@ def _learning_curves(path: epath.Path) -> list[Html]:
             measure_name(measure): _curve(validation, measure) for measure in dataset_measures
         },
         ("Learning rate", "learning rate"): {"learning rate": _curve(train, "learning_rate")},
+        ("Gradient norm", "norm"): {"gradient norm": _curve(train, "gradient_norm")},
     }
     parts = []
     for (title, y_label), curves in charts.items():
@@ -212,6 +214,17 @@ def _learning_curves(path: epath.Path) -> list[Html]:
         lines = "1 line" if unreadable == 1 else f"{unreadable:,} lines"
         parts.append(paragraph(f"{lines} of {path.name} could not be read and are left out."))
     return [paragraph(about), *parts]
+
+
+def _changes(changes: Sequence[Mapping[str, Any]]) -> list[Html]:
+    """The fields of the config that changed while the model trained."""
+    rows = [
+        (f"{change['step']:,}", field, *(json.dumps(value) for value in values))
+        for change in changes
+        for field, values in change["changes"].items()
+    ]
+    columns = ("from step", "field", "before", "after")
+    return [table("Changes of the config during training", columns, rows)] if rows else []
 
 
 def _curve(records: list[dict[str, Any]], measure: str) -> tuple[list[float], list[float]]:

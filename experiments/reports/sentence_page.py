@@ -245,9 +245,7 @@ def residual_stream(pair: AnalyzedPair) -> Html:
     for side in ("encoder", "decoder"):
         flow = pair.computed.flows[side]
         title = f"{side.capitalize()}: the residual stream around every sub-layer"
-        picture = figures.plot_residual_flow(
-            flow.before, flow.added, flow.after, flow.names, tokens[side], title=title
-        )
+        picture = figures.plot_residual_flow(flow, tokens[side], title=title)
         content += [figure_html(picture), details("In numbers", _flow_table(side, flow))]
     return section(
         "Residual stream",
@@ -260,9 +258,9 @@ def residual_stream(pair: AnalyzedPair) -> Html:
 
 
 def _flow_table(side: str, flow: residual.ResidualFlow) -> Html:
-    vectors = {"x": flow.before, "f(x)": flow.added, "x + f(x)": flow.total, "output": flow.after}
-    columns = {name: residual.vector_norm(each).mean(-1) for name, each in vectors.items()}
-    columns["cosine"] = flow.cosine().mean(-1)
+    columns = {
+        name: each.mean(-1) for name, each in (flow.norms() | {"cosine": flow.cosine()}).items()
+    }
     caption = f"{side.capitalize()}: mean norms, and the cosine of x and x + f(x)"
     rows = zip(flow.names, np.stack(list(columns.values()), axis=1), strict=True)
     return number_table(caption, ["sub-layer", *columns], rows, digits=2)
@@ -278,15 +276,19 @@ def attributions(pair: AnalyzedPair) -> Html:
     flops = flops_per_gradient * GRADIENT_POINTS * len(pair.target)
     integrated = flops <= MAX_ATTRIBUTION_FLOPS
 
-    def attribute(position: int, token: int) -> attribution.Attribution:
-        arguments = (pair.params, pair.config, pair.source, pair.target_in)
-        metric = readout.LogProbability(position, token)
-        if integrated:
-            return attribution.integrated_gradients(*arguments, metric, steps=GRADIENT_POINTS)
-        return attribution.input_x_gradient(*arguments, metric)
-
-    results = [attribute(position, token) for position, token in enumerate(pair.target)]
-    values = np.stack([np.concatenate([each.source, each.target]) for each in results])
+    results = jax.device_get(
+        _attribute(
+            pair.params,
+            pair.config,
+            np.array(pair.source),
+            np.array(pair.target_in),
+            np.array(pair.target),
+            integrated,
+        )
+    )
+    values = np.concatenate([results.source, results.target], axis=1)  # [T, S + T]
+    totals = values.sum(1)
+    gaps = np.abs(totals - (results.value - results.baseline))
     method = (
         f"Integrated gradients with {GRADIENT_POINTS} points. The contributions should add up to "
         "the log-probability minus that of the baseline; the gap is the error."
@@ -304,9 +306,10 @@ def attributions(pair: AnalyzedPair) -> Html:
     sums = number_table(
         "Sum of the contributions, in nats",
         ["prediction", "log-probability", "baseline", "contributions", "gap"],
-        (
-            (label, (each.value, each.baseline, each.source.sum() + each.target.sum(), each.gap))
-            for label, each in zip(pair.decoder_rows(), results, strict=True)
+        zip(
+            pair.decoder_rows(),
+            np.stack([results.value, results.baseline, totals, gaps], axis=1),
+            strict=True,
         ),
     )
     return section(
@@ -319,6 +322,27 @@ def attributions(pair: AnalyzedPair) -> Html:
         details("In numbers", contributions),
         sums,
     )
+
+
+@functools.partial(jax.jit, static_argnames=("config", "integrated"))
+def _attribute(
+    params: Params,
+    config: ModelConfig,
+    source: Int[Array, " S"],
+    target_in: Int[Array, " T"],
+    target: Int[Array, " T"],
+    integrated: bool,
+) -> attribution.Attribution:
+    """Attribute the log-probability of every target token, one after the other."""
+
+    def of_token(position_and_token: tuple[Int[Array, ""], Int[Array, ""]]):
+        arguments = (params, config, source, target_in)
+        metric = readout.LogProbability(*position_and_token)
+        if integrated:
+            return attribution.integrated_gradients(*arguments, metric, steps=GRADIENT_POINTS)
+        return attribution.input_x_gradient(*arguments, metric)
+
+    return jax.lax.map(of_token, (jnp.arange(len(target)), target))
 
 
 # Two sentences.

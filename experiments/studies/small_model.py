@@ -4,18 +4,14 @@
 translator = small_model.load(seed=0, folder="runs")
 """
 
-import contextlib
-import io
 import os
-import sys
 
 from etils import epath
 
-from experiments import file_lock, logs, train, workdir
+from experiments import file_lock, train, workdir
 from experiments.configs import pronouns_small
 from transformer import paths
 from transformer.checkpoints import workdir_files
-from transformer.config import Config, TrainingConfig
 from transformer.errors import InputError
 from transformer.translator import Translator
 
@@ -24,8 +20,8 @@ def load(seed: int = 0, folder: str | os.PathLike = "runs") -> Translator:
     """Load the model of ``experiments/configs/pronouns_small.py`` of one seed; train it if needed.
 
     Its workdir is ``<folder>/pronouns_small_<seed>``, which every app can read. The first call
-    trains for about a minute of processor time and shows one line of progress on standard error. A
-    training that was interrupted continues from its last checkpoint. Other processes wait.
+    trains for about a minute of processor time, with its log on standard error. A training that was
+    interrupted continues from its last checkpoint. Other processes wait.
 
     Args:
       seed: of the parameters, of dropout and of the order of the sentences.
@@ -43,38 +39,10 @@ def load(seed: int = 0, folder: str | os.PathLike = "runs") -> Translator:
         with file_lock.hold(directory, f"waiting for another process that trains {directory}"):
             config = workdir.resume_config(config, directory)
             if not (directory / workdir_files.RESULT).exists():
-                _train(config, directory)
+                train.train(config, directory)
     except OSError as error:
         raise InputError(
             f"{error.filename or directory} cannot be written ({error.strerror}); name a folder in "
             "which files can be made"
         ) from None
     return Translator.from_workdir(directory)
-
-
-def _train(config: Config, directory: epath.Path) -> None:
-    """Train to the end, showing one line of progress instead of a log."""
-    progress = _OneLine(config.training)
-    with contextlib.redirect_stderr(io.StringIO()):
-        train.train(config, directory, progress=progress)
-
-
-class _OneLine(logs.Progress):
-    """One line on standard error, overwritten at every report."""
-
-    def __init__(self, training: TrainingConfig):
-        super().__init__(0, training.steps, shown=False)
-        self._name = f"training the small model, seed {training.seed}"
-        # Later, standard error is redirected.
-        self._steps, self._stream = training.steps, sys.stderr
-        self._write("preparing the sentences")
-
-    def report(self, step: int, values: dict[str, float]) -> None:
-        """Show the step and the loss."""
-        self._write(f"step {step} of {self._steps}, loss {values['loss']:.2f}")
-
-    def __exit__(self, *_: object) -> None:
-        print(file=self._stream, flush=True)
-
-    def _write(self, text: str) -> None:
-        print(f"\r{self._name}: {text:<40}", end="", file=self._stream, flush=True)

@@ -2,6 +2,7 @@
 """SHA-256 digests of the files of a directory, in a record that detects its own damage."""
 
 import concurrent.futures
+import contextlib
 import hashlib
 import json
 import os
@@ -60,12 +61,10 @@ def read_record(record: epath.Path, step: int) -> dict[str, str]:
     name = f"{record.parent.name}/{record.name}"
     if not record.exists():
         raise RecordError(f"{name} is missing")
-    try:
-        values = json.loads(record.read_text())
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+        values = json.loads(record.read_text()) if paths.is_regular_file(record) else {}
         if values["step"] == step and values["sha256"] == _checksum(step, values["files"]):
             return values["files"]
-    except (OSError, ValueError, TypeError, KeyError):
-        pass
     raise RecordError(f"{name} is damaged")
 
 
@@ -77,5 +76,10 @@ def _files(directory: epath.Path, prefix: str) -> dict[str, epath.Path]:
     files = {}
     for path in directory.iterdir():
         name = prefix + path.name
-        files |= _files(path, f"{name}/") if path.is_dir() else {name: path}
+        if path.is_dir():
+            files |= _files(path, f"{name}/")
+        elif paths.is_regular_file(path):
+            files[name] = path
+        else:  # reading a FIFO would wait for a writer
+            raise OSError(f"file {name} is not a regular file")
     return files

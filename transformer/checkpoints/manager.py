@@ -2,8 +2,9 @@
 """Save and restore training states with Orbax; the only module that imports it.
 
 A checkpoint is ``checkpoints/<step>/`` with the items ``params`` (the weights to use: the running
-average if there is one), ``progress`` (the other fields of the training state), ``meta`` (JSON)
-and, after a validation, ``metrics``.
+average if there is one), ``progress`` (the other fields of the training state), ``meta`` (JSON,
+with the `Identity` of model and vocabularies) and, after a validation, ``metrics``. Reading the
+parameters needs no ``progress``, which may be deleted from a copy.
 
 Orbax does not detect a flipped byte, so ``digests/<step>.json`` has the SHA-256 of every file. It
 is written after all files, and before the directory gets its final name. A checkpoint that does not
@@ -30,6 +31,7 @@ from etils import epath
 from transformer import paths, processes
 from transformer.arrays import Params
 from transformer.checkpoints import integrity, selection, workdir_files
+from transformer.checkpoints.identity import Identity
 from transformer.checkpoints.selection import Checkpoint
 from transformer.config import TrainingConfig
 from transformer.errors import InputError
@@ -38,6 +40,8 @@ from transformer.training.step import TrainState
 logger = logging.getLogger(__name__)
 Restored = TypeVar("Restored")
 
+IDENTITY = "trained_with"
+"""Key of the `Identity` in the meta data of a checkpoint."""
 METRICS = "metrics/metrics"
 """Path of the validation scores in a checkpoint."""
 WRITTEN_LAST = ("_CHECKPOINT_METADATA", "commit_success.txt")
@@ -46,17 +50,28 @@ DELETED = "deleted"
 """Directory into which Orbax moves checkpoints, since deleting them in place is not atomic."""
 
 
+class _DamageError(InputError):
+    """A checkpoint does not match its digests, or cannot be read."""
+
+
 class Checkpoints(contextlib.AbstractContextManager):
     """The checkpoints of one workdir, saved in the background; use it in a ``with`` statement."""
 
     def __init__(
-        self, workdir: str | os.PathLike, config: TrainingConfig, *, writing: bool = False
+        self,
+        workdir: str | os.PathLike,
+        config: TrainingConfig,
+        identity: Identity | None = None,
+        *,
+        writing: bool = False,
     ):
         """Open ``workdir/checkpoints`` and warn about damage that is visible in small files.
 
         Args:
           workdir: local, or in an object store.
           config: how many checkpoints are kept, and the validation score that ranks them.
+          identity: saved with each checkpoint, and required of each that is restored. Those of
+            earlier versions have none.
           writing: open for training; otherwise nothing in the directory changes.
 
         Raises:
@@ -64,8 +79,9 @@ class Checkpoints(contextlib.AbstractContextManager):
         """
         self.directory = paths.absolute(workdir) / workdir_files.CHECKPOINTS
         self._digests = self.directory / "digests"
-        self._config, self._writing = config, writing
+        self._config, self._identity, self._writing = config, identity, writing
         self._saving: Checkpoint | None = None
+        self.restored_steps: list[int] = []  # of the parameters restored last
         # Orbax logs every error that it also raises, with a traceback.
         logging.getLogger("absl").addFilter(_is_not_from_orbax)
         processes.from_main_process(self._prepare_directory)
@@ -123,7 +139,9 @@ class Checkpoints(contextlib.AbstractContextManager):
         items = {
             "params": ocp.args.StandardSave(state.weights),
             "progress": ocp.args.StandardSave(_progress(state)),
-            "meta": ocp.args.JsonSave(meta),
+            "meta": ocp.args.JsonSave(
+                meta | ({IDENTITY: self._identity.to_json()} if self._identity else {})
+            ),
         }
         if metrics is not None:
             items["metrics"] = ocp.args.JsonSave(metrics)
@@ -138,7 +156,8 @@ class Checkpoints(contextlib.AbstractContextManager):
           abstract: shapes, dtypes and shardings of the state to restore.
 
         Raises:
-          InputError: when there are checkpoints but none can be used.
+          InputError: when there are checkpoints but none can be used, or the one that would be
+            used is of another model or vocabulary.
         """
         if not self._checkpoints:
             return None
@@ -151,6 +170,7 @@ class Checkpoints(contextlib.AbstractContextManager):
                 meta=ocp.args.JsonRestore(),
             )
             weights = {_weights_field(abstract): items["params"]}
+            items["meta"].pop(IDENTITY, None)
             return TrainState(**weights, **items["progress"]), items["meta"]
 
         step, restored = self._first_intact(reversed(self._checkpoints), read)
@@ -180,17 +200,20 @@ class Checkpoints(contextlib.AbstractContextManager):
           around: whether to average the last ones, or the best one and its neighbors.
 
         Raises:
-          InputError: when no checkpoint can be used, or there are fewer than `average`.
+          InputError: when no checkpoint can be used, there are fewer than `average`, or one of them
+            is of another model or vocabulary.
         """
 
         def read(step: int) -> Params:
-            self._require_shapes(step, abstract)
             return self._read(step, params=ocp.args.StandardRestore(abstract))["params"]
 
         best = selection.best(self._checkpoints, self._config.best_by)
         if average is None:
             newest_first = reversed(self._checkpoints)
-            return self._first_intact(sorted(newest_first, key=lambda one: one != best), read)[1]
+            candidates = sorted(newest_first, key=lambda one: one != best)
+            step, params = self._first_intact(candidates, read)
+            self.restored_steps = [step]
+            return params
         if not 1 <= average <= len(self._checkpoints):
             raise InputError(
                 f"--average={average}, but {self.directory} holds {len(self._checkpoints)} "
@@ -198,14 +221,14 @@ class Checkpoints(contextlib.AbstractContextManager):
             )
         center = best if around == "best" else None
         chosen = selection.averaged(self._checkpoints, average, center)
+        self.restored_steps = [checkpoint.step for checkpoint in chosen]
         allow_unverified = not any(checkpoint.verifiable for checkpoint in self._checkpoints)
         try:
             params = [self._intact(one, read, allow_unverified) for one in chosen]
-        except InputError as error:
-            steps = [checkpoint.step for checkpoint in chosen]
+        except _DamageError as error:
             raise InputError(
-                f"--average={average} needs intact checkpoints {steps}, but {error}; average "
-                "fewer, or leave --average out"
+                f"--average={average} needs intact checkpoints {self.restored_steps}, but {error}; "
+                "average fewer, or leave --average out"
             ) from None
         return average_params(params)
 
@@ -284,15 +307,19 @@ class Checkpoints(contextlib.AbstractContextManager):
     def _inspect(self, step: int) -> Checkpoint:
         """Read the metrics of a checkpoint and compare them with their digest."""
         path, problem, verifiable, metrics = self._path(step) / METRICS, None, True, None
+        validated = paths.is_regular_file(path)
         try:
             digests = integrity.read_record(self._record(step), step)
             expected = {METRICS: digests[METRICS]} if METRICS in digests else {}
-            actual = {METRICS: integrity.file_digest(path)} if path.exists() else {}
+            actual = {METRICS: integrity.file_digest(path)} if validated else {}
             problem = integrity.first_difference(expected, actual)
         except integrity.RecordError as error:
             problem, verifiable = str(error), False
-        with contextlib.suppress(OSError, ValueError):
-            metrics = json.loads(path.read_text())
+        if validated:
+            with contextlib.suppress(OSError, ValueError, RecursionError):
+                metrics = json.loads(path.read_text())
+        if not selection.has_score(metrics, self._config.best_by):
+            metrics = None
         return Checkpoint(step, metrics, problem, verifiable)
 
     def _damage(self, step: int) -> str | None:
@@ -300,6 +327,9 @@ class Checkpoints(contextlib.AbstractContextManager):
         try:
             expected = integrity.read_record(self._record(step), step)
             actual = integrity.directory_digests(self._path(step), WRITTEN_LAST)
+            if not (self._writing or (self._path(step) / "progress").exists()):
+                needed = (name for name in expected if not name.startswith("progress/"))
+                expected = {name: expected[name] for name in needed}
             return integrity.first_difference(expected, actual)
         except (integrity.RecordError, OSError) as error:
             return str(error)
@@ -314,17 +344,6 @@ class Checkpoints(contextlib.AbstractContextManager):
     def _read(self, step: int, **items: ocp.args.CheckpointArgs) -> ocp.args.Composite:
         return self._manager.restore(step, args=ocp.args.Composite(**items))
 
-    def _require_shapes(self, step: int, abstract: Params) -> None:
-        """Refuse parameters of another model; Orbax's own error does not name them."""
-        saved = _shapes(ocp.StandardCheckpointHandler().metadata(self._path(step) / "params").tree)
-        expected = _shapes(abstract)
-        for name in sorted(saved.keys() | expected.keys()):
-            if saved.get(name) != expected.get(name):
-                raise InputError(
-                    f"params{name} has the shape {saved.get(name)}, but config.json makes "
-                    f"{expected.get(name)}"
-                )
-
     def _first_intact(
         self, candidates: Iterable[Checkpoint], read: Callable[[int], Restored]
     ) -> tuple[int, Restored]:
@@ -336,7 +355,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         for checkpoint in sorted(candidates, key=lambda one: not one.verifiable):
             try:
                 restored = self._intact(checkpoint, read, allow_unverified=True)
-            except InputError as error:
+            except _DamageError as error:
                 # The other problems were reported when the directory was opened.
                 if checkpoint.problem is None:
                     logger.warning("%s: %s; not used", self.directory, error)
@@ -356,7 +375,7 @@ class Checkpoints(contextlib.AbstractContextManager):
     def _intact(
         self, checkpoint: Checkpoint, read: Callable[[int], Restored], allow_unverified: bool
     ) -> Restored:
-        """Verify and read a checkpoint; if it is damaged, raise an InputError with its step."""
+        """Verify and read a checkpoint; if it is damaged, raise a `_DamageError` with its step."""
         restored, problem = None, checkpoint.problem
         if not checkpoint.verifiable and allow_unverified:
             problem = None
@@ -364,13 +383,19 @@ class Checkpoints(contextlib.AbstractContextManager):
             problem = processes.from_main_process(lambda: self._damage(checkpoint.step))
         if problem is None:
             try:
+                meta = self._read(checkpoint.step, meta=ocp.args.JsonRestore())["meta"]
+                if self._identity and IDENTITY in meta:
+                    path = self._path(checkpoint.step)
+                    self._identity.require(meta[IDENTITY], f"checkpoint {path}")
                 restored = read(checkpoint.step)
+            except InputError:
+                raise
             # Orbax and TensorStore raise many types for a checkpoint that cannot be read.
             except Exception as error:  # noqa: BLE001
                 problem = paths.reason(error)
             problem = processes.first_error(problem, "read it")
         if problem is not None:
-            raise InputError(f"step {checkpoint.step}: {problem}")
+            raise _DamageError(f"step {checkpoint.step}: {problem}")
         return restored
 
     def _path(self, step: int) -> epath.Path:
@@ -430,11 +455,6 @@ def _progress(state: TrainState) -> dict[str, Any]:
         for name, value in vars(state).items()
         if name != _weights_field(state) and value is not None
     }
-
-
-def _shapes(params: Params) -> dict[str, tuple[int, ...]]:
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    return {jax.tree_util.keystr(path): tuple(leaf.shape) for path, leaf in leaves}
 
 
 def _is_not_from_orbax(record: logging.LogRecord) -> bool:

@@ -3,7 +3,7 @@
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Any, Literal
 
 from transformer.config import TrainingConfig
 
@@ -18,6 +18,11 @@ class Checkpoint:
     problem: str | None = None
     verifiable: bool = True
     """Whether its digests can be read."""
+
+
+def has_score(metrics: Any, best_by: Literal["nll", "bleu"]) -> bool:
+    """Whether what was read as metrics is an object with the number by which to rank."""
+    return isinstance(metrics, dict) and isinstance(metrics.get(best_by), int | float)
 
 
 def score(metrics: dict[str, float], best_by: Literal["nll", "bleu"]) -> float:

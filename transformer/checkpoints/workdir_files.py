@@ -5,13 +5,16 @@ A workdir is the directory of one training run. Everything needed to translate i
 be copied to another machine.
 """
 
+import io
 import json
+import os
+import zipfile
 from typing import Any
 
 from etils import epath
 
 from transformer import paths
-from transformer.config import Config, ParallelConfig
+from transformer.config import RUNS, Config, ParallelConfig
 from transformer.errors import InputError
 
 CONFIG = "config.json"
@@ -30,30 +33,95 @@ EVALUATIONS = "evaluations"
 LEXICON = "shortlist.npz"
 """Lexical translation table of `experiments.learn_lexicon`, for ``decode.shortlist``."""
 SKIPPED = "skipped"
-"""Directory of the batches whose loss or gradient was not finite."""
+"""Directory of the sentence pairs of batches whose loss or gradient was not finite."""
 TOKENS = "tokens"
 """Directory of the tokenized training corpora."""
 PROFILE = "profile"
 """Directory of profiler traces."""
 
 
-def load_config(workdir: epath.PathLike) -> Config:
-    """Load the config that a workdir was trained with.
+def opened(workdir: paths.Readable) -> epath.Path | zipfile.Path:
+    """The directory of a run, or the root of a bundle, whose files are read in the same way.
+
+    Raises:
+      InputError: when it does not exist, or is neither.
+    """
+    path = paths.reachable(workdir)
+    if path.is_dir():
+        return path
+    if not path.exists():
+        raise InputError(f"{workdir} does not exist; train first, or check the path")
+    try:
+        if not paths.is_regular_file(path):
+            raise OSError("not a regular file")
+        file = io.BytesIO(path.read_bytes()) if paths.is_remote(path) else os.fspath(path)
+        bundle = zipfile.ZipFile(file)
+        for name in {CONFIG, TOKENIZER, SOURCE_TOKENIZER, LEXICON}.intersection(bundle.namelist()):
+            bundle.read(name)  # compares its checksum
+        return zipfile.Path(bundle)
+    # A damaged archive raises many types.
+    except Exception as error:  # noqa: BLE001
+        raise InputError(
+            f"{workdir} is not a workdir, and cannot be read as a bundle ({paths.reason(error)}); "
+            "check the path, or copy the bundle again"
+        ) from None
+
+
+def load_config(workdir: paths.Readable) -> Config:
+    """Load the config that a workdir or a bundle was trained with.
 
     Raises:
       InputError: when the directory or the file is missing or unreadable.
     """
-    workdir = paths.reachable(workdir)
-    path = workdir / CONFIG
-    if not workdir.is_dir():
-        raise InputError(f"{workdir} does not exist; train first, or check the path")
+    path = opened(workdir) / CONFIG
     try:
-        return Config.from_json(path.read_bytes().decode("utf-8"), str(path))
+        config = Config.from_json(path.read_bytes().decode("utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({error}); is this a workdir of train?") from None
+    # Before the runs were recorded, this was the name of the approximation.
+    if getattr(config.model, "activation", None) == "gelu" and not load_runs(workdir):
+        return config.replace(model=config.model.replace(activation="gelu_tanh"))
+    return config
 
 
-def load_inference_config(workdir: epath.PathLike) -> Config:
+def load_runs(workdir: paths.Readable) -> list[dict[str, Any]]:
+    """The starts of a training that began or changed it, oldest first.
+
+    Each has ``step``, ``time``, ``provenance`` and ``changes``: field -> [old, new]. Workdirs of
+    earlier versions have none.
+    """
+    try:
+        runs = json.loads((opened(workdir) / CONFIG).read_text(encoding="utf-8"))[RUNS]
+        return [run for run in runs if run.keys() >= {"step", "time", "changes", "provenance"}]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return []
+
+
+def load_changes(workdir: paths.Readable) -> list[dict[str, Any]]:
+    """The runs that changed fields of the config, oldest first; see `load_runs`."""
+    return [run for run in load_runs(workdir) if run["changes"]]
+
+
+def may_change_after_training(path: str, config: Config) -> bool:
+    """Whether a field, for example ``decode.beams``, can be overridden for a trained workdir.
+
+    Others have no effect any more, or would give the trained parameters another function.
+    """
+    group, _, name = path.partition(".")
+    if group == "model":
+        return name in config.model.free_after_training
+    if group == "data":
+        return name not in _OF_TRAINING_DATA
+    return group in ("decode", "parallel", "evaluation", "logging") or path == "training.best_by"
+
+
+_OF_TRAINING_DATA = (
+    *("tokenizer", "tokenizer_model", "vocabulary", "source_tokenizer_model", "token_cache"),
+    *("character_coverage", "subword_sampling", "tokenizing_threads", "packing"),
+)
+
+
+def load_inference_config(workdir: paths.Readable) -> Config:
     """Load the config of a workdir for use on one device.
 
     The ``parallel`` fields describe the machine that trained the model, so they are reset.

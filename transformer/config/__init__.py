@@ -9,7 +9,7 @@ calls.
 from transformer.config.data_config import DataConfig
 from transformer.config.decode_config import DecodeConfig
 from transformer.config.evaluation_config import EvaluationConfig
-from transformer.config.experiment_config import Config
+from transformer.config.experiment_config import RUNS, Config
 from transformer.config.model_config import ModelConfig, TransformerConfig
 from transformer.config.parallel_config import LOGICAL_AXES, MESH_AXES, ParallelConfig
 from transformer.config.training_config import LoggingConfig, OptimizerConfig, TrainingConfig
@@ -17,6 +17,7 @@ from transformer.config.training_config import LoggingConfig, OptimizerConfig, T
 __all__ = [
     "LOGICAL_AXES",
     "MESH_AXES",
+    "RUNS",
     "Config",
     "DataConfig",
     "DecodeConfig",

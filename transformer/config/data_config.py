@@ -101,5 +101,5 @@ class DataConfig(FieldGroup):
         self.require(
             self.tokens_per_batch >= smallest,
             "tokens_per_batch",
-            f"at least max_length x row_multiple = {smallest}",
+            f"at least data.max_length x data.row_multiple = {smallest}",
         )

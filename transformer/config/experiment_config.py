@@ -3,7 +3,7 @@
 
 import dataclasses
 import json
-from typing import Self
+from typing import Any, Self
 
 from transformer.config.data_config import DataConfig
 from transformer.config.decode_config import DecodeConfig
@@ -13,6 +13,12 @@ from transformer.config.parallel_config import ParallelConfig
 from transformer.config.training_config import LoggingConfig, OptimizerConfig, TrainingConfig
 from transformer.errors import InputError
 from transformer.fields import FieldGroup
+from transformer.provenance import provenance
+
+RUNS = "runs"
+"""Key of ``config.json`` that is not a field: the starts of the run, each with its first step, its
+time, its `provenance` and the changes of fields.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,15 +60,15 @@ class Config(FieldGroup):
             )
 
     def to_json(self) -> str:
-        """The text of `config.json`: indented, in the order of the fields."""
+        """Indented JSON, in the order of the fields."""
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str, path: str = "config.json") -> Self:
-        """Parse the output of `to_json`.
+        """Parse ``config.json``: the output of `to_json`, and `RUNS`, which is ignored.
 
         Raises:
-          InputError: naming `path`, for text that is not JSON or not a config.
+          InputError: naming `path`, for text that is not JSON or not a config of this version.
         """
         try:
             values = json.loads(text)
@@ -70,9 +76,25 @@ class Config(FieldGroup):
             raise InputError(
                 f"{path}:{error.lineno}: not JSON ({error.msg}); restore the file from a copy"
             ) from None
+        except RecursionError:
+            raise InputError(f"{path}: nested too deeply; restore the file from a copy") from None
+        if not isinstance(values, dict):
+            raise InputError(f"{path}: the file must hold one JSON object")
+        runs = values.pop(RUNS, None)
         try:
-            if not isinstance(values, dict):
-                raise InputError("the file must hold one JSON object")
             return cls.from_dict(values)
         except InputError as error:
-            raise InputError(f"{path}: {error}") from None
+            raise InputError(f"{path}: {error}{_versions(runs)}") from None
+
+
+def _versions(runs: Any) -> str:
+    """The version that wrote a config and this one, if they differ."""
+    try:
+        saved = runs[-1]["provenance"]
+        written, here = ((one["version"], one["commit"]) for one in (saved, provenance()))
+    except (LookupError, TypeError):
+        return ""
+    if written == here:
+        return ""
+    words = (f"version {version} (commit {commit})" for version, commit in (written, here))
+    return "; written by {}, this is {}".format(*words)

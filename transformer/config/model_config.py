@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from transformer.arrays import SpecialIds
 from transformer.errors import InputError
-from transformer.fields import Bounds, FieldGroup, Length, Rate
+from transformer.fields import Bounds, FieldGroup, Length, Rate, difference
 
 VocabSize = Annotated[int, Bounds(1, 2**20, "beams x vocabulary are 32-bit integers")]
 Layers = Annotated[int, Bounds(1, 256, "every layer is compiled")]
@@ -27,6 +27,8 @@ class ModelConfig(FieldGroup):
 
     group: ClassVar[str] = "model"
     families: ClassVar[dict[str, type["ModelConfig"]]] = {}
+    free_after_training: ClassVar[tuple[str, ...]] = ("compute_dtype",)
+    """Fields that do not change the function of trained parameters, up to rounding."""
 
     family: str = ""
     vocab_size: VocabSize = 37_000
@@ -68,6 +70,12 @@ class ModelConfig(FieldGroup):
             )
         return cls.families[name]
 
+    def changes(self, other: "ModelConfig") -> dict[str, tuple[Any, Any]]:
+        """The fields that give the same parameters another function: name -> (self's, other's)."""
+        free = {self.path(name) for name in self.free_after_training}
+        changed = difference(self, other)
+        return {path: values for path, values in changed.items() if path not in free}
+
     @property
     def special_ids(self) -> SpecialIds:
         """The four special ids."""
@@ -95,22 +103,28 @@ class ModelConfig(FieldGroup):
 
     def validate(self) -> None:
         """Check that the special ids differ and are in the vocabulary."""
-        special_ids = self.special_ids
         for name in ("vocab_size", "source_vocab_size"):
             size = getattr(self, name)
-            enough = size is None or size > len(special_ids)
+            enough = size is None or size > len(self.special_ids)
             self.require(enough, name, "more than the 4 special ids")
         smallest = min(self.vocab_size_of("source"), self.vocab_size_of("target"))
+        names: dict[int, str] = {}
         for name in ("pad_id", "bos_id", "eos_id", "unk_id"):
-            inside = 0 <= getattr(self, name) < smallest
+            value = getattr(self, name)
+            inside = 0 <= value < smallest
             self.require(inside, name, f"at least 0 and below the vocabulary size {smallest}")
-            differs = special_ids.count(getattr(self, name)) == 1
-            self.require(differs, name, "different from the other special ids")
+            other = names.setdefault(value, name)
+            self.require(other == name, name, f"different from {self.path(other)}")
 
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig(ModelConfig):
     """The encoder-decoder Transformer (paper 3, table 3)."""
+
+    free_after_training: ClassVar[tuple[str, ...]] = (
+        *("compute_dtype", "attention_kernel", "dropout_generator"),
+        *("dropout", "attention_dropout", "activation_dropout"),
+    )
 
     family: Literal["transformer"] = "transformer"
     num_layers: Layers = 6
@@ -133,7 +147,7 @@ class TransformerConfig(ModelConfig):
     activation: Literal["relu", "gelu", "gelu_tanh", "swish"] = "relu"
     """``gelu`` is x Phi(x), as in PyTorch and Hugging Face; ``gelu_tanh`` approximates it."""
     norm: Literal["post", "pre"] = "post"
-    norm_epsilon: Annotated[float, Bounds(above=0, at_most=1)] = 1e-6
+    norm_epsilon: Annotated[float, Bounds(1e-30, 1)] = 1e-6
     positions: Literal["sinusoidal", "learned", "t5"] = "sinusoidal"
     """``learned``: table 3, row E. ``t5``: a learned bias of the self-attention scores by relative
     position (Raffel et al. 2020).
@@ -159,11 +173,13 @@ class TransformerConfig(ModelConfig):
     def validate(self) -> None:
         """Check that heads divide d_model, and that the attention kernel allows the fields."""
         super().validate()
-        for side, heads in (("encoder", self.heads("encoder")), ("decoder", self.heads("decoder"))):
+        for side in ("encoder", "decoder"):
+            heads = self.heads(side)
             if self.d_model % heads and (self.d_k is None or self.d_v is None):
+                name = f"{side}_heads" if getattr(self, f"{side}_heads") else "num_heads"
                 raise InputError(
-                    f"model.d_model is {self.d_model}, which {heads} {side} heads do not divide; "
-                    "change one of them, or give model.d_k and model.d_v"
+                    f"model.{name} is {heads}, which does not divide model.d_model = "
+                    f"{self.d_model}; change one of them, or give model.d_k and model.d_v"
                 )
         far = self.position_max_distance > self.position_buckets
         self.require(far, "position_max_distance", "above model.position_buckets")

@@ -7,7 +7,8 @@ from typing import Annotated, ClassVar, Literal
 from transformer.fields import Bounds, Count, FieldGroup, Rate, Seed, Steps
 from transformer.user_functions import is_function
 
-Positive = Annotated[float, Bounds(above=0, at_most=1e6)]
+Positive = Annotated[float, Bounds(1e-30, 1e6)]
+"""In float32, smaller numbers may be 0."""
 OPTIMIZERS = ("adam", "adamw", "adafactor", "lion", "muon", "schedule_free")
 
 

@@ -7,6 +7,11 @@
 - `residual`, `readout`: the residual stream and the logit lens.
 - `ablation`, `patching`, `attribution`: causal and gradient-based methods.
 - `figures` (matplotlib) and `views` (interactive pages): presentation.
+
+In all functions `params` and `config` (``Config.model``) are of one model. Source ids end with
+EOS; `target_in` are the ids that the decoder reads, BOS first. Parameters of another model, a model
+without the attention or residual stream that a function needs, and tokens that are not sentences of
+the vocabulary raise `InputError`.
 """
 
 from transformer.inspection.trace import run

@@ -73,10 +73,8 @@ def nll_with_gates(
     """Sum of the negative log-likelihood of the targets, in nats, with gates on the heads.
 
     Args:
-      params: of the model.
-      config: of the model.
-      source: ids of the source sentences, ending with EOS, padded.
-      target: ids of their translations.
+      source: ids of the source sentences, padded.
+      target: ids of their translations, padded.
       gates: factors of the heads' outputs.
     """
     nothing = trace.no_interventions(config, source.shape[1], target.shape[1])
@@ -103,16 +101,10 @@ def ablate_heads(
     The encoder is not recomputed for heads of the decoder.
 
     Args:
-      params: of the model.
-      config: of the model.
-      source: ids [B,S] of the source sentences, ending with EOS, padded.
-      target: ids [B,T] of their translations.
+      source: ids [B,S], padded.
+      target: ids [B,T] of the translations, padded.
       heads_at_once: number of heads of one kind computed together; all by default. Each needs the
         memory of a batch, mostly for its logits.
-
-    Raises:
-      InputError: for parameters of another model, a model without attention, tokens that are not
-        sentence pairs of the vocabulary, or fewer than one head at once.
     """
     trace.check_positive("heads_at_once", heads_at_once)
     source, target = trace.check_pairs(source, target, config)
@@ -131,16 +123,14 @@ def ablate_heads_for_metric(
     """Compute a metric of each sentence pair without each head in turn, in one compiled call.
 
     Args:
-      params: of the model.
-      config: of the model.
-      source: ids [B,S] of the source sentences, ending with EOS, padded.
-      target_in: ids [B,T] that the decoder reads, padded.
+      source: ids [B,S], padded.
+      target_in: ids [B,T], padded.
       metric: of a sentence pair's logits [T,V], with a leading axis B on each field, such as a
         `readout.LogitDifference` of arrays [B]; or a function, the same for every pair.
       heads_at_once: as in `ablate_heads`.
 
     Raises:
-      InputError: as `ablate_heads`, and for a metric that is not one number per sentence pair.
+      InputError: for a metric that is not one number per sentence pair.
     """
     trace.check_positive("heads_at_once", heads_at_once)
     source, target_in = trace.check_pairs(source, target_in, config)
@@ -159,16 +149,6 @@ def gate_gradients(params: Params, config: ModelConfig, source: Tokens, target: 
     """Compute d loss / d gate of every sentence and head, ``[B,L,N]``, at gates of 1.
 
     The loss is the sum of the negative log-likelihood of the sentence, in nats.
-
-    Args:
-      params: of the model.
-      config: of the model.
-      source: ids [B,S] of the source sentences, ending with EOS, padded.
-      target: ids [B,T] of their translations.
-
-    Raises:
-      InputError: for parameters of another model, a model without attention, or tokens that are not
-        sentence pairs of the vocabulary.
     """
     return _gate_gradients(params, config, *trace.check_pairs(source, target, config))
 
@@ -176,10 +156,7 @@ def gate_gradients(params: Params, config: ModelConfig, source: Tokens, target: 
 def head_importance(
     params: Params, config: ModelConfig, source: Tokens, target: Tokens
 ) -> HeadImportance:
-    """Compute the importance of every head from one backward pass.
-
-    Args and errors are those of `gate_gradients`.
-    """
+    """Compute the importance of every head from one backward pass."""
     source, target = trace.check_pairs(source, target, config)
     gradients = _gate_gradients(params, config, source, target)
     tokens = _number_of_tokens(target, config)

@@ -205,7 +205,6 @@ def alignment_errors(
     `words.merge`. Special tokens are never linked.
 
     Args:
-      params: of the model.
       config: of the model, one that captures weights.
       batch: sentence pairs and their gold alignment.
       convention: as in `target_rows`.
@@ -224,14 +223,7 @@ def alignment_errors(
 def alignment_errors_against_untrained(
     params: Params, config: ModelConfig, batch: AlignedBatch, *, seed: int = 0
 ) -> dict[Literal["trained", "untrained"], dict[Convention, AlignmentErrors]]:
-    """Compute both conventions for a trained model and for the same model untrained.
-
-    Args:
-      params: trained.
-      config: of the model.
-      batch: sentence pairs and their gold alignment.
-      seed: of the untrained parameters.
-    """
+    """Compute both conventions for a trained model and for the same model untrained."""
     models = {"trained": params, "untrained": untrained_params(config, seed)}
     return {
         name: {

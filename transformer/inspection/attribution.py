@@ -56,7 +56,6 @@ def integrated_gradients(
     metric: Metric,
     *,
     steps: int = 256,
-    baseline_token: int | None = None,
 ) -> Attribution:
     """Attribute a metric to tokens with integrated gradients.
 
@@ -64,23 +63,17 @@ def integrated_gradients(
     difference.
 
     Args:
-      params: of the model.
-      config: of the model.
-      source: ids [S].
-      target_in: ids [T] that the decoder reads.
       metric: one number of the logits [T,V], such as a `readout.LogProbability`. A plain function
         is compiled anew.
       steps: number of points on the path, the midpoints of equal parts. Increase it if the
         completeness gap is not small, which happens where the answer changes over a short part.
-      baseline_token: the token at every position of the baseline; embeddings of 0 by default.
 
     Raises:
-      InputError: for parameters of another model, a model without attention or residual stream,
-        tokens outside the vocabulary, fewer than one step, or a metric that is not one number.
+      InputError: for fewer than one step, or a metric that is not one number.
     """
     trace.check_positive("steps", steps)
     midpoints = (jnp.arange(steps) + 0.5) / steps
-    return _checked(params, config, source, target_in, metric, midpoints, baseline_token)
+    return _checked(params, config, source, target_in, metric, midpoints)
 
 
 def input_x_gradient(
@@ -89,14 +82,9 @@ def input_x_gradient(
     source: Tokens,
     target_in: Tokens,
     metric: Metric,
-    *,
-    baseline_token: int | None = None,
 ) -> Attribution:
-    """Attribute a metric to tokens with input times gradient, the end point of the path alone.
-
-    Args and errors are those of `integrated_gradients`.
-    """
-    return _checked(params, config, source, target_in, metric, jnp.ones(1), baseline_token)
+    """Attribute a metric to tokens with input times gradient, the end point of the path alone."""
+    return _checked(params, config, source, target_in, metric, jnp.ones(1))
 
 
 def _checked(
@@ -106,7 +94,6 @@ def _checked(
     target_in: Tokens,
     metric: Metric,
     points: Float[Array, " points"],
-    baseline_token: int | None,
 ) -> Attribution:
     """Check the arguments, compute the attribution, and check the result."""
     if {"encoder", "decoder"} - trace.describe(config).residual_layers.keys():
@@ -116,13 +103,8 @@ def _checked(
         )
     source = trace.check_tokens("source", source, config)
     target_in = trace.check_tokens("target_in", target_in, config)
-    if baseline_token is not None and not 0 <= baseline_token < config.vocab_size:
-        raise InputError(
-            f"baseline_token is {baseline_token}, but this model's tokens are 0 to "
-            f"{config.vocab_size - 1}"
-        )
     metric = checked_metric(metric, len(target_in), config)
-    attribution = _attribute(params, config, source, target_in, metric, points, baseline_token)
+    attribution = _attribute(params, config, source, target_in, metric, points)
     if trace.is_concrete(attribution):
         check_finite(attribution.value, "sentence pair")
         check_finite(attribution.baseline, "baseline")
@@ -137,37 +119,28 @@ def _attribute(
     target_in: Int[Array, " T"],
     metric: Metric,
     points: Float[Array, " points"],
-    baseline_token: Int[Array, ""] | int | None,
 ) -> Attribution:
-    def embed(
-        source: Int[Array, " S"], target_in: Int[Array, " T"]
-    ) -> list[tuple[Float[Array, "S D"], Float[Array, "T D"]]]:
-        """Embeddings and positional encodings of source and target, in float32 or wider."""
-        _, seen = trace.run(params, config, source, target_in, capture="full")
-        vectors = [(stack.embedded, stack.positions) for stack in (seen.encoder, seen.decoder)]
-        dtype = wide(vectors[0][0].dtype)
-        return [tuple(each.astype(dtype) for each in kind) for kind in zip(*vectors, strict=True)]
-
-    embedded, positions = embed(source, target_in)
-    if baseline_token is None:
-        start = jax.tree.map(jnp.zeros_like, embedded)
-    else:
-        start, _ = embed(*(jnp.full_like(ids, baseline_token) for ids in (source, target_in)))
-    difference = jax.tree.map(jnp.subtract, embedded, start)
+    _, seen = trace.run(params, config, source, target_in, capture="full")
+    stacks = (seen.encoder, seen.decoder)
+    dtype = wide(seen.encoder.embedded.dtype)
+    embedded = tuple(stack.embedded.astype(dtype) for stack in stacks)  # [S, D], [T, D]
+    positions = tuple(stack.positions.astype(dtype) for stack in stacks)
+    baseline = jax.tree.map(jnp.zeros_like, embedded)
     nothing = trace.no_interventions(config, len(source), len(target_in))
 
     def value(embedded: tuple[Float[Array, "S D"], Float[Array, "T D"]]) -> Float[Array, ""]:
         """The metric with these embeddings, which overwrite the inputs of both stacks."""
-        changed, inputs = nothing, jax.tree.map(jnp.add, embedded, positions)
-        for side, vectors in zip(("encoder", "decoder"), inputs, strict=True):
+        changed = nothing
+        for side, each, position in zip(("encoder", "decoder"), embedded, positions, strict=True):
+            vectors = each + position
             residual = getattr(nothing, side).patch_value.at[0].set(vectors)
             mask = jnp.zeros(residual.shape[:2], bool).at[0].set(True)
             changed = changed.patched(side, mask, residual)
         return metric(trace.run(params, config, source, target_in, interventions=changed)[0])
 
     def gradient(point: Float[Array, ""]):
-        return jax.grad(value)(jax.tree.map(lambda b, d: b + point * d, start, difference))
+        return jax.grad(value)(jax.tree.map(lambda each: point * each, embedded))
 
     gradients = jax.lax.map(gradient, points, batch_size=POINTS_AT_ONCE)
-    contributions = jax.tree.map(lambda each, d: (each.mean(0) * d).sum(-1), gradients, difference)
-    return Attribution(*contributions, value=value(embedded), baseline=value(start))
+    contributions = jax.tree.map(lambda g, x: (g.mean(0) * x).sum(-1), gradients, embedded)
+    return Attribution(*contributions, value=value(embedded), baseline=value(baseline))

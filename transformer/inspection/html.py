@@ -122,18 +122,31 @@ def image(data: bytes, description: str, *, media_type: str = "image/svg+xml") -
     return element("figure", element("img", src=address, alt=description), class_="wide")
 
 
-def sentence(text: str) -> Html:
+def sentence(*parts: str) -> Html:
     """A sentence of a corpus, isolated from the direction of the text around it.
 
-    Control characters and line separators are shown as code points.
+    Control characters and line separators are shown as code points. Parts that are `Html`, such as
+    those of `mark`, are inserted as they are.
     """
-    if not text.strip():
-        return element("em", "(empty)" if not text else "(only spaces)")
-    visible = (
-        element("span", f"U+{ord(each):04X}", class_="code") if is_invisible(each) else each
+    if not any(part.strip() for part in parts):
+        return element("em", "(only spaces)" if any(parts) else "(empty)")
+    return element("bdi", *map(_visible, parts), dir="auto")
+
+
+def mark(text: str) -> Html:
+    """A part of a sentence that is highlighted."""
+    return element("mark", _visible(text))
+
+
+def _visible(text: str) -> Html:
+    """Escaped text with code points for invisible characters."""
+    if isinstance(text, Html):
+        return text
+    characters = (
+        element("span", f"U+{ord(each):04X}", class_="code") if is_invisible(each) else escape(each)
         for each in text
     )
-    return element("bdi", *visible, dir="auto")
+    return Html("".join(characters))
 
 
 def is_invisible(character: str) -> bool:
@@ -142,8 +155,11 @@ def is_invisible(character: str) -> bool:
 
 
 def sentence_versions(heading: str, versions: Sequence[tuple[str, str]]) -> Html:
-    """Several versions of one sentence, as (name, text), under a heading."""
-    items = ((element("dt", name), element("dd", sentence(text))) for name, text in versions)
+    """Several versions of one sentence, as (name, text or `sentence`), under a heading."""
+    items = (
+        (element("dt", name), element("dd", text if isinstance(text, Html) else sentence(text)))
+        for name, text in versions
+    )
     return element("article", element("h3", heading), element("dl", *itertools.chain(*items)))
 
 

@@ -3,14 +3,12 @@
 
 Weights are ``Float[*L, T, S]``: rows over the last axis sum to 1, and all axes before the last two
 (layers, heads, a batch) are kept. The functions are pure and accept arrays of any model, in JAX or
-NumPy. `attention_checks.check_weights` rejects arrays that are not attention weights.
+NumPy. `argument_checks.check_weights` rejects arrays that are not attention weights.
 
 A weight says where a head reads, not why the model answers; see `ablation` and `patching` for that.
 """
 
 import math
-from collections.abc import Sequence
-from numbers import Real
 
 import flax.struct
 import jax.numpy as jnp
@@ -85,36 +83,22 @@ class HeadRoles:
         return np.where(weights.max(0) >= threshold, np.array(names)[weights.argmax(0)], "")
 
 
-def head_roles(
-    weights: Weights,
-    *,
-    rows: Bool[Array | np.ndarray, " T"] | None = None,
-    end: Int[Array, ""] | int | None = None,
-) -> HeadRoles:
-    """Mean weight of each head on the previous, next, first, last and same position.
-
-    Args:
-      weights: of any kind of attention.
-      rows: queries to include, as in `row_mean`.
-      end: position of the last key that is not padding; the last of all by default.
-    """
+def head_roles(weights: Weights) -> HeadRoles:
+    """Mean weight of each head on certain positions, of a sentence pair without padding."""
     weights = jnp.asarray(weights)
     queries, keys = weights.shape[-2:]
-    end = keys - 1 if end is None else end
     query = jnp.arange(queries)
-    included = jnp.ones(queries, bool) if rows is None else jnp.asarray(rows)
 
     def mean_weight(key: Int[Array, " T"]) -> Float[Array, "*L"]:
         """Mean weight on one key of each query, over the queries for which it exists."""
-        exists = (key >= 0) & (key <= end)
         read = weights[..., query, jnp.clip(key, 0, keys - 1)]
-        return row_mean(read, included & exists)
+        return row_mean(read, (key >= 0) & (key < keys))
 
     return HeadRoles(
         previous=mean_weight(query - 1),
         next=mean_weight(query + 1),
         first=mean_weight(jnp.zeros_like(query)),
-        end=mean_weight(jnp.full_like(query, end)),
+        end=mean_weight(jnp.full_like(query, keys - 1)),
         diagonal=mean_weight(query),
     )
 
@@ -145,70 +129,24 @@ def coreference_score(
     return row_mean((weights * signed).sum(-1), query)
 
 
-@flax.struct.dataclass
-class CoreferenceSummary:
-    """Coreference scores over many sentences; by chance the mean is 0 and the share a half."""
-
-    mean: Float[Array, "*L"]
-    standard_error: Float[Array, "*L"]
-    """Of the mean; NaN for one sentence."""
-    share: Float[Array, "*L"]
+def share_above_zero(scores: Float[Array | np.ndarray, "B *L"]) -> Float[Array | np.ndarray, "*L"]:
     """Share of sentences with a score above 0; a score of exactly 0 counts half."""
+    return ((scores > 0) + 0.5 * (scores == 0)).mean(0)
 
 
-def coreference_summary(scores: Float[Array | np.ndarray, "B *L"]) -> CoreferenceSummary:
-    """Mean, standard error and share of positive scores of each head over the sentences."""
-    sentences = scores.shape[0]
-    deviation = jnp.where(sentences > 1, scores.std(0, ddof=min(sentences - 1, 1)), jnp.nan)
-    return CoreferenceSummary(
-        mean=jnp.asarray(scores.mean(0)),
-        standard_error=deviation / math.sqrt(sentences),
-        share=((scores > 0) + 0.5 * (scores == 0)).mean(0),
-    )
-
-
-def chance_threshold(
-    scores: Float[Array | np.ndarray, "B *L"],
-    *,
-    permutations: int = 1000,
-    quantile: float = 0.95,
-    seed: int = 0,
-) -> float:
-    """Threshold that the best mean score of all heads exceeds by chance in 1 - `quantile` of cases.
+def chance_threshold(scores: Float[Array | np.ndarray, "B *L"]) -> float:
+    """Threshold that the best mean score of all heads exceeds by chance in 5% of cases.
 
     A permutation test: antecedent and distractor of each sentence are swapped at random, which
     flips the sign of its scores. It corrects for the best of many heads being above 0 by chance.
 
     Args:
       scores: of B independent sentences; for pairs of twins, the means of both.
-      permutations: number of random assignments.
-      quantile: share of the permutations in which ``|mean|`` of every head is below the threshold.
-      seed: of the permutations.
     """
     scores = np.asarray(scores, np.float64).reshape(len(scores), -1)  # [B, heads]
-    signs = np.random.default_rng(seed).choice((-1.0, 1.0), (permutations, len(scores)))
+    signs = np.random.default_rng(0).choice((-1.0, 1.0), (1000, len(scores)))
     highest = np.abs(signs @ scores / len(scores)).max(-1)  # [permutations]
-    return float(np.quantile(highest, quantile))
-
-
-def rank_correlation(
-    first: Float[Array | np.ndarray, " N"] | Sequence[Real],
-    second: Float[Array | np.ndarray, " N"] | Sequence[Real],
-) -> float:
-    """Spearman's rank correlation; ties share their mean rank, NaN if all values are equal.
-
-    Args:
-      first: a number for each of N heads.
-      second: another number for each.
-    """
-
-    def centered_ranks(values) -> Float[np.ndarray, " N"]:
-        values = np.asarray(values, np.float64)
-        return np.sign(values[:, None] - values).sum(-1) / 2
-
-    ranks, others = centered_ranks(first), centered_ranks(second)
-    scale = math.sqrt((ranks @ ranks) * (others @ others))
-    return float(ranks @ others) / scale if scale else math.nan
+    return float(np.quantile(highest, 0.95))
 
 
 # Weights and values.

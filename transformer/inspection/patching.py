@@ -63,20 +63,17 @@ def patch_sites(
     """Patch the residual stream at each site in turn, all in one compiled call.
 
     Args:
-      params: of the model.
-      config: of the model.
       clean_source: ids [S] of the sentence with the answer of interest.
       corrupt_source: ids [S] of the other sentence, position by position comparable.
-      target_in: ids [T] that the decoder reads in both runs.
+      target_in: ids [T], the same in both runs.
       metric: one number of the logits [T,V], usually a `readout.LogitDifference` of both answers. A
         plain function is compiled anew.
       side: the patched stack, a `Side`; with ``decoder`` the sites are [L+1,T].
       sites_at_once: number of sites computed together; all by default.
 
     Raises:
-      InputError: for parameters of another model, a model without attention or residual stream,
-        tokens outside the vocabulary, sentences of different lengths, an unknown side, a metric
-        that is not one number, or (if concrete) a metric that is equal in both runs.
+      InputError: for sentences of different lengths, an unknown side, a metric that is not one
+        number, or (if concrete) a metric that is equal in both runs.
     """
     trace.check_positive("sites_at_once", sites_at_once)
     runs = _checked_runs(config, clean_source, corrupt_source, target_in, metric, side)

@@ -62,7 +62,6 @@ def checked_metric(metric: Metric, positions: int, config: ModelConfig) -> Metri
     Args:
       metric: of the logits.
       positions: number T of rows of the logits.
-      config: of the model.
 
     Raises:
       InputError: when it does not return one number.
@@ -106,8 +105,6 @@ def logit_lens(
     layers are not trained to be read this way.
 
     Args:
-      params: of the model.
-      config: of the model.
       residual: `Trace.decoder.residual` of one sentence pair with full capture; P = L + 1.
     """
     # The stream after the last layer is overwritten everywhere, so the tokens do not matter.

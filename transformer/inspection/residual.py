@@ -2,7 +2,8 @@
 """The residual stream around every sublayer: its input, the sublayer's output, and the result.
 
 flow = residual_flow(trace.encoder)
-vector_norm(flow.added) / vector_norm(flow.before)
+norms = flow.norms()
+norms["f(x)"] / norms["x"]
 
 A sublayer f adds its output to the stream x. The result is LayerNorm(x + f(x)) with post-norm (the
 paper) and x + f(LayerNorm(x)) with pre-norm.
@@ -38,10 +39,17 @@ class ResidualFlow:
         """x + f(x)."""
         return self.before + self.added
 
+    def norms(self) -> dict[str, Norms]:
+        """Euclidean norms of ``x``, ``f(x)``, ``x + f(x)`` and the ``output``."""
+        vectors = (self.before, self.added, self.total, self.after)
+        names = ("x", "f(x)", "x + f(x)", "output")
+        return {name: (each**2).sum(-1) ** 0.5 for name, each in zip(names, vectors, strict=True)}
+
     def cosine(self) -> Norms:
         """Cosine of x and x + f(x); 0 if one of them is 0."""
-        norms = vector_norm(self.before) * vector_norm(self.total)
-        return (self.before * self.total).sum(-1) / norms.clip(1e-30)
+        norms = self.norms()
+        product = norms["x"] * norms["x + f(x)"]
+        return (self.before * self.total).sum(-1) / product.clip(1e-30)
 
 
 def residual_flow(stack: StackTrace) -> ResidualFlow:
@@ -72,8 +80,3 @@ def residual_flow(stack: StackTrace) -> ResidualFlow:
         added=in_order(jnp.stack(list(outputs.values()), axis=1)),
         after=in_order(stack.sublayers),
     )
-
-
-def vector_norm(vectors: Vectors) -> Norms:
-    """Euclidean norms."""
-    return (vectors**2).sum(-1) ** 0.5

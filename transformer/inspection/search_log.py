@@ -7,6 +7,7 @@ always agrees with the translation.
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,12 +18,13 @@ import numpy as np
 from jax.experimental import io_callback
 from numpy.typing import ArrayLike
 
-from transformer.arrays import Array, Float, Int, Params
+from transformer.arrays import Array, Float, Int, Params, SpecialIds
 from transformer.config import DecodeConfig, ModelConfig
 from transformer.decoding import generate
 from transformer.decoding.beam_search import Hypotheses, length_penalty, output_length_limits
 from transformer.decoding.constraints import NEG_INF, Constraints, next_log_probs
 from transformer.errors import InputError
+from transformer.inspection.trace import check_positive, check_tokens
 from transformer.models import base
 from transformer.models.base import Decodable, Model
 from transformer.nn.positions import shift_right
@@ -105,8 +107,6 @@ def record(
     """Search for the translation of one sentence and log every step.
 
     Args:
-      params: the model's parameters.
-      config: the model's config.
       source: token ids with EOS, without padding.
       decode: beams, penalty, length limit and constraints; the paper's by default.
       top: number of most probable next tokens to log.
@@ -118,9 +118,8 @@ def record(
         beams.
     """
     decode = decode or DecodeConfig()
-    _check(config, source, decode, top, results)
-    model = base.build(config.capturable())
-    row = jnp.asarray(np.asarray(source), jnp.int32)[None]  # [1, S]
+    check_positive("top", top)
+    model, row = base.build(config.capturable()), _checked_source(config, source, decode, results)
     hypotheses, events = _search(params, model, row, decode, results)
     steps = list(_steps(events, hypotheses.tokens.shape[-1], config, decode, top))
     attention = _cross_attention(params, model, row, steps)
@@ -131,20 +130,23 @@ def record(
     return SearchLog(tuple(row[0].tolist()), tuple(steps), _results(hypotheses, config.pad_id))
 
 
-def _check(
-    config: ModelConfig, source: ArrayLike, decode: DecodeConfig, top: int, results: int
-) -> None:
-    ids = np.asarray(source)
-    if ids.ndim != 1 or not ids.size:
+def best_result(
+    params: Params, config: ModelConfig, source: ArrayLike, decode: DecodeConfig
+) -> Result:
+    """The best result alone, by the program that `record` compiles."""
+    model, row = base.build(config.capturable()), _checked_source(config, source, decode, 1)
+    hypotheses, _ = _search(params, model, row, decode, 1)
+    return _results(hypotheses, config.pad_id)[0]
+
+
+def _checked_source(
+    config: ModelConfig, source: ArrayLike, decode: DecodeConfig, results: int
+) -> Int[Array, "1 S"]:
+    """The source as a batch of one, after checks of all arguments of the search."""
+    source = np.asarray(check_tokens("source", source, config))
+    if (source == config.pad_id).any():
         raise InputError(
-            f"source has shape {ids.shape}, but must be the ids of one sentence, [S], with at "
-            "least EOS; leave out the batch axis"
-        )
-    invalid = ids[(ids < 0) | (ids >= config.vocab_size) | (ids == config.pad_id)]
-    if invalid.size:
-        raise InputError(
-            f"source has the id {invalid[0]}, but must hold ids from 0 to {config.vocab_size - 1}, "
-            f"without padding ({config.pad_id}); remove the padding, or use the model's tokenizer"
+            f"source has padding ({config.pad_id}), which a search does not read; remove it"
         )
     if decode.method != "beam" or decode.groups > 1:
         raise InputError(
@@ -161,8 +163,7 @@ def _check(
             f"{results} results requested, but decode.beams is {decode.beams}; request 1 to "
             f"{decode.beams}"
         )
-    if top < 1:
-        raise InputError(f"top is {top}, but must be at least 1")
+    return jnp.asarray(source, jnp.int32)[None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,7 +219,20 @@ def _search(
     params: Params, model: Model, source: Int[Array, "1 S"], decode: DecodeConfig, results: int
 ) -> tuple[Hypotheses, list[_Event]]:
     """Run the search; returns its results and its steps."""
-    events = []
+    max_length = int(output_length_limits(jnp.array([source.shape[1]]), decode)[0])
+    search, events = _compiled_search(model, decode, results, max_length)
+    events.clear()
+    hypotheses = search({"model": params}, source)
+    jax.effects_barrier()
+    return hypotheses, list(events)
+
+
+@functools.lru_cache(maxsize=4)
+def _compiled_search(
+    model: Model, decode: DecodeConfig, results: int, max_length: int
+) -> tuple[Callable[[Params, Int[Array, "1 S"]], Hypotheses], list[_Event]]:
+    """The search, compiled once for all sentences of a length, and the list of its steps."""
+    events: list[_Event] = []
 
     def report(*values: Array) -> None:
         events.append(_Event(*(np.asarray(value)[0] for value in values)))
@@ -228,11 +242,9 @@ def _search(
         model=_ReportingModel(model, report),
         config=decode,
         num_results=results,
-        max_length=int(output_length_limits(jnp.array([source.shape[1]]), decode)[0]),
+        max_length=max_length,
     )
-    hypotheses = jax.jit(search)({"model": params}, source)
-    jax.effects_barrier()
-    return hypotheses, events
+    return jax.jit(search), events
 
 
 def _results(hypotheses: Hypotheses, pad_id: int) -> tuple[Result, ...]:
@@ -248,39 +260,56 @@ def _steps(
     events: list[_Event], length_limit: int, config: ModelConfig, decode: DecodeConfig, top: int
 ) -> Iterator[SearchStep]:
     """Reconstruct the hypotheses of each step from the tokens read and the parents chosen."""
-    constraints = Constraints(decode.min_length, decode.block_ngrams)
-    sequences = np.full((decode.beams, length_limit), config.pad_id, np.int32)  # [K, M]
+    sequences = [np.full((decode.beams, length_limit), config.pad_id, np.int32)]  # [K, M] each
+    for index, (previous, event) in enumerate(itertools.pairwise(events)):
+        sequences.append(sequences[-1][previous.parents])
+        sequences[-1][:, index] = event.tokens
+    predictions = _predictions(
+        np.stack([event.logits for event in events]),
+        np.stack(sequences),
+        np.array([length_limit]),
+        Constraints(decode.min_length, decode.block_ngrams),
+        special_ids=config.special_ids,
+        top=min(top, config.vocab_size),
+    )
     log_probs = np.where(np.arange(decode.beams) == 0, np.float32(0), np.float32(NEG_INF))  # [K]
-    parents, next_token = None, None
-    for index, event in enumerate(events):
-        if parents is not None:
-            sequences = sequences[parents]
-            sequences[:, index - 1] = event.tokens
-            log_probs = log_probs[parents] + next_token[parents, event.tokens]
-        next_token = np.asarray(
-            next_log_probs(
-                jnp.asarray(event.logits[None]),
-                jnp.asarray(sequences[None]),
-                jnp.asarray(index),
-                jnp.array([length_limit]),
-                constraints,
-                config.special_ids,
-            )[0]
-        )  # [K, V]
+    parents = following = None
+    for index, (event, next_token, top_log_probs, top_tokens) in enumerate(
+        zip(events, *map(np.asarray, predictions), strict=True)
+    ):
+        if index:
+            log_probs = log_probs[parents] + following[parents, event.tokens]
         active = int((log_probs > NEG_INF / 2).sum())
-        ranked = jax.lax.top_k(
-            jax.nn.log_softmax(jnp.asarray(event.logits[:active])), min(top, config.vocab_size)
-        )
         yield SearchStep(
-            tokens=tuple(tuple(row[:index].tolist()) for row in sequences[:active]),
+            tokens=tuple(tuple(row[:index].tolist()) for row in sequences[index][:active]),
             log_probs=tuple(log_probs[:active].tolist()),
-            parents=() if parents is None else tuple(parents[:active].tolist()),
-            top_tokens=np.asarray(ranked[1]),
-            top_log_probs=np.asarray(ranked[0]),
+            parents=tuple(parents[:active].tolist()) if index else (),
+            top_tokens=top_tokens[:active],
+            top_log_probs=top_log_probs[:active],
             cross_attention=None,
             finished=_finished(log_probs[:, None] + next_token, index + 1, config.eos_id, decode),
         )
-        parents = event.parents
+        parents, following = event.parents, next_token
+
+
+@functools.partial(jax.jit, static_argnames=("special_ids", "top"))
+def _predictions(
+    logits: Float[Array, "M K V"],
+    sequences: Int[Array, "M K M"],
+    length_limit: Int[Array, " 1"],
+    constraints: Constraints,
+    *,
+    special_ids: SpecialIds,
+    top: int,
+) -> tuple[Float[Array, "M K V"], Float[Array, "M K k"], Int[Array, "M K k"]]:
+    """Log-probabilities of the next tokens under the constraints, and the model's best tokens."""
+
+    def of_step(logits: Float[Array, "K V"], tokens: Int[Array, "K M"], index: Int[Array, ""]):
+        batch = (logits[None], tokens[None], index, length_limit)
+        return next_log_probs(*batch, constraints, special_ids)[0]
+
+    allowed = jax.vmap(of_step)(logits, sequences, jnp.arange(len(logits)))
+    return allowed, *jax.lax.top_k(jax.nn.log_softmax(logits), top)
 
 
 def _finished(

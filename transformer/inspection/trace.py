@@ -7,7 +7,7 @@ of values, as opposed to shapes, are skipped under a transformation.
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeGuard, get_args
+from typing import get_args
 
 import flax.struct
 import jax
@@ -23,7 +23,7 @@ from flax.errors import (
 from transformer.arrays import Array, Bool, Float, Int, Params
 from transformer.config import ModelConfig
 from transformer.errors import InputError
-from transformer.inspection.attention_checks import check_weights, first_index
+from transformer.inspection.argument_checks import check_weights, first_index
 from transformer.models import base
 from transformer.nn.capture import (
     AttentionTrace,
@@ -59,10 +59,10 @@ def run(
 
     Args:
       params: of the model, as in a `TrainState`.
-      config: of the model (``Config.model``). Weights can be captured only with
-        ``attention_kernel="einsum"``, which works with any Transformer's parameters.
-      source: ids [S], ending with EOS; `pad_id` where padded.
-      target_in: ids [T] that the decoder reads: BOS, then the target.
+      config: of the model. Weights can be captured only with ``attention_kernel="einsum"``, which
+        works with any Transformer's parameters.
+      source: ids [S]; `pad_id` where padded.
+      target_in: ids [T].
       capture: ``none``; ``weights``, the attention weights; or ``full``, everything. Static.
       interventions: gates on the heads and patches of the residual stream.
 
@@ -71,12 +71,12 @@ def run(
       ``none``.
 
     Raises:
-      InputError: for parameters of another model, a model without attention, tokens that are not
-        one sentence of the vocabulary, interventions made for another model or length, or a kernel
-        that cannot capture weights; and for weights whose rows do not sum to 1.
+      InputError: for interventions made for another model or length, a kernel that cannot capture
+        weights, or weights whose rows do not sum to 1.
     """
     if capture not in get_args(Capture):
         raise InputError(f"capture {capture!r} is unknown; choose one of {list(get_args(Capture))}")
+    description = describe(config)
     source = check_tokens("source", source, config)
     target_in = check_tokens("target_in", target_in, config)
     if interventions is not None:
@@ -94,20 +94,28 @@ def run(
     trace = _without_batch(trace)
     masks = masks_of(source, len(target_in), config.pad_id)
     if is_concrete(trace, masks):
-        for kind in describe(config).attention:
+        for kind in description.attention:
             name = f"the weights of {kind} attention"
             check_weights(trace.attention(kind).weights, getattr(masks, kind), name)
     return logits[0], trace
 
 
-def apply(params: Params, config: ModelConfig, *args: Any, **kwargs: Any) -> Any:
-    """Call `Module.apply` of the model.
-
-    Raises:
-      InputError: for parameters of another model.
-    """
+def apply(
+    params: Params,
+    config: ModelConfig,
+    source: Int[Array, "B S"],
+    target_in: Int[Array, "B T"],
+    *,
+    capture: Capture = "none",
+    interventions: Interventions | None = None,
+) -> tuple[Float[Array, "B T V"], Trace | None]:
+    """Call the model on a batch; the trace has the axis B."""
+    # Under a transformation, all calls of the same shapes share one trace of the Python code, which
+    # takes longer than to compile it.
+    traced = not is_concrete(params, source, target_in, interventions)
+    call = _jitted_apply if traced else _apply
     try:
-        return base.build(config).apply({"params": params}, *args, **kwargs)
+        return call(params, config, source, target_in, capture, interventions)
     except (
         ApplyScopeInvalidVariablesStructureError,
         ApplyScopeInvalidVariablesTypeError,
@@ -119,6 +127,22 @@ def apply(params: Params, config: ModelConfig, *args: Any, **kwargs: Any) -> Any
             f"the parameters are not those of this config ({reason}); give the config that the "
             "model was trained with, and TrainState.weights or Translator.params"
         ) from None
+
+
+def _apply(
+    params: Params,
+    config: ModelConfig,
+    source: Int[Array, "B S"],
+    target_in: Int[Array, "B T"],
+    capture: Capture,
+    interventions: Interventions | None,
+) -> tuple[Float[Array, "B T V"], Trace | None]:
+    return base.build(config).apply(
+        {"params": params}, source, target_in, capture=capture, interventions=interventions
+    )
+
+
+_jitted_apply = jax.jit(_apply, static_argnames=("config", "capture"))
 
 
 def describe(config: ModelConfig) -> base.Description:
@@ -141,16 +165,7 @@ def describe(config: ModelConfig) -> base.Description:
 
 
 def no_interventions(config: ModelConfig, source_length: int, target_length: int) -> Interventions:
-    """Interventions that change nothing: all gates 1, nothing patched. Edit with ``.replace``.
-
-    Args:
-      config: of the model.
-      source_length: S.
-      target_length: T.
-
-    Raises:
-      InputError: as `describe`.
-    """
+    """Interventions that change nothing: all gates 1, nothing patched. Edit with ``.replace``."""
     description = describe(config)
     gates = {kind: jnp.ones(size) for kind, size in description.attention.items()}
 
@@ -168,11 +183,7 @@ def no_interventions(config: ModelConfig, source_length: int, target_length: int
 
 
 def check_positive(name: str, number: int | None) -> None:
-    """Check that a count is at least 1 or None.
-
-    Raises:
-      InputError: naming the argument.
-    """
+    """Check that a count is at least 1 or None."""
     if number is not None and number < 1:
         raise InputError(f"{name} is {number}, but it must be at least 1")
 
@@ -188,7 +199,6 @@ def check_tokens(name: str, tokens: Tokens, config: ModelConfig) -> Int[Array, "
     Args:
       name: of the argument, for the message.
       tokens: an array, or a list as returned by `Tokenizer.encode` for each sentence.
-      config: of the model.
 
     Raises:
       InputError: when they are not one row of integers, or (if concrete) are only padding or
@@ -213,34 +223,31 @@ def check_pairs(
     Args:
       source: source sentences, padded to one length.
       target: their translations, padded to one length.
-      config: of the model.
 
     Raises:
       InputError: as in `check_tokens`, except that single rows may be only padding.
     """
-    arrays = {
-        "source": _token_array("source", source, config),
-        "target": _token_array("target", target, config),
-    }
-    for name, array in arrays.items():
+    describe(config)
+    source = _token_array("source", source, config)
+    target = _token_array("target", target, config)
+    for name, array in (("source", source), ("target", target)):
         if array.ndim != 2 or not array.size:
             raise InputError(
                 f"{name} has the shape {list(array.shape)}, but it must be sentences padded with "
                 f"{config.pad_id} to one length, [B,S]"
             )
-    if len(arrays["source"]) != len(arrays["target"]):
+    if len(source) != len(target):
         raise InputError(
-            f"there are {len(arrays['source'])} source sentences and {len(arrays['target'])} "
-            "targets; give one target a source"
+            f"there are {len(source)} source sentences and {len(target)} targets; give one target "
+            "a source"
         )
-    return jnp.asarray(arrays["source"]), jnp.asarray(arrays["target"])
+    return jnp.asarray(source), jnp.asarray(target)
 
 
 def _token_array(name: str, tokens: Tokens, config: ModelConfig) -> Array | np.ndarray:
     """Integers and, if concrete, within the vocabulary."""
-    describe(config)
     try:
-        array = tokens if _is_array(tokens) else np.asarray(tokens)
+        array = tokens if isinstance(tokens, jax.Array) else np.asarray(tokens)
     except ValueError:
         raise InputError(
             f"{name} has rows of different lengths; pad them with {config.pad_id}"
@@ -258,10 +265,6 @@ def _token_array(name: str, tokens: Tokens, config: ModelConfig) -> Array | np.n
                 f"{size - 1}; encode the text with the model's tokenizer"
             )
     return array
-
-
-def _is_array(tokens: Tokens) -> TypeGuard[Array | np.ndarray]:
-    return isinstance(tokens, jax.Array | np.ndarray)
 
 
 def _check_interventions(

@@ -70,7 +70,7 @@ class Lexicon:
         paths.write_atomic(paths.reachable(path), file.getvalue())
 
     @classmethod
-    def load(cls, path: epath.PathLike, vocab_size: int) -> "Lexicon":
+    def load(cls, path: paths.Readable, vocab_size: int) -> "Lexicon":
         """Read what `save` wrote.
 
         Raises:

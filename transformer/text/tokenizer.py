@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Subword tokenization with SentencePiece (paper 5.1); no other module imports SentencePiece.
 
-Text is neither lowercased nor normalized nor pre-tokenized.
+Text is neither lowercased nor normalized nor pre-tokenized. Decoding restores it, except that a run
+of spaces becomes one space, spaces at the ends are dropped, U+2581 becomes a space, and a character
+outside the vocabulary becomes U+2047 between two spaces.
 """
 
 import io
@@ -10,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from etils import epath
 
 from transformer import paths
 from transformer.arrays import Int, SpecialIds
@@ -43,7 +44,7 @@ class Tokenizer:
             )
 
     @classmethod
-    def load(cls, path: epath.PathLike) -> "Tokenizer":
+    def load(cls, path: paths.Readable) -> "Tokenizer":
         """Read a SentencePiece model from a file.
 
         Raises:
@@ -181,7 +182,7 @@ class Vocabularies(NamedTuple):
         return cls(tokenizer, tokenizer)
 
     @classmethod
-    def load(cls, target: epath.PathLike, source: epath.PathLike | None = None) -> "Vocabularies":
+    def load(cls, target: paths.Readable, source: paths.Readable | None = None) -> "Vocabularies":
         """Read the tokenizers from files; without `source` they share that of the target.
 
         Raises:

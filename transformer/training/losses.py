@@ -22,6 +22,8 @@ class Sums:
     nll: Float[Array, ""]
     correct: Float[Array, ""]
     tokens: Float[Array, ""]
+    gradient_norm: Float[Array, ""] | float = 0.0
+    """Global norm of the mean gradient, before clipping, summed over training steps."""
 
     def __add__(self, other: "Sums") -> "Sums":
         return jax.tree.map(jnp.add, self, other)
@@ -29,7 +31,7 @@ class Sums:
     @classmethod
     def zero(cls) -> "Sums":
         """The sums over no tokens."""
-        return cls(*(jnp.zeros(()) for _ in range(4)))
+        return cls(*(jnp.zeros(()) for _ in range(5)))
 
     def means(self) -> dict[str, float]:
         """Loss and NLL per token in nats, perplexity, and accuracy."""

@@ -44,10 +44,10 @@ def training(workload: Workload, overrides: Mapping[str, Any]) -> Program:
 
     call()
     # The step is in the compilation cache now.
-    _, cost = costs.compile_step(experiment, *batch.source.shape)
+    memory = experiment.compile_step(*batch.source.shape).memory_analysis()
     memory = {
-        "state_mib": cost.memory.argument_bytes >> 20,
-        "temporaries_mib": cost.memory.temporary_bytes >> 20,
+        "state_mib": memory.argument_size_in_bytes >> 20,
+        "temporaries_mib": memory.temp_size_in_bytes >> 20,
     }
     return Program(call, VERSION | memory)
 

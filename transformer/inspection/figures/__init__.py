@@ -3,7 +3,7 @@
 
 figure = plot_attention(weights, query_tokens, key_tokens)
 save(figure, "attention.svg")
-print(describe(figure))
+print(figure.description)
 
 A figure takes arrays without a batch axis. Arguments that do not match (shapes, attention weights
 that do not sum to 1, the number of tokens, indices) raise `InputError`. A figure is not shown and
@@ -20,7 +20,7 @@ from transformer.inspection.figures.attention_maps import (
     plot_token_heads,
 )
 from transformer.inspection.figures.beam_tree import plot_beam_tree
-from transformer.inspection.figures.curves import plot_curves, plot_spread
+from transformer.inspection.figures.curves import plot_curves
 from transformer.inspection.figures.decoding_plots import plot_decoding
 from transformer.inspection.figures.parts import read_predict
 from transformer.inspection.figures.position_plots import plot_positional_encoding
@@ -34,7 +34,7 @@ from transformer.inspection.figures.step_plots import (
     plot_attention_steps,
     plot_head_assembly,
 )
-from transformer.inspection.figures.style import DescribedFigure, describe, save, to_svg
+from transformer.inspection.figures.style import DescribedFigure, save, to_svg
 from transformer.inspection.figures.table_plots import (
     plot_attribution,
     plot_head_table,
@@ -45,7 +45,6 @@ from transformer.inspection.figures.table_plots import (
 
 __all__ = [
     "DescribedFigure",
-    "describe",
     "plot_alignment",
     "plot_architecture",
     "plot_attention",
@@ -64,7 +63,6 @@ __all__ = [
     "plot_patch_map",
     "plot_positional_encoding",
     "plot_residual_flow",
-    "plot_spread",
     "plot_token_heads",
     "plot_vectors",
     "read_predict",

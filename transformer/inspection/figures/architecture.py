@@ -47,10 +47,6 @@ def plot_architecture(config: TransformerConfig, *, title: str | None = None) ->
 
     Shapes and numbers are those of the model's parameters; nothing is computed. With pre-norm the
     layer norms come before the sublayers, and one follows each stack.
-
-    Args:
-      config: of the model.
-      title: above the figure.
     """
     shapes = _parameter_shapes(config)
     layers = {side: config.depth(side) for side in ("encoder", "decoder")}

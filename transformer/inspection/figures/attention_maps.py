@@ -14,9 +14,8 @@ from numpy.typing import ArrayLike
 from transformer.arrays import Bool, Float
 from transformer.errors import InputError
 from transformer.inspection.alignment import Convention
-from transformer.inspection.attention_checks import check_weights
+from transformer.inspection.argument_checks import Sizes, check_weights
 from transformer.inspection.figures import parts, style
-from transformer.inspection.figures.figure_checks import Sizes
 from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import (
     isolated,
@@ -48,7 +47,6 @@ def plot_attention(
       key_tokens: S labels.
       mask: [T,S], true where a query may attend; other cells are crossed out.
       annotate: write the weights into the cells.
-      title: above the figure.
     """
     sizes = Sizes()
     weights = sizes.array("weights", weights, "T S")
@@ -112,8 +110,6 @@ def plot_attention_grid(
     query_tokens: Sequence[str],
     key_tokens: Sequence[str],
     *,
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
     title: str = "Attention weights of every layer and head",
 ) -> DescribedFigure:
     """A small map for every layer (rows) and head (columns).
@@ -122,24 +118,21 @@ def plot_attention_grid(
       weights: [L,N,T,S], after the softmax.
       query_tokens: T labels; for a decoder those of `read_predict`.
       key_tokens: S labels.
-      layers: drawn, from 0; all by default.
-      heads: drawn, from 0; all by default.
-      title: above the figure.
     """
     sizes = Sizes()
     weights = sizes.array("weights", weights, "L N T S")
     queries = sizes.tokens("query_tokens", query_tokens, "T")
     keys = sizes.tokens("key_tokens", key_tokens, "S")
     check_weights(weights, name="weights")
-    layers, heads = sizes.indices("layers", layers, "L"), sizes.indices("heads", heads, "N")
 
-    figure = _draw_grid(weights, queries, keys, layers, heads, title)
-    mean_highest = weights[np.ix_(layers, heads)].max(-1).mean(-1)
-    row, column = np.unravel_index(mean_highest.argmax(), mean_highest.shape)
+    figure = _draw_grid(weights, queries, keys, title)
+    mean_highest = weights.max(-1).mean(-1)  # [L, N]
+    layers, heads = mean_highest.shape
+    layer, head = np.unravel_index(mean_highest.argmax(), mean_highest.shape)
     figure.description = (
-        f"{title}: {len(layers)} layers by {len(heads)} heads, each a matrix of {len(queries)} "
+        f"{title}: {layers} layers by {heads} heads, each a matrix of {len(queries)} "
         f"queries (rows) over {len(keys)} keys (columns) whose rows sum to 1. The most "
-        f"concentrated is layer {layers[row] + 1} head {heads[column] + 1}, whose rows give their "
+        f"concentrated is layer {layer + 1} head {head + 1}, whose rows give their "
         f"strongest key {mean_highest.max():.2f} on average. Queries: {listed(queries, 40)}. "
         f"Keys: {listed(keys, 40)}."
     )
@@ -150,12 +143,10 @@ def _draw_grid(
     weights: Float[np.ndarray, "L N T S"],
     queries: list[str],
     keys: list[str],
-    layers: list[int],
-    heads: list[int],
     title: str,
 ) -> DescribedFigure:
-    longest = max(len(queries), len(keys))
-    named, left = longest <= LONGEST_NAMED, 0.65
+    longest, (layers, heads) = max(len(queries), len(keys)), weights.shape[:2]
+    named = longest <= LONGEST_NAMED
     cell = 0.17 if named else min(0.17, 1.25 / longest)
     panels = [
         [
@@ -163,22 +154,22 @@ def _draw_grid(
                 values=weights[layer, head],
                 cell=(cell, cell),
                 name=f"layer {layer + 1} head {head + 1}",
-                heading=f"head {head + 1}" if row == 0 else "",
-                rows=queries if named and column == 0 else None,
-                columns=keys if named and row == 0 else None,
+                heading=f"head {head + 1}" if layer == 0 else "",
+                rows=queries if named and head == 0 else None,
+                columns=keys if named and layer == 0 else None,
                 size=6.5,
-                color_bar="weight" if row == 0 and column == len(heads) - 1 else None,
+                color_bar="weight" if layer == 0 and head == heads - 1 else None,
             )
-            for column, head in enumerate(heads)
+            for head in range(heads)
         ]
-        for row, layer in enumerate(layers)
+        for layer in range(layers)
     ]
     tokens = "" if named else _numbered_tokens(queries, keys)
     figure, images = parts.draw_panels(
-        panels, title=title, note=tokens + NOT_WHY, left=left, below=0.0 if named else 0.2, gap=0.12
+        panels, title=title, note=tokens + NOT_WHY, left=0.65, below=0.0 if named else 0.2, gap=0.12
     )
-    for row, layer in enumerate(layers):
-        axes = [image.axes for image in images[row * len(heads) : (row + 1) * len(heads)]]
+    for layer in range(layers):
+        axes = [image.axes for image in images[layer * heads : (layer + 1) * heads]]
         middle = axes[0].get_position().get_points()[:, 1].mean()
         axes[0].annotate(
             f"layer {layer + 1}",
@@ -188,7 +179,7 @@ def _draw_grid(
         )
         if not named:
             _number_axis(axes[0].yaxis, len(queries))
-            for ax in axes if row == len(layers) - 1 else ():
+            for ax in axes if layer == layers - 1 else ():
                 _number_axis(ax.xaxis, len(keys))
     return figure
 
@@ -229,7 +220,6 @@ def plot_token_heads(
       normalize: ``keys`` draws attention: the weights of a head sum to 1 over the keys. ``heads``
         divides the weights of each key by their sum over the heads, like the figures of "it" in
         The Illustrated Transformer. These are shares between heads, not attention over words.
-      title: above the figure.
     """
     sizes = Sizes()
     weights = sizes.array("weights", weights, "N T S")
@@ -371,7 +361,6 @@ def plot_alignment(
       gold: pairs (t, s), drawn as frames: token t of `target_out` translates token s of `source`.
       convention: the row of a target token: the one that predicts it (``predict``) or the one that
         reads it (``read``, one row later), as in `alignment.target_rows`.
-      title: above the figure.
     """
     sizes = Sizes()
     weights = sizes.array("weights", weights, "T S")

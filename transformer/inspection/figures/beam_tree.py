@@ -27,7 +27,6 @@ def plot_beam_tree(
     Args:
       log: of `search_log.record`.
       vocabulary: every token, in the order of their ids.
-      title: above the figure.
     """
     source = tokens_of(vocabulary, log.source)
     beams = max(len(step.tokens) for step in log.steps)

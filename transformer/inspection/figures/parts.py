@@ -9,6 +9,7 @@ import dataclasses
 import textwrap
 from collections.abc import Mapping, Sequence
 from numbers import Real
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,8 +18,8 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from transformer.arrays import Bool, Float
+from transformer.inspection.argument_checks import Sizes
 from transformer.inspection.figures import style
-from transformer.inspection.figures.figure_checks import Sizes
 from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import (
     isolated,
@@ -198,12 +199,9 @@ def draw_panels(
 
     Args:
       rows: panels from the top left.
-      title: above the figure.
-      note: below the figure.
-      left: free space for other drawings, as are `top`, `right` and `below`.
-      top: see `left`.
-      right: see `left`.
-      below: see `left`.
+      title: above the panels.
+      note: below them.
+      left, top, right, below: free space for other drawings.
       gap: space below a row of panels.
       least_width: of the content.
     """
@@ -254,6 +252,21 @@ def heat(
 def signed(limit: Real) -> dict:
     """Options of a `Panel` of values from -limit to limit, white at 0."""
     return {"limits": (-limit, limit), "colors": style.SIGNED}
+
+
+def signed_panel(
+    name: str,
+    heading: str,
+    values: Float[np.ndarray, "rows columns"],
+    extent: tuple[Real, Real],
+    *,
+    limit: Real | None = None,
+    **options: Any,
+) -> Panel:
+    """A panel of this width and height, white at 0, with colors up to the largest magnitude."""
+    cell = (extent[0] / values.shape[1], extent[1] / values.shape[0])
+    options |= signed(largest(values) if limit is None else limit)
+    return Panel(values=values, cell=cell, name=name, heading=heading, **options)
 
 
 def cell_size(ax: Axes, shape: tuple[int, ...]) -> tuple[float, float]:

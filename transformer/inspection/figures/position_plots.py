@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
 from transformer.arrays import Float
+from transformer.inspection.argument_checks import Sizes, check_not_empty
 from transformer.inspection.figures import parts, style
-from transformer.inspection.figures.figure_checks import Sizes, check_not_empty
 from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import printable
 
@@ -26,7 +26,6 @@ def plot_positional_encoding(
     Args:
       tables: [T,D] by name, for example ``interleaved`` and ``halves`` of `positions.sinusoids`, or
         a learned table; all of one shape.
-      title: above the figure.
     """
     check_not_empty("tables", tables)
     sizes = Sizes()
@@ -37,8 +36,16 @@ def plot_positional_encoding(
         products = table @ table.T
         rows.append(
             [
-                _panel(f"{name} table", printable(name), table, WIDTH),
-                _panel(f"{name} products", "dot product of two positions", products, SIDE),
+                parts.signed_panel(
+                    f"{name} table", printable(name), table, (WIDTH, SIDE), color_bar=""
+                ),
+                parts.signed_panel(
+                    f"{name} products",
+                    "dot product of two positions",
+                    products,
+                    (SIDE, SIDE),
+                    color_bar="",
+                ),
             ]
         )
     title = f"{title}, {length} positions of {width} numbers"
@@ -60,20 +67,6 @@ def plot_positional_encoding(
         f"{'; '.join(items)}."
     )
     return figure
-
-
-def _panel(
-    name: str, heading: str, values: Float[np.ndarray, "rows columns"], width: float
-) -> parts.Panel:
-    limit = parts.largest(values)
-    return parts.Panel(
-        values=values,
-        cell=(width / values.shape[1], SIDE / values.shape[0]),
-        name=name,
-        heading=heading,
-        **parts.signed(limit),
-        color_bar="",
-    )
 
 
 def _draw_by_distance(

@@ -8,8 +8,8 @@ from matplotlib.image import AxesImage
 from numpy.typing import ArrayLike
 
 from transformer.arrays import Float, Int
+from transformer.inspection.argument_checks import Sizes, check_distributions
 from transformer.inspection.figures import parts, style
-from transformer.inspection.figures.figure_checks import Sizes, check_distribution
 from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import listed
 
@@ -38,8 +38,7 @@ def plot_output_distribution(
       before: [T,V], logits of the untrained model, drawn beside.
       target: [T,V], the smoothed labels that training aims at; adds the Kullback-Leibler divergence
         from them.
-      top_k: number of tokens a position.
-      title: above the figure.
+      top_k: number of tokens a position, at most V.
     """
     sizes = Sizes()
     runs = {} if before is None else {"before training": sizes.array("before", before, "T V")}
@@ -50,8 +49,8 @@ def plot_output_distribution(
     correct = sizes.token_ids("target_out", target_out, "T")
     if target is not None:
         target = sizes.array("target", target, "T V")
-        check_distribution("target", target)
-    top_k = sizes.count("top_k", top_k, "V")
+        check_distributions("target", target, "give probabilities over the vocabulary")
+    top_k = min(top_k, len(vocabulary))
 
     rows = parts.read_predict(read, [vocabulary[token] for token in correct])
     log_probs = {name: _log_softmax(values) for name, values in runs.items()}
@@ -137,7 +136,6 @@ def plot_logit_lens(
       vocabulary: V tokens.
       target_in: T tokens that are read.
       target_out: ids of the T tokens to predict.
-      title: above the figure.
     """
     sizes = Sizes()
     logits = sizes.array("lens_logits", lens_logits, "L+1 T V")

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from numpy.typing import ArrayLike
 
 from transformer.arrays import Float
+from transformer.inspection.argument_checks import Sizes
 from transformer.inspection.figures import parts, style
-from transformer.inspection.figures.figure_checks import Sizes
 from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import listed
-from transformer.inspection.residual import ResidualFlow, vector_norm
+from transformer.inspection.residual import ResidualFlow
 
 CHART = 3.0
 """Width of the chart of norms."""
@@ -26,10 +25,7 @@ MARKERS = {
 
 @style.styled
 def plot_residual_flow(
-    before: ArrayLike,
-    added: ArrayLike,
-    after: ArrayLike,
-    sublayers: Sequence[str],
+    flow: ResidualFlow,
     tokens: Sequence[str],
     *,
     title: str = "Contribution of every sublayer to the residual stream",
@@ -37,25 +33,21 @@ def plot_residual_flow(
     """Norms of x, f(x), x + f(x) and of the output, sublayer by sublayer.
 
     With post-norm the output is LayerNorm(x + f(x)). With pre-norm it is x + f(x), and f reads
-    LayerNorm(x). The arrays and the names are those of `residual.residual_flow`.
+    LayerNorm(x).
 
     Args:
-      before: [U,T,D], x: the input of each of U sublayers, layer after layer.
-      added: [U,T,D], f(x).
-      after: [U,T,D], the output.
-      sublayers: U names, such as "1 self-attention".
+      flow: of `residual.residual_flow`.
       tokens: T labels.
-      title: above the figure.
     """
     sizes = Sizes()
-    before, added, after = sizes.arrays("U T D", before=before, added=added, after=after)
-    names = sizes.tokens("sublayers", sublayers, "U")
+    before, added, after = sizes.arrays(
+        "U T D", before=flow.before, added=flow.added, after=flow.after
+    )
+    names = sizes.tokens("names", flow.names, "U")
     tokens = sizes.tokens("tokens", tokens, "T")
-    flow = ResidualFlow(tuple(names), before, added, after)
-    vectors = {"x": before, "f(x)": added, "x + f(x)": flow.total, "output": after}
-    norms = {name: np.asarray(vector_norm(values)) for name, values in vectors.items()}
+    flow = ResidualFlow(flow.names, before, added, after)
+    norms, cosine = flow.norms(), flow.cosine()
     share = norms["f(x)"] / np.maximum(norms["x"], 1e-30)
-    cosine = np.asarray(flow.cosine())
 
     abreast = len(tokens) <= 12
     cell = (min(max(3.0 / len(tokens), 0.2), 0.42), min(max(3.0 / len(names), 0.2), 0.32))

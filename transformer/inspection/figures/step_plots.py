@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike
 
 from transformer.arrays import Bool, Float
 from transformer.errors import InputError
+from transformer.inspection.argument_checks import Sizes
 from transformer.inspection.figures import parts, style
-from transformer.inspection.figures.figure_checks import Sizes
+from transformer.inspection.figures.parts import signed_panel
 from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import listed, shortened
 
@@ -53,14 +54,6 @@ def _check_equal(name: str, drawn: Float[np.ndarray, "..."], model: Float[np.nda
         )
 
 
-def _signed(name: str, heading: str, values: np.ndarray, extent: tuple, **options) -> parts.Panel:
-    """A panel of the given width and height, white at 0."""
-    limit = options.pop("limit", parts.largest(values))
-    cell = (extent[0] / values.shape[1], extent[1] / values.shape[0])
-    options |= parts.signed(limit)
-    return parts.Panel(values=values, cell=cell, name=name, heading=heading, **options)
-
-
 @style.styled
 def plot_attention_steps(
     x: ArrayLike,
@@ -85,7 +78,6 @@ def plot_attention_steps(
       tokens: S labels.
       mask: [S,S], true where a query may attend; all true by default.
       z: [S,Hv], the model's result, which the drawn one must equal.
-      title: above the figure.
     """
     sizes = Sizes()
     x = sizes.array("x", x, "S D")
@@ -112,9 +104,12 @@ def plot_attention_steps(
         "scores": (f"3\n÷ √{q.shape[1]}", scores),
     }
     columns = [
-        _signed("x", f"x, {x.shape[1]} numbers", x, strip, rows=tokens),
-        _signed("k", f"1\nkeys, {k.shape[1]}", k, strip, limit=key_limit),
-        *(_signed(each, text, values[:, None], number) for each, (text, values) in numbers.items()),
+        signed_panel("x", f"x, {x.shape[1]} numbers", x, strip, rows=tokens),
+        signed_panel("k", f"1\nkeys, {k.shape[1]}", k, strip, limit=key_limit),
+        *(
+            signed_panel(each, text, values[:, None], number)
+            for each, (text, values) in numbers.items()
+        ),
         parts.Panel(
             values=weights[:, None],
             cell=(0.62, height),
@@ -122,14 +117,14 @@ def plot_attention_steps(
             heading="4\nsoftmax",
             hidden=~allowed[:, None],
         ),
-        _signed("v", f"1\nvalues, {v.shape[1]}", v, strip),
-        _signed("weighted", "5\nweight × v", weighted, strip, limit=result_limit),
+        signed_panel("v", f"1\nvalues, {v.shape[1]}", v, strip),
+        signed_panel("weighted", "5\nweight × v", weighted, strip, limit=result_limit),
     ]
     one = (1.25, 0.26)
     rows = [
-        [_signed("q", f"1   query of {name}", q[query][None], one, limit=key_limit)],
+        [signed_panel("q", f"1   query of {name}", q[query][None], one, limit=key_limit)],
         columns,
-        [_signed("result", f"6   sum = z of {name}", result[None], one, limit=result_limit)],
+        [signed_panel("result", f"6   sum = z of {name}", result[None], one, limit=result_limit)],
     ]
     note = COLORS + ("" if allowed.all() else " × : masked, so weight 0.")
     figure, images = parts.draw_panels(rows, title=title, note=note)
@@ -175,7 +170,6 @@ def plot_attention_matrices(
       tokens: S labels.
       mask: [S,S], true where a query may attend; all true by default.
       z: [S,Hv], the model's result, which the drawn one must equal.
-      title: above the figure.
     """
     sizes = Sizes()
     x = sizes.array("x", x, "S D")
@@ -227,7 +221,7 @@ def plot_attention_matrices(
 def _matrix(name: str, heading: str, values: np.ndarray, extent: tuple, **options) -> parts.Panel:
     """A panel with the shape of the matrix below its name."""
     rows, columns = values.shape
-    return _signed(name, f"{heading}\n{rows}×{columns}", values, extent, **options)
+    return signed_panel(name, f"{heading}\n{rows}×{columns}", values, extent, **options)
 
 
 @style.styled
@@ -246,7 +240,6 @@ def plot_head_assembly(
       wo: [N,Hv,D], rows of W^O of every head.
       tokens: T labels.
       output: [T,D], the model's output without bias, which the drawn one must equal.
-      title: above the figure.
     """
     sizes = Sizes()
     z = sizes.array("z", z, "N T Hv")
@@ -272,7 +265,7 @@ def plot_head_assembly(
     summands = [(f"head {i + 1}", f"{share:.0%}", heads[i]) for i, share in enumerate(shares)]
     summands.append(("sum", "sum = output", total))
     panels = [
-        _signed(
+        signed_panel(
             name,
             f"{name}, {text}" if name != "sum" else text,
             values,

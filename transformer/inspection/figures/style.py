@@ -11,7 +11,7 @@ import functools
 import io
 import re
 from collections.abc import Callable
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import matplotlib
 import matplotlib.style
@@ -78,24 +78,28 @@ class DescribedFigure(Figure):
     content: Axes
     """Axes over the figure in inches, made by `parts.sheet`."""
 
+    def draw(self, renderer: Any) -> None:
+        """Draw with this module's style, as matplotlib creates ticks at the first draw."""
+        fonts = {"svg.fonttype": matplotlib.rcParams["svg.fonttype"]}
+        with matplotlib.style.context([*_STYLE, fonts]):
+            super().draw(renderer)
+
+    def png(self) -> bytes:
+        """A PNG in 256 colors, a third of the size: notebooks and pages hold many."""
+        image = Image.open(io.BytesIO(rendered(self, "png", {"Software": None}))).convert("RGB")
+        # Maximum coverage preserves the colors of thin lines, which have few pixels.
+        method, dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
+        file = io.BytesIO()
+        image.quantize(256, method, dither=dither).save(file, format="png", optimize=True)
+        return file.getvalue()
+
     def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
         """Notebook output: a PNG with the description as alternative text."""
-        png = _in_256_colors(rendered(self, "png", {"Software": None}))
         data = {
-            "image/png": base64.b64encode(png).decode("ascii"),
+            "image/png": base64.b64encode(self.png()).decode("ascii"),
             "text/plain": f"<Figure: {self.description}>",
         }
         return data, {"image/png": {"alt": self.description}}
-
-
-def _in_256_colors(png: bytes) -> bytes:
-    """The image with a palette, a third of the size: notebooks store many."""
-    file = io.BytesIO()
-    image = Image.open(io.BytesIO(png)).convert("RGB")
-    # Maximum coverage preserves the colors of thin lines, which have few pixels.
-    method, dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
-    image.quantize(256, method, dither=dither).save(file, format="png", optimize=True)
-    return file.getvalue()
 
 
 def styled(
@@ -106,10 +110,7 @@ def styled(
     @functools.wraps(draw)
     def drawn(*args: Parameters.args, **kwargs: Parameters.kwargs) -> DescribedFigure:
         with matplotlib.style.context(_STYLE):
-            figure = draw(*args, **kwargs)
-            # Matplotlib creates ticks and other artists at the first draw; they need the style too.
-            figure.draw_without_rendering()
-        return figure
+            return draw(*args, **kwargs)
 
     return drawn
 
@@ -118,11 +119,6 @@ def ink_on(color: tuple[float, float, float, float]) -> str:
     """Black or white, the one that contrasts more with the color (by relative luminance)."""
     linear = np.asarray(color[:3]) ** 2.2
     return INK if linear @ (0.2126, 0.7152, 0.0722) > 0.2 else PAPER
-
-
-def describe(figure: DescribedFigure) -> str:
-    """Description of a figure in words."""
-    return figure.description
 
 
 def save(figure: DescribedFigure, path: epath.PathLike, *, dpi: int = 160) -> epath.Path:
@@ -140,20 +136,23 @@ def save(figure: DescribedFigure, path: epath.PathLike, *, dpi: int = 160) -> ep
       InputError: for another file type.
     """
     path = absolute(path)
-    kind = path.suffix.lower().removeprefix(".")
+    description = figure.description
     # None leaves out what differs between runs: matplotlib's version and the date.
-    unwanted = {"CreationDate": None, "Creator": None, "Producer": None}
-    render = {
-        "png": lambda: rendered(
-            figure, "png", {"Description": figure.description, "Software": None}, dpi=dpi
-        ),
-        "svg": lambda: to_svg(figure).encode(),
-        "pdf": lambda: rendered(figure, "pdf", {"Subject": figure.description} | unwanted),
-    }
-    if kind not in render:
-        raise InputError(f"{path} ends in {path.suffix!r}; a figure is saved as {list(render)}")
+    match path.suffix.lower():
+        case ".png":
+            metadata = {"Description": description, "Software": None}
+            data = rendered(figure, "png", metadata, dpi=dpi)
+        case ".svg":
+            data = to_svg(figure).encode()
+        case ".pdf":
+            unwanted = dict.fromkeys(("CreationDate", "Creator", "Producer"))
+            data = rendered(figure, "pdf", {"Subject": description} | unwanted)
+        case suffix:
+            raise InputError(
+                f"{path} ends in {suffix!r}; a figure is saved as '.png', '.svg' or '.pdf'"
+            )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, render[kind]())
+    write_atomic(path, data)
     return path
 
 

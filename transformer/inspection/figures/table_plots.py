@@ -9,8 +9,8 @@ from matplotlib.colors import Colormap, ListedColormap
 from numpy.typing import ArrayLike
 
 from transformer.arrays import Float
+from transformer.inspection.argument_checks import Sizes, check_not_empty
 from transformer.inspection.figures import parts, style
-from transformer.inspection.figures.figure_checks import Sizes, check_not_empty
 from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import listed, printable
 
@@ -35,7 +35,6 @@ def plot_head_table(
       label: what the number is, with its unit.
       form: format of the numbers.
       limits: of the colors; by default from 0, or symmetric if there are negative numbers.
-      title: above the figure.
     """
     check_not_empty("values", values)
     tables = {
@@ -98,7 +97,6 @@ def plot_patch_map(
         the clean answer.
       tokens: S labels.
       label: what the effect is measured in.
-      title: above the figure.
     """
     sizes = Sizes()
     effect = sizes.array("effect", effect, "L+1 S")
@@ -145,7 +143,6 @@ def plot_attribution(
       prefix: T tokens that the decoder reads.
       target_out: R predicted tokens.
       label: the unit.
-      title: above the figure.
     """
     sizes = Sizes()
     values = sizes.array("attribution", attribution, "R S+T")
@@ -211,7 +208,6 @@ def plot_masks(
       target_in: T tokens that the decoder reads.
       source_mask: [S], false where the source is padding.
       causal: [T,T], true where a target position may attend.
-      title: above the figure.
     """
     sizes = Sizes()
     keys = sizes.mask("source_mask", source_mask, "S")
@@ -267,7 +263,6 @@ def plot_vectors(
     Args:
       vectors: [T,D] by name; D may differ.
       tokens: T labels.
-      title: above the figure.
     """
     check_not_empty("vectors", vectors)
     tables = {}

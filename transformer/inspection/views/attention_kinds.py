@@ -7,13 +7,11 @@
 import dataclasses
 from collections.abc import Sequence
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
 from transformer.errors import InputError
-from transformer.inspection import measures
-from transformer.inspection.attention_checks import check_weights
+from transformer.inspection.argument_checks import Sizes, check_weights, checked_index
 from transformer.inspection.html import is_invisible
 from transformer.nn.capture import KINDS, Trace
 
@@ -48,7 +46,8 @@ class LabeledAttention:
 
     def entropy(self) -> Float[np.ndarray, "L N"]:
         """Entropy in bits of each head's rows, averaged over the rows."""
-        return np.asarray(_mean_entropy(self.weights))
+        bits = -np.log2(self.weights, where=self.weights > 0, out=np.zeros_like(self.weights))
+        return (self.weights * bits).sum(-1).mean(-1)
 
     def last_layers(self, count: int) -> "LabeledAttention":
         """Only the last `count` layers."""
@@ -58,17 +57,9 @@ class LabeledAttention:
         )
 
     def resolve(self, axis: str, index: int) -> int:
-        """Resolve an index along the axis ``layer``, ``head`` or ``row``, which may be negative.
-
-        Raises:
-          InputError: The index does not exist.
-        """
-        count = self.weights.shape[("layer", "head", "row").index(axis)]
-        if not -count <= index < count:
-            raise InputError(
-                f"{axis} {index} does not exist: {self.title} has {count}, counted from 0"
-            )
-        return index % count
+        """Resolve an index along the axis ``layer``, ``head`` or ``row``, which may be negative."""
+        size = self.weights.shape[("layer", "head", "row").index(axis)]
+        return checked_index(f"{axis} of {self.title.lower()}", index, size)
 
     def to_json(self) -> dict[str, object]:
         """The data that a page's script reads."""
@@ -83,9 +74,6 @@ class LabeledAttention:
         }
 
 
-_mean_entropy = jax.jit(lambda weights: measures.row_mean(measures.entropy(weights)))
-
-
 def attention_kinds(
     *,
     encoder=None,
@@ -95,9 +83,7 @@ def attention_kinds(
     target_in: Sequence[str] = (),
     target_out: Sequence[str] = (),
 ) -> tuple[LabeledAttention, ...]:
-    """Validate and label the attention weights of one sentence pair.
-
-    Kinds that are None are left out. Each kind may have any number of layers and heads.
+    """Validate and label the weights of one sentence pair; kinds that are None are left out.
 
     Args:
       encoder: Weights ``[L,N,S,S]`` after the softmax, convertible to NumPy.
@@ -165,8 +151,6 @@ def token_labels(tokens: Sequence[str]) -> tuple[Label, ...]:
 
 def visible_token(token: str) -> str:
     """The token with invisible characters (controls, line separators) as code points."""
-    if not isinstance(token, str):
-        raise InputError(f"{token!r} is not a token; tokens are strings")
     if not token.strip():
         return {"": "(empty)"}.get(token, "(space)")
     return "".join(f"U+{ord(c):04X}" if is_invisible(c) else c for c in token)
@@ -178,25 +162,14 @@ def label_text(label: Label) -> str:
 
 
 def _validated(weights, kind: str, rows: int, columns: int) -> Float[np.ndarray, "L N T S"]:
-    """The weights in float64.
-
-    Raises:
-      InputError: They are not attention over `columns` keys.
-    """
-    try:
-        array = np.asarray(weights, np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{kind}: the weights are not an array of numbers ({error})") from None
-    if array.ndim != 4 or 0 in array.shape:
-        raise InputError(
-            f"{kind}: weights of shape {array.shape}; give [layers, heads, rows, columns], each at "
-            "least 1, without a batch axis"
-        )
+    """The weights in float64, after a check that they are attention over `columns` keys."""
+    name = f"the weights of {kind} attention"
+    array = Sizes().array(name, weights, "L N T S")
     if array.shape[2:] != (rows, columns):
         raise InputError(
-            f"{kind}: weights of shape {array.shape} have {array.shape[2]} rows and "
-            f"{array.shape[3]} columns, but there are tokens for {rows} rows and {columns} columns"
+            f"{name} have {array.shape[2]} rows and {array.shape[3]} columns, but there are tokens "
+            f"for {rows} rows and {columns} columns; give the tokens of the same sentences"
         )
     causal = np.tril(np.ones(array.shape[2:], bool)) if kind == "decoder" else None
-    check_weights(array, causal, f"the weights of {kind} attention")
+    check_weights(array, causal, name)
     return array

@@ -28,7 +28,6 @@ def attention_steps(
       heads: (kind, layer, head): ``encoder``, ``decoder`` or ``cross``, and two indices, which may
         be negative. The first head is shown first.
       row: Row shown first; may be negative.
-      title: Title of the page.
 
     Raises:
       InputError: The trace has only weights, or there is no such head or row.

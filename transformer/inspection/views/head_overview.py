@@ -23,7 +23,6 @@ def head_overview(
       attention: From `attention_kinds` or `trace_attention_kinds`; the first kind is shown first.
       measures: Further measures by which the heads can be ordered: name -> kind of attention ->
         values ``[L,N]``. The entropy of the rows is always included.
-      title: Title of the page.
 
     Raises:
       InputError: A measure lacks a kind of attention, or a finite number for a head.

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The head view: tokens of rows and columns, connected by lines for the weights of each head."""
 
-import numpy as np
-from jaxtyping import Float
-
 from transformer.inspection import figures
 from transformer.inspection.views.attention_kinds import LabeledAttention, label_text
 from transformer.inspection.views.view import View, figure_labels
@@ -25,7 +22,6 @@ def head_view(
       attention: From `attention_kinds` or `trace_attention_kinds`; the first kind is shown first.
       layer: Layer shown first; may be negative.
       row: Row shown first; may be negative.
-      title: Title of the page.
 
     Raises:
       InputError: The layer or the row does not exist.
@@ -45,9 +41,3 @@ def head_view(
         attention=(attention,),
         height=min(1000, 400 + 48 * max(len(first.rows), len(first.columns))),
     )
-
-
-def shares_between_heads(weights: Float[np.ndarray, "N T S"]) -> Float[np.ndarray, "N T S"]:
-    """Each weight divided by its sum over the heads; 0 where every head's weight is 0."""
-    total = weights.sum(0)
-    return np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)

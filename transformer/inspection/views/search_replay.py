@@ -4,11 +4,10 @@
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float
 
 from transformer.errors import InputError
 from transformer.inspection import figures
-from transformer.inspection.attention_checks import check_weights
+from transformer.inspection.argument_checks import check_weights
 from transformer.inspection.search_log import SearchLog, SearchStep
 from transformer.inspection.views.attention_kinds import label_text, token_labels, visible_token
 from transformer.inspection.views.view import View
@@ -22,7 +21,6 @@ def search_replay(
     Args:
       log: From `search_log.record`.
       vocabulary: Every token, in the order of the ids.
-      title: Title of the page.
 
     Raises:
       InputError: The search has no step or no result, or the attention does not sum to one.
@@ -31,7 +29,6 @@ def search_replay(
         raise InputError("the search has no step or no result; record one of a complete sentence")
     # First, because it checks that the vocabulary has every id.
     tree = figures.plot_beam_tree(log, vocabulary)
-    source = token_labels([vocabulary[token] for token in log.source])
     results = [
         {
             "tokens": _tokens(vocabulary, result.tokens),
@@ -48,8 +45,8 @@ def search_replay(
         description=f"Search with {beams} beam{'s' if beams > 1 else ''}: {best}",
         static=tree,
         options={
-            "source": source,
-            "steps": [_step_data(step, vocabulary, len(source)) for step in log.steps],
+            "source": token_labels([vocabulary[token] for token in log.source]),
+            "steps": [_step_data(step, vocabulary) for step in log.steps],
             "results": results,
         },
         height=900,
@@ -60,9 +57,7 @@ def _tokens(vocabulary: Sequence[str], ids: Sequence[int]) -> list[str]:
     return [visible_token(vocabulary[token]) for token in ids]
 
 
-def _step_data(
-    step: SearchStep, vocabulary: Sequence[str], source_length: int
-) -> dict[str, object]:
+def _step_data(step: SearchStep, vocabulary: Sequence[str]) -> dict[str, object]:
     """The data of one step that a page's script reads."""
     probabilities = np.exp(np.asarray(step.top_log_probs, np.float64)).round(5).tolist()
     data = {
@@ -76,18 +71,7 @@ def _step_data(
         "finished": [{"beam": end.beam, "score": round(end.score, 4)} for end in step.finished],
     }
     if step.cross_attention is not None:
-        data["attention"] = _mean_attention(step, source_length).round(4).tolist()
+        weights = np.asarray(step.cross_attention, np.float64)  # [K, L, N, S]
+        check_weights(weights, name="a step's attention")
+        data["attention"] = weights.mean(2).round(4).tolist()  # [K, L, S]
     return data
-
-
-def _mean_attention(step: SearchStep, source_length: int) -> Float[np.ndarray, "K L S"]:
-    """Cross-attention of every hypothesis, averaged over the heads of each layer."""
-    weights = np.asarray(step.cross_attention, np.float64)  # [K, L, N, S]
-    hypotheses = len(step.tokens)
-    if weights.ndim != 4 or weights.shape[-1] != source_length or len(weights) != hypotheses:
-        raise InputError(
-            f"a step's attention has shape {weights.shape}; [hypotheses, layers, heads, source] "
-            f"with {hypotheses} hypotheses and {source_length} source tokens is needed"
-        )
-    check_weights(weights, name="a step's attention")
-    return weights.mean(2)  # [K, L, S]

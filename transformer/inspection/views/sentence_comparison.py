@@ -24,7 +24,6 @@ def compare_sentences(
       names: Names of the two.
       layer: Layer shown first; may be negative.
       head: Head shown first; may be negative.
-      title: Title of the page.
 
     Raises:
       InputError: The two differ in their kinds of attention or their shapes, or the layer or head

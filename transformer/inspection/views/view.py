@@ -5,7 +5,6 @@ A page contains the ``.js`` and ``.css`` files of this package as they are, and 
 The weights of a sentence pair are in it once, however many views show them.
 """
 
-import base64
 import dataclasses
 import functools
 import importlib.resources
@@ -71,9 +70,7 @@ class View:
         content = self.static
         if not isinstance(content, Html):
             # A notebook's PNG: smaller than SVG, and shown by more of the sites without scripts.
-            data, _ = content._repr_mimebundle_()
-            png = base64.b64decode(data["image/png"])
-            content = html.image(png, figures.describe(content), media_type="image/png")
+            content = html.image(content.png(), content.description, media_type="image/png")
         return Html(content + paragraph(self.description))
 
     def _repr_html_(self) -> str:
@@ -132,7 +129,7 @@ def _view_section(view: View, heading: bool) -> Html:
 def figure_html(figure: DescribedFigure) -> Html:
     """A figure embedded in a page, where nothing moves."""
     svg = figures.to_svg(figure, text_as_paths=True)
-    return html.image(svg.encode(), figures.describe(figure))
+    return html.image(svg.encode(), figure.description)
 
 
 def figure_labels(labels: Sequence[Label]) -> list[str]:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from transformer.errors import InputError
-from transformer.inspection.attention_checks import check_weights
+from transformer.inspection.argument_checks import check_weights
 
 
 def test_weights_are_checked_row_by_row_and_under_the_mask():
@@ -18,5 +18,5 @@ def test_weights_are_checked_row_by_row_and_under_the_mask():
     heads_first = np.array([[0.9, 0.8], [0.1, 0.2]])
     with pytest.raises(InputError, match=r"mine: row \[0\] sums to 1.7.*the last axis, the keys"):
         check_weights(heads_first, name="mine")
-    with pytest.raises(InputError, match=r"row \[0\] sums to 1 with least weight -0.5"):
+    with pytest.raises(InputError, match=r"row \[0\] sums to 1 with least value -0.5"):
         check_weights(np.array([[1.5, -0.5]]))

@@ -1,14 +1,81 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validation of the arguments of figures."""
+"""Validation of arrays, tokens, indices and attention weights that are drawn or measured.
+
+Every check raises `InputError`, which names the argument.
+"""
 
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from transformer.arrays import Bool, Float
+from transformer.arrays import Array, Bool, Float
 from transformer.errors import InputError
-from transformer.inspection.attention_checks import ROW_SUM_TOLERANCE
+
+ROW_SUM_TOLERANCE = 1e-3
+"""Largest difference of a row's sum from 1; it admits weights of half precision."""
+
+
+def check_weights(
+    weights: Float[Array | np.ndarray, "*L T S"],
+    mask: Bool[Array | np.ndarray, "#T S"] | None = None,
+    name: str = "attention weights",
+) -> None:
+    """Check that an array is the result of a softmax over the keys.
+
+    Args:
+      weights: each row, over the last axis, must sum to 1 within `ROW_SUM_TOLERANCE`.
+      mask: where a query may attend; elsewhere the weight must be exactly 0.
+      name: of the weights, for the message.
+    """
+    weights = np.asarray(weights)
+    check_distributions(
+        name,
+        weights,
+        "give the weights after the softmax and before dropout, normalized over the last axis, the "
+        "keys, and not over the heads",
+    )
+    if mask is not None:
+        masked = np.where(np.asarray(mask), 0, weights)
+        if masked.any():
+            index = first_index(masked != 0)
+            raise InputError(
+                f"{name}: the weight at {list(index)} is {weights[index]:.6g}, but that query may "
+                "not attend to that key; the mask and the weights are of different sentences"
+            )
+
+
+def check_distributions(name: str, rows: Float[np.ndarray, "... V"], remedy: str) -> None:
+    """Check that each row, over the last axis, is a probability distribution."""
+    sums = rows.sum(-1, dtype=np.float64)
+    wrong = ~(np.abs(sums - 1) <= ROW_SUM_TOLERANCE) | (rows < 0).any(-1)
+    if wrong.any():
+        index = first_index(wrong)
+        raise InputError(
+            f"{name}: row {list(index)} sums to {sums[index]:.6g} with least value "
+            f"{rows[index].min():.6g}, but probabilities sum to 1 and are never negative; {remedy}"
+        )
+
+
+def first_index(where: Bool[np.ndarray, "..."]) -> tuple[int, ...]:
+    """Index of the first true element."""
+    return tuple(int(index) for index in np.argwhere(where)[0])
+
+
+def checked_index(name: str, index: int, size: int) -> int:
+    """A position along an axis of this size; negative values count from the end."""
+    if not -size <= index < size:
+        raise InputError(
+            f"{name} is {index}, but must be from 0 to {size - 1} (or from -{size} to -1, counted "
+            "from the end)"
+        )
+    return index % size
+
+
+def check_not_empty(name: str, values: object) -> None:
+    """Check that a mapping of named values has an entry."""
+    if not values:
+        raise InputError(f"{name} is empty: there is nothing to draw; give at least one, by name")
 
 
 class Sizes:
@@ -23,14 +90,11 @@ class Sizes:
         """Convert an argument to float64.
 
         Args:
-          name: of the argument, for errors.
-          value: anything NumPy can convert.
-          axes: names of the axes, separated by spaces; an axis has one size in all arguments.
+          name: of the argument.
+          value: anything that NumPy can convert.
+          axes: names of the axes, separated by spaces; an axis has one size in all arguments, and
+            none is empty.
           finite: whether NaN and infinity are errors.
-
-        Raises:
-          InputError: for a wrong number of axes, a size that contradicts an earlier one, an empty
-            array, or a value that is not finite.
         """
         array = self._shaped(name, value, axes)
         try:
@@ -40,9 +104,9 @@ class Sizes:
                 f"{name} holds {array.dtype} values, but must hold real numbers"
             ) from None
         if finite and not np.isfinite(array).all():
-            index = np.argwhere(~np.isfinite(array))[0].tolist()
+            index = first_index(~np.isfinite(array))
             raise InputError(
-                f"{name}{index} is {array[tuple(index)]}, but every value must be finite; look for "
+                f"{name}{list(index)} is {array[index]}, but every value must be finite; look for "
                 "the step that made it so"
             )
         return array
@@ -52,11 +116,7 @@ class Sizes:
         return [self.array(name, value, axes) for name, value in values.items()]
 
     def mask(self, name: str, value: ArrayLike, axes: str) -> Bool[np.ndarray, "..."]:
-        """A boolean argument; true means "may attend".
-
-        Raises:
-          InputError: for another shape or type.
-        """
+        """A boolean argument; true means "may attend"."""
         array = self._shaped(name, value, axes)
         if array.dtype != bool:
             raise InputError(
@@ -66,11 +126,7 @@ class Sizes:
         return array
 
     def tokens(self, name: str, value: Sequence[str], axis: str) -> list[str]:
-        """One string for each position of an axis.
-
-        Raises:
-          InputError: for anything else, or for another number of them.
-        """
+        """One string for each position of an axis."""
         tokens = list(value)
         if isinstance(value, str) or not all(isinstance(token, str) for token in tokens):
             raise InputError(f"{name} must be a list of strings, one a token, not {value!r}")
@@ -83,41 +139,8 @@ class Sizes:
         return [self.index(f"{name}[{i}]", token, "V") for i, token in enumerate(ids)]
 
     def index(self, name: str, value: int, axis: str) -> int:
-        """A position along an axis; negative values count from the end.
-
-        Raises:
-          InputError: when it is out of range.
-        """
-        size, _ = self.known[axis]
-        if not -size <= value < size:
-            raise InputError(
-                f"{name} is {value}, but must be from 0 to {size - 1} (or from -{size} to -1, "
-                "counted from the end)"
-            )
-        return value % size
-
-    def indices(self, name: str, values: Sequence[int] | None, axis: str) -> list[int]:
-        """Positions along an axis; all of them for None.
-
-        Raises:
-          InputError: when there is none, or one is out of range.
-        """
-        if values is None:
-            return list(range(self.known[axis][0]))
-        if not len(values):
-            raise InputError(f"{name} is empty: there is nothing to draw; leave it out to draw all")
-        return [self.index(f"{name}[{i}]", value, axis) for i, value in enumerate(values)]
-
-    def count(self, name: str, value: int, axis: str) -> int:
-        """A number of elements of an axis.
-
-        Raises:
-          InputError: when it is not between 1 and the size of the axis.
-        """
-        size, _ = self.known[axis]
-        if not 1 <= value <= size:
-            raise InputError(f"{name} is {value}, but must be from 1 to {size}")
-        return value
+        """A position along an axis; negative values count from the end."""
+        return checked_index(name, value, self.known[axis][0])
 
     def _shaped(self, name: str, value: ArrayLike, axes: str) -> np.ndarray:
         try:
@@ -143,28 +166,3 @@ class Sizes:
                 f"{name} has {has}, but {by} says that {axis} is {known}; give arrays and "
                 "tokens of the same sentence, queries before keys"
             )
-
-
-def check_not_empty(name: str, values: object) -> None:
-    """Check that a mapping of named values has an entry.
-
-    Raises:
-      InputError: when it is empty.
-    """
-    if not values:
-        raise InputError(f"{name} is empty: there is nothing to draw; give at least one, by name")
-
-
-def check_distribution(name: str, rows: Float[np.ndarray, "... V"]) -> None:
-    """Check that rows are probabilities over the vocabulary.
-
-    Raises:
-      InputError: naming the first row that is not.
-    """
-    wrong = (np.abs(rows.sum(-1) - 1) > ROW_SUM_TOLERANCE) | (rows < 0).any(-1)
-    if wrong.any():
-        index = np.argwhere(wrong)[0].tolist()
-        raise InputError(
-            f"{name}{index} sums to {rows[tuple(index)].sum():.4g} with a lowest value of "
-            f"{rows[tuple(index)].min():.4g}, but must be probabilities over the vocabulary"
-        )

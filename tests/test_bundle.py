@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bundle is one file that translates like the workdir it was made from."""
+
+import json
+import zipfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from apps import run
+from test_bad_input import WORDS, given, given_copy  # noqa: F401 - fixtures
+
+from transformer.errors import InputError
+from transformer.translator import Translator
+
+TEXT = "".join(f"{line}\n" for line in WORDS[:4]).encode()
+
+
+@pytest.fixture(scope="module")
+def bundle(given, tmp_path_factory):  # noqa: F811
+    """Path of a bundle of the workdir `given`/run, and the finished command."""
+    path = tmp_path_factory.mktemp("bundle") / "model.zip"
+    finished = run("experiments.bundle", f"--workdir={given / 'run'}", f"--output={path}")
+    assert finished.status == 0, finished.err
+    return path, finished
+
+
+def test_a_bundle_has_no_training_state(bundle):
+    path, finished = bundle
+    assert finished.result == {
+        "output": str(path),
+        "bytes": path.stat().st_size,
+        "dtype": "float32",
+    }
+    with zipfile.ZipFile(path) as archive:
+        names = set(archive.namelist())
+    assert names == {"README.md", "config.json", "params.msgpack", "tokenizer.model"}
+
+
+def test_the_model_card_describes_the_model(bundle, given):  # noqa: F811
+    card = (zipfile.Path(bundle[0]) / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("# run\n")
+    count = sum(leaf.size for leaf in jax.tree.leaves(Translator.from_workdir(bundle[0]).params))
+    assert f"| model | transformer, {count:,} parameters (float32) |" in card
+    assert "| vocabulary | 8 tokens (word) |" in card
+    assert f"| training data | {given / 'words'} (forward) |" in card
+    assert "| checkpoints | step 2 |" in card
+    assert f"| jax | {jax.__version__} |" in card
+    assert '"norm": "post"' in card
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("translate", "--nbest=2", "--scores"),
+        ("score", "--source={words}", "--target={words}"),
+    ],
+    ids=["translate", "score"],
+)
+def test_apps_read_a_bundle_like_the_workdir(bundle, given, arguments):  # noqa: F811
+    app, *flags = (one.replace("{words}", str(given / "words")) for one in arguments)
+    outputs = []
+    for workdir in (given / "run", bundle[0]):
+        finished = run(f"experiments.{app}", f"--workdir={workdir}", *flags, stdin=TEXT)
+        assert finished.status == 0, finished.err
+        outputs.append(finished.out)
+    assert outputs[0] == outputs[1] != ""
+
+
+def test_bfloat16_takes_half_the_space_and_rounds(bundle, given, tmp_path):  # noqa: F811
+    half = tmp_path / "half.zip"
+    arguments = f"--workdir={given / 'run'}", f"--output={half}", "--dtype=bfloat16"
+    assert run("experiments.bundle", *arguments).status == 0
+    sizes = []
+    for path in (half, bundle[0]):
+        with zipfile.ZipFile(path) as archive:
+            sizes.append(archive.getinfo("params.msgpack").file_size)
+    assert sizes[0] < 0.7 * sizes[1]
+    exact, rounded = (Translator.from_workdir(path).params for path in (bundle[0], half))
+
+    def check(leaf, other):
+        assert other.dtype == leaf.dtype == jnp.float32
+        np.testing.assert_array_equal(other, leaf.astype(jnp.bfloat16).astype(jnp.float32))
+
+    jax.tree.map(check, exact, rounded)
+
+
+@pytest.mark.parametrize("name", ["params.msgpack", "config.json", "tokenizer.model"])
+def test_a_flipped_bit_of_a_bundle_is_refused_with_one_line(bundle, tmp_path, name):
+    data = bytearray(bundle[0].read_bytes())
+    with zipfile.ZipFile(bundle[0]) as archive:
+        info = archive.getinfo(name)
+    middle = info.header_offset + 30 + len(name) + info.compress_size // 2
+    data[middle] ^= 1
+    (tmp_path / "flipped.zip").write_bytes(bytes(data))
+    finished = run("experiments.translate", f"--workdir={tmp_path / 'flipped.zip'}", stdin=TEXT)
+    assert (finished.status, finished.out) == (1, "")
+    assert str(tmp_path / "flipped.zip") in finished.err
+    assert finished.err.startswith("error: ") and finished.err.count("\n") == 1, finished.err
+
+
+@pytest.mark.parametrize("length", [0, 10, 1000, -30])
+def test_a_bundle_that_was_cut_short_is_refused(bundle, tmp_path, length):
+    path = tmp_path / "short.zip"
+    path.write_bytes(bundle[0].read_bytes()[:length])
+    with pytest.raises(InputError, match="short.zip is not a workdir, and cannot be read as a"):
+        Translator.from_workdir(path)
+
+
+@pytest.mark.parametrize(
+    ("app", "flags", "message"),
+    [
+        ("evaluate", (), "is a bundle, which keeps no evaluations"),
+        ("translate", ("--average=2",), "--average=2, but the bundle"),
+        ("translate", ("--config.model.norm=pre",), "model.norm is 'pre', but"),
+        ("bundle", (), "missing --output=FILE"),
+        ("bundle", ("--output={folder}",), "is a directory; name a file"),
+        ("bundle", ("--output={folder}/x", "--ensemble=a"), "a bundle holds one model"),
+    ],
+)
+def test_what_a_bundle_cannot_do_is_refused(bundle, tmp_path, app, flags, message):
+    flags = [flag.replace("{folder}", str(tmp_path)) for flag in flags]
+    finished = run(f"experiments.{app}", f"--workdir={bundle[0]}", *flags, stdin=TEXT)
+    assert (finished.status, finished.out) == (1, "")
+    assert message in finished.err
+    assert "Traceback" not in finished.err
+
+
+def test_a_shortlist_is_in_the_bundle(given_copy, tmp_path):  # noqa: F811
+    workdir, path = given_copy / "run", tmp_path / "model.zip"
+    learned = run("experiments.learn_lexicon", f"--workdir={workdir}")
+    assert learned.status == 0, learned.err
+    run("experiments.bundle", f"--workdir={workdir}", f"--output={path}")
+    flag = "--config.decode.shortlist=3"
+    outputs = [
+        run("experiments.translate", f"--workdir={one}", flag, stdin=TEXT)
+        for one in (workdir, path)
+    ]
+    assert outputs[0].out == outputs[1].out != "", outputs[1].err
+    assert json.loads((zipfile.Path(path) / "config.json").read_text())
