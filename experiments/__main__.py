@@ -22,6 +22,7 @@ APPS = (
     "doctor",
     "plan",
     "learn_lexicon",
+    "bundle",
 )
 
 
