@@ -136,6 +136,8 @@ def _measure(
 ) -> tuple[Vocabularies, np.ndarray]:
     """Vocabularies of sampled sentence pairs, and the tokens of the longer side of each pair."""
     count = sum(corpus.count() for corpus in corpora)
+    if count > 1_000_000:
+        print(f"reading {count:,} pairs to choose a vocabulary size", file=sys.stderr, flush=True)
     stride = max(count // SAMPLE, 1)
     sample, alphabets = ([], []), (set(), set())
     for corpus in corpora:

@@ -5,7 +5,7 @@ import json
 import random
 
 import pytest
-from apps import CONFIGS, run
+from apps import CONFIGS, TINY, run
 
 from experiments import recipes, training_data
 from experiments.corpora import registry
@@ -139,50 +139,40 @@ def test_an_unknown_recipe_is_refused_with_the_known_ones():
         recipes.fit("tiny", DataConfig(dataset="text_files"))
 
 
-def test_bleu_of_chinese_is_tokenized_for_chinese_in_validation(write, tmp_path):
-    data = write(sentences("Latin", 30), sentences("Chinese", 30))
-    arguments = [
+@pytest.fixture
+def arguments(write):
+    """The flags that train a tiny model on eight sentences and their Chinese translations."""
+    data = write(sentences("Latin", 8), sentences("Chinese", 8))
+    return [
         f"--config={CONFIGS / 'text_files.py'}",
         *(
             f"--config.data.{split}_{side}={getattr(data, f'train_{side}')}"
             for split in ("train", "validation")
             for side in ("source", "target")
         ),
-        "--config.training.steps=1",
+        *TINY,
     ]
-    chosen = run("experiments.train", *arguments, f"--workdir={tmp_path / 'a'}")
-    assert chosen.status == 0, chosen.err
-    assert chosen.err.count("BLEU is tokenized by zh") == 1
-    named = "--config.evaluation.bleu_tokenize=char"
-    given = run("experiments.train", *arguments, f"--workdir={tmp_path / 'b'}", named)
-    assert given.status == 0, given.err
-    assert "BLEU is tokenized by" not in given.err
-    lacking = "--config.evaluation.bleu_tokenize=ko-mecab"
-    refused = run("experiments.train", *arguments, f"--workdir={tmp_path / 'c'}", lacking)
-    assert refused.status == 1
-    assert "ko-mecab' needs more" in refused.err
-    assert not (tmp_path / "c" / "tokenizer.model").exists()
 
 
-def test_train_takes_the_recipe_for_the_text_and_flags_take_precedence(write, tmp_path):
-    data = write(sentences("Latin", 30), sentences("Latin", 30, seed=1))
-    arguments = [
-        f"--config={CONFIGS / 'text_files.py'}",
-        f"--workdir={tmp_path / 'run'}",
-        f"--config.data.train_source={data.train_source}",
-        f"--config.data.train_target={data.train_target}",
-        f"--config.data.validation_source={data.train_source}",
-        f"--config.data.validation_target={data.train_target}",
-        "--config.model.num_layers=1",
-        "--config.training.steps=2",
-    ]
-    first = run("experiments.train", *arguments)
+def test_train_takes_the_recipe_for_the_text_and_flags_take_precedence(arguments, tmp_path):
+    arguments.append(f"--workdir={tmp_path / 'run'}")
+    first = run("experiments.train", *arguments, "--config.training.steps=1")
     assert first.status == 0, first.err
-    assert "recipe small, for 30 pairs on the CPU: --config." in first.err
+    assert "recipe small, for 8 pairs on the CPU: --config." in first.err
     saved = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert (saved["model"]["num_layers"], saved["model"]["d_model"]) == (1, 128)
-    assert saved["training"]["steps"] == 2
+    assert (saved["model"]["d_model"], saved["model"]["dropout"]) == (16, 0.2)
+    assert saved["training"]["steps"] == 1
+    # Chinese has no spaces, at which BLEU's usual tokenization splits.
+    assert first.err.count("BLEU is tokenized by zh") == 1
     # The recipe of a workdir was chosen once: a longer training continues with it.
-    longer = run("experiments.train", *arguments, "--config.training.steps=3")
+    longer = run("experiments.train", *arguments, "--config.training.steps=2")
     assert longer.status == 0, longer.err
     assert "recipe small" not in longer.err
+
+
+def test_a_tokenization_that_lacks_its_package_is_refused_before_training(arguments, tmp_path):
+    lacking = "--config.evaluation.bleu_tokenize=ko-mecab"
+    refused = run("experiments.train", *arguments, f"--workdir={tmp_path / 'run'}", lacking)
+    assert refused.status == 1
+    assert "ko-mecab' needs more" in refused.err
+    assert not (tmp_path / "run" / "tokenizer.model").exists()

@@ -62,6 +62,10 @@ def test_a_config_file_names_its_own_dataset_metric_and_optimizer(mine, tmp_path
     texts = (tmp_path / "run" / "evaluations").glob("*.txt")
     lines = next(texts).read_text().splitlines()
     assert evaluated.result["mean_length"] == pytest.approx(sum(map(len, lines)) / 4)
+    # A copy on another machine translates without the file.
+    mine.unlink()
+    translated = run("experiments.translate", workdir, stdin=b"1 2\n")
+    assert translated.status == 0, translated.err
 
 
 def test_the_pairs_of_a_function_are_read_in_both_directions(mine):
