@@ -426,7 +426,7 @@ def as_page(comparison: Comparison) -> str:
         title="BLEU by length",
     )
     return page(
-        f"Comparison of {' and '.join(system.name for system in systems)}",
+        f"Comparison of {', '.join(system.name for system in systems)}",
         *(
             paragraph(f"{each.name}: {', '.join(run.name for run in each.runs)}")
             for each in systems

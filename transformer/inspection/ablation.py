@@ -174,14 +174,13 @@ def _ablate_heads(
     target: Int[Array, "B T"],
     heads_at_once: int | None,
 ) -> HeadAblation:
-    ones, tokens = open_gates(config), _number_of_tokens(target, config)
+    tokens = _number_of_tokens(target, config)
 
     def loss(gates: PerHead) -> Float[Array, ""]:
         return nll_with_gates(params, config, source, target, gates) / tokens
 
-    baseline = loss(ones)
-    increase = jax.tree.map(lambda each: each - baseline, _without_each(loss, ones, heads_at_once))
-    return HeadAblation(baseline, increase)
+    baseline, losses = _without_each(loss, open_gates(config), heads_at_once)
+    return HeadAblation(baseline, jax.tree.map(lambda each: each - baseline, losses))
 
 
 @functools.partial(jax.jit, static_argnames=("config", "heads_at_once"))
@@ -193,7 +192,6 @@ def _ablate_heads_for_metric(
     metric: Metric,
     heads_at_once: int | None,
 ) -> MetricAblation:
-    ones = open_gates(config)
     nothing = trace.no_interventions(config, source.shape[1], target_in.shape[1])
 
     def values(gates: PerHead) -> Float[Array, " B"]:
@@ -201,27 +199,27 @@ def _ablate_heads_for_metric(
         logits, _ = trace.apply(params, config, source, target_in, interventions=changed)
         return jax.vmap(lambda metric, logits: metric(logits))(metric, logits)
 
-    without = _without_each(values, ones, heads_at_once)  # [L, N, B]
-    return MetricAblation(values(ones), jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), without))
+    value, without = _without_each(values, open_gates(config), heads_at_once)  # [B], [L, N, B]
+    return MetricAblation(value, jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), without))
 
 
 def _without_each(
     value: Callable[[PerHead], Float[Array, "..."]], ones: PerHead, heads_at_once: int | None
-) -> PerHead:
-    """``[L,N,...]``: `value` of gates that are 0 for one head, for every head."""
-
-    def of_kind(kind: str, gates: Float[Array, "L N"] | None) -> Float[Array, "L N ..."] | None:
+) -> tuple[Float[Array, "..."], PerHead]:
+    """`value` of all heads, and ``[L,N,...]`` of gates that are 0 for one head, for every head."""
+    all_heads, without = None, {}
+    for kind, gates in vars(ones).items():
         if gates is None:
-            return None
-        without_one = (1.0 - jnp.eye(gates.size)).reshape(gates.size, *gates.shape)
-        values = jax.lax.map(
-            lambda changed: value(ones.replace(**{kind: changed})),
-            without_one,
-            batch_size=heads_at_once or gates.size,
+            without[kind] = None
+            continue
+        # The last row removes no head.
+        rows = (1.0 - jnp.eye(gates.size + 1, gates.size)).reshape(-1, *gates.shape)
+        values = trace.map_batches(
+            lambda changed, kind=kind: value(ones.replace(**{kind: changed})), rows, heads_at_once
         )
-        return values.reshape(*gates.shape, *values.shape[1:])
-
-    return PerHead(**{kind: of_kind(kind, gates) for kind, gates in vars(ones).items()})
+        all_heads = values[-1]
+        without[kind] = values[:-1].reshape(*gates.shape, *all_heads.shape)
+    return all_heads, PerHead(**without)
 
 
 @functools.partial(jax.jit, static_argnames="config")

@@ -125,22 +125,24 @@ def _attribute(
     dtype = wide(seen.encoder.embedded.dtype)
     embedded = tuple(stack.embedded.astype(dtype) for stack in stacks)  # [S, D], [T, D]
     positions = tuple(stack.positions.astype(dtype) for stack in stacks)
-    baseline = jax.tree.map(jnp.zeros_like, embedded)
     nothing = trace.no_interventions(config, len(source), len(target_in))
 
-    def value(embedded: tuple[Float[Array, "S D"], Float[Array, "T D"]]) -> Float[Array, ""]:
+    def value(vectors: tuple[Float[Array, "S D"], Float[Array, "T D"]]) -> Float[Array, ""]:
         """The metric with these embeddings, which overwrite the inputs of both stacks."""
         changed = nothing
-        for side, each, position in zip(("encoder", "decoder"), embedded, positions, strict=True):
-            vectors = each + position
-            residual = getattr(nothing, side).patch_value.at[0].set(vectors)
+        for side, each, position in zip(("encoder", "decoder"), vectors, positions, strict=True):
+            residual = getattr(nothing, side).patch_value.at[0].set(each + position)
             mask = jnp.zeros(residual.shape[:2], bool).at[0].set(True)
             changed = changed.patched(side, mask, residual)
         return metric(trace.run(params, config, source, target_in, interventions=changed)[0])
 
-    def gradient(point: Float[Array, ""]):
-        return jax.grad(value)(jax.tree.map(lambda each: point * each, embedded))
+    def on_path(point: Float[Array, ""]) -> tuple[Float[Array, "S D"], Float[Array, "T D"]]:
+        """Embeddings between the baseline, at 0, and the sentence pair, at 1."""
+        return jax.tree.map(lambda each: point * each, embedded)
 
-    gradients = jax.lax.map(gradient, points, batch_size=POINTS_AT_ONCE)
+    gradients = jax.lax.map(
+        lambda point: jax.grad(value)(on_path(point)), points, batch_size=POINTS_AT_ONCE
+    )
     contributions = jax.tree.map(lambda g, x: (g.mean(0) * x).sum(-1), gradients, embedded)
-    return Attribution(*contributions, value=value(embedded), baseline=value(baseline))
+    ends = jax.lax.map(lambda point: value(on_path(point)), jnp.array([0.0, 1.0], dtype))
+    return Attribution(*contributions, value=ends[1], baseline=ends[0])

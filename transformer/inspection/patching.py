@@ -146,33 +146,27 @@ def _checked_result(patching: Patching) -> Patching:
 def _patch_sites(
     params: Params, config: ModelConfig, runs: _Runs, *, side: str, sites_at_once: int | None
 ) -> Patching:
-    clean_source, corrupt_source, target_in, metric = runs
-    clean_logits, clean = trace.run(params, config, clean_source, target_in, capture="full")
-    residual = getattr(clean, side).residual  # [levels, S, D]
-    nothing = trace.no_interventions(config, len(corrupt_source), len(target_in))
+    (clean, corrupt), (residual, _) = _both_runs(params, config, runs, side)
+    nothing = trace.no_interventions(config, len(runs.corrupt_source), len(runs.target_in))
 
     def corrupt_metric(mask: Bool[Array, "levels S"]) -> Float[Array, ""]:
         changed = nothing.patched(side, mask, residual)
-        logits, _ = trace.run(params, config, corrupt_source, target_in, interventions=changed)
-        return metric(logits)
+        arguments = (params, config, runs.corrupt_source, runs.target_in)
+        return runs.metric(trace.run(*arguments, interventions=changed)[0])
 
     shape = residual.shape[:2]
     sites = shape[0] * shape[1]
     one_site = jnp.eye(sites, dtype=bool).reshape(sites, *shape)  # [sites, P, S]
-    values = jax.lax.map(corrupt_metric, one_site, batch_size=sites_at_once or sites)
-    corrupt = metric(trace.run(params, config, corrupt_source, target_in)[0])
-    return Patching(values.reshape(shape), metric(clean_logits), corrupt)
+    values = trace.map_batches(corrupt_metric, one_site, sites_at_once)
+    return Patching(values.reshape(shape), clean, corrupt)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "side"))
 def _attribution_patching(
     params: Params, config: ModelConfig, runs: _Runs, *, side: str
 ) -> Patching:
-    clean_source, corrupt_source, target_in, metric = runs
-    clean_logits, clean = trace.run(params, config, clean_source, target_in, capture="full")
-    corrupt_logits, corrupt = trace.run(params, config, corrupt_source, target_in, capture="full")
-    nothing = trace.no_interventions(config, len(corrupt_source), len(target_in))
-    clean_residual, residual = (getattr(each, side).residual for each in (clean, corrupt))
+    (clean, corrupt), (clean_residual, residual) = _both_runs(params, config, runs, side)
+    nothing = trace.no_interventions(config, len(runs.corrupt_source), len(runs.target_in))
 
     def metric_of_layer(
         values: Float[Array, "levels S D"], layer: Int[Array, ""]
@@ -181,12 +175,23 @@ def _attribution_patching(
         mask = jnp.arange(len(values)) == layer
         mask = jnp.broadcast_to(mask[:, None], values.shape[:2])
         changed = nothing.patched(side, mask, values)
-        logits, _ = trace.run(params, config, corrupt_source, target_in, interventions=changed)
-        return metric(logits)
+        arguments = (params, config, runs.corrupt_source, runs.target_in)
+        return runs.metric(trace.run(*arguments, interventions=changed)[0])
 
     layers = jnp.arange(len(residual))
     # The gradient for each layer with respect to all layers' values is 0 except for that layer.
     gradients = jax.vmap(jax.grad(metric_of_layer), (None, 0))(residual, layers).sum(0)
-    value = metric(corrupt_logits)
-    estimate = value + (gradients * (clean_residual - residual)).sum(-1, dtype=value.dtype)
-    return Patching(estimate, metric(clean_logits), value)
+    estimate = corrupt + (gradients * (clean_residual - residual)).sum(-1, dtype=corrupt.dtype)
+    return Patching(estimate, clean, corrupt)
+
+
+def _both_runs(
+    params: Params, config: ModelConfig, runs: _Runs, side: str
+) -> tuple[Float[Array, " 2"], Float[Array, "2 levels S D"]]:
+    """Metric and residual stream of the clean and of the corrupt run, by the same program."""
+
+    def of_source(source: Int[Array, " S"]) -> tuple[Float[Array, ""], Float[Array, "levels S D"]]:
+        logits, seen = trace.run(params, config, source, runs.target_in, capture="full")
+        return runs.metric(logits), getattr(seen, side).residual
+
+    return jax.lax.map(of_source, jnp.stack([runs.clean_source, runs.corrupt_source]))

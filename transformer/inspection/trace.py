@@ -6,7 +6,7 @@ functions support `jax.jit` (with `config` and `capture` static), `jax.vmap` and
 of values, as opposed to shapes, are skipped under a transformation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import get_args
 
 import flax.struct
@@ -180,6 +180,15 @@ def no_interventions(config: ModelConfig, source_length: int, target_length: int
     return Interventions(
         stack("encoder", source_length, None), stack("decoder", target_length, gates.get("cross"))
     )
+
+
+def map_batches(function: Callable[[Array], Array], rows: Array, batch_size: int | None) -> Array:
+    """`jax.lax.map` in equal batches, so one is compiled; copies of the last row fill the last."""
+    number = len(rows)
+    batch_size = min(batch_size or number, number)
+    padding = jnp.broadcast_to(rows[-1], (-number % batch_size, *rows.shape[1:]))
+    values = jax.lax.map(function, jnp.concatenate([rows, padding]), batch_size=batch_size)
+    return values[:number]
 
 
 def check_positive(name: str, number: int | None) -> None:
