@@ -34,6 +34,7 @@ from experiments.reports import comparison_report
 from experiments.reports.comparison_report import Run
 from transformer import paths
 from transformer.checkpoints import workdir_files
+from transformer.config import Config
 from transformer.errors import InputError
 from transformer.translator import Translator
 
@@ -55,7 +56,11 @@ def main() -> None:
     if output and not (paths.is_remote(output) or output.parent.is_dir()):
         raise InputError(f"--output={output}: its folder does not exist; make it first")
     bleu_options = evaluation_flags.bleu_options()
-    sources, references, systems = _read_outputs() if OUTPUTS.value else _translate_with_workdirs()
+    if OUTPUTS.value:
+        sources, references, systems = _read_outputs()
+    else:
+        sources, references, systems, config = _translate_with_workdirs()
+        bleu_options = evaluation_flags.bleu_options(config)
     comparison = comparison_report.compare(sources, references, systems, **bleu_options)
     if output:
         workdir_files.write_text(output, comparison_report.as_page(comparison))
@@ -84,8 +89,11 @@ def _read_outputs() -> tuple[list[str] | None, list[str], dict[str, list[Run]]]:
     return sources, references, runs
 
 
-def _translate_with_workdirs() -> tuple[list[str], list[str], dict[str, list[Run]]]:
-    """Sources, references, and the translations of all models."""
+def _translate_with_workdirs() -> tuple[list[str], list[str], dict[str, list[Run]], Config]:
+    """Sources, references, the translations of all models, and the config of the first.
+
+    All models are scored by the metrics of that config.
+    """
     if not WORKDIRS.value:
         raise InputError("missing --workdirs=A,B or --outputs=A.txt,B.txt, what to compare")
     evaluation_flags.require_source_and_target()
@@ -100,9 +108,10 @@ def _translate_with_workdirs() -> tuple[list[str], list[str], dict[str, list[Run
         print(f"translating {len(split):,} sentences with {workdir}", file=sys.stderr, flush=True)
         translator = Translator.from_workdir(workdir, config)
         translations = [result.text for result in translator(split.sources)]
-        runs[workdir] = Run(workdir, translations, split.corpus_metrics(translations))
+        measures = split.corpus_metrics(translations, configs[0].evaluation.metrics)
+        runs[workdir] = Run(workdir, translations, measures)
     named = {name: [runs[workdir] for workdir in each] for name, each in systems.items()}
-    return splits[0].sources, splits[0].targets, named
+    return splits[0].sources, splits[0].targets, named, configs[0]
 
 
 def _systems(flag: str, values: list[str]) -> dict[str, list[str]]:
