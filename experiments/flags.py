@@ -7,7 +7,6 @@
 import ast
 import contextlib
 import dataclasses
-import importlib.util
 import inspect
 import itertools
 import logging
@@ -16,9 +15,8 @@ import pathlib
 import re
 import sys
 import textwrap
-import traceback
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
@@ -26,7 +24,7 @@ from absl import flags
 from absl import logging as absl_logging
 
 from experiments import allocator, startup
-from transformer import compile_cache
+from transformer import compile_cache, user_functions
 from transformer.checkpoints import workdir_files
 from transformer.config import Config, DataConfig
 from transformer.errors import InputError
@@ -224,12 +222,7 @@ def load_config_file(flag: str, arguments: Sequence[str] = ()) -> Config:
                 f"{', '.join(shipped)}"
             )
         path = shipped[path]
-    spec = importlib.util.spec_from_file_location("config_file", path)
-    if spec is None:
-        raise InputError(f"--config={flag}: {path} is not a Python file (.py)")
-    module = importlib.util.module_from_spec(spec)
-    with _located(path):
-        spec.loader.exec_module(module)
+    module = user_functions.load_module(path)
     if not hasattr(module, "get_config"):
         raise InputError(f"{path} does not define get_config()")
     parameters = inspect.signature(module.get_config).parameters
@@ -239,7 +232,7 @@ def load_config_file(flag: str, arguments: Sequence[str] = ()) -> Config:
     if required and not colon:
         raise InputError(f"--config={flag}: get_config() needs an argument; write {path}:ARGUMENT")
     chosen = [argument] if colon else []
-    with _located(path):
+    with user_functions.located(path):
         config = module.get_config(*chosen)
     if not isinstance(config, Config):
         raise InputError(f"get_config() of {path} returned {type(config).__name__}, not a Config")
@@ -248,7 +241,7 @@ def load_config_file(flag: str, arguments: Sequence[str] = ()) -> Config:
     saved = _saved_config(arguments)
     if saved and saved.data.dataset == config.data.dataset and argument in ("", "auto"):
         return saved
-    with _located(path):
+    with user_functions.located(path):
         return module.get_config(*chosen, data=_text(config.data, arguments))
 
 
@@ -268,22 +261,6 @@ def _text(data: DataConfig, arguments: Sequence[str]) -> DataConfig:
             name = match[2].removeprefix("data.")
             values[name] = parse_value(match[4] if match[3] else following, kinds[name])
     return data.replace(**values)
-
-
-@contextlib.contextmanager
-def _located(path: str) -> Iterator[None]:
-    """Turn an exception of the user's config file into one message with its line."""
-    try:
-        yield
-    except InputError:
-        raise
-    except SyntaxError as error:
-        raise InputError(f"{error.filename or path}:{error.lineno}: {error.msg}") from None
-    except Exception as error:  # noqa: BLE001 - the file may raise anything
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == path]
-        location = f"{path}:{lines[-1]}" if lines else path
-        raise InputError(f"{location}: {type(error).__name__}: {error}") from None
 
 
 def help_text(

@@ -39,8 +39,7 @@ from transformer.errors import InputError
 CONTINUE_WITH_CHANGES = flags.DEFINE_boolean(
     "continue_with_changes",
     False,
-    "Continue the training of a workdir with another learning rate, batch size, patience, data or "
-    "the like; config.json records the changes with their step.",
+    "Continue a workdir with another learning rate, data, ...; config.json records the changes.",
 )
 PROFILE = flags.DEFINE_integer(
     "profile", None, "Number of steps to trace; the trace is written to the workdir's profile/."
