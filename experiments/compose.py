@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import math
 import sys
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -147,23 +148,47 @@ def build(
 
 
 def require_memory(experiment: Experiment) -> None:
-    """Check, before anything is compiled, that the training can fit the memory of a device.
-
-    Counts what every training step holds: the state, the gradients, and the logits of the largest
-    batch. The other activations come on top.
+    """Check, before anything is compiled or allocated, that the training can fit the memory.
 
     Raises:
       InputError: with the bytes needed and available.
     """
-    config, state = experiment.config, experiment.abstract_state
-    logits = max(rows * length for rows, length in experiment.data.train.shapes())
-    logits *= 4 * config.model.vocab_size // (config.training.micro_batches or 1)
+    state = experiment.abstract_state
+    rows, length = max(experiment.data.train.shapes(), key=math.prod)
+    logits = 4 * rows * length * experiment.config.model.vocab_size
+    needed = device_memory.tree_bytes((state, state.params)) + logits // experiment.mesh.size
+    if needed < device_memory.available_bytes() / 20:
+        return  # without the seconds that tracing the model takes
     device_memory.require(
-        device_memory.tree_bytes((state, state.params)) + logits // experiment.mesh.size,
+        least_memory(experiment, rows, length),
         "the training step",
         "use a smaller model or batch (model.*, data.tokens_per_batch), or more devices "
         "(parallel.*)",
     )
+
+
+def least_memory(experiment: Experiment, rows: int, length: int) -> int:
+    """A lower bound of the bytes on each device of a training step for batches `[rows, length]`.
+
+    Counts the state, the gradients, and half of the values that the forward pass leaves to the
+    backward pass, because XLA computes some of them again.
+    """
+    state, shapes = experiment.abstract_state, experiment._state_shapes
+    training = experiment.config.training
+    micro_batches = training.micro_batches or 1
+    batch = experiment.abstract_batch(rows // micro_batches, length)
+
+    def backward(params: Params, batch: Batch, key: Key[Array, ""]) -> Callable:
+        def loss(params: Params) -> Array:
+            return step.loss_sums(params, batch, experiment.model, training, key).loss
+
+        return jax.vjp(loss, params)[1]  # a pytree, whose leaves are those values
+
+    batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), batch)
+    saved = jax.eval_shape(backward, shapes.params, batch, shapes.rng)
+    activations = device_memory.tree_bytes(saved) - device_memory.tree_bytes(shapes.params)
+    held = device_memory.tree_bytes((state, state.params))
+    return held + max(activations, 0) // 2 // experiment.mesh.size
 
 
 def _require_divisible_batches(experiment: Experiment) -> None:

@@ -4,7 +4,6 @@
 import dataclasses
 import json
 
-import jax
 import pytest
 from apps import CONFIGS, parameters, run
 
@@ -97,15 +96,18 @@ def test_a_model_beyond_the_memory_is_refused_before_it_is_compiled(train, tmp_p
     assert "GiB on each device, which has" in finished.err
 
 
+@pytest.mark.parametrize("micro_batches", [1, 2])
 def test_the_memory_a_step_needs_at_least_is_below_that_of_the_compiled_program(
-    config, tmp_path, monkeypatch
+    config, tmp_path, monkeypatch, micro_batches
 ):
-    experiment = compose.build(config, tmp_path)
+    large = config.model.replace(d_ff=4096)
+    experiment = with_parts(compose.build(config.replace(model=large), tmp_path), micro_batches)
+    [(rows, length)] = experiment.data.train.shapes()
+    least, compiled = compose.least_memory(experiment, rows, length), needed(experiment) * 2**30
+    assert 0.3 * compiled < least < compiled
+    monkeypatch.setattr(device_memory, "available_bytes", lambda: least)
     compose.require_memory(experiment)
-    monkeypatch.setattr(device_memory, "available_bytes", lambda: int(needed(experiment) * 2**30))
-    compose.require_memory(experiment)
-    params = sum(leaf.size for leaf in jax.tree.leaves(experiment.abstract_state.params))
-    monkeypatch.setattr(device_memory, "available_bytes", lambda: 4 * 4 * params)
+    monkeypatch.setattr(device_memory, "available_bytes", lambda: least - 1)
     with pytest.raises(InputError, match="the training step needs at least"):
         compose.require_memory(experiment)
 
