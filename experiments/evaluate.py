@@ -73,6 +73,7 @@ def main(config: Config) -> None:
         weights=checkpoint_flags.description(config),
         parameters=sum(leaf.size for leaf in jax.tree.leaves(translator.params)),
         metrics=workdir / workdir_files.METRICS,
+        changes=workdir_files.load_changes(workdir),
     )
     folder = workdir / workdir_files.EVALUATIONS
     if not paths.is_remote(folder):

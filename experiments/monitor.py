@@ -79,6 +79,10 @@ class Monitor:
         self.experiment, self.step, self.totals = experiment, step, totals
         self._skipped_batches = directory / workdir_files.SKIPPED
         self._checkpoints, self._log, self._progress = checkpoints, log, progress
+        best_by = experiment.config.training.best_by
+        if totals.best_by not in (None, best_by):  # changed between two starts
+            totals.best_score, totals.validations_since_best = None, 0
+        totals.best_by = best_by
         config, d_model = experiment.config, experiment.model.describe().d_model
         self._learning_rate = optimizers.schedule(config.optimizer, d_model, config.training.steps)
         self._compiled_shapes: set[tuple[int, int]] = set()
@@ -253,9 +257,6 @@ class Monitor:
         totals = self.totals
         totals.validation, totals.validated_at = values, self.step
         score = selection.score(values, config.training.best_by)
-        if totals.best_by not in (None, config.training.best_by):  # changed between two starts
-            totals.best_score = None
-        totals.best_by = config.training.best_by
         if totals.best_score is None or score > totals.best_score:
             totals.best_score, totals.validations_since_best = score, 0
         else:

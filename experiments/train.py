@@ -71,7 +71,6 @@ def train(
     config: Config,
     directory: epath.Path,
     *,
-    progress: logs.Progress | None = None,
     profile_steps: int | None = None,
     handle_signals: bool = False,
     allow_changes: bool = False,
@@ -82,7 +81,6 @@ def train(
     Args:
       config: validated; it fits what is in the workdir.
       directory: the workdir, which no other training uses meanwhile.
-      progress: shows how training proceeds; a bar or lines on standard error unless given.
       profile_steps: number of steps to trace.
       allow_changes: continue a training that stopped early, if `config` lets it.
       handle_signals: save and return on SIGINT, SIGTERM and SIGHUP; only in the main thread.
@@ -109,7 +107,7 @@ def train(
         state, totals = restored or (experiment.init_state(), {})
         first = int(state.step)
         _introduce(experiment, first if restored else None, verbose)
-        progress = progress or logs.Progress(first, config.training.steps, shown=main)
+        progress = logs.Progress(first, config.training.steps, shown=main)
         trace_folder = directory / workdir_files.PROFILE
         no_signals = contextlib.nullcontext(distributed.Stop())
         with (

@@ -13,7 +13,7 @@ from etils import epath
 
 from experiments import file_lock
 from experiments.corpora import registry, text_files
-from transformer import paths
+from transformer import paths, user_functions
 from transformer.checkpoints import workdir_files
 from transformer.config import RUNS, Config
 from transformer.errors import InputError
@@ -140,24 +140,33 @@ def changes(saved: Config, config: Config) -> dict[str, tuple[Any, Any]]:
 
 
 def with_absolute_paths(config: Config) -> Config:
-    """The config with absolute data paths, so that any working directory can continue the run."""
+    """The config with absolute paths, so that any working directory can continue the run."""
 
     def absolute(path: str | None) -> str | None:
         return path and os.fspath(paths.absolute(path))
+
+    def absolute_name(name: str) -> str:
+        """With an absolute path if the name is ``FILE.py:FUNCTION``."""
+        return absolute(name) if user_functions.is_function(name) else name
 
     def absolute_entry(entry: str) -> str:
         """With absolute paths in ``WEIGHT*SOURCE,TARGET`` or ``FILE.tsv``."""
         weight, star, corpus = entry.partition("*") if "*" in entry else ("", "", entry)
         if "," not in corpus and not text_files.is_tsv(corpus):
-            return entry
+            return weight + star + absolute_name(corpus)
         return weight + star + ",".join(map(absolute, corpus.split(",")))
 
-    data = config.data
+    data, optimizer, evaluation = config.data, config.optimizer, config.evaluation
     files = ["tokenizer_model", "source_tokenizer_model", "token_cache"]
     files += [f"{split}_{side}" for split in registry.SPLITS for side in ("source", "target")]
     changed = {name: absolute(getattr(data, name)) for name in files}
-    mixture = tuple(map(absolute_entry, data.mixture))
-    return config.replace(data=data.replace(**changed, mixture=mixture))
+    changed["mixture"] = tuple(map(absolute_entry, data.mixture))
+    changed["dataset"] = absolute_name(data.dataset)
+    return config.replace(
+        data=data.replace(**changed),
+        optimizer=optimizer.replace(name=absolute_name(optimizer.name)),
+        evaluation=evaluation.replace(metrics=tuple(map(absolute_name, evaluation.metrics))),
+    )
 
 
 def initialize(

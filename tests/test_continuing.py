@@ -162,7 +162,16 @@ def test_data_paths_are_kept_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     files = {"train_source": "a.en", "train_target": "/data/a.de", "tokenizer_model": "x/t.model"}
     mixture = ("2*a.en,sub/a.de", "one.tsv", "0.5*pronouns_grammar/de", "gs://b/a.en,gs://b/a.de")
-    data = workdir.with_absolute_paths(changed(data=files | {"mixture": mixture})).data
+    config = changed(
+        data=files | {"mixture": mixture, "dataset": "mine.py:corpus"},
+        optimizer={"name": "mine.py:sgd"},
+        evaluation={"metrics": ("mine.py:length",)},
+    )
+    config = workdir.with_absolute_paths(config)
+    assert config.optimizer.name == f"{tmp_path}/mine.py:sgd"
+    assert config.evaluation.metrics == (f"{tmp_path}/mine.py:length",)
+    data = config.data
+    assert data.dataset == f"{tmp_path}/mine.py:corpus"
     assert data.train_source == str(tmp_path / "a.en")
     assert data.train_target == "/data/a.de"
     assert data.tokenizer_model == str(tmp_path / "x" / "t.model")
@@ -191,7 +200,7 @@ def test_a_training_continues_with_another_learning_rate_and_batch_size(train, t
     arguments = train(tmp_path, "--config.training.steps=4", "--config.training.validate_every=2")
     assert run("experiments.train", *arguments).status == 0
     arguments = [
-        *(one for one in arguments if "tokens_per_batch" not in one and "steps=" not in one),
+        *arguments,
         "--config.training.steps=8",
         "--config.data.tokens_per_batch=64",
         "--config.optimizer.learning_rate=0.25",
@@ -233,7 +242,7 @@ def test_a_training_that_stopped_early_continues_with_more_patience(train, tmp_p
     more = (*arguments, "--config.training.patience=4", "--continue_with_changes")
     finished = run("experiments.train", *more)
     assert (finished.status, finished.result["step"]) == (0, 5)
-    # Another score: the first one is the best so far, and four more are no better.
+    # The best by another score is yet to come.
     by_nll = "--config.training.best_by=nll"
     finished = run("experiments.train", *more, by_nll)
     assert (finished.status, finished.result["step"]) == (0, 9)
