@@ -2,6 +2,7 @@
 """Saving and restoring bit for bit, retention, the best checkpoint, and averages."""
 
 import dataclasses
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -91,6 +92,34 @@ def test_the_last_and_the_best_are_kept_and_the_rest_deleted(tmp_path, abstract)
     kept = sorted(path.name for path in (tmp_path / "checkpoints" / "digests").iterdir())
     assert kept == ["2.json", "4.json", "5.json"]
     assert bits(best_params(tmp_path, abstract)) == bits(state_at(2).params)
+
+
+def test_a_checkpoint_that_is_being_read_is_deleted_later(tmp_path, abstract):
+    save(tmp_path, [1], keep_last=1)
+    with Checkpoints(tmp_path, KEEP_ALL) as reader:
+        save(tmp_path, [2, 3], keep_last=1)
+        assert steps_in(tmp_path) == [1, 3]
+        assert bits(reader.restore_params(abstract.params)) == bits(state_at(1).params)
+    save(tmp_path, [4], keep_last=1)
+    assert steps_in(tmp_path) == [4]
+
+
+@pytest.mark.slow
+def test_checkpoints_are_read_while_a_training_saves_and_deletes_them(tmp_path, abstract):
+    save(tmp_path, [1], keep_last=1)
+    writer = threading.Thread(target=save, args=(tmp_path, range(2, 60), 1))
+    writer.start()
+    steps = []
+    while writer.is_alive():
+        with Checkpoints(tmp_path, KEEP_ALL) as reader:
+            params = reader.restore_params(abstract.params)
+            [step] = reader.restored_steps
+        assert bits(params) == bits(state_at(step).params)
+        steps.append(step)
+    writer.join()
+    assert steps == sorted(steps)
+    assert len(set(steps)) > 5, "otherwise nothing has been tested"
+    assert steps_in(tmp_path)[-1] == 59
 
 
 def test_a_better_checkpoint_replaces_the_best(tmp_path):

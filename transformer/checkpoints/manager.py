@@ -11,12 +11,16 @@ is written after all files, and before the directory gets its final name. A chec
 match its digests is never used: a training sets it aside as ``damaged-<step>``. One whose digests
 are missing or damaged is used, with a warning, only if no other checkpoint is intact.
 
+A reader holds a shared lock on the digests of the checkpoints that it has listed; a training deletes
+a checkpoint only after the new one is complete, and not while it is held.
+
 With several processes, all of them call every method. All write and read arrays; process 0 alone
 inspects and changes the directory.
 """
 
 import contextlib
 import dataclasses
+import fcntl
 import json
 import logging
 import os
@@ -47,7 +51,7 @@ METRICS = "metrics/metrics"
 WRITTEN_LAST = ("_CHECKPOINT_METADATA", "commit_success.txt")
 """Files that Orbax writes after the digests are taken; no parameter depends on them."""
 DELETED = "deleted"
-"""Directory into which Orbax moves checkpoints, since deleting them in place is not atomic."""
+"""Directory into which checkpoints are moved, since deleting them in place is not atomic."""
 
 
 class _DamageError(InputError):
@@ -80,7 +84,8 @@ class Checkpoints(contextlib.AbstractContextManager):
         self.directory = paths.absolute(workdir) / workdir_files.CHECKPOINTS
         self._digests = self.directory / "digests"
         self._config, self._identity, self._writing = config, identity, writing
-        self._saving: Checkpoint | None = None
+        self._saving: int | None = None  # the step
+        self._held = contextlib.ExitStack()
         self.restored_steps: list[int] = []  # of the parameters restored last
         # Orbax logs every error that it also raises, with a traceback.
         logging.getLogger("absl").addFilter(_is_not_from_orbax)
@@ -97,18 +102,20 @@ class Checkpoints(contextlib.AbstractContextManager):
             self.finish()
         finally:
             self._manager.close()
+            self._held.close()
 
     def finish(self) -> None:
-        """Wait for the save in progress and the deletion of checkpoints that are no longer kept.
+        """Wait for the save in progress, and delete the checkpoints that are no longer kept.
 
         Raises:
           InputError: when the checkpoint could not be written.
         """
         if self._saving is not None:
-            with self._explained(self._saving.step):
+            with self._explained(self._saving):
                 self._manager.wait_until_finished()
             self._saving = None
             self._update()
+            self._delete_old()
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, oldest first."""
@@ -146,7 +153,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         if metrics is not None:
             items["metrics"] = ocp.args.JsonSave(metrics)
         with self._explained(step):
-            self._saving = Checkpoint(step, metrics)
+            self._saving = step
             self._manager.save(step, args=ocp.args.Composite(**items), force=True)
 
     def restore(self, abstract: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
@@ -232,13 +239,6 @@ class Checkpoints(contextlib.AbstractContextManager):
             ) from None
         return average_params(params)
 
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        """Orbax's protocol of a preservation policy, called when a save starts."""
-        known = {one.step: one for one in [*self._checkpoints, self._saving]}
-        candidates = [known[one.step] for one in checkpoints]
-        kept = selection.retained(candidates, self._config)
-        return [one in kept for one in candidates]
-
     def _prepare_directory(self) -> None:
         if self._writing:
             try:
@@ -262,8 +262,6 @@ class Checkpoints(contextlib.AbstractContextManager):
                 read_only=not self._writing,
                 # Orbax would fail on damaged metrics; they are read here, after their digests.
                 lightweight_initialize=True,
-                preservation_policy=self,
-                todelete_subdir=DELETED,
                 async_options=ocp.AsyncOptions(post_finalization_callback=self._write_digests),
             ),
         )
@@ -276,6 +274,8 @@ class Checkpoints(contextlib.AbstractContextManager):
     def _inspect_all(self, warn: bool) -> list[dict[str, Any]]:
         if self._writing:
             self._remove_leftovers()
+        else:
+            self._hold()
         checkpoints = [
             self._inspect(step) for step in sorted(ocp.utils.checkpoint_steps(self.directory))
         ]
@@ -294,8 +294,51 @@ class Checkpoints(contextlib.AbstractContextManager):
                 logger.warning("%s: step %s: %s", self.directory, step, note)
         return [dataclasses.asdict(checkpoint) for checkpoint in checkpoints]
 
+    def _hold(self) -> None:
+        """Keep a training on this machine from deleting these checkpoints until `close`.
+
+        Object stores and some file systems have no locks.
+        """
+        for record in paths.children(self._digests):
+            if not paths.is_remote(record) and paths.is_regular_file(record):
+                with contextlib.suppress(OSError):
+                    file = self._held.enter_context(record.open("rb"))
+                    fcntl.flock(file, fcntl.LOCK_SH)
+
+    def _is_held(self, step: int) -> bool:
+        """Whether a process reads this checkpoint."""
+        record = self._record(step)
+        if paths.is_remote(record) or not paths.is_regular_file(record):
+            return False
+        try:
+            with record.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
+
+    def _delete_old(self) -> None:
+        """Delete the checkpoints that are not to be kept and that no process reads."""
+        kept = selection.retained(self._checkpoints, self._config)
+        old = [one.step for one in self._checkpoints if one not in kept]
+
+        def delete() -> None:
+            for step in old:
+                if paths.is_remote(self.directory):  # to rename is to copy
+                    self._record(step).unlink(missing_ok=True)
+                    self._path(step).rmtree()
+                elif not self._is_held(step):
+                    (self.directory / DELETED).mkdir(exist_ok=True)
+                    self._path(step).rename(self.directory / DELETED / str(step))
+
+        if old:
+            processes.from_main_process(delete)
+            self._update()
+
     def _remove_leftovers(self) -> None:
-        """Remove unfinished saves and what retention has moved to `DELETED`."""
+        """Remove unfinished saves and what `_delete_old` has moved."""
         for path in paths.children(self.directory / DELETED):
             self._record(path.name).unlink(missing_ok=True)
             path.rmtree()
@@ -406,7 +449,7 @@ class Checkpoints(contextlib.AbstractContextManager):
 
     def _write_digests(self) -> None:
         """Called by Orbax in the background in process 0, when all files are complete."""
-        step = self._saving.step
+        step = self._saving
         path = self.directory / f"{step}{ocp.utils.TMP_DIR_SUFFIX}"
         # In an object store the files have their final names from the start.
         path = path if path.exists() else self._path(step)
