@@ -11,8 +11,8 @@ is written after all files, and before the directory gets its final name. A chec
 match its digests is never used: a training sets it aside as ``damaged-<step>``. One whose digests
 are missing or damaged is used, with a warning, only if no other checkpoint is intact.
 
-A reader holds a shared lock on the digests of the checkpoints that it has listed; a training deletes
-a checkpoint only after the new one is complete, and not while it is held.
+A reader holds a shared lock on the digests of the checkpoints that it has listed. A training
+deletes old checkpoints only when the new one is complete, and none that is held.
 
 With several processes, all of them call every method. All write and read arrays; process 0 alone
 inspects and changes the directory.
