@@ -28,7 +28,7 @@ from transformer import compile_cache, user_functions
 from transformer.checkpoints import workdir_files
 from transformer.config import Config, DataConfig
 from transformer.errors import InputError
-from transformer.fields import FieldGroup, field_types, flat, unknown_field
+from transformer.fields import FieldGroup, difference, field_types, flat, unknown_field
 
 _SHARED_FLAGS = (
     "experiments.workdir_flag",
@@ -126,7 +126,10 @@ def _run(main: Callable[..., int | None], arguments: list[str], config_from: str
                 f"{overrides[0]}: this command has no config to override; see --help for its flags"
             )
     else:
-        config, arguments = override(*_load_config(arguments, config_from))
+        loaded, arguments = _load_config(arguments, config_from)
+        config, arguments = override(loaded, arguments)
+        if config_from == "workdir":
+            _require_free(loaded, config)
         configs = [config]
     unexpected = flags.FLAGS(arguments)[1:]
     if unexpected:
@@ -187,6 +190,16 @@ def override(config: Config, arguments: Sequence[str]) -> tuple[Config, list[str
             f"another config for {family!r}"
         )
     return type(config).from_dict(values), others
+
+
+def _require_free(trained: Config, config: Config) -> None:
+    """Refuse overrides that a trained model does not allow."""
+    for path, (old, new) in difference(trained, config).items():
+        if not workdir_files.may_change_after_training(path, trained):
+            raise InputError(
+                f"{path} is {old!r} in the training of this model, and cannot be {new!r} after it; "
+                f"leave --config.{path} out"
+            )
 
 
 def parse_value(text: str, kind: Any) -> Any:
@@ -291,23 +304,27 @@ def help_text(
     ]
     if config_from == "workdir":
         lines += [
-            "The model is fixed by its training. One device decodes, however many trained;",
+            "Those of the training are fixed. One device decodes, however many trained;",
             "--config.parallel.data=8 divides the sentences over 8.",
         ]
-    return "\n".join(lines + _field_lines(config or Config(), config_from == "workdir"))
+    config = config or Config()
+
+    def is_shown(path: str) -> bool:
+        return config_from == "config" or workdir_files.may_change_after_training(path, config)
+
+    return "\n".join(lines + _field_lines(config, is_shown))
 
 
-def _field_lines(group: FieldGroup, trained: bool) -> list[str]:
-    """Describe the fields; of a trained model only those that may be overridden."""
+def _field_lines(group: FieldGroup, is_shown: Callable[[str], bool]) -> list[str]:
     lines, meanings, indent = [], _meanings(type(group)), " " * 8
     for name, kind in field_types(type(group)).items():
         value = getattr(group, name)
         if isinstance(value, FieldGroup):
             summary = inspect.getdoc(type(value)).splitlines()[0]
-            fields = _field_lines(value, trained)
+            fields = _field_lines(value, is_shown)
             lines += ["", f"  {name}: {summary}", *fields] if fields else []
             continue
-        if trained and group.group in ("optimizer", "training", "logging"):
+        if not is_shown(group.path(name)):
             continue
         kind = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
         lines.append(f"    {group.path(name)}: {kind} = {value!r}")

@@ -50,6 +50,11 @@ def main(config: Config) -> None:
             "shortlists need a shared one"
         )
     directory = paths.reachable(WORKDIR.value)
+    if directory.is_file():
+        raise InputError(
+            f"--workdir={directory} is a bundle, which cannot be changed; name the workdir from "
+            "which it was made, and make it again"
+        )
     tokenizer = Tokenizer.load(directory / workdir_files.TOKENIZER)
     start = time.perf_counter()
     sources, targets = _training_pairs(config, tokenizer)

@@ -32,7 +32,6 @@ from experiments.corpora import text_files
 from experiments.flags import run
 from experiments.line_output import LineProgress, ResumableFile
 from transformer import paths
-from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.translator import Translator
@@ -88,7 +87,7 @@ def main(config: Config) -> None:
         return
     # In chunks, so that memory does not grow and the first lines of a long file appear early.
     size = BATCHES * config.decode.batch_size
-    total, identity = _survey(config)
+    total, identity = _survey(config, translator)
     num_results = NBEST.value or 1
     with _open_output(identity, size * num_results) as output:
         start = getattr(output, "num_lines", 0) // num_results
@@ -104,7 +103,7 @@ def main(config: Config) -> None:
                 progress.report(start)
 
 
-def _survey(config: Config) -> tuple[int | None, str]:
+def _survey(config: Config, translator: Translator) -> tuple[int | None, str]:
     """Read the input files once, before the first translation.
 
     Returns:
@@ -121,11 +120,8 @@ def _survey(config: Config) -> tuple[int | None, str]:
     total, num_prefixes = counts
     if None not in counts and total != num_prefixes:
         raise _unequal(total, num_prefixes)
-    weights = [checkpoint_flags.AVERAGE.value, checkpoint_flags.AROUND.value]
-    for workdir in (checkpoint_flags.directory(), *(checkpoint_flags.ENSEMBLE.value or ())):
-        checkpoints = paths.children(paths.reachable(workdir) / workdir_files.CHECKPOINTS)
-        weights += [step.name for step in checkpoints]
-    return total, f"{digest.hexdigest()} {counts} {NBEST.value} {SCORES.value} {weights}"
+    settings = [counts, NBEST.value, SCORES.value, translator.checkpoints]
+    return total, f"{digest.hexdigest()} {settings}"
 
 
 def _examples() -> Iterator[tuple[str, str]]:

@@ -319,13 +319,32 @@ def test_help_of_translate_has_the_values_of_the_workdir_and_no_training_fields(
     (tmp_path / "config.json").write_text(Config(decode=decode).to_json())
     listed = fields_in(run("experiments.translate", f"--workdir={tmp_path}", "--help").out)
     assert listed["decode.beams"] == "int = 7"
-    assert not [name for name in listed if name.startswith(("training.", "optimizer."))]
+    assert "model.compute_dtype" in listed
+    assert not listed.keys() & {"model.d_model", "training.steps", "optimizer.name"}
     # Without a workdir, or with one that cannot be read, the defaults are shown.
     (tmp_path / "config.json").write_text("{")
     for arguments in ([], [f"--workdir={tmp_path}"]):
         other = fields_in(run("experiments.translate", *arguments, "--help").out)
         assert other["decode.beams"] == f"int = {DecodeConfig().beams}"
         assert other.keys() == listed.keys()
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        (
+            "--config.model.sinusoid_layout=halves",
+            "model.sinusoid_layout is 'interleaved' in the training of this model, and cannot be "
+            "'halves' after it; leave --config.model.sinusoid_layout out",
+        ),
+        ("--config.training.steps=7", "training.steps is 100000 in the training of this model"),
+    ],
+)
+def test_what_training_has_fixed_is_not_overridden(tmp_path, flag, message):
+    (tmp_path / "config.json").write_text(Config().to_json())
+    finished = run("experiments.translate", f"--workdir={tmp_path}", flag)
+    assert (finished.status, finished.out) == (1, "")
+    assert message in finished.err
 
 
 def test_an_app_without_a_config_lists_no_fields():

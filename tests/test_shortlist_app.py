@@ -92,3 +92,12 @@ def test_coverage_counts_by_hand():
         "sentences": 1 / 2,
     }
     assert coverage(lexicon, sources, targets, 1)["tokens"] == 4 / 6
+
+
+def test_a_bundle_is_not_changed(folder, learned):
+    bundle = folder / "model.zip"
+    packed = run("experiments.bundle", f"--workdir={folder / 'run'}", f"--output={bundle}")
+    assert packed.status == 0, packed.err
+    refused = run("experiments.learn_lexicon", f"--workdir={bundle}")
+    assert (refused.status, refused.out) == (1, "")
+    assert f"--workdir={bundle} is a bundle" in refused.err
