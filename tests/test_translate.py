@@ -224,7 +224,7 @@ def test_a_terminal_has_a_prompt_and_ctrl_c_ends_the_interactive_mode(folder, pl
         (["--interactive", "--input={here}/three"], ["--input and --interactive"]),
         (["--interactive", "--prefix={here}/three"], ["--prefix and --interactive"]),
         (["--ensemble={here}/no"], ["{here}/no does not exist"]),
-        (["--ensemble={here}/sentences"], ["{here}/sentences does not exist"]),
+        (["--ensemble={here}/sentences"], ["{here}/sentences is not a workdir"]),
         (
             ["--config.decode.method=mbr", "--nbest=33"],
             ["--nbest=33, but decode.mbr_samples is 32", "--config.decode.mbr_samples"],
