@@ -20,7 +20,7 @@ from test_html import Reader
 from experiments.corpora.registry import Split
 from experiments.reports.evaluation_report import Evaluation, evaluation_page, read_metrics
 from transformer.checkpoints.workdir_files import load_config
-from transformer.config import Config, DecodeConfig, ParallelConfig
+from transformer.config import RUNS, Config, DecodeConfig, ParallelConfig
 from transformer.errors import InputError
 from transformer.provenance import provenance
 from transformer.text.metrics import corpus_scores
@@ -206,8 +206,12 @@ def test_a_directory_instead_of_metrics_jsonl_has_no_measurements(tmp_path):
 
 @pytest.fixture(scope="module")
 def evaluated(given, tmp_path_factory):  # noqa: F811
-    """A workdir, and the finished evaluation of it."""
+    """A workdir whose learning rate was changed at step 2, and the finished evaluation of it."""
     workdir = shutil.copytree(given / "run", tmp_path_factory.mktemp("evaluated") / "run")
+    config = json.loads((workdir / "config.json").read_text())
+    change = {"optimizer.learning_rate": [0.25, 0.125]}
+    config[RUNS] = [{"step": 2, "time": "", "provenance": {}, "changes": change}]
+    (workdir / "config.json").write_text(json.dumps(config))
     finished = run("experiments.evaluate", f"--workdir={workdir}", "--split=validation")
     assert finished.status == 0, finished.err
     return workdir, finished
@@ -234,6 +238,11 @@ def test_scores_translations_and_report_are_kept_side_by_side(evaluated):
     ]
     assert json.loads(report.with_suffix(".json").read_text()) == finished.result
     Reader(report.read_text(encoding="utf-8"))
+
+
+def test_the_report_of_a_workdir_shows_the_changes_of_its_training(evaluated):
+    text = Reader(report_of(evaluated[1]).read_text(encoding="utf-8")).text
+    assert "2optimizer.learning_rate0.250.125" in text
 
 
 def test_the_kept_translations_are_those_that_were_scored(evaluated):
