@@ -15,6 +15,7 @@ from transformer.inspection.patching import (
 )
 from transformer.inspection.readout import LogitDifference
 from transformer.inspection.trace import no_interventions, run
+from transformer.models.transformer import Transformer
 
 CLEAN, CORRUPT = np.array([4, 7, 5, 10, 2]), np.array([4, 9, 5, 10, 2])
 """They differ at position 1."""
@@ -87,6 +88,20 @@ def test_patching_everything_gives_the_clean_run_and_nothing_the_corrupt_run(sit
     assert patched("encoder", jnp.zeros(ENCODER, bool)) == pytest.approx(corrupt, abs=1e-5)
     for level in range(2):
         assert patched("encoder", only(ENCODER, level)) == pytest.approx(clean, abs=1e-5)
+
+
+def test_the_model_is_traced_once_with_capture_and_once_with_interventions(shallow, monkeypatch):
+    """However many sites are patched: the Python code of a model takes long to trace."""
+    captured, apply = [], Transformer.apply
+
+    def counted(model, *arguments, capture, **options):
+        captured.append(capture)
+        return apply(model, *arguments, capture=capture, **options)
+
+    monkeypatch.setattr(Transformer, "apply", counted)
+    target_in = np.append(TARGET_IN, 4)  # a length of no other test
+    patch_sites(*shallow, CLEAN, CORRUPT, target_in, METRIC, sites_at_once=4)
+    assert sorted(captured) == ["full", "none"]
 
 
 @pytest.mark.slow

@@ -148,6 +148,18 @@ def test_a_model_with_a_kernel_without_weights_is_logged_too(config, params):
     assert log.steps[-1].cross_attention.shape == (len(log.steps[-1].tokens), 3, 3, 5)
 
 
+def test_the_best_result_alone_is_found_by_the_program_of_the_log(config, params, caplog):
+    decode = SEARCHES["beams"]
+    log = search_log.record(params, config, SOURCE, decode=decode)
+    other = [*SOURCE[:-2], 9, SOURCE[-1]]
+    expected = search_log.record(params, config, other, decode=decode).results[0]
+    caplog.clear()
+    with jax.log_compiles():
+        assert search_log.best_result(params, config, SOURCE, decode) == log.results[0]
+        assert search_log.best_result(params, config, other, decode) == expected
+    assert "Finished XLA compilation" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("source", "options", "words"),
     [
