@@ -164,14 +164,15 @@ def _adjective(row: dict[str, str]) -> Adjective:
     return Adjective(**row | flags | {"degrees": tuple(row["degrees"].split())})
 
 
-def _rows(table: str) -> Iterator[dict[str, str]]:
+def rows(table: str) -> Iterator[dict[str, str]]:
+    """The rows of a table of this package, by column."""
     text = importlib.resources.files(__package__).joinpath(table).read_text(encoding="utf-8")
     return csv.DictReader(text.splitlines(), delimiter="\t")
 
 
-NOUNS = {noun.singular: noun for noun in map(_noun, _rows("nouns.tsv"))}
-ADJECTIVES = {each.english: each for each in map(_adjective, _rows("adjectives.tsv"))}
-VERBS = {verb.name: verb for verb in (Verb(**row) for row in _rows("verbs.tsv"))}
+NOUNS = {noun.singular: noun for noun in map(_noun, rows("nouns.tsv"))}
+ADJECTIVES = {each.english: each for each in map(_adjective, rows("adjectives.tsv"))}
+VERBS = {verb.name: verb for verb in (Verb(**row) for row in rows("verbs.tsv"))}
 
 # A sentence applies at most one adjective of a line to the same noun.
 _CONTRARIES = tuple(
