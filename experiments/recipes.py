@@ -164,7 +164,10 @@ def _measure(
         vocabularies = Vocabularies(
             tokenizer(data.source_tokenizer_model, 0), tokenizer(data.tokenizer_model, 1)
         )
-    return vocabularies, TokenCorpus.encode(*sample, vocabularies).max_lengths
+    tokens = TokenCorpus.encode(*sample, vocabularies)
+    # Training leaves pairs with an empty side out, and refuses a text of such pairs alone.
+    trained_on = tokens.nonempty if tokens.nonempty.any() else slice(None)
+    return vocabularies, tokens.max_lengths[trained_on]
 
 
 def _config(
