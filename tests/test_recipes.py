@@ -80,8 +80,8 @@ def test_a_recipe_fits_a_text_of_any_size_and_script(write, script, count):
 
 @pytest.mark.parametrize(("count", "padding"), [(200, 0.35), (5000, 0.28)])
 def test_the_batches_of_ordinary_text_are_full_and_its_epochs_few(write, count, padding):
-    text = registry.load(DataConfig(dataset="pronouns_grammar/de"), "train").first(count)
-    config = recipes.fit("auto", write(text.sources, text.targets))
+    text = registry.sentence_pairs(DataConfig(dataset="pronouns_grammar/de"), "train")
+    config = recipes.fit("auto", write(*next(text.chunks(count))))
     _, batches = batches_of(config)
     assert batches.too_long == 0
     assert batches.padding_share() < padding
