@@ -2,6 +2,7 @@
 """The command that writes a page about one sentence in a trained model."""
 
 import re
+import resource
 
 import numpy as np
 import pytest
@@ -176,6 +177,29 @@ def test_a_page_of_6_layers_8_heads_and_30_tokens_is_under_2_megabytes(tmp_path)
     )
     assert [len(kind["rows"]) for kind in data_of(text)["pairs"][0]] == [30, 30, 30]
     assert len(text.encode()) < 2_000_000
+
+
+@pytest.mark.slow
+def test_a_page_of_two_sentences_takes_less_than_20_seconds_of_processor_time(tmp_path):
+    """Of a model of the size of the README's, which is compiled for this page."""
+    words = [f"word{number}" for number in range(7)]
+    sizes = {"num_layers": 2, "num_heads": 4, "d_model": 128, "d_ff": 256}
+    make_workdir(tmp_path / "run", 1, words=" ".join(words), **sizes)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    finished = run(
+        "experiments.look",
+        f"--workdir={tmp_path / 'run'}",
+        f"--sentence={' '.join(words * 2)}",
+        f"--compare={' '.join([*words, *reversed(words)])}",
+        f"--output={tmp_path / 'page.html'}",
+        "--config.data.max_length=30",
+        "--config.data.bucket_lengths=(30,)",
+        "--config.data.tokens_per_batch=240",
+        "--config.decode.extra_length=1",
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert finished.status == 0, finished.err
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 20
 
 
 @pytest.mark.slow
