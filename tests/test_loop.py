@@ -43,6 +43,7 @@ def train(experiment, directory, skipping, steps=None, profile=None):
         del batch
         finite = ~jnp.isin(state.step + 1, jnp.array([*skipping, -1]))
         sums = jax.tree.map(lambda _: jnp.where(finite, 2.0, 0.0), Sums.zero())
+        sums = sums.replace(gradient_norm=finite * (state.step + 1.0))
         return state.replace(step=state.step + 1), sums
 
     directory, training = epath.Path(directory), experiment.config.training
@@ -107,6 +108,14 @@ def test_skipped_steps_are_counted_and_reported(experiment, tmp_path, capsys):
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     counts = [line.get("skipped", 0) for line in lines if line["split"] == "train"]
     assert counts == [1, 2, 2, 3, 3, 3, 3, 3]  # after the steps 2, 3, 4, 6, 8, 9, 10, 12
+
+
+def test_the_mean_gradient_norm_of_the_steps_that_counted_is_logged(experiment, tmp_path):
+    """The norm of step n is n; step 3 and both of the steps 7 and 8 are skipped."""
+    train(experiment, tmp_path, skipping=(3, 7, 8))
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    norms = {line["step"]: line.get("gradient_norm") for line in lines if line["split"] == "train"}
+    assert norms == {2: 1.5, 3: None, 4: 4.0, 6: 5.5, 8: None, 9: 9.0, 10: 10.0, 12: 11.5}
 
 
 def test_the_batch_of_a_skipped_step_is_kept_as_text(experiment, tmp_path):

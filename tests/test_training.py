@@ -141,6 +141,21 @@ def test_the_sums_are_those_before_the_update_and_count_real_tokens(state_0):
     assert float(sums.loss) > 0
 
 
+@pytest.mark.parametrize("micro_batches", [None, 4])
+def test_a_step_returns_the_norm_of_the_gradient_of_the_mean_loss(state_0, micro_batches):
+    batch, (model, _) = copy_batch(), parts(DRY)
+
+    def loss(params):
+        sums = training.loss_sums(params, batch, model, DRY.training)
+        return sums.loss / sums.tokens
+
+    gradient = jax.tree.leaves(jax.jit(jax.grad(loss))(state_0.params))
+    expected = np.sqrt(sum(float((np.asarray(leaf, np.float64) ** 2).sum()) for leaf in gradient))
+    config = DRY.replace(training=DRY.training.replace(micro_batches=micro_batches))
+    _, sums = compiled(config)(state_0, batch)
+    assert float(sums.gradient_norm) == pytest.approx(expected, rel=1e-5)
+
+
 def test_rows_of_padding_have_no_weight(state_0):
     """Four rows and four of padding give the update of those four rows given twice."""
     rows = copy_batch(rows=4).source
