@@ -22,6 +22,7 @@ LONGEST = 16
 SEARCHES = {
     "beams": DecodeConfig(beams=3, max_length=7),
     "greedy": DecodeConfig(beams=1, max_length=7),
+    "best 2k": DecodeConfig(beams=3, max_length=7, finish_from="best_2k"),
     "growing": DecodeConfig(beams=2, max_length=LONGEST),
     "constrained": DecodeConfig(
         beams=4, max_length=6, min_length=3, block_ngrams=1, length_penalty="length", alpha=1.0

@@ -294,14 +294,14 @@ def _steps(
 
 @functools.partial(jax.jit, static_argnames=("special_ids", "top"))
 def _predictions(
-    logits: Float[Array, "M K V"],
-    sequences: Int[Array, "M K M"],
+    logits: Float[Array, "steps K V"],
+    sequences: Int[Array, "steps K M"],
     length_limit: Int[Array, " 1"],
     constraints: Constraints,
     *,
     special_ids: SpecialIds,
     top: int,
-) -> tuple[Float[Array, "M K V"], Float[Array, "M K k"], Int[Array, "M K k"]]:
+) -> tuple[Float[Array, "steps K V"], Float[Array, "steps K k"], Int[Array, "steps K k"]]:
     """Log-probabilities of the next tokens under the constraints, and the model's best tokens."""
 
     def of_step(logits: Float[Array, "K V"], tokens: Int[Array, "K M"], index: Int[Array, ""]):
