@@ -250,6 +250,18 @@ def test_parameters_are_read_from_a_copy_without_training_progress(three, abstra
         restored(three, abstract)
 
 
+@pytest.mark.parametrize("moved", ["30.orbax-checkpoint-tmp", "deleted/30"])
+def test_a_checkpoint_that_a_training_completes_or_deletes_is_not_reported(
+    three, abstract, caplog, moved
+):
+    (three / "checkpoints" / "deleted").mkdir()
+    (three / "checkpoints" / "30").rename(three / "checkpoints" / moved)
+    assert bits(best_params(three, abstract)) == bits(state_at(10).params)
+    assert "step 30" not in caplog.text
+    restored(three, abstract)
+    assert ("step 30: missing" in caplog.text) == (moved != "deleted/30")
+
+
 def test_a_removed_checkpoint_is_reported(three, abstract, caplog):
     shutil.rmtree(three / "checkpoints" / "30")
     state, _ = restored(three, abstract)

@@ -285,7 +285,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         }
         for record in paths.children(self._digests):
             if record.stem not in notes:
-                if record.suffix == ".json":
+                if record.suffix == ".json" and (self._writing or not self._is_moving(record.stem)):
                     notes[record.stem] = "missing: its save did not finish, or it was removed"
                 if self._writing:
                     record.unlink()
@@ -293,6 +293,11 @@ class Checkpoints(contextlib.AbstractContextManager):
             if warn and note:
                 logger.warning("%s: step %s: %s", self.directory, step, note)
         return [dataclasses.asdict(checkpoint) for checkpoint in checkpoints]
+
+    def _is_moving(self, step: str) -> bool:
+        """Whether a training is about to complete this checkpoint, or to delete it."""
+        paths_of_step = f"{step}{ocp.utils.TMP_DIR_SUFFIX}", f"{DELETED}/{step}"
+        return any((self.directory / path).exists() for path in paths_of_step)
 
     def _hold(self) -> None:
         """Keep a training on this machine from deleting these checkpoints until `close`.
