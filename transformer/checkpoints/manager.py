@@ -295,9 +295,9 @@ class Checkpoints(contextlib.AbstractContextManager):
         return [dataclasses.asdict(checkpoint) for checkpoint in checkpoints]
 
     def _is_moving(self, step: str) -> bool:
-        """Whether a training is about to complete this checkpoint, or to delete it."""
-        paths_of_step = f"{step}{ocp.utils.TMP_DIR_SUFFIX}", f"{DELETED}/{step}"
-        return any((self.directory / path).exists() for path in paths_of_step)
+        """Whether a training is completing this checkpoint, has just done so, or deletes it."""
+        names = f"{step}{ocp.utils.TMP_DIR_SUFFIX}", step, f"{DELETED}/{step}"
+        return any((self.directory / name).exists() for name in names)
 
     def _hold(self) -> None:
         """Keep a training on this machine from deleting these checkpoints until `close`.
