@@ -169,6 +169,15 @@ def test_the_variant_of_bleu_is_in_both_signatures():
         assert {"tok:none", "case:lc"} <= set(signature.split("|"))
 
 
+def test_the_sentences_of_each_length_are_tokenized_as_all_references_are():
+    thai, latin = "สวัสดีชาวโลกทั้งหลาย", "one two three four five six seven"
+    references, texts = [thai, thai, latin], [thai, thai, "one two three four five six eight"]
+    comparison = compare(None, references, single(a=texts, b=references))
+    _, longer = comparison_report.as_json(comparison)["by_length"]
+    options = {"bootstrap": 0, "bleu_tokenize": "char"}
+    assert longer["bleu"][0] == corpus_scores(texts[2:], [latin], **options)["bleu"]
+
+
 # More than two systems.
 
 

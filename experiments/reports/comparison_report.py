@@ -25,7 +25,7 @@ from transformer.inspection.html import (
     table,
 )
 from transformer.inspection.views.view import figure_html
-from transformer.text.metrics import corpus_scores, sentence_chrf
+from transformer.text.metrics import corpus_scores, sentence_chrf, tokenization_of
 
 NUM_EXAMPLES = 5
 """Largest number of sentences that are shown for each side of a pair of systems."""
@@ -129,6 +129,8 @@ def compare(
             f"{single!r} has one run, but another system has {max(numbers.values())}; give several "
             "runs of each system, or one of each"
         )
+    # That of all references, for the sentences of each length too.
+    bleu["bleu_tokenize"] = bleu.get("bleu_tokenize") or tokenization_of(references)
     buckets = diagnostics.length_buckets(references)
     systems = [_scored(name, each, references, buckets, bleu) for name, each in runs.items()]
     pairs, test_signatures = significance.compare_pairs(
