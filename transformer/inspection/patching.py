@@ -187,10 +187,10 @@ def _attribution_patching(
 
 def _both_runs(
     params: Params, config: ModelConfig, runs: _Runs, side: str
-) -> tuple[Float[Array, " 2"], Float[Array, "2 levels S D"]]:
+) -> tuple[Float[Array, " 2"], Float[Array, "2 levels _ D"]]:
     """Metric and residual stream of the clean and of the corrupt run, by the same program."""
 
-    def of_source(source: Int[Array, " S"]) -> tuple[Float[Array, ""], Float[Array, "levels S D"]]:
+    def of_source(source: Int[Array, " S"]) -> tuple[Float[Array, ""], Float[Array, "levels _ D"]]:
         logits, seen = trace.run(params, config, source, runs.target_in, capture="full")
         return runs.metric(logits), getattr(seen, side).residual
 
