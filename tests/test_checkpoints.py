@@ -271,7 +271,7 @@ def test_a_workdir_without_checkpoints_is_refused(tmp_path, abstract):
         best_params(tmp_path, abstract)
     assert str(tmp_path) in str(raised.value)
     (tmp_path / "checkpoints").mkdir()
-    with pytest.raises(InputError, match="no intact checkpoint left"):
+    with pytest.raises(InputError, match="checkpoints holds no checkpoint yet; the first valid"):
         best_params(tmp_path, abstract)
 
 

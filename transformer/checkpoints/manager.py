@@ -415,9 +415,14 @@ class Checkpoints(contextlib.AbstractContextManager):
                     *(self.directory, checkpoint.step),
                 )
             return checkpoint.step, restored
+        if not problems:
+            raise InputError(
+                f"{self.directory} holds no checkpoint yet; the first validation of a training "
+                "saves one"
+            )
         raise InputError(
-            f"no intact checkpoint left in {self.directory} ({'; '.join(problems) or 'it is empty'}"
-            "); restore the directory from a copy, or train again in another --workdir"
+            f"no intact checkpoint left in {self.directory} ({'; '.join(problems)}); restore the "
+            "directory from a copy, or train again in another --workdir"
         )
 
     def _intact(
