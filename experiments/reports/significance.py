@@ -57,40 +57,42 @@ def compare_pairs(
       the pairs, and sacreBLEU's signatures by measure and test.
     """
     measures = [name for name, value in systems[0][0].items() if isinstance(value, int | float)]
-    numbers = list(itertools.combinations(range(len(systems)), 2))
-    differences, p_values, signatures = [], [], {}
-    for first, second in numbers:
-        runs = {
-            name: [[run[name] for run in systems[index]] for index in (first, second)]
-            for name in measures
-        }
-        means = {name: [statistics.fmean(each) for each in both] for name, both in runs.items()}
-        differences.append({name: after - before for name, (before, after) in means.items()})
+    pairs, signatures = [], {}
+    for first, second in itertools.combinations(range(len(systems)), 2):
+        both = (systems[first], systems[second])
+        scores = {name: [[run[name] for run in runs] for runs in both] for name in measures}
         if len(systems[0]) > 1:
-            p_values.append({name: {"welch": welch_test(*both)} for name, both in runs.items()})
-            continue
-        texts = [translations[index] for index in (first, second)]
-        tests = paired_tests(*texts, references, **bleu)
-        # Of identical translations, sacreBLEU reports the smallest p-value possible.
-        same = all(map(str.__eq__, *texts))
-        p_values.append(
-            {
-                measure: {test: None if same else result["p"] for test, result in each.items()}
-                for measure, each in tests.items()
-            }
-        )
-        signatures = {
-            measure: {test: result["signature"] for test, result in each.items()}
-            for measure, each in tests.items()
-        }
-    corrected: list[PValues] = [{measure: {} for measure in each} for each in p_values]
-    for measure, tests in p_values[0].items():
+            p_values = {name: {"welch": welch_test(*each)} for name, each in scores.items()}
+        else:
+            texts = (translations[first], translations[second])
+            p_values, signatures = _sacrebleu_tests(*texts, references, **bleu)
+        means = {name: [statistics.fmean(runs) for runs in each] for name, each in scores.items()}
+        differences = {name: after - before for name, (before, after) in means.items()}
+        pairs.append(Pair(first, second, differences, p_values, corrected={}))
+    for measure, tests in pairs[0].p_values.items():
         for test in tests:
-            values = holm_correction([each[measure][test] for each in p_values])
-            for each, value in zip(corrected, values, strict=True):
-                each[measure][test] = value
-    fields = zip(numbers, differences, p_values, corrected, strict=True)
-    return [Pair(*number, *others) for number, *others in fields], signatures
+            values = holm_correction([pair.p_values[measure][test] for pair in pairs])
+            for pair, value in zip(pairs, values, strict=True):
+                pair.corrected.setdefault(measure, {})[test] = value
+    return pairs, signatures
+
+
+def _sacrebleu_tests(
+    first: Sequence[str], second: Sequence[str], references: Sequence[str], **bleu: Any
+) -> tuple[PValues, dict[str, dict[str, str]]]:
+    """p-values and signatures of sacreBLEU's paired tests."""
+    results = paired_tests(first, second, references, **bleu)
+    # Of identical translations, sacreBLEU reports the smallest p-value possible.
+    same = all(map(str.__eq__, first, second))
+    p_values = {
+        measure: {test: None if same else result["p"] for test, result in tests.items()}
+        for measure, tests in results.items()
+    }
+    signatures = {
+        measure: {test: result["signature"] for test, result in tests.items()}
+        for measure, tests in results.items()
+    }
+    return p_values, signatures
 
 
 def welch_test(first: Sequence[float], second: Sequence[float]) -> float | None:

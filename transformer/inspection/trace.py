@@ -110,10 +110,9 @@ def apply(
     interventions: Interventions | None = None,
 ) -> tuple[Float[Array, "B T V"], Trace | None]:
     """Call the model on a batch; the trace has the axis B."""
-    # Under a transformation, all calls of the same shapes share one trace of the Python code, which
-    # takes longer than to compile it.
-    traced = not is_concrete(params, source, target_in, interventions)
-    call = _jitted_apply if traced else _apply
+    # Under a transformation, calls of equal shapes share one trace of the model's Python code.
+    concrete = is_concrete(params, source, target_in, interventions)
+    call = _apply if concrete else _jitted_apply
     try:
         return call(params, config, source, target_in, capture, interventions)
     except (
