@@ -3,6 +3,7 @@
 
 import dataclasses
 import json
+import re
 import typing
 
 import pytest
@@ -192,6 +193,10 @@ def test_every_number_has_an_upper_bound_and_its_refusal_names_the_field(path):
         with pytest.raises(InputError) as error:
             getattr(Config(), group).replace(**{name: huge})
         assert str(error.value).startswith(f"{path} is ")
+        # A reason, unless it is a probability or is bounded by another field.
+        assert re.search(
+            r"\(.+\)$|(below|at most) 1$|decode.beams|vocabulary size", str(error.value)
+        )
 
 
 def test_a_bound_is_given_with_its_reason():
@@ -215,6 +220,7 @@ def test_an_int_is_accepted_for_a_float():
     config = OptimizerConfig(learning_rate=2)
     assert config.learning_rate == 2.0
     assert isinstance(config.learning_rate, float)
+    assert isinstance(OptimizerConfig(clip_norm=1).clip_norm, float)
 
 
 def test_zero_rates_are_allowed():

@@ -64,7 +64,7 @@ class FieldGroup:
     def __post_init__(self) -> None:
         for name, expected in field_types(type(self)).items():
             value = getattr(self, name)
-            if expected is float and type(value) is int:
+            if type(value) is int and float in (typing.get_args(expected) or (expected,)):
                 value = float(value) if abs(value) < 2**1000 else math.inf
                 object.__setattr__(self, name, value)
             if type(value) is float and not math.isfinite(value):

@@ -28,7 +28,7 @@ class DataConfig(FieldGroup):
     validation_target: str | None = None
     test_source: str | None = None
     test_target: str | None = None
-    tsv_columns: Annotated[tuple[int, ...], Bounds(1, below=2**16)] = (1, 2)
+    tsv_columns: Annotated[tuple[int, ...], Bounds(1, 2**16, "columns of a file")] = (1, 2)
     """Columns of a ``.tsv`` file with source and target, counted from 1."""
     mixture: tuple[str, ...] = ()
     """Training corpora instead of the dataset's training split, each as ``WEIGHT*CORPUS``. CORPUS
@@ -58,7 +58,7 @@ class DataConfig(FieldGroup):
     """
     token_cache: str | None = None
     """Folder of tokenized corpora, which runs may share; default: ``tokens`` in the workdir."""
-    tokenizing_threads: Annotated[int, Bounds(1, 1024)] | None = None
+    tokenizing_threads: Annotated[int, Bounds(1, 1024, "more only wait for a core")] | None = None
     """Threads that tokenize a corpus; default: one per core."""
     max_length: Length = 100
     """Longest source or target in tokens, with EOS. Longer training examples are left out and
@@ -68,7 +68,7 @@ class DataConfig(FieldGroup):
     """Target positions (rows x length) of a training batch; the source has the same number."""
     bucket_lengths: Annotated[tuple[int, ...], Bounds(1)] = (16, 32, 64, 100)
     """Lengths of batches, so that few shapes are compiled; the last is max_length."""
-    row_multiple: Annotated[int, Bounds(1, 2**16)] = 8
+    row_multiple: Annotated[int, Bounds(1, 2**16, "a batch is held in memory")] = 8
     """Batches have a multiple of this number of rows, whatever the mesh."""
     packing: bool = False
     """Training rows of max_length tokens hold several sentences, which do not attend to each

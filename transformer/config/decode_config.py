@@ -26,7 +26,7 @@ class DecodeConfig(FieldGroup):
     """K; 1 is greedy search."""
     groups: Annotated[int, Bounds(1)] = 1
     """Diverse beam search: groups that the beams are divided into."""
-    diversity: Annotated[float, Bounds(0, 1e6)] = 0.5
+    diversity: Annotated[float, Bounds(0, 1e6, "log-probabilities are smaller")] = 0.5
     """Diverse beam search: log-probability that a group pays for a token, for each hypothesis of an
     earlier group that chose it at this step.
     """
@@ -47,7 +47,7 @@ class DecodeConfig(FieldGroup):
     """No n-gram of this many tokens occurs twice in an output."""
     temperature: Temperature = 1.0
     """Sampling: divides the logits."""
-    top_k: Annotated[int, Bounds(1, 2**20)] | None = None
+    top_k: Annotated[int, Bounds(1, 2**20, "no vocabulary is larger")] | None = None
     """Sampling: only the most probable tokens, this many."""
     top_p: Annotated[float, Bounds(above=0, at_most=1)] = 1.0
     """Sampling: only the fewest tokens that together have this probability."""
@@ -59,9 +59,9 @@ class DecodeConfig(FieldGroup):
     """Minimum Bayes risk: samples per sentence. Batches have at most batch_size x beams samples."""
     mbr_metric: Literal["chrf", "bleu"] = "chrf"
     """Minimum Bayes risk: sentence score that measures similarity."""
-    batch_size: Annotated[int, Bounds(1, 2**16)] = 64
+    batch_size: Annotated[int, Bounds(1, 2**16, "a batch is held in memory")] = 64
     """Sentences decoded together."""
-    shortlist: Annotated[int, Bounds(1, 100)] | None = None
+    shortlist: Annotated[int, Bounds(1, 100, "a lexicon holds no more")] | None = None
     """Beam search over the most frequent subwords and this many translations of each source subword
     (`experiments.learn_lexicon`); over all unless given. An approximation.
     """

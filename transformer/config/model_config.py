@@ -12,7 +12,7 @@ from transformer.fields import Bounds, FieldGroup, Length, Rate, difference
 
 VocabSize = Annotated[int, Bounds(1, 2**20, "beams x vocabulary are 32-bit integers")]
 Layers = Annotated[int, Bounds(1, 256, "every layer is compiled")]
-Heads = Annotated[int, Bounds(1, 2**12)]
+Heads = Annotated[int, Bounds(1, 2**12, "more would be narrower than one number")]
 Width = Annotated[int, Bounds(1, 2**18, "a kernel of this width squared fills memory")]
 
 
@@ -147,7 +147,7 @@ class TransformerConfig(ModelConfig):
     activation: Literal["relu", "gelu", "gelu_tanh", "swish"] = "relu"
     """``gelu`` is x Phi(x), as in PyTorch and Hugging Face; ``gelu_tanh`` approximates it."""
     norm: Literal["post", "pre"] = "post"
-    norm_epsilon: Annotated[float, Bounds(1e-30, 1)] = 1e-6
+    norm_epsilon: Annotated[float, Bounds(1e-30, 1, "it only avoids division by 0")] = 1e-6
     positions: Literal["sinusoidal", "learned", "t5"] = "sinusoidal"
     """``learned``: table 3, row E. ``t5``: a learned bias of the self-attention scores by relative
     position (Raffel et al. 2020).
@@ -155,7 +155,7 @@ class TransformerConfig(ModelConfig):
     sinusoid_layout: Literal["interleaved", "halves"] = "interleaved"
     max_positions: Length = 512
     """``learned``: length of the table."""
-    position_buckets: Annotated[int, Bounds(4, 2**16)] = 32
+    position_buckets: Annotated[int, Bounds(4, 2**16, "each has a bias for every head")] = 32
     """``t5``: number of buckets of distances."""
     position_max_distance: Length = 128
     """``t5``: distances from here on share the last bucket."""

@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from transformer.fields import Bounds, Count, FieldGroup, Rate, Seed, Steps
 from transformer.user_functions import is_function
 
-Positive = Annotated[float, Bounds(1e-30, 1e6)]
-"""In float32, smaller numbers may be 0."""
+Positive = Annotated[float, Bounds(1e-30, 1e6, "numbers are float32")]
 OPTIMIZERS = ("adam", "adamw", "adafactor", "lion", "muon", "schedule_free")
 
 
@@ -25,7 +24,7 @@ class OptimizerConfig(FieldGroup):
     beta1: Rate = 0.9
     beta2: Rate = 0.98
     epsilon: Positive = 1e-9
-    weight_decay: Annotated[float, Bounds(0, 1e6)] = 0.0
+    weight_decay: Annotated[float, Bounds(0, 1e6, "numbers are float32")] = 0.0
     """Multiplied by the learning rate; of kernels and embeddings (muon: kernels); not with adam."""
     clip_norm: Positive | None = None
     """Largest global norm of the gradient."""
@@ -58,7 +57,7 @@ class TrainingConfig(FieldGroup):
     seed: Seed = 0
     label_smoothing: Rate = 0.1
     label_smoothing_mass: Literal["uniform_others", "uniform"] = "uniform_others"
-    r_drop: Annotated[float, Bounds(0, 1e3)] = 0.0
+    r_drop: Annotated[float, Bounds(0, 1e3, "it outweighs the loss")] = 0.0
     """R-Drop: weight of the divergence between two passes with different dropout (Liang et al.
     2021); 0 makes one pass.
     """
@@ -66,7 +65,7 @@ class TrainingConfig(FieldGroup):
     """Decay of an exponential moving average of the weights, which is validated and used (0.999 is
     usual).
     """
-    micro_batches: Annotated[int, Bounds(1, 2**16)] | None = None
+    micro_batches: Annotated[int, Bounds(1, 2**16, "batches have fewer rows")] | None = None
     """Gradient accumulation: equal parts of a batch, computed in turn to save memory; default 1."""
     batch_fitting: Literal["fixed", "auto"] = "fixed"
     """auto: the smallest number of micro_batches with which the compiled step fits into
