@@ -77,7 +77,10 @@ def run(main: Callable[..., int | None], config_from: Literal["config", "workdir
             sys.stdout.flush()
     except startup.Stopped as stopped:
         print(_message(stopped), file=sys.stderr)
-        status = stopped.code
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        # The interpreter's shutdown would free what threads of XLA still compute with.
+        os._exit(stopped.code)
     except (InputError, flags.Error) as error:
         status = f"error: {_message(error)}"
     except OSError as error:

@@ -106,6 +106,8 @@ def _prepare_streams() -> None:
         sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
     sys.stdout = _wrapped(sys.stdout, 1, _Results, "strict")
     sys.stderr = _wrapped(sys.stderr, 2, _Messages, "backslashreplace")
+    if isinstance(sys.stderr, _Messages):
+        sys.stderr.reconfigure(line_buffering=True)
 
 
 def _wrapped(stream: Any, number: int, wrapper: type[io.TextIOWrapper], errors: str) -> Any:
