@@ -75,27 +75,8 @@ def run(main: Callable[..., int | None], config_from: Literal["config", "workdir
         with startup.unwound_by_signals():
             status = _run(main, sys.argv, config_from)
             sys.stdout.flush()
-    except startup.Stopped as stopped:
-        print(_message(stopped), file=sys.stderr)
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-        # The interpreter's shutdown would free what threads of XLA still compute with.
-        os._exit(stopped.code)
-    except (InputError, flags.Error) as error:
-        status = f"error: {_message(error)}"
-    except OSError as error:
-        file = f"{error.filename}: " if error.filename else ""
-        status = f"error: {file}{error.strerror or error}"
-        if isinstance(error, BrokenPipeError) and error.filename == startup.STDOUT:
-            status = 0  # its reader has gone (`| head`)
-    except (RuntimeError, AssertionError):
-        platforms = os.environ.get("JAX_PLATFORMS")
-        if not platforms or _devices_exist():
-            raise
-        status = (
-            f"error: JAX has no devices for the environment variable JAX_PLATFORMS={platforms}; "
-            "unset it, or install what these devices need"
-        )
+    except BaseException as error:  # noqa: BLE001 - a signal may come out as any exception
+        status = _exit_status(error)
     try:
         sys.stdout.flush()
     except OSError:
@@ -103,15 +84,36 @@ def run(main: Callable[..., int | None], config_from: Literal["config", "workdir
     sys.exit(status)
 
 
+def _exit_status(error: BaseException) -> int | str:
+    """The exit status after an exception, or a message for status 1; bugs are raised again."""
+    notes = getattr(error, "__notes__", [])
+    if startup.received:
+        print("; ".join([str(startup.received), *notes]), file=sys.stderr)
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        # The interpreter's shutdown would free what threads of XLA still compute with.
+        os._exit(startup.received.code)
+    if isinstance(error, BrokenPipeError) and error.filename == startup.STDOUT:
+        return 0  # its reader has gone (`| head`)
+    if isinstance(error, (InputError, flags.Error)):
+        return "; ".join([f"error: {error}", *notes])
+    if isinstance(error, OSError):
+        file = f"{error.filename}: " if error.filename else ""
+        return f"error: {file}{error.strerror or error}"
+    platforms = os.environ.get("JAX_PLATFORMS")
+    if platforms and isinstance(error, (RuntimeError, AssertionError)) and not _devices_exist():
+        return (
+            f"error: JAX has no devices for the environment variable JAX_PLATFORMS={platforms}; "
+            "unset it, or install what these devices need"
+        )
+    raise error
+
+
 def _devices_exist() -> bool:
     try:
         return bool(jax.devices())
     except (RuntimeError, AssertionError):
         return False
-
-
-def _message(error: BaseException) -> str:
-    return "; ".join([str(error), *getattr(error, "__notes__", ())])
 
 
 def _run(main: Callable[..., int | None], arguments: list[str], config_from: str | None) -> int:

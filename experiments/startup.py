@@ -6,11 +6,13 @@ module is imported, so only the standard library's smallest modules are used her
 """
 
 import contextlib
+import gc
 import io
 import os
 import resource
 import signal
 import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +22,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FEWEST_FILES, _MANY_FILES = 64, 1024
 """Open files that the apps need, and that they ask for."""
 
+received: "Stopped | None" = None
+"""The signal that stops the process; libraries may turn its exception into another one."""
 _prepared = False
 _at_once = True
 """Whether a signal ends the process without unwinding the stack."""
@@ -67,16 +71,30 @@ def unwound_by_signals() -> Iterator[None]:
         _at_once = True
 
 
-def _stop(number: int, _frame: object) -> None:
-    global _at_once
-    stopped = Stopped(128 + number)
+def _stop(number: int, frame: types.FrameType | None) -> None:
+    global received, _at_once
+    if _drops_exceptions(frame):
+        signal.signal(signal.SIGALRM, lambda _, later: _stop(number, later))
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        return
+    received = received or Stopped(128 + number)
     if not _at_once:
         _at_once = True
-        raise stopped
+        raise received
     # `print` must not be interrupted by a second `print`.
     with contextlib.suppress(OSError):
-        os.write(2, f"{stopped}\n".encode())
-    os._exit(stopped.code)
+        os.write(2, f"{Stopped(128 + number)}\n".encode())
+    os._exit(128 + number)
+
+
+def _drops_exceptions(frame: types.FrameType | None) -> bool:
+    """Whether the interpreter prints and drops an exception that is raised here."""
+    callbacks = [getattr(callback, "__code__", None) for callback in gc.callbacks]
+    while frame is not None:
+        if frame.f_code in callbacks or frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _raise_file_limit() -> None:

@@ -95,6 +95,55 @@ def test_the_first_signal_unwinds_and_the_second_does_not_wait(during_cleanup, s
     assert finished.stderr == message
 
 
+APP = """
+import atexit, gc, os, signal, sys, time
+from experiments import flags
+
+sent = []
+
+def interrupt(*_):
+    if not sent:
+        sent.append(signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+def convert():
+    try:
+        interrupt()
+    except SystemExit:  # as some libraries do
+        raise ValueError("a bug")
+
+def main():
+    {body}
+
+if __name__ == "__main__":
+    flags.run(main, config_from=None)
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # Exceptions in these are printed and dropped by the interpreter.
+        "gc.callbacks.append(interrupt); gc.collect(); time.sleep(60)",
+        "atexit.register(interrupt)",
+        "convert()",
+    ],
+    ids=["garbage collection", "shutdown", "another exception"],
+)
+def test_a_signal_is_not_lost_where_exceptions_are(tmp_path, body):
+    (tmp_path / "app.py").write_text(APP.format(body=body))
+    finished = subprocess.run(
+        [sys.executable, "-m", "app"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert (finished.returncode, finished.stderr) == (143, "stopped by SIGTERM\n")
+
+
 def test_an_ignored_signal_stays_ignored():
     """`nohup` starts programs so that they outlive their terminal."""
     program = (
