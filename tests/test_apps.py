@@ -211,7 +211,7 @@ def test_a_training_stopped_three_times_ends_bit_for_bit_like_a_straight_one(
 ):
     arguments = train(tmp_path)
     reached = 0
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         stopped = stop(arguments, number, "step ")
         assert (stopped.status, stopped.out) == (128 + number, "")
         before, (reached, _) = reached, parameters(tmp_path)
