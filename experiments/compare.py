@@ -76,16 +76,14 @@ def _read_outputs() -> tuple[list[str] | None, list[str], dict[str, list[Run]]]:
         raise InputError("--workdirs and --outputs exclude each other; give one of them")
     if not TARGET.value:
         raise InputError("missing --target=FILE, the references of --outputs")
-    systems = _systems("outputs", OUTPUTS.value)
-    sources, references = (
-        TwoFiles(SOURCE.value, TARGET.value).read() if SOURCE.value else (None, None)
-    )
-    runs: dict[str, list[Run]] = {}
-    for name, paths_of_system in systems.items():
+    sources = TwoFiles(SOURCE.value, TARGET.value).read()[0] if SOURCE.value else None
+    references: list[str] = []
+    runs = {}
+    for name, files in _systems("outputs", OUTPUTS.value).items():
         runs[name] = []
-        for path in paths_of_system:
-            translations, references = TwoFiles(path, TARGET.value).read()
-            runs[name].append(Run(path, translations))
+        for file in files:
+            translations, references = TwoFiles(file, TARGET.value).read()
+            runs[name].append(Run(file, translations))
     return sources, references, runs
 
 
