@@ -8,6 +8,7 @@ workdir: python -m experiments.translate --workdir=de.zip. The last line on stan
 JSON object with the path and the size of the file.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import json
@@ -50,8 +51,9 @@ def main(config: Config) -> None:
     names |= {workdir_files.SOURCE_TOKENIZER, workdir_files.LEXICON}
     opened = workdir_files.opened(workdir)
     files = {name: (opened / name).read_bytes() for name in names if (opened / name).exists()}
-    result = opened / workdir_files.RESULT
-    validation = json.loads(result.read_text())["validation"] if result.exists() else {}
+    validation = {}
+    with contextlib.suppress(OSError, ValueError, LookupError):  # no result yet
+        validation = json.loads((opened / workdir_files.RESULT).read_text())["validation"]
     card = model_card(str(workdir), translator, config, validation)
     archive.write(output, files | {"README.md": card.encode()}, translator.params, DTYPE.value)
     size = output.stat().length
@@ -78,7 +80,7 @@ def model_card(
         "training data": f"{corpora} ({data.direction})",
         "weights": checkpoint_flags.description(config),
         "checkpoints": f"step {', '.join(steps)}",
-        **{f"validation {name}": f"{value:.4g}" for name, value in validation.items()},
+        **{f"last validation, {name}": f"{value:.4g}" for name, value in validation.items()},
         "made": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
         **{name: value for name, value in provenance().items() if value},
     }

@@ -31,10 +31,9 @@ _NOT_COMPARED = (
 
 _OF_THE_STATE = (
     *("optimizer.name", "optimizer.clip_norm", "optimizer.weight_decay", "training.ema_decay"),
-    *("training.seed", "data.tokenizer", "data.vocabulary", "data.source_tokenizer_model"),
-    "data.character_coverage",
+    *("training.seed", "data.tokenizer", "data.vocabulary", "data.character_coverage"),
 )
-"""Prefixes of the fields that determine the vocabulary, the random key or the optimizer's state."""
+"""Fields that determine the vocabulary, the random key or the optimizer's state."""
 
 
 @contextlib.contextmanager
@@ -85,7 +84,7 @@ def resume_config(config: Config, workdir: epath.Path, allow_changes: bool = Fal
         usable.
 
     Returns:
-      `config` with absolute data paths. With ``batch_fitting='auto'`` it includes the micro-batch
+      `config` with absolute paths. With ``batch_fitting='auto'`` it includes the micro-batch
       count chosen when the run started.
 
     Raises:
@@ -117,7 +116,7 @@ def resume_config(config: Config, workdir: epath.Path, allow_changes: bool = Fal
         del changed["training.steps"]
         logger.warning("%s continues from %d to %d steps", workdir, before, after)
     lines = [f"  {path}: {old!r} there, {new!r} now" for path, (old, new) in changed.items()]
-    impossible = [path for path in changed if path.startswith(_OF_THE_STATE)]
+    impossible = [path for path in changed if path in _OF_THE_STATE]
     impossible += saved.model.changes(config.model)
     if changed and allow_changes and not impossible:
         logger.warning("%s continues with changes:\n%s", workdir, "\n".join(lines))

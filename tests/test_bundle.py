@@ -11,6 +11,7 @@ import pytest
 from apps import run
 from test_bad_input import WORDS, given, given_copy  # noqa: F401 - fixtures
 
+from transformer.checkpoints.workdir_files import load_inference_config
 from transformer.errors import InputError
 from transformer.translator import Translator
 
@@ -48,6 +49,18 @@ def test_the_model_card_describes_the_model(bundle, given):  # noqa: F811
     assert "| checkpoints | step 2 |" in card
     assert f"| jax | {jax.__version__} |" in card
     assert '"norm": "post"' in card
+
+
+def test_the_model_card_has_the_last_validation_of_a_result(given_copy, tmp_path):  # noqa: F811
+    workdir, cards = given_copy / "run", []
+    for result in ('{"validation": {"nll": 1.2345, "bleu": 50.0}}', "{"):
+        (workdir / "result.json").write_text(result)
+        path = tmp_path / f"{len(cards)}.zip"
+        assert run("experiments.bundle", f"--workdir={workdir}", f"--output={path}").status == 0
+        cards.append((zipfile.Path(path) / "README.md").read_text(encoding="utf-8"))
+    assert "| last validation, nll | 1.234 |" in cards[0]
+    assert "| last validation, bleu | 50 |" in cards[0]
+    assert "validation" not in cards[1].replace("best checkpoint by validation", "")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +126,7 @@ def test_a_bundle_that_was_cut_short_is_refused(bundle, tmp_path, length):
     [
         ("evaluate", (), "is a bundle, which keeps no evaluations"),
         ("translate", ("--average=2",), "--average=2, but the bundle"),
-        ("translate", ("--config.model.norm=pre",), "model.norm is 'pre', but"),
+        ("translate", ("--config.model.norm=pre",), "model.norm"),
         ("bundle", (), "missing --output=FILE"),
         ("bundle", ("--output={folder}",), "is a directory; name a file"),
         ("bundle", ("--output={folder}/x", "--ensemble=a"), "a bundle holds one model"),
@@ -125,6 +138,16 @@ def test_what_a_bundle_cannot_do_is_refused(bundle, tmp_path, app, flags, messag
     assert (finished.status, finished.out) == (1, "")
     assert message in finished.err
     assert "Traceback" not in finished.err
+
+
+def test_the_model_of_a_workdir_and_of_a_bundle_cannot_be_changed(bundle, given):  # noqa: F811
+    for path in (bundle[0], given / "run"):
+        config = load_inference_config(path)
+        other = config.replace(model=config.model.replace(norm="pre"))
+        with pytest.raises(InputError, match="model.norm is 'pre', but .*config.json has 'post'"):
+            Translator.from_workdir(path, other)
+        half = config.replace(model=config.model.replace(compute_dtype="bfloat16"))
+        Translator.from_workdir(path, half)
 
 
 def test_a_shortlist_is_in_the_bundle(given_copy, tmp_path):  # noqa: F811

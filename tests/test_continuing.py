@@ -37,7 +37,7 @@ def directory(tmp_path):
 ALLOWED = [
     {"optimizer": {"learning_rate": 0.5, "warmup_steps": 10, "schedule": "constant"}},
     {"training": {"validate_every": 7, "patience": 2, "label_smoothing": 0.0}},
-    {"data": {"tokens_per_batch": 2048, "train_source": "/other"}},
+    {"data": {"tokens_per_batch": 2048, "train_source": "/other", "tokenizer_model": "/moved"}},
     {"model": {"dropout": 0.2, "compute_dtype": "bfloat16"}},
     {"decode": {"beams": 1}},
 ]
