@@ -269,11 +269,11 @@ CASES = {
     ),
     "another sinusoid layout after training": (
         app("translate", "--config.model.sinusoid_layout=halves"),
-        ["model.sinusoid_layout is 'halves', but", "config.json has 'interleaved'"],
+        ["model.sinusoid_layout is 'interleaved' in the training", "cannot be 'halves' after it"],
     ),
     "another width after training": (
         app("translate", "--config.model.d_model=64"),
-        ["model.d_model is 64, but", "config.json has 8", "leave the override out"],
+        ["model.d_model is 8 in the training", "cannot be 64", "leave --config.model.d_model out"],
     ),
     "tokenizer.model of another training": (
         app("translate"),
