@@ -196,7 +196,7 @@ CASES = {
     "unknown field": (new(model__num_layer=2), ["'model.num_layer'", "'model.num_layers'"]),
     "wrong type": (new(model__d_ff="wide"), ["model.d_ff", "wide"]),
     "wrong choice": (new(model__norm="middle"), ["model.norm", "'post', 'pre'"]),
-    "wrong size": (new(model__num_heads=3), ["model.d_model is 8", "3"]),
+    "wrong size": (new(model__num_heads=3), ["model.num_heads is 3", "model.d_model = 8"]),
     "too many devices": (new(parallel__data=512), ["parallel.data", "512"]),
     "no config": (
         ("train", ["--workdir={here}/new"], None),
