@@ -349,8 +349,8 @@ def test_an_evaluation_may_be_divided_over_eight_devices(from_many_devices, eval
 
 def test_help_states_the_number_of_devices():
     out = " ".join(run("experiments.evaluate", "--help").out.split())
-    several = "however many trained. --config.parallel.data=8 divides the sentences over 8"
-    assert f"one device decodes, {several}" in out
+    several = "however many trained; --config.parallel.data=8 divides the sentences over 8"
+    assert f"One device decodes, {several}" in out
 
 
 def test_more_devices_than_exist_are_rejected(from_many_devices):
