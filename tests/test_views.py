@@ -14,7 +14,7 @@ from transformer.inspection.trace import run
 from transformer.inspection.views.attention_kinds import attention_kinds, trace_attention_kinds
 from transformer.inspection.views.attention_steps import attention_steps
 from transformer.inspection.views.head_overview import head_overview
-from transformer.inspection.views.head_view import head_view
+from transformer.inspection.views.head_view import head_view, shares_between_heads
 from transformer.inspection.views.search_replay import search_replay
 from transformer.inspection.views.sentence_comparison import compare_sentences
 
@@ -168,6 +168,12 @@ def test_weights_and_vectors_are_rounded_to_what_a_page_shows():
     [head] = attention_steps(trace, *arguments).options["heads"]
     query = trace.attention("cross").query[0, 0]
     np.testing.assert_allclose(head["query"], query, atol=0.5e-7)
+
+
+def test_shares_between_heads_sum_to_1_over_the_heads_and_are_0_where_all_weights_are():
+    weights = softmax_weights(1, 4, 3, 3, causal=True)[0]
+    shares = shares_between_heads(weights)
+    np.testing.assert_allclose(shares.sum(0), np.tril(np.ones((3, 3))), atol=1e-6)
 
 
 # Invalid arguments.

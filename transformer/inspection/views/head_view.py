@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The head view: tokens of rows and columns, connected by lines for the weights of each head."""
 
+import numpy as np
+from jaxtyping import Float
+
 from transformer.inspection import figures
 from transformer.inspection.views.attention_kinds import LabeledAttention, label_text
 from transformer.inspection.views.view import View, figure_labels
@@ -41,3 +44,9 @@ def head_view(
         attention=(attention,),
         height=min(1000, 400 + 48 * max(len(first.rows), len(first.columns))),
     )
+
+
+def shares_between_heads(weights: Float[np.ndarray, "N T S"]) -> Float[np.ndarray, "N T S"]:
+    """Each weight divided by its sum over the heads; 0 where every head's weight is 0."""
+    total = weights.sum(0)
+    return np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
