@@ -79,8 +79,8 @@ def main(config: Config) -> None:
         for flag in (INPUT, OUTPUT, PREFIX):
             if flag.value is not None:
                 raise InputError(f"--{flag.name} and --interactive exclude each other; remove one")
-    if RESUME.value and not (INPUT.value and OUTPUT.value):
-        raise InputError("--resume needs --input=FILE and --output=FILE")
+    if RESUME.value and not (_is_local_file(INPUT.value) and _is_local(OUTPUT.value)):
+        raise InputError("--resume needs local files as --input and --output")
     translator = checkpoint_flags.translator(config)  # errors come before standard input is read
     if INTERACTIVE.value:
         _translate_interactively(translator)
@@ -111,7 +111,8 @@ def _survey(config: Config, translator: Translator) -> tuple[int | None, str]:
     """
     digest, counts = hashlib.sha256(config.to_json().encode()), []
     for flag in (INPUT, PREFIX):
-        readable_twice = flag.value and (paths.is_remote(flag.value) or os.path.isfile(flag.value))
+        path = flag.value
+        readable_twice = path and (paths.is_remote(path) or os.path.isfile(path))
         count = 0
         for line in _lines(flag) if readable_twice else ():
             digest.update(f"{line}\n".encode())
@@ -122,6 +123,14 @@ def _survey(config: Config, translator: Translator) -> tuple[int | None, str]:
         raise _unequal(total, num_prefixes)
     settings = [counts, NBEST.value, SCORES.value, translator.checkpoints]
     return total, f"{digest.hexdigest()} {settings}"
+
+
+def _is_local(path: str | None) -> bool:
+    return path is not None and not paths.is_remote(path)
+
+
+def _is_local_file(path: str | None) -> bool:
+    return _is_local(path) and os.path.isfile(path)
 
 
 def _examples() -> Iterator[tuple[str, str]]:

@@ -316,10 +316,14 @@ def test_an_interrupted_translation_keeps_the_old_file_and_is_resumed(folder, tr
     assert sorted(tmp_path.iterdir()) == [source, target]
 
 
-def test_resuming_needs_files(translate):
-    finished = translate("--resume")
+@pytest.mark.parametrize(
+    "flags", [[], ["--output=out"], ["--input=/dev/null", "--output=out"], ["--input={file}"]]
+)
+def test_resuming_needs_files_that_can_be_read_and_written_again(translate, folder, flags):
+    flags = [flag.replace("{file}", str(folder / "sentences")) for flag in flags]
+    finished = translate("--resume", *flags)
     assert (finished.status, finished.out) == (1, "")
-    assert finished.err == "error: --resume needs --input=FILE and --output=FILE\n"
+    assert finished.err == "error: --resume needs local files as --input and --output\n"
 
 
 def test_a_resumed_file_has_complete_groups_of_lines(tmp_path):
