@@ -332,6 +332,16 @@ CASES = {
             for step in ("1", "2")
         ],
     ),
+    "a FIFO for the config": (
+        app("translate"),
+        ["run/config.json is not a regular file; restore it from a copy"],
+        lambda folder: replace_by_fifo(folder / "run" / "config.json"),
+    ),
+    "a FIFO for the tokenizer": (
+        app("translate"),
+        ["run/tokenizer.model is not a regular file; restore it from a copy"],
+        lambda folder: replace_by_fifo(folder / "run" / "tokenizer.model"),
+    ),
     "no intact checkpoint left to translate with": (
         app("translate"),
         ["no intact checkpoint left", "step 1", "step 2", "meta/metadata"],

@@ -21,6 +21,7 @@ from saving import (
     steps_in,
 )
 
+from transformer.checkpoints import selection
 from transformer.checkpoints.identity import Identity
 from transformer.checkpoints.manager import Checkpoints, average_params
 from transformer.config import OptimizerConfig, TrainingConfig, TransformerConfig
@@ -120,6 +121,10 @@ def test_checkpoints_are_read_while_a_training_saves_and_deletes_them(tmp_path, 
     assert steps == sorted(steps)
     assert len(set(steps)) > 5, "otherwise nothing has been tested"
     assert steps_in(tmp_path)[-1] == 59
+
+
+def test_of_no_checkpoints_none_is_kept():
+    assert selection.retained([], KEEP_ALL) == []
 
 
 def test_a_better_checkpoint_replaces_the_best(tmp_path):

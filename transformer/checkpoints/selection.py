@@ -47,6 +47,8 @@ def best(checkpoints: list[Checkpoint], best_by: Literal["nll", "bleu"]) -> Chec
 
 def retained(checkpoints: list[Checkpoint], config: TrainingConfig) -> list[Checkpoint]:
     """Return the last `keep_last` checkpoints, the best one and its neighbors."""
+    if not checkpoints:
+        return []
     center = checkpoints.index(best(checkpoints, config.best_by))
     first = max(center - config.keep_around_best, 0)
     around = checkpoints[first : center + config.keep_around_best + 1]

@@ -39,15 +39,22 @@ TOKENS = "tokens"
 PROFILE = "profile"
 """Directory of profiler traces."""
 
+_FILES = frozenset({CONFIG, TOKENIZER, SOURCE_TOKENIZER, LEXICON})
+"""What is read to translate, beside the parameters."""
+
 
 def opened(workdir: paths.Readable) -> epath.Path | zipfile.Path:
     """The directory of a run, or the root of a bundle, whose files are read in the same way.
 
     Raises:
-      InputError: when it does not exist, or is neither.
+      InputError: when it does not exist, is neither, or has something else in place of a file.
     """
     path = paths.reachable(workdir)
     if path.is_dir():
+        for name in _FILES:
+            file = path / name
+            if file.exists() and not paths.is_regular_file(file):  # reading a FIFO would wait
+                raise InputError(f"{file} is not a regular file; restore it from a copy")
         return path
     if not path.exists():
         raise InputError(f"{workdir} does not exist; train first, or check the path")
@@ -56,7 +63,7 @@ def opened(workdir: paths.Readable) -> epath.Path | zipfile.Path:
             raise OSError("not a regular file")
         file = io.BytesIO(path.read_bytes()) if paths.is_remote(path) else os.fspath(path)
         bundle = zipfile.ZipFile(file)
-        for name in {CONFIG, TOKENIZER, SOURCE_TOKENIZER, LEXICON}.intersection(bundle.namelist()):
+        for name in _FILES.intersection(bundle.namelist()):
             bundle.read(name)  # compares its checksum
         return zipfile.Path(bundle)
     # A damaged archive raises many types.
