@@ -171,6 +171,7 @@ def test_zero_heads_at_once_are_rejected(shallow, source):
 METRIC = LogitDifference(jnp.array([0, 1, 2]), jnp.array([5, 7, 2]), jnp.array([6, 6, 6]))
 
 
+@pytest.mark.slow
 def test_a_metric_is_computed_for_each_sentence_pair_without_each_head(shallow, source):
     params, config = shallow
     target_in = shift_right(TARGET)

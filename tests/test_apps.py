@@ -145,6 +145,7 @@ def test_a_finished_run_is_reported_and_prints_the_same_last_line(copied):
     assert (workdir / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_larger_number_of_steps_continues_the_training(trained, train, workdir):
     more = run("experiments.train", *train(workdir, f"--config.training.steps={STEPS + 4}"))
     assert more.status == 0, more.err
@@ -206,6 +207,7 @@ def stop(arguments, number, at):
     return Finished(process.returncode, out, "".join(said) + err)
 
 
+@pytest.mark.slow
 def test_a_training_stopped_three_times_ends_bit_for_bit_like_a_straight_one(
     trained, train, tmp_path
 ):

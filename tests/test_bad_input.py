@@ -419,6 +419,7 @@ def test_one_message_names_the_problem_and_no_file_changes(given, given_copy, na
     assert {path: after.get(path) for path in before} == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -78,6 +78,7 @@ def test_a_worker_of_another_checkout_runs_its_code(fake, tmp_path):
         assert process.about == {"batch_size": "the other checkout"}
 
 
+@pytest.mark.slow
 def test_a_worker_that_ends_is_reported_by_name(fake):
     with (
         Worker(Subject("the fake", "fake.ending"), TINY) as process,

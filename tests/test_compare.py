@@ -188,6 +188,7 @@ def test_holms_correction_of_hand_worked_p_values():
     assert significance.holm_correction([0.01, None, 0.04]) == [0.02, None, 0.04]
 
 
+@pytest.mark.slow
 def test_every_two_of_three_systems_are_tested_and_corrected_for_their_number(three):
     result = comparison_report.as_json(three)
     pairs = result["pairs"]

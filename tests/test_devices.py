@@ -329,6 +329,7 @@ def by_device(number):
     return jax.tree.map(lambda rows: rows.reshape(8, -1, rows.shape[1]), batch_of(number))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "config"),
     [

@@ -109,6 +109,7 @@ def test_a_signal_to_one_process_stops_both_after_the_same_step(
     assert parameters(tmp_path / "run") == parameters(together[0])
 
 
+@pytest.mark.slow
 def test_invalid_input_of_one_process_ends_both(train, tmp_path):
     arguments = train(tmp_path / "run", *SHORT, *TOGETHER)
     wrong = "--config.data.train_source=missing.txt"

@@ -53,6 +53,7 @@ def test_the_logits_are_the_logarithm_of_the_mean_probability():
     )
 
 
+@pytest.mark.slow
 def test_an_ensemble_searches_as_numpy_does_over_the_mean(three):
     sentences, alone = LONGER[:2], 0
     next_words, first_alone = mean_of(0, 1, 2), mean_of(0)

@@ -70,6 +70,7 @@ def installed(tmp_path_factory):
     return folder / "target"
 
 
+@pytest.mark.slow
 def test_the_command_works_beside_a_folder_with_the_name_of_the_package(installed, tmp_path):
     (tmp_path / "experiments").mkdir()
     (tmp_path / "experiments" / "__init__.py").write_text("raise SystemExit('hidden')\n")

@@ -175,6 +175,7 @@ def kill(server, workdir, saves, seconds):
     return max([*printed, *map(int, iter(server.stdout.readline, "ended\n"))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("times", "seed"),
     [pytest.param(3, 0, id="few"), pytest.param(40, 1, id="many", marks=pytest.mark.slow)],

@@ -340,6 +340,7 @@ def test_the_model_of_the_fixture_is_the_oracles(forward, params, config, source
     np.testing.assert_allclose(forward(params, source, target_in), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("backend", "kept_in"), [("cpu", "float32"), ("gpu", "bfloat16")])
 def test_bfloat16_caches_hold_bfloat16_values_and_give_the_logits_of_teacher_forcing(
     monkeypatch, config, params, source, target_in, backend, kept_in

@@ -12,20 +12,11 @@ import variables
 from apps import REPOSITORY, environment
 
 SOURCES = sorted((REPOSITORY / "notebooks").glob("*.py"))
-QUICK = ("03",)
-"""Run by the default suite; the others are marked slow."""
 SECONDS = 2 * 120
 """Limit of CPU time: two minutes on two cores."""
-QUICK_SECONDS = SECONDS - 40
-"""The default suite compiles with fewer optimizations, which saves about 17 seconds."""
 BYTES = 1_000_000
 
-NOTEBOOKS = [
-    pytest.param(
-        source, id=source.stem, marks=() if source.stem[:2] in QUICK else (pytest.mark.slow,)
-    )
-    for source in SOURCES
-]
+NOTEBOOKS = [pytest.param(path, id=path.stem, marks=pytest.mark.slow) for path in SOURCES]
 
 
 def cells_of(notebook):
@@ -87,9 +78,8 @@ def run_notebook(trained):
         if source not in results:
             program = [sys.executable, str(REPOSITORY / "scripts" / "notebooks.py"), source.stem]
             folders = [f"--folder={folder}", f"--output={folder}"]
-            # The slow ones compute for longer than they compile, so optimizations pay off.
-            compiler = variables.QUICK if source.stem[:2] in QUICK else variables.USUAL
-            finished, seconds = run_timed([*program, *folders], REPOSITORY, compiler | cache)
+            # They compute for longer than they compile, so optimizations pay off.
+            finished, seconds = run_timed([*program, *folders], REPOSITORY, variables.USUAL | cache)
             path = folder / f"{source.stem}.ipynb"
             notebook = json.loads(path.read_text("utf-8")) if path.exists() else None
             results[source] = finished, notebook, training_seconds + seconds
@@ -106,7 +96,7 @@ def test_a_notebook_runs_to_its_end_within_the_time_limit(run_notebook, source):
     assert "assert" in "".join(notebook["cells"][-1]["source"]), (
         "the last cell checks the claims of the text"
     )
-    assert seconds < (QUICK_SECONDS if source.stem[:2] in QUICK else SECONDS)
+    assert seconds < SECONDS
 
 
 @pytest.mark.parametrize("source", NOTEBOOKS)

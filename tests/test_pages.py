@@ -75,6 +75,7 @@ def test_a_view_has_static_content_with_a_description(view):
     assert "nan" not in read.text.lower()
 
 
+@pytest.mark.slow
 def test_the_same_arguments_give_the_same_bytes():
     assert [view.html for view in every_view()] == [view.html for view in every_view()]
     assert page("x", every_view()) == page("x", every_view())
@@ -120,6 +121,7 @@ def test_invisible_tokens_are_shown_by_name(token, shown):
     assert pair(tokens=[token, *words(4, "s")])[0].columns[0] == (shown,)
 
 
+@pytest.mark.slow
 def test_a_page_of_6_layers_8_heads_and_30_tokens_is_under_2_megabytes():
     both = pair(30, 30, (6, 8), (6, 8))
     assert [attention.weights.shape for attention in both] == [(6, 8, 30, 30)] * 3

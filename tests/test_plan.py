@@ -107,6 +107,7 @@ def matmul_flops(text):
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mesh", "preset"),
     [
@@ -168,6 +169,7 @@ def test_fsdp_shards_the_state_and_all_gathers_every_parameter(on_mesh):
     assert 0.8 * 4 * replicated["parameters"] < gathered < 1.2 * 4 * replicated["parameters"]
 
 
+@pytest.mark.slow
 def test_micro_batches_save_memory_and_repeat_their_collectives(on_mesh):
     one, four = on_mesh("data:1"), on_mesh("data:1", micro_batches=4)
     assert four["flops"] == one["flops"]

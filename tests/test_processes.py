@@ -176,6 +176,7 @@ def both(tmp_path_factory, one_device):
     return folder, [json.loads(out.splitlines()[-1]) for out, _ in finished], errors
 
 
+@pytest.mark.slow
 def test_two_processes_keep_and_restore_the_same(both):
     _, found, _ = both
     for process in found:

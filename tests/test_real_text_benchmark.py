@@ -100,6 +100,7 @@ def prepared(tmp_path, monkeypatch):
     return tmp_path, real_text.prepare(TINY, tmp_path, random_pairs(), lines)
 
 
+@pytest.mark.slow
 def test_this_project_trains_the_pairs_that_the_peers_have(prepared):
     folder, text = prepared
     program = this_project.training_text(TINY, str(folder / TEXT), {})
@@ -148,6 +149,7 @@ def test_invalid_options_are_rejected_with_the_remedy(arguments, message, tmp_pa
     assert "Traceback" not in finished.err
 
 
+@pytest.mark.slow
 @needs_torch
 def test_padding_does_not_change_the_loss_of_pytorch(monkeypatch):
     import torch

@@ -154,6 +154,7 @@ def arguments(write):
     ]
 
 
+@pytest.mark.slow
 def test_train_takes_the_recipe_for_the_text_and_flags_take_precedence(arguments, tmp_path):
     arguments.append(f"--workdir={tmp_path / 'run'}")
     first = run("experiments.train", *arguments, "--config.training.steps=1")

@@ -45,6 +45,7 @@ def searched(request, config, params):
     return decode, search_log.record(params, config, SOURCE, decode=decode, top=4)
 
 
+@pytest.mark.slow
 def test_the_results_are_those_of_the_search_that_translates(model, params, searched):
     decode, log = searched
 

@@ -128,6 +128,7 @@ def test_beam_search_is_the_same_on_every_mesh(mesh):
     assert_same(translated("beam search", mesh=mesh), translated("beam search"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["diverse beams and constraints", "minimum Bayes risk"])
 def test_every_decoding_method_is_the_same_on_eight_devices(method):
     assert_same(translated(method, True, "8"), translated(method, True))

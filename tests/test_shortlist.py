@@ -150,6 +150,7 @@ def test_an_ensemble_averages_probabilities_renormalized_over_the_list(few):
         assert [result.tokens for result in results] == [tokens for _, _, tokens in expected]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", all_but_one_slow("beam search"))
 def test_a_list_of_all_words_changes_no_translation(name):
     everything = lexicon_of(SIZE - 4)
@@ -161,6 +162,7 @@ def test_a_list_of_all_words_changes_no_translation(name):
         close(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", all_but_one_slow("diverse beams and constraints"))
 def test_a_translation_does_not_depend_on_the_other_sentences(few, name):
     searcher = translator(few, **SEARCHES[name])
@@ -181,6 +183,7 @@ def test_lists_stay_with_their_sentences_when_finished_ones_are_dropped(few):
         close(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "parallel",
     [

@@ -12,6 +12,7 @@ import pytest
 from transformer import sharding
 from transformer.config import Config, DecodeConfig, ParallelConfig, TransformerConfig
 from transformer.decoding import generate
+from transformer.decoding.constraints import NEG_INF
 from transformer.decoding.shortlist import Shortlist
 from transformer.models import base
 from transformer.training import optimizers, step
@@ -83,7 +84,10 @@ def test_decoding_is_equivariant_to_a_permutation_of_the_vocabulary(params, name
         np.testing.assert_allclose(actual.scores, expected.scores, rtol=1e-5)
         assert len(np.unique(expected.tokens)) > 6, "otherwise this test shows little"
     assert (np.asarray(actual.tokens[3]) == PERMUTED.pad_id).all()
-    for tokens in np.asarray(actual.tokens[:3]).reshape(-1, 9):
+    # Groups that find the same translation have fewer results than beams.
+    exists = np.asarray(actual.scores[:3]) > NEG_INF / 2
+    assert exists[:, 0].all()
+    for tokens in np.asarray(actual.tokens[:3])[exists]:
         [end] = np.flatnonzero(tokens == PERMUTED.eos_id)
         assert (tokens[end + 1 :] == PERMUTED.pad_id).all()
         assert not np.isin(tokens[:end], [PERMUTED.pad_id, PERMUTED.bos_id]).any()
@@ -100,6 +104,7 @@ def test_scores_do_not_depend_on_the_special_ids(params):
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_training_does_not_depend_on_the_special_ids(params):
     """Three steps with dropout and label smoothing give equal sums and equal parameters."""
 

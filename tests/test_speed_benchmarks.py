@@ -262,6 +262,7 @@ def test_a_training_step_of_this_project_is_measured():
     assert program.about["temporaries_mib"] >= 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beams", [1, 3])
 def test_every_translation_has_exactly_the_length_of_the_workload(beams):
     workload = dataclasses.replace(TINY, target_length=9)

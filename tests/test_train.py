@@ -51,6 +51,7 @@ def test_a_run_with_every_option_that_stops_half_way_ends_bit_for_bit_the_same(
     assert parameters(tmp_path / "run") == parameters(straight[0])
 
 
+@pytest.mark.slow
 def test_the_compiled_shape_and_its_micro_batches_are_reported(straight):
     assert "compiling the step for batches of 8 x 16 tokens, in 2 micro-batches" in straight[1].err
 
@@ -69,6 +70,7 @@ def patient(train, tmp_path_factory):
     return workdir, arguments, run("experiments.train", *arguments)
 
 
+@pytest.mark.slow
 def test_training_stops_early_after_patience_validations_without_improvement(patient):
     """The first validation is the best; the second and the third are no better."""
     _, _, finished = patient
@@ -96,6 +98,7 @@ def test_a_model_beyond_the_memory_is_refused_before_it_is_compiled(train, tmp_p
     assert "GiB on each device, which has" in finished.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_the_memory_a_step_needs_at_least_is_below_that_of_the_compiled_program(
     config, tmp_path, monkeypatch, micro_batches
@@ -232,6 +235,7 @@ def test_the_available_memory_is_plausible():
 # The text.
 
 
+@pytest.mark.slow
 def test_warnings_about_the_text_have_a_count_and_the_first_line(train, texts, tmp_path):
     """A training that starts prints them; one that continues does not repeat them."""
     files = {}

@@ -135,7 +135,7 @@ def test_two_steps_are_adam_on_the_gradient_of_the_mean_loss(state_0):
 def test_the_sums_are_those_before_the_update_and_count_real_tokens(state_0):
     batch = copy_batch()
     _, sums = compiled(DRY)(state_0, batch)
-    expected = evaluation(DRY)(state_0.params, batch)
+    expected = evaluation(DRY)(state_0.params, batch).replace(gradient_norm=sums.gradient_norm)
     np.testing.assert_allclose(jax.tree.leaves(sums), jax.tree.leaves(expected), rtol=1e-5)
     assert float(sums.tokens) == float((batch.target != 0).sum())
     assert float(sums.loss) > 0
@@ -163,8 +163,9 @@ def test_rows_of_padding_have_no_weight(state_0):
     (ours, sums), (theirs, double) = (
         compiled(DRY)(state_0, Batch(tokens, tokens)) for tokens in (padded, twice)
     )
-    halves = [leaf / 2 for leaf in jax.tree.leaves(double)]
-    np.testing.assert_allclose(jax.tree.leaves(sums), halves, rtol=1e-5)
+    half = jax.tree.map(lambda leaf: leaf / 2, double)
+    half = half.replace(gradient_norm=double.gradient_norm)  # of the mean loss, which is the same
+    np.testing.assert_allclose(jax.tree.leaves(sums), jax.tree.leaves(half), rtol=1e-5)
     for a, b in zip(
         jax.tree.leaves(ours.opt_state[0].mu), jax.tree.leaves(theirs.opt_state[0].mu), strict=True
     ):
@@ -174,7 +175,7 @@ def test_rows_of_padding_have_no_weight(state_0):
 def test_a_batch_of_padding_alone_leaves_the_parameters_finite(state_0):
     nothing = Batch(*(jnp.zeros((8, 6), jnp.int32) for _ in range(2)))
     state, sums = compiled(DRY)(state_0, nothing)
-    assert jax.tree.leaves(sums) == [0, 0, 0, 0]
+    assert jax.tree.leaves(sums) == [0, 0, 0, 0, 0]
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
 
 
@@ -353,6 +354,7 @@ def test_sentences_packed_into_one_row_do_not_attend_to_each_other(state_0):
 # R-Drop.
 
 
+@pytest.mark.slow
 def test_r_drop_is_the_mean_of_two_passes_and_their_divergence(state_0):
     batch = copy_batch()
     model, _ = parts(CONFIG)
@@ -412,6 +414,7 @@ def test_a_step_averages_the_parameters_after_its_update():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-7), after.average, expected)
 
 
+@pytest.mark.slow
 def test_the_weights_are_the_average_if_one_is_kept():
     optimizer = OptimizerConfig(
         name="schedule_free", schedule="constant", learning_rate=0.01, warmup_steps=1

@@ -80,6 +80,7 @@ def rows(text):
     return [line.split("\t") for line in text.splitlines()]
 
 
+@pytest.mark.slow
 def test_an_ensemble_translates_and_scores_and_of_one_model_twice_equals_the_model(
     folder, translate, plain
 ):
@@ -136,6 +137,7 @@ def test_translations_begin_with_the_lines_of_the_prefix_file(folder, translate,
 SAMPLING = ("--config.decode.method=sample", "--config.decode.beams=3", "--nbest=3")
 
 
+@pytest.mark.slow
 def test_samples_are_reproducible_and_depend_on_the_seed(translate):
     first = translate(*SAMPLING)
     assert first.status == 0, first.err

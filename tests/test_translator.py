@@ -394,6 +394,7 @@ def samples():
     return sampler(seed=7, batch_size=8).nbest(SHORT, 3)
 
 
+@pytest.mark.slow
 def test_samples_depend_neither_on_the_batch_size_nor_on_the_other_sentences(samples):
     alone = sampler(seed=7, batch_size=1).nbest(SHORT, 3)
     rest = sampler(seed=7, batch_size=8).nbest(SHORT[3:], 3, first_line=4)
@@ -408,6 +409,7 @@ def test_samples_depend_on_the_seed_and_on_the_line_number(samples):
     assert samples[1] != samples[6], "the same sentence twice"
 
 
+@pytest.mark.slow
 def test_samples_have_the_log_probability_of_the_model(samples):
     for sentence, results in zip(SHORT, samples, strict=True):
         for result in results:
