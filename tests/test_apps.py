@@ -48,6 +48,7 @@ def copied(tmp_path_factory):
         "--config.data.tokens_per_batch=192",
         "--config.training.steps=12",
         "--config.training.validate_every=6",
+        "--verbose",
     )
     process = start("experiments.train", *arguments)
     out, err = process.communicate(timeout=300)
@@ -72,6 +73,11 @@ def test_the_last_line_of_training_is_one_json_object_with_the_result(copied):
     assert result["tokens_per_second"] > 0
     # 30 x 16 embeddings; per layer 4 D^2 an attention, 2 D F + F + D feed-forward, 2 D a norm.
     assert result["parameters"] == 480 + 3 * 1024 + 2 * (1024 + 32 + 16) + 5 * 32
+
+
+def test_the_table_of_parameters_is_printed_on_request(trained, copied):
+    assert "divided along" in copied[2].err
+    assert "divided along" not in trained[1].err
 
 
 def test_result_json_is_the_printed_result(copied):
