@@ -279,6 +279,7 @@ def kept_evaluations(workdir, name):
     return [json.loads(path.read_text()) for path in paths]
 
 
+@pytest.mark.slow
 def test_an_embedded_corpus_is_evaluated_by_split_name(copied):
     workdir, _, finished = copied
     evaluated = run("experiments.evaluate", f"--workdir={workdir}", "--split=validation")
@@ -308,6 +309,7 @@ def test_files_of_a_split_score_like_the_split(trained, texts, evaluated):
     assert origins[0]["source"] == str(texts[0] / "test.source")
 
 
+@pytest.mark.slow
 def test_the_evaluation_of_averaged_weights_has_a_separate_file(trained, evaluated):
     finished = run("experiments.evaluate", f"--workdir={trained[0]}", "--average=2")
     assert finished.result.keys() >= EVALUATED
@@ -395,6 +397,7 @@ def test_an_nbest_list_has_index_score_and_text(trained, translated):
         assert float(better) >= float(worse)
 
 
+@pytest.mark.slow
 def test_scores_precede_the_translations(trained, translated):
     arguments = ("experiments.translate", f"--workdir={trained[0]}")
     scored = run(*arguments, "--scores", stdin=INPUT.encode())
@@ -444,6 +447,7 @@ def _hidden(path):
         path.with_name("hidden").rename(path)
 
 
+@pytest.mark.slow
 def test_apps_that_read_a_workdir_do_not_change_the_model(trained, workdir):
     def contents():
         paths = (p for p in workdir.rglob("*") if p.is_file() and "evaluations" not in p.parts)

@@ -87,6 +87,7 @@ def test_a_worker_that_ends_is_reported_by_name(fake):
         process.sample()
 
 
+@pytest.mark.slow
 def test_a_missing_peer_is_skipped_and_the_next_one_measured(fake):
     messages = []
     ours = Subject("ours", "fake.sleeping", {"seconds": 0.01})

@@ -88,6 +88,7 @@ def test_a_config_is_valid_and_survives_a_json_round_trip(spec):
     assert Config.from_json(config.to_json()) == config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spec",
     [pytest.param(spec, marks=pytest.mark.slow if spec in SLOW_NAMES else ()) for spec in NAMES],

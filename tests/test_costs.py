@@ -94,6 +94,7 @@ def compiled(experiment):
     return costs.compile_step(experiment, 16, 4, 3)
 
 
+@pytest.mark.slow
 def test_memory_is_xlas_and_the_new_state_reuses_the_memory_of_the_old_one(experiment, compiled):
     program, cost = compiled
     memory = program.memory_analysis()

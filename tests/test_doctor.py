@@ -60,6 +60,7 @@ def contents(folder):
     }
 
 
+@pytest.mark.slow
 def test_a_clean_corpus_has_no_findings_and_nothing_is_changed(write, tmp_path):
     files = [*write("train", PLAIN[:4]), *write("validation", PLAIN[4:5])]
     files += write("test", PLAIN[5:])

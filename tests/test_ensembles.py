@@ -70,6 +70,7 @@ def test_an_ensemble_searches_as_numpy_does_over_the_mean(three):
     assert alone < 2, "or the others would make no difference"
 
 
+@pytest.mark.slow
 def test_an_ensemble_scores_as_numpy_does_over_the_mean(three):
     next_words = mean_of(0, 1, 2)
     sources, targets = ["a b c", "g"], ["b c", "a a a a"]

@@ -107,6 +107,7 @@ def test_logits_and_loss_are_the_oracles_to_1e_9(name):
     np.testing.assert_allclose(sums, expected, rtol=0, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "mass"),
     [
@@ -244,6 +245,7 @@ def copy_layer(torch, ours, theirs, cross):
                 norm.bias.copy_(torch.tensor(ours[name]["norm"]["bias"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [False, True])
 def test_multi_head_attention_and_its_gradients_are_pytorchs(torch, bias):
     config = TransformerConfig(d_model=12, num_heads=3, attention_bias=bias)

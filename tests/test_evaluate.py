@@ -334,11 +334,13 @@ def assert_the_same_scores(finished, evaluated):
         assert finished.result[name] == same
 
 
+@pytest.mark.slow
 def test_a_workdir_of_many_devices_is_evaluated_on_one(from_many_devices, evaluated):
     arguments = [f"--workdir={from_many_devices}", "--split=validation"]
     assert_the_same_scores(run("experiments.evaluate", *arguments), evaluated)
 
 
+@pytest.mark.slow
 def test_an_evaluation_may_be_divided_over_eight_devices(from_many_devices, evaluated):
     arguments = [f"--workdir={from_many_devices}", "--split=validation"]
     divided = ["--config.parallel.data=4", "--config.parallel.model=2"]

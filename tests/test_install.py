@@ -94,6 +94,7 @@ def test_the_command_works_beside_a_folder_with_the_name_of_the_package(installe
     assert "base, big, copy" in refused.stderr
 
 
+@pytest.mark.slow
 def test_the_installed_packages_have_all_files_of_the_repository(installed):
     for package in ("transformer", "experiments"):
         files = {

@@ -70,6 +70,7 @@ def test_validation_translates_with_the_full_vocabulary_as_there_is_no_lexicon_y
     assert "bleu" in train(experiment, tmp_path, skipping=()).totals.validation
 
 
+@pytest.mark.slow
 def test_a_step_compiled_ahead_is_not_compiled_again_and_its_time_is_not_training_time(
     experiment, tmp_path, caplog
 ):

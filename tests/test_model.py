@@ -163,6 +163,7 @@ def test_an_ancestry_is_equivalent_to_moving_keys_and_values(calls, params, sour
     assert (by_ancestry.ancestry != by_moving.ancestry).any()
 
 
+@pytest.mark.slow
 def test_beam_groups_have_shorter_caches_and_the_same_logits(calls, params, source):
     """Four beams as one group, two groups and four."""
     rng = np.random.default_rng(6)

@@ -161,6 +161,7 @@ def test_replicated_parameters_have_their_gradients_all_reduced_along_data_only(
     assert 4 * made["parameters"] + 16 <= total <= 4 * made["parameters"] + 2 * table + 100
 
 
+@pytest.mark.slow
 def test_fsdp_shards_the_state_and_all_gathers_every_parameter(on_mesh):
     replicated, sharded = on_mesh("data:8"), on_mesh("data:8", "fsdp")
     # Scales of layer norms and biases of d_ff stay replicated.
@@ -265,6 +266,7 @@ def test_a_fresh_process_simulates_the_devices_and_reports_the_same(compared, on
     assert second["collectives"] == []
 
 
+@pytest.mark.slow
 def test_the_report_has_memory_collectives_roofline_and_assumptions(compared):
     for text in (
         "One step on one device, preset tensor",

@@ -184,6 +184,7 @@ def test_a_stream_that_does_not_work_is_named(workdir, redirection, message):
     assert (finished.returncode, finished.stdout, finished.stderr) == (1, "", message)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", "2> >(true)"])
 def test_messages_that_nobody_can_read_do_not_stop_the_work(workdir, redirection):
     """The line is too long, which results in a warning."""

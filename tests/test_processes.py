@@ -188,6 +188,7 @@ def test_two_processes_keep_and_restore_the_same(both):
         assert process["best_params"]
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_set_aside_once_and_reported(both):
     folder, _, errors = both
     names = {path.name for path in (folder / "two" / "checkpoints").iterdir()}

@@ -169,6 +169,7 @@ def test_padding_does_not_change_the_loss_of_pytorch(monkeypatch):
     torch.testing.assert_close(plain, (5 * alone[0] + 3 * alone[1]) / 8)
 
 
+@pytest.mark.slow
 @needs_torch
 def test_pytorch_trains_a_text(tmp_path, monkeypatch):
     from experiments.benchmarks.programs import pytorch

@@ -3,6 +3,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from transformer.inspection.rollout import decoder_rollout, encoder_rollout
 from transformer.inspection.trace import run
@@ -35,6 +36,7 @@ def test_a_hand_worked_decoder_layer():
     np.testing.assert_allclose(rollout.source[0], [[0.5, 0], [0.25, 0.25]])
 
 
+@pytest.mark.slow
 def test_rows_sum_to_one_and_padding_and_later_tokens_contribute_nothing(
     params, config, source, target_in
 ):

@@ -85,6 +85,7 @@ def test_a_long_search_is_logged_at_every_cache_length(config, params):
     assert len(log.steps) > cache_lengths(LONGEST)[-2]
 
 
+@pytest.mark.slow
 def test_hypotheses_have_the_log_probability_of_teacher_forcing(by_teacher_forcing, searched):
     _, log = searched
     checked = 0

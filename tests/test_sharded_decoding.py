@@ -112,6 +112,7 @@ def test_the_translations_are_diverse_and_without_ties():
         assert first == EMPTY_TRANSLATION or first.score > second.score + 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", ["diverse beams and constraints", pytest.param("samples", marks=SLOW)]
 )

@@ -130,6 +130,7 @@ def test_results_are_those_of_a_search_over_the_listed_words_alone(few, beams):
             assert all(listed[token] for token in result.tokens)
 
 
+@pytest.mark.slow
 def test_an_ensemble_averages_probabilities_renormalized_over_the_list(few):
     models, params = zip(*map(member, (0, 1)), strict=True)
     searcher = translator(few, 2, *ensemble.join(list(models), list(params)))
@@ -216,6 +217,7 @@ def test_if_no_listed_word_may_follow_the_translation_ends_before_the_minimum_le
     assert actual.tokens[-1] == end
 
 
+@pytest.mark.slow
 def test_logits_are_computed_for_the_listed_words_only(few):
     """No matmul of the search is as wide as the vocabulary."""
     config = CONFIG.replace(decode=CONFIG.decode.replace(max_length=6))

@@ -53,6 +53,7 @@ def test_the_coverage_of_the_lists_is_printed_as_a_table_and_as_json(folder, lea
     assert Lexicon.load(folder / "run" / "shortlist.npz", 11).translations[4, 0] != 0
 
 
+@pytest.mark.slow
 def test_translations_consist_of_listed_subwords(folder, learned):
     sentences = b"a\nb c\n\n"
     run_of = ("experiments.translate", f"--workdir={folder / 'run'}")

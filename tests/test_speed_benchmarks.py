@@ -60,6 +60,7 @@ def test_the_workloads_have_their_flops(name, gflop):
     assert round(flops / 1e9, 1) == gflop
 
 
+@pytest.mark.slow
 def test_the_matmuls_of_a_traced_step_are_those_of_the_formula():
     flops = costs.step_flops(model_of(TINY), TINY.batch_size, TINY.source_length)
     program = this_project.step_matmuls(TINY, {})
@@ -254,6 +255,7 @@ def test_a_result_is_one_line_of_json(capsys, monkeypatch):
 # Programs.
 
 
+@pytest.mark.slow
 def test_a_training_step_of_this_project_is_measured():
     program = this_project.training(TINY, {})
     program.call()

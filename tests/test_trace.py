@@ -69,6 +69,7 @@ def test_run_is_exported_by_the_package():
     assert inspection.run is run
 
 
+@pytest.mark.slow
 def test_the_trace_of_a_pair_is_its_row_of_a_batch(full, batched):
     logits, trace = full
     np.testing.assert_allclose(logits, batched[0][ROW], atol=1e-4)

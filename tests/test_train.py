@@ -79,6 +79,7 @@ def test_training_stops_early_after_patience_validations_without_improvement(pat
     assert finished.result["stopped_early"] is True
 
 
+@pytest.mark.slow
 def test_a_run_that_stopped_early_is_finished(patient):
     workdir, arguments, finished = patient
     again = run("experiments.train", *arguments)

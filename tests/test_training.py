@@ -315,6 +315,7 @@ def packed(rows):
     return ids, segments
 
 
+@pytest.mark.slow
 def test_packed_rows_have_the_loss_and_the_gradient_of_one_sentence_per_row(state_0):
     pairs = [
         ([5, 6, 2], [7, 8, 9, 10, 2]),

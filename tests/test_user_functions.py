@@ -48,6 +48,7 @@ def mine(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_a_config_file_names_its_own_dataset_metric_and_optimizer(mine, tmp_path):
     workdir = f"--workdir={tmp_path / 'run'}"
     trained = run(

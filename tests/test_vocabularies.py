@@ -37,6 +37,7 @@ def test_a_workdir_has_a_tokenizer_for_each_side(workdir):
     assert target.special_ids.unk in target.encode(["a"])[0]
 
 
+@pytest.mark.slow
 def test_translate_reads_source_tokens_and_writes_target_tokens(workdir):
     finished = run("experiments.translate", f"--workdir={workdir}", stdin=b"a b c\n\n")
     assert finished.status == 0, finished.err

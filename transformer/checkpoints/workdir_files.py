@@ -49,6 +49,8 @@ def opened(workdir: paths.Readable) -> epath.Path | zipfile.Path:
     Raises:
       InputError: when it does not exist, is neither, or has something else in place of a file.
     """
+    if isinstance(workdir, zipfile.Path):
+        return workdir
     path = paths.reachable(workdir)
     if path.is_dir():
         for name in _FILES:
