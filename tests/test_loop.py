@@ -62,7 +62,6 @@ def train(experiment, directory, skipping, steps=None, profile=None):
     return monitor
 
 
-@pytest.mark.slow
 def test_validation_translates_with_the_full_vocabulary_as_there_is_no_lexicon_yet(
     experiment, tmp_path
 ):
@@ -184,7 +183,6 @@ def test_a_validation_that_is_not_finite_ends_the_training_before_it_is_saved(
         assert checkpoints.steps() == []
 
 
-@pytest.mark.slow
 def test_a_trace_of_some_steps_is_written(experiment, tmp_path, capsys):
     train(experiment, tmp_path, skipping=(), profile=2)
     assert any((tmp_path / "profile").rglob("*.xplane.pb"))
