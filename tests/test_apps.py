@@ -409,6 +409,7 @@ def test_scores_precede_the_translations(trained, translated):
     ]
 
 
+@pytest.mark.slow
 def test_decode_fields_are_overridden(trained, translated):
     arguments = ("experiments.translate", f"--workdir={trained[0]}", "--nbest=3")
     refused = run(*arguments, stdin=INPUT.encode())

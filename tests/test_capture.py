@@ -196,6 +196,7 @@ def training_jaxpr(model, params, source, target_in, **options):
     return str(jax.make_jaxpr(logits)(params, jax.random.key(0)))
 
 
+@pytest.mark.slow
 def test_without_capture_and_interventions_the_training_jaxpr_is_that_without_this_file(
     model, params, source, target_in, nothing, monkeypatch
 ):

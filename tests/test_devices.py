@@ -244,7 +244,8 @@ def test_micro_batches_on_a_mesh_have_the_dropout_of_one_device():
 # Micro-batches.
 
 
-@pytest.mark.parametrize("micro_batches", [pytest.param(2, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("micro_batches", [2, 4])
+@pytest.mark.slow
 def test_micro_batches_of_unequal_token_counts_make_the_same_updates(micro_batches):
     """With dropout, which depends on the index of an example in the batch, not on its part."""
     whole = run("float64", 10, EIGHT, HASH)

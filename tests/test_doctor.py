@@ -76,6 +76,7 @@ def test_a_clean_corpus_has_no_findings_and_nothing_is_changed(write, tmp_path):
     assert [result[split]["findings"] for split in ("train", "validation", "test")] == [[], [], []]
 
 
+@pytest.mark.slow
 def test_the_run_is_described_as_train_will_execute_it(write):
     files = [*write("train", PLAIN[:4]), *write("validation", PLAIN[4:5])]
     finished = doctor(*files)

@@ -93,6 +93,7 @@ def test_the_parameters_of_each_member_are_cast_to_its_compute_dtype():
     assert kernels == ["float32", "bfloat16"]
 
 
+@pytest.mark.slow
 def test_an_ensemble_of_one_is_the_model():
     alone, ensemble = translator_with(), ensemble_of(0)
     sentences = ["b c", "g"]

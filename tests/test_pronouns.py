@@ -86,6 +86,7 @@ def test_splits_have_their_sizes_and_share_no_sentence(language):
     assert len(set(sources)) == len(sources)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_splits_have_enough_resolution_sentences(language):
     for split, because_share, resolution_share in (

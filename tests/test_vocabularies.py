@@ -27,6 +27,7 @@ def workdir(tmp_path_factory, train):
     return directory
 
 
+@pytest.mark.slow
 def test_a_workdir_has_a_tokenizer_for_each_side(workdir):
     source, target = (
         Tokenizer.load(workdir / name) for name in ("tokenizer.source.model", "tokenizer.model")
