@@ -3,9 +3,9 @@
 
 python -m experiments.bundle --workdir=runs/de --output=de.zip
 
-The file holds the parameters, the vocabulary, the config and a model card. It takes the place of a
-workdir: python -m experiments.translate --workdir=de.zip. The last line on standard output is one
-JSON object with the path and the size of the file.
+The file holds the parameters, the vocabulary, the config and a model card. Apps that only read
+accept it as a workdir: python -m experiments.translate --workdir=de.zip. The last line on standard
+output is one JSON object with the path and the size of the file.
 """
 
 import contextlib
@@ -47,10 +47,9 @@ def main(config: Config) -> None:
     if output.is_dir():
         raise InputError(f"--output={output} is a directory; name a file")
     translator = checkpoint_flags.translator(config)
-    names = {workdir_files.CONFIG, workdir_files.TOKENIZER}
-    names |= {workdir_files.SOURCE_TOKENIZER, workdir_files.LEXICON}
     opened = workdir_files.opened(workdir)
-    files = {name: (opened / name).read_bytes() for name in names if (opened / name).exists()}
+    present = [name for name in workdir_files.INFERENCE_FILES if (opened / name).exists()]
+    files = {name: (opened / name).read_bytes() for name in sorted(present)}
     validation = {}
     with contextlib.suppress(OSError, ValueError, LookupError):  # no result yet
         validation = json.loads((opened / workdir_files.RESULT).read_text())["validation"]
@@ -101,7 +100,7 @@ echo "a sentence" | python -m experiments.translate --workdir=FILE
 
 ```python
 from transformer import Translator
-[best] = Translator.from_workdir("FILE")(["a sentence"])
+Translator.from_workdir("FILE")("a sentence").text
 ```
 
 Model section of the config:

@@ -30,8 +30,8 @@ from experiments.corpora.registry import Split
 from experiments.corpora.text_files import TwoFiles
 from experiments.evaluation_flags import SOURCE, SPLIT, TARGET
 from experiments.flags import run
-from experiments.reports import comparison_report
-from experiments.reports.comparison_report import Run
+from experiments.reports import comparison, comparison_report
+from experiments.reports.comparison import Run
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
@@ -61,13 +61,13 @@ def main() -> None:
     else:
         sources, references, systems, config = _translate_with_workdirs()
         bleu_options = evaluation_flags.bleu_options(config)
-    comparison = comparison_report.compare(sources, references, systems, **bleu_options)
+    results = comparison.compare(sources, references, systems, **bleu_options)
     if output:
-        workdir_files.write_text(output, comparison_report.as_page(comparison))
+        workdir_files.write_text(output, comparison_report.as_page(results))
         print(f"page: {output}", file=sys.stderr)
     sys.stdout.reconfigure(encoding="utf-8")
-    print(comparison_report.as_text(comparison))
-    print(json.dumps(comparison_report.as_json(comparison)))
+    print(comparison_report.as_text(results))
+    print(json.dumps(comparison.as_json(results)))
 
 
 def _read_outputs() -> tuple[list[str] | None, list[str], dict[str, list[Run]]]:
@@ -125,7 +125,7 @@ def _systems(flag: str, values: list[str]) -> dict[str, list[str]]:
         )
     if len(set(paths_of_runs)) < len(paths_of_runs):
         raise InputError(f"--{flag}={','.join(paths_of_runs)} names a run twice; name each once")
-    names = NAMES.value or comparison_report.default_names(systems)
+    names = NAMES.value or comparison.default_names(systems)
     if len(set(names)) != len(systems):
         raise InputError(
             f"--names={','.join(names)} gives {len(set(names))} different names, but there are "

@@ -35,10 +35,10 @@ from transformer import Translator
 from transformer.config import Config, OptimizerConfig, TransformerConfig
 from transformer.inspection import figures, run
 from transformer.nn.positions import shift_right
+from transformer.trained_model import abstract_params
 from transformer.training import optimizers
 from transformer.training import step as training
 from transformer.training.losses import smoothed_cross_entropy
-from transformer.translator import abstract_params
 
 # %% [markdown]
 # ## From a config to the gradient in three calls

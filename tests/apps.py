@@ -189,7 +189,7 @@ def parameters(workdir):
 
     from transformer.checkpoints.manager import Checkpoints
     from transformer.checkpoints.workdir_files import load_config
-    from transformer.translator import abstract_params
+    from transformer.trained_model import abstract_params
 
     config = load_config(workdir)
     with Checkpoints(workdir, config.training) as checkpoints:

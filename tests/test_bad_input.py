@@ -118,7 +118,7 @@ def break_checkpoints(folder):
 
 
 def replace_by_fifo(path):
-    """Put a FIFO in place of a file; reading it would wait for a writer."""
+    """Replace a file by a FIFO; reading it would wait for a writer."""
     path.unlink()
     os.mkfifo(path)
 

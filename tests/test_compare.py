@@ -10,7 +10,8 @@ from test_bad_input import WORDS, given  # noqa: F401 - a fixture
 from test_html import Reader
 
 from experiments.reports import comparison_report, significance
-from experiments.reports.comparison_report import Run, compare, differing_words
+from experiments.reports.comparison import Run, as_json, compare, default_names
+from experiments.reports.comparison_report import differing_words
 from transformer.errors import InputError
 from transformer.text.metrics import corpus_scores, paired_tests
 
@@ -63,7 +64,7 @@ def seeds():
 
 
 def test_scores_and_p_values_are_those_of_the_metrics(comparison):
-    result = comparison_report.as_json(comparison)
+    result = as_json(comparison)
     for system, texts in zip(result["systems"], (FIRST, SECOND), strict=True):
         assert system.items() >= corpus_scores(texts, REFERENCES).items()
     tests = paired_tests(FIRST, SECOND, REFERENCES)
@@ -79,7 +80,7 @@ def test_scores_and_p_values_are_those_of_the_metrics(comparison):
 
 
 def test_the_scores_by_length_are_those_of_the_sentences_counted_by_hand(comparison):
-    short, longer = comparison_report.as_json(comparison)["by_length"]
+    short, longer = as_json(comparison)["by_length"]
     assert (short["name"], short["sentences"], short["mean"]) == ("0 to 5", 2, 1.5)
     assert (longer["name"], longer["sentences"], longer["mean"]) == ("6 to 10", 3, 7.0)
     part = [0, 2, 4]
@@ -92,7 +93,7 @@ def test_the_scores_by_length_are_those_of_the_sentences_counted_by_hand(compari
 
 
 def test_equal_sentences_are_counted(comparison):
-    assert [pair["equal"] for pair in comparison_report.as_json(comparison)["pairs"]] == [1]
+    assert [pair["equal"] for pair in as_json(comparison)["pairs"]] == [1]
 
 
 def test_sentences_that_differ_most_are_listed_for_each_system_largest_difference_first(comparison):
@@ -114,7 +115,7 @@ def test_at_most_five_sentences_are_shown_for_each_system():
 
 def test_the_text_shows_scores_intervals_p_values_and_sentences(comparison):
     text = comparison_report.as_text(comparison)
-    result = comparison_report.as_json(comparison)
+    result = as_json(comparison)
     for measure, name in (("bleu", "BLEU"), ("chrf", "chrF")):
         [row] = [line for line in text.split("\n") if line.startswith(f"{name} ")]
         for system in result["systems"]:
@@ -131,7 +132,7 @@ def test_the_text_shows_scores_intervals_p_values_and_sentences(comparison):
 
 def test_the_page_shows_the_same_and_is_well_formed(comparison):
     read = Reader(comparison_report.as_page(comparison))
-    for system in comparison_report.as_json(comparison)["systems"]:
+    for system in as_json(comparison)["systems"]:
         assert f"{system['bleu']:.2f}" in read.text
         assert system["bleu_signature"] in read.text
     for text in (*REFERENCES[2:], FIRST[2], SECOND[0], "S1"):
@@ -143,7 +144,7 @@ def test_the_page_shows_the_same_and_is_well_formed(comparison):
 
 def test_identical_outputs_leave_nothing_to_test():
     comparison = compare(None, REFERENCES, single(a=FIRST, b=FIRST))
-    [pair] = comparison_report.as_json(comparison)["pairs"]
+    [pair] = as_json(comparison)["pairs"]
     assert pair["differences"] == {"bleu": 0, "chrf": 0, "exact_match": 0}
     assert pair["p_values"] == {measure: dict.fromkeys(TESTS) for measure in MEASURES}
     assert not any(examples for _, examples in comparison_report._examples(comparison))
@@ -161,7 +162,7 @@ def test_one_sentence_and_empty_translations_are_compared():
 def test_the_variant_of_bleu_is_in_both_signatures():
     systems = single(a=FIRST, b=SECOND)
     comparison = compare(None, REFERENCES, systems, bleu_tokenize="none", bleu_lowercase=True)
-    result = comparison_report.as_json(comparison)
+    result = as_json(comparison)
     for signature in (
         *(system["bleu_signature"] for system in result["systems"]),
         *result["test_signatures"]["bleu"].values(),
@@ -173,7 +174,7 @@ def test_the_sentences_of_each_length_are_tokenized_as_all_references_are():
     thai, latin = "สวัสดีชาวโลกทั้งหลาย", "one two three four five six seven"
     references, texts = [thai, thai, latin], [thai, thai, "one two three four five six eight"]
     comparison = compare(None, references, single(a=texts, b=references))
-    _, longer = comparison_report.as_json(comparison)["by_length"]
+    _, longer = as_json(comparison)["by_length"]
     options = {"bootstrap": 0, "bleu_tokenize": "char"}
     assert longer["bleu"][0] == corpus_scores(texts[2:], [latin], **options)["bleu"]
 
@@ -190,7 +191,7 @@ def test_holms_correction_of_hand_worked_p_values():
 
 @pytest.mark.slow
 def test_every_two_of_three_systems_are_tested_and_corrected_for_their_number(three):
-    result = comparison_report.as_json(three)
+    result = as_json(three)
     pairs = result["pairs"]
     names = [["first", "second"], ["first", "right"], ["second", "right"]]
     assert [pair["systems"] for pair in pairs] == names
@@ -215,7 +216,7 @@ def test_every_two_of_three_systems_are_tested_and_corrected_for_their_number(th
 
 
 def test_the_score_of_a_system_is_the_mean_of_its_runs_with_their_deviation(seeds):
-    small, large = comparison_report.as_json(seeds)["systems"]
+    small, large = as_json(seeds)["systems"]
     each = [run["bleu"] for run in small["runs"]]
     assert each == [corpus_scores(texts, REFERENCES)["bleu"] for texts in (FIRST, FIRST, SECOND)]
     assert small["bleu"] == pytest.approx(sum(each) / 3)
@@ -225,7 +226,7 @@ def test_the_score_of_a_system_is_the_mean_of_its_runs_with_their_deviation(seed
 
 
 def test_systems_of_several_runs_are_compared_by_welchs_t_test(seeds):
-    [pair] = comparison_report.as_json(seeds)["pairs"]
+    [pair] = as_json(seeds)["pairs"]
     assert pair["differences"]["pronoun_accuracy"] == pytest.approx(0.6)
     # t = .6 / sqrt(2 * .01 / 3) = 7.348 with 4 degrees of freedom, whose two tails are
     # 1 - 3/2 s + s^3 / 2 of s = t / sqrt(4 + t^2).
@@ -307,7 +308,7 @@ def test_two_files_are_compared_and_the_last_line_is_json(files, comparison):
         f"--output={files / 'page.html'}",
     )
     assert finished.status == 0, finished.err
-    expected = comparison_report.as_json(comparison)
+    expected = as_json(comparison)
     for system, name in zip(expected["systems"], ("a.txt", "b.txt"), strict=True):
         system["name"], system["runs"][0]["name"] = name, str(files / name)
     expected["pairs"][0]["systems"] = ["a.txt", "b.txt"]
@@ -346,7 +347,7 @@ def test_a_repeated_flag_names_the_runs_of_one_system(files):
     ],
 )
 def test_a_system_is_named_by_what_the_names_of_its_runs_have_in_common(systems, names):
-    assert comparison_report.default_names(systems) == names
+    assert default_names(systems) == names
 
 
 def test_two_workdirs_are_compared_each_with_its_config(given, tmp_path):  # noqa: F811

@@ -59,7 +59,7 @@ def digests(text):
 
 
 def fifo_of_digests(workdir, step):
-    """Put a FIFO in place of the record of digests."""
+    """Replace the record of digests by a FIFO."""
     path = workdir / "checkpoints" / "digests" / f"{step}.json"
     path.unlink()
     os.mkfifo(path)
@@ -67,7 +67,7 @@ def fifo_of_digests(workdir, step):
 
 
 def fifo(workdir, step):
-    """Put a FIFO beside the arrays."""
+    """Make a FIFO beside the arrays."""
     os.mkfifo(workdir / "checkpoints" / str(step) / "params" / "pipe")
     return "file params/pipe is not a regular file"
 

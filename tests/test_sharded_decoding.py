@@ -21,7 +21,8 @@ from transformer.decoding.decode_loop import MIN_BATCH_TO_SHRINK
 from transformer.errors import InputError
 from transformer.models import base, ensemble
 from transformer.text.tokenizer import Tokenizer
-from transformer.translator import EMPTY_TRANSLATION, Translator, abstract_params
+from transformer.trained_model import abstract_params
+from transformer.translator import EMPTY_TRANSLATION, Translator
 
 WORDS = "a b c d e f g h"
 CONFIG = Config(

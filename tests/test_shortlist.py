@@ -22,7 +22,8 @@ from transformer.errors import InputError
 from transformer.inspection import search_log
 from transformer.models import base, ensemble
 from transformer.text.lexicon import MAX_TRANSLATIONS, Lexicon
-from transformer.translator import Translator, abstract_params
+from transformer.trained_model import abstract_params
+from transformer.translator import Translator
 
 EOS_ID, UNK_ID = SpecialIds().eos, SpecialIds().unk
 SIZE = CONFIG.model.vocab_size

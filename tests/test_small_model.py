@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small model is trained once, whoever asks and how often."""
+"""The small model is trained once, however many processes load it."""
 
 import threading
 

@@ -18,7 +18,8 @@ from transformer.decoding import generate
 from transformer.errors import InputError
 from transformer.models import base
 from transformer.text.tokenizer import Tokenizer
-from transformer.translator import NO_TRANSLATION, Translation, Translator, abstract_params
+from transformer.trained_model import abstract_params
+from transformer.translator import NO_TRANSLATION, Translation, Translator
 
 EOS_ID, BOS_ID = SpecialIds().eos, SpecialIds().bos
 LETTERS = "a b c d e f g"

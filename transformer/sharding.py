@@ -7,6 +7,7 @@ Parameters declare logical axes (``embed``, ``heads``, ...). Rules map them to t
 
 from typing import TypeVar
 
+import flax.linen as nn
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -107,6 +108,15 @@ def param_shardings(metadata: Params, mesh: Mesh, config: ParallelConfig) -> Par
         return NamedSharding(mesh, PartitionSpec(*(rules[axis] for axis in parameter.names)))
 
     return jax.tree.map(sharding, metadata, is_leaf=is_parameter)
+
+
+def abstract_params(metadata: Params, mesh: Mesh, config: ParallelConfig) -> Params:
+    """Shapes, dtypes and shardings of the parameters, without arrays; see `param_shardings`."""
+    return jax.tree.map(
+        lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
+        nn.unbox(metadata),
+        param_shardings(metadata, mesh, config),
+    )
 
 
 def state_shardings(state: TrainState, of_params: Params) -> TrainState:

@@ -9,22 +9,18 @@ import dataclasses
 import functools
 import logging
 import math
-import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
-import flax.linen as nn
 import jax
 import numpy as np
 from etils import epath
 from jax.sharding import Mesh, NamedSharding
 
-from transformer import compile_cache, paths, sharding
+from transformer import compile_cache, sharding, trained_model
 from transformer.arrays import Int, Params, SpecialIds
-from transformer.checkpoints import archive, workdir_files
-from transformer.checkpoints.identity import Identity
-from transformer.checkpoints.manager import Checkpoints
-from transformer.config import Config, DecodeConfig, ParallelConfig
+from transformer.config import Config, DecodeConfig
 from transformer.decoding import generate
 from transformer.decoding.beam_search import Hypotheses
 from transformer.decoding.constraints import NEG_INF
@@ -38,7 +34,6 @@ from transformer.decoding.sentence_batches import (
 from transformer.decoding.shortlist import Shortlist
 from transformer.errors import InputError
 from transformer.models import base
-from transformer.models import ensemble as ensembles
 from transformer.text import metrics
 from transformer.text.lexicon import Lexicon
 from transformer.text.tokenizer import Tokenizer, Vocabularies
@@ -90,6 +85,7 @@ class Translator:
         model: base.Model | None = None,
         mesh: Mesh | None = None,
         lexicon: Lexicon | None = None,
+        checkpoints: Mapping[str, Sequence[int]] = MappingProxyType({}),
     ):
         """See `from_workdir` for a trained model.
 
@@ -100,6 +96,7 @@ class Translator:
           model: replaces the model of `config.model`.
           mesh: replaces the mesh of `config.parallel`.
           lexicon: source of the shortlists of `config.decode.shortlist`.
+          checkpoints: where the parameters are from; see `TrainedModel.checkpoints`.
 
         Raises:
           InputError: if `config.parallel` needs more devices than there are, or shortlists are
@@ -110,14 +107,14 @@ class Translator:
         if isinstance(vocabularies, Tokenizer):
             self.vocabularies = Vocabularies.shared(vocabularies)
         self.lexicon = lexicon
+        self.checkpoints = checkpoints
         self._decode_config({})
-        # The steps of the checkpoints of each workdir; several are averaged.
-        self.checkpoints: dict[str, list[int]] = {}
         self.model = model or base.build(config.model)
         self.mesh = mesh or sharding.make_mesh(config.parallel)
         self.params = params
         if not all(_is_on_mesh(leaf, self.mesh) for leaf in jax.tree.leaves(params)):
-            abstract = _abstract_params(self.model, config.parallel, self.mesh)
+            metadata = base.parameter_metadata(self.model)
+            abstract = sharding.abstract_params(metadata, self.mesh, config.parallel)
             self.params = jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, abstract))
 
     @classmethod
@@ -155,52 +152,16 @@ class Translator:
             is set and there is no lexicon.
         """
         compile_cache.enable()
-        workdir = workdir_files.opened(workdir)
-        saved = workdir_files.load_inference_config(workdir)
-        config = config or saved
-        for path, (old, new) in saved.model.changes(config.model).items():
-            raise InputError(
-                f"{path} is {new!r}, but {workdir / workdir_files.CONFIG} has {old!r}, with which "
-                "the parameters were trained; leave the override out"
-            )
-        config = config.replace(decode=config.decode.replace(**decode))
-        mesh = sharding.make_mesh(config.parallel)
-        vocabularies = _load_vocabularies(workdir, config)
-        others = [workdir_files.opened(other) for other in ensemble]
-        configs = [
-            config,
-            *(_member_config(other, workdir, config, vocabularies) for other in others),
-        ]
-        if dtype is not None:
-            configs = [
-                each.replace(model=each.model.replace(compute_dtype=dtype)) for each in configs
-            ]
-            config = configs[0]
-        params, steps = [], {}
-        for directory, member in zip([workdir, *others], configs, strict=True):
-            abstract = abstract_params(member)
-            if isinstance(directory, zipfile.Path):
-                if average is not None:
-                    raise InputError(
-                        f"--average={average}, but the bundle {directory} has one set of "
-                        "parameters; leave --average out"
-                    )
-                params.append(archive.read_params(directory, abstract))
-                continue
-            identity = Identity.of(member.model, *(side.model for side in vocabularies))
-            with Checkpoints(directory, member.training, identity) as checkpoints:
-                params.append(checkpoints.restore_params(abstract, average, around))
-                steps[str(paths.absolute(directory))] = checkpoints.restored_steps
-        lexicon = None
-        if config.decode.shortlist is not None:
-            path = workdir / workdir_files.LEXICON
-            lexicon = Lexicon.load(path, vocabularies.tokenizer.vocab_size)
-        model, joined = None, params[0]
-        if others:
-            model, joined = ensembles.join([base.build(member.model) for member in configs], params)
-        translator = cls(config, joined, vocabularies, model, mesh, lexicon)
-        translator.checkpoints = steps
-        return translator
+        loaded = trained_model.load(workdir, config, average, around, ensemble, dtype, **decode)
+        return cls(
+            loaded.config,
+            loaded.params,
+            loaded.vocabularies,
+            loaded.model,
+            loaded.mesh,
+            loaded.lexicon,
+            loaded.checkpoints,
+        )
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -488,45 +449,6 @@ def _rank_by_risk(samples: list[Translation], metric: str) -> list[Translation]:
     similarity = metrics.sentence_similarity(metric)
     ranking = rank_by_similarity([sample.text for sample in samples], similarity)
     return [dataclasses.replace(samples[index], score=mean) for index, mean in ranking]
-
-
-def _load_vocabularies(workdir: paths.Readable, config: Config) -> Vocabularies:
-    source = None
-    if config.data.vocabulary == "separate":
-        source = workdir / workdir_files.SOURCE_TOKENIZER
-    return Vocabularies.load(workdir / workdir_files.TOKENIZER, source)
-
-
-def _member_config(
-    directory: paths.Readable, workdir: paths.Readable, config: Config, vocabularies: Vocabularies
-) -> Config:
-    """Config of a further member of the ensemble of `workdir`: its model, the others' decoding."""
-    member = workdir_files.load_config(directory)
-    models = [tokenizer.model for tokenizer in _load_vocabularies(directory, member)]
-    if models != [tokenizer.model for tokenizer in vocabularies]:
-        raise InputError(
-            f"{workdir} and {directory} have different vocabularies (tokenizer.model differs), so "
-            "they cannot form an ensemble; train both with the same --config.data.tokenizer_model"
-        )
-    try:
-        return config.replace(model=member.model, training=member.training)
-    except InputError as error:
-        raise InputError(f"{directory}: {error}") from None
-
-
-def abstract_params(config: Config) -> Params:
-    """Shapes, dtypes and shardings of the parameters; nothing is computed."""
-    mesh = sharding.make_mesh(config.parallel)
-    return _abstract_params(base.build(config.model), config.parallel, mesh)
-
-
-def _abstract_params(model: nn.Module, parallel: ParallelConfig, mesh: Mesh) -> Params:
-    metadata = base.parameter_metadata(model)
-    return jax.tree.map(
-        lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
-        nn.unbox(metadata),
-        sharding.param_shardings(metadata, mesh, parallel),
-    )
 
 
 def _is_on_mesh(leaf: Any, mesh: Mesh) -> bool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions of the user's own files, which a config names as ``FILE.py:FUNCTION``.
 
-A config file names one of its own as ``f"{__file__}:my_function"``.
+A config file refers to its own function `my_function` as ``f"{__file__}:my_function"``.
 """
 
 import contextlib

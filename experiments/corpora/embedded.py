@@ -7,8 +7,8 @@ A corpus is generated once into the user's cache folder and read from there.
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import io
+import json
 import pathlib
 import shutil
 import sys
@@ -16,16 +16,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import tensorflow_datasets as tfds
+from etils import epath
 
 from experiments import file_lock, user_cache
 from experiments.pipeline.pairs import Records, SentencePairs
+from transformer.checkpoints import integrity
 from transformer.errors import InputError
 
 Metrics = Callable[[Sequence[Mapping[str, Any]], Sequence[str]], dict[str, float]]
 """(examples, hypotheses) -> metric values by name."""
 
-_DIGEST = "digest"
-"""File with the digest of the others in the folder of a corpus."""
+_DIGESTS = "digests.json"
+"""File with the digests of the others in the folder of a corpus."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +118,7 @@ def _generate(
     make: Callable[..., tfds.core.DatasetBuilder], home: pathlib.Path, corpus: pathlib.Path
 ) -> None:
     """Generate a corpus into a folder, where nothing intact is in its way."""
-    if (home / corpus / _DIGEST).exists():
+    if (home / corpus / _DIGESTS).exists():
         damaged = home / corpus.with_name(f"{corpus.name}.damaged")
         shutil.rmtree(damaged, ignore_errors=True)
         (home / corpus).rename(damaged)
@@ -129,7 +131,7 @@ def _generate(
     # TFDS reports a download on stdout, which is for results.
     with contextlib.redirect_stdout(io.StringIO()):
         make(data_dir=partial).download_and_prepare()
-    (partial / corpus / _DIGEST).write_text(_digest(partial / corpus))
+    (partial / corpus / _DIGESTS).write_text(json.dumps(_digests(partial / corpus)))
     (home / corpus).parent.mkdir(parents=True, exist_ok=True)
     (partial / corpus).rename(home / corpus)
     shutil.rmtree(partial)
@@ -137,19 +139,13 @@ def _generate(
 
 def _is_intact(folder: pathlib.Path) -> bool:
     try:
-        return (folder / _DIGEST).read_text() == _digest(folder)
-    except (OSError, UnicodeDecodeError):
+        return json.loads((folder / _DIGESTS).read_text()) == _digests(folder)
+    except (OSError, ValueError, RecursionError):
         return False
 
 
-def _digest(folder: pathlib.Path) -> str:
-    """Digest of the names and the bytes of the files in a folder."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.name != _DIGEST:
-            digest.update(f"{path.name} {path.stat().st_size}\n".encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
+def _digests(folder: pathlib.Path) -> dict[str, str]:
+    return integrity.directory_digests(epath.Path(folder), exclude=[_DIGESTS])
 
 
 def _decode_texts(example: Mapping[str, Any]) -> dict[str, Any]:

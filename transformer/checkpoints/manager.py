@@ -11,8 +11,8 @@ is written after all files, and before the directory gets its final name. A chec
 match its digests is never used: a training sets it aside as ``damaged-<step>``. One whose digests
 are missing or damaged is used, with a warning, only if no other checkpoint is intact.
 
-A reader holds a shared lock on the digests of the checkpoints that it has listed. A training
-deletes old checkpoints only when the new one is complete, and none that is held.
+A training deletes old checkpoints only when the new one is complete, and none that a reader holds
+(`reader_locks`).
 
 With several processes, all of them call every method. All write and read arrays; process 0 alone
 inspects and changes the directory.
@@ -20,7 +20,6 @@ inspects and changes the directory.
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import logging
 import os
@@ -34,7 +33,7 @@ from etils import epath
 
 from transformer import paths, processes
 from transformer.arrays import Params
-from transformer.checkpoints import integrity, selection, workdir_files
+from transformer.checkpoints import integrity, reader_locks, selection, workdir_files
 from transformer.checkpoints.identity import Identity
 from transformer.checkpoints.selection import Checkpoint
 from transformer.config import TrainingConfig
@@ -51,7 +50,7 @@ METRICS = "metrics/metrics"
 WRITTEN_LAST = ("_CHECKPOINT_METADATA", "commit_success.txt")
 """Files that Orbax writes after the digests are taken; no parameter depends on them."""
 DELETED = "deleted"
-"""Directory into which checkpoints are moved, since deleting them in place is not atomic."""
+"""Directory into which checkpoints are moved to be deleted: renaming is atomic, deleting is not."""
 
 
 class _DamageError(InputError):
@@ -275,7 +274,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         if self._writing:
             self._remove_leftovers()
         else:
-            self._hold()
+            self._held.enter_context(reader_locks.hold(paths.children(self._digests)))
         checkpoints = [
             self._inspect(step) for step in sorted(ocp.utils.checkpoint_steps(self.directory))
         ]
@@ -299,31 +298,6 @@ class Checkpoints(contextlib.AbstractContextManager):
         names = f"{step}{ocp.utils.TMP_DIR_SUFFIX}", step, f"{DELETED}/{step}"
         return any((self.directory / name).exists() for name in names)
 
-    def _hold(self) -> None:
-        """Keep a training on this machine from deleting these checkpoints until `close`.
-
-        Object stores and some file systems have no locks.
-        """
-        for record in paths.children(self._digests):
-            if not paths.is_remote(record) and paths.is_regular_file(record):
-                with contextlib.suppress(OSError):
-                    file = self._held.enter_context(record.open("rb"))
-                    fcntl.flock(file, fcntl.LOCK_SH)
-
-    def _is_held(self, step: int) -> bool:
-        """Whether a process reads this checkpoint."""
-        record = self._record(step)
-        if paths.is_remote(record) or not paths.is_regular_file(record):
-            return False
-        try:
-            with record.open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            pass
-        return False
-
     def _delete_old(self) -> None:
         """Delete the checkpoints that are not to be kept and that no process reads."""
         kept = selection.retained(self._checkpoints, self._config)
@@ -334,7 +308,7 @@ class Checkpoints(contextlib.AbstractContextManager):
                 if paths.is_remote(self.directory):  # to rename is to copy
                     self._record(step).unlink(missing_ok=True)
                     self._path(step).rmtree()
-                elif not self._is_held(step):
+                elif not reader_locks.is_held(self._record(step)):
                     (self.directory / DELETED).mkdir(exist_ok=True)
                     self._path(step).rename(self.directory / DELETED / str(step))
 

@@ -39,21 +39,21 @@ TOKENS = "tokens"
 PROFILE = "profile"
 """Directory of profiler traces."""
 
-_FILES = frozenset({CONFIG, TOKENIZER, SOURCE_TOKENIZER, LEXICON})
-"""What is read to translate, beside the parameters."""
+INFERENCE_FILES = frozenset({CONFIG, TOKENIZER, SOURCE_TOKENIZER, LEXICON})
+"""The files that translating reads, beside the parameters."""
 
 
 def opened(workdir: paths.Readable) -> epath.Path | zipfile.Path:
     """The directory of a run, or the root of a bundle, whose files are read in the same way.
 
     Raises:
-      InputError: when it does not exist, is neither, or has something else in place of a file.
+      InputError: when it does not exist or is neither, or when a file in it is not a regular file.
     """
     if isinstance(workdir, zipfile.Path):
         return workdir
     path = paths.reachable(workdir)
     if path.is_dir():
-        for name in _FILES:
+        for name in INFERENCE_FILES:
             file = path / name
             if file.exists() and not paths.is_regular_file(file):  # reading a FIFO would wait
                 raise InputError(f"{file} is not a regular file; restore it from a copy")
@@ -65,7 +65,7 @@ def opened(workdir: paths.Readable) -> epath.Path | zipfile.Path:
             raise OSError("not a regular file")
         file = io.BytesIO(path.read_bytes()) if paths.is_remote(path) else os.fspath(path)
         bundle = zipfile.ZipFile(file)
-        for name in _FILES.intersection(bundle.namelist()):
+        for name in INFERENCE_FILES.intersection(bundle.namelist()):
             bundle.read(name)  # compares its checksum
         return zipfile.Path(bundle)
     # A damaged archive raises many types.

@@ -19,6 +19,8 @@ from transformer.errors import InputError
 
 WORD_BEGIN = "\u2581"
 """SentencePiece's sign for a space, with which every word begins."""
+_MAX_SENTENCE_BYTES = 2**24
+"""Training leaves longer sentences out silently; SentencePiece's default is 4,192."""
 
 
 class Tokenizer:
@@ -104,8 +106,7 @@ class Tokenizer:
                 input_sentence_size=max_sentences,
                 shuffle_input_sentence=True,
                 hard_vocab_limit=not at_most,
-                max_sentence_length=1
-                << 24,  # in bytes; longer sentences would be left out silently
+                max_sentence_length=_MAX_SENTENCE_BYTES,
                 # With more threads the order in which counts are summed would vary.
                 num_threads=1,
                 minloglevel=2,

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Load a trained model, or an ensemble, from workdirs and bundles."""
+
+import dataclasses
+import zipfile
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from etils import epath
+from jax.sharding import Mesh
+
+from transformer import paths, sharding
+from transformer.arrays import Params
+from transformer.checkpoints import archive, workdir_files
+from transformer.checkpoints.identity import Identity
+from transformer.checkpoints.manager import Checkpoints
+from transformer.config import Config
+from transformer.errors import InputError
+from transformer.models import base
+from transformer.models import ensemble as ensembles
+from transformer.text.lexicon import Lexicon
+from transformer.text.tokenizer import Vocabularies
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedModel:
+    """Everything that translating needs, on one mesh."""
+
+    config: Config
+    params: Params
+    vocabularies: Vocabularies
+    model: base.Model
+    mesh: Mesh
+    lexicon: Lexicon | None
+    """None unless `config.decode.shortlist` is set."""
+    checkpoints: dict[str, list[int]]
+    """Steps whose parameters were used (several: their mean), by workdir; bundles have none."""
+
+
+def load(
+    workdir: epath.PathLike,
+    config: Config | None = None,
+    average: int | None = None,
+    around: Literal["last", "best"] = "last",
+    ensemble: Sequence[epath.PathLike] = (),
+    dtype: Literal["float32", "bfloat16"] | None = None,
+    **decode: Any,
+) -> TrainedModel:
+    """Load what `experiments.train` or `experiments.bundle` wrote.
+
+    The arguments and errors are those of `Translator.from_workdir`.
+    """
+    workdir = workdir_files.opened(workdir)
+    saved = workdir_files.load_inference_config(workdir)
+    config = config or saved
+    # A checkpoint of an earlier version, and a bundle, do not record their model themselves.
+    for path, (old, new) in saved.model.changes(config.model).items():
+        raise InputError(
+            f"{path} is {new!r}, but {workdir / workdir_files.CONFIG} has {old!r}, with which the "
+            "parameters were trained; leave the override out"
+        )
+    config = config.replace(decode=config.decode.replace(**decode))
+    mesh = sharding.make_mesh(config.parallel)
+    vocabularies = _load_vocabularies(workdir, config)
+    others = [workdir_files.opened(other) for other in ensemble]
+    members = [config, *(_member_config(one, workdir, config, vocabularies) for one in others)]
+    if dtype is not None:
+        members = [one.replace(model=one.model.replace(compute_dtype=dtype)) for one in members]
+
+    params, checkpoints = [], {}
+    for directory, member in zip([workdir, *others], members, strict=True):
+        abstract = abstract_params(member, mesh)
+        if isinstance(directory, zipfile.Path):
+            if average is not None:
+                raise InputError(
+                    f"--average={average}, but the bundle {directory} has one set of parameters; "
+                    "leave --average out"
+                )
+            params.append(archive.read_params(directory, abstract))
+            continue
+        identity = Identity.of(member.model, *(side.model for side in vocabularies))
+        with Checkpoints(directory, member.training, identity) as saved_states:
+            params.append(saved_states.restore_params(abstract, average, around))
+            checkpoints[str(paths.absolute(directory))] = saved_states.restored_steps
+
+    config, lexicon = members[0], None
+    if config.decode.shortlist is not None:
+        path = workdir / workdir_files.LEXICON
+        lexicon = Lexicon.load(path, vocabularies.tokenizer.vocab_size)
+    models = [base.build(member.model) for member in members]
+    model, joined = ensembles.join(models, params) if others else (models[0], params[0])
+    return TrainedModel(config, joined, vocabularies, model, mesh, lexicon, checkpoints)
+
+
+def abstract_params(config: Config, mesh: Mesh | None = None) -> Params:
+    """Shapes, dtypes and shardings of the parameters; nothing is computed.
+
+    Args:
+      config: of the model and the mesh.
+      mesh: that of `config.parallel`, if it exists already.
+    """
+    mesh = mesh or sharding.make_mesh(config.parallel)
+    metadata = base.parameter_metadata(base.build(config.model))
+    return sharding.abstract_params(metadata, mesh, config.parallel)
+
+
+def _load_vocabularies(workdir: paths.Readable, config: Config) -> Vocabularies:
+    source = None
+    if config.data.vocabulary == "separate":
+        source = workdir / workdir_files.SOURCE_TOKENIZER
+    return Vocabularies.load(workdir / workdir_files.TOKENIZER, source)
+
+
+def _member_config(
+    directory: paths.Readable, workdir: paths.Readable, config: Config, vocabularies: Vocabularies
+) -> Config:
+    """Config of a further member of the ensemble of `workdir`: its model, the others' decoding."""
+    member = workdir_files.load_config(directory)
+    models = [tokenizer.model for tokenizer in _load_vocabularies(directory, member)]
+    if models != [tokenizer.model for tokenizer in vocabularies]:
+        raise InputError(
+            f"{workdir} and {directory} have different vocabularies (tokenizer.model differs), so "
+            "they cannot form an ensemble; train both with the same --config.data.tokenizer_model"
+        )
+    try:
+        return config.replace(model=member.model, training=member.training)
+    except InputError as error:
+        raise InputError(f"{directory}: {error}") from None
