@@ -33,7 +33,7 @@ DTYPE = flags.DEFINE_enum(
     "dtype",
     "float32",
     ["float32", "bfloat16"],
-    "Of the parameters. bfloat16 takes half the space and rounds to 8 bits of precision.",
+    "dtype of the parameters. bfloat16 takes half the space and rounds to 8 bits of precision.",
 )
 
 
@@ -63,7 +63,7 @@ def main(config: Config) -> None:
 def model_card(
     workdir: str, translator: Translator, config: Config, validation: Mapping[str, float]
 ) -> str:
-    """What the model is, how it was made and how to use it, as Markdown."""
+    """The model card in Markdown: the model, its training and its use."""
     data, model = config.data, config.model
     corpora = ", ".join(data.mixture) or data.train_source or data.dataset
     parameters = sum(leaf.size for leaf in jax.tree.leaves(translator.params))

@@ -87,7 +87,7 @@ RECIPES = {
 
 
 def fit(name: str, data: DataConfig) -> Config:
-    """Choose a config for a text, and print the flags that it stands for.
+    """Choose a config for a text, and print it as flags.
 
     Args:
       name: a key of `RECIPES`, or ``auto``.

@@ -7,7 +7,7 @@ import pytest
 from apps import lines_of, run
 from etils import epath
 
-from experiments import workdir
+from experiments import flags, workdir
 from transformer.checkpoints import workdir_files
 from transformer.config import Config, TransformerConfig
 from transformer.errors import InputError
@@ -24,6 +24,17 @@ def changed(**groups):
     return CONFIG.replace(
         **{group: getattr(CONFIG, group).replace(**fields) for group, fields in groups.items()}
     )
+
+
+def test_fields_that_are_listed_by_name_exist():
+    config = Config()
+    data = {f"data.{name}" for name in workdir_files._OF_TRAINING_DATA}
+    model = {f"model.{name}" for name in config.model.free_after_training}
+    single = [name for name in workdir._NOT_COMPARED if not name.endswith(".")]
+    listed = {*workdir._OF_THE_STATE, *single, *flags._TEXT_FIELDS} | data | model
+    assert listed <= flat(config).keys()
+    groups = {name for name in workdir._NOT_COMPARED if name.endswith(".")}
+    assert all(any(field.startswith(group) for field in flat(config)) for group in groups)
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ Run:    python -m experiments.train --config=experiments/configs/text_files.py \
 Expect: `experiments.doctor` with the same flags estimates memory and time.
 
 The recipe (``text_files.py:small``, ``:medium`` or ``:large``) is chosen from the number of
-sentence pairs and the machine unless it is named; vocabulary and batches fit the text. What was
-chosen is printed as flags. Other flags take precedence. With one TSV file a split, leave out the
+sentence pairs and the machine unless it is named; vocabulary and batches fit the text. The choice
+is printed as flags. Other flags take precedence. With one TSV file a split, leave out the
 targets and set --config.data.tsv_columns.
 """
 

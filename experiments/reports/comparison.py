@@ -37,13 +37,13 @@ class System:
     name: str
     runs: list[Run]
     run_scores: list[dict[str, Any]]
-    """Of each run."""
+    """Scores of each run."""
     translations: list[str]
-    """The most frequent of the runs' translations of each sentence; of ties, the first run's."""
+    """The most frequent translation of each sentence among the runs; for ties, the first run's."""
     chrf: list[float]
-    """Of each sentence, the mean over the runs."""
+    """Mean chrF of each sentence over the runs."""
     by_length: list[dict[str, float]]
-    """BLEU and chrF of the sentences of each length bucket, the mean over the runs."""
+    """Mean BLEU and chrF over the runs, for each length bucket."""
 
     @property
     def scores(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def compare(
 
 
 def default_names(systems: Sequence[Sequence[str]]) -> list[str]:
-    """What the file names of each system's runs begin with, or the first paths if not unique."""
+    """The common prefix of each system's file names, or the first paths if these are not unique."""
     names = []
     for runs in systems:
         files = [os.path.basename(path.rstrip("/")) for path in runs]

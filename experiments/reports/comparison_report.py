@@ -129,8 +129,8 @@ def _summary(comparison: Comparison) -> list[str]:
     if len(comparison.systems[0].runs) > 1:
         lines.append(
             "Scores are means over the runs ± their standard deviation. p is about the variation "
-            "between trainings, on this test set. Of the runs' translations of a sentence, the "
-            "most frequent is shown."
+            "between trainings, on this test set. The most frequent translation of each sentence "
+            "is shown."
         )
     return lines
 

@@ -82,7 +82,7 @@ def _sacrebleu_tests(
 ) -> tuple[PValues, dict[str, dict[str, str]]]:
     """p-values and signatures of sacreBLEU's paired tests."""
     results = paired_tests(first, second, references, **bleu)
-    # Of identical translations, sacreBLEU reports the smallest p-value possible.
+    # For identical translations, sacreBLEU reports the smallest possible p-value.
     same = all(map(str.__eq__, first, second))
     p_values = {
         measure: {test: None if same else result["p"] for test, result in tests.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What trained parameters belong to: the model section of a config, and the vocabularies."""
+"""The model section of a config and the vocabularies that parameters were trained with."""
 
 import dataclasses
 import hashlib

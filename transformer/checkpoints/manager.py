@@ -73,8 +73,8 @@ class Checkpoints(contextlib.AbstractContextManager):
         Args:
           workdir: local, or in an object store.
           config: how many checkpoints are kept, and the validation score that ranks them.
-          identity: saved with each checkpoint, and required of each that is restored. Those of
-            earlier versions have none.
+          identity: saved with each checkpoint, and required of each that is restored. Checkpoints
+            of earlier versions have none.
           writing: open for training; otherwise nothing in the directory changes.
 
         Raises:

@@ -10,9 +10,9 @@ Exact semantics:
   the limit only EOS may follow, so every score is that of a complete translation. `constraints`
   defines which other tokens may not follow.
 * Each step extends the active hypotheses by every token and ranks the extensions by
-  log-probability. Of the best K, those that end with EOS become finished (as in Hugging Face; with
-  ``finish_from="best_2k"`` those of the best 2K, as in Tensor2Tensor). Of the best 2K, the first K
-  without EOS become the active hypotheses of the next step.
+  log-probability. Among the best K, those that end with EOS become finished (as in Hugging Face;
+  with ``finish_from="best_2k"`` among the best 2K, as in Tensor2Tensor). Among the best 2K, the
+  first K without EOS become the active hypotheses of the next step.
 * The score of a finished hypothesis is log P / penalty(length). EOS counts in the length.
 * A sentence is finished when K hypotheses have finished and no active hypothesis, at its current
   length, has a better score than the last of the results that were requested. (Without the second
@@ -230,7 +230,7 @@ def beam_search(
         sequences = jax.lax.dynamic_update_index_in_dim(sequences, tokens, index, axis=2)
         # sequences: [B, 2K/G, M]
 
-        # Of the best K/G (or all 2K/G) candidates, those that end with EOS become finished.
+        # Among the best K/G (or all 2K/G) candidates, those that end with EOS become finished.
         is_eos = tokens == special_ids.eos
         num_finishing = group_beams if finish_from == "best_k" else num_candidates
         ends = is_eos & (jnp.arange(num_candidates) < num_finishing)

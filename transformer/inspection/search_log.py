@@ -315,7 +315,7 @@ def _predictions(
 def _finished(
     extensions: Float[np.ndarray, "K V"], length: int, eos_id: int, decode: DecodeConfig
 ) -> tuple[Finished, ...]:
-    """Those of the best K (or 2K) extensions that end with EOS."""
+    """The extensions that end with EOS among the best K (or 2K)."""
     num_beams, vocab_size = extensions.shape
     candidates = 2 * num_beams if decode.finish_from == "best_2k" and num_beams > 1 else num_beams
     penalty = float(length_penalty(jnp.array(length), decode.length_penalty, decode.alpha))
