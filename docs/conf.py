@@ -4,7 +4,15 @@
 python -m sphinx -W --keep-going docs docs/_build
 """
 
+import pathlib
+import shutil
+
 import transformer
+
+# Links between notebooks are followed within this folder alone, which a symbolic link would leave.
+_here = pathlib.Path(__file__).parent
+shutil.rmtree(_here / "notebooks", ignore_errors=True)
+shutil.copytree(_here.parent / "notebooks", _here / "notebooks")
 
 project = "attention-transformer"
 copyright = "the authors"  # noqa: A001 - the name that Sphinx reads

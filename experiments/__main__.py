@@ -17,12 +17,16 @@ APPS = (
     "evaluate",
     "translate",
     "score",
+    "sample",
+    "serve",
     "look",
     "compare",
     "doctor",
     "plan",
     "learn_lexicon",
     "bundle",
+    "back_translate",
+    "convert",
 )
 
 
@@ -33,7 +37,7 @@ def main() -> None:
     if name in ("--help", "-help", "-h"):
         print("Usage: transformer APP [FLAGS], or python -m experiments.APP [FLAGS]\n")
         for app in APPS:
-            print(f"  {app:<14} {_summary(app)}")
+            print(f"  {app:<16} {_summary(app)}")
         print("\ntransformer APP --help describes an app and its flags.")
         return
     if name not in APPS:

@@ -15,14 +15,14 @@ from jax.sharding import Mesh
 
 from experiments import training_data
 from experiments.training_data import TrainingData
-from transformer import device_memory, sharding
+from transformer import device_memory, sharding, trained_model
 from transformer.arrays import Array, Key, Params
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.models import base
 from transformer.models.base import Model
 from transformer.text.tokenizer import Tokenizer
-from transformer.training import optimizers, step
+from transformer.training import freezing, lora, optimizers, step
 from transformer.training.step import Batch, TrainState
 
 
@@ -36,6 +36,11 @@ class Experiment:
     data: TrainingData
     mesh: Mesh
     param_shardings: Params
+    """Of the model's parameters, whether they or adapters are trained."""
+    adapters: Params | None = None
+    """With LoRA, the declarations of the adapters."""
+    frozen: Params | None = None
+    """With ``training.freeze``, True for each parameter that is not trained."""
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -55,6 +60,7 @@ class Experiment:
                 optimizer=self.optimizer,
                 config=self.config,
                 all_gathered=sharding.all_gathered(self.param_shardings),
+                frozen=self.frozen,
             ),
             in_shardings=(self.state_shardings, sharding.batch_sharding(self.mesh)),
             out_shardings=(self.state_shardings, sharding.replicated(self.mesh)),
@@ -75,10 +81,25 @@ class Experiment:
             out_shardings=sharding.replicated(self.mesh),
         )
 
-    def init_state(self) -> TrainState:
-        """The state before the first step, initialized on the mesh."""
+    def init_state(self, params: Params | None = None) -> TrainState:
+        """The state before the first step, on the mesh; with `params` if they are given."""
         key = jax.random.key(self.config.training.seed)
-        return jax.jit(self._init, out_shardings=self.state_shardings)(key)
+        return jax.jit(self._init, out_shardings=self.state_shardings)(key, params)
+
+    def model_params(self, state: TrainState) -> Params:
+        """The parameters of the model to validate and to decode with, adapters merged."""
+        return state.weights if state.base is None else self._merge(state.base, state.weights)
+
+    @functools.cached_property
+    def _merge(self) -> jax.stages.Wrapped:
+        merge = functools.partial(lora.merge, scale=self.config.training.lora_scale)
+        return jax.jit(merge, out_shardings=self.param_shardings)
+
+    @property
+    def abstract_params(self) -> Params:
+        """Shapes of the model's parameters, whether they or adapters are trained."""
+        shapes = self._state_shapes
+        return shapes.params if shapes.base is None else shapes.base
 
     @functools.cached_property
     def abstract_state(self) -> TrainState:
@@ -88,10 +109,27 @@ class Experiment:
             *(self._state_shapes, self.state_shardings),
         )
 
+    @property
+    def num_parameters(self) -> int:
+        """The number of the model's parameters, whether they or adapters are trained."""
+        return sum(leaf.size for leaf in jax.tree.leaves(self.abstract_params))
+
+    @property
+    def num_trained(self) -> int:
+        """The number of parameters that are trained: all, those not frozen, or the adapters."""
+        params = self._state_shapes.params
+        frozen = self.frozen or jax.tree.map(lambda _: False, params)
+        sizes = jax.tree.map(lambda leaf, fixed: 0 if fixed else leaf.size, params, frozen)
+        return sum(jax.tree.leaves(sizes))
+
     @functools.cached_property
     def state_shardings(self) -> TrainState:
         """The sharding of every array of the training state."""
-        return sharding.state_shardings(self._state_shapes, self.param_shardings)
+        if self.adapters is None:
+            return sharding.state_shardings(self._state_shapes, self.param_shardings)
+        shardings = sharding.param_shardings(self.adapters, self.mesh, self.config.parallel)
+        trained = sharding.state_shardings(self._state_shapes.replace(base=None), shardings)
+        return trained.replace(base=self.param_shardings)
 
     def put_batch(self, batch: Batch) -> Batch:
         """Put a training batch, or the local rows of it, on the mesh."""
@@ -113,9 +151,15 @@ class Experiment:
     def _state_shapes(self) -> TrainState:
         return jax.eval_shape(self._init, jax.random.key(0))
 
-    def _init(self, key: Key[Array, ""]) -> TrainState:
-        with_average = step.keeps_average(self.config)
-        return step.init_state(self.model, self.optimizer, key, with_average=with_average)
+    def _init(self, key: Key[Array, ""], params: Params | None = None) -> TrainState:
+        return step.init_state(
+            self.model,
+            self.optimizer,
+            key,
+            with_average=step.keeps_average(self.config),
+            params=params,
+            adapters=self.adapters,
+        )
 
 
 def build(
@@ -135,12 +179,17 @@ def build(
     # Before the data: devices that do not fit the model are reported at once.
     metadata = base.parameter_metadata(model)
     param_shardings = sharding.param_shardings(metadata, mesh, config.parallel)
+    frozen, adapters, training = None, None, config.training
+    if training.lora_rank:
+        adapters = trained_model.adapter_metadata(model, metadata, training)
+    elif training.freeze:
+        frozen = freezing.frozen_mask(model, metadata, training.freeze)
     optimizer = optimizers.build(
-        config.optimizer, metadata, model.describe().d_model, config.training.steps
+        config.optimizer, adapters or metadata, model.describe().d_model, training.steps, frozen
     )
     if data is None:
         data = training_data.load(config, workdir, sharding.batch_sharding(mesh))
-    experiment = Experiment(config, model, optimizer, data, mesh, param_shardings)
+    experiment = Experiment(config, model, optimizer, data, mesh, param_shardings, adapters, frozen)
     _require_divisible_batches(experiment)
     if config.training.batch_fitting == "auto" and config.training.micro_batches is None:
         return fit_micro_batches(experiment)
@@ -185,8 +234,9 @@ def least_memory(experiment: Experiment, rows: int, length: int) -> int:
         return jax.vjp(loss, params)[1]  # a pytree, whose leaves are those values
 
     batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), batch)
-    saved = jax.eval_shape(backward, shapes.params, batch, shapes.rng)
-    activations = device_memory.tree_bytes(saved) - device_memory.tree_bytes(shapes.params)
+    params = experiment.abstract_params
+    saved = jax.eval_shape(backward, params, batch, shapes.rng)
+    activations = device_memory.tree_bytes(saved) - device_memory.tree_bytes(params)
     held = device_memory.tree_bytes((state, state.params))
     return held + max(activations, 0) // 2 // experiment.mesh.size
 

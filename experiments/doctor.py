@@ -85,7 +85,9 @@ def examine(config: Config, *, timing: bool) -> dict[str, Any]:
             continue
         _log(f"reading the {name} split")
         pairs = [pairs for _, pairs in corpora]
-        splits[name] = split = CheckedSplit(name, pairs, vocabularies, config.data.max_length)
+        splits[name] = split = CheckedSplit(
+            name, pairs, vocabularies, config.data.max_length, config.data.empty_sources
+        )
         findings = split.findings()
         if name != "train" and "train" in splits:
             findings += split.in_training(splits["train"])
@@ -203,7 +205,7 @@ def _report_run(
     ]
     experiment = costs.experiment_of_lengths(config, vocabularies, lengths)
     training, batches = experiment.config.training, experiment.data.train
-    parameters = sum(leaf.size for leaf in jax.tree.leaves(experiment.abstract_state.params))
+    parameters = experiment.num_parameters
     epochs = training.steps / batches.per_epoch
     micro_batches = training.micro_batches or 1
     padding = batches.padding_share()

@@ -21,6 +21,7 @@ import sys
 from typing import Any
 
 import jax
+from etils import epath
 
 from experiments import checkpoint_flags, evaluation_flags
 from experiments.corpora.registry import Split
@@ -28,7 +29,7 @@ from experiments.evaluation_flags import SOURCE, SPLIT, TARGET
 from experiments.flags import run
 from experiments.reports.evaluation_report import Evaluation, evaluation_page
 from transformer import paths
-from transformer.checkpoints import workdir_files
+from transformer.checkpoints import integrity, workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.provenance import provenance
@@ -60,6 +61,7 @@ def main(config: Config) -> None:
         "checkpoints": translator.checkpoints,
         "decode": dataclasses.asdict(translator.config.decode),
         "compute_dtype": config.model.compute_dtype,
+        **_lexicon_of(workdir, config),
         **provenance(),
     }
     digest = hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()
@@ -89,12 +91,18 @@ def main(config: Config) -> None:
 
 def _origin_of(split: Split) -> dict[str, Any]:
     """Where the sentence pairs come from, and the digest of their text."""
-    text = json.dumps([split.sources, split.targets])
-    pairs = {"sha256": hashlib.sha256(text.encode()).hexdigest()}
+    pairs = {"sha256": split.digest()}
     if SOURCE.value:
         files = {"source": SOURCE.value, "target": TARGET.value}
         return {side: str(paths.absolute(path)) for side, path in files.items()} | pairs
     return {"dataset": split.dataset, "split": SPLIT.value} | pairs
+
+
+def _lexicon_of(workdir: epath.Path, config: Config) -> dict[str, str]:
+    """The digest of the lexicon, if shortlists are made with it."""
+    if config.decode.shortlist is None:
+        return {}
+    return {"lexicon": integrity.file_digest(workdir / workdir_files.LEXICON)}
 
 
 def evaluate(

@@ -17,6 +17,7 @@ import sys
 import textwrap
 import typing
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any, Literal
 
 import jax
@@ -24,7 +25,7 @@ from absl import flags
 from absl import logging as absl_logging
 
 from experiments import allocator, startup
-from transformer import compile_cache, user_functions
+from transformer import compile_cache, paths, user_functions
 from transformer.checkpoints import workdir_files
 from transformer.config import Config, DataConfig
 from transformer.errors import InputError
@@ -69,7 +70,8 @@ def run(main: Callable[..., int | None], config_from: Literal["config", "workdir
     startup.prepare()
     handler = logging.StreamHandler()
     handler.setFormatter(_MessageFormatter())
-    logging.basicConfig(handlers=[handler])
+    # Importing Orbax may have configured the root logger already.
+    logging.basicConfig(handlers=[handler], force=True)
     absl_logging.set_verbosity(absl_logging.ERROR)  # warnings there are Orbax's
     try:
         with startup.unwound_by_signals():
@@ -82,6 +84,22 @@ def run(main: Callable[..., int | None], config_from: Literal["config", "workdir
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for Python's last flush
     sys.exit(status)
+
+
+def parse_integers(flag: str, texts: Sequence[str]) -> list[int]:
+    """Parse the values of a list flag.
+
+    Raises:
+      InputError: for a value that is not a whole number of at least 1, and for no value.
+    """
+    if not texts:
+        raise InputError(f"--{flag}= is empty; give whole numbers, separated by commas")
+    for text in texts:
+        if not text.isdecimal() or int(text) < 1:
+            raise InputError(
+                f"--{flag}={','.join(texts)}: {text!r} is not a whole number of at least 1"
+            )
+    return list(map(int, texts))
 
 
 def _exit_status(error: BaseException) -> int | str:
@@ -225,8 +243,9 @@ def load_config_file(flag: str, arguments: Sequence[str] = ()) -> Config:
     """Return the config of ``NAME[:ARGUMENT]`` in `experiments.configs`, or of a file of the user.
 
     The file defines ``get_config()``, or ``get_config(argument)``. A `get_config` with a parameter
-    ``data`` fits the text that `arguments` name. It does so once for a workdir: when training
-    continues, the config is that of the workdir.
+    ``data`` fits the text that `arguments` name, one with a parameter ``init_from`` the model that
+    they name. It does so once for a workdir: when training continues, the config is that of the
+    workdir.
 
     Raises:
       InputError: when the file is missing, defines no such function, or it returns no `Config`.
@@ -254,6 +273,8 @@ def load_config_file(flag: str, arguments: Sequence[str] = ()) -> Config:
         config = module.get_config(*chosen)
     if not isinstance(config, Config):
         raise InputError(f"get_config() of {path} returned {type(config).__name__}, not a Config")
+    if "init_from" in parameters and arguments:
+        return _fine_tuning_config(module, path, arguments)
     if "data" not in parameters:
         return config
     saved = _saved_config(arguments)
@@ -261,6 +282,21 @@ def load_config_file(flag: str, arguments: Sequence[str] = ()) -> Config:
         return saved
     with user_functions.located(path):
         return module.get_config(*chosen, data=_text(config.data, arguments))
+
+
+def _fine_tuning_config(module: ModuleType, path: str, arguments: Sequence[str]) -> Config:
+    """The config of the workdir if it started from the same model, or one for that model."""
+    init_from = _overrides(arguments).get("training.init_from")
+    if init_from is None:
+        raise InputError(
+            f"--config={path} needs --config.training.init_from=WORKDIR, the trained model that "
+            "the training starts from"
+        )
+    saved = _saved_config(arguments)
+    if saved and saved.training.init_from == os.fspath(paths.absolute(init_from)):
+        return saved
+    with user_functions.located(path):
+        return module.get_config(init_from=init_from)
 
 
 def _saved_config(arguments: Sequence[str]) -> Config | None:
@@ -273,12 +309,20 @@ def _saved_config(arguments: Sequence[str]) -> Config | None:
 def _text(data: DataConfig, arguments: Sequence[str]) -> DataConfig:
     """The text and the vocabulary that the overrides name."""
     kinds, values = field_types(DataConfig), {}
-    for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
-        match = _OVERRIDE.fullmatch(argument)
-        if match and match[2] in _TEXT_FIELDS:
-            name = match[2].removeprefix("data.")
-            values[name] = parse_value(match[4] if match[3] else following, kinds[name])
+    for path, text in _overrides(arguments).items():
+        if path in _TEXT_FIELDS:
+            name = path.removeprefix("data.")
+            values[name] = parse_value(text, kinds[name])
     return data.replace(**values)
+
+
+def _overrides(arguments: Sequence[str]) -> dict[str, str]:
+    """The text of each override on the command line, by field."""
+    values = {}
+    for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
+        if match := _OVERRIDE.fullmatch(argument):
+            values[match[2]] = match[4] if match[3] else following
+    return values
 
 
 def help_text(

@@ -21,12 +21,12 @@ from experiments.corpora import registry
 from experiments.flags import run
 from experiments.formatting import print_table
 from experiments.workdir_flag import WORKDIR
-from transformer import paths
+from transformer import paths, trained_model
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.text.lexicon import MAX_PAIRS, Lexicon
-from transformer.text.tokenizer import Tokenizer
+from transformer.text.tokenizer import Vocabularies
 
 PAIRS = flags.DEFINE_integer(
     "pairs",
@@ -55,9 +55,10 @@ def main(config: Config) -> None:
             f"--workdir={directory} is a bundle, which cannot be changed; name the workdir from "
             "which it was made, and make it again"
         )
-    tokenizer = Tokenizer.load(directory / workdir_files.TOKENIZER)
+    vocabularies = trained_model.load_vocabularies(directory, config)
+    tokenizer = vocabularies.tokenizer
     start = time.perf_counter()
-    sources, targets = _training_pairs(config, tokenizer)
+    sources, targets = _training_pairs(config, vocabularies)
     lexicon = Lexicon.learn(sources, targets, tokenizer.vocab_size, tokenizer.special_ids)
     path = directory / workdir_files.LEXICON
     try:
@@ -67,7 +68,10 @@ def main(config: Config) -> None:
     seconds = time.perf_counter() - start
 
     validation = registry.load(config.data, "validation")
-    pairs = [tokenizer.encode(side) for side in (validation.sources, validation.targets)]
+    pairs = (
+        vocabularies.source.encode(validation.sources),
+        vocabularies.target.encode(validation.targets),
+    )
     figures = [coverage(lexicon, *pairs, number) for number in NUM_TRANSLATIONS]
     print(f"{len(sources):,} training pairs, {seconds:.1f} s; written to {path}")
     print(f"of {len(validation):,} validation pairs:")
@@ -107,7 +111,7 @@ def coverage(
     }
 
 
-def _training_pairs(config: Config, tokenizer: Tokenizer) -> tuple[Sentences, Sentences]:
+def _training_pairs(config: Config, vocabularies: Vocabularies) -> tuple[Sentences, Sentences]:
     """Token ids of every n-th training pair, without the pairs that training leaves out."""
     corpora = [pairs for _, pairs in registry.training_corpora(config.data)]
     stride = max(-(-sum(pairs.count() for pairs in corpora) // PAIRS.value), 1)
@@ -118,7 +122,10 @@ def _training_pairs(config: Config, tokenizer: Tokenizer) -> tuple[Sentences, Se
         for chunk in pairs.chunks():
             selected = slice(-num_read % stride, None, stride)
             num_read += len(chunk[0])
-            encoded = (tokenizer.encode(side[selected]) for side in chunk)
+            encoded = (
+                tokenizer.encode(side[selected])
+                for tokenizer, side in zip(vocabularies, chunk, strict=True)
+            )
             for source, target in zip(*encoded, strict=True):
                 # Empty sentences consist of EOS.
                 if 1 < len(source) <= longest and 1 < len(target) <= longest:

@@ -3,13 +3,19 @@
 
 python -m experiments.look --workdir=runs/de --sentence=TEXT --output=FILE.html
 
-The page is one file and needs no network. It shows the attention of every layer and head, the loss
-increase without each head, one head's computation in six steps, the search for the translation, the
-prediction of every layer, the residual stream, and the contribution of every token to every
-prediction. With --target=TEXT the decoder reads that translation instead of the search result. With
---compare=TEXT the page also shows a second sentence; if it has the same number of tokens, with the
-difference of the attention and a patch map of the encoder. The last line of the output is the path
-of the page.
+The page is one file and needs no network. It opens with the answer: the token in question, the word
+that counts most for it, and the heads and positions that carry it. Its views show the attention of
+every layer and head and what is lost without each, one head's computation in six steps, the search
+for the translation, the prediction of every layer, the contribution of every token to every
+prediction, and the residual stream. With --target=TEXT the decoder reads that translation instead
+of the search result. With --compare=TEXT the question is where both translations first differ, and
+the page also shows the second sentence; if it has the same number of tokens, with the difference of
+the attention and a patch map of the encoder. The last line of the output is the path of the page.
+
+python -m experiments.look --live --workdir=runs/de --output=live.html
+
+writes a page in which the model itself runs: it translates what a reader types, and shows every
+number on the way.
 """
 
 import jax
@@ -18,22 +24,28 @@ from etils import epath
 
 from experiments import checkpoint_flags
 from experiments.flags import run
-from experiments.reports import sentence_page
-from experiments.reports.sentence_page import AnalyzedPair
+from experiments.reports import sentence_page, sentence_question
+from experiments.reports.analyzed_pair import AnalyzedPair
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.inspection import search_log
-from transformer.inspection.html import Html, element, paragraph, section, sentence
+from transformer.inspection.html import Html, element, paragraph, sentence
+from transformer.inspection.live import live_limits, live_page
 from transformer.inspection.views.attention_kinds import TITLES
-from transformer.inspection.views.view import page
 from transformer.models.base import build
 from transformer.text.tokenizer import Tokenizer
 
 SENTENCE = flags.DEFINE_string("sentence", None, "Sentence that the encoder reads.")
 TARGET = flags.DEFINE_string(
     "target", None, "Translation that the decoder reads; the search result by default."
+)
+LIVE = flags.DEFINE_bool(
+    "live",
+    False,
+    "Write the live page, in which the model itself runs. It opens with --sentence, and overwrites "
+    "states with those of --compare.",
 )
 COMPARE = flags.DEFINE_string("compare", None, "Second sentence, to compare with the first.")
 OUTPUT = flags.DEFINE_string("output", None, "Path of the page, for example look.html.")
@@ -44,6 +56,10 @@ def main(config: Config) -> None:
     output = _output_path()
     if checkpoint_flags.ENSEMBLE.value:
         raise InputError("--ensemble: a page shows one model; give its workdir alone")
+    if LIVE.value:
+        workdir_files.write_text(output, _live_page(config))
+        print(OUTPUT.value)
+        return
     if not build(config.model).describe().attention:
         raise InputError(
             f"model.family {config.model.family!r} has no attention that a page could show; give "
@@ -54,34 +70,61 @@ def main(config: Config) -> None:
     # Every program runs once, so compiling it quickly matters more than how fast it runs.
     jax.config.update("jax_disable_most_optimizations", True)
     translator = checkpoint_flags.translator(config)
-    tokenizer = translator.tokenizer
+    tokenizer, of_source = translator.tokenizer, translator.vocabularies.source
     model = (translator.params, config.model)
 
-    source = _encode(SENTENCE, config, tokenizer)
-    log = search_log.record(*model, source, decode=config.decode)
+    source = _encode(SENTENCE, config, of_source)
+    log = search_log.record(*model, source, decode=config.decode, prefix=tokenizer.forced_ids)
     target = log.results[0].tokens
     texts = [("Source", SENTENCE.value), ("Translation", tokenizer.decode(list(target)))]
     if TARGET.value is not None:
         target = _encode(TARGET, config, tokenizer)
         texts.append(("Target that the decoder reads", TARGET.value))
-    pair = AnalyzedPair.of(*model, tokenizer, source, target)
-    parts = [
-        *sentence_page.attention(pair),
-        sentence_page.search(log, pair),
-        sentence_page.logit_lens(pair),
-        sentence_page.residual_stream(pair),
-        sentence_page.attributions(pair),
-    ]
+    pair, second = AnalyzedPair.of(*model, tokenizer, source, target), None
     if COMPARE.value is not None:
-        source = _encode(COMPARE, config, tokenizer)
-        translation = search_log.best_result(*model, source, config.decode).tokens
+        source = _encode(COMPARE, config, of_source)
+        translation = search_log.best_result(
+            *model, source, config.decode, tokenizer.forced_ids
+        ).tokens
         texts.append(("Second sentence", COMPARE.value))
         texts.append(("Translation", tokenizer.decode(list(translation))))
         second = AnalyzedPair.of(*model, tokenizer, source, translation)
-        parts += sentence_page.comparison(pair, second)
-    introduction = _introduction(config, texts)
-    workdir_files.write_text(output, page("One sentence in the model", [introduction, *parts]))
+    evidence = sentence_question.gather(pair, second)
+    read = "the model's own translation" if TARGET.value is None else "the given target"
+    text = sentence_page.sentence_page(evidence, log, second, _about(config, texts), read)
+    workdir_files.write_text(output, text)
     print(OUTPUT.value)
+
+
+LIVE_SENTENCES = tuple(
+    f"The animal didn't cross the street because it was too {adjective}."
+    for adjective in ("tired", "wide")
+)
+"""The sentences that a live page of a `pronouns` model opens with."""
+
+
+def _live_page(config: Config) -> str:
+    """The page in which the model itself runs."""
+    if TARGET.value is not None:
+        raise InputError(
+            "--target has no effect with --live, where the decoder reads its own translation; "
+            "leave one of them out"
+        )
+    live_limits.require_model(config)
+    sentence, second = SENTENCE.value, COMPARE.value
+    if sentence is None and config.data.dataset.startswith("pronouns_grammar/"):
+        sentence, second = LIVE_SENTENCES[0], second or LIVE_SENTENCES[1]
+    else:
+        _require_sentence(SENTENCE)
+    _require_sentence(COMPARE)
+    translator = checkpoint_flags.translator(config)
+    return live_page.live_page(
+        translator.params,
+        translator.config,
+        translator.tokenizer,
+        (sentence, second or sentence),
+        description=checkpoint_flags.description(config),
+    )
 
 
 def _output_path() -> epath.Path:
@@ -126,16 +169,16 @@ def _encode(flag: flags.FlagHolder, config: Config, tokenizer: Tokenizer) -> lis
     return ids
 
 
-def _introduction(config: Config, texts: list[tuple[str, str]]) -> Html:
+def _about(config: Config, texts: list[tuple[str, str]]) -> Html:
     """The sentences, the model, and the limits of the method."""
     sizes = build(config.model).describe().attention
     heads = "; ".join(
-        f"{TITLES[kind].lower()} in {size.layers} layers with {size.heads} heads each"
+        f"{TITLES[kind].lower()} in {size.layers} layers with {size.heads} "
+        f"{'heads' if size.heads > 1 else 'head'} each"
         for kind, size in sizes.items()
     )
     definitions = [(element("dt", name), element("dd", sentence(text))) for name, text in texts]
-    return section(
-        "The sentence",
+    parts = (
         element("dl", *(part for definition in definitions for part in definition)),
         paragraph(
             f"The model has {heads}. The weights are {checkpoint_flags.description(config)}. "
@@ -145,9 +188,12 @@ def _introduction(config: Config, texts: list[tuple[str, str]]) -> Html:
             element("strong", "What this page does not show. "),
             "Attention shows where a head reads, not why the model gives its answer. Above the "
             "first layer, each position mixes information from several tokens. A large weight on a "
-            "small value vector has little effect. One sentence is an example, not evidence.",
+            "small value vector has little effect. Heads can stand in for each other, so a head "
+            "without which nothing is lost may still do something. One sentence is an example, not "
+            "evidence.",
         ),
     )
+    return Html("".join(parts))
 
 
 if __name__ == "__main__":

@@ -109,7 +109,8 @@ class Monitor:
         Raises:
           InputError: when every step was skipped.
         """
-        totals, params = self.totals, self.experiment.abstract_state.params
+        totals = self.totals
+        parameters, trained = self.experiment.num_parameters, self.experiment.num_trained
         if totals.skipped == self.step:
             raise InputError(
                 f"all {self.step} steps were skipped, because the loss or gradient of each was not "
@@ -129,7 +130,8 @@ class Monitor:
             "validation": totals.validation,
             "seconds": round(time.monotonic() - self._zero_seconds, 1),
             "tokens_per_second": round(totals.tokens / totals.step_seconds, 1),
-            "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
+            "parameters": parameters,
+            **({"trained_parameters": trained} if trained != parameters else {}),
             "skipped": totals.skipped,
             "provenance": provenance(),
         }
@@ -168,7 +170,7 @@ class Monitor:
         if validate or self.step % config.logging.log_every == 0:
             self._report()
         if validate:
-            self._validate(state.weights)
+            self._validate(self.experiment.model_params(state))
             self.save(state)
             self._window_began = time.monotonic()
 

@@ -162,7 +162,7 @@ def make_plan(experiment: compose.Experiment, utilization: float) -> dict[str, A
     return {
         "mesh": dict(mesh.shape),
         "preset": config.parallel.preset,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(experiment.abstract_state.params)),
+        "parameters": experiment.num_parameters,
         "micro_batches": micro_batches,
         "rows": rows,
         "length": length,

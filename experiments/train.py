@@ -21,7 +21,7 @@ import jax
 from absl import flags
 from etils import epath
 
-from experiments import compose, distributed, logs, workdir
+from experiments import compose, distributed, initial_weights, logs, workdir
 from experiments.corpora import registry
 from experiments.flags import run
 from experiments.monitor import Monitor, Totals
@@ -29,8 +29,8 @@ from experiments.parameter_table import parameter_table
 from experiments.pipeline import text_checks
 from experiments.profiling import Profile
 from experiments.workdir_flag import WORKDIR
-from transformer import paths
-from transformer.checkpoints import workdir_files
+from transformer import paths, trained_model
+from transformer.checkpoints import base_model, workdir_files
 from transformer.checkpoints.identity import Identity
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config
@@ -101,10 +101,18 @@ def train(
     distributed.require_same("the vocabulary", b"".join(side.model for side in vocabularies))
     config, batches, main = experiment.config, experiment.data.train, distributed.is_main()
 
-    identity = Identity.of(config.model, *(side.model for side in vocabularies))
+    initial, init_from = None, {}
+    if config.training.init_from and not workdir.has_checkpoints(directory):
+        initial, init_from = initial_weights.load(experiment, directory)
+    adapters = base_model.adapters_identity(directory, config.training)
+    identity = Identity.of(config.model, *(side.model for side in vocabularies), adapters)
     with Checkpoints(directory, config.training, identity, writing=True) as checkpoints:
         restored = checkpoints.restore(experiment.abstract_state)
-        state, totals = restored or (experiment.init_state(), {})
+        assert restored or bool(initial) == bool(config.training.init_from)
+        state, totals = restored or (experiment.init_state(initial), {})
+        if restored and adapters:
+            state = state.replace(base=trained_model.load_base(directory, config))
+        del initial
         first = int(state.step)
         _introduce(experiment, first if restored else None, verbose)
         progress = logs.Progress(first, config.training.steps, shown=main)
@@ -118,7 +126,7 @@ def train(
             distributed.signals() if handle_signals else no_signals as stop,
         ):
             if main:
-                workdir.initialize(directory, config, vocabularies, first)
+                workdir.initialize(directory, config, vocabularies, first, init_from)
             monitor = Monitor(
                 experiment, first, Totals(**totals), directory, checkpoints, log, progress, began
             )
@@ -193,6 +201,10 @@ def _introduce(experiment: compose.Experiment, continued_at: int | None, verbose
     """Print the parameters, unused devices, the size of the data, and warnings about its text."""
     table = parameter_table(experiment.abstract_state)
     _log(table if verbose or experiment.mesh.size > 1 else table.splitlines()[-1])
+    trained, total = experiment.num_trained, experiment.num_parameters
+    if trained != total:
+        what = "as adapters of" if experiment.adapters else "of"
+        _log(f"{trained:,} parameters are trained, {what} {total:,}")
     devices, mesh = jax.device_count(), experiment.mesh
     if mesh.size < devices:
         more = f"--config.parallel.data={devices // mesh.shape['model']}"
@@ -210,7 +222,8 @@ def _introduce(experiment: compose.Experiment, continued_at: int | None, verbose
     if distributed.is_main() and continued_at is None and not clean:
         corpora = [pairs for _, pairs in registry.training_corpora(config.data)]
         validation = registry.sentence_pairs(config.data, "validation")
-        for warning in text_checks.warnings(corpora, validation, config.data.max_length):
+        limits = config.data.max_length, config.data.empty_sources
+        for warning in text_checks.warnings(corpora, validation, *limits):
             _log(f"warning: {warning}")
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import logging
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from etils import epath
@@ -17,10 +17,11 @@ from experiments.pipeline import token_cache
 from experiments.pipeline.batching import Batches
 from experiments.pipeline.pairs import SentencePairs
 from experiments.pipeline.token_corpus import TokenCorpus
-from transformer import paths, sharding
+from transformer import paths, sharding, trained_model
 from transformer.checkpoints import workdir_files
 from transformer.config import Config, DataConfig
 from transformer.errors import InputError
+from transformer.fields import difference
 from transformer.text.metrics import check_tokenization
 from transformer.text.subword_sampling import SubwordSampler
 from transformer.text.tokenizer import Tokenizer, Vocabularies
@@ -69,18 +70,25 @@ def load(config: Config, workdir: epath.Path | None, rows: NamedSharding) -> Tra
         config.model.special_ids.pad,
     )
     validation_corpus = TokenCorpus.encode(validation.sources, validation.targets, vocabularies)
+    _require_short_targets(
+        config,
+        validation_corpus,
+        lambda index: f"validation pair {index + 1} of {validation.dataset}",
+    )
     return TrainingData(vocabularies, train, validation, validation_corpus)
 
 
 def load_vocabularies(
     config: Config, corpora: list[SentencePairs], workdir: epath.Path | None = None
 ) -> Vocabularies:
-    """The vocabularies of the workdir, or of the config, or trained on the training text.
+    """The vocabularies of the workdir, of ``training.init_from``, of the config, or trained.
 
     Raises:
       InputError: when sizes or special ids differ from those of the model.
     """
     data, separate = config.data, config.data.vocabulary == "separate"
+    if config.training.init_from and not (workdir and (workdir / workdir_files.TOKENIZER).exists()):
+        return _initial_vocabularies(config)
 
     def load(side: str, field: str, file: str, model_path: str | None) -> Tokenizer:
         size = getattr(config.model, field)
@@ -119,6 +127,28 @@ def load_vocabularies(
     return Vocabularies(source, target)
 
 
+def _initial_vocabularies(config: Config) -> Vocabularies:
+    """The vocabularies of ``training.init_from``.
+
+    Raises:
+      InputError: when the config asks for another model or other vocabularies.
+    """
+    path = config.training.init_from
+    saved = workdir_files.load_config(path)
+    changes = saved.model.changes(config.model)
+    fields = difference(saved.data, config.data)
+    for name in ("vocabulary", "tokenizer", "tokenizer_model", "source_tokenizer_model"):
+        old, new = fields.get(f"data.{name}", (None, None))
+        if new is not None:
+            changes[f"data.{name}"] = old, new
+    for name, (old, new) in changes.items():
+        raise InputError(
+            f"{name} is {new!r}, but training.init_from={path} was trained with {old!r}, which a "
+            "training that starts from it keeps; use --config=fine_tune, or leave the override out"
+        )
+    return trained_model.load_vocabularies(workdir_files.opened(path), config)
+
+
 def _sentences(corpora: list[SentencePairs], sides: tuple[str, ...]) -> Iterator[str]:
     """Every sentence of the sides, read in chunks."""
     for pairs in corpora:
@@ -143,13 +173,39 @@ def _tokenized(
     corpus = token_cache.load_or_tokenize(
         pairs, vocabularies, folder, config.data.tokenizing_threads or -1
     )
-    empty = np.flatnonzero(~corpus.nonempty)
+    empty = np.flatnonzero(~corpus.trainable(config.data.empty_sources))
     if empty.size:
         logger.warning(
             "%d of %d pairs have an empty side and are left out, the first at %s and %s",
             *(empty.size, len(corpus), *pairs.location(int(empty[0]))),
         )
+    if not config.model.reads_source and (corpus.source.lengths > 1).any():
+        logger.warning(
+            "model.family %r reads no source: it learns the targets of %s alone",
+            *(config.model.family, pairs.name),
+        )
+    _require_short_targets(config, corpus, lambda index: pairs.location(index)[1])
     return corpus
+
+
+def _require_short_targets(
+    config: Config, corpus: TokenCorpus, location: Callable[[int], str]
+) -> None:
+    """Check that the model can predict every target.
+
+    Raises:
+      InputError: naming the first target that has too many tokens.
+    """
+    limit = config.model.max_target_tokens
+    if limit is None or not (corpus.target.lengths > limit).any():
+        return
+    index = int(np.argmax(corpus.target.lengths > limit))
+    raise InputError(
+        f"{location(index)}: the target has {corpus.target.lengths[index]} tokens with EOS, but "
+        f"model.family={config.model.family!r} predicts at most {limit}; make each target one "
+        "word, and set --config.data.tokenizer=word and --config.data.vocabulary=separate, with "
+        "which every word is one token"
+    )
 
 
 def _samplers(data: DataConfig, vocabularies: Vocabularies) -> dict[str, SubwordSampler] | None:

@@ -31,10 +31,11 @@ from experiments import checkpoint_flags
 from experiments.corpora import text_files
 from experiments.flags import run
 from experiments.line_output import LineProgress, ResumableFile
+from experiments.serving.batcher import Batcher
 from transformer import paths
 from transformer.config import Config
 from transformer.errors import InputError
-from transformer.translator import Translator
+from transformer.translator import Translation, Translator
 
 INPUT = flags.DEFINE_string(
     "input", None, "Text file, one sentence a line; standard input by default."
@@ -69,6 +70,11 @@ BATCHES = 64
 
 def main(config: Config) -> None:
     """Read, translate and write."""
+    if not config.model.reads_source:
+        raise InputError(
+            f"model.family {config.model.family!r} reads no source, so it does not translate; use "
+            "experiments.sample, which continues a --prompt"
+        )
     field, limit = config.decode.most_results
     if NBEST.value is not None and not 1 <= NBEST.value <= limit:
         raise InputError(
@@ -177,6 +183,11 @@ def _translate(
 ) -> Iterator[str]:
     """The output lines of sentences, of which the first has the index `start`."""
     nbest = translator.nbest(sentences, NBEST.value or 1, start + 1, prefixes)
+    return _output_lines(nbest, start)
+
+
+def _output_lines(nbest: Sequence[Sequence[Translation]], start: int) -> Iterator[str]:
+    """The output lines of translations, of which the first has the index `start`."""
     for index, results in enumerate(nbest, start):
         for result in results:
             if NBEST.value is not None:
@@ -199,14 +210,17 @@ def _translate_interactively(translator: Translator) -> None:
             "translated in batches, which is faster"
         )
     output = _stdout()
-    for index in itertools.count():
-        with _read_errors("standard input"):
-            typed = io.BufferedReader(io.BytesIO(_read_typed_line()))
-        sentence = "".join(text_files.stream_lines(typed, f"sentence {index + 1}"))
-        if not sentence.strip():
-            break
-        output.writelines(_translate(translator, [sentence], index))
-        output.flush()
+    # A terminal sends one sentence at a time, so batches of one row are all that is compiled.
+    with Batcher(translator.nbest, costs=lambda _: {1: 1.0}) as batcher:
+        for index in itertools.count():
+            with _read_errors("standard input"):
+                typed = io.BufferedReader(io.BytesIO(_read_typed_line()))
+            sentence = "".join(text_files.stream_lines(typed, f"sentence {index + 1}"))
+            if not sentence.strip():
+                break
+            nbest = batcher.submit([sentence], NBEST.value or 1, index + 1).result()
+            output.writelines(_output_lines(nbest, index))
+            output.flush()
 
 
 def _read_typed_line() -> bytes:

@@ -6,7 +6,8 @@ import dataclasses
 import datetime
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from etils import epath
@@ -32,8 +33,12 @@ _NOT_COMPARED = (
 _OF_THE_STATE = (
     *("optimizer.name", "optimizer.clip_norm", "optimizer.weight_decay", "training.ema_decay"),
     *("training.seed", "data.tokenizer", "data.vocabulary", "data.character_coverage"),
+    *("training.init_from", "training.freeze"),
+    *("training.lora_rank", "training.lora_alpha", "training.lora_targets"),
 )
-"""Fields that determine the vocabulary, the random key or the optimizer's state."""
+"""Fields that determine the vocabulary, the random key, the first weights, what is trained, or the
+optimizer's state.
+"""
 
 
 @contextlib.contextmanager
@@ -91,8 +96,7 @@ def resume_config(config: Config, workdir: epath.Path, allow_changes: bool = Fal
       InputError: when the configs differ in a field that changes results.
     """
     config = with_absolute_paths(config)
-    steps = paths.children(workdir / workdir_files.CHECKPOINTS)
-    trained = any(path.name.isdigit() for path in steps)
+    trained = has_checkpoints(workdir)
     files = [workdir_files.CONFIG, workdir_files.TOKENIZER]
     if config.data.vocabulary == "separate":
         files.append(workdir_files.SOURCE_TOKENIZER)
@@ -132,6 +136,12 @@ def resume_config(config: Config, workdir: epath.Path, allow_changes: bool = Fal
     return config
 
 
+def has_checkpoints(workdir: epath.Path) -> bool:
+    """Whether a training has saved in this workdir."""
+    steps = paths.children(workdir / workdir_files.CHECKPOINTS)
+    return any(path.name.isdigit() for path in steps)
+
+
 def changes(saved: Config, config: Config) -> dict[str, tuple[Any, Any]]:
     """The fields that change results and differ: name -> (saved, new)."""
     changed = difference(saved, config)
@@ -161,20 +171,27 @@ def with_absolute_paths(config: Config) -> Config:
     changed = {name: absolute(getattr(data, name)) for name in files}
     changed["mixture"] = tuple(map(absolute_entry, data.mixture))
     changed["dataset"] = absolute_name(data.dataset)
+    training = config.training.replace(init_from=absolute(config.training.init_from))
     return config.replace(
         data=data.replace(**changed),
+        training=training,
         optimizer=optimizer.replace(name=absolute_name(optimizer.name)),
         evaluation=evaluation.replace(metrics=tuple(map(absolute_name, evaluation.metrics))),
     )
 
 
 def initialize(
-    workdir: epath.Path, config: Config, vocabularies: Vocabularies, step: int = 0
+    workdir: epath.Path,
+    config: Config,
+    vocabularies: Vocabularies,
+    step: int = 0,
+    init_from: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> None:
     """Write the config and the vocabularies, before the first step after `step`.
 
     ``config.json`` also records the starts of the run that began it, changed the config, or used
-    another version of the program.
+    another version of the program. The first one has `init_from`: the checkpoints, by workdir, that
+    the training started from.
     """
     models = {workdir_files.TOKENIZER: vocabularies.target.model}
     if not vocabularies.are_shared:
@@ -188,5 +205,6 @@ def initialize(
     runs, made_by = workdir_files.load_runs(workdir), provenance()
     if changed or not runs or runs[-1]["provenance"] != made_by:
         time = datetime.datetime.now(datetime.UTC).isoformat("T", "seconds")
-        runs.append({"step": step, "time": time, "changes": changed, "provenance": made_by})
+        run = {"step": step, "time": time, "changes": changed, "provenance": made_by}
+        runs.append(run | ({"init_from": dict(init_from)} if init_from else {}))
     workdir_files.write_json(path, dataclasses.asdict(config) | {RUNS: runs})

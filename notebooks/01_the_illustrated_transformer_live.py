@@ -4,9 +4,10 @@
 # %% [markdown]
 # # The Illustrated Transformer, live
 #
-# Jay Alammar's *The Illustrated Transformer* explains the model of *Attention Is All You Need* in
-# pictures. This notebook draws every one of those pictures from the numbers of a real model: a
-# small model, trained on this machine, that translates English to German.
+# Jay Alammar's *The Illustrated Transformer* (2018) explains the model of *Attention Is All You
+# Need* (Vaswani et al. 2017) in pictures. This notebook draws the article's pictures, in its order,
+# from the numbers of a real model: a small model, trained on this machine, that translates English
+# to German. (The article also has loss curves and training data in passing; notebook 03 trains.)
 #
 # It shows, in this order:
 #
@@ -31,6 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.studies import small_model
+from experiments.studies.exercises import Answer
 from transformer import inspection
 from transformer.inspection import figures, residual, search_log, trace
 from transformer.inspection.views.attention_kinds import trace_attention_kinds
@@ -42,10 +44,10 @@ from transformer.nn.positions import sinusoids
 # %% [markdown]
 # ## The model
 #
-# The first call of `small_model.load` trains the model, which takes a minute or two. Later calls
-# load it. The training data are sentences of a small grammar. German has three words for "it"
-# (*er*, *sie* and *es*), and the gender of the noun that "it" refers to selects one. The model must
-# resolve the reference to translate "it" correctly.
+# The first call of `small_model.load` trains the model; later calls load it. The training data are
+# sentences of a small grammar. German has three words for "it" (*er*, *sie* and *es*), and the
+# gender of the noun that "it" refers to selects one. The model must resolve the reference to
+# translate "it" correctly.
 
 # %%
 translator = small_model.load(seed=0, folder="runs")
@@ -84,8 +86,15 @@ print(f"{len(rows)} decoder rows (read → predict):", *rows, sep="\n    ")
 #
 # ## 1. Two stacks
 #
-# The article's first pictures show a black box, the encoders and decoders inside it, and their
-# sub-layers. This figure needs no computation; it is drawn from the config.
+# The article's first pictures show a black box, the encoders and decoders inside it, and the stacks
+# inside those:
+
+# %%
+figures.plot_black_box(config, TIRED, tired.text)
+
+# %% [markdown]
+# The sub-layers of the stacks, with the shapes of their parameters. This figure needs no
+# computation; it is drawn from the config.
 
 # %%
 figures.plot_architecture(config)
@@ -137,6 +146,42 @@ figures.plot_positional_encoding(
 # only on the distance between the positions. It does not show which position comes first. The
 # picture does not show that the model *uses* this to measure distances.
 #
+# ### Predict, then run
+#
+# **Exercise 1.** The words of the source are reversed (EOS stays last). For the word "animal",
+# which of these stay the same: its embedding, its input to the first layer, its output of the
+# encoder?
+
+# %%
+turned = [*source[-2::-1], source[-1]]
+_, of_turned = run(params, config, np.array(turned), np.array(target_in), capture="full")
+before_turn = words.index("▁animal")
+after_turn = len(source) - 2 - before_turn
+changes = {
+    name: float(jnp.abs(one[before_turn] - other[after_turn]).max())
+    for name, one, other in (
+        ("embedding", embedded, of_turned.encoder.embedded),
+        ("input", seen.encoder.residual[0], of_turned.encoder.residual[0]),
+        ("output", seen.encoder.residual[-1], of_turned.encoder.residual[-1]),
+    )
+}
+Answer(
+    "The embedding, which depends on the token alone. The position changes the input, and through "
+    "it every layer. Largest changes of a component: "
+    + ", ".join(f"{name} {change:.2f}" for name, change in changes.items())
+    + "."
+)
+
+# %% [markdown]
+# ### Vectors flow along their paths
+#
+# Each token has one vector, and one path through the layer. The paths meet in self-attention only;
+# the feed-forward network works on every path alone.
+
+# %%
+figures.plot_vector_flow(seen.encoder, words)
+
+# %% [markdown]
 # ## 3. Self-attention
 #
 # ### One head, one word, six steps
@@ -171,6 +216,27 @@ heads = [("encoder", 0, 0), ("encoder", 1, 0), ("decoder", 1, 0), ("cross", 1, 0
 attention_steps(seen, kinds, heads, row=it)
 
 # %% [markdown]
+# ### Predict, then run
+#
+# **Exercise 2.** Someone adds 5 to all scores of the row "it". What happens to the output z? And if
+# all scores of the row are multiplied by 5?
+
+# %%
+scores_of_it = q[it] @ k.T / np.sqrt(k.shape[-1])
+shifted, sharpened = (
+    jax.nn.softmax(changed) @ v for changed in (scores_of_it + 5, scores_of_it * 5)
+)
+shift_effect, sharpen_effect = (
+    float(jnp.abs(changed - z[it]).max()) for changed in (shifted, sharpened)
+)
+largest_weights = [float(jax.nn.softmax(scores_of_it * factor).max()) for factor in (1, 5)]
+Answer(
+    f"Adding changes nothing (largest difference {shift_effect:.0e}): the softmax only depends on "
+    f"differences of scores. Multiplying sharpens the weights, and the largest goes from "
+    f"{largest_weights[0]:.2f} to {largest_weights[1]:.2f}; z changes by {sharpen_effect:.2f}."
+)
+
+# %% [markdown]
 # ### The same in matrix form
 #
 # Implementations do not compute one word after the other. The vectors of all tokens are the rows of
@@ -196,17 +262,31 @@ figures.plot_head_assembly(
 )
 
 # %% [markdown]
+# The article's recap has all of it in one picture: from X to the queries, keys and values of every
+# head, to their outputs, to the output of the layer.
+
+# %%
+figures.plot_multi_head(x, kernels, words, output=attention.output[LAYER])
+
+# %% [markdown]
 # ## 4. Residual connections and layer norm
 #
-# The output of each sub-layer is added to its input, and layer norm is applied to the sum.
+# The output of each sub-layer is added to its input, and layer norm is applied to the sum. The
+# vectors before and after, at the first sub-layer:
 
 # %%
 flow = residual.residual_flow(seen.encoder)
+figures.plot_residual_norm(flow, 0, words)
+
+# %% [markdown]
+# The same at every sub-layer, in numbers:
+
+# %%
 figures.plot_residual_flow(flow, words)
 
 # %% [markdown]
-# A cosine near 1 means that the sub-layer hardly changed the direction of the vector. A large norm
-# of f(x) does not prove that later layers use what the sub-layer wrote.
+# A small angle means that the sub-layer hardly changed the direction of the vector. A large norm of
+# f(x) does not prove that later layers use what the sub-layer wrote.
 #
 # ## 5. The decoder
 #
@@ -219,16 +299,7 @@ figures.plot_residual_flow(flow, words)
 # %%
 cross = seen.decoder.cross_attention
 memory = seen.encoder.residual[-1]
-figures.plot_vectors(
-    {"memory": memory}
-    | {f"keys of layer {n + 1}, head 1": cross.key[n, 0] for n in range(config.depth("decoder"))}
-    | {
-        f"values of layer {n + 1}, head 1": cross.value[n, 0]
-        for n in range(config.depth("decoder"))
-    },
-    words,
-    title="The encoder output, and its keys and values in the decoder layers",
-)
+figures.plot_memory(memory, cross.key, cross.value, words)
 
 # %% [markdown]
 # ### Token by token
@@ -244,16 +315,30 @@ vocabulary = pieces(range(config.vocab_size))
 figures.plot_decoding(log, vocabulary)
 
 # %% [markdown]
-# The mean over heads is not the attention of any single head. Notebook 03 shows the heads
+# The mean over heads is not the attention of any single head. Notebook 05 shows the heads
 # separately; notebook 04 shows beam search.
 #
 # ## 6. The output
 #
 # The last vector of each position times the embedding table gives one logit per token of the
-# vocabulary. The softmax of the logits is a distribution. The article draws the distributions of
-# the untrained model, the target and the trained model; the figure below draws them for every
-# position of the sentence. The target is not one-hot: with label smoothing it is 0.9 for the
-# correct token, and the rest is spread over all others.
+# vocabulary. The softmax of the logits is a distribution. At the position that predicts the
+# pronoun:
+
+# %%
+pronoun = predicted.index("▁es")
+figures.plot_output_layer(
+    seen.decoder.residual[-1][pronoun], table, vocabulary, logits=logits[pronoun]
+)
+
+# %% [markdown]
+# The article draws the distributions of the untrained model, the target and the trained model for
+# every position of a sentence. The target is not one-hot: with label smoothing it is 0.9 for the
+# correct token, and the rest is spread over all others (paper 5.4).
+#
+# ### Predict, then run
+#
+# **Exercise 3.** Training cannot reach probability 1 for the correct token, because the target is
+# 0.9. Does the trained model stay below 0.9, or is it sometimes more certain than its target?
 
 # %%
 untrained = nn.unbox(
@@ -264,6 +349,21 @@ before, _ = run(untrained, config, np.array(source), np.array(target_in))
 smoothing = translator.config.training.label_smoothing
 smoothed = np.full(logits.shape, smoothing / (config.vocab_size - 1))
 smoothed[np.arange(len(target)), target] = 1 - smoothing
+figures.plot_target_distributions(before, smoothed, logits, vocabulary, read, np.array(target))
+
+# %%
+of_correct = np.asarray(jax.nn.softmax(logits))[np.arange(len(target)), target]
+above = int((of_correct > 1 - smoothing).sum())
+Answer(
+    f"In {above} of {len(target)} positions the correct token has more than {1 - smoothing:.1f}; "
+    f"it has {of_correct.min():.2f} to {of_correct.max():.2f}. The target is the optimum on "
+    "average over the training data; a trained network scatters around it."
+)
+
+# %% [markdown]
+# The most probable tokens of every position, before and after training:
+
+# %%
 figures.plot_output_distribution(
     logits, vocabulary, read, np.array(target), before=before, target=smoothed, top_k=4
 )
@@ -393,8 +493,15 @@ largest = float(jnp.abs(logit_gradient - (jax.nn.softmax(logits) - smoothed)).ma
 print(f"gradient and p − target: largest difference {largest:.1e}")
 
 # %% [markdown]
-# Notebook 03 covers one more: the article's well-known figures of "it" and "animal" do not show
+# Notebook 05 covers one more: the article's well-known figures of "it" and "animal" do not show
 # attention.
+#
+# ## References
+#
+# - Alammar (2018), *The Illustrated Transformer*; Vaswani et al. (2017), *Attention Is All You
+#   Need*.
+# - Vaswani et al. (2018), *Tensor2Tensor for Neural Machine Translation*: the notebook and the code
+#   from which the article's figures come.
 #
 # ## Checks
 #
@@ -437,3 +544,6 @@ close(logit_gradient, jax.nn.softmax(logits) - smoothed)
 assert float(cross_entropy(logits)) < float(cross_entropy(before))
 assert len(log.steps) == len(log.results[0].tokens), "one step per generated token"
 assert " es " in tired.text and " sie " in wide.text
+assert changes["embedding"] == 0 < min(changes["input"], changes["output"])
+assert shift_effect < 1e-4 < sharpen_effect
+assert np.argmax(logits[pronoun]) == target[pronoun]

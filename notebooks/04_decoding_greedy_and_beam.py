@@ -17,7 +17,8 @@
 # 6. sampling, which draws the next token at random.
 #
 # Every picture is drawn from a log of the search. The model has two encoder and two decoder layers
-# of four heads; the first call trains it, which takes a minute or two.
+# of four heads; the first call of `small_model.load` trains it, later calls load it. "Paper" is
+# Vaswani et al. (2017). The last cell asserts the claims of the text.
 
 # %%
 import functools
@@ -28,6 +29,7 @@ import numpy as np
 
 from experiments.corpora import registry
 from experiments.studies import small_model
+from experiments.studies.exercises import Answer
 from transformer import Translator
 from transformer.config import DecodeConfig
 from transformer.decoding.beam_search import length_penalty
@@ -129,12 +131,19 @@ figures.plot_decoding(greedy, vocabulary, title="Greedy search, step by step")
 
 # %% [markdown]
 # Each row is one step: the decoder reads the token on the left of the arrow and predicts the one on
-# the right. The framed cell is the chosen token. No probability reaches 1: the model is trained
-# with label smoothing, which reserves some probability for every other token.
+# the right. The framed cell is the chosen token. The model is trained with label smoothing, which
+# reserves some probability for every other token, so no probability reaches 1; the next cell prints
+# the extremes.
 #
 # *What this does not prove.* The left half shows the mean over the heads of the last layer. The
 # mean is not the attention of any single head, and a weight shows where a head attends, not why the
 # model predicts a token.
+
+# %%
+probabilities = np.asarray(jax.nn.softmax(with_cache, axis=-1)).max(-1)
+print(
+    f"highest probability of a step: {probabilities.max():.3f}, lowest: {probabilities.min():.3f}"
+)
 
 # %% [markdown]
 # ## Beam search
@@ -150,12 +159,17 @@ figures.plot_beam_tree(beam, vocabulary)
 
 # %% [markdown]
 # Read the tree from the top. Each row shows the active hypotheses with their last token and log P
-# so far; lines lead to the hypothesis that each one extends. Some hypotheses are dropped, others
-# branch off from the best one, and the last survivors are small variations of one sentence.
+# so far; lines lead to the hypothesis that each one extends. A hypothesis without a line to the
+# next row was dropped; one with several lines branched. The results, best first:
 #
 # *What this does not prove.* The tree shows what the search explored, not everything that the model
 # considers probable; a good translation that begins with an improbable token is never explored.
-#
+
+# %%
+for result in beam.results:
+    print(f"log P {result.log_prob:7.2f}   {tokenizer.decode(result.tokens)}")
+
+# %% [markdown]
 # The next cell shows the same search interactively, step by step (the arrow keys work, too).
 # Without a running kernel it shows a static picture.
 
@@ -205,6 +219,11 @@ for number, step, end in ends:
 # This cell translates the complete test split with one beam and with four, and counts. From the
 # four results of each beam search it also selects the one that would be best without a length
 # penalty, the most probable one.
+#
+# ### Predict, then run
+#
+# **Exercise 1.** In what share of the sentences do greedy and beam search differ here: 50%, 10% or
+# 1%? And where they differ, is beam search's result always the more probable one?
 
 # %%
 test = registry.load(translator.config.data, "test")
@@ -244,9 +263,8 @@ print(f"most probable of four {exact_matches(most_probable)}")
 print(f"greedy and beam differ in {len(differing)}; the penalty decides {len(decided)}")
 
 # %% [markdown]
-# This is the size of the effect *here*: the grammar leaves the model little uncertainty, and
-# without uncertainty all searches return the same result. Up to five of the sentences on which
-# greedy and beam search differ:
+# This is the size of the effect *here*: where a model is certain, all searches return the same
+# result. Up to five of the sentences on which greedy and beam search differ:
 
 # %%
 for n in differing[:5]:
@@ -261,8 +279,11 @@ beam_more_probable = sum(by_beam[n].log_prob > by_greedy[n].log_prob for n in di
 beam_correct, greedy_correct = (
     sum(results[n].text == test.targets[n] for n in differing) for results in (by_beam, by_greedy)
 )
-print(f"In {beam_more_probable} of these {len(differing)}, beam search's result is more probable.")
-print(f"Beam search is correct in {beam_correct}, greedy search in {greedy_correct}.")
+Answer(
+    f"They differ in {len(differing) / len(test):.1%}. In {beam_more_probable} of these "
+    f"{len(differing)} sentences beam search's result is more probable. Beam search is correct in "
+    f"{beam_correct} of them, greedy search in {greedy_correct}."
+)
 
 # %% [markdown]
 # A more probable translation is not always a better one: where the model's probabilities are wrong,
@@ -300,10 +321,16 @@ figures.plot_beam_tree(tree, vocabulary, title=f"Beam search: {test.sources[leas
 # ## Sampling
 #
 # Instead of searching, decoding can draw each next token at random, from the model's distribution
-# or from a sharper one. With label smoothing of 0.1 the model leaves about a tenth of the
-# probability to tokens that it considers wrong. Over a dozen tokens this adds up: many samples
-# contain an error. `top_p=0.8` draws only from the smallest set of tokens with a total probability
-# of at least 0.8, which removes this tail.
+# or from a sharper one. With label smoothing of 0.1 the labels leave a tenth of the probability to
+# tokens that are wrong, and the model learns to do the same. `top_p=0.8` draws only from the
+# smallest set of tokens with a total probability of at least 0.8 (Holtzman et al. 2020), which
+# removes this tail.
+#
+# ### Predict, then run
+#
+# **Exercise 2.** If the best token has a probability of 0.9 at every step, how probable is a
+# translation of 17 tokens? In how many of 64 samples do you expect to see the best one? And with
+# `top_p=0.8`?
 
 
 # %%
@@ -320,12 +347,55 @@ best_text = tokenizer.decode(best.tokens)
 sampled, without_tail = samples(), samples(top_p=0.8)
 for text in sampled[:5]:
     print(text)
+
+# %%
 prob = np.exp(best.log_prob)
-print(f"\nprobability of the best translation ({len(best.tokens)} tokens): {prob:.2f}")
-print(f"samples equal to it: {sampled.count(best_text)} of 64;", end=" ")
-print(f"with top_p=0.8: {without_tail.count(best_text)} of 64")
+Answer(
+    f"The best translation has {len(best.tokens)} tokens and a probability of {prob:.2f}, so about "
+    f"{64 * prob:.0f} of 64 samples equal it; here {sampled.count(best_text)} do. A tail that is "
+    f"small at each step adds up. With `top_p=0.8`: {without_tail.count(best_text)} of 64."
+)
 
 # %% [markdown]
+# ### Predict, then run
+#
+# **Exercise 3.** The length penalty with α = 0.6 favors longer translations than α = 0. With α = 3,
+# do the best of the four results get longer still? And do more of them equal the reference?
+
+# %%
+by_alpha = {}
+for alpha in (0.0, 0.6, 3.0):
+    best_of_four = [
+        max(
+            results,
+            key=lambda result, alpha=alpha: (
+                result.log_prob / length_penalty(len(result.tokens), "gnmt", alpha)
+            ),
+        )
+        for results in four_best
+    ]
+    mean_length = np.mean([len(result.tokens) for result in best_of_four])
+    by_alpha[alpha] = mean_length, exact_matches(best_of_four)
+Answer(
+    "\n".join(
+        f"- α = {alpha}: {length:.3f} tokens on average, {matches} of {len(test)} correct"
+        for alpha, (length, matches) in by_alpha.items()
+    )
+    + "\n\nThe four results are those of a search with α = 0.6; a search with another α could find "
+    "others."
+)
+
+# %% [markdown]
+# ## References
+#
+# - Sutskever, Vinyals and Le (2014), *Sequence to Sequence Learning with Neural Networks*: beam
+#   search for neural translation. Wu et al. (2016), *Google's Neural Machine Translation System*:
+#   the length penalty.
+# - Stahlberg and Byrne (2019), *On NMT Search Errors and Model Errors*: the most probable
+#   translation is often the empty one. Koehn and Knowles (2017), *Six Challenges for Neural Machine
+#   Translation*: larger beams can be worse.
+# - Holtzman et al. (2020), *The Curious Case of Neural Text Degeneration*: top-p sampling.
+#
 # ## Checks
 
 # %%
@@ -353,6 +423,9 @@ assert beam_more_probable >= len(differing) / 2
 assert len(decided) < 0.1 * len(test)
 # The results that the penalty prefers are always longer.
 assert all(len(by_beam[n].tokens) > len(most_probable[n].tokens) for n in decided)
+# A higher α never selects a shorter result of the four. No step is certain.
+assert by_alpha[0.0][0] <= by_alpha[0.6][0] <= by_alpha[3.0][0]
+assert probabilities.max() < 1
 # A sample equals the best translation with the probability of that translation.
 assert abs(sampled.count(best_text) / 64 - np.exp(best.log_prob)) < 0.25
 assert without_tail.count(best_text) > sampled.count(best_text)

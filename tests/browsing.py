@@ -4,6 +4,8 @@
 These are requests, errors, and violations of the page's policy.
 """
 
+import contextlib
+import itertools
 import shutil
 
 import pytest
@@ -29,32 +31,52 @@ def browser():
         browser.close()
 
 
+@contextlib.contextmanager
+def opening(browser, is_allowed):
+    """A function that opens pages: (address, options of the browser's context) -> the page.
+
+    It records `requests` and `reports`. At the end there must have been no request to an address
+    that `is_allowed` rejects, and no error.
+    """
+    contexts = []
+
+    def open_page(address, **options):
+        contexts.append(browser.new_context(**options))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(60_000)
+        page.on("request", lambda request: open_page.requests.append(request.url))
+        page.on("pageerror", lambda error: open_page.reports.append(str(error)))
+        page.on("console", lambda message: open_page.reports.append(message.text))
+        page.goto(address)
+        return page
+
+    open_page.requests, open_page.reports = [], []
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert [url for url in open_page.requests if not is_allowed(url)] == []
+    assert open_page.reports == []
+
+
 @pytest.fixture
 def show(browser, tmp_path):
     """Open the text of a page: (text, options of the browser's context) -> the page.
 
     At the end of the test, there must have been no request except for the page, and no error.
     """
-    contexts, requests, reports = [], [], []
+    numbers = itertools.count()
 
     def show(text, **options):
-        path = tmp_path / f"page{len(contexts)}.html"
+        path = tmp_path / f"page{next(numbers)}.html"
         path.write_text(text, encoding="utf-8")
-        contexts.append(browser.new_context(**options))
-        shown = contexts[-1].new_page()
-        shown.set_default_timeout(60_000)
-        shown.on("request", lambda request: requests.append(request.url))
-        shown.on("pageerror", lambda error: reports.append(str(error)))
-        shown.on("console", lambda message: reports.append(message.text))
-        shown.goto(path.as_uri())
-        requests.remove(path.as_uri())
+        shown = open_page(path.as_uri(), **options)
+        open_page.requests.remove(path.as_uri())
         return shown
 
-    yield show
-    for context in contexts:
-        context.close()
-    assert [url for url in requests if url != "about:srcdoc" and not url.startswith("data:")] == []
-    assert reports == []
+    with opening(
+        browser, lambda url: url == "about:srcdoc" or url.startswith("data:")
+    ) as open_page:
+        yield show
 
 
 def cells(shown, table=0):

@@ -19,8 +19,10 @@ os.environ |= variables.QUICK
 jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_enable_compilation_cache", False)
 
-# A shell makes what it starts in the background ignore Ctrl-C, and so would what tests start.
+# A shell makes what it starts in the background ignore Ctrl-C, and nohup makes it ignore SIGHUP; so
+# would what tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 LONGEST = ("test_results", "test_pronoun_results", "test_notebooks", "test_apps", "test_devices")

@@ -9,6 +9,7 @@ from matplotlib.text import Text
 from transformer.config import TransformerConfig
 from transformer.inspection import figures, search_log
 from transformer.inspection.residual import ResidualFlow
+from transformer.nn.capture import AttentionTrace, StackTrace
 from transformer.nn.positions import sinusoids
 
 LONG_WORD = "▁Donaudampfschifffahrtsgesellschaft"
@@ -53,6 +54,11 @@ class Sentence:
         self.smooth = smooth
         self.sublayers = [f"{layer} {name}" for layer in (1, 2) for name in ("attention", "ffn")]
         self.stream = self.normal((3, 4, source, 24))
+        self.stack = StackTrace(
+            self_attention=AttentionTrace(weights=self.encoder),
+            residual=self.normal((3, source, 24)),
+            sublayers=self.normal((2, 2, source, 24)),
+        )
         self.log = self.search(source, target)
 
     def search(self, source, target):
@@ -136,6 +142,26 @@ DRAWN = {
     ),
     "decoding": lambda s: figures.plot_decoding(s.log, s.vocabulary),
     "beam_tree": lambda s: figures.plot_beam_tree(s.log, s.vocabulary),
+    "black_box": lambda s: figures.plot_black_box(TINY, " ".join(s.source), " ".join(s.target_out)),
+    "vector_flow": lambda s: figures.plot_vector_flow(s.stack, s.source, layer=1),
+    "multi_head": lambda s: figures.plot_multi_head(
+        s.x,
+        {name: s.normal((24, 4, 6)) for name in ("query", "key", "value")}
+        | {"output": s.normal((4, 6, 24))},
+        s.source,
+    ),
+    "residual_norm": lambda s: figures.plot_residual_norm(
+        ResidualFlow(s.sublayers, *s.stream), 1, s.source
+    ),
+    "memory": lambda s: figures.plot_memory(
+        s.x, s.normal((3, 8, len(s.source), 6)), s.normal((3, 8, len(s.source), 7)), s.source
+    ),
+    "output_layer": lambda s: figures.plot_output_layer(
+        s.x[0], s.normal((len(s.vocabulary), 24)), s.vocabulary
+    ),
+    "target_distributions": lambda s: figures.plot_target_distributions(
+        s.logits[0], s.smooth, s.logits[1], s.vocabulary, s.target_in, s.ids
+    ),
     "curves": lambda s: figures.plot_curves(
         {
             "training": (range(len(s.source)), np.exp(s.normal(len(s.source)))),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inputs of the views: attention, the vectors of a head, a search; and a view of each kind."""
 
+import functools
 import json
 import re
 
@@ -13,6 +14,7 @@ from transformer.inspection.views.head_overview import head_overview
 from transformer.inspection.views.head_view import head_view
 from transformer.inspection.views.search_replay import search_replay
 from transformer.inspection.views.sentence_comparison import compare_sentences
+from transformer.inspection.views.value_map import value_map
 from transformer.nn.capture import AttentionTrace, StackTrace, Trace
 
 
@@ -89,16 +91,27 @@ def search(cross=True, layers=2, heads=3, source=3):
 VOCABULARY = ["<pad>", "<s>", "</s>", "<unk>", "one", "two"]
 
 
+EXHIBITS = {
+    "head_view": lambda: head_view(pair()),
+    "head_overview": lambda: head_overview(pair()),
+    "attention_steps": lambda: attention_steps(*one_head()),
+    "search_replay": lambda: search_replay(search(), VOCABULARY),
+    "compare_sentences": lambda: compare_sentences(pair(), pair(seed=9)),
+    "value_map": lambda: value_map(
+        [[0.5, -2.0], [float("nan"), 1.0]],
+        [("r",), ("s",)],
+        [("a",), ("b",)],
+        name="Contribution",
+        unit="nats",
+    ),
+}
+"""A view of each kind, by its name; drawing one takes a second."""
+exhibit = functools.cache(lambda name: EXHIBITS[name]())
+
+
 def every_view():
     """One view of each kind."""
-    both = pair()
-    return [
-        head_view(both),
-        head_overview(both),
-        attention_steps(*one_head()),
-        search_replay(search(), VOCABULARY),
-        compare_sentences(both, pair(seed=9)),
-    ]
+    return [exhibit(name) for name in EXHIBITS]
 
 
 def data_of(text):

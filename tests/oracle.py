@@ -5,7 +5,6 @@ Only the layout of the parameter tree is taken from the package. At the end are 
 tests share.
 """
 
-import collections
 import math
 
 import flax.linen as nn
@@ -31,6 +30,8 @@ def sinusoids(length, d_model, layout):
             else:
                 angle = position / 10000 ** (2 * i / d_model)
                 sine, cosine = 2 * i, 2 * i + 1
+            if layout == "halves_paper":
+                sine, cosine = i, (d_model + 1) // 2 + i
             table[position, sine] = math.sin(angle)
             if cosine < d_model:
                 table[position, cosine] = math.cos(angle)
@@ -48,11 +49,18 @@ def activate(x, name):
     return x / (1 + np.exp(-x))
 
 
-def attend(query, keys, values, allowed, bias=lambda s: 0.0):
-    """One query over its keys: softmax(q . k / sqrt(d_k) + bias) v over those it may attend to."""
-    scores = {
-        s: query @ keys[s] / math.sqrt(len(query)) + bias(s) for s in range(len(keys)) if allowed[s]
-    }
+def attend(query, keys, values, allowed, bias=lambda s: 0.0, score_vector=None):
+    """One query over its keys: softmax(q . k / sqrt(d_k) + bias) v over those it may attend to.
+
+    With a score vector, the score is v . tanh(q + k) (Bahdanau et al. 2015).
+    """
+
+    def score(key):
+        if score_vector is None:
+            return query @ key / math.sqrt(len(query))
+        return sum(v * math.tanh(q + k) for v, q, k in zip(score_vector, query, key, strict=True))
+
+    scores = {s: score(keys[s]) + bias(s) for s in range(len(keys)) if allowed[s]}
     highest = max(scores.values())
     shares = {s: math.exp(score - highest) for s, score in scores.items()}
     total = sum(shares.values())
@@ -72,41 +80,106 @@ def t5_bucket(distance, bidirectional, buckets, max_distance):
     return bucket + (buckets if bidirectional and after else 0)
 
 
-def t5_bias(p, config, side):
-    """The bias of a stack's self-attention for query t, key s and head n; 0 without T5's scheme."""
-    if config.positions != "t5":
-        return lambda t, s, n: 0.0
-    options = (side == "encoder", config.position_buckets, config.position_max_distance)
-    return lambda t, s, n: p[side]["position_scheme"]["bias"][t5_bucket(s - t, *options)][n]
+def alibi_slope(head, heads):
+    """The slope of a head, from 0: a geometric sequence from 2^(-8/heads) (Press et al. 2022)."""
+    if math.log2(heads) % 1 == 0:
+        return 2 ** (-8 * (head + 1) / heads)
+    lower = 2 ** math.floor(math.log2(heads))
+    return alibi_slope(head, lower) if head < lower else alibi_slope(2 * (head - lower), 2 * lower)
 
 
-def multi_head(p, queries_from, keys_from, values_from, allowed, bias=lambda t, s, n: 0.0):
+def rotated(x, position):
+    """Every pair turned by position / 10000^(2i/H): a complex multiplication (Su et al. 2021)."""
+    turned = []
+    for i in range(0, len(x), 2):
+        angle = position / 10000 ** (i / len(x))
+        number = complex(x[i], x[i + 1]) * complex(math.cos(angle), math.sin(angle))
+        turned += [number.real, number.imag]
+    return np.array(turned)
+
+
+class Positions:
+    """How the positions of a stack enter its self-attention; not at all without a config."""
+
+    def __init__(self, p=None, config=None, side=None):
+        self.p, self.config, self.side = p and p[side].get("position_scheme"), config, side
+
+    def bias(self, t, s, n):
+        """T5's bias of a bucket, or ALiBi's of a distance, of query t and key s in head n."""
+        config = self.config
+        if config is None:
+            return 0.0
+        if config.positions == "t5":
+            options = (self.side == "encoder", config.position_buckets)
+            return self.p["bias"][t5_bucket(s - t, *options, config.position_max_distance)][n]
+        if config.positions == "alibi":
+            return -alibi_slope(n, config.heads(self.side)) * abs(s - t)
+        return 0.0
+
+    def turned(self, x, position):
+        """The query or key at a position, rotated by it."""
+        rotates = self.config is not None and self.config.positions == "rotary"
+        return rotated(x, position) if rotates else x
+
+    def added(self, name, t, s):
+        """What query t adds to the ``keys`` or ``values`` at s: the vector of the clipped distance.
+
+        The table begins with -clip (Shaw et al. 2018) and in the decoder ends with 0, because later
+        keys are masked.
+        """
+        if self.config is None or self.config.positions != "shaw":
+            return 0.0
+        clip = self.config.max_relative_position
+        largest = clip if self.side == "encoder" else 0
+        return self.p[name][min(max(s - t, -clip), largest) + clip]
+
+
+def multi_head(p, queries_from, keys_from, values_from, allowed, positions=None):
     """Every head by itself, then W^O of all heads together (paper 3.2.2)."""
     output = np.zeros((len(queries_from), p["output"].shape[-1]))
-    for n in range(p["query"].shape[1]):
+    positions = positions or Positions()
+    heads, kv_heads = p["query"].shape[1], p["key"].shape[1]
+    for n in range(heads):
+        kv = n // (heads // kv_heads)
         queries = queries_from @ p["query"][:, n]
-        keys = keys_from @ p["key"][:, n]
-        values = values_from @ p["value"][:, n]
+        keys = keys_from @ p["key"][:, kv]
+        values = values_from @ p["value"][:, kv]
         if "query_bias" in p:
             queries = queries + p["query_bias"][n]
-            keys = keys + p["key_bias"][n]
-            values = values + p["value_bias"][n]
+            keys = keys + p["key_bias"][kv]
+            values = values + p["value_bias"][kv]
+        score_vector = p["score"][:, n] if "score" in p else None
+        keys = [positions.turned(key, s) for s, key in enumerate(keys)]
         for t, query in enumerate(queries):
-            z = attend(query, keys, values, allowed(t), lambda s, t=t, n=n: bias(t, s, n))
+            z = attend(
+                positions.turned(query, t),
+                [key + positions.added("keys", t, s) for s, key in enumerate(keys)],
+                [value + positions.added("values", t, s) for s, value in enumerate(values)],
+                allowed(t),
+                lambda s, t=t, n=n: positions.bias(t, s, n),
+                score_vector,
+            )
             output[t] += z @ p["output"][n]
     return output + p["output_bias"] if "output_bias" in p else output
 
 
 def feed_forward(p, x, activation):
-    """max(0, x W1 + b1) W2 + b2 (paper 3.3)."""
+    """max(0, x W1 + b1) W2 + b2 (paper 3.3), or act(x W) * (x V) W2 (Shazeer 2020)."""
+    if "kernel_gate" in p:
+        of_gate = {"reglu": "relu", "geglu": "gelu", "swiglu": "swish"}[activation]
+        return (activate(x @ p["kernel_gate"], of_gate) * (x @ p["kernel_in"])) @ p["kernel_out"]
     hidden = activate(x @ p["kernel_in"] + p["bias_in"], activation)
     return hidden @ p["kernel_out"] + p["bias_out"]
 
 
 def layer_norm(p, x, epsilon):
-    """Each position to mean 0 and variance 1, then scale and bias."""
+    """Each position to mean 0 and variance 1, then scale and bias; without bias, mean square 1."""
     rows = []
     for row in x:
+        if "bias" not in p:
+            mean_square = sum(value**2 for value in row) / len(row)
+            rows.append(row / math.sqrt(mean_square + epsilon) * p["scale"])
+            continue
         mean = sum(row) / len(row)
         variance = sum((value - mean) ** 2 for value in row) / len(row)
         rows.append((row - mean) / math.sqrt(variance + epsilon) * p["scale"] + p["bias"])
@@ -121,31 +194,58 @@ def residual(p, config, x, sublayer):
 
 
 def embed(p, config, tokens, table):
-    """Embedding times sqrt(d_model) plus position (paper 3.4, 3.5)."""
+    """Embedding times sqrt(d_model) plus position (paper 3.4, 3.5), and the first timestep."""
     if config.positions == "learned":
         positions = p["positions"]
     elif config.positions == "sinusoidal":
-        positions = sinusoids(len(tokens), config.d_model, config.sinusoid_layout)
+        first = config.position_offset
+        positions = sinusoids(first + len(tokens), config.d_model, config.sinusoid_layout)[first:]
     else:
         positions = np.zeros((len(tokens), config.d_model))
-    return np.array(
-        [table[w] * math.sqrt(config.d_model) + positions[i] for i, w in enumerate(tokens)]
-    )
+    root = math.sqrt(config.d_model)
+    factor = root if config.embedding_scale == "tokens" else 1.0
+    share = 1 / root if config.embedding_scale == "positions" else 1.0
+    x = [table[w] * factor + positions[i] * share for i, w in enumerate(tokens)]
+    return np.array(x) + timestep(config, 1)
+
+
+def timestep(config, number):
+    """The encoding that is added before layer `number`, from 1 (Dehghani et al. 2019)."""
+    if not config.timestep_encoding:
+        return 0.0
+    return sinusoids(number + 1, config.d_model, config.sinusoid_layout)[number]
+
+
+def layers(p, config, side):
+    """The parameters of every layer of a stack, and the timestep before it if it is not added."""
+    for index in range(config.depth(side)):
+        later = timestep(config, index + 1) if index else 0.0
+        yield p[side]["layer_0" if config.shared_layers else f"layer_{index}"], later
+
+
+def near(config, t, visible):
+    """Of the visible keys, those in the neighborhood of query t (paper 4)."""
+    r = config.attention_window or 2 * len(visible) + 1
+    return [seen and abs(s - t) <= (r - 1) / 2 for s, seen in enumerate(visible)]
 
 
 def encode(p, config, source):
     """The memory of one sentence, [S,D]; no query attends to padding."""
     table = p["embedding"].get("source_table", p["embedding"]["table"])
     x = embed(p["embedding"], config, source, table)
-    bias = t5_bias(p, config, "encoder")
+    positions = Positions(p, config, "encoder")
     visible = [token != PAD for token in source]
-    for layer in range(config.depth("encoder")):
-        q = p["encoder"][f"layer_{layer}"]
+
+    def allowed(t):
+        reached = near(config, t, visible)
+        return reached if any(reached) else visible  # The second for padding, which is not read.
+
+    for q, later in layers(p, config, "encoder"):
         x = residual(
             q["self_attention_residual"],
             config,
-            x,
-            lambda y, q=q: multi_head(q["self_attention"], y, y, y, lambda t: visible, bias),
+            x + later,
+            lambda y, q=q: multi_head(q["self_attention"], y, y, y, allowed, positions),
         )
         x = residual(
             q["feed_forward_residual"],
@@ -161,26 +261,28 @@ def encode(p, config, source):
 def decode(p, config, memory, source, target_in):
     """The logits that follow each position of one decoder input, [T,V]."""
     x = embed(p["embedding"], config, target_in, p["embedding"]["table"])
-    bias = t5_bias(p, config, "decoder")
+    positions = Positions(p, config, "decoder")
     visible = [token != PAD for token in source]
 
     def past(t):
-        return [s <= t for s in range(len(target_in))]
+        return near(config, t, [s <= t for s in range(len(target_in))])
 
-    for layer in range(config.depth("decoder")):
-        q = p["decoder"][f"layer_{layer}"]
+    for q, later in layers(p, config, "decoder"):
         x = residual(
             q["self_attention_residual"],
             config,
-            x,
-            lambda y, q=q: multi_head(q["self_attention"], y, y, y, past, bias),
+            x + later,
+            lambda y, q=q: multi_head(q["self_attention"], y, y, y, past, positions),
         )
-        x = residual(
-            q["cross_attention_residual"],
-            config,
-            x,
-            lambda y, q=q: multi_head(q["cross_attention"], y, memory, memory, lambda t: visible),
-        )
+        if "cross_attention" in q:  # a decoder-only model has none
+            x = residual(
+                q["cross_attention_residual"],
+                config,
+                x,
+                lambda y, q=q: multi_head(
+                    q["cross_attention"], y, memory, memory, lambda t: visible
+                ),
+            )
         x = residual(
             q["feed_forward_residual"],
             config,
@@ -189,7 +291,8 @@ def decode(p, config, memory, source, target_in):
         )
     if config.norm == "pre":
         x = layer_norm(p["decoder"]["final_norm"], x, config.norm_epsilon)
-    return x @ p["embedding"]["table"].T + p["embedding"].get("output_bias", 0.0)
+    output = p["embedding"]["output"] if "output" in p["embedding"] else p["embedding"]["table"].T
+    return x @ output + p["embedding"].get("output_bias", 0.0)
 
 
 def logits(p, config, source, target_in):
@@ -244,148 +347,6 @@ def loss(p, config, source, target, smoothing, mass):
     return loss_sums(logits(p, config, source, target_in), target, smoothing, mass)[0]
 
 
-# Decoding without a cache: paper 6.1.
-
-
-def next_words(p, config, source):
-    """A function from prefix to the log-probability of every next word, for one sentence."""
-    memory = encode(p, config, source)
-
-    def log_probs(prefix):
-        return log_softmax(decode(p, config, memory, source, [BOS, *prefix])[-1])
-
-    return log_probs
-
-
-def penalty_of(length, penalty, alpha):
-    """The divisor of log P."""
-    if penalty == "none":
-        return 1.0
-    return ((5 + length) / 6 if penalty == "gnmt" else length) ** alpha
-
-
-def followers(log_probs, prefix, limit, min_length=0, block_ngrams=None, forced=()):
-    """(word, log p) of the words that may follow, as specified by `decoding.constraints`."""
-    row = log_probs(prefix)
-    words = [w for w in range(len(row)) if w > BOS]
-    if block_ngrams is not None:
-        words = [w for w in words if not comes_again((*prefix, w), block_ngrams)]
-    if len(prefix) < min_length:
-        words = [w for w in words if w != EOS] or [EOS]
-    if len(prefix) < len(forced):
-        words = [forced[len(prefix)]]
-    if len(prefix) + 1 >= limit:
-        words = [EOS]
-    return [(word, float(row[word])) for word in words]
-
-
-def comes_again(words, size):
-    """Whether the last n-gram of `size` words occurs earlier, too."""
-    earlier = [words[i : i + size] for i in range(len(words) - size)]
-    return words[len(words) - size :] in earlier
-
-
-def greedy(log_probs, limit, **rules):
-    """(tokens, log P): the most probable word at every position."""
-    prefix, total = (), 0.0
-    while not prefix or prefix[-1] != EOS:
-        choices = followers(log_probs, prefix, limit, **rules)
-        word, log_prob = max(choices, key=lambda pair: pair[1])
-        prefix, total = (*prefix, word), total + log_prob
-    return prefix, total
-
-
-def every_translation(log_probs, limit, prefix=(), total=0.0):
-    """(tokens, log P) of every translation within the limit."""
-    for word, log_prob in followers(log_probs, prefix, limit):
-        if word == EOS:
-            yield (*prefix, EOS), total + log_prob
-        else:
-            yield from every_translation(log_probs, limit, (*prefix, word), total + log_prob)
-
-
-def best_of(translations, penalty, alpha):
-    """(score, log P, tokens) of each, best first."""
-    scored = [(p / penalty_of(len(t), penalty, alpha), p, t) for t, p in translations]
-    return sorted(scored, key=lambda entry: -entry[0])
-
-
-def beam(log_probs, limit, num_beams, num_results, penalty, alpha, finish_from="best_k", **rules):
-    """Beam search as specified by the docstring of `decoding.beam_search`.
-
-    Returns (score, log P, tokens) of the finished hypotheses, best first, and the number of steps.
-    """
-    active, finished, length = [((), 0.0)], [], 0
-    while True:
-        length += 1
-        extensions = [
-            ((*prefix, word), total + log_prob)
-            for prefix, total in active
-            for word, log_prob in followers(log_probs, prefix, limit, **rules)
-        ]
-        extensions.sort(key=lambda extension: -extension[1])
-        extensions = extensions[: 2 * num_beams]
-        may_finish = extensions[:num_beams] if finish_from == "best_k" else extensions
-        finished += [extension for extension in may_finish if extension[0][-1] == EOS]
-        active = [extension for extension in extensions if extension[0][-1] != EOS][:num_beams]
-        ranked = best_of(finished, penalty, alpha)
-        if not active or length >= limit:
-            return ranked[:num_beams], length
-        best_active_score = max(total / penalty_of(length, penalty, alpha) for _, total in active)
-        if len(finished) >= num_beams and ranked[num_results - 1][0] >= best_active_score:
-            return ranked[:num_beams], length
-        best_possible_score = max(
-            total / penalty_of(later, penalty, alpha)
-            for _, total in active
-            for later in range(length + 1, limit + 1)
-        )
-        if len(ranked) >= num_results and ranked[num_results - 1][0] >= best_possible_score:
-            return ranked[:num_beams], length
-
-
-def diverse_beam(
-    log_probs, limit, num_beams, num_groups, diversity, num_results, penalty, alpha, **rules
-):
-    """Diverse beam search as specified by the same docstring; returns what `beam` returns."""
-    group_beams, length = num_beams // num_groups, 0
-    active = [[((), 0.0)] for _ in range(num_groups)]
-    finished, is_finished = [[] for _ in range(num_groups)], [False] * num_groups
-    while not all(is_finished):
-        length += 1
-        chosen_counts = collections.Counter()
-        for group in range(num_groups):
-            extensions = [
-                ((*prefix, word), total + log_prob)
-                for prefix, total in active[group]
-                for word, log_prob in followers(log_probs, prefix, limit, **rules)
-            ]
-            extensions.sort(key=lambda e: -(e[1] - diversity * chosen_counts[e[0][-1]]))
-            extensions = extensions[: 2 * group_beams]
-            if not is_finished[group]:
-                finished[group] += [e for e in extensions[:group_beams] if e[0][-1] == EOS]
-            active[group] = [e for e in extensions if e[0][-1] != EOS][:group_beams]
-            chosen_counts.update(prefix[-1] for prefix, _ in active[group])
-            ranked = best_of(finished[group], penalty, alpha)
-            best_possible_score = max(
-                (
-                    total / penalty_of(later, penalty, alpha)
-                    for _, total in active[group]
-                    for later in range(length + 1, limit + 1)
-                ),
-                default=-math.inf,
-            )
-            best_active_score = max(
-                (total / penalty_of(length, penalty, alpha) for _, total in active[group]),
-                default=-math.inf,
-            )
-            wanted = min(num_results, group_beams)
-            last = ranked[wanted - 1][0] if len(ranked) >= wanted else -math.inf
-            enough = len(ranked) >= group_beams and last >= best_active_score
-            is_finished[group] |= enough or last >= best_possible_score or length >= limit
-    every = {entry[2]: entry for group in finished for entry in best_of(group, penalty, alpha)}
-    return sorted(every.values(), key=lambda entry: -entry[0])[:num_beams], length
-
-
 # Helpers that tests share.
 
 
@@ -396,8 +357,8 @@ def random_params(model, seed):
     rng = np.random.default_rng(seed)
 
     def draw(path, leaf):
-        centre = 1.0 if path[-1].key == "scale" else 0.0
-        return jnp.asarray(centre + 0.3 * rng.standard_normal(leaf.shape), leaf.dtype)
+        center = 1.0 if path[-1].key == "scale" else 0.0
+        return jnp.asarray(center + 0.3 * rng.standard_normal(leaf.shape), leaf.dtype)
 
     return jax.tree_util.tree_map_with_path(draw, shapes)
 

@@ -213,3 +213,53 @@ def test_a_metric_that_does_not_match_the_sentences_is_rejected(shallow, source)
         ablation.ablate_heads_for_metric(*shallow, source, target_in, lambda logits: logits)
     with pytest.raises(InputError, match="heads_at_once is 0"):
         ablation.ablate_heads_for_metric(*shallow, source, target_in, METRIC, heads_at_once=0)
+
+
+# Means and other sentences instead of zeros.
+
+
+def replaced(model, source, **options):
+    """The ablation of the metric of each sentence pair."""
+    target_in = shift_right(TARGET)
+    return ablation.ablate_heads_for_metric(*model, source, target_in, METRIC, **options)
+
+
+def test_resampling_from_an_equal_sentence_changes_nothing(shallow, source):
+    same = jnp.broadcast_to(source[0], (2, 5))
+    target_in = jnp.broadcast_to(shift_right(TARGET)[0], (2, 4))
+    metric = jax.tree.map(lambda leaf: leaf[:2] * 0 + leaf[:1], METRIC)
+    ablated = ablation.ablate_heads_for_metric(
+        *shallow, same, target_in, metric, replacement="resample"
+    )
+    for kind in KINDS:
+        expected = jnp.broadcast_to(
+            ablated.value[:, None, None], getattr(ablated.without, kind).shape
+        )
+        np.testing.assert_allclose(getattr(ablated.without, kind), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("replacement", ["mean", "resample"])
+def test_a_removed_head_puts_out_the_mean_or_the_next_sentences_output(
+    shallow, source, replacement
+):
+    ablated = replaced(shallow, source, replacement=replacement)
+    params, config = shallow
+    target_in = shift_right(TARGET)
+    outputs = [
+        run(*shallow, source[row], target_in[row], capture="full")[1].encoder.self_attention.z
+        for row in range(3)
+    ]
+    real = [np.asarray(z)[:, :, np.asarray(source[row]) != 0] for row, z in enumerate(outputs)]
+    mean = np.concatenate(real, 2).mean(2, keepdims=True)  # [L, N, 1, Hv]
+    value = outputs[1] if replacement == "resample" else jnp.broadcast_to(mean, outputs[0].shape)
+    mask = jnp.zeros((1, 3, 5, 1), bool).at[0, 2].set(True)
+    changed = no_interventions(config, 5, 4).patched_heads("encoder", "z", mask, value)
+    logits, _ = run(params, config, source[0], target_in[0], interventions=changed)
+    expected = float(logits[0, 5] - logits[0, 6])
+    assert float(ablated.without.encoder[0, 0, 2]) == pytest.approx(expected, abs=1e-4)
+    assert abs(float(ablated.value[0]) - expected) > 1e-3
+
+
+def test_an_unknown_replacement_is_rejected(shallow, source):
+    with pytest.raises(InputError, match=r"replacement 'noise' is unknown; choose one of \['zero'"):
+        replaced(shallow, source, replacement="noise")

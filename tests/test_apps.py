@@ -75,6 +75,7 @@ def test_the_last_line_of_training_is_one_json_object_with_the_result(copied):
     assert result["parameters"] == 480 + 3 * 1024 + 2 * (1024 + 32 + 16) + 5 * 32
 
 
+@pytest.mark.slow
 def test_the_table_of_parameters_is_printed_on_request(trained, copied):
     assert "divided along" in copied[2].err
     assert "divided along" not in trained[1].err

@@ -8,7 +8,12 @@ import oracle
 import pytest
 
 from transformer.errors import InputError
-from transformer.inspection.attribution import Attribution, input_x_gradient, integrated_gradients
+from transformer.inspection.attribution import (
+    Attribution,
+    input_x_gradient,
+    integrated_gradients,
+    occlusion,
+)
 from transformer.inspection.readout import LogProbability
 from transformer.inspection.trace import no_interventions, run
 
@@ -35,10 +40,26 @@ def scaled_metric(model, source_scale, target_scale):
     for side, scale in (("encoder", source_scale), ("decoder", target_scale)):
         stack, captured = getattr(changed, side), getattr(trace, side)
         inputs = captured.embedded * scale[:, None] + captured.positions
-        values = stack.patch_value.at[0].set(inputs)
+        values = stack.residual.value.at[0].set(inputs)
         mask = jnp.zeros(values.shape[:2], bool).at[0].set(True)
         changed = changed.patched(side, mask, values)
     return METRIC(run(*model, SOURCE, TARGET_IN, interventions=changed)[0])
+
+
+def test_occlusion_is_the_cost_of_one_token_without_its_embedding(shallow, attribution):
+    occluded = occlusion(*shallow, SOURCE, TARGET_IN, METRIC)
+    assert float(occluded.value) == pytest.approx(float(attribution.value), abs=1e-5)
+    assert float(occluded.baseline) == pytest.approx(float(attribution.baseline), abs=1e-5)
+    whole = np.ones(5), np.ones(4)
+    for side, index in ((0, 1), (1, 2)):
+        scales = [each.copy() for each in whole]
+        scales[side][index] = 0.0
+        cost = float(occluded.value) - float(scaled_metric(shallow, *scales))
+        contribution = (occluded.source, occluded.target)[side][index]
+        assert float(contribution) == pytest.approx(cost, abs=1e-5)
+        assert abs(cost) > 1e-3
+    # Padding is not read, and neither is what follows the metric's row.
+    np.testing.assert_allclose([occluded.source[4], occluded.target[3]], 0, atol=1e-6)
 
 
 def test_the_completeness_gap_is_the_missing_part_of_the_sum():

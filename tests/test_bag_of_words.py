@@ -42,6 +42,7 @@ def workdir(train, tmp_path_factory):
     return workdir
 
 
+@pytest.mark.slow
 def test_it_trains_and_resumes_bit_for_bit(train, workdir, tmp_path):
     result = train(tmp_path / "straight", 40)
     assert parameters(workdir) == parameters(tmp_path / "straight")

@@ -9,11 +9,14 @@ import pytest
 from browsing import announced, cells, isolated, press
 from exhibits import VOCABULARY, every_view, one_head, pair, search
 
+from transformer.inspection import html
+from transformer.inspection.html import element, shaded
 from transformer.inspection.views.attention_steps import attention_steps
 from transformer.inspection.views.head_overview import head_overview
 from transformer.inspection.views.head_view import head_view
 from transformer.inspection.views.search_replay import search_replay
 from transformer.inspection.views.sentence_comparison import compare_sentences
+from transformer.inspection.views.value_map import value_map
 from transformer.inspection.views.view import page
 
 ROUNDED = 0.5e-4
@@ -185,14 +188,14 @@ def test_the_overview_is_navigated_by_keys_and_ordered_by_a_measure(show):
     assert "layer 2, head 2" in overview.locator("[aria-live]").text_content()
 
     overview.get_by_role("application").focus()
-    press(shown, "ArrowDown", "ArrowRight", "ArrowRight")
+    press(shown, *["ArrowLeft"] * 5, "ArrowDown", "ArrowRight", "ArrowRight")
     weight = both[0].weights[1, 1, 1, 2]
     text = overview.locator("[aria-live]").text_content()
     assert f"{isolated('s1')} reads {isolated('s2')}: " in text
     assert float(text.rstrip(".").split()[-1]) == pytest.approx(weight, abs=0.00056)
 
     overview.get_by_role("button", name="Show in the head view").press("Enter")
-    assert "layer 2, row 1 of 5" in announced(shown)
+    assert "layer 2, row 2 of 5" in announced(shown)
     assert "of heads 2:" in announced(shown)
     assert shown.evaluate("document.activeElement.getAttribute('aria-label')") == "Rows"
 
@@ -273,15 +276,15 @@ def test_a_search_is_replayed_step_by_step(show):
     assert on_best_path in announced(shown)
     tree = shown.get_by_role("listbox")
     tree.focus()
-    press(shown, "ArrowUp")
+    press(shown, "ArrowLeft")
     assert f"hypothesis 1 of 2: {isolated('one')}" in announced(shown)
-    press(shown, "ArrowRight")
+    press(shown, "ArrowDown")
     extended = f"{isolated('one')} {isolated('two')}"
     assert f"Step 3 of 3, hypothesis 1 of 2: {extended}" in announced(shown)
-    press(shown, "ArrowDown")
+    press(shown, "ArrowRight")
     assert "It ends here, score -1.500" in announced(shown)
-    assert tree.locator("text", has_text="■ end -1.50").count() == 1
-    press(shown, "ArrowLeft", "ArrowLeft", "ArrowLeft")
+    assert tree.locator("text", has_text="■ -1.50").count() == 1
+    press(shown, "ArrowUp", "ArrowUp", "ArrowUp")
     assert announced(shown).startswith("Step 1 of 3")
 
     reads = numbers([row[:2] for row in cells(shown, 1)])[:, 0]
@@ -334,7 +337,7 @@ def test_two_sentences_and_their_difference_are_read_by_keys(show):
 
 
 @pytest.mark.slow
-def test_the_shape_of_a_cell_is_the_sign_of_the_difference_and_its_opacity_the_root(show):
+def test_the_shape_of_a_cell_is_the_sign_of_the_difference_and_its_opacity_the_value(show):
     first, second = pair(), pair(seed=9)
     shown = show(compare_sentences(first, second, layer=0).html)
     drawn = shown.get_by_role("application").nth(2).locator("rect[data-row]")
@@ -345,4 +348,45 @@ def test_the_shape_of_a_cell_is_the_sign_of_the_difference_and_its_opacity_the_r
     difference = np.subtract(kinds[1], kinds[0]).ravel()
     assert [is_round for is_round, _ in shapes] == (difference < 0).tolist()
     opacities = [opacity for _, opacity in shapes]
-    np.testing.assert_allclose(opacities, np.sqrt(np.abs(difference)), atol=0.0006)
+    np.testing.assert_allclose(opacities, np.abs(difference), atol=0.0006)
+
+
+# Values of any kind, and what all views share.
+
+
+@pytest.mark.slow
+def test_a_map_of_values_is_read_by_keys_and_has_no_cell_where_nothing_counts(show):
+    values = [[0.5, -2.0, np.nan], [0.25, 0.0, 1.0]]
+    rows, columns = [("r",), ("s",)], [("a",), ("b",), ("c",)]
+    shown = show(value_map(values, rows, columns, name="Share", unit="nats").html)
+    assert announced(shown) == f"{isolated('r')}, {isolated('a')}: 0.50 nats"
+    drawn = shown.get_by_role("application").locator("rect[data-row]")
+    assert drawn.evaluate_all("all => all.map(cell => +cell.getAttribute('fill-opacity'))") == [
+        0.25,
+        1,
+        0.125,
+        0,
+        0.5,
+    ]
+    shown.get_by_role("application").focus()
+    press(shown, "ArrowRight")
+    assert announced(shown).endswith(": -2.00 nats")
+    press(shown, "ArrowRight")
+    assert announced(shown).endswith(": cannot count")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_value_of_0_has_the_color_of_the_paper_and_1_the_full_color(show, scheme):
+    cells = element("table", element("tr", *map(shaded, (0.0, 0.5, 1.0))))
+    shown = show(html.page("x", cells), color_scheme=scheme)
+
+    def channels(script):
+        return [float(each) for each in re.findall(r"[\d.]+", shown.evaluate(script))[:3]]
+
+    style = "getComputedStyle(document.querySelectorAll('td')[{}]).backgroundColor"
+    zero, half, one = (channels(style.format(index)) for index in range(3))
+    scale = 255 if max(zero) > 1 else 1  # color-mix gives shares of 1
+    paper = channels("getComputedStyle(document.body).backgroundColor")
+    np.testing.assert_allclose(np.array(zero) * 255 / scale, paper, atol=1)
+    np.testing.assert_allclose(half, (np.array(zero) + one) / 2, atol=0.01 * scale)

@@ -150,6 +150,7 @@ def test_the_model_of_a_workdir_and_of_a_bundle_cannot_be_changed(bundle, given)
         Translator.from_workdir(path, half)
 
 
+@pytest.mark.slow
 def test_a_shortlist_is_in_the_bundle(given_copy, tmp_path):  # noqa: F811
     workdir, path = given_copy / "run", tmp_path / "model.zip"
     learned = run("experiments.learn_lexicon", f"--workdir={workdir}")

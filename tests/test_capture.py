@@ -245,11 +245,10 @@ def test_a_patch_overwrites_the_residual_stream_there_and_nowhere_else(
     params, run, nothing, trace, layer
 ):
     position, value = 1, jnp.arange(12.0)
-    patched = nothing.decoder.replace(
-        patch_mask=nothing.decoder.patch_mask.at[layer, position].set(True),
-        patch_value=nothing.decoder.patch_value.at[layer, position].set(value),
-    )
-    _, changed = run(params, nothing.replace(decoder=patched))
+    residual = nothing.decoder.residual
+    mask = residual.mask[..., 0].at[layer, position].set(True)
+    values = residual.value.at[layer, position].set(value)
+    _, changed = run(params, nothing.patched("decoder", mask, values))
     expected = trace.decoder.residual[layer].at[:, position].set(value)
     np.testing.assert_allclose(changed.decoder.residual[layer], expected, atol=1e-5)
     before = changed.logits[:, :position] - trace.logits[:, :position]
@@ -266,20 +265,20 @@ def test_attention_is_found_by_its_kind(trace):
 def test_gates_are_read_and_replaced_by_kind_and_patches_stay(nothing):
     ones = nothing.gates
     assert [getattr(ones, kind).shape for kind in KINDS] == [(2, 3), (3, 3), (3, 3)]
-    other = nothing.replace(
-        decoder=nothing.decoder.replace(patch_mask=~nothing.decoder.patch_mask)
-    ).with_gates(ones.replace(cross=2 * ones.cross))
-    assert (other.decoder.cross_heads == 2).all() and other.decoder.patch_mask.all()
+    patch_of_stack = nothing.decoder.residual
+    everywhere = ~patch_of_stack.mask[..., 0]
+    other = nothing.patched("decoder", everywhere, patch_of_stack.value)
+    other = other.with_gates(ones.replace(cross=2 * ones.cross))
+    assert (other.decoder.cross_heads == 2).all() and other.decoder.residual.mask.all()
     assert (other.encoder.self_heads == 1).all() and (other.decoder.self_heads == 1).all()
 
 
 def test_the_memory_of_one_sentence_can_be_patched_into_the_others(params, run, nothing, trace):
     """Row 0 keeps its logits; the others read row 0's memory and predict something else."""
-    stack = nothing.encoder.replace(
-        patch_mask=nothing.encoder.patch_mask.at[-1].set(True),
-        patch_value=nothing.encoder.patch_value.at[-1].set(trace.encoder.residual[-1, 0]),
-    )
-    _, changed = run(params, nothing.replace(encoder=stack))
+    residual = nothing.encoder.residual
+    mask = residual.mask[..., 0].at[-1].set(True)
+    values = residual.value.at[-1].set(trace.encoder.residual[-1, 0])
+    _, changed = run(params, nothing.patched("encoder", mask, values))
     np.testing.assert_allclose(changed.logits[0], trace.logits[0], atol=1e-5)
     for row in (1, 2):
         np.testing.assert_allclose(
@@ -331,10 +330,9 @@ def test_gate_multiplies_each_head_by_its_number():
 
 def test_patch_takes_the_value_where_the_mask_is_true(nothing):
     x = jnp.ones((2, 4, 12))
-    stack = nothing.decoder.replace(
-        patch_mask=nothing.decoder.patch_mask.at[2, 3].set(True),
-        patch_value=nothing.decoder.patch_value.at[2].set(7.0),
-    )
+    residual = nothing.decoder.residual
+    mask, value = residual.mask[..., 0].at[2, 3].set(True), residual.value.at[2].set(7.0)
+    stack = nothing.patched("decoder", mask, value).decoder
     np.testing.assert_array_equal(patch(x, stack, 2)[:, :, 0], [[1, 1, 1, 7], [1, 1, 1, 7]])
     np.testing.assert_array_equal(patch(x, stack, 1), x)
     assert patch(x, None, 2) is x

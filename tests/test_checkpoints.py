@@ -58,7 +58,8 @@ def test_every_field_of_the_state_is_restored(tmp_path, name):
         "average": jax.tree.map(lambda leaf: leaf / 3, params),
         "skipped": jnp.int32(2),
     }
-    fields = {field.name for field in dataclasses.fields(TrainState)}
+    # The base of adapters is constant, and kept once in the workdir.
+    fields = {field.name for field in dataclasses.fields(TrainState)} - {"base"}
     assert fields <= values.keys(), "a new field must be saved too"
     state = TrainState(**{field: values[field] for field in fields})
     with Checkpoints(tmp_path, KEEP_ALL, writing=True) as checkpoints:

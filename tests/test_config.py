@@ -160,6 +160,11 @@ REFUSED = [
         {"eos_id": 37_000},
         "model.eos_id is 37000, but must be at least 0 and bel",
     ),
+    (
+        TransformerConfig,
+        {"position_offset": 2, "positions": "learned"},
+        "model.position_offset is 2, but must be 0 with model.positions='learned'",
+    ),
     (TransformerConfig, {"source_vocab_size": 4}, "model.source_vocab_size is 4, but must be more"),
     (TransformerConfig, {"position_buckets": 3}, "model.position_buckets is 3, but must be at lea"),
     (

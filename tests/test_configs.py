@@ -13,6 +13,7 @@ import pytest
 from apps import CONFIGS
 from tensorflow_datasets.core import registered
 
+from experiments.configs import pronouns_variants
 from experiments.corpora import registry, tfds_corpora
 from experiments.flags import load_config_file
 from transformer import sharding
@@ -27,7 +28,10 @@ from transformer.training.step import Batch
 ARGUMENTS = {
     "multi30k": ("published", "short"),
     "pronouns": ("de", "fr"),
-    "scan": ("simple", "length", "addprim_jump", "addprim_turn_left"),
+    "pronouns_convolutional": ("de", "fr"),
+    "pronouns_recurrent": ("sutskever", "bahdanau", "luong", "luong_local"),
+    "pronouns_variants": ("shaw", "universal", "untied"),
+    "scan": ("simple", "length", "length26", "addprim_jump", "addprim_turn_left"),
     "text_files": ("auto", "small", "medium", "large"),
 }
 """The arguments, after the file name and a colon, of each config file that takes one."""
@@ -96,9 +100,8 @@ def test_a_config_is_valid_and_survives_a_json_round_trip(spec):
 def test_a_step_has_the_shapes_of_the_state_at_full_size(spec):
     config = load(spec)
     length = config.data.bucket_lengths[-1]
-    state, after, sums = stepped(
-        config.replace(data=DataConfig()), config.data.tokens_per_batch // length, length
-    )
+    plain = config.replace(data=DataConfig(vocabulary=config.data.vocabulary))
+    state, after, sums = stepped(plain, config.data.tokens_per_batch // length, length)
     assert shapes(after) == shapes(state)
     assert {leaf.shape for leaf in jax.tree.leaves(sums)} == {()}
 
@@ -125,13 +128,15 @@ def test_a_file_documents_the_command_that_runs_it(name):
     assert flag in source or re.search(r"^Run: +as \w+\.py", source, re.MULTILINE)
     namespace = {"__name__": "config"}
     exec(compile(source, str(path), "exec"), namespace)
-    takes = bool(inspect.signature(namespace["get_config"]).parameters)
+    takes = bool({*inspect.signature(namespace["get_config"]).parameters} - {"init_from"})
     assert takes == (name in ARGUMENTS), "name its arguments above, so that each is tested"
 
 
 def test_an_unknown_argument_is_refused_with_the_known_ones():
     with pytest.raises(InputError, match="multi30k.py:published or multi30k.py:short"):
         load("multi30k:long")
+    with pytest.raises(InputError, match="py:spiral is unknown; the variants are paper, learned"):
+        load("pronouns_variants:spiral")
     with pytest.raises(
         InputError, match="'pronouns_grammar/nl'.*pronouns_grammar/de, pronouns_gra"
     ):
@@ -143,6 +148,14 @@ def test_each_argument_has_a_different_config_and_the_first_is_the_default():
     assert difference(load("pronouns:de"), load("pronouns:fr")) == {
         "data.dataset": ("pronouns_grammar/de", "pronouns_grammar/fr")
     }
+
+
+def test_a_variant_of_the_pronouns_differs_in_its_one_or_two_fields_of_the_model():
+    assert load("pronouns_variants") == load("pronouns:de")
+    for name, fields in pronouns_variants.VARIANTS.items():
+        changed = difference(load("pronouns:de"), load(f"pronouns_variants:{name}"))
+        assert changed.keys() == {f"model.{field}" for field in fields}
+        assert len(fields) <= 2
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+import search_oracle
 from test_decoding import EOS, A, B, C, assert_hypotheses, log_probs_of, random_tables, search
 
 from transformer.decoding.constraints import NEG_INF, Constraints, next_log_probs
@@ -131,7 +132,7 @@ def test_an_exhaustive_search_returns_exactly_the_allowed_translations(rules, fo
     def is_allowed(words, begin):
         *body, _ = words
         blocked = any(
-            oracle.comes_again(tuple(body[:end]), rules["block_ngrams"])
+            search_oracle.comes_again(tuple(body[:end]), rules["block_ngrams"])
             for end in range(len(begin) + 1, len(body) + 1)
             if "block_ngrams" in rules
         )
@@ -140,11 +141,11 @@ def test_an_exhaustive_search_returns_exactly_the_allowed_translations(rules, fo
 
     for row, table in enumerate(tables):
         begin = () if forced is None else forced[row][:3]
-        every = list(oracle.every_translation(log_probs_of(table), 4))
+        every = list(search_oracle.every_translation(log_probs_of(table), 4))
         assert len(every) == 40
         kept = [(words, log_prob) for words, log_prob in every if is_allowed(words, begin)]
         assert 0 < len(kept) < 40 or not (begin or rules), "otherwise this test shows little"
-        assert_hypotheses(actual, row, oracle.best_of(kept, "gnmt", 0.6))
+        assert_hypotheses(actual, row, search_oracle.best_of(kept, "gnmt", 0.6))
 
 
 # Against the module docstring of `constraints`, as plain Python.
@@ -168,16 +169,16 @@ def test_constrained_results_are_those_of_the_specification(beams, rules):
         num_results=beams,
     )
     for row, table in enumerate(tables):
-        expected, _ = oracle.beam(
+        expected, _ = search_oracle.beam(
             *(log_probs_of(table), limits[row], beams, beams, "gnmt", 0.6),
             forced=FORCED[row],
             **rules,
         )
         if beams == 1:
-            words, log_prob = oracle.greedy(
+            words, log_prob = search_oracle.greedy(
                 log_probs_of(table), limits[row], forced=FORCED[row], **rules
             )
-            expected = oracle.best_of([(words, log_prob)], "gnmt", 0.6)
+            expected = search_oracle.best_of([(words, log_prob)], "gnmt", 0.6)
         assert_hypotheses(actual, row, expected)
 
 
@@ -222,6 +223,6 @@ def test_samples_obey_the_same_constraints():
             assert tuple(body[: len(begin)]) == begin
             assert len(body) >= min(3, limits[row] - 1)
             for stop in range(len(begin) + 1, len(body) + 1):
-                assert not oracle.comes_again(tuple(body[:stop]), 2)
+                assert not search_oracle.comes_again(tuple(body[:stop]), 2)
             lengths.add(len(body))
     assert lengths == {2, 3, 4, 5}

@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 from experiments import compose, costs
-from transformer.config import Config, DataConfig, TrainingConfig, TransformerConfig
+from transformer.config import (
+    ClassifierConfig,
+    Config,
+    ConvolutionalConfig,
+    DataConfig,
+    LanguageModelConfig,
+    RecurrentConfig,
+    TrainingConfig,
+    TransformerConfig,
+)
 from transformer.models import base
 from transformer.text.tokenizer import Tokenizer
 
@@ -54,8 +63,9 @@ def matmul_flops(jaxpr):
     """FLOPs of all matmuls of a traced function."""
     total = 0
     for equation in jaxpr.eqns:
+        steps = equation.params["length"] if equation.primitive.name == "scan" else 1
         for inner in jax.extend.core.jaxprs_in_params(equation.params):
-            total += matmul_flops(inner)
+            total += steps * matmul_flops(inner)
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
             left = equation.invars[0].aval.shape
@@ -70,13 +80,43 @@ def matmul_flops(jaxpr):
         {"num_layers": 2},
         {"encoder_layers": 1, "decoder_layers": 3, "d_k": 5, "d_v": 3},
         {"num_layers": 1, "encoder_heads": 4, "decoder_heads": 2},
+        {"num_layers": 1, "positions": "shaw", "num_kv_heads": 2, "activation": "swiglu", "d_v": 3},
+        {"num_layers": 1, "attention_score": "additive", "tied_embeddings": "none"},
+        {"num_layers": 2, "shared_layers": True, "num_kv_heads": 1, "positions": "rotary"},
     ],
 )
-def test_the_formula_counts_the_matmuls_of_the_traced_model(sizes):
-    model = TransformerConfig(
-        **{"vocab_size": 50, "d_model": 16, "d_ff": 40, "num_heads": 4} | sizes
+def test_the_formula_counts_the_matmuls_of_the_traced_transformer(sizes):
+    check_formula(
+        TransformerConfig(**{"vocab_size": 50, "d_model": 16, "d_ff": 40, "num_heads": 4} | sizes)
     )
-    module = base.build(model)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ConvolutionalConfig(vocab_size=50, num_layers=2, d_model=16),
+        ConvolutionalConfig(vocab_size=50, encoder_layers=3, decoder_layers=1, kernel_width=5),
+        RecurrentConfig(vocab_size=50, d_model=16),
+        RecurrentConfig(
+            vocab_size=50, d_model=16, num_layers=2, cell="lstm", attention="concat", local_window=3
+        ),
+        RecurrentConfig(vocab_size=50, d_model=16, attention="general", input_feeding=True),
+        RecurrentConfig(
+            **{"vocab_size": 50, "d_model": 16, "num_layers": 3, "attention": "dot"},
+            encoder_direction="forward",
+        ),
+        RecurrentConfig(vocab_size=50, d_model=16, attention="none", cell="gru_reset_before"),
+        LanguageModelConfig(vocab_size=50, num_layers=2, d_model=16, d_ff=40, num_heads=4),
+        ClassifierConfig(vocab_size=50, num_layers=2, d_model=16, d_ff=40, num_heads=4),
+    ],
+)
+def test_the_formula_counts_the_matmuls_of_other_traced_families(model):
+    check_formula(model)
+
+
+def check_formula(config):
+    """Compare `forward_flops` with the matmuls of the traced model, for unequal lengths."""
+    module = base.build(config)
     source, target = jnp.ones((3, 7), jnp.int32), jnp.ones((3, 9), jnp.int32)
     params = jax.eval_shape(lambda: module.init(jax.random.key(0), source, target)["params"])
     traced = jax.make_jaxpr(lambda p: module.apply({"params": p}, source, target)[0])(params)
@@ -108,6 +148,7 @@ def test_memory_is_xlas_and_the_new_state_reuses_the_memory_of_the_old_one(exper
     assert cost.flops == costs.step_flops(experiment.model, 16, 4)
 
 
+@pytest.mark.slow
 def test_a_step_is_timed_on_a_batch_of_the_epoch(experiment, compiled):
     program, cost = compiled
     timed = dataclasses.replace(cost)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+import search_oracle
 
 from transformer.config import DecodeConfig
 from transformer.decoding.beam_search import (
@@ -201,8 +202,8 @@ def test_with_more_beams_than_translations_the_search_is_exhaustive(penalty, alp
     actual = search(tables, limits, **options)
     one = search(tables, limits, num_results=1, **options)
     for row, table in enumerate(tables):
-        every = oracle.every_translation(log_probs_of(table), int(limits[row]))
-        expected = oracle.best_of(every, penalty, alpha)
+        every = search_oracle.every_translation(log_probs_of(table), int(limits[row]))
+        expected = search_oracle.best_of(every, penalty, alpha)
         assert len(expected) == 2 ** int(limits[row]) - 1
         assert_hypotheses(actual, row, expected)
         np.testing.assert_array_equal(one.tokens[row, 0], actual.tokens[row, 0])
@@ -248,7 +249,7 @@ def test_results_and_number_of_steps_are_those_of_the_specification(
     jax.effects_barrier()
     longest = 0
     for row, table in enumerate(tables):
-        expected, needed = oracle.beam(
+        expected, needed = search_oracle.beam(
             log_probs_of(table), int(limits[row]), beams, results, penalty, alpha, finish_from
         )
         assert_hypotheses(actual, row, expected)
@@ -264,8 +265,8 @@ def test_one_beam_is_greedy_search_with_any_penalty(penalty, alpha):
     )
     lengths = set()
     for row, table in enumerate(tables):
-        tokens, log_prob = oracle.greedy(log_probs_of(table), 6)
-        score = log_prob / oracle.penalty_of(len(tokens), penalty, alpha)
+        tokens, log_prob = search_oracle.greedy(log_probs_of(table), 6)
+        score = log_prob / search_oracle.penalty_of(len(tokens), penalty, alpha)
         assert_hypotheses(actual, row, [(score, log_prob, tokens)])
         lengths.add(len(tokens))
     assert len(lengths) > 2

@@ -17,9 +17,13 @@ from jax.sharding import PartitionSpec
 
 from transformer import sharding
 from transformer.config import (
+    ClassifierConfig,
     Config,
+    ConvolutionalConfig,
+    LanguageModelConfig,
     OptimizerConfig,
     ParallelConfig,
+    RecurrentConfig,
     TrainingConfig,
     TransformerConfig,
 )
@@ -34,7 +38,44 @@ CONFIG = Config(
     training=TrainingConfig(label_smoothing=0.1),
 )
 DRY = CONFIG.replace(model=CONFIG.model.replace(dropout=0.0))
+FAMILIES = {
+    "convolutional": CONFIG.replace(
+        model=ConvolutionalConfig(
+            vocab_size=24, num_layers=2, d_model=16, kernel_width=3, max_positions=150
+        )
+    ),
+    "recurrent": CONFIG.replace(
+        model=RecurrentConfig(
+            **{"vocab_size": 24, "num_layers": 2, "d_model": 16, "dropout": 0.1},
+            **{"cell": "lstm", "attention": "general", "input_feeding": True},
+        )
+    ),
+    "language model": CONFIG.replace(
+        model=LanguageModelConfig(vocab_size=24, num_layers=1, d_model=16, num_heads=8, d_ff=32)
+    ),
+    "classifier": CONFIG.replace(
+        model=ClassifierConfig(vocab_size=24, num_layers=1, d_model=16, num_heads=8, d_ff=32)
+    ),
+}
+"""The other families, which have dropout too."""
 HASH = CONFIG.replace(model=CONFIG.model.replace(dropout_generator="hash"))
+VARIED = CONFIG.replace(
+    model=CONFIG.model.replace(
+        positions="shaw",
+        max_relative_position=3,
+        num_kv_heads=4,
+        shared_layers=True,
+        timestep_encoding=True,
+        encoder_layers=2,
+        activation="swiglu",
+        norm_kind="rms_norm",
+        tied_embeddings="none",
+        attention_window=5,
+    )
+)
+ADDITIVE = CONFIG.replace(
+    model=CONFIG.model.replace(attention_score="additive", positions="alibi", num_kv_heads=4)
+)
 ROWS = 32
 EIGHT = ParallelConfig(data=8)
 
@@ -84,10 +125,16 @@ def pure_step(config, **options):
     )
 
 
-@functools.cache
-def fresh(dtype):
+def fresh(dtype, config=CONFIG):
     """The state before the first step; in float64, the float32 one cast."""
-    init = jax.jit(functools.partial(training.init_state, *parts(CONFIG)))
+    # Neither dropout nor micro-batches change it.
+    model = config.model.replace(dropout=0.1, dropout_generator="threefry")
+    return _fresh(dtype, CONFIG.replace(model=model))
+
+
+@functools.cache
+def _fresh(dtype, config):
+    init = jax.jit(functools.partial(training.init_state, *parts(config)))
     return jax.tree.map(
         lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf,
         init(jax.random.key(0)),
@@ -96,7 +143,7 @@ def fresh(dtype):
 
 def trained(step, state, steps, batch_of=batch_of):
     """Compile the step and take `steps` of them."""
-    dtype, losses = state.params["embedding"]["table"].dtype, []
+    dtype, losses = jax.tree.leaves(state.params)[0].dtype, []
     compiled = step.lower(state, batch_of(0)).compile()
     for number in range(steps):
         state, sums = compiled(state, batch_of(number))
@@ -107,7 +154,7 @@ def trained(step, state, steps, batch_of=batch_of):
 
 def jitted(mesh, parallel, config):
     """The step on a mesh, jitted as in `experiments.compose`, and the shardings of its state."""
-    model, optimizer = parts(CONFIG)
+    model, optimizer = parts(config)
     of_params = sharding.param_shardings(base.parameter_metadata(model), mesh, parallel)
     init = functools.partial(training.init_state, model, optimizer)
     shapes = jax.eval_shape(init, jax.random.key(0))
@@ -125,7 +172,7 @@ def run(dtype, steps, parallel=ParallelConfig(), config=CONFIG):  # noqa: B008 (
     """Train on a mesh."""
     with jax.enable_x64(dtype == "float64"):
         step, shardings = jitted(sharding.make_mesh(parallel), parallel, config)
-        return trained(step, jax.device_put(fresh(dtype), shardings), steps)
+        return trained(step, jax.device_put(fresh(dtype, config), shardings), steps)
 
 
 def furthest(state, other):
@@ -172,9 +219,8 @@ EVERY_MESH = [
     for data, model in meshes
 ]
 QUICK_MESHES = [
-    (ParallelConfig(data=8, preset="fsdp"), "float64"),
+    pytest.param(ParallelConfig(data=8, preset="fsdp"), "float64", marks=pytest.mark.slow),
     (ParallelConfig(data=2, model=4, preset="fsdp_tensor"), "float64"),
-    (ParallelConfig(data=2, model=4, preset="fsdp_tensor"), "float32"),
 ]
 
 
@@ -183,16 +229,16 @@ def shown(value):
     return value if isinstance(value, str) else f"{value.preset}-{value.data}x{value.model}"
 
 
-def check(dtype, steps, parallel):
+def check(dtype, steps, parallel, config=CONFIG):
     """Compare a mesh with one device at every step; returns the differences."""
-    ours, theirs = run(dtype, steps, parallel), run(dtype, steps)
+    ours, theirs = run(dtype, steps, parallel, config), run(dtype, steps, config=config)
     apart = np.abs(ours.losses - theirs.losses)
     if dtype == "float64":
         assert apart.max() < 1e-9
     else:
         assert apart[0] < 1e-6
         assert apart[9] < 1e-5
-    table = ours.state.params["embedding"]["table"]
+    table = jax.tree.leaves(ours.state.params)[0]
     assert len(table.sharding.device_set) == parallel.data * parallel.model
     return apart, furthest(ours.state, theirs.state)
 
@@ -218,6 +264,21 @@ def test_fifty_steps_on_any_mesh_equal_those_on_one_device(parallel, dtype, reco
     print(shown(parallel), dtype, *(f"{name} {value:.1e}" for name, value in measured.items()))
 
 
+@pytest.mark.parametrize(
+    ("family", "preset"),
+    [
+        pytest.param(family, preset, marks=() if quick else pytest.mark.slow)
+        for family in FAMILIES
+        for preset in ("fsdp", "fsdp_tensor")
+        for quick in [(family, preset) == ("language model", "fsdp")]
+    ],
+)
+def test_ten_steps_of_every_family_on_eight_devices_equal_those_on_one(family, preset):
+    data = 8 if preset == "fsdp" else 2
+    parallel = ParallelConfig(data=data, model=8 // data, preset=preset)
+    check("float64", 10, parallel, FAMILIES[family])
+
+
 @pytest.mark.slow
 def test_a_mesh_of_one_device_equals_no_mesh():
     with jax.enable_x64(True):
@@ -233,6 +294,17 @@ def test_hash_dropout_on_a_mesh_equals_that_on_one_device(preset):
     ours, theirs = run("float64", 10, parallel, HASH), run("float64", 10, config=HASH)
     assert np.abs(ours.losses - theirs.losses).max() < 1e-9
     assert np.abs(theirs.losses - run("float64", 10).losses).min() > 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", [VARIED, ADDITIVE], ids=["shaw and others", "additive"])
+@pytest.mark.parametrize("preset", ["fsdp", "fsdp_tensor"])
+def test_variants_of_the_model_train_on_a_mesh_as_on_one_device(config, preset):
+    model = 1 if preset == "fsdp" else 4
+    parallel = ParallelConfig(data=8 // model, model=model, preset=preset)
+    ours, theirs = run("float64", 3, parallel, config), run("float64", 3, config=config)
+    assert np.abs(ours.losses - theirs.losses).max() < 1e-9
+    assert furthest(ours.state, theirs.state) < 1e-9
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 
 import functools
 import json
+import logging
 import os
 import pathlib
 import resource
@@ -167,6 +168,15 @@ def limited(workdir):
 
 TENSORSTORE_NOISE = {"Traceback (most recent call last):", "RuntimeError: Event loop is closed"}
 """Printed by TensorStore's threads for writes that fail after the first one."""
+
+
+def test_writes_that_fail_after_the_first_are_not_logged(tmp_path, caplog):
+    """They are never awaited, so asyncio would log each with a traceback."""
+    logger = logging.getLogger("asyncio")
+    with Checkpoints(tmp_path, CONFIG, writing=True):
+        for text in ('NOT_FOUND: Error writing "a" in OCDBT database', "another error"):
+            logger.error("never retrieved", exc_info=ValueError(text))
+    assert [str(record.exc_info[1]) for record in caplog.records] == ["another error"]
 
 
 def test_an_array_that_cannot_be_written_is_one_message(tmp_path):

@@ -6,8 +6,8 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import oracle
 import pytest
+import search_oracle
 from test_decoding import EOS, A, B, C, assert_hypotheses, log_probs_of, random_tables, search
 
 from transformer.decoding.constraints import Constraints
@@ -42,13 +42,14 @@ def test_diverse_results_and_number_of_steps_are_those_of_the_specification(
     jax.effects_barrier()
     longest, different = 0, 0
     for row, table in enumerate(tables):
-        expected, needed = oracle.diverse_beam(
+        expected, needed = search_oracle.diverse_beam(
             log_probs_of(table), int(limits[row]), beams, groups, diversity, **options
         )
         assert_hypotheses(actual, row, expected)
         longest = max(longest, needed)
         different += (
-            expected != oracle.beam(log_probs_of(table), int(limits[row]), beams, **options)[0]
+            expected
+            != search_oracle.beam(log_probs_of(table), int(limits[row]), beams, **options)[0]
         )
     assert len(steps) == longest
     assert different > 12, "otherwise this test shows little"
@@ -63,7 +64,7 @@ def test_diverse_beams_obey_the_same_constraints():
     )
     for row, table in enumerate(tables):
         options = (6, 2, 0.5, 6, "gnmt", 0.6)
-        expected, _ = oracle.diverse_beam(log_probs_of(table), 5, *options, block_ngrams=1)
+        expected, _ = search_oracle.diverse_beam(log_probs_of(table), 5, *options, block_ngrams=1)
         assert_hypotheses(actual, row, expected)
 
 
@@ -81,8 +82,8 @@ def test_diverse_beams_with_one_group_are_beam_search():
     jax.tree.map(np.testing.assert_array_equal, actual, plain)
     for row, table in enumerate(tables):
         options = ("gnmt", 0.6)
-        expected, _ = oracle.diverse_beam(log_probs_of(table), 5, 3, 1, 9.0, 3, *options)
-        assert expected == oracle.beam(log_probs_of(table), 5, 3, 3, *options)[0]
+        expected, _ = search_oracle.diverse_beam(log_probs_of(table), 5, 3, 1, 9.0, 3, *options)
+        assert expected == search_oracle.beam(log_probs_of(table), 5, 3, 3, *options)[0]
         assert_hypotheses(actual, row, expected)
 
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+import search_oracle
 from test_translator import CONFIG, LONGER, TOKENIZER, close, translator_with
 
 from transformer.models import base
@@ -33,7 +34,9 @@ def mean_of(*numbers):
     members = [member(number) for number in numbers]
 
     def next_words(source):
-        each = [oracle.next_words(oracle.arrays(p), model.config, source) for model, p in members]
+        each = [
+            search_oracle.next_words(oracle.arrays(p), model.config, source) for model, p in members
+        ]
         return lambda prefix: np.log(np.mean([np.exp(one(prefix)) for one in each], axis=0))
 
     return next_words
@@ -60,12 +63,12 @@ def test_an_ensemble_searches_as_numpy_does_over_the_mean(three):
     for sentence, results in zip(sentences, three.nbest(sentences, 3), strict=True):
         [source] = TOKENIZER.encode([sentence])
         options = (len(source) + 4, 3, 3, "gnmt", 0.6)
-        expected, _ = oracle.beam(next_words(source), *options)
+        expected, _ = search_oracle.beam(next_words(source), *options)
         assert [result.tokens for result in results] == [tokens for _, _, tokens in expected]
         for result, (score, log_prob, _) in zip(results, expected, strict=True):
             assert result.score == pytest.approx(score, abs=1e-5)
             assert result.log_prob == pytest.approx(log_prob, abs=1e-4)
-        best, _ = oracle.beam(first_alone(source), *options)
+        best, _ = search_oracle.beam(first_alone(source), *options)
         alone += best[0][2] == expected[0][2]
     assert alone < 2, "or the others would make no difference"
 

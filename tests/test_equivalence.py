@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+import search_oracle
 
 from transformer.config import DecodeConfig, TrainingConfig, TransformerConfig
 from transformer.decoding import generate
@@ -67,9 +68,83 @@ VARIANTS = {
         "d_v": 4,
     },
     "a vocabulary for each side, output bias": {"source_vocab_size": 12, "output_bias": True},
+    "paper's halves from position 2, biases": {
+        "sinusoid_layout": "halves_paper",
+        "position_offset": 2,
+        "attention_bias": True,
+        "output_bias": True,
+    },
     "fused kernel": {"attention_kernel": "fused", "d_k": 4, "d_v": 4},
     "chunked kernel": {"attention_kernel": "chunked"},
+    "shaw positions": {"positions": "shaw", "max_relative_position": 2, "d_v": 3},
+    "rotary positions, chunked kernel": {"positions": "rotary", "attention_kernel": "chunked"},
+    "alibi positions": {"positions": "alibi"},
+    "no positions, grouped-query, rms norm": {
+        "positions": "none",
+        "encoder_heads": 4,
+        "decoder_heads": 6,
+        "num_kv_heads": 2,
+        "d_k": 3,
+        "attention_bias": True,
+        "norm_kind": "rms_norm",
+    },
+    "multi-query, shaw positions, window, swiglu": {
+        "positions": "shaw",
+        "num_kv_heads": 1,
+        "max_relative_position": 1,
+        "attention_window": 3,
+        "activation": "swiglu",
+    },
+    "additive score, t5 positions, grouped-query": {
+        "attention_score": "additive",
+        "positions": "t5",
+        "encoder_heads": 4,
+        "decoder_heads": 2,
+        "num_kv_heads": 2,
+        "d_k": 5,
+    },
+    "window, alibi, geglu, pre-norm, rms norm": {
+        "attention_window": 3,
+        "positions": "alibi",
+        "activation": "geglu",
+        "norm": "pre",
+        "norm_kind": "rms_norm",
+    },
+    "multi-query, rotary positions, fused kernel": {
+        "positions": "rotary",
+        "num_kv_heads": 1,
+        "attention_kernel": "fused",
+    },
+    "shared layers, timestep encoding": {
+        "num_layers": 3,
+        "encoder_layers": None,
+        "decoder_layers": None,
+        "shared_layers": True,
+        "timestep_encoding": True,
+        "norm": "pre",
+    },
+    "shared layers, shaw positions, reglu": {
+        "encoder_layers": 2,
+        "shared_layers": True,
+        "positions": "shaw",
+        "max_relative_position": 3,
+        "activation": "reglu",
+    },
+    "source embedding untied, unscaled": {
+        "tied_embeddings": "target_output",
+        "embedding_scale": "none",
+    },
+    "output map untied, positions scaled": {
+        "tied_embeddings": "source_target",
+        "embedding_scale": "positions",
+    },
+    "no embedding tied": {"tied_embeddings": "none", "output_bias": True},
 }
+SLOW_VARIANTS = (
+    *("alibi positions", "multi-query, rotary positions, fused kernel"),
+    *("shared layers, shaw positions, reglu", "source embedding untied, unscaled"),
+)
+"""Whose parts are in other variants of the default suite."""
 SOURCE = jnp.array([[4, 7, 5, 8, 2], [6, 5, 2, 0, 0]])
 TARGET = jnp.array([[5, 8, 4, 2], [7, 2, 0, 0]])
 
@@ -85,7 +160,13 @@ def mean_loss(params, model, smoothing, mass):
     return sums.loss / sums.tokens
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in SLOW_VARIANTS else ())
+        for name in VARIANTS
+    ],
+)
 def test_logits_and_loss_are_the_oracles_to_1e_9(name):
     """To 1e-6 with the fused kernel: JAX takes its softmax in float32."""
     tolerance = 1e-6 if "fused kernel" in name else 1e-9
@@ -116,6 +197,10 @@ def test_logits_and_loss_are_the_oracles_to_1e_9(name):
         ("pre-norm, halves", "uniform_others"),
         ("t5 positions", "uniform_others"),
         ("a vocabulary for each side, output bias", "uniform_others"),
+        ("multi-query, shaw positions, window, swiglu", "uniform_others"),
+        ("additive score, t5 positions, grouped-query", "uniform_others"),
+        ("shared layers, timestep encoding", "uniform_others"),
+        ("no embedding tied", "uniform_others"),
     ],
 )
 def test_gradients_are_the_central_differences_of_the_oracles_loss(name, mass):
@@ -147,11 +232,20 @@ def test_gradients_are_the_central_differences_of_the_oracles_loss(name, mass):
     ("name", "beams", "results", "penalty", "alpha"),
     [
         ("unequal depths and heads, d_k != d_v", 1, 1, "gnmt", 0.6),
-        ("unequal depths and heads, d_k != d_v", 3, 3, "gnmt", 0.6),
         ("pre-norm, halves", 3, 1, "length", 1.0),
-        ("learned positions, gelu, bias", 2, 2, "none", 0.6),
-        ("t5 positions", 3, 2, "gnmt", 0.6),
-        ("a vocabulary for each side, output bias", 2, 2, "gnmt", 0.6),
+        ("multi-query, shaw positions, window, swiglu", 3, 2, "gnmt", 0.6),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("unequal depths and heads, d_k != d_v", 3, 3, "gnmt", 0.6),
+                ("learned positions, gelu, bias", 2, 2, "none", 0.6),
+                ("paper's halves from position 2, biases", 2, 2, "length", 1.0),
+                ("t5 positions", 3, 2, "gnmt", 0.6),
+                ("a vocabulary for each side, output bias", 2, 2, "gnmt", 0.6),
+                ("additive score, t5 positions, grouped-query", 2, 2, "gnmt", 0.6),
+                ("shared layers, timestep encoding", 2, 2, "gnmt", 0.6),
+            )
+        ),
     ],
 )
 def test_search_over_the_cache_is_the_oracles_search_from_scratch(
@@ -180,14 +274,14 @@ def test_search_over_the_cache_is_the_oracles_search_from_scratch(
         if not source.any():
             assert not found.tokens[row].any()
             continue
-        log_probs = oracle.next_words(p, config, source)
+        log_probs = search_oracle.next_words(p, config, source)
         limit = int((source != 0).sum()) + 4
         if beams == 1:
-            tokens, log_prob = oracle.greedy(log_probs, limit)
-            score = log_prob / oracle.penalty_of(len(tokens), penalty, alpha)
+            tokens, log_prob = search_oracle.greedy(log_probs, limit)
+            score = log_prob / search_oracle.penalty_of(len(tokens), penalty, alpha)
             expected = [(score, log_prob, tokens)]
         else:
-            expected, _ = oracle.beam(log_probs, limit, beams, results, penalty, alpha)
+            expected, _ = search_oracle.beam(log_probs, limit, beams, results, penalty, alpha)
         for k, (score, log_prob, tokens) in enumerate(expected):
             assert tuple(found.tokens[row, k, : len(tokens)]) == tokens
             assert not found.tokens[row, k, len(tokens) :].any()
@@ -297,6 +391,7 @@ def test_multi_head_attention_and_its_gradients_are_pytorchs(torch, bias):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [False, True])
 def test_both_stacks_and_their_input_gradients_are_pytorchs(torch, bias):
     """`torch.nn.Transformer` ends each stack with one more norm, which the paper lacks: left out.

@@ -11,7 +11,17 @@ import numpy as np
 import oracle
 import pytest
 
-from transformer.config import LOGICAL_AXES, Config, DataConfig, ModelConfig, TransformerConfig
+from transformer.config import (
+    LOGICAL_AXES,
+    ClassifierConfig,
+    Config,
+    ConvolutionalConfig,
+    DataConfig,
+    LanguageModelConfig,
+    ModelConfig,
+    RecurrentConfig,
+    TransformerConfig,
+)
 from transformer.errors import InputError
 from transformer.models import base, ensemble
 from transformer.models.transformer import Transformer
@@ -30,16 +40,111 @@ TINY = TransformerConfig(
 PRE_NORM = TINY.replace(norm="pre", positions="learned", attention_bias=True, output_bias=True)
 RELATIVE = TINY.replace(positions="t5", position_buckets=4, position_max_distance=5)
 SEPARATE = TINY.replace(source_vocab_size=13, decoder_heads=3)
+CONVOLUTIONAL = ConvolutionalConfig(
+    vocab_size=11, encoder_layers=1, decoder_layers=2, d_model=6, max_positions=150
+)
+CONVOLUTIONAL_SEPARATE = CONVOLUTIONAL.replace(source_vocab_size=13, kernel_width=5)
+SHAW = TINY.replace(
+    positions="shaw",
+    max_relative_position=2,
+    num_heads=4,
+    d_k=3,
+    d_v=3,
+    num_kv_heads=2,
+    attention_window=5,
+    activation="swiglu",
+    tied_embeddings="none",
+)
+UNIVERSAL = TINY.replace(
+    positions="rotary",
+    d_k=4,
+    shared_layers=True,
+    timestep_encoding=True,
+    norm="pre",
+    norm_kind="rms_norm",
+    num_kv_heads=1,
+    tied_embeddings="target_output",
+    embedding_scale="positions",
+)
+ADDITIVE = TINY.replace(
+    attention_score="additive",
+    positions="alibi",
+    attention_window=3,
+    activation="geglu",
+    tied_embeddings="source_target",
+)
 BAG = bag_of_words.BagOfWordsConfig(vocab_size=11)
+LANGUAGE_MODEL = LanguageModelConfig(
+    vocab_size=11, num_layers=2, d_model=6, num_heads=2, d_ff=8, max_positions=9
+)
+CLASSIFIER = ClassifierConfig(
+    vocab_size=11, source_vocab_size=13, num_layers=2, d_model=6, num_heads=2, d_ff=8
+)
+BAHDANAU = RecurrentConfig(vocab_size=11, d_model=6, output_bias=True)
+SUTSKEVER = BAHDANAU.replace(
+    attention="none", cell="lstm", num_layers=2, encoder_direction="backward", source_vocab_size=13
+)
+LUONG = SUTSKEVER.replace(attention="dot", encoder_direction="forward", source_vocab_size=None)
+FEEDING = LUONG.replace(
+    attention="general", input_feeding=True, encoder_direction="both", tied_embeddings="none"
+)
+LOCAL = BAHDANAU.replace(attention="concat", local_window=2, cell="gru_reset_before")
 MODELS = {
     "transformer": (TINY,),
     "pre-norm, learned positions, biases": (PRE_NORM,),
     "relative positions": (RELATIVE,),
     "a vocabulary for each side": (SEPARATE,),
+    "language model": (LANGUAGE_MODEL,),
+    "language model, rotary positions, multi-query, window, shared layers": (
+        LANGUAGE_MODEL.replace(
+            norm="pre",
+            positions="rotary",
+            d_k=4,
+            num_kv_heads=1,
+            attention_window=3,
+            shared_layers=True,
+            tied_embeddings="source_target",
+        ),
+    ),
+    "classifier": (CLASSIFIER,),
+    "classifier, first token, Shaw's positions": (
+        CLASSIFIER.replace(
+            source_vocab_size=None,
+            pooling="first",
+            positions="shaw",
+            max_relative_position=2,
+            norm_kind="rms_norm",
+            tied_embeddings="target_output",
+        ),
+    ),
+    "Shaw's positions, grouped-query, window, SwiGLU, untied": (SHAW,),
+    "rotary positions, shared layers, RMSNorm, multi-query": (UNIVERSAL,),
+    "additive score, ALiBi, window, GEGLU": (ADDITIVE,),
     "bag of words": (BAG,),
+    "convolutional": (CONVOLUTIONAL,),
+    "convolutional, a vocabulary for each side": (CONVOLUTIONAL_SEPARATE,),
+    "recurrent, additive attention": (BAHDANAU,),
+    "recurrent, no attention": (SUTSKEVER,),
+    "recurrent, multiplicative attention": (LUONG,),
+    "recurrent, input feeding": (FEEDING,),
+    "recurrent, local attention": (LOCAL,),
     "ensemble": (TINY, RELATIVE),
     "ensemble of two families": (PRE_NORM, BAG),
 }
+SLOW = {
+    "a vocabulary for each side",
+    "pre-norm, learned positions, biases",
+    "recurrent, no attention",
+    "convolutional, a vocabulary for each side",
+    "recurrent, multiplicative attention",
+    "recurrent, local attention",
+    "recurrent, input feeding",
+    "ensemble of two families",
+    "additive score, ALiBi, window, GEGLU",
+    "language model, rotary positions, multi-query, window, shared layers",
+    "classifier, first token, Shaw's positions",
+}
+"""Further variants of a family that the default suite runs already."""
 SOURCE = jnp.array([[4, 7, 5, 10, 2], [6, 9, 2, 0, 0], [8, 5, 4, 2, 0]])
 TARGET_IN = jnp.array([[1, 5, 9, 4, 8], [1, 10, 7, 2, 0], [1, 6, 2, 0, 0]])
 LENGTH = TARGET_IN.shape[1]
@@ -88,7 +193,9 @@ def built(name):
     return Calls(*ensemble.join(models, params))
 
 
-@pytest.fixture(params=MODELS)
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in MODELS]
+)
 def calls(request):
     """Every family in turn."""
     return built(request.param)
@@ -97,7 +204,7 @@ def calls(request):
 # Registration and construction.
 
 
-@pytest.mark.parametrize("config", [TINY, BAG])
+@pytest.mark.parametrize("config", [TINY, BAHDANAU, CONVOLUTIONAL, LANGUAGE_MODEL, CLASSIFIER, BAG])
 def test_a_config_builds_the_model_of_its_family(config):
     model = base.build(config)
     assert type(model) is base.FAMILIES[type(config)]
@@ -118,7 +225,13 @@ def test_every_registered_config_has_a_model():
     assert set(ModelConfig.families.values()) == set(base.FAMILIES)
 
 
-@pytest.mark.parametrize("model", [TINY, RELATIVE, SEPARATE, BAG])
+@pytest.mark.parametrize(
+    "model",
+    [
+        *(TINY, RELATIVE, SEPARATE, SHAW, UNIVERSAL, ADDITIVE),
+        *(LOCAL, CONVOLUTIONAL_SEPARATE, LANGUAGE_MODEL, CLASSIFIER, BAG),
+    ],
+)
 def test_json_keeps_the_family_of_a_config(model):
     vocabulary = "separate" if model.source_vocab_size else "shared"
     config = Config(model=model, data=DataConfig(vocabulary=vocabulary))
@@ -141,6 +254,13 @@ def test_a_config_without_a_model_is_refused_with_the_remedy():
             base.build(Unregistered())
     finally:
         del ModelConfig.families["unregistered"]
+
+
+def test_packed_rows_are_refused_for_a_family_that_cannot_keep_their_sentences_apart():
+    packed = DataConfig(packing=True)
+    Config(model=TINY, data=packed)
+    with pytest.raises(InputError, match="data.packing is True, but the model family 'bag_of_wo"):
+        Config(model=BAG, data=packed)
 
 
 # The calls.
@@ -251,7 +371,8 @@ def test_the_description_is_of_what_a_trace_captures(calls):
 def test_flops_grow_with_the_batch_and_both_lengths(calls):
     flops = calls.model.describe().forward_flops
     assert flops(2, 5, 7) == 2 * flops(1, 5, 7) > 0
-    assert flops(1, 5, 8) > flops(1, 5, 7)
+    assert flops(1, 6, 8) > flops(1, 5, 7)
+    assert flops(1, 5, 8) >= flops(1, 5, 7)
     assert flops(1, 6, 7) >= flops(1, 5, 7)
 
 
@@ -261,7 +382,19 @@ def test_the_flops_of_an_ensemble_are_those_of_its_members():
     assert total == sum(member.forward_flops(1, 5, 7) for member in members)
 
 
-@pytest.mark.parametrize("config", [TINY, PRE_NORM, RELATIVE, BAG])
+@pytest.mark.parametrize(
+    "config",
+    [
+        *(TINY, BAHDANAU, BAG),
+        *(
+            pytest.param(config, marks=pytest.mark.slow)
+            for config in (
+                *(PRE_NORM, RELATIVE, SHAW, UNIVERSAL, ADDITIVE),
+                *(FEEDING, CONVOLUTIONAL, LANGUAGE_MODEL, CLASSIFIER),
+            )
+        ),
+    ],
+)
 def test_parameters_cast_once_give_the_same_bfloat16_logits(config):
     model = base.build(config.replace(compute_dtype="bfloat16"))
     calls = Calls(model, oracle.random_params(model, 0))

@@ -4,15 +4,20 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from drawings import TINY, drawn, every_text, framed, labels, panel, sentence, softmax, values
+from matplotlib.colors import to_rgb
 
 from transformer.config import DecodeConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import figures, search_log
+from transformer.inspection.figures import style
 from transformer.inspection.figures.typesetting import printable, text_width
+from transformer.inspection.residual import ResidualFlow
 from transformer.inspection.trace import run
+from transformer.models import base
 from transformer.nn.positions import sinusoids
 
 
@@ -23,8 +28,8 @@ def test_attention_draws_the_weights_and_crosses_out_masked_keys():
     np.testing.assert_array_equal(drawn_values.data, s.decoder[0, 0])
     np.testing.assert_array_equal(drawn_values.mask, ~s.causal)
     [ax] = [ax for ax in figure.axes if ax.images]
-    assert labels(ax.yaxis) == ["▁The → ▁animal", "▁animal → didn", "didn → i4", "i4 → </s>"]
-    assert labels(ax.xaxis) == s.target_in
+    assert labels(ax.yaxis) == ["The → animal", "animal → ·didn", "·didn → ·i4", "·i4 → </s>"]
+    assert labels(ax.xaxis) == ["The", "animal", "·didn", "·i4"]
     written = [text.get_text() for text in ax.texts]
     assert written == [f"{value:.2f}" for value in s.decoder[0, 0][s.causal]]
 
@@ -38,10 +43,36 @@ def test_the_grid_draws_every_layer_and_head():
             np.testing.assert_array_equal(drawn_values, s.cross[layer, head])
 
 
+def test_zero_is_the_paper_and_colors_are_linear_in_the_value():
+    """Half a weight is half way from the paper to the color of 1, in every channel."""
+    full = np.array(to_rgb(style.POSITIVE))
+    np.testing.assert_allclose(style.WEIGHTS(0.0)[:3], 1)
+    np.testing.assert_allclose(style.WEIGHTS(1.0)[:3], full)
+    np.testing.assert_allclose(style.WEIGHTS(0.5)[:3], (1 + full) / 2, atol=0.005)
+    negative = np.array(to_rgb(style.NEGATIVE))
+    for value, expected in ((0.0, negative), (0.5, np.ones(3)), (0.75, (1 + full) / 2)):
+        np.testing.assert_allclose(style.SIGNED(value)[:3], expected, atol=0.01)
+    [image] = figures.plot_patch_map([[-1.0, 0.5]], ["a", "b"]).axes[1].images
+    assert image.norm(0.5) == 0.75
+
+
+def test_every_map_of_a_grid_has_one_scale_which_the_legend_states():
+    # 1 in 100 weights is above 0.1: the colors end there, and the legend says how many do not.
+    weights = np.full((2, 2, 10, 40), 0.025)
+    figure = figures.plot_attention_grid(weights, list("abcdefghij"), list("abcd" * 10))
+    assert {image.get_clim() for ax in figure.axes for image in ax.images} == {(0.0, 0.1)}
+    weights[0, 0, 0] = [1.0] + [0.0] * 39
+    figure = figures.plot_attention_grid(weights, list("abcdefghij"), list("abcd" * 10))
+    written = [text.get_text() for text in every_text(figure)]
+    assert "attention weight (0.1% of them are above 0.1)" in written
+    even = figures.plot_attention_grid(np.full((1, 1, 2, 2), 0.5), ["a", "b"], ["a", "b"])
+    assert panel(even, "layer 1 head 1").images[0].get_clim() == (0.0, 0.5)
+
+
 def test_the_grid_of_a_long_sentence_numbers_its_tokens_and_lists_them():
     written = " ".join(text.get_text() for text in every_text(drawn("attention_grid", "long")))
-    assert "Keys: 1 ▁The, 2 ▁animal" in written
-    assert "Queries: 1 ▁The → ▁animal, 2" in written
+    assert "Keys: 1 The, 2 animal" in written
+    assert "Queries: 1 The → animal, 2" in written
 
 
 def test_the_heads_of_one_token_sum_to_one_over_the_keys():
@@ -158,7 +189,8 @@ def test_the_residual_flow_is_drawn_as_norms_ratios_and_cosines():
         np.testing.assert_allclose(lines[name], norm(vectors).mean(-1))
     np.testing.assert_allclose(values(figure, "‖f(x)‖ / ‖x‖"), norm(added) / norm(x))
     cosine = (x * (x + added)).sum(-1) / norm(x) / norm(x + added)
-    np.testing.assert_allclose(values(figure, "cosine of x and x + f(x)"), cosine)
+    degrees = values(figure, "angle between x and x + f(x)")
+    np.testing.assert_allclose(degrees, np.degrees(np.arccos(cosine)))
 
 
 def test_the_output_distribution_before_and_after_with_its_losses():
@@ -260,9 +292,9 @@ def test_tables_patch_maps_and_attributions_draw_their_numbers():
     assert {"0.00", "-1.00"} <= written and "-0.00" not in written
     effect = np.array([[0.0, 0.25], [1.0, 0.5]])
     figure = figures.plot_patch_map(effect, ["a", "b"])
-    np.testing.assert_array_equal(values(figure), effect[::-1])
+    np.testing.assert_array_equal(values(figure), effect)
     [ax] = [ax for ax in figure.axes if ax.images]
-    assert labels(ax.yaxis) == ["after layer 1", "input"]
+    assert labels(ax.yaxis) == ["input", "after layer 1"]
     figure = figures.plot_attribution([[1.0, -2.0, 0.5]], ["a", "b"], ["c"], ["x"])
     np.testing.assert_array_equal(values(figure, "source"), [[1.0, -2.0]])
     np.testing.assert_array_equal(values(figure, "prefix"), [[0.5]])
@@ -283,6 +315,11 @@ def test_the_masks_of_all_kinds_of_attention_are_drawn():
         ({}, {"2 encoder", "3 decoder", "pre-norm"}),
         ({"norm": "post", "num_layers": 9, "encoder_layers": None}, {"9 encoder", "post-norm"}),
         ({"positions": "learned", "attention_bias": True, "d_k": 5, "d_v": 4}, {"parameters"}),
+        ({"positions": "shaw", "norm_kind": "rms_norm", "num_kv_heads": 1}, {"The rms norm is"}),
+        (
+            {"shared_layers": True, "activation": "swiglu", "tied_embeddings": "none"},
+            {"share their parameters", "3 tables"},
+        ),
     ],
 )
 def test_the_architecture_counts_the_parameters_of_the_model(changes, expected):
@@ -299,3 +336,121 @@ def test_the_base_model_has_the_number_of_parameters_of_the_paper():
     figure = figures.plot_architecture(TransformerConfig())
     assert "63,045,632 parameters" in figure.description
     assert "Q, K, V 512×8×64, O 8×64×512" in {text.get_text() for text in every_text(figure)}
+
+
+def test_the_black_box_counts_parameters_and_sends_the_memory_to_every_decoder_layer():
+    figure = figures.plot_black_box(TINY, "a sentence", "ein Satz")
+    tokens = jnp.zeros((1, 1), int)
+    params = base.build(TINY).init(jax.random.key(0), tokens, tokens)["params"]
+    number = {side: sum(leaf.size for leaf in jax.tree.leaves(params[side])) for side in params}
+    written = {text.get_text() for text in every_text(figure)}
+    assert {f"Transformer\n{sum(number.values()):,}", f"encoder\n{number['encoder']:,}"} <= written
+    lines = {line.get_gid() for ax in figure.axes for line in ax.lines if line.get_gid()}
+    assert lines == {f"memory to decoder layer {layer}" for layer in (1, 2, 3)}
+
+
+def test_vectors_flow_along_the_paths_that_the_model_computed(trace):
+    tokens, stack = ["a", "b", "c", "d"], trace.decoder
+    figure = figures.plot_vector_flow(stack, tokens, layer=1)
+    rows = {
+        "input of layer 2": stack.residual[1],
+        "after self-attention": stack.sublayers[1, 0],
+        "after cross-attention": stack.sublayers[1, 1],
+        "after feed-forward": stack.residual[2],
+    }
+    for name, vectors in rows.items():
+        tiles = np.ma.stack(np.split(values(figure, name), len(tokens), axis=1))
+        for tile, vector in zip(tiles, vectors, strict=True):
+            # Without the masked cells, which are after the last number and between tiles.
+            np.testing.assert_array_equal(tile.compressed(), np.asarray(vector, float))
+    mean = np.asarray(stack.self_attention.weights[1], float).mean(0)
+    drawn_lines = {
+        line.get_gid(): line.get_alpha()
+        for ax in figure.axes
+        for line in ax.lines
+        if line.get_gid()
+    }
+    expected = {f"from {s} to {t}": mean[t, s] for t, s in np.argwhere(mean >= 0.01)}
+    assert drawn_lines == pytest.approx(expected)
+    assert not any(s > t for t, s in np.argwhere(mean > 0)), "the decoder reads no later token"
+
+
+def test_the_recap_draws_the_matrices_of_every_head_of_the_model(trace, shallow):
+    kernels = shallow[0]["encoder"]["layer_0"]["self_attention"]
+    attention, x = trace.encoder.self_attention, trace.encoder.residual[0]
+    tokens = ["a", "b", "c", "d", "e"]
+    figure = figures.plot_multi_head(x, kernels, tokens, output=attention.output[0])
+    of_trace = {"Q": attention.query, "K": attention.key, "V": attention.value, "z": attention.z}
+    for name, arrays in (of_trace | {"softmax": attention.weights}).items():
+        for head in range(3):
+            drawn_values = values(figure, f"{name} {head + 1}")
+            np.testing.assert_allclose(drawn_values, arrays[0, head], atol=1e-5)
+    np.testing.assert_allclose(values(figure, "output"), attention.output[0], atol=1e-5)
+    np.testing.assert_array_equal(values(figure, "W^K 3"), kernels["key"][:, 2])
+    with pytest.raises(InputError, match="output differs by .* the mask is the model's"):
+        figures.plot_multi_head(x, kernels, tokens, output=attention.output[0], mask=np.eye(5) > 0)
+
+
+def test_residual_connection_and_layer_norm_of_a_hand_worked_example():
+    """[1, 2] + [3, -2] = [4, 0], which has the mean 2 and the deviation 2: the norm is [1, -1]."""
+    flow = ResidualFlow(("1 self-attention",), [[[1, 2]]], [[[3, -2]]], [[[1, -1]]])
+    figure = figures.plot_residual_norm(flow, 0, ["a"])
+    expected = {
+        "x": [1, 2],
+        "+ f(x)": [3, -2],
+        "= x + f(x)": [4, 0],
+        "LayerNorm(x + f(x))": [1, -1],
+    }
+    for name, vector in expected.items():
+        np.testing.assert_array_equal(values(figure, name), [vector])
+    written = [text.get_text() for text in every_text(figure)]
+    assert [written.count(number) for number in ("2.00", "0.00", "1.00")] == [2, 1, 1]
+    pre_norm = ResidualFlow(("1 self-attention",), [[[1, 2]]], [[[3, -2]]], [[[4, 0]]])
+    figure = figures.plot_residual_norm(pre_norm, 0, ["a"])
+    assert not [ax for ax in figure.axes if "LayerNorm" in ax.get_label()]
+
+
+def test_keys_and_values_of_every_decoder_layer_are_made_of_the_memory(trace, shallow):
+    memory, cross = trace.encoder.residual[-1], trace.decoder.cross_attention
+    figure = figures.plot_memory(memory, cross.key, cross.value, ["a", "b", "c", "d", "e"])
+    np.testing.assert_array_equal(values(figure, "memory"), memory)
+    for layer in range(2):
+        for name in ("key", "value"):
+            kernel = shallow[0]["decoder"][f"layer_{layer}"]["cross_attention"][name]
+            expected = np.asarray(memory) @ np.asarray(kernel).reshape(6, -1)
+            drawn_values = values(figure, f"{name}s of layer {layer + 1}")
+            np.testing.assert_allclose(drawn_values, expected, atol=1e-5)
+
+
+def test_the_output_layer_of_a_hand_worked_example():
+    """Logits 1, 2 and 3 have the probabilities 0.0900, 0.2447 and 0.6652."""
+    matrix = [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]
+    figure = figures.plot_output_layer([1.0, 2.0], matrix, ["a", "b", "c"], top_k=2)
+    np.testing.assert_array_equal(values(figure, "hidden"), [[1.0, 2.0]])
+    [logits] = [line for line in panel(figure, "logits").lines if line.get_gid()]
+    np.testing.assert_array_equal(logits.get_ydata(), [1, 2, 3])
+    bars = [bar.get_width() for bar in panel(figure, "probability bars").patches]
+    np.testing.assert_allclose(bars, [0.6652, 0.2447], atol=1e-4)
+    written = {text.get_text() for text in every_text(figure)}
+    assert {"3.00  logit", "2.00", "0.6652  probability", "0.2447"} <= written
+    biased = figures.plot_output_layer([1.0, 2.0], matrix, ["a", "b", "c"], bias=[9, 0, 0])
+    assert "Highest probabilities: 'a'" in biased.description
+
+
+def test_target_distributions_of_a_hand_worked_example():
+    """Uniform over 4 tokens: cross-entropy log 4 = 1.39; the target's own is its entropy, 0.43."""
+    target = np.full((2, 4), 0.1 / 3)
+    target[0, 2] = target[1, 3] = 0.9
+    after = np.log(target)
+    arguments = (list("abcd"), ["<s>", "c"], [2, 3])
+    figure = figures.plot_target_distributions(np.zeros((2, 4)), target, after, *arguments)
+    np.testing.assert_allclose(values(figure, "before training"), [[0.25, 0.25, 0.5]] * 2)
+    drawn_target = values(figure, "target")
+    np.testing.assert_allclose(drawn_target, [[0.9, 0.1 / 3, 0.2 / 3], [0.1 / 3, 0.9, 0.2 / 3]])
+    np.testing.assert_allclose(values(figure, "after training"), drawn_target)
+    assert labels(panel(figure, "target").xaxis) == ["c", "d", "all others"]
+    entropy = -0.9 * np.log(0.9) - 0.1 * np.log(0.1 / 3)
+    assert f"{entropy:.2f}" == "0.43"
+    written = [text.get_text() for text in every_text(figure)]
+    assert "before training\ncross-entropy 1.39" in written
+    assert {"target\ncross-entropy 0.43", "after training\ncross-entropy 0.43"} <= {*written}

@@ -11,15 +11,21 @@ from browsing import BROWSER
 
 from transformer.inspection.html import (
     Html,
+    anchor,
+    contents,
     details,
     element,
     escape,
+    folded,
     image,
     page,
     paragraph,
+    scale,
     section,
     sentence,
     sentence_versions,
+    shaded,
+    shaded_table,
     table,
 )
 
@@ -78,6 +84,7 @@ def rich():
         section(AWKWARD[1], paragraph(*AWKWARD), image(SVG, AWKWARD[1]), details("more", "text")),
         section("Sentences", sentence_versions("line 1", [(text, text) for text in AWKWARD])),
         section("Table", table(AWKWARD[2], AWKWARD[:2], [AWKWARD[2:4], ["a", 1]], numeric=(1,))),
+        folded(AWKWARD[1], AWKWARD[0], shaded_table(AWKWARD[2], ["", "x"], [("r", [shaded(1.0)])])),
     )
 
 
@@ -99,7 +106,7 @@ def test_a_page_has_no_script_and_no_address():
         for name, value in attributes.items():
             assert not name.startswith("on"), (tag, name)
             if name in ("src", "href", "xlink:href", "action"):
-                assert value.startswith("data:"), (tag, value)
+                assert value.startswith(("data:", "#")), (tag, value)
     assert "://" not in rich()
     assert "url(" not in rich()
     assert "@import" not in rich()
@@ -172,6 +179,44 @@ def test_a_table_has_a_caption_and_headings_with_their_scope():
     assert read.text == "ScoresmeasurevalueBLEU34chrF60"
     assert read.all("td") == [{"class": "number"}] * 2
     assert read.all("div")[0]["tabindex"] == "0", "the keyboard can scroll it"
+
+
+def test_the_color_of_a_cell_is_in_proportion_to_its_value():
+    cells = [shaded(value, 2.0) for value in (0.0, 0.5, -1.0, 2.0, 3.0)]
+    read = Reader("".join(cells))
+    styles = [cell["style"] for cell in read.all("td")]
+    assert styles == [f"--value:{share}" for share in ("0.000", "0.250", "0.500", "1.000", "1.000")]
+    classes = [cell["class"] for cell in read.all("td")]
+    assert classes == [
+        "number high",
+        "number high",
+        "number low",
+        "number high strong",
+        "number high strong",
+    ]
+    assert read.text == "0.000.50-1.002.003.00"
+    assert Reader(shaded(-0.001)).text == "0.00", "zero has no sign"
+
+
+def test_a_legend_names_both_ends_of_its_scale():
+    assert Reader(scale("weight")).text == "weight 01"
+    assert Reader(scale("nats", 1.25, signed=True, digits=2)).text == "nats −1.251.25"
+
+
+def test_the_table_of_contents_links_to_every_part():
+    headings = ["One head: who reads whom", "Scores", "你好"]
+    read = Reader(contents(headings))
+    links = [link["href"] for link in read.all("a")]
+    assert links == ["#one-head-who-reads-whom", "#scores", "#你好"]
+    for heading in headings:
+        for made in (section(heading), folded(heading, "about")):
+            assert anchor(heading) in [each.get("id") for _, each in Reader(made).elements]
+
+
+def test_a_folded_part_shows_its_heading_and_one_line():
+    read = Reader(folded("Scores", "what they mean", paragraph("content")))
+    assert read.all("details") == [{"class": "part"}]
+    assert read.text.strip() == "Scoreswhat they meancontent"
 
 
 def test_an_image_is_embedded_with_its_text_alternative():

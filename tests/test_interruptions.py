@@ -8,7 +8,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from apps import lines_of, parameters, run, start
+from apps import CONFIGS, lines_of, parameters, run, start
 
 LONG = (
     "--config.training.steps=600",
@@ -70,6 +70,33 @@ def test_a_training_killed_at_twenty_random_moments_ends_bit_for_bit_the_same(
         assert finished.result[name] == straight.result[name]
     steps = [m["step"] for m in lines_of(tmp_path / "killed" / "metrics.jsonl")]
     assert steps == sorted(steps)
+
+
+FAMILIES = {
+    "pronouns_convolutional": ("d_ff", "num_heads"),
+    "pronouns_recurrent": ("d_ff", "num_heads"),
+}
+"""A config file of each other family, and the fields of the tiny Transformer that it lacks."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_killed_training_of_every_family_ends_bit_for_bit_the_same(train, tmp_path, name):
+    lacking = tuple(f"--config.model.{field}=" for field in FAMILIES[name])
+
+    def arguments(workdir):
+        _, *flags = train(workdir, *LONG, "--config.training.steps=60")
+        kept = [flag for flag in flags if not flag.startswith(lacking)]
+        return (f"--config={CONFIGS / name}.py", *kept, "--config.data.dataset=text_files")
+
+    straight = run("experiments.train", *arguments(tmp_path / "straight"))
+    assert straight.status == 0, straight.err
+    for reports in (12, 14):
+        killed(arguments(tmp_path / "killed"), reports, 0.1)
+    finished = run("experiments.train", *arguments(tmp_path / "killed"))
+    assert "continuing from step " in finished.err
+    assert parameters(tmp_path / "killed") == parameters(tmp_path / "straight")
+    assert finished.result["train_loss"] == straight.result["train_loss"]
 
 
 MESHES = {

@@ -11,7 +11,10 @@ from exhibits import data_of
 from test_html import Reader
 from test_translate import make_workdir
 
-ONE_SENTENCE = ["headView", "headOverview", "attentionSteps", "searchReplay"]
+from transformer.config import ConvolutionalConfig
+
+ONE_SENTENCE = ["headView", "headOverview", "attentionSteps", "searchReplay", "valueMap"]
+TWO_SENTENCES = ["valueMap", "sentenceComparison", *ONE_SENTENCE]
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +52,11 @@ def scripts(text):
     return [view["script"] for view in data_of(text)["views"]]
 
 
+def options_of(text, script):
+    """The options of the last view that this script draws."""
+    return [view for view in data_of(text)["views"] if view["script"] == script][-1]["options"]
+
+
 def test_it_prints_only_the_path_of_the_page(folder, result):
     assert result[0].out == f"{folder / 'page.html'}\n"
 
@@ -57,30 +65,36 @@ def test_the_page_shows_every_layer_and_head_of_both_stacks(result):
     data = data_of(result[1])
     pair = data["pairs"][0]
     assert [np.shape(kind["weights"])[:2] for kind in pair] == [(1, 4), (2, 2), (2, 2)]
-    assert scripts(result[1]) == [*ONE_SENTENCE, "sentenceComparison"]
-    assert pair[0]["columns"] == [["▁a"], ["▁b"], ["▁c"], ["</s>"]]
-    assert len(data["views"][2]["options"]["heads"]) == 4 + 2 * 2 * 2
+    assert scripts(result[1]) == TWO_SENTENCES
+    assert pair[0]["columns"] == [["a"], ["b"], ["c"], ["</s>"]]
+    assert len(options_of(result[1], "attentionSteps")["heads"]) == 4 + 2 * 2 * 2
 
 
 def test_the_decoder_reads_the_result_of_the_search(result):
     data = data_of(result[1])
-    translation = data["views"][3]["options"]["results"][0]["tokens"]
+    translation = options_of(result[1], "searchReplay")["results"][0]["tokens"]
     read, predicted = zip(*data["pairs"][0][1]["rows"], strict=True)
     assert list(read) == ["<s>", *translation[:-1]]
     assert list(predicted) == translation
 
 
 def test_every_head_has_its_measures_and_every_layer_its_prediction(result):
-    measures = data_of(result[1])["views"][1]["options"]["measures"]
-    assert [measure["name"] for measure in measures] == [
-        "mean entropy in bits",
-        "loss increase without the head (nats per token)",
-        "mean distance",
-        *(
-            f"weight on the {name} position"
-            for name in ("previous", "next", "first", "last", "same")
-        ),
-    ]
+    measures = options_of(result[1], "headOverview")["measures"]
+    of_question, loss, *others = measures
+    assert of_question["name"].endswith("lost without the head (nats)")
+    assert loss["name"] == "loss increase without the head (nats per token)"
+    kinds = {each["name"]: [bool(values) for values in each["values"]] for each in others}
+    every, self_attention = [True, True, True], [True, True, False]
+    # Encoder, decoder and cross-attention; a measure that means nothing for a kind has no values.
+    assert kinds == {
+        "mean distance": self_attention,
+        "weight on the previous position": self_attention,
+        "weight on the next position": [True, False, False],
+        "weight on the same position": self_attention,
+        "weight on the first position": every,
+        "weight on the last position": [True, False, True],
+        "mean entropy in bits": every,
+    }
     text = Reader(result[1]).text
     for heading in ("Logit lens", "Residual stream", "Attribution of each prediction"):
         assert heading in text
@@ -90,24 +104,78 @@ def test_every_head_has_its_measures_and_every_layer_its_prediction(result):
 def test_contributions_and_the_gap_add_up_to_the_difference_from_the_baseline(result):
     contributions = numbers_of(result[1], "Contribution of each token")
     sums = numbers_of(result[1], "Sum of the contributions")
-    assert len(contributions) == len(sums) > 0
-    for values, (value, baseline, total, gap) in zip(contributions, sums, strict=True):
-        assert total == pytest.approx(values.sum(), abs=0.01)
+    assert len(contributions) == 2 + len(sums) > 2
+    # The first rows are the question of the page, of both sentences.
+    for values, (value, baseline, total, gap) in zip(contributions[2:], sums, strict=True):
+        assert total == pytest.approx(sum(values), abs=0.01)
         assert abs(total - (value - baseline)) == pytest.approx(gap, abs=0.003)
 
 
 def numbers_of(text, caption):
-    """The numbers of the table with this caption."""
+    """The numbers of each row of the table with this caption."""
     table = text.split(f"<caption>{caption}")[1].split("</table>")[0]
-    cells = [re.findall(r'<td class="number">([-0-9.]+)</td>', row) for row in table.split("<tr>")]
-    return np.array([row for row in cells if row], float)
+    rows = [
+        re.findall(r'<td class="number[^>]*>([-0-9.]+)</td>', row) for row in table.split("<tr")
+    ]
+    return [list(map(float, row)) for row in rows if row]
+
+
+def test_tokens_of_the_prefix_that_cannot_count_have_no_contribution(result):
+    contributions = numbers_of(result[1], "Contribution of each token")
+    source, length = 4, len(contributions) - 2
+    assert [len(row) for row in contributions[2:]] == [source + t + 1 for t in range(length)]
+
+
+def test_the_page_opens_with_an_answer_that_is_true_of_its_numbers(result):
+    text = Reader(result[1]).text
+    findings = text[text.index("After the same beginning") : text.index("The same in numbers")]
+    [(token, other)] = re.findall("“\u2068(.*?)\u2069” or “\u2068(.*?)\u2069”: what decides", text)[
+        :1
+    ]
+    rows = options_of(result[1], "valueMap")["rows"]
+    assert rows[0] == [f"\u2068{token}\u2069 over \u2068{other}\u2069 (first)"]
+
+    # The position that is said to carry the answer is the largest of the patch map.
+    effect = np.array(numbers_of(result[1], "Share of the preference"))[-1]
+    columns = data_of(result[1])["views"][0]["options"]["columns"]
+    assert columns[effect.argmax()][0].split(" / ")[0] in findings
+    assert f"{effect.max():.0%}" in findings
+
+    # Nothing but the head that is named loses more of the answer.
+    lost = options_of(result[1], "headOverview")["measures"][0]["values"]
+    encoder = np.array(lost[0])
+    layer, head = np.unravel_index(encoder.argmax(), encoder.shape)
+    named = f"head {layer + 1}.{head + 1} of encoder self-attention"
+    assert (named in findings) == (encoder.max() > 0)
+
+
+def test_every_view_opens_on_the_head_and_the_words_of_the_answer(result):
+    overview = options_of(result[1], "headOverview")
+    lost = np.array(overview["measures"][0]["values"][overview["kind"]])
+    assert (overview["layer"], overview["head"]) == np.unravel_index(lost.argmax(), lost.shape)
+    heads = options_of(result[1], "headView")
+    assert (heads["kind"], heads["layer"]) == (overview["kind"], overview["layer"])
+    assert heads["heads"] == [overview["head"]]
+    comparison = options_of(result[1], "sentenceComparison")
+    assert heads["rows"] == overview["rows"] == comparison["rows"]
+    steps = options_of(result[1], "attentionSteps")
+    title = f"layer {overview['layer'] + 1}, head {overview['head'] + 1}"
+    assert title in steps["heads"][steps["first"]]["title"]
+    assert list(steps["rows"].values()) == overview["rows"]
+    patched = data_of(result[1])["views"][0]["options"]
+    assert patched["cursor"] == [1, overview["rows"][0]]
+    assert options_of(result[1], "searchReplay")["first"] == overview["rows"][1]
+
+
+def test_the_page_says_what_the_decoder_reads_while_heads_are_removed(result):
+    assert "while the decoder reads the model's own translation" in Reader(result[1]).text
 
 
 def test_two_sentences_of_equal_length_have_a_difference_and_a_patch_map(result):
-    comparison = data_of(result[1])["views"][-1]
+    comparison = data_of(result[1])["views"][1]
     assert "Second sentencea d c" in Reader(result[1]).text
-    assert comparison["pairs"] == [1, 2]
-    effect = numbers_of(result[1], "Share of the preference")
+    assert comparison["pairs"] == [0, 1]
+    effect = np.array(numbers_of(result[1], "Share of the preference"))
     assert effect.shape == (2, 4)
     # The sentences differ in the second token: at the input, no other site can restore anything.
     assert effect[0, [0, 2, 3]].tolist() == [0, 0, 0]
@@ -119,8 +187,8 @@ def test_two_sentences_of_equal_length_have_a_difference_and_a_patch_map(result)
 def test_sentences_of_different_lengths_have_no_patch_map_and_the_page_says_why(folder, look):
     text = page_of(folder, look, "--sentence=a b c", "--compare=a b")
     assert "The first sentence has 4 tokens and the second 3, so positions" in Reader(text).text
-    assert scripts(text) == [*ONE_SENTENCE, "headView"]
-    assert data_of(text)["pairs"][-1][0]["columns"] == [["▁a"], ["▁b"], ["</s>"]]
+    assert scripts(text) == ["headView", *ONE_SENTENCE]
+    assert data_of(text)["pairs"][0][0]["columns"] == [["a"], ["b"], ["</s>"]]
 
 
 @pytest.mark.slow
@@ -134,8 +202,11 @@ def test_a_sentence_compared_with_itself_has_no_patch_map(folder, look):
 def test_a_given_target_is_read_instead_of_the_translation(folder, look):
     text = page_of(folder, look, "--sentence=a b", "--target=g d")
     rows = data_of(text)["pairs"][0][1]["rows"]
-    assert rows == [["<s>", "▁g"], ["▁g", "▁d"], ["▁d", "</s>"]]
-    assert "Target that the decoder readsg d" in Reader(text).text
+    assert rows == [["<s>", "g"], ["g", "d"], ["d", "</s>"]]
+    read = Reader(text).text
+    assert "Target that the decoder readsg d" in read
+    assert "while the decoder reads the given target" in read
+    assert "The token of which the model is least sure is" in read
 
 
 @pytest.mark.slow
@@ -145,8 +216,9 @@ def test_a_given_target_is_read_instead_of_the_translation(folder, look):
         {"norm": "pre", "positions": "learned", "attention_bias": True, "activation": "gelu"},
         {"sinusoid_layout": "halves", "attention_kernel": "chunked", "d_k": 3, "d_v": 5},
         {"compute_dtype": "bfloat16"},
+        {"positions": "shaw", "num_kv_heads": 1, "shared_layers": True, "activation": "swiglu"},
     ],
-    ids=["pre-norm", "chunked", "bfloat16"],
+    ids=["pre-norm", "chunked", "bfloat16", "shaw"],
 )
 def test_a_model_with_any_options_has_a_page(tmp_path, sizes):
     make_workdir(tmp_path / "run", 1, **sizes)
@@ -155,6 +227,40 @@ def test_a_model_with_any_options_has_a_page(tmp_path, sizes):
         tmp_path, lambda *flags: run("experiments.look", workdir, *flags), "--sentence=a b c"
     )
     assert scripts(text) == ONE_SENTENCE
+
+
+FAMILIES = {
+    "convolutional": ConvolutionalConfig(vocab_size=11, num_layers=2, d_model=8, dropout=0.0),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_with_cross_attention_alone_has_a_page_that_names_what_it_lacks(tmp_path, family):
+    make_workdir(tmp_path / "run", 1, family=FAMILIES[family])
+    workdir = f"--workdir={tmp_path / 'run'}"
+    text = page_of(
+        tmp_path,
+        lambda *flags: run("experiments.look", workdir, *flags),
+        *("--sentence=a b c", "--compare=a d c"),
+    )
+    views = ["sentenceComparison", "headView", "headOverview", "searchReplay"]
+    assert scripts(text) == views
+    assert [len(pair) for pair in data_of(text)["pairs"]] == [1, 1]
+    read = Reader(text).text
+    assert f"The model family '{family}' captures no residual streams, so this page has no" in read
+    assert "There is no patch map: the model captures no residual stream." in read
+
+
+@pytest.mark.slow
+def test_a_page_says_that_the_six_steps_do_not_show_an_additive_score(tmp_path):
+    make_workdir(tmp_path / "run", 1, attention_score="additive", tied_embeddings="none")
+    workdir = f"--workdir={tmp_path / 'run'}"
+    text = page_of(
+        tmp_path, lambda *flags: run("experiments.look", workdir, *flags), "--sentence=a b c"
+    )
+    assert scripts(text) == [name for name in ONE_SENTENCE if name != "attentionSteps"]
+    assert "no kind of attention has plain dot products as scores" in Reader(text).text
 
 
 @pytest.mark.slow

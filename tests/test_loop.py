@@ -62,6 +62,7 @@ def train(experiment, directory, skipping, steps=None, profile=None):
     return monitor
 
 
+@pytest.mark.slow
 def test_validation_translates_with_the_full_vocabulary_as_there_is_no_lexicon_yet(
     experiment, tmp_path
 ):
@@ -146,6 +147,7 @@ def test_a_training_in_which_no_step_counted_has_no_result(experiment, tmp_path)
     assert str(tmp_path / "skipped") in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_share_of_skipped_steps_above_one_percent_is_in_the_result_and_reported(
     experiment, tmp_path, capsys
 ):
@@ -183,6 +185,7 @@ def test_a_validation_that_is_not_finite_ends_the_training_before_it_is_saved(
         assert checkpoints.steps() == []
 
 
+@pytest.mark.slow
 def test_a_trace_of_some_steps_is_written(experiment, tmp_path, capsys):
     train(experiment, tmp_path, skipping=(), profile=2)
     assert any((tmp_path / "profile").rglob("*.xplane.pb"))

@@ -46,7 +46,9 @@ def gradients(matmul, spec, x, kernel, cotangent):
 
 
 @pytest.mark.parametrize("spec", MAPS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize(
+    "dtype", ["float32", "bfloat16", pytest.param("float64", marks=pytest.mark.slow)]
+)
 def test_values_and_gradients_are_those_of_the_einsum(spec, dtype):
     tolerance = {"float32": 1e-5, "bfloat16": 2e-2, "float64": 1e-14}[dtype]
     with jax.enable_x64(dtype == "float64"):

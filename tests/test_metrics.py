@@ -162,6 +162,7 @@ def test_p_values_are_what_the_sacrebleu_command_prints(tmp_path, tests, test):
     assert all(0.002 < float(p) < 1 for p in p_values(tests, test)), "not at the boundary"
 
 
+@pytest.mark.slow
 def test_identical_translations_have_the_p_value_of_sacrebleu(tmp_path):
     tests = paired_tests(HYPOTHESES, HYPOTHESES, REFERENCES)
     assert p_values(tests, "paired_bootstrap") == [f"{1 / 1001:.4f}"] * 2

@@ -187,7 +187,7 @@ def within_groups(rng, groups):
     return rng.integers(0, size, (3, 4)) + np.arange(4) // size * size
 
 
-@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("groups", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_cache_that_grows_twice_gives_the_logits_of_a_full_one(calls, params, source, groups):
     rng = np.random.default_rng(7)
     full = fresh_cache(calls, params, source, 4, 6, groups)
@@ -283,7 +283,13 @@ def count(vocab_size=37_000, **sizes):
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 
-@pytest.mark.parametrize("row", SIZES)
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, marks=() if row in ("base", "d_k 16", "big") else pytest.mark.slow)
+        for row in SIZES
+    ],
+)
 def test_parameter_counts_are_those_of_table_3(row):
     """The vocabulary counts once, as rows of the one table."""
     sizes = SIZES[row]

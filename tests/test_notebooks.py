@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The notebooks run within two minutes, and the committed files match their sources."""
 
+import html
+import importlib.util
 import json
 import re
 import resource
@@ -11,9 +13,12 @@ import pytest
 import variables
 from apps import REPOSITORY, environment
 
+SCRIPT = REPOSITORY / "scripts" / "notebooks.py"
 SOURCES = sorted((REPOSITORY / "notebooks").glob("*.py"))
 SECONDS = 2 * 120
 """Limit of CPU time: two minutes on two cores."""
+SHORT = {"TRAINING_STEPS": "20"}
+"""Shortens the trainings of notebook 02, whose committed outputs come from the complete ones."""
 BYTES = 1_000_000
 
 NOTEBOOKS = [pytest.param(path, id=path.stem, marks=pytest.mark.slow) for path in SOURCES]
@@ -76,10 +81,11 @@ def run_notebook(trained):
 
     def run(source):
         if source not in results:
-            program = [sys.executable, str(REPOSITORY / "scripts" / "notebooks.py"), source.stem]
+            program = [sys.executable, str(SCRIPT), source.stem]
             folders = [f"--folder={folder}", f"--output={folder}"]
             # They compute for longer than they compile, so optimizations pay off.
-            finished, seconds = run_timed([*program, *folders], REPOSITORY, variables.USUAL | cache)
+            variables_of_run = variables.USUAL | cache | SHORT
+            finished, seconds = run_timed([*program, *folders], REPOSITORY, variables_of_run)
             path = folder / f"{source.stem}.ipynb"
             notebook = json.loads(path.read_text("utf-8")) if path.exists() else None
             results[source] = finished, notebook, training_seconds + seconds
@@ -132,6 +138,25 @@ def test_a_committed_notebook_is_small_loads_nothing_and_has_no_machine_paths(pa
     assert str(REPOSITORY) not in outputs
 
 
+@pytest.mark.slow
+def test_the_frame_of_every_view_is_as_high_as_its_content(show):
+    heights = []
+    for source in SOURCES:
+        notebook = json.loads(source.with_suffix(".ipynb").read_text(encoding="utf-8"))
+        outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+        for output in outputs:
+            text = "".join(output.get("data", {}).get("text/html", ""))
+            for page, height in re.findall(
+                r'<iframe srcdoc="(.*?)" sandbox.*?;?height:(\d+)px', text, re.DOTALL
+            ):
+                # The width of a cell of JupyterLab in a window of 1,200 pixels.
+                shown = show(html.unescape(page), viewport={"width": 860, "height": 600})
+                content = shown.evaluate("document.documentElement.scrollHeight")
+                assert content <= int(height), source.stem
+                heights.append(content)
+    assert len(heights) >= 5
+
+
 @pytest.mark.parametrize("path", [source.with_suffix(".ipynb") for source in SOURCES], ids=str)
 def test_every_figure_has_an_alternative_text(path):
     notebook = json.loads(path.read_text(encoding="utf-8"))
@@ -142,9 +167,77 @@ def test_every_figure_has_an_alternative_text(path):
         assert len(figure["metadata"]["image/png"]["alt"]) > 40
 
 
+@pytest.fixture(scope="module")
+def script():
+    """The module scripts/notebooks.py."""
+    spec = importlib.util.spec_from_file_location("notebooks_script", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # A dataclass looks its module up.
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+def test_a_committed_notebook_has_the_cells_of_its_source(script, source):
+    committed = json.loads(source.with_suffix(".ipynb").read_text(encoding="utf-8"))
+    assert cells_of(committed) == cells_of(script.read(source))
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+def test_a_notebook_has_badges_its_neighbors_and_its_time_under_the_title(script, source):
+    title, badges, place = script.read(source).cells[0].source.split("\n\n")[:3]
+    number = 1 + SOURCES.index(source)
+    assert title.startswith("# ")
+    for site in ("colab.research.google.com/github/", "mybinder.org/v2/gh/"):
+        assert f"{site}{script.GITHUB}" in badges
+    assert badges.count(f"{source.stem}.ipynb") == 2
+    assert place.startswith(f"Notebook {number} of {len(SOURCES)} ")
+    links = re.findall(r"\((\w+\.ipynb)\)", place)
+    assert links == [
+        path.with_suffix(".ipynb").name
+        for path in SOURCES[max(number - 2, 0) : number + 1]
+        if path != source
+    ]
+    assert f"about {script.LESSONS[source.stem].seconds} s of one CPU core" in place
+
+
+def test_the_reading_order_lists_every_notebook_with_its_time(script):
+    page = (REPOSITORY / "notebooks" / "README.md").read_text(encoding="utf-8")
+    assert [*script.LESSONS] == [source.stem for source in SOURCES]
+    assert script.table() in page
+    assert f"about {script.SMALL_MODEL_SECONDS} s" in page
+    for name, lesson in script.LESSONS.items():
+        assert re.search(rf"{name} +{lesson.seconds} s", script.course())
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+def test_every_exercise_has_one_folded_answer_that_a_cell_computes(source):
+    notebook = json.loads(source.with_suffix(".ipynb").read_text(encoding="utf-8"))
+    text = "\n".join(text for kind, text in cells_of(notebook) if kind == "markdown")
+    numbers = [int(number) for number in re.findall(r"\*\*Exercise (\d+)\.\*\*", text)]
+    assert len(numbers) >= 3 and numbers == [*range(1, len(numbers) + 1)]
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    answers = [
+        "".join(output["data"]["text/markdown"])
+        for output in outputs
+        if "text/markdown" in output.get("data", {})
+    ]
+    folded = [answer for answer in answers if answer.startswith("<details>\n<summary>Answer")]
+    assert len(folded) == len(numbers)
+    assert all(answer.endswith("\n\n</details>") for answer in folded)
+
+
+def test_the_committed_comparison_of_notebook_02_comes_from_complete_trainings():
+    [source] = [source for source in SOURCES if source.stem.startswith("02_")]
+    steps = re.search(r"^FULL_TRAINING = (\d+)$", source.read_text(encoding="utf-8"), re.MULTILINE)
+    committed = json.loads(source.with_suffix(".ipynb").read_text(encoding="utf-8"))
+    assert f"{steps[1]} steps of " in outputs_of(committed)
+
+
 def test_an_unknown_notebook_is_an_error_that_lists_the_known_ones():
     finished = subprocess.run(
-        [sys.executable, "scripts/notebooks.py", "99"],
+        [sys.executable, str(SCRIPT), "99"],
         cwd=REPOSITORY,
         env=environment(),
         capture_output=True,

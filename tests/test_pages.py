@@ -10,7 +10,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from exhibits import data_of, every_view, one_head, pair, softmax_weights, words
+from exhibits import EXHIBITS, data_of, every_view, exhibit, one_head, pair, softmax_weights, words
 from test_html import AWKWARD, Reader
 
 from transformer.inspection import figures, views
@@ -25,8 +25,9 @@ from transformer.inspection.views.view import HEAD_COLORS, SCRIPTS, page
 VIEWS = pathlib.Path(views.__file__).parent
 
 
-@pytest.mark.parametrize("view", every_view(), ids=lambda view: view.script)
-def test_a_page_runs_only_its_script_and_has_no_address(view):
+@pytest.mark.parametrize("name", EXHIBITS)
+def test_a_page_runs_only_its_script_and_has_no_address(name):
+    view = exhibit(name)
     read = Reader(view.html)
     assert "://" not in view.html.replace("http://www.w3.org/2000/svg", "the namespace")
     assert "url(" not in view.html
@@ -38,7 +39,7 @@ def test_a_page_runs_only_its_script_and_has_no_address(view):
         for name, value in attributes.items():
             assert not name.startswith("on"), (tag, name)
             if name in ("src", "href"):
-                assert value.startswith("data:"), (tag, value)
+                assert value.startswith(("data:", "#")), (tag, value)
 
 
 def digest_of(text):
@@ -67,8 +68,9 @@ def test_every_script_is_a_program(name):
     subprocess.run(["node", "--check", VIEWS / name], check=True, timeout=300)
 
 
-@pytest.mark.parametrize("view", every_view(), ids=lambda view: view.script)
-def test_a_view_has_static_content_with_a_description(view):
+@pytest.mark.parametrize("name", EXHIBITS)
+def test_a_view_has_static_content_with_a_description(name):
+    view = exhibit(name)
     read = Reader(view.static_html)
     assert read.all("table") or [image["alt"] for image in read.all("img") if image["alt"]]
     assert view.description in read.text
@@ -77,9 +79,10 @@ def test_a_view_has_static_content_with_a_description(view):
 
 @pytest.mark.slow
 def test_the_same_arguments_give_the_same_bytes():
-    assert [view.html for view in every_view()] == [view.html for view in every_view()]
-    assert page("x", every_view()) == page("x", every_view())
-    assert every_view()[0]._repr_html_() == every_view()[0]._repr_html_()
+    again = [EXHIBITS[name]() for name in EXHIBITS]
+    assert [view.html for view in every_view()] == [view.html for view in again]
+    assert page("x", every_view()) == page("x", again)
+    assert every_view()[0]._repr_html_() == again[0]._repr_html_()
 
 
 def test_the_repr_of_a_view_is_one_line():
@@ -168,15 +171,36 @@ def luminance(color):
 
 
 @pytest.mark.parametrize("color", HEAD_COLORS)
-@pytest.mark.parametrize("background", ["#ffffff", "#161616"])
+@pytest.mark.parametrize("background", ["#ffffff", "#16181c"])
 def test_colors_have_contrast_in_both_schemes(color, background):
     low, high = sorted((luminance(color), luminance(background)))
     assert (high + 0.05) / (low + 0.05) >= 3
 
 
-def test_the_colors_of_cells_are_the_first_colors_of_heads():
+def palettes():
+    """The custom properties of the light and of the dark palette."""
+    style = (VIEWS.parent / "page.css").read_text(encoding="utf-8")
+    light, dark = style.split("@media (prefers-color-scheme: dark)", 1)
+    found = [dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", text)) for text in (light, dark)]
+    return found[0], found[0] | found[1]
+
+
+@pytest.mark.parametrize("palette", palettes(), ids=["light", "dark"])
+def test_text_and_full_colors_have_contrast_with_the_paper_of_their_palette(palette):
+    def contrast(first, second):
+        low, high = sorted((luminance(palette[first]), luminance(palette[second])))
+        return (high + 0.05) / (low + 0.05)
+
+    for name in ("ink", "soft", "accent", "high", "low"):
+        for paper in ("paper", "panel"):
+            assert contrast(name, paper) >= 4.5, (name, paper)
+    assert contrast("ink", "marked") >= 4.5
+
+
+def test_a_saved_drawing_has_the_colors_of_the_light_palette():
     script = (VIEWS / "elements.js").read_text(encoding="utf-8")
-    assert re.findall(r'const (?:BLUE|ORANGE) = "(.*)";', script) == list(HEAD_COLORS[:2])
+    light, _ = palettes()
+    assert re.findall(r'const (?:HIGH|LOW) = "(#\w+)";', script) == [light["high"], light["low"]]
 
 
 def test_the_static_content_of_the_head_view_is_the_figure_of_its_row():

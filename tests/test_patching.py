@@ -9,8 +9,11 @@ import pytest
 
 from transformer.errors import InputError
 from transformer.inspection.patching import (
+    HeadSite,
     Patching,
+    ResidualSite,
     attribution_patching,
+    patch_path,
     patch_sites,
 )
 from transformer.inspection.readout import LogitDifference
@@ -102,6 +105,45 @@ def test_the_model_is_traced_once_with_capture_and_once_with_interventions(shall
     target_in = np.append(TARGET_IN, 4)  # a length of no other test
     patch_sites(*shallow, CLEAN, CORRUPT, target_in, METRIC, sites_at_once=4)
     assert sorted(captured) == ["full", "none"]
+
+
+@pytest.fixture(scope="module")
+def path_effect(shallow):
+    """Sender, receiver -> restored share."""
+
+    def effect(sender, receiver):
+        runs = (*shallow, CLEAN, CORRUPT, TARGET_IN, METRIC)
+        return float(patch_path(*runs, sender, receiver).effect)
+
+    return effect
+
+
+def test_a_path_carries_what_its_sender_tells_its_receiver(path_effect, sites):
+    """From the differing token to one vector of the memory: patching that vector alone."""
+    sender = ResidualSite(only(ENCODER, 0, 1))
+    for position in (0, 1, 3):
+        receiver = ResidualSite(only(ENCODER, 1, position))
+        alone = float(sites.effect[1, position])
+        assert path_effect(sender, receiver) == pytest.approx(alone, abs=1e-4)
+    assert path_effect(sender, ResidualSite(only(ENCODER, 1))) == pytest.approx(1, abs=1e-4)
+
+
+def test_a_path_without_a_sender_or_a_connection_restores_nothing(path_effect):
+    everywhere = ResidualSite(only(ENCODER, 1))
+    equal_in_both = ResidualSite(only(ENCODER, 0, 2))
+    assert path_effect(equal_in_both, everywhere) == pytest.approx(0, abs=1e-4)
+    # The first self-attention of the decoder reads the target alone.
+    differing = ResidualSite(only(ENCODER, 0, 1))
+    target_only = HeadSite(only((2, 2, 4), 0), kind="decoder")
+    assert path_effect(differing, target_only) == pytest.approx(0, abs=1e-4)
+
+
+def test_all_that_the_encoder_changes_passes_through_cross_attention(path_effect):
+    differing = ResidualSite(only(ENCODER, 0, 1))
+    cross = HeadSite(jnp.ones((2, 2, 4), bool), kind="cross")
+    assert path_effect(differing, cross) == pytest.approx(1, abs=1e-4)
+    one_layer = HeadSite(only((2, 2, 4), 0), kind="cross")
+    assert 1e-3 < abs(path_effect(differing, one_layer)) != pytest.approx(1, abs=1e-2)
 
 
 @pytest.mark.slow

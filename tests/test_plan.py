@@ -134,6 +134,7 @@ def test_on_eight_devices_the_figures_are_those_of_the_compiled_step(
     assert step["flops"] == matmul_flops(program.as_text())
 
 
+@pytest.mark.slow
 def test_the_batch_shape_with_the_most_flops_is_compiled(config, on_mesh):
     made = on_mesh("data:8")
     model = base.build(config.model)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sinusoids of both layouts, and the shift by one."""
+"""The sinusoids of every layout, and the shift by one."""
 
 import math
 
@@ -45,7 +45,13 @@ def test_the_layouts_differ_in_their_slowest_wave():
     assert sinusoids(2, 4, "halves")[1, 1] == pytest.approx(math.sin(1 / 10000))
 
 
-@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+def test_the_table_of_hugging_faces_marian_by_hand():
+    """d_model 4: the rates 1 and 0.01 of the paper, all sines, then all cosines."""
+    expected = [math.sin(3), math.sin(0.03), math.cos(3), math.cos(0.03)]
+    np.testing.assert_allclose(sinusoids(4, 4, "halves_paper")[3], expected, atol=1e-15)
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "halves", "halves_paper"])
 @pytest.mark.parametrize("d_model", [1, 2, 7, 16])
 def test_every_entry_is_the_oracles(layout, d_model):
     expected = oracle.sinusoids(9, d_model, layout)
@@ -63,7 +69,7 @@ def test_a_shift_by_k_is_one_rotation_of_every_position():
     np.testing.assert_allclose(table[:-k] @ rotation.T, table[k:], atol=1e-12)
 
 
-@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+@pytest.mark.parametrize("layout", ["interleaved", "halves", "halves_paper"])
 def test_the_product_of_two_positions_depends_on_their_distance_alone(layout):
     table = sinusoids(40, 12, layout)
     products = table @ table.T
@@ -76,7 +82,7 @@ def test_a_longer_table_begins_with_the_shorter_one():
     np.testing.assert_array_equal(sinusoids(50, 6)[:20], sinusoids(20, 6))
 
 
-@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+@pytest.mark.parametrize("layout", ["interleaved", "halves", "halves_paper"])
 def test_far_positions_are_exact_because_the_table_is_float64(layout):
     table = sinusoids(10_001, 4, layout)
     assert table.dtype == np.float64

@@ -176,7 +176,10 @@ def shell(redirection, app, *arguments, prefix="", **variables):
     [
         ("<&-", "error: standard input cannot be read: Bad file descriptor\n"),
         ("<<< a >&-", "error: standard output: Bad file descriptor\n"),
-        ("<<< a >/dev/full", "error: standard output: No space left on device\n"),
+        pytest.param(
+            *("<<< a >/dev/full", "error: standard output: No space left on device\n"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_stream_that_does_not_work_is_named(workdir, redirection, message):

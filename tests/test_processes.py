@@ -197,6 +197,7 @@ def test_a_damaged_checkpoint_is_set_aside_once_and_reported(both):
     assert "does not match its digest; not used" in errors
 
 
+@pytest.mark.slow
 def test_one_process_restores_a_save_of_two(both, one_device):
     folder, _, _ = both
     with Checkpoints(folder / "two", CONFIG, writing=True) as checkpoints:
@@ -205,6 +206,7 @@ def test_one_process_restores_a_save_of_two(both, one_device):
     assert meta == {"position": 30}
 
 
+@pytest.mark.slow
 def test_two_processes_restore_a_save_of_one(both):
     _, found, _ = both
     assert all(process["of_one"] for process in found)

@@ -30,6 +30,28 @@ def test_a_logit_difference_is_the_logarithm_of_the_odds():
     assert float(LogitDifference(1, 2, 0)(LOGITS)) == pytest.approx(-np.log(7), abs=1e-6)
 
 
+def test_a_contrast_is_the_log_odds_where_two_targets_differ_first():
+    metric = readout.contrast([1, 0, 2], [1, 2])
+    assert (metric.position, metric.token, metric.other) == (1, 0, 2)
+    difference = LogProbability(1, 0)(LOGITS) - LogProbability(1, 2)(LOGITS)
+    assert float(metric(LOGITS)) == pytest.approx(float(difference), abs=1e-6)
+
+
+def test_targets_that_do_not_part_are_rejected():
+    with pytest.raises(InputError, match=r"\[1, 0\] and \[1, 0, 2\] do not differ"):
+        readout.contrast([1, 0], [1, 0, 2])
+
+
+def test_certainty_is_the_entropy_in_bits_and_the_lead_of_the_first_token():
+    half, quarter = np.log(0.5), np.log(0.25)
+    rows = jnp.array(
+        [[0.0, 0.0, 0.0, 0.0], [half, quarter, quarter, -1e9], [0.0, -1e9, -1e9, -1e9]]
+    )
+    result = readout.certainty(rows)
+    np.testing.assert_allclose(result.entropy, [2, 1.5, 0], atol=1e-6)
+    np.testing.assert_allclose(result.margin, [0, 0.25, 1], atol=1e-6)
+
+
 @pytest.mark.parametrize("metric", [LogProbability(2, 0), LogProbability(0, 3)])
 def test_a_metric_outside_the_logits_is_nan_and_rejected(metric):
     value = metric(LOGITS)

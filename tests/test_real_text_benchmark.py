@@ -108,6 +108,7 @@ def test_this_project_trains_the_pairs_that_the_peers_have(prepared):
     program.call()
 
 
+@pytest.mark.slow
 def test_each_translation_is_one_token_longer_than_its_source(prepared):
     folder, text = prepared
     # The empty line and the one of more than 16 subwords are left out.
@@ -133,16 +134,16 @@ def test_batches_have_the_lengths_of_the_buckets_and_any_config_field_can_be_ove
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--source=a"], "--target=FILE is missing"),
-        (["--source=nowhere", "--target=nowhere"], "nowhere cannot be read"),
-        (["--workloads=W1"], "--source and --target have too little text"),
+        (["--train_source=a"], "--train_target=FILE is missing"),
+        (["--train_source=nowhere", "--train_target=nowhere"], "nowhere cannot be read"),
+        (["--workloads=W1"], "--train_source and --train_target have too little text"),
     ],
 )
 def test_invalid_options_are_rejected_with_the_remedy(arguments, message, tmp_path):
-    if not arguments[0].startswith("--source"):
+    if not arguments[0].startswith("--train_source"):
         for name in ("source", "target"):
             (tmp_path / name).write_text(f"{' '.join(WORDS)}\n" * 9)
-            arguments = [*arguments, f"--{name}={tmp_path / name}"]
+            arguments = [*arguments, f"--train_{name}={tmp_path / name}"]
     finished = run("experiments.benchmarks.training_speed", *arguments)
     assert finished.status == 1
     assert message in finished.err

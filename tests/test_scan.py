@@ -156,6 +156,13 @@ def test_length_trains_on_up_to_22_actions_and_tests_from_24():
     assert len(set(parts["train"])) == len(parts["train"])
 
 
+def test_length26_trains_on_up_to_26_actions_and_tests_from_27():
+    parts = splits("length26")
+    assert (len(parts["train"]), len(parts["test"])) == (18_286, 2_624)
+    assert max(len(actions(command)) for command in parts["train"]) == 26
+    assert min(len(actions(command)) for command in parts["test"]) == 27
+
+
 @pytest.mark.parametrize(
     ("config", "primitive", "repetitions"),
     [("addprim_jump", "jump", 1_467), ("addprim_turn_left", "turn left", 2_189)],

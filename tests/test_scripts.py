@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -15,6 +16,9 @@ import pytest
 from apps import REPOSITORY, TINY, environment, lines_of, run
 
 SCRIPTS = sorted(path for path in (REPOSITORY / "scripts").iterdir() if path.suffix != ".py")
+README_COMMANDS = re.findall(
+    r"```bash\n(.*?)```", (REPOSITORY / "README.md").read_text(encoding="utf-8"), re.DOTALL
+)
 RECORD = """#!{python}
 import json, os, sys
 with open({log!r}, "a") as log:
@@ -96,6 +100,20 @@ def test_a_script_parses_and_stops_at_the_first_error(script):
 def test_shellcheck_finds_nothing(script):
     shellcheck = pathlib.Path(sys.executable).with_name("shellcheck")
     checked = subprocess.run([shellcheck, script], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize("command", README_COMMANDS, ids=range(len(README_COMMANDS)))
+def test_the_readmes_commands_need_no_word_splitting(command):
+    """zsh does not split unquoted variables into words; shellcheck reports each (SC2086)."""
+    shellcheck = pathlib.Path(sys.executable).with_name("shellcheck")
+    checked = subprocess.run(
+        [shellcheck, "--shell=bash", "--exclude=SC2148", "-"],
+        input=command,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert checked.returncode == 0, checked.stdout
 
 

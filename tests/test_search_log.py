@@ -46,12 +46,21 @@ def searched(request, config, params):
 
 
 @pytest.mark.slow
-def test_the_results_are_those_of_the_search_that_translates(model, params, searched):
+@pytest.mark.parametrize(
+    ("cache_grows", "rounding"),
+    [
+        pytest.param(False, 0.0, id="bit for bit"),
+        pytest.param(True, 1e-6, id="sums over a shorter cache are rounded in another order"),
+    ],
+)
+def test_the_results_are_those_of_the_search_that_translates(
+    model, params, searched, cache_grows, rounding
+):
     decode, log = searched
 
     @jax.jit
     def search(params, row):
-        options = {"num_results": 1, "max_length": decode.max_length}
+        options = {"num_results": 1, "max_length": decode.max_length, "cache_grows": cache_grows}
         return generate.search(params, row, model=model, config=decode, **options)
 
     hypotheses = search(params, jnp.array([SOURCE]))
@@ -59,8 +68,8 @@ def test_the_results_are_those_of_the_search_that_translates(model, params, sear
     assert len(log.results) == (hypotheses.scores > NEG_INF / 2).sum() >= 1
     for k, result in enumerate(log.results):
         assert list(result.tokens) == [int(token) for token in hypotheses.tokens[k] if token]
-        assert result.score == hypotheses.scores[k]
-        assert result.log_prob == hypotheses.log_probs[k]
+        assert result.score == pytest.approx(hypotheses.scores[k], rel=rounding, abs=0)
+        assert result.log_prob == pytest.approx(hypotheses.log_probs[k], rel=rounding, abs=0)
 
 
 @pytest.fixture(scope="module")
@@ -143,12 +152,31 @@ def test_predictions_and_attention_are_those_of_teacher_forcing(by_teacher_forci
             np.testing.assert_allclose(step.cross_attention[k], weights[:, :, index], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_model_with_a_kernel_without_weights_is_logged_too(config, params):
     decode = SEARCHES["beams"]
     chunked = dataclasses.replace(config, attention_kernel="chunked")
     log, expected = (search_log.record(params, c, SOURCE, decode=decode) for c in (chunked, config))
     assert log.results == expected.results
     assert log.steps[-1].cross_attention.shape == (len(log.steps[-1].tokens), 3, 3, 5)
+
+
+def test_a_forced_prefix_begins_every_hypothesis(config, params):
+    decode, prefix = DecodeConfig(beams=2, max_length=5), [9, 4]
+    log = search_log.record(params, config, SOURCE, decode=decode, prefix=prefix, top=11)
+    free = search_log.record(params, config, SOURCE, decode=decode)
+    assert free.results[0].tokens[:2] != (9, 4)
+    for index, step in enumerate(log.steps):
+        assert all(tokens[:2] == (9, 4)[:index] for tokens in step.tokens)
+    assert [len(step.tokens) for step in log.steps[:4]] == [1, 1, 1, 2]
+    # The model's own log-probabilities are added, however unlikely the forced tokens are.
+    total = 0.0
+    for step, following in zip(log.steps, [9, 4], strict=False):
+        [position] = np.flatnonzero(step.top_tokens[0] == following)
+        total += step.top_log_probs[0, position]
+    assert log.steps[2].log_probs == pytest.approx((total,), rel=1e-5)
+    with pytest.raises(InputError, match="the prefix has 5 tokens, but the longest output has 5"):
+        search_log.record(params, config, SOURCE, decode=decode, prefix=[9] * 5)
 
 
 def test_the_best_result_alone_is_found_by_the_program_of_the_log(config, params, caplog):

@@ -15,7 +15,15 @@ import oracle
 import pytest
 
 from transformer import sharding
-from transformer.config import Config, DataConfig, DecodeConfig, ParallelConfig, TransformerConfig
+from transformer.config import (
+    Config,
+    ConvolutionalConfig,
+    DataConfig,
+    DecodeConfig,
+    ParallelConfig,
+    RecurrentConfig,
+    TransformerConfig,
+)
 from transformer.decoding import generate
 from transformer.decoding.decode_loop import MIN_BATCH_TO_SHRINK
 from transformer.errors import InputError
@@ -125,7 +133,9 @@ def test_dropping_finished_sentences_changes_no_translation(method):
     assert_same(together.nbest(SENTENCES, 2, prefixes=PREFIXES), translated(method, True))
 
 
-@pytest.mark.parametrize("mesh", ["3", "8", "fsdp and tensor 4 x 2"])
+@pytest.mark.parametrize(
+    "mesh", [*(pytest.param(mesh, marks=SLOW) for mesh in ("3", "8")), "fsdp and tensor 4 x 2"]
+)
 def test_beam_search_is_the_same_on_every_mesh(mesh):
     assert_same(translated("beam search", mesh=mesh), translated("beam search"))
 
@@ -143,6 +153,7 @@ def test_every_decoding_method_is_the_same_on_every_mesh(mesh, method):
     assert_same(translated(method, True, mesh), translated(method, True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["3", pytest.param("fsdp and tensor 4 x 2", marks=SLOW)])
 def test_scores_beyond_the_longest_length_are_the_same_on_every_mesh(mesh):
     targets = [f"{LONG} {target}" for target in TARGETS]
@@ -173,6 +184,29 @@ def test_an_ensemble_decodes_the_same_on_every_mesh():
         for parallel in (ParallelConfig(), ParallelConfig(data=4, preset="fsdp"))
     )
     assert_same(many.nbest(SENTENCES, 1), one.nbest(SENTENCES, 1))
+
+
+FAMILIES = {
+    "convolutional": ConvolutionalConfig(vocab_size=12, num_layers=2, d_model=16, dropout=0.0),
+    "recurrent": RecurrentConfig(vocab_size=12, d_model=16),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_decodes_the_same_on_eight_devices(family):
+    """Diverse beams, so that caches are reordered within groups, and forced prefixes."""
+    params = oracle.random_params(base.build(FAMILIES[family]), seed=15)
+    decode = CONFIG.decode.replace(groups=2)
+    one, many = (
+        Translator(
+            CONFIG.replace(model=FAMILIES[family], parallel=parallel, decode=decode),
+            *(params, TOKENIZER),
+        ).nbest(SENTENCES, 2, prefixes=PREFIXES)
+        for parallel in (ParallelConfig(), ParallelConfig(data=8, preset="fsdp"))
+    )
+    assert_same(many, one)
+    assert len({first.text for first, _ in one}) >= 8
 
 
 def test_warnings_name_the_line_number_on_every_mesh(caplog):

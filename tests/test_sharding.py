@@ -132,9 +132,12 @@ def test_rules_of_the_config_replace_those_of_the_preset():
         "position": None,
         "embed": None,
         "heads": "model",
+        "kv_heads": "model",
         "kv": "data",
         "mlp": "model",
         "norm": None,
+        "hidden": None,
+        "rank": None,
     }
 
 
@@ -144,8 +147,8 @@ def test_rules_of_the_config_replace_those_of_the_preset():
         (
             ("hedas=model",),
             "parallel.rules has 'hedas=model', but there is no logical axis 'hedas'; did you mean "
-            "'heads'? (logical axes: vocab, source_vocab, position, embed, heads, kv, mlp, "
-            "norm)",
+            "'heads'? (logical axes: vocab, source_vocab, position, embed, heads, kv_heads, kv, "
+            "mlp, norm, hidden, rank)",
         ),
         (
             ("vocab=", "heads=modle"),

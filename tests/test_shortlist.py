@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import oracle
 import pytest
+import search_oracle
 from test_ensembles import member
 from test_translator import CONFIG, SENTENCES, TOKENIZER, close
 
@@ -85,7 +86,7 @@ def renormalized(next_words, listed):
 
 def numpy_search(next_words, listed, source, config):
     """Results of beam search in NumPy: (score, log P, tokens), best first."""
-    results, _ = oracle.beam(
+    results, _ = search_oracle.beam(
         renormalized(next_words, listed),
         len(source) + config.extra_length,
         config.beams,
@@ -113,7 +114,7 @@ def test_shortlists_come_in_few_sizes(count, size):
     assert Shortlist.from_lists(np.arange(8000)[None] < count).ids.shape == (size,)
 
 
-@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("beams", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_results_are_those_of_a_search_over_the_listed_words_alone(few, beams):
     searcher = translator(few, beams=beams)
     params = oracle.arrays(searcher.params)
@@ -121,7 +122,7 @@ def test_results_are_those_of_a_search_over_the_listed_words_alone(few, beams):
     for sentence, results in zip(sentences, searcher.nbest(sentences, beams), strict=True):
         [source] = TOKENIZER.encode([sentence])
         [listed] = few.listed(np.array([source]), 2)
-        next_words = oracle.next_words(params, searcher.config.model, source)
+        next_words = search_oracle.next_words(params, searcher.config.model, source)
         expected = numpy_search(next_words, listed, source, searcher.config.decode)
         assert [result.tokens for result in results] == [tokens for _, _, tokens in expected]
         for result, (score, log_prob, _) in zip(results, expected, strict=True):
@@ -140,7 +141,7 @@ def test_an_ensemble_averages_probabilities_renormalized_over_the_list(few):
         [source] = TOKENIZER.encode([sentence])
         [listed] = few.listed(np.array([source]), 2)
         each = [
-            renormalized(oracle.next_words(oracle.arrays(one), model.config, source), listed)
+            renormalized(search_oracle.next_words(oracle.arrays(one), model.config, source), listed)
             for model, one in zip(models, params, strict=True)
         ]
 
@@ -202,6 +203,7 @@ def test_translations_are_the_same_on_every_mesh(few, parallel):
         close(some, others)
 
 
+@pytest.mark.slow
 def test_a_prefix_may_contain_words_that_are_not_listed(few):
     searcher = translator(few)
     free, forced = searcher(["a"]), searcher.nbest(["a"], 1, prefixes=["g f"])[0]

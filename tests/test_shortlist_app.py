@@ -2,6 +2,7 @@
 """`experiments.learn_lexicon` learns from the training text of a workdir, `translate` uses it."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -62,6 +63,19 @@ def test_translations_consist_of_listed_subwords(folder, learned):
     assert (listed.status, listed.err) == (0, "")
     assert len(listed.out.splitlines()) == len(plain.out.splitlines()) == 3
     assert set(listed.out.split()) <= set("abcdefg")
+
+
+@pytest.mark.slow
+def test_evaluations_with_different_lexicons_are_kept_apart(folder, learned, tmp_path):
+    workdir = shutil.copytree(folder / "run", tmp_path / "run")
+    arguments = (f"--workdir={workdir}", "--split=validation", "--config.decode.shortlist=1")
+    runs = [run("experiments.evaluate", *arguments)]
+    run("experiments.learn_lexicon", f"--workdir={workdir}", "--pairs=1")
+    runs.append(run("experiments.evaluate", *arguments))
+    assert [one.status for one in runs] == [0, 0], runs
+    first, second = (one.result["origin"]["lexicon"] for one in runs)
+    assert first != second
+    assert len(list((workdir / "evaluations").glob("*.json"))) == 2
 
 
 def test_pairs_limits_the_number_of_pairs_read(folder):

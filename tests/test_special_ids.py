@@ -49,7 +49,13 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name == "beam search" else pytest.mark.slow)
+        for name in METHODS
+    ],
+)
 def test_decoding_is_equivariant_to_a_permutation_of_the_vocabulary(params, name):
     """Of samples, which are drawn by index, only the special ids can be compared."""
     options, with_prefix, with_shortlist = METHODS[name]

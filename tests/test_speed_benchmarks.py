@@ -53,7 +53,7 @@ def model_of(workload):
     return base.build(config_of(workload).model)
 
 
-@pytest.mark.parametrize(("name", "gflop"), [("W1", 70.6), ("W2", 374.9)])
+@pytest.mark.parametrize(("name", "gflop"), [("W1", 70.6), ("W2", 374.9), ("R1", 38.2)])
 def test_the_workloads_have_their_flops(name, gflop):
     one = WORKLOADS[name]
     flops = costs.step_flops(model_of(one), one.batch_size, one.source_length)
@@ -210,9 +210,11 @@ def test_overrides_of_another_form_are_rejected(text):
         ("training_speed", ["--variant=x:model.attention_kernel=chunked"], "attention_dropout"),
         ("training_speed", ["--lengths=0"], "--lengths=0: '0' is not a whole number of at least"),
         ("decoding_speed", ["--overrides=model.dropuot=0"], "did you mean 'model.dropout'"),
+        ("decoding_speed", ["--workloads=R1"], "its peer does not decode; choose from W1, W2"),
         ("decoding_speed", ["--beams=1,none"], "'none' is not a whole number of at least 1"),
+        ("large_vocabulary", ["--batch_sizes="], "--batch_sizes= is empty; give whole numbers"),
         ("decoding_speed", ["--against=a", "--only=Sockeye*"], "Marian float32; pages returned; "),
-        ("decoding_speed", ["--lines=a"], "--source=FILE is missing"),
+        ("decoding_speed", ["--lines=a"], "--train_source=FILE is missing"),
         ("attention_memory", ["--kernels=no"], "--kernels=no: value should be one of <einsum|"),
     ],
 )
@@ -293,6 +295,21 @@ def test_the_model_of_pytorch_has_the_parameters_of_this_project():
     tokens = jnp.zeros((1, 1), jnp.int32)
     ours = model_of(TINY).init(jax.random.key(0), tokens, tokens)
     assert parameters == sum(leaf.size for leaf in jax.tree.leaves(ours)) + extra
+    assert peer(*map(pytorch.torch.from_numpy, (ids.astype(np.int64) for ids in TINY.token_ids())))
+
+
+@needs_torch
+def test_the_recurrent_model_of_pytorch_has_the_parameters_of_this_project():
+    from experiments.benchmarks.programs import pytorch
+
+    workload = dataclasses.replace(TINY, family="recurrent", num_layers=2)
+    peer = pytorch.RecurrentModel(workload)
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    shapes = jax.eval_shape(model_of(workload).init, jax.random.key(0), tokens, tokens)
+    # nn.LSTM has a second bias of each of the four gates, in two layers of both sides.
+    extra = 2 * 2 * 4 * TINY.d_model
+    parameters = sum(parameter.numel() for parameter in peer.parameters())
+    assert parameters == sum(leaf.size for leaf in jax.tree.leaves(shapes)) + extra
     assert peer(*map(pytorch.torch.from_numpy, (ids.astype(np.int64) for ids in TINY.token_ids())))
 
 

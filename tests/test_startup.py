@@ -49,7 +49,9 @@ def test_the_public_names_are_loaded_when_they_are_used():
         transformer.Transformer  # noqa: B018
 
 
-@pytest.mark.parametrize("app", ["train", "translate", "score"])
+@pytest.mark.parametrize(
+    "app", ["train", *(pytest.param(app, marks=pytest.mark.slow) for app in ("translate", "score"))]
+)
 def test_help_loads_no_library_that_only_running_needs(app):
     unneeded = {"matplotlib", "sacrebleu", "sentencepiece", "tensorboard", "tensorflow", "torch"}
     if app != "train":

@@ -308,7 +308,7 @@ def test_a_family_without_attention_is_rejected_by_every_method(monkeypatch):
 def test_interventions_for_another_length_or_model_are_rejected(params, config):
     with pytest.raises(
         InputError,
-        match=r"interventions.encoder.patch_mask has the shape \[2, 6, 1\].*need \[2, 5, 1\]",
+        match=r"interventions.encoder.residual.mask has the shape \[2, 6, 1\].*need \[2, 5, 1\]",
     ):
         run(params, config, [4] * 5, [1], interventions=no_interventions(config, 6, 1))
     nothing = no_interventions(config, 2, 1)

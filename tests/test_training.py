@@ -80,6 +80,7 @@ def mean(sums):
     return float(sums.loss / sums.tokens)
 
 
+@pytest.mark.slow
 def test_the_loss_goes_down_on_a_batch_to_be_copied(state_0):
     step, batch, state = compiled(DRY), copy_batch(), state_0
     losses = []
@@ -141,7 +142,7 @@ def test_the_sums_are_those_before_the_update_and_count_real_tokens(state_0):
     assert float(sums.loss) > 0
 
 
-@pytest.mark.parametrize("micro_batches", [None, 4])
+@pytest.mark.parametrize("micro_batches", [None, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_step_returns_the_norm_of_the_gradient_of_the_mean_loss(state_0, micro_batches):
     batch, (model, _) = copy_batch(), parts(DRY)
 
@@ -264,8 +265,9 @@ def test_micro_batches_give_the_gradient_of_one_pass(state_0, micro_batches):
     assert float(sums.loss) == pytest.approx(float(sums_apart.loss), rel=1e-5)
 
 
-@pytest.mark.parametrize("generator", [pytest.param("threefry", marks=pytest.mark.slow), "hash"])
-@pytest.mark.parametrize("micro_batches", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("generator", ["threefry", "hash"])
+@pytest.mark.parametrize("micro_batches", [2, 4])
 def test_micro_batches_have_the_dropout_of_one_pass(state_0, generator, micro_batches):
     """At every site of the model, on rows with unequal numbers of tokens."""
     batch = uneven_batch()
@@ -281,6 +283,7 @@ def test_micro_batches_have_the_dropout_of_one_pass(state_0, generator, micro_ba
     assert abs(float(dry["embedding"]["table"].sum() - whole["embedding"]["table"].sum())) > 1e-3
 
 
+@pytest.mark.slow
 def test_equal_examples_have_different_dropout(state_0):
     """Also in different micro-batches."""
     one = copy_batch(rows=1)
@@ -404,6 +407,7 @@ def test_the_running_average_by_hand():
     assert training.next_average(state.replace(average=None), config) is None
 
 
+@pytest.mark.slow
 def test_a_step_averages_the_parameters_after_its_update():
     """The decay of the first update is 2/11."""
     config = CONFIG.replace(training=CONFIG.training.replace(ema_decay=0.9))
@@ -469,6 +473,7 @@ def test_a_skipped_step_changes_nothing_but_the_step_number(nan_at_position_5):
     assert [float(value) for value in (sums.loss, sums.nll, sums.correct, sums.tokens)] == [0] * 4
 
 
+@pytest.mark.slow
 def test_the_steps_before_and_after_a_skipped_step_are_those_without_it(nan_at_position_5):
     """The optimizer and its schedule count updates; a skipped step is none."""
     step, state, good, bad = nan_at_position_5
@@ -480,6 +485,7 @@ def test_the_steps_before_and_after_a_skipped_step_are_those_without_it(nan_at_p
     assert not same(one.params, state.params)
 
 
+@pytest.mark.slow
 def test_an_infinite_gradient_of_a_finite_loss_is_skipped():
     """The slope of a square root at 0 is infinite."""
 

@@ -32,10 +32,10 @@ CONFIG = Config(
 )
 
 
-def make_workdir(folder, seed, words="a b c d e f g", **model):
+def make_workdir(folder, seed, words="a b c d e f g", family=CONFIG.model, **model):
     """The workdir of a run: a config, a tokenizer and a checkpoint with random parameters."""
     folder.mkdir()
-    config = CONFIG.replace(model=CONFIG.model.replace(**model))
+    config = CONFIG.replace(model=family.replace(**model))
     (folder / "config.json").write_text(config.to_json(), encoding="utf-8")
     (folder / "tokenizer.model").write_bytes(Tokenizer.train([words], 11, "word").model)
     params = oracle.random_params(base.build(config.model), seed=seed)
@@ -278,6 +278,7 @@ def test_lines_are_translated_before_the_input_ends(folder):
         assert (len(set(lines)), process.stdout.read()) == (1, b"")
 
 
+@pytest.mark.slow
 def test_an_interrupted_translation_keeps_the_old_file_and_is_resumed(folder, translate, tmp_path):
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_text(SENTENCES * 1024)

@@ -154,7 +154,10 @@ def test_a_sentence_of_the_maximum_length_is_not_cut(translator, caplog):
 
 @pytest.mark.parametrize(
     ("decode", "most"),
-    [({"extra_length": 4}, [7, 6, 6]), ({"max_length": 2}, [2, 2, 2])],
+    [
+        pytest.param({"extra_length": 4}, [7, 6, 6], marks=pytest.mark.slow),
+        ({"max_length": 2}, [2, 2, 2]),
+    ],
     ids=["source + 4", "2"],
 )
 def test_a_translation_has_at_most_the_maximum_length(decode, most):
@@ -335,6 +338,7 @@ def test_threads_translate_with_one_translator(translator, translations):
                 close(one, other)
 
 
+@pytest.mark.slow
 def test_what_is_compiled_is_logged_and_warming_up_leaves_nothing_to_compile(caplog):
     """The buckets are 4 and 10, and batches have 1 or 3 rows."""
     caplog.set_level(logging.INFO, logger="transformer")
@@ -351,6 +355,7 @@ def test_what_is_compiled_is_logged_and_warming_up_leaves_nothing_to_compile(cap
     assert caplog.records == []
 
 
+@pytest.mark.slow
 def test_long_sentences_are_decoded_apart_from_short_ones(monkeypatch):
     """Two long sentences and three short ones fill the eight rows that two long ones have."""
     shapes = []

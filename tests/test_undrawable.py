@@ -7,6 +7,7 @@ from drawings import sentence
 
 from transformer.errors import InputError
 from transformer.inspection import figures
+from transformer.nn.capture import StackTrace
 
 T, S = 4, 5
 ROWS, KEYS = list("abcd"), list("vwxyz")
@@ -99,6 +100,18 @@ WRONG = {
     "rows of unequal sides": (
         lambda: figures.read_predict(ROWS, KEYS),
         "target_out has 5 tokens, but target_in says that T is 4",
+    ),
+    "logits of another position": (
+        lambda: figures.plot_output_layer([1.0], [[1.0], [2.0]], ["a", "b"], logits=[1.0, 3.0]),
+        "logits differs by 1 .* check that the vector is the decoder's last",
+    ),
+    "a part of the parameters": (
+        lambda: figures.plot_multi_head(UNIFORM, {"query": UNIFORM}, ROWS),
+        r"kernels lacks \['key', 'output', 'value'\]; give the parameters of one attention",
+    ),
+    "a trace of weights alone": (
+        lambda: figures.plot_vector_flow(StackTrace(self_attention=None), ROWS),
+        "the residual stream was not captured; run with capture='full'",
     ),
     "no table": (lambda: figures.plot_head_table({}), "values is empty"),
     "no vectors": (lambda: figures.plot_vectors({}, []), "vectors is empty"),

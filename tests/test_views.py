@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Views accept only valid attention and keep its numbers."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,12 +13,18 @@ from test_html import Reader
 from transformer.errors import InputError
 from transformer.inspection.search_log import SearchLog
 from transformer.inspection.trace import run
-from transformer.inspection.views.attention_kinds import attention_kinds, trace_attention_kinds
+from transformer.inspection.views.attention_kinds import (
+    Focus,
+    attention_kinds,
+    trace_attention_kinds,
+)
 from transformer.inspection.views.attention_steps import attention_steps
 from transformer.inspection.views.head_overview import head_overview
 from transformer.inspection.views.head_view import head_view, shares_between_heads
+from transformer.inspection.views.reading_path import ReadingPath
 from transformer.inspection.views.search_replay import search_replay
 from transformer.inspection.views.sentence_comparison import compare_sentences
+from transformer.inspection.views.value_map import value_map
 
 # Valid attention.
 
@@ -195,13 +203,108 @@ def test_a_measure_of_the_overview_has_a_number_for_every_head():
     both = pair()
     measures = {"need": {each.kind: np.ones(each.weights.shape[:2]) for each in both}}
     assert len(head_overview(both, measures=measures).options["measures"]) == 2
-    with pytest.raises(InputError, match="no values for 'cross'"):
-        head_overview(
-            both, measures={"need": {"encoder": np.ones((2, 4)), "decoder": np.ones((3, 2))}}
-        )
+    with pytest.raises(InputError, match="'need' has no values; give those of at least one"):
+        head_overview(both, measures={"need": {}})
     measures["need"]["decoder"] = np.ones((2, 3))
     with pytest.raises(InputError, match=r"'need' of 'decoder' has shape \(2, 3\)"):
         head_overview(both, measures=measures)
+
+
+def test_a_measure_may_mean_something_for_some_kinds_of_attention_only():
+    view = head_overview(pair(), measures={"distance": {"encoder": np.ones((2, 4))}})
+    distance, entropy = view.options["measures"]
+    assert [values is None for values in distance["values"]] == [False, True, True]
+    assert None not in entropy["values"]
+
+
+# The head and the words that a page is about.
+
+FOCUS = Focus("cross", 2, 1, source=3, target=2)
+
+
+def test_every_view_opens_on_the_same_head_and_on_the_row_of_its_kind():
+    both = pair()
+    views = [
+        head_view(both, focus=FOCUS),
+        head_overview(both, focus=FOCUS),
+        compare_sentences(both, pair(seed=9), focus=FOCUS),
+    ]
+    for view in views:
+        assert view.options["kind"] == 2
+        assert view.options["layer"] == 2
+        assert view.options["rows"] == [3, 2, 2], "of encoder, decoder and cross-attention"
+    assert views[0].options["heads"] == [1]
+    assert views[1].options["head"] == views[2].options["head"] == 1
+    assert "Cross-attention, layer 3, row 3" in views[0].description
+
+
+def test_a_focus_that_does_not_exist_is_rejected():
+    with pytest.raises(InputError, match="head of cross-attention is 2"):
+        head_view(pair(), focus=dataclasses.replace(FOCUS, head=2))
+    with pytest.raises(InputError, match="row of encoder self-attention is 5"):
+        head_overview(pair(), focus=dataclasses.replace(FOCUS, source=5))
+
+
+def test_the_search_opens_on_the_step_of_the_word_and_at_most_on_the_last():
+    assert search_replay(search(), VOCABULARY, step=1).options["first"] == 1
+    assert search_replay(search(), VOCABULARY, step=9).options["first"] == 2
+
+
+def test_labels_of_sentencepiece_tokens_are_words():
+    [encoder] = attention_kinds(
+        encoder=np.full((1, 1, 4, 4), 0.25), source_tokens=["▁Schm", "etter", "ling", "</s>"]
+    )
+    assert encoder.columns == (("Schm",), ("·etter",), ("·ling",), ("</s>",))
+
+
+# A map of values.
+
+ROWS, COLUMNS = [("r",), ("s",)], [("a",), ("b",), ("c",)]
+
+
+def test_a_map_of_values_keeps_them_and_leaves_out_what_cannot_count():
+    values = [[0.5, -2.0, np.nan], [0.25, 0.0, 1.0]]
+    view = value_map(values, ROWS, COLUMNS, name="Share", unit="nats", cursor=(1, 2))
+    assert view.options["values"] == [[0.5, -2.0, None], [0.25, 0.0, 1.0]]
+    assert view.options["limit"] == 2.0
+    assert view.options["cursor"] == [1, 2]
+    assert "<td></td>" in view.static
+    text = Reader(view.static).text
+    assert all(number in text for number in ("0.50", "-2.00", "0.25", "1.00"))
+
+
+@pytest.mark.parametrize(
+    ("values", "cursor", "message"),
+    [
+        ([[1.0, 2.0]], (0, 0), r"Share has shape \[1, 2\] for 2 rows and 3 columns"),
+        ([[1.0, 2.0, np.inf]] * 2, (0, 0), "give one finite number, or NaN"),
+        ([[1.0, 2.0, 3.0]] * 2, (2, 0), "row of Share is 2"),
+    ],
+)
+def test_values_that_do_not_match_their_labels_are_rejected(values, cursor, message):
+    with pytest.raises(InputError, match=message):
+        value_map(values, ROWS, COLUMNS, name="Share", unit="nats", cursor=cursor)
+
+
+# The path of an answer.
+
+
+def test_the_drawn_path_has_a_line_for_each_weight_that_is_not_tiny_and_every_word():
+    path = ReadingPath(
+        words=[("the",), ("animal",), ("it",)],
+        position=2,
+        predictions=[("es", 0.9), ("sie", 0.1)],
+        encoder=np.array([0.01, 0.74, 0.25]),
+        cross=np.array([0.0, 0.0, 1.0]),
+        shades=np.array([0.1, -0.2, 1.0]),
+    )
+    read = Reader(path.drawing("what es reads"))
+    lines = [float(line["stroke-opacity"]) for line in read.all("line")]
+    assert lines == [0.74, 0.25, 1.0]
+    boxes = [(box["class"], float(box["fill-opacity"])) for box in read.all("rect")[:3]]
+    assert boxes == [("high", 0.1), ("low", 0.2), ("high", 1.0)]
+    for text in ("what es reads", "animal", "es", "0.90", "sie", "0.10"):
+        assert text in read.text
 
 
 def test_sentences_of_different_lengths_are_not_compared():
@@ -212,7 +315,7 @@ def test_sentences_of_different_lengths_are_not_compared():
 def test_a_comparison_of_the_last_layers_keeps_their_numbers():
     pairs = [tuple(each.last_layers(1) for each in pair(seed=seed)) for seed in (0, 9)]
     view = compare_sentences(*pairs)
-    assert "layer 2, head 1: second sentence minus first sentence" in view.description
+    assert "layer 2, head 1: the second sentence minus the first sentence" in view.description
     kinds = data_of(view.html)["pairs"][0]
     assert [(len(each["weights"]), each["firstLayer"]) for each in kinds] == [
         (1, 1),

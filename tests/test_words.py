@@ -6,7 +6,25 @@ import numpy as np
 import pytest
 
 from transformer.errors import InputError
-from transformer.inspection.words import NO_WORD, merge, words_of_pieces
+from transformer.inspection.words import NO_WORD, display_tokens, merge, words_of_pieces
+
+
+@pytest.mark.parametrize(
+    ("pieces", "labels"),
+    [
+        ("▁the ▁Schm etter ling . </s>", "the Schm ·etter ·ling . </s>"),
+        ("▁didn ' t <s> <0x0A>", "didn ' ·t <s> <0x0A>"),
+        ("▁New▁York s", "New-York ·s"),
+        ("##ing Ġthe word", "##ing Ġthe word"),
+    ],
+)
+def test_words_are_labels_and_their_further_parts_are_marked(pieces, labels):
+    expected = [label.replace("-", " ") for label in labels.split()]
+    assert display_tokens(pieces.split()) == expected
+
+
+def test_a_token_that_is_only_a_space_stays_one():
+    assert display_tokens(["▁", "▁a"]) == [" ", "a"]
 
 
 def test_a_token_belongs_to_the_word_in_which_it_begins():
@@ -39,6 +57,8 @@ def test_merged_weights_are_sums_over_keys_and_means_over_queries():
     weights = np.array([[0.1, 0.2, 0.7], [0.3, 0.3, 0.4], [0.0, 0.5, 0.5]])
     merged = merge(weights, np.array([0, 0, 1]), np.array([0, 0, 1]), 2, 2)
     np.testing.assert_allclose(merged, [[0.45, 0.55], [0.5, 0.5]], atol=1e-6)
+    # Word indices as `words_of_pieces` returns them.
+    np.testing.assert_array_equal(merge(weights, [0, 0, 1], [0, 0, 1], 2, 2), merged)
 
 
 def test_tokens_without_a_word_are_ignored_and_a_word_without_tokens_has_no_weight():

@@ -9,6 +9,8 @@ The letters of axes in einsum strings, array types and comments::
     W  query word                 F  d_ff                    G  beam groups
     X  key word                   V  vocabulary              M  maximum decoded length
     J  N times H, flattened       k  entries of a top-k      C  cache length: M times K, or S
+    E  window of a convolution    O  output channels
+    A  recurrent encoder's width  P  gates of a cell times D
 
 Hv is the head size d_v where it may differ from d_k. BG is B times G, flattened; there, K counts
 the beams of one group. r, x and y are the rows, inputs and outputs of a matrix in `nn.matmul`.

@@ -21,7 +21,7 @@ from transformer.training.step import TrainState
 Tree = TypeVar("Tree")
 
 _FSDP = {"embed": "data"}
-_TENSOR = {"vocab": "model", "source_vocab": "model", "heads": "model", "mlp": "model"}
+_TENSOR = dict.fromkeys(("vocab", "source_vocab", "heads", "kv_heads", "mlp"), "model")
 
 PRESETS: dict[str, dict[str, str]] = {
     "replicated": {},

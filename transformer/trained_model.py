@@ -2,24 +2,27 @@
 """Load a trained model, or an ensemble, from workdirs and bundles."""
 
 import dataclasses
+import functools
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import jax
 from etils import epath
 from jax.sharding import Mesh
 
 from transformer import paths, sharding
 from transformer.arrays import Params
-from transformer.checkpoints import archive, workdir_files
+from transformer.checkpoints import archive, base_model, workdir_files
 from transformer.checkpoints.identity import Identity
 from transformer.checkpoints.manager import Checkpoints
-from transformer.config import Config
+from transformer.config import Config, TrainingConfig
 from transformer.errors import InputError
 from transformer.models import base
 from transformer.models import ensemble as ensembles
 from transformer.text.lexicon import Lexicon
 from transformer.text.tokenizer import Vocabularies
+from transformer.training import freezing, lora
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +64,7 @@ def load(
         )
     config = config.replace(decode=config.decode.replace(**decode))
     mesh = sharding.make_mesh(config.parallel)
-    vocabularies = _load_vocabularies(workdir, config)
+    vocabularies = load_vocabularies(workdir, config)
     others = [workdir_files.opened(other) for other in ensemble]
     members = [config, *(_member_config(one, workdir, config, vocabularies) for one in others)]
     if dtype is not None:
@@ -69,7 +72,7 @@ def load(
 
     params, checkpoints = [], {}
     for directory, member in zip([workdir, *others], members, strict=True):
-        abstract = abstract_params(member, mesh)
+        abstract, to_model = abstract_params(member, mesh), None
         if isinstance(directory, zipfile.Path):
             if average is not None:
                 raise InputError(
@@ -78,9 +81,12 @@ def load(
                 )
             params.append(archive.read_params(directory, abstract))
             continue
-        identity = Identity.of(member.model, *(side.model for side in vocabularies))
+        adapters = base_model.adapters_identity(directory, member.training)
+        identity = Identity.of(member.model, *(side.model for side in vocabularies), adapters)
+        if adapters:
+            abstract, to_model = _abstract_adapters(directory, member, mesh)
         with Checkpoints(directory, member.training, identity) as saved_states:
-            params.append(saved_states.restore_params(abstract, average, around))
+            params.append(saved_states.restore_params(abstract, average, around, to_model))
             checkpoints[str(paths.absolute(directory))] = saved_states.restored_steps
 
     config, lexicon = members[0], None
@@ -90,6 +96,34 @@ def load(
     models = [base.build(member.model) for member in members]
     model, joined = ensembles.join(models, params) if others else (models[0], params[0])
     return TrainedModel(config, joined, vocabularies, model, mesh, lexicon, checkpoints)
+
+
+def load_base(workdir: epath.Path, config: Config) -> Params:
+    """The parameters of the base model of a workdir with LoRA adapters, on the mesh of `config`."""
+    base = workdir / workdir_files.BASE
+    return load(base, workdir_files.load_config(base).replace(parallel=config.parallel)).params
+
+
+def adapter_metadata(model: base.Model, metadata: Params, config: TrainingConfig) -> Params:
+    """Declarations of the LoRA adapters that a config describes; see `lora.adapter_metadata`."""
+    frozen = None
+    if config.freeze:
+        frozen = freezing.frozen_mask(model, metadata, config.freeze)
+    return lora.adapter_metadata(metadata, config.lora_rank, config.lora_targets, frozen)
+
+
+def _abstract_adapters(
+    workdir: epath.Path, config: Config, mesh: Mesh
+) -> tuple[Params, Callable[[Params], Params]]:
+    """Abstract adapters of a workdir, and the function that merges adapters into their base."""
+    model = base.build(config.model)
+    metadata = adapter_metadata(model, base.parameter_metadata(model), config.training)
+    abstract = sharding.abstract_params(metadata, mesh, config.parallel)
+    params = load_base(workdir, config)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
+    scale = config.training.lora_scale
+    merge = jax.jit(functools.partial(lora.merge, scale=scale), out_shardings=shardings)
+    return abstract, lambda adapters: merge(params, adapters)
 
 
 def abstract_params(config: Config, mesh: Mesh | None = None) -> Params:
@@ -104,7 +138,8 @@ def abstract_params(config: Config, mesh: Mesh | None = None) -> Params:
     return sharding.abstract_params(metadata, mesh, config.parallel)
 
 
-def _load_vocabularies(workdir: paths.Readable, config: Config) -> Vocabularies:
+def load_vocabularies(workdir: paths.Readable, config: Config) -> Vocabularies:
+    """The vocabularies of a workdir or an opened bundle."""
     source = None
     if config.data.vocabulary == "separate":
         source = workdir / workdir_files.SOURCE_TOKENIZER
@@ -116,7 +151,7 @@ def _member_config(
 ) -> Config:
     """Config of a further member of the ensemble of `workdir`: its model, the others' decoding."""
     member = workdir_files.load_config(directory)
-    models = [tokenizer.model for tokenizer in _load_vocabularies(directory, member)]
+    models = [tokenizer.model for tokenizer in load_vocabularies(directory, member)]
     if models != [tokenizer.model for tokenizer in vocabularies]:
         raise InputError(
             f"{workdir} and {directory} have different vocabularies (tokenizer.model differs), so "

@@ -226,6 +226,8 @@ class Translator:
             )
         sources = self._encode_sources(list(sentences), first_line)
         forced = None
+        if prefixes is None and self.vocabularies.target.forced_ids:
+            prefixes = [""] * len(sources)
         if prefixes is not None:
             forced = self._encode_prefixes(list(prefixes), sources, first_line, config)
         num_hypotheses = config.mbr_samples if config.method == "mbr" else num_results
@@ -237,17 +239,53 @@ class Translator:
             translations[index] = [*hypotheses[:num_results], *missing]
         return translations
 
+    def continuations(
+        self, prefixes: Sequence[str], num_results: int = 1, first_line: int = 1, **decode: Any
+    ) -> list[list[Translation]]:
+        """Texts of a language model that begin with each prefix, which may be empty.
+
+        Args:
+          prefixes: see `nbest`.
+          num_results: samples for each prefix in the order of drawing, or hypotheses, best first,
+            of which a search finds at most `decode.beams`.
+          first_line: see `nbest`.
+          **decode: other values of fields of `config.decode` for this call.
+
+        Raises:
+          InputError: for a model that reads a source, a prefix that does not fit into the longest
+            output, or an invalid field of `config.decode`.
+        """
+        config = self._decode_config(decode)
+        if self.config.model.reads_source:
+            raise InputError(
+                f"model.family {self.config.model.family!r} translates a source, so it does not "
+                "continue text; use translate, with --config.decode.method=sample for samples"
+            )
+        if config.method == "mbr":
+            raise InputError("decode.method is 'mbr', which translates; use 'sample' or 'beam'")
+        # A source of EOS alone is not read; its length counts in the longest output.
+        sources = [[self._special_ids.eos]] * len(prefixes)
+        forced = self._encode_prefixes(prefixes, sources, first_line, config)
+        results = dict(self._decode(sources, forced, num_results, first_line, config))
+        return [results[index] for index in range(len(prefixes))]
+
     def warm_up(
-        self, num_sentences: Iterable[int] = (), num_results: int = 1, **decode: Any
+        self,
+        num_sentences: Iterable[int] = (),
+        num_results: int = 1,
+        lengths: Iterable[int] = (),
+        **decode: Any,
     ) -> None:
         """Compile the search ahead, so that later calls need not wait for it.
 
-        This covers every length of sentences, but no prefixes, and of shortlists the smallest.
+        This covers neither calls with `prefixes` nor shortlists longer than the smallest.
 
         Args:
           num_sentences: of the later calls, for example ``[1]`` where sentences come one by one.
             By default any number.
           num_results: see `nbest`.
+          lengths: numbers of tokens of the later sentences, for their buckets. By default any
+            number.
           **decode: the other values of fields of `config.decode` of the later calls.
         """
         config = self._decode_config(decode)
@@ -255,11 +293,17 @@ class Translator:
         batch_size = _batch_size(config, num_hypotheses)
         counts = [min(count, batch_size) for count in num_sentences or (*SMALL_BATCHES, batch_size)]
         multiple = self.mesh.shape["data"]
+        buckets = {self.config.data.bucket(length) for length in lengths}
         for rows in sorted({static_rows(count, batch_size, multiple) for count in counts}):
-            for length in self.config.data.bucket_lengths:
+            for length in sorted(buckets) or self.config.data.bucket_lengths:
                 # The search of padding alone ends before its first step.
                 source = np.full((rows, length), self._special_ids.pad, np.int32)
-                self._search(source, None, np.full(rows, -1, np.int32), num_hypotheses, config)
+                prefix = None
+                if self.vocabularies.target.forced_ids:
+                    shape = rows, _max_length(config, length)
+                    prefix = np.full(shape, self._special_ids.pad, np.int32)
+                lines = np.full(rows, -1, np.int32)
+                self._search(source, prefix, lines, num_hypotheses, config)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[float, int]]:
         """Natural-log probability of each target given its source, and its number of tokens.
@@ -332,7 +376,8 @@ class Translator:
             raise InputError(
                 f"{len(sources)} sentences and {len(prefixes)} prefixes; the numbers must be equal"
             )
-        encoded = [ids[:-1] for ids in self.vocabularies.target.encode(prefixes)]
+        target = self.vocabularies.target
+        encoded = [ids[:-1] or target.forced_ids for ids in target.encode(prefixes)]
         for line, (ids, source) in enumerate(zip(encoded, sources, strict=True), first_line):
             limit = _max_length(config, len(source))
             if source and len(ids) >= limit:

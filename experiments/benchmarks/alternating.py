@@ -33,6 +33,8 @@ class Sample:
     """Cores kept busy by other processes."""
     peak_mib: int = 0
     """Peak resident memory of the process so far."""
+    device_peak_mib: int = 0
+    """Peak memory on an accelerator so far."""
 
 
 class Unavailable(Exception):
@@ -219,6 +221,8 @@ def summarize(rounds: Sequence[Round], effort: Effort) -> dict[str, Any]:
     return figures | {
         "peak_mib": max(one.ours.peak_mib for one in rounds),
         "peer_peak_mib": max(one.peer.peak_mib for one in rounds),
+        "device_peak_mib": max(one.ours.device_peak_mib for one in rounds),
+        "peer_device_peak_mib": max(one.peer.device_peak_mib for one in rounds),
         "rounds": len(rounds),
         "loud_rounds": sum(one.load > effort.quiet for one in rounds),
         "other_load": round(statistics.median(one.load for one in rounds), 3),

@@ -13,9 +13,8 @@ import json
 from absl import flags
 
 from experiments.benchmarks.alternating import Subject, Unavailable, Worker
-from experiments.benchmarks.settings import parse_integers
 from experiments.benchmarks.workloads import Workload
-from experiments.flags import run
+from experiments.flags import parse_integers, run
 from transformer.errors import InputError
 from transformer.nn.attention import KERNELS
 

@@ -17,9 +17,9 @@ from typing import Any
 from absl import flags
 
 from experiments.benchmarks import real_text, reporting
-from experiments.benchmarks.settings import parse_integers
-from experiments.benchmarks.workloads import Workload
-from experiments.flags import run
+from experiments.benchmarks.workloads import TRANSFORMERS, Workload
+from experiments.flags import parse_integers, run
+from transformer.errors import InputError
 
 _BEAMS = flags.DEFINE_list("beams", ["1", "4"], "Beam sizes; 1 is greedy search.")
 _SENTENCES = flags.DEFINE_integer(
@@ -36,6 +36,9 @@ def main() -> None:
     beam_sizes = parse_integers("beams", _BEAMS.value)
     size = {"batch_size": _SENTENCES.value} if _SENTENCES.value else {}
     for name, workload in reporting.workloads(**size).items():
+        if workload.family != "transformer":
+            known = ", ".join(TRANSFORMERS)
+            raise InputError(f"--workloads={name}: its peer does not decode; choose from {known}")
         if _LINES.value:
             with real_text.prepared(workload, _LINES.value) as (workload, path):
                 for beams in beam_sizes:
@@ -58,12 +61,13 @@ def _measure(
         options["path"] = path
         function, together = "translating", {"together": workload.batch_size}
     ours = reporting.this_project(function, workload, **options, **together)
+    dtypes = reporting.PEER_DTYPES.value or ("float32", "int8")
     peers = [
         *(
             reporting.program(f"CTranslate2 {dtype}", "opennmt.decoding", dtype=dtype, **options)
-            for dtype in ("float32", "int8")
+            for dtype in dtypes
         ),
-        reporting.program("Marian float32", "marian.decoding", **options),
+        reporting.program(f"Marian {dtypes[0]}", "marian.decoding", dtype=dtypes[0], **options),
     ]
     return reporting.measure(ours, peers, workload, about)
 

@@ -30,9 +30,9 @@ from transformer.text.lexicon import MAX_PAIRS, Lexicon
 from transformer.text.tokenizer import Tokenizer, Vocabularies
 
 SOURCE = flags.DEFINE_string(
-    "source", None, "Training text, one sentence per line, instead of random sentences."
+    "train_source", None, "Training text, one sentence per line, instead of random sentences."
 )
-TARGET = flags.DEFINE_string("target", None, "Its translation, line by line.")
+TARGET = flags.DEFINE_string("train_target", None, "Its translation, line by line.")
 
 BUCKETS = (12, 16, 20, 24, 32, 64)
 """Batch lengths of this project; longer sentences are left out."""
@@ -42,7 +42,7 @@ BATCHES = 16
 
 @contextlib.contextmanager
 def prepared(workload: Workload, lines_path: str | None = None) -> Iterator[tuple[Workload, str]]:
-    """Write the text of --source and --target, and lines to translate, into a temporary folder.
+    """Write the training text, and lines to translate, into a temporary folder.
 
     Yields:
       the workload with the sizes of the text, and the path of the `Text`.
@@ -86,7 +86,9 @@ def prepare(
         tokenizer = Tokenizer.train([*pairs[0], *pairs[1]], workload.vocab_size)
     except InputError as error:
         problem = str(error).partition(";")[0]  # the remedy there is no flag here
-        raise InputError(f"--source and --target have too little text: {problem}") from None
+        raise InputError(
+            f"--train_source and --train_target have too little text: {problem}"
+        ) from None
     (folder / TOKENIZER).write_bytes(tokenizer.model)
     corpus = TokenCorpus.encode(*pairs, Vocabularies.shared(tokenizer))
     if lines:

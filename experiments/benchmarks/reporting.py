@@ -18,7 +18,10 @@ from experiments.benchmarks.workloads import WORKLOADS, Workload
 from transformer.errors import InputError
 
 WORKLOADS_FLAG = flags.DEFINE_list(
-    "workloads", list(WORKLOADS), "W1 (small model), W2 (the paper's base model) or both."
+    "workloads",
+    ["W1", "W2"],
+    "W1 (small model), W2 (the paper's base model), R1 (recurrent, training only), G1 and G2 (base "
+    "and big with batches for an accelerator) or several.",
 )
 AGAINST = flags.DEFINE_multi_string(
     "against", [], "Path of another checkout of this project to compare with; may be repeated."
@@ -43,6 +46,9 @@ VARIANTS = flags.DEFINE_multi_string(
     [],
     "NAME:FIELD=VALUE,...: compare this project with itself with these fields instead of "
     "--overrides; may be repeated.",
+)
+PEER_DTYPES = flags.DEFINE_list(
+    "peer_dtypes", None, "Number formats of the peers, for example float16, if not the usual ones."
 )
 PEERS_KEEP_PAGES = flags.DEFINE_bool(
     "peers_keep_pages", False, "Run peers with this project's allocator settings too."
@@ -132,6 +138,9 @@ def measure(
             "peer_keeps_pages": peer.keep_pages,
             **figures,
         }
+        if figures.get("peak_tflops"):
+            # GFLOP per millisecond are TFLOP/s.
+            result["utilization"] = about["gflop"] / figures["ms"] / figures["peak_tflops"]
         print(json.dumps(result), flush=True)
         results.append(result)
     return results

@@ -3,7 +3,7 @@
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from experiments.benchmarks.workloads import DROPOUT, Workload
@@ -23,16 +23,23 @@ def config_of(workload: Workload, overrides: Mapping[str, Any] | None = None) ->
     """
     longest = max(workload.source_length, workload.target_length)
     inner = DROPOUT if workload.inner_dropout else 0.0
+    of_family = {
+        "transformer": {
+            "d_ff": workload.d_ff,
+            "num_heads": workload.num_heads,
+            "attention_dropout": inner,
+            "activation_dropout": inner,
+        },
+        "recurrent": {"cell": "lstm", "encoder_direction": "forward", "attention": "none"},
+    }
     fields: dict[str, dict[str, Any]] = {
         "model": {
+            "family": workload.family,
             "vocab_size": workload.vocab_size,
             "num_layers": workload.num_layers,
             "d_model": workload.d_model,
-            "d_ff": workload.d_ff,
-            "num_heads": workload.num_heads,
             "dropout": DROPOUT,
-            "attention_dropout": inner,
-            "activation_dropout": inner,
+            **of_family[workload.family],
         },
         "data": {
             "max_length": longest,
@@ -67,17 +74,3 @@ def parse_overrides(flag: str, text: str) -> dict[str, Any]:
         except (SyntaxError, ValueError):
             overrides[path] = value
     return overrides
-
-
-def parse_integers(flag: str, texts: Sequence[str]) -> list[int]:
-    """Parse the values of a list flag.
-
-    Raises:
-      InputError: for a value that is not a whole number of at least 1.
-    """
-    for text in texts:
-        if not text.isdecimal() or int(text) < 1:
-            raise InputError(
-                f"--{flag}={','.join(texts)}: {text!r} is not a whole number of at least 1"
-            )
-    return list(map(int, texts))

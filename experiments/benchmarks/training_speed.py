@@ -4,14 +4,16 @@
 python -m experiments.benchmarks.training_speed --workloads=W1,W2
 python -m experiments.benchmarks.training_speed --workloads=W1 --dropout=paper --lengths=64,1024
 python -m experiments.benchmarks.training_speed --workloads=W1 --source=train.en --target=train.de
+python -m experiments.benchmarks.training_speed --workloads=R1
 python -m experiments.benchmarks.training_speed --against=../older --only='checkout*'
 
-W1 is a small model and W2 the paper's base model (`workloads.py`), with random weights and random
-sentences, or real text (`real_text.py`). This project and each peer take turns, each in a separate
-process. A figure is the median over the rounds, with quartiles; a speedup above 1 means that this
-project is faster. "matmuls" runs only the matmuls of the step: its speedup is the fraction of the
-step that they take. Peers need pip install -e .[bench]; those that are not installed are skipped.
-Standard output has one JSON object per result, standard error a table.
+W1 is a small model, W2 the paper's base model and R1 a recurrent one, beside PyTorch's `nn.LSTM`
+(`workloads.py`). Weights and sentences are random, or the sentences are real text (`real_text.py`).
+This project and each peer take turns, each in a separate process. A figure is the median over the
+rounds, with quartiles; a speedup above 1 means that this project is faster. "matmuls" runs only the
+matmuls of the step: its speedup is the fraction of the step that they take. Peers need
+pip install -e .[bench]; those that are not installed are skipped. Standard output has one JSON
+object per result, standard error a table.
 """
 
 import dataclasses
@@ -20,10 +22,10 @@ from typing import Any
 from absl import flags
 
 from experiments.benchmarks import real_text, reporting
-from experiments.benchmarks.settings import config_of, parse_integers
+from experiments.benchmarks.settings import config_of
 from experiments.benchmarks.workloads import Workload
 from experiments.costs import step_flops
-from experiments.flags import run
+from experiments.flags import parse_integers, run
 from transformer.models import base
 
 TOKENS = 2048
@@ -56,9 +58,9 @@ def main() -> None:
 
 def _workloads() -> dict[str, Workload]:
     named = reporting.workloads(inner_dropout=_DROPOUT.value == "inner")
-    lengths = parse_integers("lengths", _LENGTHS.value)
-    if not lengths:
+    if not _LENGTHS.value:
         return named
+    lengths = parse_integers("lengths", _LENGTHS.value)
     return {
         f"{name} {length}": dataclasses.replace(
             workload,
@@ -73,20 +75,24 @@ def _workloads() -> dict[str, Workload]:
 
 def _measure_batch(name: str, workload: Workload) -> list[dict[str, Any]]:
     ours = reporting.this_project("training", workload)
+    is_transformer = workload.family == "transformer"
+    # torch.compile leaves nn.LSTM as it is.
+    modes = ("eager", "compiled") if is_transformer else ("eager",)
+    dtypes = reporting.PEER_DTYPES.value or ("float32", "bfloat16")
     peers = [
-        *(
-            reporting.program(
-                f"PyTorch {mode} {dtype}",
-                "pytorch.training",
-                compiled=mode == "compiled",
-                dtype=dtype,
-            )
-            for dtype in ("float32", "bfloat16")
-            for mode in ("eager", "compiled")
-        ),
-        reporting.program("Marian float32", "marian.training", dtype="float32"),
-        reporting.program("matmuls", "this_project.step_matmuls", **ours.options),
+        reporting.program(
+            f"PyTorch {mode} {dtype}",
+            "pytorch.training",
+            compiled=mode == "compiled",
+            dtype=dtype,
+        )
+        for dtype in dtypes
+        for mode in modes
     ]
+    if is_transformer:
+        dtype = dtypes[0]
+        peers.append(reporting.program(f"Marian {dtype}", "marian.training", dtype=dtype))
+    peers.append(reporting.program("matmuls", "this_project.step_matmuls", **ours.options))
     model = base.build(config_of(workload, ours.options["overrides"]).model)
     flops = step_flops(model, workload.batch_size, workload.source_length)
     about = {"benchmark": "training", "workload": name, "gflop": round(flops / 1e9, 1)}

@@ -37,6 +37,8 @@ class Program:
     """Versions and other facts for the results."""
     units: float = 1.0
     """Units of work per call; samples are seconds per unit."""
+    device_peak_bytes: Callable[[], int] = lambda: 0
+    """Peak memory on an accelerator so far; 0 on a CPU."""
 
 
 def main(function: str, request: str) -> None:
@@ -83,6 +85,7 @@ def take_sample(program: Program, calls: int) -> dict[str, Any]:
         "seconds": seconds / calls / program.units,
         "other_load": max(0.0, others) / seconds,
         "peak_mib": peak_mib(),
+        "device_peak_mib": program.device_peak_bytes() >> 20,
     }
 
 

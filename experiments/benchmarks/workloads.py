@@ -31,6 +31,10 @@ class Workload:
     """Dropout on attention weights and inside the feed-forward network, as in PyTorch's layers; the
     paper has none there.
     """
+    family: str = "transformer"
+    """``recurrent``: LSTMs, the decoder's with the encoder's last state as the first (Sutskever et
+    al. 2014). They have no heads and no feed-forward networks.
+    """
     buckets: tuple[int, ...] = ()
     """Batch lengths of this project where sentences are real text; shorter batches have more rows.
     """
@@ -68,5 +72,40 @@ WORKLOADS = {
         source_length=32,
         target_length=32,
     ),
+    "G1": Workload(
+        num_layers=6,
+        d_model=512,
+        num_heads=8,
+        d_ff=2048,
+        vocab_size=37_000,
+        batch_size=384,
+        source_length=64,
+        target_length=64,
+    ),
+    "G2": Workload(
+        num_layers=6,
+        d_model=1024,
+        num_heads=16,
+        d_ff=4096,
+        vocab_size=37_000,
+        batch_size=384,
+        source_length=64,
+        target_length=64,
+    ),
+    "R1": Workload(
+        family="recurrent",
+        num_layers=2,
+        d_model=256,
+        num_heads=0,
+        d_ff=0,
+        vocab_size=8_000,
+        batch_size=64,
+        source_length=24,
+        target_length=24,
+    ),
 }
-"""A small model, and the paper's base model with a vocabulary of 32,000."""
+"""For CPUs a small model (W1), the paper's base model with a vocabulary of 32,000 (W2) and a small
+recurrent one (R1); for accelerators the paper's base and big models with its vocabulary and 24,576
+tokens a side, about its batch (G1, G2).
+"""
+TRANSFORMERS = tuple(name for name, one in WORKLOADS.items() if one.family == "transformer")

@@ -6,6 +6,8 @@ A new corpus of this repository is a TFDS builder in a file of this package and 
 """
 
 import dataclasses
+import hashlib
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +15,12 @@ from typing import Any
 
 from experiments.corpora import text_files, tfds_corpora, user_corpora
 from experiments.corpora.embedded import EmbeddedCorpus, Metrics
-from experiments.corpora.pronouns import PronounsGrammar, pronoun_metrics
+from experiments.corpora.pronouns import (
+    EnglishPronouns,
+    PronounsGrammar,
+    antecedent_metrics,
+    pronoun_metrics,
+)
 from experiments.corpora.scan import ScanGrammar
 from experiments.corpora.symbols import SymbolsGrammar
 from experiments.pipeline.pairs import SentencePairs
@@ -23,6 +30,7 @@ from transformer.errors import InputError
 
 EMBEDDED = (
     EmbeddedCorpus(PronounsGrammar, metrics=pronoun_metrics),
+    EmbeddedCorpus(EnglishPronouns, metrics=antecedent_metrics),
     EmbeddedCorpus(ScanGrammar),
     EmbeddedCorpus(SymbolsGrammar),
 )
@@ -47,6 +55,10 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.sources)
+
+    def digest(self) -> str:
+        """The SHA-256 of the text of all pairs."""
+        return hashlib.sha256(json.dumps([self.sources, self.targets]).encode()).hexdigest()
 
     def first(self, count: int) -> "Split":
         """Return the first `count` pairs."""
@@ -145,6 +157,9 @@ def _configured_files(data: DataConfig, split: str) -> SentencePairs:
     if split not in SPLITS:
         raise InputError(f"text_files have no split {split!r}; they have {', '.join(SPLITS)}")
     source, target = (getattr(data, f"{split}_{side}") for side in ("source", "target"))
+    if data.empty_sources and target and not source:
+        text_files.require_file(target, f"data.{split}_target")
+        return text_files.TargetFile(target)
     if source and not target and text_files.is_tsv(source):
         return _files({f"data.{split}_source": source}, data)
     fields = {f"data.{split}_source": source, f"data.{split}_target": target}

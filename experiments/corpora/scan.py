@@ -7,6 +7,8 @@ several published splits:
 
 simple             Four fifths and one fifth at random; the seed is ours.
 length             Train on outputs of up to 22 actions, test on the longer ones, of 24 to 48.
+length26           The same with up to 26 actions (the cutoff of Csordas et al. 2021, "The Devil is
+                   in the Detail").
 addprim_jump       Train on the commands without "jump" and on that word alone, repeated until it
                    is a tenth of all; test on the other commands with "jump".
 addprim_turn_left  The same with "turn left".
@@ -25,10 +27,10 @@ import tensorflow_datasets as tfds
 PRIMITIVES = ("walk", "look", "run", "jump")
 DIRECTIONS = ("left", "right")
 TIMES = {"twice": 2, "thrice": 3}
-LONGEST_TRAINED = 22
-"""Maximum number of actions of a training output of `length`."""
+LONGEST_TRAINED = {"length": 22, "length26": 26}
+"""Maximum number of actions of a training output."""
 VALIDATION_SIZE = 500
-CONFIGS = ("simple", "length", "addprim_jump", "addprim_turn_left")
+CONFIGS = ("simple", *LONGEST_TRAINED, "addprim_jump", "addprim_turn_left")
 
 
 def commands() -> list[str]:
@@ -103,9 +105,10 @@ def splits(config: str) -> dict[str, list[str]]:
         generator.shuffle(every)
         border = len(every) * 4 // 5
         train, test = every[:border], every[border:]
-    elif config == "length":
-        train = [each for each in every if len(actions(each)) <= LONGEST_TRAINED]
-        test = [each for each in every if len(actions(each)) > LONGEST_TRAINED]
+    elif config in LONGEST_TRAINED:
+        longest = LONGEST_TRAINED[config]
+        train = [each for each in every if len(actions(each)) <= longest]
+        test = [each for each in every if len(actions(each)) > longest]
     else:
         primitive = config.removeprefix("addprim_").replace("_", " ")
         others = [each for each in every if primitive not in each]

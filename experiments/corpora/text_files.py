@@ -144,6 +144,40 @@ class TwoFiles(SentencePairs):
 
 
 @dataclasses.dataclass(frozen=True)
+class TargetFile(SentencePairs):
+    """One file: its lines are targets, and every source is empty."""
+
+    path: str
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return self.path
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return (("", line) for line in lines(self.path))
+
+    def count(self) -> int:
+        """See `SentencePairs.count`."""
+        return count_lines(self.path)
+
+    def location(self, index: int) -> tuple[str, str]:
+        """See `SentencePairs.location`."""
+        return (f"{self.path}:{index + 1}",) * 2
+
+    def identity(self) -> str:
+        """Path, size and modification time of the file."""
+        return f"targets {_identity(self.path)}"
+
+    def swapped(self) -> "TargetFile":
+        """An InputError: the sources would be the targets."""
+        raise InputError(
+            f"data.direction swaps source and target, but {self.path} has targets only; leave "
+            "data.direction out"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class Tsv(SentencePairs):
     """Two columns of one file, separated by tabs."""
 

@@ -66,7 +66,8 @@ class Batches:
         self.source_lengths = np.concatenate([corpus.source.lengths for corpus in self.corpora])
         self.target_lengths = np.concatenate([corpus.target.lengths for corpus in self.corpora])
         max_lengths = np.maximum(self.source_lengths, self.target_lengths)
-        nonempty = np.concatenate([corpus.nonempty for corpus in self.corpora])
+        trainable = [corpus.trainable(config.empty_sources) for corpus in self.corpora]
+        nonempty = np.concatenate(trainable)
         self.empty = int((~nonempty).sum())
         self.too_long = int((max_lengths[nonempty] > config.max_length).sum())
         bucket = np.searchsorted(config.bucket_lengths, max_lengths)

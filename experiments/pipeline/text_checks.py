@@ -92,6 +92,7 @@ class CheckedSplit:
         corpora: Sequence[SentencePairs],
         vocabularies: Vocabularies | None,
         max_length: int,
+        empty_sources: bool = False,
     ):
         """Read everything once.
 
@@ -100,6 +101,7 @@ class CheckedSplit:
           corpora: read up to the first error of each.
           vocabularies: None skips the rules on tokens.
           max_length: data.max_length.
+          empty_sources: data.empty_sources.
         """
         self.name, self.max_length = name, max_length
         self.corpora = [ReadablePairs(pairs) for pairs in corpora]
@@ -113,9 +115,10 @@ class CheckedSplit:
             self._starts.append(self.source.count)
         for side in self.sides:
             side.finish()
-        self.empty = self.source.blank | self.target.blank
+        needed = [self.target] if empty_sources else self.sides
+        self.empty = np.any([side.blank for side in needed], axis=0)
         if vocabularies is not None:
-            self.empty |= np.minimum(self.source.lengths, self.target.lengths) <= 1
+            self.empty |= np.min([side.lengths for side in needed], axis=0) <= 1
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -151,11 +154,12 @@ class CheckedSplit:
             ("targets_in_training", 1, self.target.hashes, train.target.hashes),
             ("pairs_in_training", 0, self.pair_hashes(), train.pair_hashes()),
         ):
-            indices, first = duplicates.find_matches(keys[here], train_keys[there])
+            filled = here[~self.sides[side].blank[here]]  # Empty sources are all equal.
+            indices, first = duplicates.find_matches(keys[filled], train_keys[there])
             locations = [
                 f"{self.location(index, side)} (as {train.location(earlier, side)})"
                 for index, earlier in zip(
-                    here[indices[:MAX_LOCATIONS]], there[first[:MAX_LOCATIONS]], strict=True
+                    filled[indices[:MAX_LOCATIONS]], there[first[:MAX_LOCATIONS]], strict=True
                 )
             ]
             share = f"{len(indices) / max(len(self), 1):.1%} of the split"
@@ -183,7 +187,7 @@ class CheckedSplit:
         )
         # EOS is on both sides.
         shorter, longer = np.minimum(source, target) - 1, np.maximum(source, target) - 1
-        uneven = ~self.empty & (longer > MAX_LENGTH_RATIO * shorter)
+        uneven = ~self.empty & (longer > MAX_LENGTH_RATIO * shorter) & (shorter > 0)
         yield self._at_pairs("length_ratio", np.flatnonzero(uneven))
 
     def _dropped_in_training(self, finding: Finding, otherwise: str) -> Finding:
@@ -224,7 +228,10 @@ def _warning(rule: str, count: int, locations: Sequence[str], detail: str = "") 
 
 
 def warnings(
-    train: Sequence[SentencePairs], validation: SentencePairs, max_length: int
+    train: Sequence[SentencePairs],
+    validation: SentencePairs,
+    max_length: int,
+    empty_sources: bool = False,
 ) -> Iterator[str]:
     """Yield one line per kind of warning, with its count and first location.
 
@@ -234,9 +241,10 @@ def warnings(
       train: training corpora.
       validation: validation split.
       max_length: data.max_length.
+      empty_sources: data.empty_sources.
     """
-    checked_train = CheckedSplit("train", train, None, max_length)
-    checked = CheckedSplit("validation", [validation], None, max_length)
+    checked_train = CheckedSplit("train", train, None, max_length, empty_sources)
+    checked = CheckedSplit("validation", [validation], None, max_length, empty_sources)
     for split, findings in (
         (checked_train, checked_train.findings()),
         (checked, checked.findings() + checked.in_training(checked_train)),

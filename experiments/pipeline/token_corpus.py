@@ -64,3 +64,9 @@ class TokenCorpus:
     def nonempty(self) -> np.ndarray:
         """Whether both sides of each pair hold a token besides EOS."""
         return np.minimum(self.source.lengths, self.target.lengths) > 1
+
+    def trainable(self, empty_sources: bool) -> np.ndarray:
+        """The pairs that training may read: the nonempty ones, or with `empty_sources` all that
+        have a target.
+        """
+        return self.target.lengths > 1 if empty_sources else self.nonempty

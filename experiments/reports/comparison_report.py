@@ -13,6 +13,7 @@ from experiments.reports.evaluation_report import MEASURE_NAMES, measure_name, s
 from transformer.inspection import figures
 from transformer.inspection.html import (
     Html,
+    contents,
     mark,
     page,
     paragraph,
@@ -230,6 +231,21 @@ def as_page(comparison: Comparison) -> str:
         y_label="BLEU",
         title="BLEU by length",
     )
+    sections = {
+        "Scores": [
+            _page_table("Scores of each system", _score_table(comparison)),
+            _page_table("Differences of every two systems", _pair_table(comparison), left=2),
+            signatures(systems[0].run_scores[0]),
+        ],
+        "By length": [
+            figure_html(bleu_by_length),
+            _page_table("By the number of words in the reference", _length_table(comparison)),
+        ],
+        **{
+            heading: list(map(_article, examples)) or [paragraph("None.")]
+            for heading, examples in _examples(comparison)
+        },
+    }
     return page(
         f"Comparison of {', '.join(system.name for system in systems)}",
         *(
@@ -237,21 +253,8 @@ def as_page(comparison: Comparison) -> str:
             for each in systems
         ),
         *map(paragraph, _summary(comparison)),
-        section(
-            "Scores",
-            _page_table("Scores of each system", _score_table(comparison)),
-            _page_table("Differences of every two systems", _pair_table(comparison), left=2),
-            signatures(systems[0].run_scores[0]),
-        ),
-        section(
-            "By length",
-            figure_html(bleu_by_length),
-            _page_table("By the number of words in the reference", _length_table(comparison)),
-        ),
-        *(
-            section(heading, *(map(_article, examples) if examples else [paragraph("None.")]))
-            for heading, examples in _examples(comparison)
-        ),
+        contents(sections),
+        *(section(heading, *content) for heading, content in sections.items()),
     )
 
 

@@ -17,6 +17,7 @@ from transformer.config import Config, DecodeConfig
 from transformer.inspection import figures
 from transformer.inspection.html import (
     Html,
+    contents,
     details,
     element,
     page,
@@ -79,6 +80,14 @@ def evaluation_page(
       changes: of the config while the model trained, from `workdir_files.load_changes`.
     """
     chrf = sentence_chrf(evaluation.translations, evaluation.split.targets)
+    sections = {
+        "Scores": _scores(evaluation.scores),
+        "Learning curves": [*_learning_curves(metrics), *_changes(changes)],
+        "Samples": _samples(evaluation, chrf),
+        "Worst sentences": _worst_sentences(evaluation, chrf),
+        "Length": _lengths(evaluation),
+        "Diagnostics": _diagnostics(evaluation, chrf),
+    }
     return page(
         title,
         paragraph(
@@ -86,12 +95,8 @@ def evaluation_page(
             f"{config.model.family} with {parameters:,} parameters: {weights}. "
             f"Decoding: {_decoding(config.decode)}."
         ),
-        section("Scores", *_scores(evaluation.scores)),
-        section("Learning curves", *_learning_curves(metrics), *_changes(changes)),
-        section("Samples", *_samples(evaluation, chrf)),
-        section("Worst sentences", *_worst_sentences(evaluation, chrf)),
-        section("Length", *_lengths(evaluation)),
-        section("Diagnostics", *_diagnostics(evaluation, chrf)),
+        contents(sections),
+        *(section(heading, *content) for heading, content in sections.items()),
     )
 
 

@@ -1,219 +1,234 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of the page that shows what a trained model does with one sentence."""
+"""The views of the page that shows what a trained model does with one sentence.
 
-import dataclasses
-import functools
-from collections.abc import Sequence
+The page opens with `sentence_answer.opening`; its views open on the head and word found there.
+"""
 
-import flax.struct
-import jax
-import jax.numpy as jnp
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 
-from transformer.arrays import Array, Float, Int, Params
-from transformer.config import ModelConfig
-from transformer.inspection import (
-    ablation,
-    attribution,
-    figures,
-    measures,
-    patching,
-    readout,
-    residual,
-)
+from experiments.reports import sentence_answer
+from experiments.reports.analyzed_pair import AnalyzedPair
+from experiments.reports.sentence_question import GRADIENT_POINTS, Evidence
+from transformer.inspection import residual
 from transformer.inspection.html import (
     Html,
+    contents,
     details,
     element,
+    folded,
     number_table,
     paragraph,
-    section,
-    table,
+    scale,
+    shaded,
+    shaded_table,
 )
 from transformer.inspection.search_log import SearchLog
-from transformer.inspection.trace import run
-from transformer.inspection.views.attention_kinds import (
-    label_text,
-    trace_attention_kinds,
-    visible_token,
-)
-from transformer.inspection.views.attention_steps import attention_steps
+from transformer.inspection.views.attention_kinds import LabeledAttention, label_text
+from transformer.inspection.views.attention_steps import attention_steps, has_scaled_dot_products
 from transformer.inspection.views.head_overview import head_overview
 from transformer.inspection.views.head_view import head_view
 from transformer.inspection.views.search_replay import search_replay
 from transformer.inspection.views.sentence_comparison import compare_sentences
-from transformer.inspection.views.view import View, figure_html
-from transformer.models.base import build
+from transformer.inspection.views.value_map import value_map
+from transformer.inspection.views.view import View, page
 from transformer.nn.capture import KINDS, Trace
-from transformer.text.tokenizer import Tokenizer
 
 Part = View | Html
 
-# Limits that keep a page of 6 layers, 8 heads and 30 tokens below 2 MB. Of larger models, the last
-# layers are shown.
-MAX_VECTOR_VALUES = 6_000
+# Limits that keep a page of 6 layers, 8 heads and 30 tokens below 2 MB.
+MAX_VECTOR_VALUES = 53_000
 """Values of queries, keys, values and outputs for the six steps."""
 MAX_COMPARED_WEIGHTS = 40_000
 """Attention weights of the two sentences of a comparison; at least one layer is shown."""
 
-GRADIENT_POINTS = 64
-"""Points of integrated gradients."""
-MAX_ATTRIBUTION_FLOPS = 1e12
-"""Computations that would take more use gradient times input instead."""
-
-BATCH_SIZE = 16
-"""Removed heads, or patched sites, per batch."""
-
-
-@flax.struct.dataclass
-class Computed:
-    """Results of one forward pass on one sentence pair."""
-
-    trace: Trace
-    distance: dict[str, Float[Array, "L N"]]
-    """Mean distance between a query and the keys it reads, by kind of attention."""
-    roles: dict[str, measures.HeadRoles]
-    lens: Float[Array, "L+1 T V"]
-    """Token probabilities from the decoder's residual stream at its input and after each layer."""
-    flows: dict[str, residual.ResidualFlow]
-    """By stack."""
+HEADINGS = {
+    "patch": "Where the encoder holds the answer",
+    "comparison": "Both sentences, head by head",
+    "heads": "One head: who reads whom",
+    "overview": "Every layer and head",
+    "steps": "One head in six steps",
+    "search": "The search, step by step",
+    "layers": "Layer by layer",
+    "lens": "Logit lens",
+    "attribution": "Attribution of each prediction",
+    "residual": "Residual stream",
+    "about": "The model, and what this page does not show",
+}
 
 
-@functools.partial(jax.jit, static_argnames="config")
-def _compute(
-    params: Params,
-    config: ModelConfig,
-    source: Int[Array, " S"],
-    target_in: Int[Array, " T"],
-) -> Computed:
-    """Compute everything in one program, which compiles faster than many small ones."""
-    _, trace = run(params, config, source, target_in, capture="full")
-    weights = {kind: trace.attention(kind).weights for kind in KINDS}
-    logits = readout.logit_lens(params, config, trace.decoder.residual)
-    flows = {side: residual.residual_flow(getattr(trace, side)) for side in ("encoder", "decoder")}
-    return Computed(
-        trace=trace,
-        distance={k: measures.row_mean(measures.attention_distance(w)) for k, w in weights.items()},
-        roles={kind: measures.head_roles(w) for kind, w in weights.items()},
-        lens=jax.nn.softmax(logits.astype(jnp.float32)),
-        flows=jax.tree.map(lambda vectors: vectors.astype(jnp.float32), flows),
-    )
+def sentence_page(
+    evidence: Evidence, log: SearchLog, second: AnalyzedPair | None, about: Html, target_name: str
+) -> str:
+    """The complete page.
+
+    Args:
+      evidence: The question of the page and its evidence.
+      log: The search for the translation of the first sentence.
+      second: The sentence to compare with, if any.
+      about: The sentences, the model, and the limits of the method.
+      target_name: What the decoder reads, such as "the model's own translation".
+    """
+    parts = [
+        *([] if second is None else comparison(evidence, second)),
+        *attention(evidence, target_name),
+        search(log, evidence),
+        *layer_by_layer(evidence),
+        folded(
+            HEADINGS["about"], "Sentences, sizes, weights, and the limits of the method.", about
+        ),
+    ]
+    first = [sentence_answer.opening(evidence), contents(_headings(parts))]
+    return page(sentence_answer.title(evidence), [*first, *parts], folded=True)
 
 
-@dataclasses.dataclass(frozen=True)
-class AnalyzedPair:
-    """A model, one sentence pair, and everything that one forward pass computes for it."""
-
-    params: Params
-    config: ModelConfig
-    tokenizer: Tokenizer
-    source: list[int]
-    target: list[int]
-    """Predicted tokens, ending with EOS."""
-    computed: Computed
-
-    @classmethod
-    def of(
-        cls,
-        params: Params,
-        config: ModelConfig,
-        tokenizer: Tokenizer,
-        source: Sequence[int],
-        target: Sequence[int],
-    ) -> "AnalyzedPair":
-        """Run the model on a sentence pair."""
-        config = config.capturable()
-        target_in = np.array([config.special_ids.bos, *target[:-1]])
-        computed = jax.device_get(_compute(params, config, np.array(source), target_in))
-        return cls(params, config, tokenizer, list(source), list(target), computed)
-
-    def with_source(self, source: Sequence[int]) -> "AnalyzedPair":
-        """The same model and target with another source."""
-        return self.of(self.params, self.config, self.tokenizer, source, self.target)
-
-    @property
-    def target_in(self) -> list[int]:
-        """Tokens that the decoder reads."""
-        return [self.config.special_ids.bos, *self.target[:-1]]
-
-    @property
-    def tokens(self) -> dict[str, list[str]]:
-        """Text of all tokens, as arguments of the views."""
-        ids = {"source_tokens": self.source, "target_in": self.target_in, "target_out": self.target}
-        return {name: self.tokenizer.pieces(each) for name, each in ids.items()}
-
-    def decoder_rows(self) -> list[str]:
-        """Labels of decoder rows: the token that is read, and the one that is predicted."""
-        pairs = zip(self.tokens["target_in"], self.tokens["target_out"], strict=True)
-        return [label_text(tuple(map(visible_token, pair))) for pair in pairs]
-
-    def token_text(self, token: int) -> str:
-        """One token of the vocabulary."""
-        [text] = self.tokenizer.pieces([token])
-        return label_text((visible_token(text),))
+def _headings(parts: Sequence[Part]) -> Iterator[str]:
+    """The heading of each part."""
+    for part in parts:
+        if isinstance(part, View):
+            yield part.title
+        else:
+            yield next(each for each in HEADINGS.values() if f"<h2>{each}</h2>" in part)
 
 
 # Attention.
 
 
-def attention(pair: AnalyzedPair) -> list[Part]:
+def attention(evidence: Evidence, target_name: str) -> list[Part]:
     """The head view, the overview with measures of every head, and the six steps."""
-    trace = pair.computed.trace
-    kinds = trace_attention_kinds(trace, **pair.tokens)
+    pair, focus = evidence.pairs[0], evidence.focus
+    kinds = pair.attention
     return [
-        head_view(kinds),
-        head_overview(kinds, measures=_head_measures(pair)),
-        attention_steps(trace, kinds, _heads_that_fit(trace)),
+        head_view(kinds, focus=focus, title=HEADINGS["heads"]).introduced(
+            "Lines from each token to those that it reads, one color a head."
+        ),
+        head_overview(
+            kinds, measures=_head_measures(evidence), focus=focus, title=HEADINGS["overview"]
+        ).introduced(
+            "A small map of every head, and what is lost without it.",
+            paragraph(
+                f"Heads are removed one by one while the decoder reads {target_name}. The loss is "
+                "a mean over all tokens of the first sentence. Beside it is what is lost at the "
+                f"one token of the question{', in both sentences' * evidence.is_about_two}."
+            ),
+        ),
+        _six_steps(evidence, kinds),
     ]
 
 
-def _head_measures(pair: AnalyzedPair) -> dict[str, dict[str, np.ndarray]]:
+def _head_measures(evidence: Evidence) -> dict[str, dict[str, np.ndarray]]:
     """Measures of every head: name -> kind of attention -> values [L,N]."""
-    ablated = ablation.ablate_heads(
-        pair.params, pair.config, [pair.source], [pair.target], heads_at_once=BATCH_SIZE
-    )
+    computed, effects = evidence.pairs[0].computed, evidence.effects
+    token, other = sentence_answer.answers(evidence)
+    # Positions of queries and keys are comparable in self-attention only, and in the decoder no key
+    # follows its query.
     roles = {
-        "previous position": "previous",
-        "next position": "next",
-        "first position": "first",
-        "last position": "end",
-        "same position": "diagonal",
+        "previous position": ("previous", ("encoder", "decoder")),
+        "next position": ("next", ("encoder",)),
+        "same position": ("diagonal", ("encoder", "decoder")),
+        "first position": ("first", KINDS),
+        "last position": ("end", ("encoder", "cross")),
     }
-    return {
-        "loss increase without the head (nats per token)": {
-            kind: getattr(ablated.increase, kind) for kind in KINDS
-        },
-        "mean distance": pair.computed.distance,
+    all_measures = {
+        f"{token} over {other}, lost without the head (nats)": effects.preference,
+        "loss increase without the head (nats per token)": effects.loss,
+        "mean distance": {k: v for k, v in computed.distance.items() if k != "cross"},
         **{
-            f"weight on the {name}": {k: getattr(pair.computed.roles[k], role) for k in KINDS}
-            for name, role in roles.items()
+            f"weight on the {name}": {
+                kind: getattr(of_kind, role)
+                for kind, of_kind in computed.roles.items()
+                if kind in kinds
+            }
+            for name, (role, kinds) in roles.items()
         },
     }
+    return {name: of_kinds for name, of_kinds in all_measures.items() if of_kinds}
 
 
-def _heads_that_fit(trace: Trace) -> list[tuple[str, int, int]]:
-    """(kind, layer, head) of the heads whose vectors fit on a page, preferring the last layers."""
-    heads, largest = [], 0
+def _six_steps(evidence: Evidence, kinds: tuple[LabeledAttention, ...]) -> Part:
+    """The steps of scaled dot-product attention, of which alone the vectors are captured."""
+    title = HEADINGS["steps"]
+    about = "Query, key and value as colors and as numbers, down to the head's output."
+    trace = evidence.pairs[0].computed.trace
+    available = _heads_with_steps(trace)
+    if not available:
+        reason = (
+            "There are no attention steps: no kind of attention has plain dot products as scores."
+        )
+        return folded(title, about, paragraph(reason))
+    heads = _heads_that_fit(trace, available, evidence)
+    notes = []
+    if len(heads) < len(available):
+        notes = [
+            paragraph(
+                f"{len(heads)} of {len(available)} heads are here, those without which most of the "
+                "answer is lost; the vectors of all would make the page too large."
+            )
+        ]
+    view = attention_steps(trace, kinds, heads, focus=evidence.focus, title=title)
+    return view.introduced(about, *notes)
+
+
+def _heads_with_steps(trace: Trace) -> list[tuple[str, int, int]]:
+    """(kind, layer, head) of the heads whose scores are scaled dot products."""
+    heads = []
     for kind in KINDS:
         vectors = trace.attention(kind)
+        if vectors is not None and vectors.query is not None and has_scaled_dot_products(vectors):
+            heads += [(kind, *indices) for indices in np.ndindex(vectors.query.shape[:2])]
+    return heads
+
+
+def _heads_that_fit(
+    trace: Trace, heads: list[tuple[str, int, int]], evidence: Evidence
+) -> list[tuple[str, int, int]]:
+    """The heads whose vectors fit on a page, preferring those with the largest effect."""
+
+    def size(kind: str) -> int:
+        vectors = trace.attention(kind)
         arrays = (vectors.query, vectors.key, vectors.value, vectors.z)  # [L, N, T or S, H]
-        largest = max(largest, sum(array[0, 0].size for array in arrays))
-        heads += [(kind, *indices) for indices in np.ndindex(vectors.query.shape[:2])]
-    count = max(MAX_VECTOR_VALUES // largest, 1)
-    chosen = set(sorted(heads, key=lambda head: -head[1])[:count])
+        return sum(array[0, 0].size for array in arrays)
+
+    def effect(head: tuple[str, int, int]) -> float:
+        kind, layer, index = head
+        return -evidence.effects.preference[kind][layer, index]
+
+    count = max(MAX_VECTOR_VALUES // max(size(kind) for kind, _, _ in heads), 1)
+    chosen = set(sorted(heads, key=effect)[:count])
     return [head for head in heads if head in chosen]
 
 
-def search(log: SearchLog, pair: AnalyzedPair) -> View:
+def search(log: SearchLog, evidence: Evidence) -> View:
     """The search for the translation."""
-    return search_replay(log, pair.tokenizer.pieces(range(pair.config.vocab_size)))
+    return search_replay(
+        log, evidence.pairs[0].pieces, step=evidence.question.position, title=HEADINGS["search"]
+    ).introduced("The search for the translation: its hypotheses, and what each of them reads.")
 
 
 # Layer by layer.
 
 
-def logit_lens(pair: AnalyzedPair) -> Html:
+def layer_by_layer(evidence: Evidence) -> list[Part]:
+    """The logit lens, attributions and the residual streams, or that the family has none."""
+    pair = evidence.pairs[0]
+    if pair.has_residual_streams:
+        return [logit_lens(evidence), attributions(evidence), residual_stream(pair)]
+    return [
+        folded(
+            HEADINGS["layers"],
+            "What this model family does not show.",
+            paragraph(
+                f"The model family {pair.config.family!r} captures no residual streams, so this "
+                "page has no logit lens, no norms of sub-layers and no attributions."
+            ),
+        )
+    ]
+
+
+def logit_lens(evidence: Evidence) -> Html:
     """The most probable token of every position, from the residual stream after every layer."""
+    pair = evidence.pairs[0]
     probabilities = pair.computed.lens  # [L+1, T, V]
     best = probabilities.argmax(-1)
     last = len(best) - 1
@@ -221,202 +236,199 @@ def logit_lens(pair: AnalyzedPair) -> Html:
 
     def cell(layer: int, position: int) -> Html:
         token = best[layer, position]
-        text = f"{pair.token_text(token)} {probabilities[layer, position, token]:.2f}"
-        return element("strong" if token == pair.target[position] else "span", text)
+        value = float(probabilities[layer, position, token])
+        text = f"{label_text(pair.label(token))} {value:.2f}"
+        tag = "strong" if token == pair.target[position] else "span"
+        return shaded(value, text=element(tag, text))
 
     rows = [
-        [label, *(cell(layer, position) for layer in range(last + 1))]
-        for position, label in enumerate(pair.decoder_rows())
+        (label_text(label), [cell(layer, position) for layer in range(last + 1)])
+        for position, label in enumerate(pair.decoder_labels)
     ]
-    return section(
-        "Logit lens",
+    return folded(
+        HEADINGS["lens"],
+        "What the decoder would predict if it ended at each layer.",
         paragraph(
             "The most probable token and its probability if the decoder ended at each layer, bold "
             "where it is the target. Early layers are not trained for this."
         ),
-        table("Rows: the token read → the token to predict", ["", *columns], rows),
+        scale("probability"),
+        shaded_table(
+            "Rows: the token read → the token to predict",
+            ["", *columns],
+            rows,
+            chosen=evidence.question.position,
+        ),
     )
 
 
 def residual_stream(pair: AnalyzedPair) -> Html:
     """The norms of what every sub-layer reads, adds and outputs."""
-    tokens = {"encoder": pair.tokens["source_tokens"], "decoder": pair.tokens["target_in"]}
-    content = []
-    for side in ("encoder", "decoder"):
-        flow = pair.computed.flows[side]
-        title = f"{side.capitalize()}: the residual stream around every sub-layer"
-        picture = figures.plot_residual_flow(flow, tokens[side], title=title)
-        content += [figure_html(picture), details("In numbers", _flow_table(side, flow))]
-    return section(
-        "Residual stream",
+    tables = [_flow_table(side, pair.computed.flows[side]) for side in ("encoder", "decoder")]
+    return folded(
+        HEADINGS["residual"],
+        "How much every sub-layer adds to the stream of vectors.",
         paragraph(
             "Euclidean norms of the input x of every sub-layer, of what it adds, f(x), of the sum, "
-            "and of its output, averaged over the positions."
+            "and of its output, and the cosine of x and x + f(x); all are means over the positions."
         ),
-        *content,
+        *tables,
     )
 
 
 def _flow_table(side: str, flow: residual.ResidualFlow) -> Html:
-    columns = {
-        name: each.mean(-1) for name, each in (flow.norms() | {"cosine": flow.cosine()}).items()
-    }
+    norms = {name: np.asarray(each).mean(-1) for name, each in flow.norms().items()}
+    cosine = np.asarray(flow.cosine()).mean(-1)
+    limit = max(float(each.max()) for each in norms.values())
+    rows = [
+        (
+            name,
+            [
+                *(shaded(float(each[index]), limit) for each in norms.values()),
+                shaded(float(cosine[index])),
+            ],
+        )
+        for index, name in enumerate(flow.names)
+    ]
     caption = f"{side.capitalize()}: mean norms, and the cosine of x and x + f(x)"
-    rows = zip(flow.names, np.stack(list(columns.values()), axis=1), strict=True)
-    return number_table(caption, ["sub-layer", *columns], rows, digits=2)
+    table = shaded_table(caption, ["sub-layer", *norms, "cosine"], rows)
+    return Html(table + scale("norm", limit, digits=1))
 
 
 # Attribution.
 
 
-def attributions(pair: AnalyzedPair) -> Html:
+def attributions(evidence: Evidence) -> View:
     """The contribution of every source and prefix token to every prediction."""
-    forward_flops = build(pair.config).describe().forward_flops
-    flops_per_gradient = 3 * forward_flops(1, len(pair.source), len(pair.target))
-    flops = flops_per_gradient * GRADIENT_POINTS * len(pair.target)
-    integrated = flops <= MAX_ATTRIBUTION_FLOPS
-
-    results = jax.device_get(
-        _attribute(
-            pair.params,
-            pair.config,
-            np.array(pair.source),
-            np.array(pair.target_in),
-            np.array(pair.target),
-            integrated,
-        )
-    )
-    values = np.concatenate([results.source, results.target], axis=1)  # [T, S + T]
+    pair, result = evidence.pairs[0], evidence.contributions
+    values = result.predictions  # [T, S + T]
     totals = values.sum(1)
-    gaps = np.abs(totals - (results.value - results.baseline))
+    gaps = np.abs(totals - (result.value - result.baseline))
     method = (
         f"Integrated gradients with {GRADIENT_POINTS} points. The contributions should add up to "
         "the log-probability minus that of the baseline; the gap is the error."
-        if integrated
+        if result.integrated
         else "Gradient times input, because integrated gradients would take too long here. The "
         "contributions need not add up to the difference from the baseline; the gap is the error."
     )
-    columns = [f"source {pair.token_text(token)}" for token in pair.source]
-    columns += [f"prefix {pair.token_text(token)}" for token in pair.target_in]
-    contributions = number_table(
-        "Contribution of each token to the log-probability of the prediction, in nats",
-        ["prediction", *columns],
-        zip(map(pair.token_text, pair.target), values, strict=True),
-    )
+    rows, sources = pair.decoder_labels, pair.source_labels
     sums = number_table(
         "Sum of the contributions, in nats",
         ["prediction", "log-probability", "baseline", "contributions", "gap"],
         zip(
-            pair.decoder_rows(),
-            np.stack([results.value, results.baseline, totals, gaps], axis=1),
+            map(label_text, rows),
+            np.stack([result.value, result.baseline, totals, gaps], axis=1),
             strict=True,
         ),
     )
-    return section(
-        "Attribution of each prediction",
-        paragraph(
-            f"{method} The baseline has the same positions without tokens. Another baseline would "
-            "give other numbers."
-        ),
-        figure_html(figures.plot_attribution(values, *pair.tokens.values())),
-        details("In numbers", contributions),
-        sums,
+    # A prediction cannot depend on the prefix tokens after its position.
+    positions = np.array(
+        [evidence.question.position] * len(result.preferences) + [*range(len(rows))]
     )
-
-
-@functools.partial(jax.jit, static_argnames=("config", "integrated"))
-def _attribute(
-    params: Params,
-    config: ModelConfig,
-    source: Int[Array, " S"],
-    target_in: Int[Array, " T"],
-    target: Int[Array, " T"],
-    integrated: bool,
-) -> attribution.Attribution:
-    """Attribute the log-probability of every target token, one after the other."""
-
-    def of_token(position_and_token: tuple[Int[Array, ""], Int[Array, ""]]):
-        arguments = (params, config, source, target_in)
-        metric = readout.LogProbability(*position_and_token)
-        if integrated:
-            return attribution.integrated_gradients(*arguments, metric, steps=GRADIENT_POINTS)
-        return attribution.input_x_gradient(*arguments, metric)
-
-    return jax.lax.map(of_token, (jnp.arange(len(target)), target))
+    shown = np.concatenate([result.preferences, values]).astype(np.float64)
+    shown[:, len(sources) :][np.arange(len(rows)) > positions[:, None]] = np.nan
+    token, other = sentence_answer.answers(evidence)
+    which = [" (first)", " (second)"] if len(result.preferences) > 1 else [""]
+    preferences = [(f"{token} over {other}{each}",) for each in which]
+    return value_map(
+        shown,
+        [*preferences, *rows],
+        [*sources, *pair.prefix_labels],
+        name="Contribution of each token to the log-probability of the prediction",
+        unit="nats",
+        digits=3,
+        cursor=(0, int(np.nanargmax(np.abs(shown[0])))),
+        title=HEADINGS["attribution"],
+    ).introduced(
+        "What every source token and every earlier target token contributes.",
+        paragraph(
+            f"{method} The baseline has the same positions without tokens. Another baseline "
+            "would give other numbers. The first rows are the question of this page, "
+            f"log P({token}) − log P({other}); the others are the log-probabilities of the "
+            "first sentence's tokens. Columns: the source, then the prefix that the decoder has "
+            "read."
+        ),
+        details("Sums and errors", sums),
+    )
 
 
 # Two sentences.
 
 
-def comparison(first: AnalyzedPair, second: AnalyzedPair) -> list[Part]:
-    """The attention of two sentences, its difference, and a patch map of the first's answer.
+def comparison(evidence: Evidence, second: AnalyzedPair) -> list[Part]:
+    """The patch map of the first difference, and the attention of two sentences.
 
     Args:
-      first: The sentence pair that the page is about.
+      evidence: Of the first sentence, or of both.
       second: Another sentence with its translation.
     """
-    heading = "Comparison of the two sentences"
+    first, title = evidence.pairs[0], HEADINGS["comparison"]
+    about = "The attention of both sentences, and its difference."
     lengths = len(first.source), len(second.source)
     if lengths[0] != lengths[1]:
-        reason = (
+        reason = paragraph(
             f"The first sentence has {lengths[0]} tokens and the second {lengths[1]}, so positions "
             "cannot be compared one by one. There is no difference and no patch map; below is the "
             "attention of the second sentence."
         )
-        kinds = trace_attention_kinds(second.computed.trace, **second.tokens)
-        return [section(heading, paragraph(reason)), head_view(kinds, title="The second sentence")]
-    same_target = first.with_source(second.source)
-    pairs = [
-        trace_attention_kinds(each.computed.trace, **each.tokens) for each in (first, same_target)
-    ]
+        return [head_view(second.attention, title=title).introduced(about, reason)]
+    pairs = [each.attention for each in (first, first.with_source(second.source))]
     weights_per_layer = 2 * sum(kind.weights[0].size for kind in pairs[0])
     layers = max(MAX_COMPARED_WEIGHTS // weights_per_layer, 1)
+    if max(len(kind.weights) for kind in pairs[0]) > layers:
+        pairs = [tuple(kind.last_layers(layers) for kind in pair) for pair in pairs]
     view = compare_sentences(
-        *(tuple(kind.last_layers(layers) for kind in pair) for pair in pairs),
-        title="Attention in both sentences, and its difference",
-    )
-    note = "The decoder reads the first sentence's target in both, so that the rows are the same."
-    return [section(heading, paragraph(note)), view, _patch_map(first, second)]
-
-
-def _patch_map(first: AnalyzedPair, second: AnalyzedPair) -> Html:
-    """Where the encoder's residual stream determines the first difference of the translations."""
-    heading = "Patch map"
-    if first.source == second.source:
-        return section(heading, paragraph("There is no patch map: the sentences are the same."))
-    answers = zip(first.target, second.target, strict=False)
-    differing = [position for position, (one, other) in enumerate(answers) if one != other]
-    if not differing:
-        return section(heading, paragraph("There is no patch map: the translations are the same."))
-    position = differing[0]
-    token, other = first.target[position], second.target[position]
-    effect = patching.patch_sites(
-        first.params,
-        first.config,
-        first.source,
-        second.source,
-        first.target_in,
-        readout.LogitDifference(position, token, other),
-        sites_at_once=BATCH_SIZE,
-    ).effect
-    named, otherwise = first.token_text(token), first.token_text(other)
-    sources = zip(first.tokens["source_tokens"], second.tokens["source_tokens"], strict=True)
-    columns = [one if one == other else f"{one} / {other}" for one, other in sources]
-    levels = ["input", *(f"after layer {layer}" for layer in range(1, len(effect)))]
-    numbers = number_table(
-        f"Share of the preference for {named} over {otherwise} that is restored",
-        ["", *columns],
-        zip(levels, np.asarray(effect), strict=True),
-    )
-    return section(
-        heading,
+        *pairs,
+        focus=evidence.focus,
+        title=title,
+    ).introduced(
+        about,
         paragraph(
-            f"The translations first differ at target token {position + 1}: {named} in the first, "
-            f"{otherwise} in the second. The model reads the second sentence, with the vector of "
-            "the first at one site of the encoder's residual stream. The map shows the share of "
-            "the first answer that this restores: 0 is nothing, 1 all of it. It holds for these "
-            "two sentences and tokens."
+            "The decoder reads the first sentence's target in both, so that the rows are the same."
         ),
-        figure_html(figures.plot_patch_map(effect, columns)),
-        details("In numbers", numbers),
+    )
+    return [_patch_map(evidence, second), view]
+
+
+def _patch_map(evidence: Evidence, second: AnalyzedPair) -> Part:
+    """Where the encoder's residual stream determines the first difference of the translations."""
+    heading, first = HEADINGS["patch"], evidence.pairs[0]
+    about = "The patch map: one vector of the first sentence, put into the second."
+    reason = None
+    if not first.has_residual_streams:
+        reason = "the model captures no residual stream"
+    elif first.source == second.source:
+        reason = "the sentences are the same"
+    elif not evidence.is_about_two:
+        reason = "the translations are the same"
+    elif evidence.patched is None:
+        reason = "both sentences give the model the same preference"
+    if reason is not None:
+        return folded(heading, about, paragraph(f"There is no patch map: {reason}."))
+    effect, question = evidence.patched, evidence.question
+    token, other = sentence_answer.answers(evidence)
+    columns = [
+        one if one == two else (f"{one[0]} / {two[0]}",)
+        for one, two in zip(first.source_labels, second.source_labels, strict=True)
+    ]
+    levels = [("input",), *((f"after layer {layer}",) for layer in range(1, len(effect)))]
+    return value_map(
+        effect,
+        levels,
+        columns,
+        name=f"Share of the preference for {token} over {other} that is restored",
+        unit="of the preference restored",
+        limit=max(1.0, float(np.abs(effect).max())),
+        digits=3,
+        cursor=(len(effect) - 1, evidence.focus.source),
+        title=heading,
+    ).introduced(
+        about,
+        paragraph(
+            f"The translations first differ at target token {question.position + 1}: {token} in "
+            f"the first, {other} in the second. The model reads the second sentence, with the "
+            "vector of the first at one site of the encoder's residual stream. The map shows the "
+            "share of the first answer that this restores: 0 is nothing, 1 all of it. It holds for "
+            "these two sentences and tokens."
+        ),
     )

@@ -1,151 +1,207 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draw the README's picture: python -m experiments.studies.readme_picture --workdir=runs/de
 
-One attention head for a sentence and its twin: of the encoder in the row of "it", or of the
-cross-attention in the row that predicts the pronoun. The head is the one with the highest
-coreference score over the test split among those that read different words in the two sentences.
+A sentence and its twin, which need different pronouns: where the encoder reads at "it" in both, and
+which encoder positions carry the answer. The head is the one whose row of "it" differs most between
+the two sentences, so a head that reads the same in both is never chosen.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import NamedTuple
 
 import numpy as np
 from absl import flags
 
-from experiments.corpora import registry
 from experiments.flags import run
-from experiments.studies import resolution, twins
 from experiments.workdir_flag import WORKDIR
 from transformer.arrays import Float
 from transformer.config import Config
 from transformer.errors import InputError
-from transformer.inspection import figures, trace
+from transformer.inspection import figures, patching, readout, trace
 from transformer.inspection.figures import parts, style
+from transformer.inspection.words import display_tokens
 from transformer.translator import Translator
 
 OUTPUT = flags.DEFINE_string("output", "docs/pronoun.png", "Path of the picture.")
 
 SENTENCE = "The animal didn't cross the street because it was too {}."
+ADJECTIVES = ("tired", "wide")
 PRONOUNS = ("es", "sie", "er", "il", "elle")
-TWINS_MEASURED = 200
-
-
-@dataclasses.dataclass(frozen=True)
-class Head:
-    """An attention head and its coreference score; layer and index count from 0."""
-
-    kind: Literal["encoder", "cross"]
-    layer: int
-    index: int
-    score: float
-
-    def __str__(self) -> str:
-        stack = "encoder" if self.kind == "encoder" else "decoder's cross-attention"
-        return f"head {self.index + 1} in layer {self.layer + 1} of the {stack}"
+CELL = (0.53, 0.34)
 
 
 def main(config: Config) -> None:
-    """Choose the head, draw the picture, and print its path."""
+    """Draw the picture and print its path."""
     translator = Translator.from_workdir(WORKDIR.value, config)
-    examples = registry.load(config.data, "test").examples
-    sentences = twins.read(translator.tokenizer, examples, TWINS_MEASURED)
-    measured = resolution.coreference(translator.params, translator.config.model, sentences)
-    pairs = [analyze(translator, SENTENCE.format(adjective)) for adjective in ("tired", "wide")]
-    head = choose({kind: measured[kind].score for kind in ("encoder", "cross")}, pairs)
-    print(figures.save(draw(pairs, head), OUTPUT.value))
+    print(figures.save(draw(analyze(translator)), OUTPUT.value, dpi=140))
+
+
+class Twin(NamedTuple):
+    """One of the two sentences and its translation."""
+
+    source: list[int]
+    target: list[int]
+    text: str
+    position: int
+    """Index of the pronoun in the target."""
+    pronoun: str
+    weights: Float[np.ndarray, "L N S"]
+    """Of every encoder head at "it"."""
 
 
 @dataclasses.dataclass(frozen=True)
-class AnalyzedSentence:
-    """A sentence, its translation, and the weights of every head in the row of the pronoun."""
+class TwinAnalysis:
+    """What the picture shows."""
 
-    translation: str
-    pronoun: str
-    words: list[str]
-    """The source tokens, without word boundary marks."""
-    weights: Mapping[str, Float[np.ndarray, "L N S"]]
-    """By kind of attention."""
+    texts: tuple[str, str]
+    """Translations."""
+    pronouns: tuple[str, str]
+    words: tuple[list[str], list[str]]
+    """Tokens of both source sentences."""
+    layer: int
+    """Of the chosen head, from 0."""
+    head: int
+    rows: Float[np.ndarray, "2 S"]
+    """Attention weights of the chosen head at "it" in both sentences."""
+    effect: Float[np.ndarray, "L+1 S"]
+    """Share of the first answer that each site of the encoder restores in the second sentence."""
 
-    def strongest(self, head: Head) -> str:
-        """The source token that a head reads most."""
-        return self.words[int(self.weights[head.kind][head.layer, head.index].argmax())]
+
+def analyze(translator: Translator) -> TwinAnalysis:
+    """Translate both sentences, choose the head, and patch every site of the encoder.
+
+    Raises:
+      InputError: when both translations have the same pronoun, or none.
+    """
+    tired, wide = (_twin(translator, SENTENCE.format(adjective)) for adjective in ADJECTIVES)
+    if tired.pronoun == wide.pronoun:
+        raise InputError(
+            f"the model translates both sentences with {tired.pronoun!r}, so that there is no "
+            "answer to explain; train longer, or on pronouns.py:de or :fr"
+        )
+    layer, head = choose(tired.weights, wide.weights)
+    metric = readout.LogitDifference(
+        tired.position, tired.target[tired.position], wide.target[wide.position]
+    )
+    target_in = [translator.tokenizer.special_ids.bos, *tired.target[: tired.position]]
+    patched = patching.patch_sites(
+        translator.params, translator.config.model, tired.source, wide.source, target_in, metric
+    )
+    pieces = translator.tokenizer.pieces
+    return TwinAnalysis(
+        texts=(tired.text, wide.text),
+        pronouns=(tired.pronoun, wide.pronoun),
+        words=(display_tokens(pieces(tired.source)), display_tokens(pieces(wide.source))),
+        layer=layer,
+        head=head,
+        rows=np.stack([twin.weights[layer, head] for twin in (tired, wide)]),
+        effect=np.asarray(patched.effect),
+    )
 
 
-def analyze(translator: Translator, source: str) -> AnalyzedSentence:
-    """Translate a sentence and capture where every head reads at its pronoun."""
+def _twin(translator: Translator, source: str) -> Twin:
     tokenizer = translator.tokenizer
-    translation = translator([source])[0].text
-    source_ids, target_ids = tokenizer.encode([source, translation])
+    text = translator([source])[0].text
+    source_ids, target_ids = tokenizer.encode([source, text])
     target_in = [tokenizer.special_ids.bos, *target_ids[:-1]]
     _, captured = trace.run(
         translator.params, translator.config.model, source_ids, target_in, capture="weights"
     )
-    sides = [tokenizer.pieces(ids) for ids in (source_ids, target_ids)]
-    source_words, target_words = ([piece.replace("▁", "") for piece in side] for side in sides)
-    [row] = [index for index, word in enumerate(target_words) if word in PRONOUNS]
-    rows = {"encoder": source_words.index("it"), "cross": row}
-    weights = {
-        kind: np.asarray(captured.attention(kind).weights)[:, :, row]  # [L, N, S]
-        for kind, row in rows.items()
-    }
-    return AnalyzedSentence(translation, target_words[row], source_words, weights)
+    words, targets = (
+        [piece.replace("▁", "") for piece in tokenizer.pieces(ids)]
+        for ids in (source_ids, target_ids)
+    )
+    positions = [index for index, word in enumerate(targets) if word in PRONOUNS]
+    if len(positions) != 1:
+        raise InputError(f"the translation {text!r} has {len(positions)} pronouns, but needs one")
+    [position] = positions
+    weights = np.asarray(captured.encoder.self_attention.weights)[:, :, words.index("it")]
+    return Twin(source_ids, target_ids, text, position, targets[position], weights)
 
 
 def choose(
-    scores: Mapping[str, Float[np.ndarray, "L N"]], pair: Sequence[AnalyzedSentence]
-) -> Head:
-    """The head with the highest score that reads different words in the two sentences.
+    first: Float[np.ndarray, "L N S"], second: Float[np.ndarray, "L N S"]
+) -> tuple[int, int]:
+    """Layer and index of the head whose two rows differ most, by total variation distance.
 
     Raises:
-      InputError: when every head reads the same word in both.
+      InputError: when every head reads the same in both sentences.
     """
-    heads = [
-        Head(kind, layer, index, float(score))
-        for kind, of_kind in scores.items()
-        for (layer, index), score in np.ndenumerate(of_kind)
-    ]
-    first, second = pair
-    telling = [head for head in heads if first.strongest(head) != second.strongest(head)]
-    if not telling:
-        raise InputError(
-            "no head reads different words in the two sentences, so that there is nothing to show; "
-            "train with another --config.training.seed"
-        )
-    return max(telling, key=lambda head: head.score)
+    distance = np.abs(first - second).sum(-1) / 2  # [L, N]
+    if not distance.any():
+        raise InputError("every head reads the same in both sentences; check that they differ")
+    layer, head = np.unravel_index(distance.argmax(), distance.shape)
+    return int(layer), int(head)
 
 
 @style.styled
-def draw(pair: Sequence[AnalyzedSentence], head: Head) -> figures.DescribedFigure:
-    """Both sentences as rows of tokens, colored by weight, with their translations."""
+def draw(shown: TwinAnalysis) -> figures.DescribedFigure:
+    """The row of "it" in both sentences, and below them the patch map."""
+    sites = ["input", *(f"after layer {layer}" for layer in range(1, len(shown.effect)))]
     panels = [
         parts.Panel(
-            values=sentence.weights[head.kind][head.layer, head.index][None],
-            cell=(0.62, 0.42),
-            heading=f"{sentence.translation}   ({sentence.pronoun})",
-            columns=sentence.words,
-            color_bar="weight",
+            values=row[None],
+            cell=CELL,
+            name=f"it in {name}",
+            heading=text,
+            rows=["it reads"],
+            columns=words,
+            legend="attention weight" if name == ADJECTIVES[1] else None,
         )
-        for sentence in pair
+        for name, row, text, words in zip(
+            ADJECTIVES, shown.rows, shown.texts, shown.words, strict=True
+        )
     ]
-    row = {"encoder": 'reading "it"', "cross": "while the decoder predicts the pronoun"}[head.kind]
+    answer, other = shown.pronouns
+    panels.append(
+        parts.Panel(
+            values=shown.effect,
+            cell=CELL,
+            name="patch map",
+            heading=f"Copied from the first sentence into the second, this vector turns {other!r} "
+            f"into {answer!r}:",
+            rows=sites,
+            columns=_both(*shown.words),
+            legend="share of the answer",
+            **parts.signed(max(1.0, parts.largest(shown.effect))),
+        )
+    )
     figure, images = parts.draw_panels(
         [[panel] for panel in panels],
-        title=f"{str(head).capitalize()}, {row}",
-        note="Softmax weights over the source; each row sums to 1. The head has the highest "
-        "coreference score of those that read different words in these two sentences: over twins "
-        f"of the test split it gives the antecedent {head.score:.2f} more weight than the other "
-        "noun on average. A weight says where a head reads, not why the model answers.",
-        gap=0.35,
+        title=f'"it" becomes {answer!r} or {other!r}: where the encoder reads, and what carries '
+        "the answer",
+        note=f"Above: head {shown.head + 1} in layer {shown.layer + 1} of the encoder, whose row "
+        'of "it" differs most between the two sentences. Below: activation patching; 1 is '
+        f"{answer!r} and 0 is {other!r}, by the difference of their logits. A weight says where a "
+        "head reads, not why the model answers; one pair of sentences is an example.",
+        gap=0.2,
     )
     for image in images:
         parts.write_numbers(image)
-    strongest = [sentence.strongest(head) for sentence in pair]
-    figure.description = (
-        f"{str(head).capitalize()} reads {strongest[0]!r} most when the animal was too tired, and "
-        f"{strongest[1]!r} when the street was too wide."
-    )
+    figure.description = _description(shown, sites)
     return figure
+
+
+def _both(first: list[str], second: list[str]) -> list[str]:
+    return [a if a == b else f"{b} ← {a}" for a, b in zip(first, second, strict=True)]
+
+
+def _description(shown: TwinAnalysis, sites: list[str]) -> str:
+    read = [
+        f"{words[row.argmax()]!r} most ({row.max():.2f}) when {pronoun!r} is right"
+        for words, row, pronoun in zip(shown.words, shown.rows, shown.pronouns, strict=True)
+    ]
+    carried = [
+        f"{site} {words[row.argmax()]!r} ({row.max():.2f})"
+        for site, row, words in zip(
+            sites, shown.effect, [_both(*shown.words)] * len(sites), strict=True
+        )
+    ]
+    return (
+        f'At "it", head {shown.head + 1} in layer {shown.layer + 1} of the encoder reads '
+        f"{read[0]}, and {read[1]}. The position that carries most of the answer: "
+        f"{', '.join(carried)}."
+    )
 
 
 if __name__ == "__main__":

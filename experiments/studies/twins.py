@@ -7,7 +7,7 @@ wide"), so that the pronoun refers to one noun in the first and to the other nou
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import flax.struct
 import jax
@@ -121,19 +121,37 @@ def read(
     for pair in _pairs(examples):
         if limit is not None and len(rows) == 2 * limit:
             break
-        first, second = (_tokenize(tokenizer, example) for example in pair)
-        if _differ_in_one_token(first.source, second.source):
-            rows.append(_row(pair[0], first, second, tokenizer.special_ids.bos))
-            rows.append(_row(pair[1], second, first, tokenizer.special_ids.bos))
+        rows += rows_of(tokenizer, pair)
     if not rows:
         raise InputError(
             "no two of the sentences are twins that differ in one token; give examples of a split "
             "of pronouns, and the tokenizer of a model that was trained on it"
         )
+    return stacked(tokenizer, rows)
+
+
+def rows_of(tokenizer: Tokenizer, pair: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The fields of `Sentences` of two twins; none if they do not differ in one source token."""
+    first, second = (_tokenize(tokenizer, example) for example in pair)
+    if not _differ_in_one_token(first.source, second.source):
+        return []
+    bos = tokenizer.special_ids.bos
+    return [_row(pair[0], first, second, bos), _row(pair[1], second, first, bos)]
+
+
+def stacked(
+    tokenizer: Tokenizer,
+    rows: Sequence[Mapping[str, Any]],
+    lengths: Mapping[Literal["source", "target"], int] | None = None,
+) -> Sentences:
+    """Rows of `rows_of` as arrays, padded to the longest or to these lengths."""
     pad_id = tokenizer.special_ids.pad
-    return Sentences(
-        **{name: _padded([row[name] for row in rows], name, pad_id) for name in rows[0]}
-    )
+
+    def padded(name: str) -> Int[np.ndarray, "B *S"]:
+        side = "source" if name.startswith("source") else "target"
+        return _padded([row[name] for row in rows], name, pad_id, (lengths or {}).get(side, 0))
+
+    return Sentences(**{name: padded(name) for name in rows[0]})
 
 
 def _pairs(examples: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
@@ -209,12 +227,12 @@ def _prefix_role(example: Mapping[str, Any], word: int) -> str:
     return "rest of the prefix"
 
 
-def _padded(rows: list[Any], name: str, pad_id: int) -> Int[np.ndarray, "B *S"]:
-    """A field of all sentences as one array."""
+def _padded(rows: list[Any], name: str, pad_id: int, length: int) -> Int[np.ndarray, "B *S"]:
+    """A field of all sentences as one array, of this length or longer."""
     if isinstance(rows[0], int):
         return np.array(rows, np.int32)
     fill = NO_ROLE if name.endswith("_roles") else pad_id
-    array = np.full((len(rows), max(map(len, rows))), fill, np.int32)
+    array = np.full((len(rows), max(length, *map(len, rows))), fill, np.int32)
     for index, row in enumerate(rows):
         array[index, : len(row)] = row
     return array

@@ -16,22 +16,33 @@ class Identity(NamedTuple):
     model: ModelConfig
     vocabularies: dict[str, str]
     """SHA-256 of the SentencePiece model of the ``source`` and of the ``target``."""
+    adapters: dict[str, Any] | None = None
+    """With LoRA: the fields that define the adapters, and ``base``, the SHA-256 of their base."""
 
     @classmethod
-    def of(cls, model: ModelConfig, source: bytes, target: bytes) -> "Identity":
+    def of(
+        cls,
+        model: ModelConfig,
+        source: bytes,
+        target: bytes,
+        adapters: dict[str, Any] | None = None,
+    ) -> "Identity":
         """The identity of a model whose vocabularies are these SentencePiece models."""
         sides = {"source": source, "target": target}
-        return cls(model, {side: hashlib.sha256(data).hexdigest() for side, data in sides.items()})
+        digests = {side: hashlib.sha256(data).hexdigest() for side, data in sides.items()}
+        return cls(model, digests, adapters)
 
     def to_json(self) -> dict[str, Any]:
         """A value that JSON can represent."""
-        return {"model": dataclasses.asdict(self.model), "vocabularies": self.vocabularies}
+        values = {"model": dataclasses.asdict(self.model), "vocabularies": self.vocabularies}
+        return values if self.adapters is None else values | {"adapters": self.adapters}
 
     def require(self, saved: dict[str, Any], checkpoint: str) -> None:
         """Compare with the `to_json` that was saved with a checkpoint.
 
         Raises:
-          InputError: for a model with another function, or for another vocabulary.
+          InputError: for a model with another function, for another vocabulary, or for adapters
+            of another base.
         """
         for path, (then, now) in ModelConfig.from_dict(saved["model"]).changes(self.model).items():
             raise InputError(
@@ -47,4 +58,12 @@ class Identity(NamedTuple):
                 raise InputError(
                     f"{file} has the SHA-256 {now[:16]}..., but {checkpoint} was trained with the "
                     f"vocabulary {then[:16]}...; restore {file} from a copy"
+                )
+        then, now = saved.get("adapters") or {}, self.adapters or {}
+        for name in sorted(then | now):
+            if then.get(name) != now.get(name):
+                files = f"{workdir_files.CONFIG} and {workdir_files.BASE}"
+                raise InputError(
+                    f"the adapters' {name} is {now.get(name)!r}, but {checkpoint} was trained with "
+                    f"{then.get(name)!r}; restore {files} from a copy"
                 )

@@ -88,6 +88,8 @@ class Checkpoints(contextlib.AbstractContextManager):
         self.restored_steps: list[int] = []  # of the parameters restored last
         # Orbax logs every error that it also raises, with a traceback.
         logging.getLogger("absl").addFilter(_is_not_from_orbax)
+        # When a write fails, asyncio may report other writes of the save, which are never awaited.
+        logging.getLogger("asyncio").addFilter(_is_not_of_a_failed_write)
         processes.from_main_process(self._prepare_directory)
         self._manager = self._new_manager()
         self._update(warn=True)
@@ -131,7 +133,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         """Start a save; returns when the arrays are copied, before they are written.
 
         Args:
-          state: without logical axes attached.
+          state: without logical axes attached. The base of adapters is not saved.
           meta: a value that JSON can represent.
           metrics: ``nll`` and ``bleu`` of the validation at this step, if there was one.
 
@@ -142,21 +144,34 @@ class Checkpoints(contextlib.AbstractContextManager):
         step = int(state.step)
         if step in self.steps():
             return
-        items = {
-            "params": ocp.args.StandardSave(state.weights),
-            "progress": ocp.args.StandardSave(_progress(state)),
-            "meta": ocp.args.JsonSave(
-                meta | ({IDENTITY: self._identity.to_json()} if self._identity else {})
-            ),
-        }
+        items = {"progress": ocp.args.StandardSave(_progress(state))}
         if metrics is not None:
             items["metrics"] = ocp.args.JsonSave(metrics)
+        self._start_save(step, state.weights, meta, **items)
+
+    def save_params(self, params: Params) -> None:
+        """Save parameters without a training state, as of step 0, and wait until they are saved.
+
+        Raises:
+          InputError: when the checkpoint could not be written.
+        """
+        self._start_save(0, params, {})
+        self.finish()
+
+    def _start_save(
+        self, step: int, params: Params, meta: dict[str, Any], **items: ocp.args.CheckpointArgs
+    ) -> None:
+        if self._identity:
+            meta = meta | {IDENTITY: self._identity.to_json()}
+        items |= {"params": ocp.args.StandardSave(params), "meta": ocp.args.JsonSave(meta)}
         with self._explained(step):
             self._saving = step
             self._manager.save(step, args=ocp.args.Composite(**items), force=True)
 
     def restore(self, abstract: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
         """Restore the newest intact state and its meta; None if nothing was ever saved.
+
+        The base of adapters is not part of a checkpoint, so it is None.
 
         Args:
           abstract: shapes, dtypes and shardings of the state to restore.
@@ -167,6 +182,11 @@ class Checkpoints(contextlib.AbstractContextManager):
         """
         if not self._checkpoints:
             return None
+        if self.steps() == [0] and not (self._path(0) / "progress").exists():  # `save_params`
+            raise InputError(
+                f"{self.directory} holds parameters without a training state; train from them in "
+                f"another workdir, with --config.training.init_from={self.directory.parent}"
+            )
 
         def read(step: int) -> tuple[TrainState, dict[str, Any]]:
             items = self._read(
@@ -197,6 +217,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         abstract: Params,
         average: int | None = None,
         around: Literal["last", "best"] = "last",
+        to_model: Callable[[Params], Params] | None = None,
     ) -> Params:
         """Restore the best parameters by validation, or the mean of several (paper 6.1).
 
@@ -204,6 +225,7 @@ class Checkpoints(contextlib.AbstractContextManager):
           abstract: shapes, dtypes and shardings.
           average: number of checkpoints to average; None restores the best one alone.
           around: whether to average the last ones, or the best one and its neighbors.
+          to_model: with LoRA, merges the adapters of each checkpoint, before averaging.
 
         Raises:
           InputError: when no checkpoint can be used, there are fewer than `average`, or one of them
@@ -211,7 +233,8 @@ class Checkpoints(contextlib.AbstractContextManager):
         """
 
         def read(step: int) -> Params:
-            return self._read(step, params=ocp.args.StandardRestore(abstract))["params"]
+            params = self._read(step, params=ocp.args.StandardRestore(abstract))["params"]
+            return params if to_model is None else to_model(params)
 
         best = selection.best(self._checkpoints, self._config.best_by)
         if average is None:
@@ -476,13 +499,18 @@ def _weights_field(state: TrainState) -> str:
 
 
 def _progress(state: TrainState) -> dict[str, Any]:
-    """Return the fields of a state beside the weights to use."""
+    """Return the fields of a state beside the weights to use and the base of adapters."""
     return {
         name: value
         for name, value in vars(state).items()
-        if name != _weights_field(state) and value is not None
+        if name not in (_weights_field(state), "base") and value is not None
     }
 
 
 def _is_not_from_orbax(record: logging.LogRecord) -> bool:
     return f"{os.sep}orbax{os.sep}" not in record.pathname
+
+
+def _is_not_of_a_failed_write(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    return not (isinstance(error, ValueError) and "OCDBT" in str(error))

@@ -36,6 +36,10 @@ SKIPPED = "skipped"
 """Directory of the sentence pairs of batches whose loss or gradient was not finite."""
 TOKENS = "tokens"
 """Directory of the tokenized training corpora."""
+BASE = "base"
+"""With LoRA, the model that the adapters were trained on: a workdir with one checkpoint that has no
+training state, or a bundle.
+"""
 PROFILE = "profile"
 """Directory of profiler traces."""
 

@@ -30,6 +30,10 @@ class DataConfig(FieldGroup):
     test_target: str | None = None
     tsv_columns: Annotated[tuple[int, ...], Bounds(1, 2**16, "columns of a file")] = (1, 2)
     """Columns of a ``.tsv`` file with source and target, counted from 1."""
+    empty_sources: bool = False
+    """Train on pairs with an empty source too, as a language model does; with ``text_files`` the
+    sources may be left out.
+    """
     mixture: tuple[str, ...] = ()
     """Training corpora instead of the dataset's training split, each as ``WEIGHT*CORPUS``. CORPUS
     is a dataset, ``SOURCE,TARGET`` (two files) or ``FILE.tsv``; for example

@@ -38,6 +38,11 @@ class Config(FieldGroup):
         """Check how the groups fit together."""
         longest = self.data.max_length + self.decode.extra_length
         self.model.check_length(max(self.data.max_length, self.decode.max_length or longest))
+        if self.data.packing and not self.model.packable:
+            raise InputError(
+                "data.packing is True, but the model family "
+                f"{self.model.family!r} cannot keep the sentences of a row apart; set it to False"
+            )
         if (self.data.vocabulary == "separate") != (self.model.source_vocab_size is not None):
             raise InputError(
                 f"data.vocabulary is {self.data.vocabulary!r}, but model.source_vocab_size is "
@@ -52,6 +57,11 @@ class Config(FieldGroup):
             raise InputError(
                 "optimizer.name='schedule_free' averages the weights itself; leave "
                 "training.ema_decay out"
+            )
+        if self.training.freeze and self.optimizer.name == "schedule_free":
+            raise InputError(
+                f"training.freeze is {self.training.freeze}, but optimizer.name='schedule_free' "
+                "averages all parameters; choose another optimizer"
             )
         if self.training.r_drop and not self.model.has_dropout:
             raise InputError(

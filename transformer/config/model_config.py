@@ -14,6 +14,9 @@ VocabSize = Annotated[int, Bounds(1, 2**20, "beams x vocabulary are 32-bit integ
 Layers = Annotated[int, Bounds(1, 256, "every layer is compiled")]
 Heads = Annotated[int, Bounds(1, 2**12, "more would be narrower than one number")]
 Width = Annotated[int, Bounds(1, 2**18, "a kernel of this width squared fills memory")]
+Activation = Literal["relu", "gelu", "gelu_tanh", "swish", "reglu", "geglu", "swiglu"]
+Positions = Literal["sinusoidal", "learned", "t5", "shaw", "rotary", "alibi", "none"]
+Tied = Literal["all", "target_output", "source_target", "none"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +32,12 @@ class ModelConfig(FieldGroup):
     families: ClassVar[dict[str, type["ModelConfig"]]] = {}
     free_after_training: ClassVar[tuple[str, ...]] = ("compute_dtype",)
     """Fields that do not change the function of trained parameters, up to rounding."""
+    packable: ClassVar[bool] = False
+    """Whether the model accepts several sentences in one row (`data.packing`)."""
+    reads_source: ClassVar[bool] = True
+    """Whether the logits depend on the source."""
+    max_target_tokens: ClassVar[int | None] = None
+    """Longest target that the family can predict, EOS included; None: any."""
 
     family: str = ""
     vocab_size: VocabSize = 37_000
@@ -90,6 +99,12 @@ class ModelConfig(FieldGroup):
         """Whether two passes over one batch in training can differ."""
         return False
 
+    def require_tables(self, tied_embeddings: Tied) -> None:
+        """Check that a source with a separate vocabulary shares no table."""
+        shared = tied_embeddings == "source_target" and self.source_vocab_size is not None
+        must = "another value with model.source_vocab_size, which gives the source a separate table"
+        self.require(not shared, "tied_embeddings", must)
+
     def capturable(self) -> Self:
         """The config of the same model in a form whose intermediate values can be captured."""
         return self
@@ -125,6 +140,7 @@ class TransformerConfig(ModelConfig):
         *("compute_dtype", "attention_kernel", "dropout_generator"),
         *("dropout", "attention_dropout", "activation_dropout"),
     )
+    packable: ClassVar[bool] = True
 
     family: Literal["transformer"] = "transformer"
     num_layers: Layers = 6
@@ -141,24 +157,67 @@ class TransformerConfig(ModelConfig):
     """Head size of queries and keys; default: d_model / heads (table 3, rows A and B)."""
     d_v: Width | None = None
     """Head size of values; default: d_model / heads."""
+    num_kv_heads: Heads | None = None
+    """Heads of the keys and values, each shared by equally many query heads: 1 for multi-query
+    attention (Shazeer 2019), more for grouped-query attention (Ainslie et al. 2023); default:
+    num_heads.
+    """
     attention_bias: bool = False
     attention_kernel: Literal["einsum", "chunked", "fused"] = "einsum"
     """``chunked`` saves memory for long sentences; only ``einsum`` has weights to look at."""
-    activation: Literal["relu", "gelu", "gelu_tanh", "swish"] = "relu"
-    """``gelu`` is x Phi(x), as in PyTorch and Hugging Face; ``gelu_tanh`` approximates it."""
-    norm: Literal["post", "pre"] = "post"
-    norm_epsilon: Annotated[float, Bounds(1e-30, 1, "it only avoids division by 0")] = 1e-6
-    positions: Literal["sinusoidal", "learned", "t5"] = "sinusoidal"
-    """``learned``: table 3, row E. ``t5``: a learned bias of the self-attention scores by relative
-    position (Raffel et al. 2020).
+    attention_score: Literal["dot", "additive"] = "dot"
+    """``additive``: v . tanh(query + key), the score of Bahdanau et al. (2015)."""
+    attention_window: Length | None = None
+    """Restricted self-attention (paper 4): the size r of the neighborhood that a position attends
+    to, centered on it, so odd; default: all positions.
     """
-    sinusoid_layout: Literal["interleaved", "halves"] = "interleaved"
+    shared_layers: bool = False
+    """All layers of a stack share the parameters of one (Universal Transformer, Dehghani et al.
+    2019, without adaptive computation time).
+    """
+    timestep_encoding: bool = False
+    """Add a sinusoidal encoding of the layer's number to the input of every layer (Dehghani et al.
+    2019, section 2.1).
+    """
+    activation: Activation = "relu"
+    """``gelu`` is x Phi(x), as in PyTorch and Hugging Face; ``gelu_tanh`` approximates it.
+    ``reglu``, ``geglu`` and ``swiglu`` are gated feed-forward networks (Shazeer 2020).
+    """
+    norm: Literal["post", "pre"] = "post"
+    norm_kind: Literal["layer_norm", "rms_norm"] = "layer_norm"
+    """``rms_norm``: neither mean nor bias (Zhang and Sennrich 2019)."""
+    norm_epsilon: Annotated[float, Bounds(1e-30, 1, "it only avoids division by 0")] = 1e-6
+    tied_embeddings: Tied = "all"
+    """Which of the source embedding, the target embedding and the output map share one table:
+    ``all`` of them (paper 3.4), two of them, or none. A separate source vocabulary always has a
+    separate table.
+    """
+    embedding_scale: Literal["tokens", "none", "positions"] = "tokens"
+    """Scale of the sum of token and position. ``tokens``: tokens times sqrt(d_model) (paper 3.4).
+    ``none``: tokens that begin with variance 1, for an output map that is not tied.
+    ``positions``: positions divided by sqrt(d_model). The three of Csordas et al. (2021).
+    """
+    positions: Positions = "sinusoidal"
+    """``sinusoidal`` and ``learned`` (table 3, row E) are added to embeddings. The others act in
+    self-attention: ``t5``, a learned bias of the scores by relative position (Raffel et al. 2020);
+    ``shaw``, learned vectors added to keys and values by relative position (Shaw et al. 2018);
+    ``rotary``, a rotation of queries and keys (Su et al. 2021); ``alibi``, a fixed slope per head
+    (Press et al. 2022). ``none``: only the causal mask has an order.
+    """
+    sinusoid_layout: Literal["interleaved", "halves", "halves_paper"] = "interleaved"
+    """Order of the columns: sines and cosines alternate (paper 3.5), or all sines come first.
+    ``halves`` also has the wavelengths of Tensor2Tensor and Marian, ``halves_paper`` the paper's.
+    """
+    position_offset: Annotated[int, Bounds(0, 2**10, "it only skips rows of the table")] = 0
+    """``sinusoidal``: position of the first token, 2 in models of fairseq."""
     max_positions: Length = 512
     """``learned``: length of the table."""
     position_buckets: Annotated[int, Bounds(4, 2**16, "each has a bias for every head")] = 32
     """``t5``: number of buckets of distances."""
     position_max_distance: Length = 128
     """``t5``: distances from here on share the last bucket."""
+    max_relative_position: Length = 16
+    """``shaw``: longer distances share the vectors of this one."""
     output_bias: bool = False
     """A bias of the logits; not in the paper."""
     dropout: Rate = 0.1
@@ -186,11 +245,37 @@ class TransformerConfig(ModelConfig):
         if self.attention_kernel != "einsum":
             must = f"0 with the {self.attention_kernel} kernel"
             self.require(self.attention_dropout == 0, "attention_dropout", must)
+        self._validate_variants()
         if self.attention_kernel == "fused":
             for side in ("encoder", "decoder"):
                 d_k, d_v = self.head_widths(side)
                 must = f"equal to model.d_k with the fused kernel (the sizes are {d_k} and {d_v})"
                 self.require(d_k == d_v, "d_v", must)
+
+    def _validate_variants(self) -> None:
+        """Check that the variants of attention, positions and embeddings fit together."""
+        for name, value in (("positions", "shaw"), ("attention_score", "additive")):
+            if getattr(self, name) == value:
+                must = f"'einsum' with model.{name}={value!r}, which the other kernels lack"
+                self.require(self.attention_kernel == "einsum", "attention_kernel", must)
+        if self.positions in ("shaw", "rotary"):
+            must = f"'dot' with model.positions={self.positions!r}, which changes dot products"
+            self.require(self.attention_score == "dot", "attention_score", must)
+        window = self.attention_window
+        must = "odd: the position itself, and equally many on each side"
+        self.require(window is None or window % 2 == 1, "attention_window", must)
+        for side in ("encoder", "decoder"):
+            d_k, heads = self.head_widths(side)[0], self.heads(side)
+            if self.positions == "rotary" and d_k % 2:
+                raise InputError(
+                    f"model.d_k is {d_k} in the {side}, but must be even with "
+                    "model.positions='rotary', which rotates pairs"
+                )
+            groups = self.num_kv_heads is None or heads % self.num_kv_heads == 0
+            self.require(groups, "num_kv_heads", f"a divisor of the {heads} heads of the {side}")
+        self.require_tables(self.tied_embeddings)
+        fixed = self.positions == "sinusoidal" or self.position_offset == 0
+        self.require(fixed, "position_offset", f"0 with model.positions={self.positions!r}")
 
     @property
     def has_dropout(self) -> bool:
@@ -218,6 +303,10 @@ class TransformerConfig(ModelConfig):
         """N of the ``encoder`` or the ``decoder`` (its self- and its cross-attention)."""
         heads = self.encoder_heads if side == "encoder" else self.decoder_heads
         return heads or self.num_heads
+
+    def kv_heads(self, side: str) -> int:
+        """Heads of the keys and values of the ``encoder`` or the ``decoder``; at most N."""
+        return self.num_kv_heads or self.heads(side)
 
     def head_widths(self, side: str) -> tuple[int, int]:
         """d_k and d_v of the ``encoder`` or the ``decoder``."""

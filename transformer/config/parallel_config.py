@@ -7,7 +7,10 @@ from typing import Annotated, ClassVar, Literal
 from transformer.errors import InputError
 from transformer.fields import Bounds, FieldGroup, nearest
 
-LOGICAL_AXES = ("vocab", "source_vocab", "position", "embed", "heads", "kv", "mlp", "norm")
+LOGICAL_AXES = (
+    *("vocab", "source_vocab", "position", "embed", "heads", "kv_heads", "kv", "mlp", "norm"),
+    *("hidden", "rank"),
+)
 """Names of the axes of parameters (`nn.parameters.declare`)."""
 MESH_AXES = ("data", "model")
 Devices = Annotated[int, Bounds(1, 2**20, "no machine has more")]
@@ -30,7 +33,9 @@ class ParallelConfig(FieldGroup):
     rules: tuple[str, ...] = ()
     """Rules that replace the preset's, each as LOGICAL=MESH, or LOGICAL= for unsharded; for example
     ``--config.parallel.rules="('vocab=', 'kv=model')"``. The logical axes are vocab, source_vocab,
-    position, embed (d_model), heads, kv (d_k, d_v), mlp (d_ff) and norm.
+    position, embed (d_model), heads, kv_heads (with ``model.num_kv_heads``), kv (d_k, d_v), mlp
+    (d_ff), norm, hidden (units of recurrent layers; no preset divides them, because every time
+    step would communicate) and rank (of LoRA adapters).
     """
 
     def validate(self) -> None:

@@ -4,6 +4,7 @@
 import dataclasses
 from typing import Annotated, ClassVar, Literal
 
+from transformer.config.parallel_config import LOGICAL_AXES
 from transformer.fields import Bounds, Count, FieldGroup, Rate, Seed, Steps
 from transformer.user_functions import is_function
 
@@ -89,12 +90,44 @@ class TrainingConfig(FieldGroup):
     """Checkpoints kept, besides the best."""
     keep_around_best: Count = 0
     """Checkpoints kept on each side of the best, for averaging (`evaluate --around=best`)."""
+    init_from: str | None = None
+    """Workdir or bundle whose best weights and vocabulary the training starts from; its model
+    section must be the config's. ``--config=fine_tune`` takes the config from there.
+    """
+    freeze: tuple[Literal["embedding", "encoder", "decoder"], ...] = ()
+    """Parts that are not trained: ``embedding`` (tables of tokens and learned positions),
+    ``encoder`` (its other parameters), ``decoder`` (the rest). With LoRA: parts without adapters.
+    """
+    lora_rank: Annotated[int, Bounds(0, 2**12, "full training costs less")] = 0
+    """LoRA: the rank of the adapters, which are trained instead of the weights (Hu et al. 2021);
+    0 trains the weights.
+    """
+    lora_alpha: Positive = 16.0
+    """LoRA: the product of the two factors of an adapter is multiplied by lora_alpha / lora_rank.
+    """
+    lora_targets: tuple[str, ...] = ("heads", "kv_heads", "mlp", "hidden")
+    """LoRA: kernels with at least one of these logical axes (see parallel.rules) are adapted:
+    attention (heads, kv_heads), feed-forward (mlp), recurrent layers (hidden).
+    """
+
+    @property
+    def lora_scale(self) -> float:
+        """The factor of the product A B of an adapter."""
+        return self.lora_alpha / self.lora_rank
 
     def validate(self) -> None:
-        """Check that a memory limit has an effect."""
+        """Check that a memory limit and the fields of fine-tuning have an effect."""
         if self.memory_limit_gib is not None:
             auto = self.batch_fitting == "auto"
             self.require(auto, "memory_limit_gib", "left out unless training.batch_fitting='auto'")
+        self.require(len({*self.freeze}) == len(self.freeze), "freeze", "different parts")
+        for axis in self.lora_targets:
+            known = axis in LOGICAL_AXES
+            self.require(known, "lora_targets", f"logical axes, from {', '.join(LOGICAL_AXES)}")
+        if self.init_from is None:
+            must = "left out unless training.init_from names the model to start from"
+            self.require(not self.freeze, "freeze", must)
+            self.require(not self.lora_rank, "lora_rank", must)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -127,7 +127,7 @@ def beam_search(
     *,
     num_beams: int,
     max_length: int,
-    grow: Grow = lambda cache, _: cache,
+    grow: Grow | None = None,
     take: Take | None = None,
     num_results: int | None = None,
     penalty: str = "gnmt",
@@ -144,8 +144,7 @@ def beam_search(
       step: reads the last token of each beam and predicts the next; it reads BOS at position 0.
       reorder: `reorder(cache, parents)` makes beam k continue from the cache of beam
         `parents[b, k]`, which belongs to the same group.
-      cache: for B sentences and K beams, at position 0, with the first of the
-        `decode_loop.cache_lengths`.
+      cache: for B sentences and K beams, as `decode_loop.decode_loop` needs it.
       length_limits: maximum length of each translation, EOS included, from 1 to `max_length`. A
         sentence with limit 0 is not searched and has no results.
       num_beams: K. 1 is greedy search: the most probable token at every step.

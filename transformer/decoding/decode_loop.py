@@ -57,7 +57,7 @@ def decode_loop(
     *,
     active: Callable[[Sentences], Bool[Array, " B"]],
     max_length: int,
-    grow: Grow = lambda cache, _: cache,
+    grow: Grow | None = None,
     take: Take | None = None,
 ) -> Sentences:
     """Call `advance` until no sentence is active, at most `max_length` times.
@@ -66,10 +66,11 @@ def decode_loop(
       advance: one step, `(index, sentences, cache) -> (sentences, cache)`, where `index` counts the
         previous steps. The result for one sentence must not depend on the other sentences.
       sentences: pytree of arrays with leading axis B.
-      cache: at position 0, with the first of the `cache_lengths`.
+      cache: at position 0, with the first of the `cache_lengths`; without `grow`, with all M.
       active: which sentences need more steps.
       max_length: M, static.
-      grow: extends a cache to the given length.
+      grow: extends a cache to the given length. None: the loop is compiled once, and every step
+        takes time for all M positions.
       take: selects sentences of a cache. None: finished sentences are never dropped.
 
     Returns:
@@ -87,8 +88,10 @@ def decode_loop(
         )
 
     state = _State(jnp.zeros((), jnp.int32), sentences, cache)
-    for length in cache_lengths(max_length):
-        state = run(state.replace(cache=grow(state.cache, length)), length, small_batch)
+    for length in cache_lengths(max_length) if grow else (max_length,):
+        if grow:
+            state = state.replace(cache=grow(state.cache, length))
+        state = run(state, length, small_batch)
     if not small_batch:
         return state.sentences
     # At most B/4 sentences are active. A stable sort puts them first, and finished ones, which

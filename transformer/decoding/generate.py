@@ -47,6 +47,7 @@ def search(
     config: DecodeConfig,
     num_results: int,
     max_length: int,
+    cache_grows: bool = True,
 ) -> Hypotheses:
     """Encode once, then search for or sample translations of each source.
 
@@ -61,6 +62,7 @@ def search(
       num_results: number of samples; with beam search at most K, and the number of results that
         must be certain before a search may stop early.
       max_length: M.
+      cache_grows: start with a short cache, which makes steps faster but compiles them three times.
     """
     source_lengths = (source != model.config.pad_id).sum(-1)  # [B]
     limits = output_length_limits(source_lengths, config)
@@ -78,13 +80,13 @@ def search(
     memory, _ = call(model.encode, source)
 
     def init_cache(num_beams: int, num_groups: int) -> Cache:
-        length = cache_lengths(max_length)[0]
+        length = cache_lengths(max_length)[0] if cache_grows else max_length
         return call(model.init_cache, memory, source, num_beams, length, num_groups)
 
     step = functools.partial(call, model.step)
     options = {
         "max_length": max_length,
-        "grow": model.grow,
+        "grow": model.grow if cache_grows else None,
         "take": model.take,
         "penalty": config.length_penalty,
         "alpha": config.alpha,

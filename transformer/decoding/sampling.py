@@ -39,7 +39,7 @@ def sample(
     *,
     num_samples: int,
     max_length: int,
-    grow: Grow = lambda cache, _: cache,
+    grow: Grow | None = None,
     take: Take | None = None,
     temperature: float = 1.0,
     top_k: int | None = None,
@@ -54,9 +54,8 @@ def sample(
 
     Args:
       step: reads the last token of each sample and predicts the next; it reads BOS at position 0.
-      cache: for B sentences and K samples, at position 0, with the first of the
-        `decode_loop.cache_lengths`. Each sample is a separate group, because no sample continues
-        from another.
+      cache: for B sentences and K samples, as `decode_loop.decode_loop` needs it. Each sample is a
+        separate group, because no sample continues from another.
       length_limits: maximum length of each translation, EOS included. Nothing is drawn for a
         sentence with limit 0.
       keys: one for each sentence.

@@ -5,7 +5,8 @@
 - `search_log`: record every step of a beam search.
 - `measures`, `rollout`, `words`, `alignment`: measures of attention weights.
 - `residual`, `readout`: the residual stream and the logit lens.
-- `ablation`, `patching`, `attribution`: causal and gradient-based methods.
+- `ablation`, `patching`, `omission`, `attribution`, `value_zeroing`: causal and gradient methods.
+- `direct_logits`, `head_circuits`: what parts of the model write, and heads by their parameters.
 - `figures` (matplotlib) and `views` (interactive pages): presentation.
 
 In all functions `params` and `config` (``Config.model``) are of one model. Source ids end with

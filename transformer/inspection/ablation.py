@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Head ablation and head importance: the effect of removing heads, and gradients of their gates.
 
-A gate of 0 on its output removes a head. Ablation shows only what the other heads cannot
-compensate: heads that replace each other look useless one by one.
+A gate of 0 on its output removes a head. The model has never seen such zeros; the head's mean
+output, or its output for another sentence, removes only what it says about this one. Ablation shows
+only what the other heads cannot compensate: heads that replace each other look useless one by one.
 """
 
 import functools
 from collections.abc import Callable
+from typing import Literal, get_args
 
 import flax.struct
 import jax
@@ -18,9 +20,14 @@ from transformer.errors import InputError
 from transformer.inspection import trace
 from transformer.inspection.readout import Metric, as_pytree, checked_metric
 from transformer.inspection.trace import Tokens
-from transformer.nn.capture import PerHead
+from transformer.nn.capture import Kind, PerHead
 from transformer.nn.positions import shift_right
 from transformer.training.losses import smoothed_cross_entropy
+
+Replacement = Literal["zero", "mean", "resample"]
+"""What a removed head puts out: zeros, its mean over all tokens of the sentences, or what it puts
+out at the same position of the next sentence of the batch.
+"""
 
 
 @flax.struct.dataclass
@@ -118,6 +125,7 @@ def ablate_heads_for_metric(
     target_in: Tokens,
     metric: Metric,
     *,
+    replacement: str = "zero",
     heads_at_once: int | None = None,
 ) -> MetricAblation:
     """Compute a metric of each sentence pair without each head in turn, in one compiled call.
@@ -127,11 +135,17 @@ def ablate_heads_for_metric(
       target_in: ids [B,T], padded.
       metric: of a sentence pair's logits [T,V], with a leading axis B on each field, such as a
         `readout.LogitDifference` of arrays [B]; or a function, the same for every pair.
+      replacement: a `Replacement`, what the head puts out instead. In TransformerLens, hooks of
+        ``hook_z`` do this.
       heads_at_once: as in `ablate_heads`.
 
     Raises:
-      InputError: for a metric that is not one number per sentence pair.
+      InputError: for a metric that is not one number per sentence pair, or an unknown replacement.
     """
+    if replacement not in get_args(Replacement):
+        raise InputError(
+            f"replacement {replacement!r} is unknown; choose one of {list(get_args(Replacement))}"
+        )
     trace.check_positive("heads_at_once", heads_at_once)
     source, target_in = trace.check_pairs(source, target_in, config)
     metric = as_pytree(metric)
@@ -142,7 +156,8 @@ def ablate_heads_for_metric(
             f"{shapes}; give a value of each field for every sentence pair"
         )
     checked_metric(jax.tree.map(lambda leaf: leaf[0], metric), target_in.shape[1], config)
-    return _ablate_heads_for_metric(params, config, source, target_in, metric, heads_at_once)
+    arguments = (params, config, source, target_in, metric)
+    return _ablate_heads_for_metric(*arguments, replacement, heads_at_once)
 
 
 def gate_gradients(params: Params, config: ModelConfig, source: Tokens, target: Tokens) -> PerHead:
@@ -183,13 +198,14 @@ def _ablate_heads(
     return HeadAblation(baseline, jax.tree.map(lambda each: each - baseline, losses))
 
 
-@functools.partial(jax.jit, static_argnames=("config", "heads_at_once"))
+@functools.partial(jax.jit, static_argnames=("config", "replacement", "heads_at_once"))
 def _ablate_heads_for_metric(
     params: Params,
     config: ModelConfig,
     source: Int[Array, "B S"],
     target_in: Int[Array, "B T"],
     metric: Metric,
+    replacement: str,
     heads_at_once: int | None,
 ) -> MetricAblation:
     nothing = trace.no_interventions(config, source.shape[1], target_in.shape[1])
@@ -199,8 +215,44 @@ def _ablate_heads_for_metric(
         logits, _ = trace.apply(params, config, source, target_in, interventions=changed)
         return jax.vmap(lambda metric, logits: metric(logits))(metric, logits)
 
+    if replacement != "zero":
+        outputs = _replacements(params, config, source, target_in, replacement)
+
+        def of_pair(gates, source, target_in, metric, outputs):
+            changed = nothing
+            for kind, z in outputs.items():
+                removed = getattr(gates, kind) == 0
+                changed = changed.patched_heads(kind, "z", removed[..., None, None], z)
+            return metric(trace.run(params, config, source, target_in, interventions=changed)[0])
+
+        def values(gates: PerHead) -> Float[Array, " B"]:
+            pairs = (source, target_in, metric, outputs)
+            return jax.vmap(of_pair, (None, 0, 0, 0, 0))(gates, *pairs)
+
     value, without = _without_each(values, open_gates(config), heads_at_once)  # [B], [L, N, B]
     return MetricAblation(value, jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), without))
+
+
+def _replacements(
+    params: Params,
+    config: ModelConfig,
+    source: Int[Array, "B S"],
+    target_in: Int[Array, "B T"],
+    replacement: str,
+) -> dict[Kind, Float[Array, "B ..."]]:
+    """For each sentence, the outputs [B,L,N,T,Hv] that replace those of all heads."""
+    _, seen = trace.apply(params, config, source, target_in, capture="full")
+    real = {"encoder": source != config.pad_id, "decoder": target_in != config.pad_id}
+    outputs = {}
+    for kind in trace.describe(config).attention:
+        z = jnp.moveaxis(seen.attention(kind).z, 1, 0)  # [B, L, N, T, Hv]
+        if replacement == "resample":
+            outputs[kind] = jnp.roll(z, -1, axis=0)
+            continue
+        counted = real["encoder" if kind == "encoder" else "decoder"].astype(z.dtype)  # [B, T]
+        mean = jnp.einsum("BLNTH,BT->LNH", z, counted) / jnp.maximum(counted.sum(), 1)
+        outputs[kind] = jnp.broadcast_to(mean[None, :, :, None], z.shape)
+    return outputs
 
 
 def _without_each(

@@ -11,7 +11,10 @@ from numpy.typing import ArrayLike
 
 from transformer.arrays import Array, Bool, Float
 from transformer.errors import InputError
+from transformer.inspection.words import display_tokens
 
+TOLERANCE = 1e-4
+"""Largest difference between a drawn and the model's result, relative to the largest value."""
 ROW_SUM_TOLERANCE = 1e-3
 """Largest difference of a row's sum from 1; it admits weights of half precision."""
 
@@ -72,6 +75,29 @@ def checked_index(name: str, index: int, size: int) -> int:
     return index % size
 
 
+def check_equal(
+    name: str, drawn: Float[np.ndarray, "..."], model: Float[np.ndarray, "..."], remedy: str = ""
+) -> None:
+    """Check that a drawn result is the model's.
+
+    Args:
+      name: of the model's result, for the message.
+      drawn: computed from what is drawn.
+      model: the model's result.
+      remedy: what to check; by default the layer, the head, the mask and biases.
+    """
+    difference = float(np.abs(drawn - model).max())
+    if difference > TOLERANCE * (float(np.abs(model).max()) or 1.0):
+        raise InputError(
+            f"{name} differs by {difference:.3g} from the result for these arrays; check that "
+            + (
+                remedy
+                or "they are of the same layer and head, that the mask is the model's, and that "
+                "it has no biases"
+            )
+        )
+
+
 def check_not_empty(name: str, values: object) -> None:
     """Check that a mapping of named values has an entry."""
     if not values:
@@ -126,12 +152,12 @@ class Sizes:
         return array
 
     def tokens(self, name: str, value: Sequence[str], axis: str) -> list[str]:
-        """One string for each position of an axis."""
+        """One label for each position of an axis: words as words, see `words.display_tokens`."""
         tokens = list(value)
         if isinstance(value, str) or not all(isinstance(token, str) for token in tokens):
             raise InputError(f"{name} must be a list of strings, one a token, not {value!r}")
         self._bind(name, axis, len(tokens), f"{len(tokens)} tokens")
-        return tokens
+        return display_tokens(tokens)
 
     def token_ids(self, name: str, value: ArrayLike, axis: str) -> list[int]:
         """One id for each position of an axis, within the vocabulary (axis V, already known)."""

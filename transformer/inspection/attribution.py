@@ -4,10 +4,11 @@
 Integrated gradients (Sundararajan et al. 2017) distribute the difference between a baseline, in
 which every position has its positional encoding but no token, and the sentence pair over its
 tokens. Input times gradient needs one backward pass, but its contributions do not add up to that
-difference.
+difference. Occlusion needs no gradient: it moves one token to the baseline and measures the cost.
 """
 
 import functools
+from collections.abc import Callable
 
 import flax.struct
 import jax
@@ -87,15 +88,30 @@ def input_x_gradient(
     return _checked(params, config, source, target_in, metric, jnp.ones(1))
 
 
+def occlusion(
+    params: Params,
+    config: ModelConfig,
+    source: Tokens,
+    target_in: Tokens,
+    metric: Metric,
+) -> Attribution:
+    """Attribute to each token what the metric loses if that token alone has no embedding.
+
+    The position of the token stays, as in the baseline of `integrated_gradients` (Zeiler and Fergus
+    2014). The contributions of tokens that replace each other do not add up to anything.
+    """
+    return _checked(params, config, source, target_in, metric, None)
+
+
 def _checked(
     params: Params,
     config: ModelConfig,
     source: Tokens,
     target_in: Tokens,
     metric: Metric,
-    points: Float[Array, " points"],
+    points: Float[Array, " points"] | None,
 ) -> Attribution:
-    """Check the arguments, compute the attribution, and check the result."""
+    """Check the arguments, compute the attribution (occlusion without points), check the result."""
     if {"encoder", "decoder"} - trace.describe(config).residual_layers.keys():
         raise InputError(
             f"the model family {config.family!r} has no residual streams, whose inputs attribution "
@@ -104,11 +120,65 @@ def _checked(
     source = trace.check_tokens("source", source, config)
     target_in = trace.check_tokens("target_in", target_in, config)
     metric = checked_metric(metric, len(target_in), config)
-    attribution = _attribute(params, config, source, target_in, metric, points)
+    arguments = (params, config, source, target_in, metric)
+    attribution = _occlude(*arguments) if points is None else _attribute(*arguments, points)
     if trace.is_concrete(attribution):
         check_finite(attribution.value, "sentence pair")
         check_finite(attribution.baseline, "baseline")
     return attribution
+
+
+Vectors = tuple[Float[Array, "S D"], Float[Array, "T D"]]
+"""The token embeddings of the source and of the target."""
+
+
+def _metric_of_embeddings(
+    params: Params,
+    config: ModelConfig,
+    source: Int[Array, " S"],
+    target_in: Int[Array, " T"],
+    metric: Metric,
+) -> tuple[Callable[[Vectors], Float[Array, ""]], Vectors]:
+    """The metric as a function of the embeddings, which are its inputs, and the embeddings."""
+    _, seen = trace.run(params, config, source, target_in, capture="full")
+    stacks = (seen.encoder, seen.decoder)
+    dtype = wide(seen.encoder.embedded.dtype)
+    embedded = tuple(stack.embedded.astype(dtype) for stack in stacks)  # [S, D], [T, D]
+    positions = tuple(stack.positions.astype(dtype) for stack in stacks)
+    nothing = trace.no_interventions(config, len(source), len(target_in))
+
+    def value(vectors: Vectors) -> Float[Array, ""]:
+        """The metric with these embeddings, which overwrite the inputs of both stacks."""
+        changed = nothing
+        for side, each, position in zip(("encoder", "decoder"), vectors, positions, strict=True):
+            residual = getattr(nothing, side).residual.value.at[0].set(each + position)
+            mask = jnp.zeros(residual.shape[:2], bool).at[0].set(True)
+            changed = changed.patched(side, mask, residual)
+        return metric(trace.run(params, config, source, target_in, interventions=changed)[0])
+
+    return value, embedded
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def _occlude(
+    params: Params,
+    config: ModelConfig,
+    source: Int[Array, " S"],
+    target_in: Int[Array, " T"],
+    metric: Metric,
+) -> Attribution:
+    value, embedded = _metric_of_embeddings(params, config, source, target_in, metric)
+    length, number = len(source), len(source) + len(target_in)
+    # One row a token; then none is occluded, and all are.
+    kept = jnp.concatenate([1.0 - jnp.eye(number), jnp.ones((1, number)), jnp.zeros((1, number))])
+
+    def of_kept(tokens: Float[Array, " tokens"]) -> Float[Array, ""]:
+        factors = tokens[:length, None], tokens[length:, None]
+        return value(jax.tree.map(jnp.multiply, embedded, factors))
+
+    values = trace.map_batches(of_kept, kept, POINTS_AT_ONCE)
+    contributions = values[-2] - values[:-2]
+    return Attribution(contributions[:length], contributions[length:], values[-2], values[-1])
 
 
 @functools.partial(jax.jit, static_argnames="config")
@@ -120,29 +190,22 @@ def _attribute(
     metric: Metric,
     points: Float[Array, " points"],
 ) -> Attribution:
-    _, seen = trace.run(params, config, source, target_in, capture="full")
-    stacks = (seen.encoder, seen.decoder)
-    dtype = wide(seen.encoder.embedded.dtype)
-    embedded = tuple(stack.embedded.astype(dtype) for stack in stacks)  # [S, D], [T, D]
-    positions = tuple(stack.positions.astype(dtype) for stack in stacks)
-    nothing = trace.no_interventions(config, len(source), len(target_in))
+    value, embedded = _metric_of_embeddings(params, config, source, target_in, metric)
+    dtype = embedded[0].dtype
 
-    def value(vectors: tuple[Float[Array, "S D"], Float[Array, "T D"]]) -> Float[Array, ""]:
-        """The metric with these embeddings, which overwrite the inputs of both stacks."""
-        changed = nothing
-        for side, each, position in zip(("encoder", "decoder"), vectors, positions, strict=True):
-            residual = getattr(nothing, side).patch_value.at[0].set(each + position)
-            mask = jnp.zeros(residual.shape[:2], bool).at[0].set(True)
-            changed = changed.patched(side, mask, residual)
-        return metric(trace.run(params, config, source, target_in, interventions=changed)[0])
-
-    def on_path(point: Float[Array, ""]) -> tuple[Float[Array, "S D"], Float[Array, "T D"]]:
+    def on_path(point: Float[Array, ""]) -> Vectors:
         """Embeddings between the baseline, at 0, and the sentence pair, at 1."""
         return jax.tree.map(lambda each: point * each, embedded)
 
-    gradients = jax.lax.map(
-        lambda point: jax.grad(value)(on_path(point)), points, batch_size=POINTS_AT_ONCE
+    # The two ends share the program of the points, so that the model is compiled once.
+    all_points = jnp.concatenate([points, jnp.array([0.0, 1.0])]).astype(dtype)
+    batches = -(-len(all_points) // POINTS_AT_ONCE)
+    values, gradients = trace.map_batches(
+        lambda point: jax.value_and_grad(value)(on_path(point)),
+        all_points,
+        -(-len(all_points) // batches),
     )
-    contributions = jax.tree.map(lambda g, x: (g.mean(0) * x).sum(-1), gradients, embedded)
-    ends = jax.lax.map(lambda point: value(on_path(point)), jnp.array([0.0, 1.0], dtype))
-    return Attribution(*contributions, value=ends[1], baseline=ends[0])
+    contributions = jax.tree.map(
+        lambda gradient, x: (gradient[:-2].mean(0) * x).sum(-1), gradients, embedded
+    )
+    return Attribution(*contributions, value=values[-1], baseline=values[-2])

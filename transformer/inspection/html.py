@@ -58,7 +58,9 @@ def element(tag: str, *content: object, **attributes: object) -> Html:
     return Html(f"<{tag}{written}>{''.join(map(escape, content))}</{tag}>")
 
 
-def page(title: str, *sections: Html, style: str = "", script: str = "") -> str:
+def page(
+    title: str, *sections: Html, style: str = "", script: str = "", connects: bool = False
+) -> str:
     """A complete HTML file in English.
 
     Args:
@@ -67,8 +69,11 @@ def page(title: str, *sections: Html, style: str = "", script: str = "") -> str:
       style: Style sheet in addition to ``page.css``.
       script: Script to run after the content has loaded. The page's Content-Security-Policy names
         its digest, so the browser runs no other script.
+      connects: Whether the script may send requests to the server that the page is from.
     """
     policy = [*_POLICY, *([f"script-src {_digest(script)}"] if script else [])]
+    if connects:
+        policy.append("connect-src 'self'")
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -102,8 +107,32 @@ def json_block(name: str, value: object) -> Html:
 
 
 def section(heading: str, *content: object) -> Html:
-    """A part of a page under a heading."""
-    return element("section", element("h2", heading), *content, Html("\n"))
+    """A part of a page under a heading, which a link can name by `anchor`."""
+    return element("section", element("h2", heading), *content, Html("\n"), id=anchor(heading))
+
+
+def folded(heading: str, about: str, *content: object) -> Html:
+    """A part of a page that is closed at first: only its heading and one line about it are shown.
+
+    A link to it, the keyboard and a search in the page open it; paper shows all of it.
+    """
+    summary = element("summary", element("h2", heading), element("span", about))
+    # The link names an element inside, because browsers open what is around the target of a link.
+    inside = element("section", *content, id=anchor(heading))
+    return element("details", summary, inside, Html("\n"), class_="part")
+
+
+def anchor(heading: str) -> str:
+    """The id of the part of a page with this heading."""
+    return re.sub(r"[^\w]+", "-", heading.lower()).strip("-") or "part"
+
+
+def contents(headings: Iterable[str]) -> Html:
+    """A table of contents with a link to each part of a page."""
+    items = (
+        element("li", element("a", heading, href=f"#{anchor(heading)}")) for heading in headings
+    )
+    return element("nav", element("ol", *items), class_="contents", aria_label="Contents")
 
 
 def paragraph(*content: object) -> Html:
@@ -204,3 +233,66 @@ def number_table(
     """A table of numbers; each row is a heading and its numbers."""
     cells = [[heading, *(f"{n:.{digits}f}" for n in numbers)] for heading, numbers in rows]
     return table(caption, columns, cells, numeric=range(1, len(columns)))
+
+
+STRONG = 0.6
+"""Share of the scale from which digits in a cell are in the color of the paper."""
+
+
+def shaded(value: float, limit: float = 1.0, *, text: str | None = None, digits: int = 2) -> Html:
+    """A table cell whose color is in proportion to its value: blue above zero, orange below.
+
+    Args:
+      value: A finite number.
+      limit: The absolute value that has the full color; larger ones have it too.
+      text: Shown in place of the number.
+      digits: Digits of the number after the point.
+    """
+    share = min(abs(value) / limit, 1.0) if limit else 0.0
+    classes = ["number", "low" if value < 0 else "high", *(["strong"] if share > STRONG else [])]
+    # Zero has no sign.
+    shown = f"{round(value, digits) + 0.0:.{digits}f}" if text is None else text
+    return element("td", shown, class_=" ".join(classes), style=f"--value:{share:.3f}")
+
+
+def shaded_table(
+    caption: str,
+    columns: Sequence[str],
+    rows: Iterable[tuple[object, Sequence[Html]]],
+    *,
+    chosen: int | None = None,
+) -> Html:
+    """A table of `shaded` cells; each row is a heading and its cells.
+
+    Args:
+      caption: What the table shows.
+      columns: Column headings, that of the row headings first.
+      rows: The heading and the cells of each row.
+      chosen: Index of a row that is framed.
+    """
+    head = element("tr", *(element("th", name, scope="col") for name in columns))
+    body = [
+        element(
+            "tr",
+            element("th", heading, scope="row"),
+            *cells,
+            class_="chosen" if index == chosen else None,
+        )
+        for index, (heading, cells) in enumerate(rows)
+    ]
+    parts = (element("caption", caption), element("thead", head), element("tbody", *body))
+    table = element("table", *parts, class_="shaded")
+    return element("div", table, class_="wide", tabindex=0)
+
+
+def scale(name: str, limit: float = 1.0, *, signed: bool = False, digits: int = 0) -> Html:
+    """The legend of a scale: its colors between its ends, and its name."""
+    steps = (0.0, 0.25, 0.5, 0.75, 1.0)
+    cells = [element("i", class_="high", style=f"--value:{share}") for share in steps]
+    low = f"{0:.{digits}f}"
+    if signed:
+        below = [element("i", class_="low", style=f"--value:{share}") for share in steps[:0:-1]]
+        cells, low = below + cells, f"−{limit:.{digits}f}"
+    return element(
+        "span", name, " ", low, element("span", *cells), f"{limit:.{digits}f}", class_="scale"
+    )

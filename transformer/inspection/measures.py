@@ -175,5 +175,8 @@ def output_kernels(params: Params, config: ModelConfig, kind: Kind) -> Float[Arr
     """W^O of every layer and head of one kind of attention, of a Transformer."""
     stack = "encoder" if kind == "encoder" else "decoder"
     sublayer = "cross_attention" if kind == "cross" else "self_attention"
-    layers = range(describe(config).attention[kind].layers)
-    return jnp.stack([params[stack][f"layer_{i}"][sublayer]["output"] for i in layers])
+    # With `model.shared_layers`, all L layers have the parameters of layer_0.
+    depth = describe(config).attention[kind].layers
+    names = [f"layer_{i}" for i in range(depth) if f"layer_{i}" in params[stack]]
+    kernels = [params[stack][name][sublayer]["output"] for name in names]
+    return jnp.stack(kernels * (depth // len(names)))

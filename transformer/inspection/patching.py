@@ -4,11 +4,12 @@
 Two source sentences differ where the answer does; the target read so far is the same. At each site,
 a layer and a position of the residual stream, the clean run's vector replaces the corrupt run's,
 and the metric shows how much of the clean answer is restored (Vig et al. 2020; Zhang and Nanda
-2023). The result depends on the pair of sentences and on the metric.
+2023). The result depends on the pair of sentences and on the metric. `patch_path` restores one path
+alone: from a sender to a receiver.
 """
 
 import functools
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 import flax.struct
 import jax
@@ -20,6 +21,7 @@ from transformer.errors import InputError
 from transformer.inspection import trace
 from transformer.inspection.readout import Metric, check_finite, checked_metric
 from transformer.inspection.trace import Tokens
+from transformer.nn.capture import Interventions, Kind, Site, Trace
 
 Side = Literal["encoder", "decoder"]
 """The stack whose residual stream is patched."""
@@ -38,6 +40,51 @@ class Patching:
     def effect(self) -> Float[Array, "levels S"]:
         """Restored share of the difference: 0 for the corrupt answer, 1 for the clean one."""
         return (self.patched - self.corrupt) / (self.clean - self.corrupt)
+
+
+@flax.struct.dataclass
+class ResidualSite:
+    """Positions of a residual stream, as a sender or receiver of `patch_path`."""
+
+    mask: Bool[Array, "levels T"]
+    """By level (0 is the stack's input, l the output of layer l) and position."""
+    side: Side = flax.struct.field(pytree_node=False, default="encoder")
+
+    def take(self, nothing: Interventions, seen: Trace) -> Interventions:
+        """Interventions that put the values of a trace here."""
+        return nothing.patched(self.side, self.mask, getattr(seen, self.side).residual)
+
+
+@flax.struct.dataclass
+class HeadSite:
+    """An activation of heads, as a sender or receiver of `patch_path`."""
+
+    mask: Bool[Array, "L N T"]
+    """By layer, head and position: of queries, or of keys for ``key`` and ``value``."""
+    kind: Kind = flax.struct.field(pytree_node=False, default="encoder")
+    site: Site = flax.struct.field(pytree_node=False, default="z")
+
+    def take(self, nothing: Interventions, seen: Trace) -> Interventions:
+        """Interventions that put the values of a trace here."""
+        value = getattr(seen.attention(self.kind), self.site)
+        return nothing.patched_heads(self.kind, self.site, self.mask[..., None], value)
+
+
+@flax.struct.dataclass
+class PathPatching:
+    """A metric of the corrupt run with one path patched."""
+
+    patched: Float[Array, ""]
+    clean: Float[Array, ""]
+    corrupt: Float[Array, ""]
+
+    @property
+    def effect(self) -> Float[Array, ""]:
+        """Restored share of the difference: 0 for the corrupt answer, 1 for the clean one."""
+        return (self.patched - self.corrupt) / (self.clean - self.corrupt)
+
+
+AnyPatching = TypeVar("AnyPatching", Patching, PathPatching)
 
 
 class _Runs(NamedTuple):
@@ -104,6 +151,37 @@ def attribution_patching(
     return _checked_result(_attribution_patching(params, config, runs, side=side))
 
 
+def patch_path(
+    params: Params,
+    config: ModelConfig,
+    clean_source: Tokens,
+    corrupt_source: Tokens,
+    target_in: Tokens,
+    metric: Metric,
+    sender: ResidualSite | HeadSite,
+    receiver: ResidualSite | HeadSite,
+) -> PathPatching:
+    """Patch the paths from a sender to a receiver, and nothing else (Goldowsky-Dill et al. 2023).
+
+    In a first corrupt run the sender gets its clean values, and the receiver's values are recorded.
+    In a second corrupt run the receiver gets those values. All paths from the sender to the
+    receiver count, and from there on all that follow; those around the receiver do not.
+
+    Args:
+      clean_source: as in `patch_sites`, and so are the next arguments.
+      corrupt_source: ids [S].
+      target_in: ids [T].
+      metric: one number of the logits [T,V].
+      sender: the site that gets values of the clean run.
+      receiver: a later site.
+
+    Raises:
+      InputError: as `patch_sites`.
+    """
+    runs = _checked_runs(config, clean_source, corrupt_source, target_in, metric, "encoder")
+    return _checked_result(_patch_path(params, config, runs, sender, receiver))
+
+
 def _checked_runs(
     config: ModelConfig,
     clean_source: Tokens,
@@ -130,7 +208,7 @@ def _checked_runs(
     return _Runs(clean, corrupt, target_in, checked_metric(metric, len(target_in), config))
 
 
-def _checked_result(patching: Patching) -> Patching:
+def _checked_result(patching: AnyPatching) -> AnyPatching:
     if trace.is_concrete(patching):
         check_finite(patching.clean, "clean run")
         check_finite(patching.corrupt, "corrupt run")
@@ -183,6 +261,28 @@ def _attribution_patching(
     gradients = jax.vmap(jax.grad(metric_of_layer), (None, 0))(residual, layers).sum(0)
     estimate = corrupt + (gradients * (clean_residual - residual)).sum(-1, dtype=corrupt.dtype)
     return Patching(estimate, clean, corrupt)
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def _patch_path(
+    params: Params,
+    config: ModelConfig,
+    runs: _Runs,
+    sender: ResidualSite | HeadSite,
+    receiver: ResidualSite | HeadSite,
+) -> PathPatching:
+    nothing = trace.no_interventions(config, len(runs.corrupt_source), len(runs.target_in))
+
+    def run(source: Int[Array, " S"], changed: Interventions) -> tuple[Float[Array, ""], Trace]:
+        tokens = (source, runs.target_in)
+        logits, seen = trace.run(params, config, *tokens, capture="full", interventions=changed)
+        return runs.metric(logits), seen
+
+    clean, clean_trace = run(runs.clean_source, nothing)
+    corrupt, _ = run(runs.corrupt_source, nothing)
+    _, sent = run(runs.corrupt_source, sender.take(nothing, clean_trace))
+    patched, _ = run(runs.corrupt_source, receiver.take(nothing, sent))
+    return PathPatching(patched, clean, corrupt)
 
 
 def _both_runs(

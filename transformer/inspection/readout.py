@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of logits, which patching and attribution explain, and the logit lens."""
+"""Metrics of logits, which patching and attribution explain; certainty; and the logit lens."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.scipy.special import entr
 
 from transformer.arrays import Array, Float, Int, Params, wide
 from transformer.config import ModelConfig
@@ -41,6 +43,46 @@ class LogitDifference:
         """Negative if the model prefers `other`."""
         row = _row(logits, self.position)
         return _entry(row, self.token) - _entry(row, self.other)
+
+
+def contrast(target: Sequence[int], other: Sequence[int]) -> LogitDifference:
+    """Metric: log P(token) - log P(other) where two targets differ first, after the same prefix.
+
+    The question of contrastive attribution (Yin and Neubig 2022): why "es", and not "sie"? The
+    softmax cancels, so the difference of the log-probabilities is that of the logits.
+
+    Args:
+      target: token ids.
+      other: token ids of another translation.
+
+    Raises:
+      InputError: when one target begins with the other.
+    """
+    pairs = enumerate(zip(target, other, strict=False))
+    position = next((index for index, (one, two) in pairs if one != two), None)
+    if position is None:
+        raise InputError(
+            f"the targets {list(target)} and {list(other)} do not differ in a token at which both "
+            "go on; give two translations that differ in one"
+        )
+    return LogitDifference(position, int(target[position]), int(other[position]))
+
+
+@flax.struct.dataclass
+class Certainty:
+    """How certain each prediction is."""
+
+    entropy: Float[Array, " T"]
+    """In bits: 0 if one token has all probability, log2 V if all have the same."""
+    margin: Float[Array, " T"]
+    """Probability of the most probable token minus that of the next one."""
+
+
+def certainty(logits: Float[Array, "T V"]) -> Certainty:
+    """Entropy and margin of the prediction in every row of the logits."""
+    probabilities = jax.nn.softmax(logits.astype(wide(logits.dtype)))
+    first, second = jnp.moveaxis(jax.lax.top_k(probabilities, 2)[0], -1, 0)
+    return Certainty(entr(probabilities).sum(-1) / math.log(2), first - second)
 
 
 def _row(logits: Float[Array, "T V"], position: Int[Array, ""] | int) -> Float[Array, " V"]:

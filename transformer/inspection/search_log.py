@@ -8,7 +8,7 @@ always agrees with the translation.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -103,6 +103,7 @@ def record(
     decode: DecodeConfig | None = None,
     top: int = 5,
     results: int = 1,
+    prefix: Sequence[int] = (),
 ) -> SearchLog:
     """Search for the translation of one sentence and log every step.
 
@@ -111,17 +112,19 @@ def record(
       decode: beams, penalty, length limit and constraints; the paper's by default.
       top: number of most probable next tokens to log.
       results: number of results that must be certain before the search may stop early.
+      prefix: forced first tokens, such as `Tokenizer.forced_ids`.
 
     Raises:
       InputError: if the source is empty, padded, or has an id outside the vocabulary; for other
-        methods than beam search, for diverse beams, for a shortlist, and for more results than
-        beams.
+        methods than beam search, for diverse beams, for a shortlist, for more results than beams,
+        and for a prefix that is as long as the longest output.
     """
     decode = decode or DecodeConfig()
     check_positive("top", top)
     model, row = base.build(config.capturable()), _checked_source(config, source, decode, results)
-    hypotheses, events = _search(params, model, row, decode, results)
-    steps = list(_steps(events, hypotheses.tokens.shape[-1], config, decode, top))
+    forced = _padded_prefix(prefix, row, config, decode)
+    hypotheses, events = _search(params, model, row, forced, decode, results)
+    steps = list(_steps(events, hypotheses.tokens.shape[-1], config, decode, forced, top))
     attention = _cross_attention(params, model, row, steps)
     steps = [
         dataclasses.replace(step, cross_attention=weights)
@@ -131,11 +134,16 @@ def record(
 
 
 def best_result(
-    params: Params, config: ModelConfig, source: ArrayLike, decode: DecodeConfig
+    params: Params,
+    config: ModelConfig,
+    source: ArrayLike,
+    decode: DecodeConfig,
+    prefix: Sequence[int] = (),
 ) -> Result:
     """The best result alone, by the program that `record` compiles."""
     model, row = base.build(config.capturable()), _checked_source(config, source, decode, 1)
-    hypotheses, _ = _search(params, model, row, decode, 1)
+    forced = _padded_prefix(prefix, row, config, decode)
+    hypotheses, _ = _search(params, model, row, forced, decode, 1)
     return _results(hypotheses, config.pad_id)[0]
 
 
@@ -164,6 +172,28 @@ def _checked_source(
             f"{decode.beams}"
         )
     return jnp.asarray(source, jnp.int32)[None]
+
+
+def _max_length(source: Int[Array, "1 S"], decode: DecodeConfig) -> int:
+    return int(output_length_limits(jnp.array([source.shape[1]]), decode)[0])
+
+
+def _padded_prefix(
+    prefix: Sequence[int], source: Int[Array, "1 S"], config: ModelConfig, decode: DecodeConfig
+) -> Int[Array, "1 M"] | None:
+    """The forced tokens as a batch of one; None if there are none."""
+    if not len(prefix):
+        return None
+    prefix = check_tokens("prefix", prefix, config)
+    limit = _max_length(source, decode)
+    if len(prefix) >= limit:
+        raise InputError(
+            f"the prefix has {len(prefix)} tokens, but the longest output has {limit} including "
+            "EOS; shorten it, or raise decode.max_length or decode.extra_length"
+        )
+    padded = np.full((1, limit), config.pad_id, np.int32)
+    padded[0, : len(prefix)] = prefix
+    return jnp.asarray(padded)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,13 +246,17 @@ class _ReportingModel(nn.Module):
 
 
 def _search(
-    params: Params, model: Model, source: Int[Array, "1 S"], decode: DecodeConfig, results: int
+    params: Params,
+    model: Model,
+    source: Int[Array, "1 S"],
+    prefix: Int[Array, "1 M"] | None,
+    decode: DecodeConfig,
+    results: int,
 ) -> tuple[Hypotheses, list[_Event]]:
     """Run the search; returns its results and its steps."""
-    max_length = int(output_length_limits(jnp.array([source.shape[1]]), decode)[0])
-    search, events = _compiled_search(model, decode, results, max_length)
+    search, events = _compiled_search(model, decode, results, _max_length(source, decode))
     events.clear()
-    hypotheses = search({"model": params}, source)
+    hypotheses = search({"model": params}, source, prefix=prefix)
     jax.effects_barrier()
     return hypotheses, list(events)
 
@@ -230,7 +264,7 @@ def _search(
 @functools.lru_cache(maxsize=4)
 def _compiled_search(
     model: Model, decode: DecodeConfig, results: int, max_length: int
-) -> tuple[Callable[[Params, Int[Array, "1 S"]], Hypotheses], list[_Event]]:
+) -> tuple[Callable[..., Hypotheses], list[_Event]]:
     """The search, compiled once for all sentences of a length, and the list of its steps."""
     events: list[_Event] = []
 
@@ -243,6 +277,7 @@ def _compiled_search(
         config=decode,
         num_results=results,
         max_length=max_length,
+        cache_grows=False,  # one sentence: compiling takes longer than its steps
     )
     return jax.jit(search), events
 
@@ -257,7 +292,12 @@ def _results(hypotheses: Hypotheses, pad_id: int) -> tuple[Result, ...]:
 
 
 def _steps(
-    events: list[_Event], length_limit: int, config: ModelConfig, decode: DecodeConfig, top: int
+    events: list[_Event],
+    length_limit: int,
+    config: ModelConfig,
+    decode: DecodeConfig,
+    prefix: Int[Array, "1 M"] | None,
+    top: int,
 ) -> Iterator[SearchStep]:
     """Reconstruct the hypotheses of each step from the tokens read and the parents chosen."""
     sequences = [np.full((decode.beams, length_limit), config.pad_id, np.int32)]  # [K, M] each
@@ -268,7 +308,7 @@ def _steps(
         np.stack([event.logits for event in events]),
         np.stack(sequences),
         np.array([length_limit]),
-        Constraints(decode.min_length, decode.block_ngrams),
+        Constraints(decode.min_length, decode.block_ngrams, prefix),
         special_ids=config.special_ids,
         top=min(top, config.vocab_size),
     )

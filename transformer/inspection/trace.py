@@ -7,7 +7,7 @@ of values, as opposed to shapes, are skipped under a transformation.
 """
 
 from collections.abc import Callable, Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import flax.struct
 import jax
@@ -21,14 +21,17 @@ from flax.errors import (
 )
 
 from transformer.arrays import Array, Bool, Float, Int, Params
-from transformer.config import ModelConfig
+from transformer.config import ModelConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection.argument_checks import check_weights, first_index
 from transformer.models import base
 from transformer.nn.capture import (
+    AttentionPatches,
     AttentionTrace,
     Capture,
     Interventions,
+    Kind,
+    Patch,
     StackInterventions,
     StackTrace,
     Trace,
@@ -64,7 +67,7 @@ def run(
       source: ids [S]; `pad_id` where padded.
       target_in: ids [T].
       capture: ``none``; ``weights``, the attention weights; or ``full``, everything. Static.
-      interventions: gates on the heads and patches of the residual stream.
+      interventions: gates on the heads and patches of activations.
 
     Returns:
       the logits, in the compute dtype, and the trace without the axis B; None if `capture` is
@@ -95,6 +98,8 @@ def run(
     masks = masks_of(source, len(target_in), config.pad_id)
     if is_concrete(trace, masks):
         for kind in description.attention:
+            if _patches_weights(interventions, kind):
+                continue
             name = f"the weights of {kind} attention"
             check_weights(trace.attention(kind).weights, getattr(masks, kind), name)
     return logits[0], trace
@@ -164,30 +169,33 @@ def describe(config: ModelConfig) -> base.Description:
 
 
 def no_interventions(config: ModelConfig, source_length: int, target_length: int) -> Interventions:
-    """Interventions that change nothing: all gates 1, nothing patched. Edit with ``.replace``."""
+    """Interventions that change nothing: all gates 1, nothing patched.
+
+    Edit with ``.with_gates``, ``.patched``, ``.patched_heads`` and ``.replace``.
+    """
     description = describe(config)
     gates = {kind: jnp.ones(size) for kind, size in description.attention.items()}
 
     def stack(side: str, length: int, cross_heads: Array | None) -> StackInterventions:
-        mask = value = None
+        residual = None
         if side in description.residual_layers:
             levels = description.residual_layers[side] + 1
             mask = jnp.zeros((levels, length, 1), bool)
-            value = jnp.zeros((levels, length, description.d_model))
-        return StackInterventions(gates.get(side), cross_heads, mask, value)
+            residual = Patch(mask, jnp.zeros((levels, length, description.d_model)))
+        return StackInterventions(gates.get(side), cross_heads, residual)
 
     return Interventions(
         stack("encoder", source_length, None), stack("decoder", target_length, gates.get("cross"))
     )
 
 
-def map_batches(function: Callable[[Array], Array], rows: Array, batch_size: int | None) -> Array:
+def map_batches(function: Callable[[Array], Any], rows: Array, batch_size: int | None) -> Any:
     """`jax.lax.map` in equal batches, so one is compiled; copies of the last row fill the last."""
     number = len(rows)
     batch_size = min(batch_size or number, number)
     padding = jnp.broadcast_to(rows[-1], (-number % batch_size, *rows.shape[1:]))
     values = jax.lax.map(function, jnp.concatenate([rows, padding]), batch_size=batch_size)
-    return values[:number]
+    return jax.tree.map(lambda leaf: leaf[:number], values)
 
 
 def check_positive(name: str, number: int | None) -> None:
@@ -279,19 +287,74 @@ def _check_interventions(
     interventions: Interventions, config: ModelConfig, source: int, target: int
 ) -> None:
     """Reject those made for another model or other lengths, some of which would broadcast."""
-    expected = jax.eval_shape(lambda: no_interventions(config, source, target))
-    leaves, structure = jax.tree_util.tree_flatten_with_path(interventions)
-    if structure != jax.tree.structure(expected):
+    required = _shapes(jax.eval_shape(lambda: no_interventions(config, source, target)))
+    allowed = required | _shapes(_all_patches(config, source, target))
+    given = _shapes(interventions)
+    if not required.keys() <= given.keys():
         raise InputError(
             "interventions lack a part; change those of no_interventions with .replace(...)"
         )
-    for (path, leaf), like in zip(leaves, jax.tree.leaves(expected), strict=True):
-        if jnp.shape(leaf) != like.shape:
+    for path, shape in given.items():
+        if path not in allowed:
             raise InputError(
-                f"interventions{jax.tree_util.keystr(path)} has the shape {list(jnp.shape(leaf))}, "
-                f"but this model and these sentences need {list(like.shape)}; begin with "
+                f"interventions{path} is set, but the model family {config.family!r} cannot be "
+                "changed there; leave it None"
+            )
+        # A mask may have axes of size 1, but not the first, which is the layers'.
+        is_mask = path.endswith(".mask") and len(shape) == len(allowed[path])
+        sizes = zip(shape, allowed[path], strict=False)
+        broadcasts = is_mask and all(a == b or i and a == 1 for i, (a, b) in enumerate(sizes))
+        if shape != allowed[path] and not broadcasts:
+            raise InputError(
+                f"interventions{path} has the shape {list(shape)}, but this model and these "
+                f"sentences need {list(allowed[path])}; begin with "
                 f"no_interventions(config, {source}, {target})"
             )
+
+
+def _patches_weights(interventions: Interventions | None, kind: Kind) -> bool:
+    """Whether the weights are not those of a softmax, so that their rows may not sum to 1."""
+    if interventions is None:
+        return False
+    stack = interventions.encoder if kind == "encoder" else interventions.decoder
+    patches = stack.cross_attention if kind == "cross" else stack.self_attention
+    return patches is not None and patches.weights is not None
+
+
+def _shapes(interventions: Interventions) -> dict[str, tuple[int, ...]]:
+    """The shape of every array, by its path."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(interventions)
+    return {jax.tree_util.keystr(path): jnp.shape(leaf) for path, leaf in leaves}
+
+
+def _all_patches(config: ModelConfig, source: int, target: int) -> Interventions:
+    """The shapes of all patches that `no_interventions` leaves out."""
+
+    def patch(*shape: int) -> Patch:
+        return Patch(*[jax.ShapeDtypeStruct(shape, jnp.float32)] * 2)
+
+    if not isinstance(config, TransformerConfig):
+        nothing = StackInterventions(None, None, None)
+        return Interventions(nothing, nothing)
+    description, lengths = describe(config), {"encoder": source, "decoder": target}
+
+    def attention(kind: Kind, side: str, keys: int) -> AttentionPatches | None:
+        if kind not in description.attention:
+            return None
+        (d_k, d_v), queries = config.head_widths(side), lengths[side]
+        heads = description.attention[kind]
+        sizes = {"query": (queries, d_k), "key": (keys, d_k), "value": (keys, d_v)}
+        sizes |= {"weights": (queries, keys), "z": (queries, d_v)}
+        return AttentionPatches(**{site: patch(*heads, *size) for site, size in sizes.items()})
+
+    def stack(side: str, length: int) -> StackInterventions:
+        layers = description.residual_layers.get(side)
+        cross = attention("cross", side, source) if side == "decoder" else None
+        network = patch(layers, length, description.d_model) if layers else None
+        own = attention(side, side, length)
+        return StackInterventions(None, None, None, own, cross, network)
+
+    return Interventions(stack("encoder", source), stack("decoder", target))
 
 
 def _without_batch(trace: Trace) -> Trace:
@@ -300,7 +363,9 @@ def _without_batch(trace: Trace) -> Trace:
     def attention(trace: AttentionTrace | None) -> AttentionTrace | None:
         return jax.tree.map(lambda array: array[:, 0], trace)
 
-    def stack(trace: StackTrace) -> StackTrace:
+    def stack(trace: StackTrace | None) -> StackTrace | None:
+        if trace is None:
+            return None
         pair = trace.replace(
             self_attention=attention(trace.self_attention),
             cross_attention=attention(trace.cross_attention),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From subwords to words: the word of each token, and attention weights between words.
+"""From subwords to words: labels, the word of each token, and attention weights between words.
 
 Gold alignments and pronouns refer to words, but a model reads subwords. The weight of a word as a
 key is the sum over its tokens, as a query the mean over its tokens.
@@ -19,6 +19,29 @@ NO_WORD = -1
 
 _SPECIAL = ("<pad>", "<s>", "</s>")
 _SPACE = "\u2581"
+_CONTINUATION = "\u00b7"
+
+
+def display_tokens(pieces: Sequence[str]) -> list[str]:
+    """Labels of SentencePiece tokens: words as words, and ``·`` before a word's further parts.
+
+    ``▁the ▁Schm etter ling .`` becomes ``the Schm ·etter ·ling .``.
+
+    Args:
+      pieces: a sentence or a vocabulary. Without any ``▁``, which marks the beginning of a word,
+        the tokens are not SentencePiece's and stay as they are.
+    """
+    if not any(piece.startswith(_SPACE) for piece in pieces):
+        return list(pieces)
+    return [_display(piece) for piece in pieces]
+
+
+def _display(piece: str) -> str:
+    text = piece.removeprefix(_SPACE).replace(_SPACE, " ")
+    if not text:  # a token that is only a space
+        return " "
+    continues = not piece.startswith(_SPACE) and piece[:1].isalnum()
+    return _CONTINUATION + text if continues else text
 
 
 def words_of_pieces(pieces: Sequence[str], words: Sequence[str]) -> list[int]:
@@ -57,11 +80,11 @@ def words_of_pieces(pieces: Sequence[str], words: Sequence[str]) -> list[int]:
 
 def merge(
     weights: Float[Array | np.ndarray, "*L T S"],
-    query_words: Int[Array | np.ndarray, " T"],
-    key_words: Int[Array | np.ndarray, " S"],
+    query_words: Int[Array | np.ndarray, " T"] | Sequence[int],
+    key_words: Int[Array | np.ndarray, " S"] | Sequence[int],
     queries: int,
     keys: int,
-) -> Float[Array, "*L W X"]:
+) -> Float[Array | np.ndarray, "*L W X"]:
     """Attention weights between words: sums over the tokens of a key, means over those of a query.
 
     Args:
@@ -72,10 +95,12 @@ def merge(
       keys: number X of key words.
 
     Returns:
-      rows that sum to 1 minus the weight of tokens without a word.
+      rows that sum to 1 minus the weight of tokens without a word; in NumPy if `weights` is.
     """
-    weights = jnp.asarray(weights)
-    of_query = jax.nn.one_hot(query_words, queries, dtype=weights.dtype)  # [T, W]
-    of_key = jax.nn.one_hot(key_words, keys, dtype=weights.dtype)  # [S, X]
-    mean = of_query / jnp.maximum(of_query.sum(0), 1)
-    return jnp.einsum("...TS,TW,SX->...WX", weights, mean, of_key)
+    # NumPy weights stay in NumPy, so that nothing is compiled for the numbers of words.
+    xp = jnp if isinstance(weights, jax.Array) else np
+    query_words, key_words = xp.asarray(query_words)[:, None], xp.asarray(key_words)[:, None]
+    of_query = (query_words == xp.arange(queries)).astype(weights.dtype)  # [T, W]
+    of_key = (key_words == xp.arange(keys)).astype(weights.dtype)  # [S, X]
+    mean = of_query / xp.maximum(of_query.sum(0), 1)
+    return xp.einsum("...TS,TW,SX->...WX", weights, mean, of_key, optimize="optimal")

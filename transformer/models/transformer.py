@@ -22,9 +22,16 @@ from transformer.nn.capture import (
     patch,
     stack_layers,
 )
-from transformer.nn.embedding import Embedding
-from transformer.nn.layers import DecoderLayer, EncoderLayer, LayerNorm, LayerTrace
-from transformer.nn.masks import ancestry_mask, causal_mask, packed_mask, padding_mask
+from transformer.nn.embedding import Embedding, timestep_encodings
+from transformer.nn.layers import GATES, NORMS, DecoderLayer, EncoderLayer, LayerTrace
+from transformer.nn.masks import (
+    ancestry_mask,
+    causal_mask,
+    neighborhood_mask,
+    packed_mask,
+    padding_mask,
+    restrict,
+)
 from transformer.nn.parameters import cast_params
 from transformer.nn.positions import SCHEMES, positions_within_segments
 
@@ -51,12 +58,21 @@ class Stack(nn.Module):
     layer_class = EncoderLayer
 
     def setup(self) -> None:
-        """Declare the layers, whose parameters are ``layer_0``, ``layer_1``, ..."""
+        """Declare the layers, whose parameters are ``layer_0``, ``layer_1``, ...
+
+        With `model.shared_layers` there is one, which is applied L times.
+        """
         config = self.config
-        self.layer = [self.layer_class(config) for _ in range(config.depth(self.side))]
+        distinct = 1 if config.shared_layers else config.depth(self.side)
+        self.layer = [self.layer_class(config) for _ in range(distinct)]
         self.position_scheme = SCHEMES[config.positions](config, self.side)
         if config.norm == "pre":
-            self.final_norm = LayerNorm(config.norm_epsilon)
+            self.final_norm = NORMS[config.norm_kind](config.norm_epsilon)
+
+    @property
+    def layers(self) -> list[EncoderLayer | DecoderLayer]:
+        """The L layers in the order of their application."""
+        return [*self.layer] * (self.config.depth(self.side) // len(self.layer))
 
     def run(
         self,
@@ -80,14 +96,33 @@ class Stack(nn.Module):
         positions = self.position_scheme(position_ids, position_ids)
         x = patch(x, interventions, 0)
         residual, traces = [x], []
-        for index, layer in enumerate(self.layer):
-            gates = {} if interventions is None else interventions.gates_of_layer(index)
-            options = {"positions": positions, "capture": capture, **gates, **mode}
+        for index, layer in enumerate(self.layers):
+            changes = {} if interventions is None else interventions.of_layer(index)
+            options = {"positions": positions, "capture": capture, **changes, **mode}
             x, trace = layer(x, *layer_inputs, **options)
-            x = patch(x, interventions, index + 1)
+            x = patch(self.with_timestep(x, index + 1), interventions, index + 1)
             residual.append(x)
             traces.append(trace)
         return self.normalize(x), _stack_trace(traces, residual, capture)
+
+    def with_timestep(self, x: Float[Array, "B T D"], index: int) -> Float[Array, "B T D"]:
+        """The input of layer `index` from the output of the layer before, if it is not the last.
+
+        The embedding adds the encoding of layer 0.
+        """
+        depth = self.config.depth(self.side)
+        if not self.config.timestep_encoding or index == depth:
+            return x
+        return x + timestep_encodings(self.config, depth)[index].astype(x.dtype)
+
+    def restricted(
+        self, mask: Bool[Array, "#B 1 #T T"], position_ids: Int[Array, "*#B T"]
+    ) -> Bool[Array, "#B 1 #T T"]:
+        """The mask of self-attention within `model.attention_window`, if there is one."""
+        size = self.config.attention_window
+        if size is None:
+            return mask
+        return restrict(mask, neighborhood_mask(position_ids, position_ids, size))
 
     def normalize(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """Apply the final norm, which only pre-norm stacks have."""
@@ -105,6 +140,7 @@ class Encoder(Stack):
         **options: Any,
     ) -> tuple[Float[Array, "B S D"], StackTrace | None]:
         """From the embedded source to the memory; the options are those of `run`."""
+        mask = self.restricted(mask, position_ids)
         return self.run(x, mask, position_ids=position_ids, **options)
 
 
@@ -124,6 +160,7 @@ class Decoder(Stack):
         **options: Any,
     ) -> tuple[Float[Array, "B T D"], StackTrace | None]:
         """From the embedded target to the input of the output map; the options are `run`'s."""
+        self_mask = self.restricted(self_mask, position_ids)
         return self.run(x, memory, self_mask, cross_mask, position_ids=position_ids, **options)
 
     def init_cache(
@@ -131,7 +168,7 @@ class Decoder(Stack):
     ) -> tuple[LayerCache, ...]:
         """The cache of every layer."""
         return tuple(
-            layer.init_cache(memory, num_beams, length, num_groups) for layer in self.layer
+            layer.init_cache(memory, num_beams, length, num_groups) for layer in self.layers
         )
 
     def step(
@@ -142,12 +179,16 @@ class Decoder(Stack):
         self_mask = ancestry_mask(cache.ancestry, cache.index)  # [BG, 1, K, C]
         # Slot m K + k of the cache holds a key of position m.
         key_positions = jnp.arange(length * num_beams) // num_beams  # [C]
+        if self.config.attention_window is not None:
+            size = self.config.attention_window
+            self_mask = self_mask & neighborhood_mask(cache.index[None], key_positions, size)
         positions = self.position_scheme(cache.index[None], key_positions)
         layers = []
-        for layer, layer_cache in zip(self.layer, cache.layers, strict=True):
+        for index, (layer, layer_cache) in enumerate(zip(self.layers, cache.layers, strict=True)):
             x, layer_cache = layer.step(
                 x, layer_cache, cache.index, self_mask, cache.source_mask, positions
             )
+            x = self.with_timestep(x, index + 1)
             layers.append(layer_cache)
         return self.normalize(x), tuple(layers)
 
@@ -155,8 +196,8 @@ class Decoder(Stack):
 class Transformer(nn.Module):
     """The complete model, a `base.Model`.
 
-    One embedding table serves the target, the logits and, with a shared vocabulary, the source
-    (paper 3.4).
+    By default one embedding table serves the target, the logits and, with a shared vocabulary, the
+    source (paper 3.4).
     """
 
     config: TransformerConfig
@@ -344,7 +385,9 @@ def forward_flops(config: TransformerConfig, source: int, target: int) -> int:
 
     - attention from t to s positions: projections 2 D N (t d_k + s d_k + s d_v + t d_v), scores
       and weighted sum 2 t s N (d_k + d_v), masked scores included, because they are computed;
-    - feed-forward network: 4 t D F;
+    - of these, keys and values have `model.num_kv_heads` instead of N heads in the projections, and
+      self-attention with ``model.positions="shaw"`` has scores and weighted sum twice;
+    - feed-forward network: 4 t D F, or 6 t D F if it is gated;
     - logits: 2 T D V.
 
     An encoder layer has one attention from S to S. A decoder layer has one from T to T and one from
@@ -355,21 +398,46 @@ def forward_flops(config: TransformerConfig, source: int, target: int) -> int:
       source: S.
       target: T.
     """
-    width = config.d_model
+    decoder = decoder_flops(config, source, target)
+    return encoder_flops(config, source) + decoder + logits_flops(config, target)
 
-    def attention(side: str, queries: int, keys: int) -> int:
-        heads, head_size = config.heads(side), sum(config.head_widths(side))
-        projections = 2 * width * heads * (queries + keys) * head_size
-        return projections + 2 * queries * keys * heads * head_size
 
-    def feed_forward(positions: int) -> int:
-        return 4 * positions * width * config.d_ff
+def encoder_flops(config: TransformerConfig, source: int) -> int:
+    """The encoder's share of `forward_flops`."""
+    layer = _self_attention_flops(config, "encoder", source) + _feed_forward_flops(config, source)
+    return config.depth("encoder") * layer
 
-    encoder = attention("encoder", source, source) + feed_forward(source)
-    decoder = attention("decoder", target, target) + attention("decoder", target, source)
-    decoder += feed_forward(target)
-    logits = 2 * target * width * config.vocab_size
-    return config.depth("encoder") * encoder + config.depth("decoder") * decoder + logits
+
+def decoder_flops(config: TransformerConfig, source: int | None, target: int) -> int:
+    """The decoder's share of `forward_flops`; without cross-attention if `source` is None."""
+    layer = _self_attention_flops(config, "decoder", target)
+    layer += _feed_forward_flops(config, target)
+    if source is not None:
+        layer += _attention_flops(config, "decoder", target, source)
+    return config.depth("decoder") * layer
+
+
+def logits_flops(config: TransformerConfig, target: int) -> int:
+    """The output map's share of `forward_flops`."""
+    return 2 * target * config.d_model * config.vocab_size
+
+
+def _self_attention_flops(config: TransformerConfig, side: str, positions: int) -> int:
+    vectors = config.heads(side) * sum(config.head_widths(side))
+    relative = 2 * positions**2 * vectors if config.positions == "shaw" else 0
+    return _attention_flops(config, side, positions, positions) + relative
+
+
+def _attention_flops(config: TransformerConfig, side: str, queries: int, keys: int) -> int:
+    heads, head_size = config.heads(side), sum(config.head_widths(side))
+    rows = queries * heads + keys * config.kv_heads(side)
+    projections = 2 * config.d_model * rows * head_size
+    return projections + 2 * queries * keys * heads * head_size
+
+
+def _feed_forward_flops(config: TransformerConfig, positions: int) -> int:
+    kernels = 3 if config.activation in GATES else 2
+    return 2 * kernels * positions * config.d_model * config.d_ff
 
 
 def _stack_trace(

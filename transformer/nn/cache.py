@@ -17,6 +17,7 @@ class LayerCache:
     The K beams of a group share one cache. Slot m K + k holds what beam k computed at position m;
     keys and values never move. `DecodeCache.ancestry` records which slots belong to a hypothesis.
     The cross-attention keys and values are computed once from the memory, one copy per sentence.
+    N counts the heads of the keys and values, of which there may be fewer than of the queries.
     """
 
     self_key: Float[Array, "BG N H C"]
@@ -82,8 +83,9 @@ class LayerCache:
 
 def take_sentences(leaf: Array, sentences: Int[Array, "_"], batch: int) -> Array:
     """Select the rows of these of `batch` sentences; the rows of a sentence are adjacent."""
-    per_sentence = leaf.reshape(batch, -1, *leaf.shape[1:])  # [B, G, ...]
-    return per_sentence[sentences].reshape(-1, *leaf.shape[1:])
+    rows = len(leaf) // batch  # Not -1: the memory of a decoder-only model has no elements.
+    per_sentence = leaf.reshape(batch, rows, *leaf.shape[1:])  # [B, G, ...]
+    return per_sentence[sentences].reshape(len(sentences) * rows, *leaf.shape[1:])
 
 
 def _cache_dtype(dtype: jnp.dtype) -> jnp.dtype:

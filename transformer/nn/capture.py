@@ -2,11 +2,13 @@
 """Traces of a forward pass and interventions in it, as pytrees.
 
 A `Trace` holds the intermediate values that `capture` selects. `Interventions` gate heads and patch
-the residual stream. Both pass through `jit`, `vmap` and `grad`. With ``capture="none"`` and no
-interventions, the model computes exactly what it would without this module.
+activations; a patch has the axes of the field of the trace that it overwrites. Zero, mean and
+resample ablation, activation patching and path patching differ only in the value of a patch. Both
+pass through `jit`, `vmap` and `grad`. With ``capture="none"`` and no interventions, the model
+computes exactly what it would without this module.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import flax.struct
 import jax
@@ -41,10 +43,11 @@ class AttentionTrace:
     weights: Float[Array, "*leading N T S"]
     """After mask and softmax, before dropout; rows sum to 1."""
     scores: Float[Array, "*leading N T S"] | None = None
-    """query . key / sqrt(d_k), plus the position bias if any, before the mask."""
+    """query . key / sqrt(d_k), or the additive score, plus what positions add, before the mask."""
     query: Float[Array, "*leading N T H"] | None = None
     """After the rotation by position if any; and so are the keys."""
     key: Float[Array, "*leading N S H"] | None = None
+    """As each query head reads them, if several share the keys and values of one head."""
     value: Float[Array, "*leading N S Hv"] | None = None
     z: Float[Array, "*leading N T Hv"] | None = None
     """For each query, the weighted sum of the values, times the head's gate."""
@@ -61,29 +64,76 @@ class StackTrace:
     self_attention: AttentionTrace | None
     cross_attention: AttentionTrace | None = None
     embedded: Float[Array, "*B T D"] | None = None
-    """Token embeddings times sqrt(d_model), before positions are added."""
+    """Scaled token embeddings, before positions are added."""
     positions: Float[Array, "T D"] | None = None
-    """The absolute encodings; zeros if positions enter in attention only."""
+    """What is added to the embeddings: the absolute encodings (zeros if positions enter in
+    attention only) and, with `model.timestep_encoding`, that of the first layer.
+    """
     feed_forward: Float[Array, "L *B T D"] | None = None
     """The output of each feed-forward network, which is added to the residual stream."""
     sublayers: Float[Array, "L U *B T D"] | None = None
     """The residual stream after each sub-layer."""
     residual: Float[Array, "L+1 *B T D"] | None = None
-    """The residual stream: the stack's input, then the output of every layer."""
+    """The residual stream: the stack's input, then the output of every layer, with the timestep
+    encoding of the next layer if there are such.
+    """
 
 
 @flax.struct.dataclass
 class Trace:
-    """One forward pass of an encoder-decoder model."""
+    """One forward pass of a model; a stack that it lacks is None."""
 
-    encoder: StackTrace
-    decoder: StackTrace
+    encoder: StackTrace | None
+    decoder: StackTrace | None
     logits: Float[Array, "*B T V"] | None = None
 
     def attention(self, kind: Kind) -> AttentionTrace | None:
         """The attention of this kind in every layer; None if the model has none."""
         stack = self.encoder if kind == "encoder" else self.decoder
+        if stack is None:
+            return None
         return stack.cross_attention if kind == "cross" else stack.self_attention
+
+
+@flax.struct.dataclass
+class Patch:
+    """An activation overwritten by `value` where `mask` is true."""
+
+    mask: Bool[Array, "..."]
+    """As many axes as the value, each of its size or 1."""
+    value: Float[Array, "..."]
+
+    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The patched activation."""
+        return jnp.where(self.mask, self.value.astype(x.dtype), x)
+
+    def swapaxes(self, first: int, second: int) -> "Patch":
+        """The patch of an activation with these two axes exchanged."""
+        return jax.tree.map(lambda array: array.swapaxes(first, second), self)
+
+
+@flax.struct.dataclass
+class AttentionPatches:
+    """Patches of one kind of attention, with the axes of `AttentionTrace`; None changes nothing.
+
+    What follows a patched activation is computed from it: scores and weights from `query` and
+    `key`, z from `weights` and `value`. The captured values are those after the patches.
+    """
+
+    query: Patch | None = None
+    """[L,N,T,H]"""
+    key: Patch | None = None
+    """[L,N,S,H]"""
+    value: Patch | None = None
+    """[L,N,S,Hv]"""
+    weights: Patch | None = None
+    """[L,N,T,S], the attention pattern; with the kernel ``einsum`` only."""
+    z: Patch | None = None
+    """[L,N,T,Hv], the heads' outputs, after the gates."""
+
+
+Site = Literal["query", "key", "value", "weights", "z"]
+"""An activation of a head: a field of `AttentionPatches` and of `AttentionTrace`."""
 
 
 @flax.struct.dataclass
@@ -93,19 +143,29 @@ class StackInterventions:
     self_heads: Float[Array, "L N"] | None
     """Factors of the heads' outputs: 1 keeps a head, 0 removes it."""
     cross_heads: Float[Array, "L N"] | None
-    patch_mask: Bool[Array, "L+1 T 1"] | None
-    """Where the residual stream is overwritten: level 0 is the stack's input, l follows layer l."""
-    patch_value: Float[Array, "L+1 T D"] | None
+    residual: Patch | None
+    """[L+1,T,D], the residual stream: level 0 is the stack's input, l follows layer l."""
+    self_attention: AttentionPatches | None = None
+    cross_attention: AttentionPatches | None = None
+    feed_forward: Patch | None = None
+    """[L,T,D], the outputs of the feed-forward networks."""
 
-    def gates_of_layer(self, layer: int) -> dict[str, Float[Array, " N"]]:
-        """The gates of one layer, named as the arguments of the layer."""
-        gates = {"self_gates": self.self_heads, "cross_gates": self.cross_heads}
-        return {name: heads[layer] for name, heads in gates.items() if heads is not None}
+    def of_layer(self, layer: int) -> dict[str, Any]:
+        """The interventions in one layer, named as its arguments; without those that are None."""
+        parts = {
+            "self_gates": self.self_heads,
+            "cross_gates": self.cross_heads,
+            "self_patches": self.self_attention,
+            "cross_patches": self.cross_attention,
+            "feed_forward_patch": self.feed_forward,
+        }
+        given = {name: part for name, part in parts.items() if part is not None}
+        return jax.tree.map(lambda array: array[layer], given)
 
 
 @flax.struct.dataclass
 class Interventions:
-    """Gates on the heads and patches of the residual streams; see `trace.no_interventions`."""
+    """Gates on the heads and patches of activations; see `trace.no_interventions`."""
 
     encoder: StackInterventions
     decoder: StackInterventions
@@ -117,9 +177,9 @@ class Interventions:
 
     def with_gates(self, gates: PerHead) -> "Interventions":
         """The same patches with other gates."""
-        return Interventions(
-            self.encoder.replace(self_heads=gates.encoder),
-            self.decoder.replace(self_heads=gates.decoder, cross_heads=gates.cross),
+        return self.replace(
+            encoder=self.encoder.replace(self_heads=gates.encoder),
+            decoder=self.decoder.replace(self_heads=gates.decoder, cross_heads=gates.cross),
         )
 
     def patched(
@@ -132,18 +192,45 @@ class Interventions:
           mask: by level (0 is the stack's input, l the output of layer l) and position.
           value: a residual stream as captured in `StackTrace.residual`.
         """
-        stack = getattr(self, side).replace(patch_mask=mask[..., None], patch_value=value)
+        stack = getattr(self, side).replace(residual=Patch(mask[..., None], value))
         return self.replace(**{side: stack})
+
+    def patched_heads(
+        self, kind: Kind, site: Site, mask: Bool[Array, "..."], value: Float[Array, "..."]
+    ) -> "Interventions":
+        """The same interventions, with an activation of heads overwritten where `mask` is true.
+
+        Args:
+          kind: of attention.
+          site: the activation.
+          mask: as many axes as `value`, each of its size or 1; for example [L,N,T,1].
+          value: as captured in `Trace.attention(kind)`, for example [L,N,T,Hv] for ``z``.
+        """
+        side = "encoder" if kind == "encoder" else "decoder"
+        name = "cross_attention" if kind == "cross" else "self_attention"
+        stack = getattr(self, side)
+        patches = getattr(stack, name) or AttentionPatches()
+        patches = patches.replace(**{site: Patch(mask, value)})
+        return self.replace(**{side: stack.replace(**{name: patches})})
 
 
 def patch(
     x: Float[Array, "B T D"], interventions: StackInterventions | None, layer: int
 ) -> Float[Array, "B T D"]:
     """The residual stream at level `layer`, overwritten where it is patched."""
-    if interventions is None:
+    if interventions is None or interventions.residual is None:
         return x
-    mask, value = interventions.patch_mask[layer], interventions.patch_value[layer]
-    return jnp.where(mask, value.astype(x.dtype), x)
+    return jax.tree.map(lambda array: array[layer], interventions.residual)(x)
+
+
+def patched(x: Float[Array, "..."], patch: Patch | None) -> Float[Array, "..."]:
+    """An activation, overwritten if it is patched."""
+    return x if patch is None else patch(x)
+
+
+def patch_heads(x: Float[Array, "B T N H"], patch: Patch | None) -> Float[Array, "B T N H"]:
+    """An activation of the heads, overwritten where it is patched; the patch is [N,T,H]."""
+    return x if patch is None else patch.swapaxes(0, 1)(x)
 
 
 def gate(z: Float[Array, "B T N H"], gates: Float[Array, " N"] | None) -> Float[Array, "B T N H"]:

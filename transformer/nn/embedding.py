@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import normal, zeros
 
 from transformer.arrays import Array, Float, Int, wide
-from transformer.config import TransformerConfig
+from transformer.config import ModelConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.nn.dropout import apply_dropout
 from transformer.nn.matmul import project
@@ -18,47 +18,95 @@ from transformer.nn.positions import sinusoids
 Side = Literal["source", "target"]
 
 
-class Embedding(nn.Module):
+class TokenEmbedding(nn.Module):
     """Tokens to vectors and vectors to logits, with one table if the vocabulary is shared."""
 
-    config: TransformerConfig
+    config: ModelConfig
+    """Of any family that has the fields `d_model`, `tied_embeddings` and `output_bias`."""
+    embedding_scale = "tokens"
+    """See `TransformerConfig.embedding_scale`."""
 
     def setup(self) -> None:
-        """The table [V,D] of the target and the logits, and of the source if it is shared."""
+        """The table [V,D] of the target, of the source and of the logits, as far as they share it.
+
+        Otherwise the source has a table, and the logits a kernel [D,V].
+        """
         config = self.config
         initializer = normal(config.d_model**-0.5)
+        of_tokens = normal(1.0) if self.embedding_scale == "none" else initializer
         shape = (config.vocab_size, config.d_model)
-        self.table = declare(self, "table", "embedding", ("vocab", "embed"), initializer, shape)
-        self.source_table = self.table
+        self.table = declare(self, "table", "embedding", ("vocab", "embed"), of_tokens, shape)
+        self.source_table, self.output_kernel = self.table, None
         if config.source_vocab_size is not None:
             shape, axes = (config.source_vocab_size, config.d_model), ("source_vocab", "embed")
-            self.source_table = declare(self, "source_table", "embedding", axes, initializer, shape)
+            self.source_table = declare(self, "source_table", "embedding", axes, of_tokens, shape)
+        elif config.tied_embeddings in ("target_output", "none"):
+            axes = ("vocab", "embed")
+            self.source_table = declare(self, "source_table", "embedding", axes, of_tokens, shape)
+        if config.tied_embeddings in ("source_target", "none"):
+            axes, shape = ("embed", "vocab"), (config.d_model, config.vocab_size)
+            self.output_kernel = declare(self, "output", "kernel", axes, initializer, shape)
         self.output_bias = None
         if config.output_bias:
             shape = (config.vocab_size,)
             self.output_bias = declare(self, "output_bias", "bias", ("vocab",), zeros, shape)
-        if config.positions == "learned":
-            shape = (config.max_positions, config.d_model)
-            self.learned = declare(
-                self, "positions", "embedding", ("position", "embed"), initializer, shape
-            )
 
     def tokens(self, tokens: Int[Array, "B T"], side: Side = "target") -> Float[Array, "B T D"]:
-        """Each token's row of the side's table, in the compute dtype, times sqrt(d_model)."""
+        """Each token's row of the side's table, in the compute dtype, times sqrt(d_model).
+
+        The factor is absent with another `model.embedding_scale`.
+        """
         table = self.source_table if side == "source" else self.table
         vectors = jnp.take(table, tokens, axis=0)  # [B, T, D]
         if self.config.compute_dtype == "bfloat16":
             vectors = vectors.astype(jnp.bfloat16)
+        if self.embedding_scale != "tokens":
+            return vectors
         return (vectors * jnp.sqrt(self.config.d_model)).astype(vectors.dtype)
 
-    def positions(self, length: int) -> Float[Array, "T D"]:
-        """The absolute encodings of the first `length` positions.
+    def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        """The linear map before the softmax, with the embedding table as its kernel (paper 3.4)."""
+        if self.output_kernel is not None:
+            return project("BTD,DV->BTV", x, self.output_kernel, self.output_bias)
+        return project("BTD,VD->BTV", x, self.table, self.output_bias)
 
-        Zeros where positions enter in attention only (`positions.SCHEMES`).
+
+class Embedding(TokenEmbedding):
+    """The embeddings of the Transformer: of tokens, plus absolute positions."""
+
+    config: TransformerConfig
+
+    @property
+    def embedding_scale(self) -> str:
+        """Overrides the constant of `TokenEmbedding`."""
+        return self.config.embedding_scale
+
+    def setup(self) -> None:
+        """The tables of tokens, and for learned positions theirs."""
+        super().setup()
+        config = self.config
+        if config.positions == "learned":
+            initializer, axes = normal(config.d_model**-0.5), ("position", "embed")
+            shape = (config.max_positions, config.d_model)
+            self.learned = declare(self, "positions", "embedding", axes, initializer, shape)
+
+    def positions(self, length: int) -> Float[Array, "T D"]:
+        """What is added to the embeddings of the first `length` positions.
+
+        These are the absolute encodings, zeros where positions enter in attention only
+        (`positions.SCHEMES`), and with `model.timestep_encoding` that of the first layer.
 
         Raises:
           InputError: for a length beyond the learned table.
         """
+        table = self._absolute_encodings(length)
+        if self.embedding_scale == "positions":
+            table = table / jnp.sqrt(self.config.d_model).astype(table.dtype)
+        if self.config.timestep_encoding:
+            table = table + timestep_encodings(self.config, 1)[0].astype(table.dtype)
+        return table
+
+    def _absolute_encodings(self, length: int) -> Float[Array, "T D"]:
         config = self.config
         if config.positions == "learned":
             if length > config.max_positions:
@@ -69,7 +117,9 @@ class Embedding(nn.Module):
             return self.learned[:length]
         dtype = wide(self.table.dtype)
         if config.positions == "sinusoidal":
-            return jnp.asarray(sinusoids(length, config.d_model, config.sinusoid_layout), dtype)
+            offset = config.position_offset
+            table = sinusoids(offset + length, config.d_model, config.sinusoid_layout)
+            return jnp.asarray(table[offset:], dtype)
         return jnp.zeros((length, config.d_model), dtype)
 
     def embed(
@@ -81,12 +131,17 @@ class Embedding(nn.Module):
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """Dropout(embedding * sqrt(d_model) + position)."""
+        """Dropout(embedding * sqrt(d_model) + position), scaled as `model.embedding_scale` says."""
         vectors = self.tokens(tokens, side)  # [B, T, D]
         vectors = vectors + positions.astype(vectors.dtype)
         rate = self.config.dropout
         return apply_dropout(self, vectors, rate, train=train, example_ids=example_ids)
 
-    def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-        """The linear map before the softmax, with the embedding table as its kernel (paper 3.4)."""
-        return project("BTD,VD->BTV", x, self.table, self.output_bias)
+
+def timestep_encodings(config: TransformerConfig, number: int) -> Float[Array, "L D"]:
+    """The encodings of the layers 1 to `number` (Dehghani et al. 2019, section 2.1).
+
+    They are the sinusoids of positions, of the layer's number. That paper adds the encodings of the
+    positions again before each layer too; here they are added once.
+    """
+    return jnp.asarray(sinusoids(number + 1, config.d_model, config.sinusoid_layout)[1:])

@@ -17,7 +17,7 @@ from jax.nn.initializers import ones, zeros
 from transformer.arrays import Array, Bool, Float, Int, wide
 from transformer.config import TransformerConfig
 from transformer.nn.cache import LayerCache
-from transformer.nn.capture import AttentionTrace, Capture
+from transformer.nn.capture import AttentionPatches, AttentionTrace, Capture, Patch, patched
 from transformer.nn.dropout import apply_dropout
 from transformer.nn.matmul import project
 from transformer.nn.multi_head_attention import MultiHeadAttention
@@ -30,6 +30,8 @@ ACTIVATIONS = {
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
     "swish": jax.nn.swish,
 }
+GATES = {"reglu": "relu", "geglu": "gelu", "swiglu": "swish"}
+"""The activation of each gated feed-forward network (Shazeer 2020)."""
 
 
 def layer_norm(
@@ -43,6 +45,15 @@ def layer_norm(
     centered = centered - centered.mean(-1, keepdims=True)
     variance = jnp.square(centered).mean(-1, keepdims=True)  # [*B, 1]
     return (centered * jax.lax.rsqrt(variance + epsilon) * scale + bias).astype(x.dtype)
+
+
+def rms_norm(
+    x: Float[Array, "*B D"], scale: Float[Array, " D"], epsilon: float
+) -> Float[Array, "*B D"]:
+    """x / sqrt(mean(x^2) + epsilon) * scale over D (Zhang and Sennrich 2019, equation 4)."""
+    exact = x.astype(wide(x.dtype))
+    mean_square = jnp.square(exact).mean(-1, keepdims=True)  # [*B, 1]
+    return (exact * jax.lax.rsqrt(mean_square + epsilon) * scale).astype(x.dtype)
 
 
 def feed_forward(
@@ -59,6 +70,20 @@ def feed_forward(
     return project("BTF,FD->BTD", hidden_dropout(hidden), kernel_out, bias_out)
 
 
+def gated_feed_forward(
+    x: Float[Array, "B T D"],
+    kernel_gate: Float[Array, "D F"],
+    kernel_in: Float[Array, "D F"],
+    kernel_out: Float[Array, "F D"],
+    activation: Callable[[Array], Array],
+    hidden_dropout: Callable[[Array], Array] = lambda hidden: hidden,
+) -> Float[Array, "B T D"]:
+    """FFN(x) = (activation(x W) * (x V)) W2, without biases (Shazeer 2020, equation 6)."""
+    hidden = activation(project("BTD,DF->BTF", x, kernel_gate))
+    hidden = hidden * project("BTD,DF->BTF", x, kernel_in)
+    return project("BTF,FD->BTD", hidden_dropout(hidden), kernel_out)
+
+
 class LayerNorm(nn.Module):
     """Layer normalization with learned scale and bias."""
 
@@ -71,6 +96,22 @@ class LayerNorm(nn.Module):
         scale = declare(self, "scale", "scale", ("norm",), ones, width)
         bias = declare(self, "bias", "bias", ("norm",), zeros, width)
         return layer_norm(x, scale, bias, self.epsilon)
+
+
+class RMSNorm(nn.Module):
+    """Root mean square normalization with a learned scale."""
+
+    epsilon: float
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        """Normalize x over its last axis."""
+        scale = declare(self, "scale", "scale", ("norm",), ones, x.shape[-1:])
+        return rms_norm(x, scale, self.epsilon)
+
+
+NORMS = {"layer_norm": LayerNorm, "rms_norm": RMSNorm}
+"""The norm of each `model.norm_kind`."""
 
 
 class FeedForward(nn.Module):
@@ -97,6 +138,11 @@ class FeedForward(nn.Module):
             rate = config.activation_dropout
             return apply_dropout(self, hidden, rate, train=train, example_ids=example_ids)
 
+        if config.activation in GATES:
+            kernel_gate = ("kernel_gate", *kernel_in[1:])
+            kernels = [declare(self, *each) for each in (kernel_gate, kernel_in, kernel_out)]
+            activation = ACTIVATIONS[GATES[config.activation]]
+            return gated_feed_forward(x, *kernels, activation, hidden_dropout)
         return feed_forward(
             x,
             declare(self, *kernel_in),
@@ -127,7 +173,7 @@ class Residual(nn.Module):
         example_ids: Int[Array, " B"] | None = None,
     ) -> tuple[Float[Array, "B T D"], Any]:
         """Wrap `sublayer`, which returns its output and an auxiliary result."""
-        norm = LayerNorm(self.config.norm_epsilon, name="norm")
+        norm = NORMS[self.config.norm_kind](self.config.norm_epsilon, name="norm")
         pre, rate = self.config.norm == "pre", self.config.dropout
         output, auxiliary = sublayer(norm(x) if pre else x)
         x = x + apply_dropout(self, output, rate, train=train, example_ids=example_ids)
@@ -162,6 +208,8 @@ class EncoderLayer(nn.Module):
         example_ids: Int[Array, " B"] | None = None,
         capture: Capture = "none",
         self_gates: Float[Array, " N"] | None = None,
+        self_patches: AttentionPatches | None = None,
+        feed_forward_patch: Patch | None = None,
     ) -> tuple[Float[Array, "B S D"], LayerTrace]:
         """Apply the layer to all source positions."""
         attention = MultiHeadAttention(self.config, "encoder", name="self_attention")
@@ -169,12 +217,13 @@ class EncoderLayer(nn.Module):
         mode = {"train": train, "example_ids": example_ids}
 
         def attend(y: Float[Array, "B S D"]) -> tuple[Array, AttentionTrace | None]:
-            options = {"positions": positions, "capture": capture, "gates": self_gates}
-            return attention(y, y, y, mask, **options, **mode)
+            options = {"positions": positions, "capture": capture}
+            changes = {"gates": self_gates, "patches": self_patches}
+            return attention(y, y, y, mask, **options, **changes, **mode)
 
         attended, trace = Residual(self.config, name="self_attention_residual")(x, attend, **mode)
         output, transformed = Residual(self.config, name="feed_forward_residual")(
-            attended, lambda y: (network(y, **mode),) * 2, **mode
+            attended, lambda y: (patched(network(y, **mode), feed_forward_patch),) * 2, **mode
         )
         captured = LayerTrace(trace)
         if capture == "full":
@@ -185,19 +234,22 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Masked self-attention, cross-attention over the memory, then feed-forward (figure 1, right).
 
-    The paper calls cross-attention "encoder-decoder attention".
+    The paper calls cross-attention "encoder-decoder attention". Decoder-only models are without it;
+    their memory has no positions.
     """
 
     config: TransformerConfig
+    has_cross_attention = True
 
     def setup(self) -> None:
-        """Three sub-layers and the residual connection around each."""
+        """Three sub-layers (or two) and the residual connection around each."""
         self.self_attention = MultiHeadAttention(self.config, "decoder")
-        self.cross_attention = MultiHeadAttention(self.config, "decoder")
         self.feed_forward = FeedForward(self.config)
         self.self_attention_residual = Residual(self.config)
-        self.cross_attention_residual = Residual(self.config)
         self.feed_forward_residual = Residual(self.config)
+        if self.has_cross_attention:
+            self.cross_attention = MultiHeadAttention(self.config, "decoder")
+            self.cross_attention_residual = Residual(self.config)
 
     def __call__(
         self,
@@ -212,34 +264,46 @@ class DecoderLayer(nn.Module):
         capture: Capture = "none",
         self_gates: Float[Array, " N"] | None = None,
         cross_gates: Float[Array, " N"] | None = None,
+        self_patches: AttentionPatches | None = None,
+        cross_patches: AttentionPatches | None = None,
+        feed_forward_patch: Patch | None = None,
     ) -> tuple[Float[Array, "B T D"], LayerTrace]:
         """Apply the layer to all target positions at once; `positions` is for self-attention."""
         mode = {"train": train, "example_ids": example_ids}
 
         def attend_to_self(y: Float[Array, "B T D"]) -> tuple[Array, AttentionTrace | None]:
-            options = {"positions": positions, "capture": capture, "gates": self_gates}
-            return self.self_attention(y, y, y, self_mask, **options, **mode)
+            options = {"positions": positions, "capture": capture}
+            changes = {"gates": self_gates, "patches": self_patches}
+            return self.self_attention(y, y, y, self_mask, **options, **changes, **mode)
 
         def attend_to_memory(y: Float[Array, "B T D"]) -> tuple[Array, AttentionTrace | None]:
-            options = {"capture": capture, "gates": cross_gates}
+            options = {"capture": capture, "gates": cross_gates, "patches": cross_patches}
             return self.cross_attention(y, memory, memory, cross_mask, **options, **mode)
 
         attended, self_trace = self.self_attention_residual(x, attend_to_self, **mode)
-        informed, cross_trace = self.cross_attention_residual(attended, attend_to_memory, **mode)
-        output, transformed = self.feed_forward_residual(
-            informed, lambda y: (self.feed_forward(y, **mode),) * 2, **mode
-        )
+        sublayers, cross_trace = [attended], None
+        if self.has_cross_attention:
+            informed, cross_trace = self.cross_attention_residual(
+                attended, attend_to_memory, **mode
+            )
+            sublayers.append(informed)
+
+        def transform(y: Float[Array, "B T D"]) -> tuple[Array, Array]:
+            return (patched(self.feed_forward(y, **mode), feed_forward_patch),) * 2
+
+        output, transformed = self.feed_forward_residual(sublayers[-1], transform, **mode)
         captured = LayerTrace(self_trace, cross_trace)
         if capture == "full":
-            sublayers = (attended, informed, output)
-            captured = captured.replace(feed_forward=transformed, sublayers=sublayers)
+            captured = captured.replace(feed_forward=transformed, sublayers=(*sublayers, output))
         return output, captured
 
     def init_cache(
         self, memory: Float[Array, "B S D"], num_beams: int, length: int, num_groups: int
     ) -> LayerCache:
         """An empty cache for `length` target positions, with the memory's keys and values."""
-        cross_key, cross_value = self.cross_attention.keys_values(memory, memory)
+        # Without cross-attention the memory is empty, and so are its keys and values.
+        attention = self.cross_attention if self.has_cross_attention else self.self_attention
+        cross_key, cross_value = attention.keys_values(memory, memory)
         cache_length = length * num_beams // num_groups
         return LayerCache.create(
             cross_key, cross_value, num_groups=num_groups, cache_length=cache_length
@@ -277,6 +341,7 @@ class DecoderLayer(nn.Module):
             return self.cross_attention.attend_cached(query, keys, values, cross_mask), None
 
         x, cache = self.self_attention_residual(x, attend_to_self)
-        x, _ = self.cross_attention_residual(x, attend_to_memory)
+        if self.has_cross_attention:
+            x, _ = self.cross_attention_residual(x, attend_to_memory)
         x, _ = self.feed_forward_residual(x, lambda y: (self.feed_forward(y), None))
         return x, cache

@@ -33,6 +33,23 @@ def packed_mask(
     return (same & (key_segments != 0)[:, None, :])[:, None]
 
 
+def neighborhood_mask(
+    query_positions: Int[Array, "*#B T"], key_positions: Int[Array, "*#B S"], size: int
+) -> Bool[Array, "#B 1 T S"]:
+    """A query may attend to the `size` positions centered on its own (paper 4, "restricted")."""
+    distance = jnp.abs(key_positions[..., None, :] - query_positions[..., :, None])
+    near = distance <= size // 2  # [T, S] or [B, T, S]
+    return near.reshape(-1, 1, *near.shape[-2:])
+
+
+def restrict(
+    mask: Bool[Array, "#B 1 #T S"], neighborhood: Bool[Array, "#B 1 T S"]
+) -> Bool[Array, "#B 1 T S"]:
+    """Both masks; a query with no key in its neighborhood, as in padding, keeps those of `mask`."""
+    both = mask & neighborhood
+    return jnp.where(both.any(-1, keepdims=True), both, mask)
+
+
 def ancestry_mask(ancestry: Int[Array, "BG K M"], index: Int[Array, ""]) -> Bool[Array, "BG 1 K C"]:
     """Select the slots of a shared cache that belong to each hypothesis.
 

@@ -6,6 +6,7 @@ scheme reaches self-attention through one argument, a `PositionTerm`, in trainin
 decoding alike. A new scheme is one entry of `SCHEMES`.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.nn.initializers import normal
 
-from transformer.arrays import Array, Bool, Float, Int, SpecialIds
+from transformer.arrays import Array, Bool, Float, Int, SpecialIds, wide
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
-from transformer.nn.parameters import declare
+from transformer.nn.parameters import declare, glorot_uniform
 
 # Absolute encodings.
 
@@ -45,11 +46,25 @@ def halves_sinusoids(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
     return np.pad(np.concatenate([np.sin(angle), np.cos(angle)], -1), ((0, 0), (0, d_model % 2)))
 
 
-SINUSOIDS = {"interleaved": interleaved_sinusoids, "halves": halves_sinusoids}
+def halves_paper_sinusoids(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
+    """All sines, then all cosines, with the wavelengths of the paper.
+
+    The columns of `interleaved_sinusoids` in another order. Hugging Face and CTranslate2 compute
+    Marian models with this table, although Marian itself trains them with `halves_sinusoids`.
+    """
+    table = interleaved_sinusoids(length, d_model)
+    return np.concatenate([table[:, 0::2], table[:, 1::2]], -1)
+
+
+SINUSOIDS = {
+    "interleaved": interleaved_sinusoids,
+    "halves": halves_sinusoids,
+    "halves_paper": halves_paper_sinusoids,
+}
 
 
 def sinusoids(length: int, d_model: int, layout: str = "interleaved") -> Float[np.ndarray, "T D"]:
-    """The sinusoidal table of `length` positions in the named layout.
+    """The sinusoidal table of the first `length` positions in the named layout.
 
     A NumPy constant in float64: in float32, position 10,000 would be wrong in the third digit.
 
@@ -65,7 +80,7 @@ def sinusoids(length: int, d_model: int, layout: str = "interleaved") -> Float[n
 
 
 class PositionTerm(NamedTuple):
-    """How positions enter one self-attention: a bias of the scores, a rotation, or both."""
+    """How positions enter one self-attention; a scheme sets what it needs."""
 
     bias: Float[Array, "#B N #T S"] | None = None
     """Added to query . key / sqrt(d_k), before the mask."""
@@ -73,6 +88,15 @@ class PositionTerm(NamedTuple):
     """Applied to the queries and to the keys, both at the query positions. In cached decoding a
     key is rotated when it is written to the cache.
     """
+    keys: Float[Array, "*#B T S H"] | None = None
+    """Added to each key as each query sees it; the same in all heads."""
+    values: Float[Array, "*#B T S Hv"] | None = None
+    """Added to each value as each query sees it; the same in all heads."""
+
+    def of_attention(self) -> dict[str, Array]:
+        """The terms that a function of `attention` adds, by the names of its arguments."""
+        terms = {"bias": self.bias, "key_term": self.keys, "value_term": self.values}
+        return {name: term for name, term in terms.items() if term is not None}
 
 
 NO_POSITIONS = PositionTerm()
@@ -145,13 +169,80 @@ class RelativeBias(nn.Module):
             (self.num_buckets, self.num_heads),
         )
         buckets = relative_buckets(
-            key_positions[..., None, :] - query_positions[..., :, None],
+            relative_distance(query_positions, key_positions),
             bidirectional=self.bidirectional,
             num_buckets=self.num_buckets,
             max_distance=self.max_distance,
         )  # [T, S] or [B, T, S]
         bias = jnp.moveaxis(biases[buckets], -1, -3)  # [N, T, S] or [B, N, T, S]
         return PositionTerm(bias=bias if bias.ndim == 4 else bias[None])
+
+
+class RelativeVectors(nn.Module):
+    """Relative position representations (Shaw et al. 2018, section 3.2).
+
+    A query reads key j from position i as k_j + a^K[clip(j - i)] and value j as v_j +
+    a^V[clip(j - i)], where clip limits a distance to [-max_distance, max_distance]. Heads share the
+    vectors (section 3.3), and so do the layers of a stack.
+    """
+
+    d_k: int
+    d_v: int
+    max_distance: int
+    bidirectional: bool
+    """Without, no key is after its query, so the vectors of positive distances are left out."""
+
+    @nn.compact
+    def __call__(
+        self, query_positions: Int[Array, "*#B T"], key_positions: Int[Array, "*#B S"]
+    ) -> PositionTerm:
+        """The vectors of every distance, [T,S,H] and [T,S,Hv], with the axis B in packed rows."""
+        largest = self.max_distance if self.bidirectional else 0
+        number = self.max_distance + 1 + largest
+        distance = relative_distance(query_positions, key_positions)
+        row = jnp.clip(distance, -self.max_distance, largest) + self.max_distance
+
+        def vectors(name: str, width: int) -> Float[Array, "*#B T S _"]:
+            axes, shape = ("position", "kv"), (number, width)
+            return declare(self, name, "embedding", axes, glorot_uniform(0, 1), shape)[row]
+
+        return PositionTerm(keys=vectors("keys", self.d_k), values=vectors("values", self.d_v))
+
+
+def relative_distance(
+    query_positions: Int[Array, "*#B T"], key_positions: Int[Array, "*#B S"]
+) -> Int[Array, "*#B T S"]:
+    """Key position minus query position, for all pairs."""
+    return key_positions[..., None, :] - query_positions[..., :, None]
+
+
+def rotate_pairs(
+    x: Float[Array, "B T N H"], position: Int[Array, "*#B #T"]
+) -> Float[Array, "B T N H"]:
+    """Rotate the pair (x[2i], x[2i+1]) by position / 10000^(2i/H) (Su et al. 2021, equation 34).
+
+    The dot product of a rotated query and a rotated key depends on their positions through the
+    difference alone.
+    """
+    size, dtype = x.shape[-1], wide(x.dtype)
+    rate = jnp.asarray(10000.0 ** (-np.arange(0, size, 2) / size), dtype)  # [H / 2]
+    angle = (position[..., None] * rate)[..., None, :]  # [*B, T, 1, H / 2]
+    cosine, sine = jnp.cos(angle), jnp.sin(angle)
+    even, odd = x[..., 0::2].astype(dtype), x[..., 1::2].astype(dtype)
+    rotated = jnp.stack([even * cosine - odd * sine, even * sine + odd * cosine], axis=-1)
+    return rotated.reshape(x.shape).astype(x.dtype)
+
+
+def alibi_slopes(num_heads: int) -> Float[np.ndarray, " N"]:
+    """The slopes of ALiBi's heads (Press et al. 2022, section 3): 2^(-8/N), 2^(-16/N), ...
+
+    If N is no power of 2, the slopes of the next lower power come first, then every other slope of
+    the next higher one, as in the authors' code.
+    """
+    lower = 2 ** int(math.log2(num_heads))
+    slopes = 2.0 ** (-8 / lower * np.arange(1, lower + 1))
+    between = 2.0 ** (-4 / lower * np.arange(1, 2 * lower + 1, 2))
+    return np.concatenate([slopes, between[: num_heads - lower]])
 
 
 def absolute(config: TransformerConfig, side: str) -> PositionScheme:
@@ -170,10 +261,45 @@ def t5(config: TransformerConfig, side: str) -> PositionScheme:
     )
 
 
+def shaw(config: TransformerConfig, side: str) -> PositionScheme:
+    """Vectors by relative position, added to keys and values."""
+    d_k, d_v = config.head_widths(side)
+    return RelativeVectors(d_k, d_v, config.max_relative_position, side == "encoder")
+
+
+def rotary(config: TransformerConfig, side: str) -> PositionScheme:
+    """A rotation of queries and keys."""
+
+    def scheme(
+        query_positions: Int[Array, "*#B T"], key_positions: Int[Array, "*#B S"]
+    ) -> PositionTerm:
+        return PositionTerm(rotate=lambda x: rotate_pairs(x, query_positions))
+
+    return scheme
+
+
+def alibi(config: TransformerConfig, side: str) -> PositionScheme:
+    """A bias of -slope times distance; in the encoder the distance counts in both directions."""
+
+    def scheme(
+        query_positions: Int[Array, "*#B T"], key_positions: Int[Array, "*#B S"]
+    ) -> PositionTerm:
+        slopes = jnp.asarray(alibi_slopes(config.heads(side)))[:, None, None]  # [N, 1, 1]
+        distance = jnp.abs(relative_distance(query_positions, key_positions))
+        bias = -slopes * distance[..., None, :, :]  # [N, T, S] or [B, N, T, S]
+        return PositionTerm(bias=bias if bias.ndim == 4 else bias[None])
+
+    return scheme
+
+
 SCHEMES: dict[str, Callable[[TransformerConfig, str], PositionScheme]] = {
     "sinusoidal": absolute,
     "learned": absolute,
+    "none": absolute,
     "t5": t5,
+    "shaw": shaw,
+    "rotary": rotary,
+    "alibi": alibi,
 }
 """From `model.positions` to the scheme of the ``encoder`` or the ``decoder``."""
 

@@ -9,7 +9,7 @@ outside the vocabulary becomes U+2047 between two spaces.
 import io
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,12 +19,28 @@ from transformer.errors import InputError
 
 WORD_BEGIN = "\u2581"
 """SentencePiece's sign for a space, with which every word begins."""
+_ZIP = b"PK"
+"""First bytes of the vocabulary of an imported model."""
 _MAX_SENTENCE_BYTES = 2**24
 """Training leaves longer sentences out silently; SentencePiece's default is 4,192."""
 
 
+def processor(model: bytes) -> Any:
+    """SentencePiece's processor of a serialized model.
+
+    Raises:
+      RuntimeError: if it is not a SentencePiece model.
+    """
+    import sentencepiece
+
+    return sentencepiece.SentencePieceProcessor(model_proto=model)
+
+
 class Tokenizer:
-    """A vocabulary of subwords, and the conversion between text and token ids."""
+    """A vocabulary of subwords, and the conversion between text and token ids.
+
+    `mapped_tokenizer.MappedTokenizer` is the tokenizer of imported models, which `load` recognizes.
+    """
 
     def __init__(self, model: bytes):
         """Load a serialized SentencePiece model.
@@ -32,10 +48,8 @@ class Tokenizer:
         Raises:
           InputError: if the model lacks one of the special ids.
         """
-        import sentencepiece
-
         self.model = model
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._processor = processor(model)
         self.special_ids = SpecialIds(
             *(getattr(self._processor, f"{name}_id")() for name in SpecialIds._fields)
         )
@@ -47,16 +61,19 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: paths.Readable) -> "Tokenizer":
-        """Read a SentencePiece model from a file.
+        """Read a SentencePiece model, or the vocabulary of an imported model, from a file.
 
         Raises:
-          InputError: if the file is missing or is not a SentencePiece model.
+          InputError: if the file is missing or is neither.
         """
+        # Its module imports this one.
+        from transformer.text.mapped_tokenizer import MappedTokenizer
+
         try:
             model = paths.reachable(path).read_bytes()
             if not model:
                 raise RuntimeError("the file is empty")
-            return cls(model)
+            return MappedTokenizer(model) if model.startswith(_ZIP) else cls(model)
         except (OSError, RuntimeError) as error:
             raise InputError(
                 f"{path} is not a tokenizer ({error}); restore the workdir from a copy"
@@ -116,6 +133,21 @@ class Tokenizer:
         return cls(model.getvalue())
 
     @property
+    def sentencepiece_model(self) -> bytes:
+        """The serialized SentencePiece model that segments text."""
+        return self.model
+
+    @property
+    def source_side(self) -> "Tokenizer":
+        """The tokenizer of sources if this is that of targets with the same vocabulary."""
+        return self
+
+    @property
+    def forced_ids(self) -> list[int]:
+        """Ids with which every translation begins, such as the code of its language."""
+        return []
+
+    @property
     def vocab_size(self) -> int:
         """V."""
         return self._processor.vocab_size()
@@ -172,15 +204,15 @@ class Tokenizer:
 
 
 class Vocabularies(NamedTuple):
-    """The tokenizers of source and target; one object if they share a vocabulary."""
+    """The tokenizers of source and target; two sides of one if they share a vocabulary."""
 
     source: Tokenizer
     target: Tokenizer
 
     @classmethod
     def shared(cls, tokenizer: Tokenizer) -> "Vocabularies":
-        """One tokenizer for both sides."""
-        return cls(tokenizer, tokenizer)
+        """One vocabulary for both sides."""
+        return cls(tokenizer.source_side, tokenizer)
 
     @classmethod
     def load(cls, target: paths.Readable, source: paths.Readable | None = None) -> "Vocabularies":
@@ -190,16 +222,16 @@ class Vocabularies(NamedTuple):
           InputError: if a file is missing or is not a SentencePiece model.
         """
         tokenizer = Tokenizer.load(target)
-        return cls(tokenizer if source is None else Tokenizer.load(source), tokenizer)
+        return cls.shared(tokenizer) if source is None else cls(Tokenizer.load(source), tokenizer)
 
     @property
     def are_shared(self) -> bool:
         """Whether source and target share a vocabulary."""
-        return self.source is self.target
+        return self.source is self.target.source_side
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of both sides.
+        """The tokenizer of targets, whose ids and pieces are those of sources too.
 
         Raises:
           InputError: if the vocabularies are separate.

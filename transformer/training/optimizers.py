@@ -13,6 +13,7 @@ from transformer.arrays import Params
 from transformer.config import OptimizerConfig
 from transformer.errors import InputError
 from transformer.nn.parameters import Parameter, is_parameter
+from transformer.training import freezing
 from transformer.user_functions import is_function, load_function
 
 
@@ -46,15 +47,21 @@ def schedule(config: OptimizerConfig, d_model: int, steps: int) -> optax.Schedul
 
 
 def build(
-    config: OptimizerConfig, metadata: Params, d_model: int, steps: int
+    config: OptimizerConfig,
+    metadata: Params,
+    d_model: int,
+    steps: int,
+    frozen: Params | None = None,
 ) -> optax.GradientTransformation:
     """The optimizer `config.name` with its schedule; moments are float32.
 
     Args:
       config: validated.
-      metadata: from `models.base.parameter_metadata`.
+      metadata: of what is trained: from `models.base.parameter_metadata` or
+        `lora.adapter_metadata`.
       d_model: width of the model, for the ``noam`` schedule.
       steps: length of the training, for the ``cosine`` schedule.
+      frozen: from `freezing.frozen_mask`: parameters that are never changed.
     """
     rate = schedule(config, d_model, steps)
     adam = {"b1": config.beta1, "b2": config.beta2, "eps": config.epsilon}
@@ -106,9 +113,9 @@ def build(
             )
     else:
         optimizer = optimizers[config.name]()
-    if config.clip_norm is None:
-        return optimizer
-    return optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
+    if config.clip_norm is not None:
+        optimizer = optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
+    return optimizer if frozen is None else freezing.freeze(optimizer, frozen)
 
 
 def _matrix_axes(parameter: Parameter) -> optax.contrib.MuonDimensionNumbers | None:

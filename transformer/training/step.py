@@ -6,6 +6,7 @@ number of devices and micro-batches.
 """
 
 import functools
+from collections.abc import Callable
 
 import flax.linen as nn
 import flax.struct
@@ -18,6 +19,7 @@ from transformer.arrays import Array, Float, Int, Key, Params
 from transformer.config import Config, TrainingConfig
 from transformer.models.base import Model
 from transformer.nn.positions import shift_right
+from transformer.training import freezing, lora
 from transformer.training.losses import (
     Sums,
     smoothed_cross_entropy,
@@ -49,10 +51,12 @@ class TrainState:
     """Constant; the randomness of a step is `fold_in(rng, step)`."""
     average: Params | None = None
     """Running average of the parameters, if the config asks for one."""
+    base: Params | None = None
+    """With LoRA the constant parameters of the model, to which `params` are adapters."""
 
     @property
     def weights(self) -> Params:
-        """The parameters to validate and to decode with: the running average if there is one."""
+        """What is saved and used: the running average of `params` if there is one, or `params`."""
         return self.params if self.average is None else self.average
 
 
@@ -67,11 +71,26 @@ def init_state(
     key: Key[Array, ""],
     *,
     with_average: bool = False,
+    params: Params | None = None,
+    adapters: Params | None = None,
 ) -> TrainState:
-    """The training state before the first step."""
+    """The training state before the first step.
+
+    Args:
+      model: from `models.base.build`.
+      optimizer: from `optimizers.build`.
+      key: random key of the run.
+      with_average: keep a running average.
+      params: to start from; drawn at random unless given.
+      adapters: from `lora.adapter_metadata`: these are trained, and `params` are their base.
+    """
     init_key, rng = jax.random.split(key)
-    tokens = jnp.zeros((1, 1), jnp.int32)
-    params = nn.unbox(model.init(init_key, tokens, tokens)["params"])
+    if params is None:
+        tokens = jnp.zeros((1, 1), jnp.int32)
+        params = nn.unbox(model.init(init_key, tokens, tokens)["params"])
+    base = None
+    if adapters is not None:
+        base, params = params, lora.init(init_key, adapters)
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
@@ -79,6 +98,7 @@ def init_state(
         rng=rng,
         # A copy, because two donated arguments must not be the same array.
         average=jax.tree.map(jnp.copy, params) if with_average else None,
+        base=base,
     )
 
 
@@ -149,8 +169,11 @@ def gradient_sums(
     config: TrainingConfig,
     rng: Key[Array, ""],
     example_ids: Int[Array, " B"],
+    to_model: Callable[[Params], Params] = lambda params: params,
 ) -> tuple[Params, Sums]:
     """The gradient of the summed loss of a batch, and its sums.
+
+    `to_model` maps `params`, for which the gradient is taken, to those of the model.
 
     With gradient accumulation the batch is computed in `config.micro_batches` equal parts, one
     after the other. Their gradients are added, never averaged: as in one pass, a part with more
@@ -161,7 +184,7 @@ def gradient_sums(
     def loss(
         params: Params, batch: Batch, example_ids: Int[Array, " B"]
     ) -> tuple[Float[Array, ""], Sums]:
-        sums = loss_sums(params, batch, model, config, rng, example_ids)
+        sums = loss_sums(to_model(params), batch, model, config, rng, example_ids)
         return sums.loss, sums
 
     gradient = jax.grad(loss, has_aux=True)
@@ -192,6 +215,7 @@ def train_step(
     config: Config,
     axis_name: str | None = None,
     all_gathered: Params | None = None,
+    frozen: Params | None = None,
 ) -> tuple[TrainState, Sums]:
     """Update the parameters once; the returned sums are those before the update.
 
@@ -209,13 +233,16 @@ def train_step(
         The rows of the devices, in order, are the complete batch, as dropout counts it.
       all_gathered: under `jax.jit`, the shardings of the parameters in the forward pass
         (`sharding.all_gathered`); chosen by XLA unless given.
+      frozen: from `freezing.frozen_mask`, for an optimizer from `freezing.freeze`.
     """
     rng = jax.random.fold_in(state.rng, state.step)
     example_ids = jnp.arange(batch.target.shape[0])  # [B]
     if axis_name is not None:
         example_ids = example_ids + jax.lax.axis_index(axis_name) * example_ids.size
-    params = _with_shardings(state.params, all_gathered)
-    gradients, sums = gradient_sums(params, batch, model, config.training, rng, example_ids)
+    params, to_model = _differentiated(state, config.training, all_gathered, frozen)
+    gradients, sums = gradient_sums(
+        params, batch, model, config.training, rng, example_ids, to_model
+    )
     if axis_name is not None:
         gradients, sums = jax.lax.psum((gradients, sums), axis_name)
     num_tokens = jnp.maximum(sums.tokens, 1.0)
@@ -228,6 +255,23 @@ def train_step(
     updated = updated.replace(average=next_average(updated, config))
     skipped = state.replace(step=state.step + 1), Sums.zero()
     return jax.tree.map(functools.partial(jnp.where, finite), (updated, sums), skipped)
+
+
+def _differentiated(
+    state: TrainState, config: TrainingConfig, all_gathered: Params | None, frozen: Params | None
+) -> tuple[Params, Callable[[Params], Params]]:
+    """The arguments `params` and `to_model` of `gradient_sums`; see `train_step`."""
+    if state.base is not None:
+
+        def merge(adapters: Params) -> Params:
+            merged = lora.merge(state.base, adapters, config.lora_scale)
+            return _with_shardings(merged, all_gathered)
+
+        return state.params, merge
+    params = _with_shardings(state.params, all_gathered)
+    if frozen is None:
+        return params, lambda params: params
+    return params, functools.partial(freezing.stop_gradients, frozen=frozen)
 
 
 def next_average(state: TrainState, config: Config) -> Params | None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from experiments.benchmarks.programs import pytorch
 from experiments.benchmarks.text_batches import pad, translation_batches
-from experiments.benchmarks.worker import Program, fastest, num_cores
+from experiments.benchmarks.worker import Program, fastest
 from experiments.benchmarks.workloads import DROPOUT, Workload
 
 VERSION = f"transformers {transformers.__version__}, torch {torch.__version__}"
@@ -66,14 +66,16 @@ def training(workload: Workload, dtype: str) -> Program:
     return program
 
 
-def decoding(workload: Workload, beams: int, path: str | None = None) -> Program:
+def decoding(
+    workload: Workload, beams: int, dtype: str = "float32", path: str | None = None
+) -> Program:
     """`generate` every batch of the workload or of a `Text`, to exactly its output length."""
-    model = model_of(workload).eval()
+    model = model_of(workload).eval().to(pytorch.DEVICE, getattr(torch, dtype))
     pad_id = model.config.pad_token_id
     batches = []
     for sentences, length in translation_batches(workload, path):
         known = [[min(token, pad_id - 1) for token in ids] for ids in sentences]
-        batches.append((torch.from_numpy(pad(known, pad_id)), length))
+        batches.append((torch.from_numpy(pad(known, pad_id)).to(pytorch.DEVICE), length))
 
     @torch.inference_mode()
     def generate(batches: Sequence[tuple[Tensor, int]]) -> int:
@@ -92,7 +94,8 @@ def decoding(workload: Workload, beams: int, path: str | None = None) -> Program
         return tokens
 
     some = batches[:: -(-len(batches) // 4)]
-    threads = fastest(lambda: generate(some), torch.set_num_threads, {1, num_cores()})
+    threads = fastest(lambda: generate(some), torch.set_num_threads, pytorch.thread_choices())
     about = {"version": VERSION, "threads": threads, "output_tokens": generate(batches)}
     sentences = sum(len(source) for source, _ in batches)
-    return Program(lambda: generate(batches), about, sentences if path else 1)
+    units = sentences if path else 1
+    return Program(lambda: generate(batches), about, units, pytorch.device_peak_bytes)

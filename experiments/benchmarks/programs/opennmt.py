@@ -56,11 +56,12 @@ def decoding(workload: Workload, beams: int, dtype: str, path: str | None = None
         for sources, length in translation_batches(workload, path)
     ]
     translator = None
+    device = "cuda" if ctranslate2.get_cuda_device_count() else "cpu"
 
     def use(threads: tuple[int, int]) -> None:
         nonlocal translator
         inter, intra = threads
-        options = {"device": "cpu", "inter_threads": inter, "intra_threads": intra}
+        options = {"device": device, "inter_threads": inter, "intra_threads": intra}
         translator = ctranslate2.Translator(model, compute_type=dtype, **options)
 
     def translate(batches: list[tuple[list[list[str]], int]]) -> int:
@@ -78,6 +79,7 @@ def decoding(workload: Workload, beams: int, dtype: str, path: str | None = None
         return sum(len(one.result().hypotheses[0]) for results in pending for one in results)
 
     choices = {(1, 1), (1, num_cores())} | ({(num_cores(), 1)} if len(batches) > 1 else set())
+    choices = choices if device == "cpu" else {(1, 1)}
     with tempfile.TemporaryDirectory() as folder:
         marian.model_of(workload).save_pretrained(f"{folder}/marian")
         model = _Converter(f"{folder}/marian", workload.vocab_size).convert(f"{folder}/converted")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's `nn.Transformer`, with what it leaves to the user: a tied embedding table, sinusoidal
-positions and the smoothed loss.
+"""PyTorch's `nn.Transformer` or `nn.LSTM`, with what is left to the user: a tied embedding table,
+sinusoidal positions and the smoothed loss.
 """
 
 import math
@@ -17,6 +17,7 @@ from experiments.benchmarks.worker import Program, fastest, num_cores
 from experiments.benchmarks.workloads import DROPOUT, Workload
 
 BOS_ID = 1
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LABEL_SMOOTHING = 0.1
 
 
@@ -73,6 +74,34 @@ class Model(nn.Module):
         return smoothed_loss(F.linear(decoded, self.embedding.weight), target)
 
 
+class RecurrentModel(nn.Module):
+    """`nn.LSTM` as encoder and decoder, with one embedding table; see `Model`."""
+
+    def __init__(self, workload: Workload):
+        super().__init__()
+        width, layers = workload.d_model, workload.num_layers
+        self.embedding = nn.Embedding(workload.vocab_size, width)
+        nn.init.normal_(self.embedding.weight, std=width**-0.5)
+        self.encoder, self.decoder = (
+            nn.LSTM(width, width, layers, batch_first=True, dropout=DROPOUT) for _ in range(2)
+        )
+        self.dropout = nn.Dropout(DROPOUT)
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        return self.dropout(self.embedding(ids) * math.sqrt(self.embedding.embedding_dim))
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Compute the loss with teacher forcing."""
+        target_in = F.pad(target[:, :-1], (1, 0), value=BOS_ID)
+        _, state = self.encoder(self._embed(source))
+        decoded, _ = self.decoder(self._embed(target_in), state)
+        return smoothed_loss(F.linear(self.dropout(decoded), self.embedding.weight), target)
+
+
+MODELS = {"transformer": Model, "recurrent": RecurrentModel}
+"""By family of the workload."""
+
+
 def smoothed_loss(logits: Tensor, target: Tensor) -> Tensor:
     """Mean smoothed cross-entropy of a target token, in float32."""
     return F.cross_entropy(
@@ -95,7 +124,7 @@ def training(
       path: of the text; None for the batch of the workload.
     """
     torch.manual_seed(0)
-    model = Model(workload).train()
+    model = MODELS[workload.family](workload).train()
     loss = torch.compile(model) if compiled else model
     if compiled:
         print("  compiling, which may take minutes", file=sys.stderr)
@@ -113,19 +142,30 @@ def training_program(
     dtype: str,
 ) -> Program:
     """A training step on every batch, with one thread or one per core, whichever is faster."""
+    model.to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters(), 1e-4, betas=(0.9, 0.98), fused=True)
-    batches = [[torch.from_numpy(ids).long() for ids in batch] for batch in arrays]
+    batches = [[torch.from_numpy(ids).long().to(DEVICE) for ids in batch] for batch in arrays]
 
     def train(batches: Sequence[Sequence[Tensor]]) -> None:
         for source, target in batches:
             optimizer.zero_grad(set_to_none=True)
-            with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
+            with torch.autocast(DEVICE, torch.bfloat16, enabled=dtype == "bfloat16"):
                 value = loss(source, target)
             value.backward()
             optimizer.step()
             value.item()
 
     some = batches[:: -(-len(batches) // 4)]
-    threads = fastest(lambda: train(some), torch.set_num_threads, {1, num_cores()})
+    threads = fastest(lambda: train(some), torch.set_num_threads, thread_choices())
     about = {"version": f"torch {torch.__version__}", "threads": threads}
-    return Program(lambda: train(batches), about)
+    return Program(lambda: train(batches), about, device_peak_bytes=device_peak_bytes)
+
+
+def thread_choices() -> set[int]:
+    """Numbers of CPU threads to try; they do not matter on a GPU."""
+    return {1, num_cores()} if DEVICE == "cpu" else {1}
+
+
+def device_peak_bytes() -> int:
+    """Peak memory of tensors on the GPU."""
+    return torch.cuda.max_memory_allocated() if DEVICE == "cuda" else 0

@@ -13,7 +13,7 @@ import jax
 import jax.extend
 import numpy as np
 
-from experiments import compose, costs
+from experiments import compose, costs, roofline
 from experiments.benchmarks.settings import config_of
 from experiments.benchmarks.text_batches import LEXICON, TOKENIZER, Text
 from experiments.benchmarks.worker import Program
@@ -49,7 +49,12 @@ def training(workload: Workload, overrides: Mapping[str, Any]) -> Program:
         "state_mib": memory.argument_size_in_bytes >> 20,
         "temporaries_mib": memory.temp_size_in_bytes >> 20,
     }
-    return Program(call, VERSION | memory)
+    device = jax.local_devices()[0]
+    chips = {chip.name: chip.peak_flops for chip in roofline.CHIPS}
+    name = next((name for name in chips if name in device.device_kind), None)
+    peak = chips[name][experiment.config.model.compute_dtype] / 1e12 if name else None
+    about = {"device": device.device_kind, "peak_tflops": peak}
+    return Program(call, VERSION | memory | about, device_peak_bytes=_device_peak_bytes)
 
 
 def training_text(workload: Workload, path: str, overrides: Mapping[str, Any]) -> Program:
@@ -129,7 +134,7 @@ def decoding(workload: Workload, beams: int, overrides: Mapping[str, Any]) -> Pr
         return np.asarray(hypotheses.tokens)[:, 0]
 
     assert ((call() != 0).sum(-1) == workload.target_length).all()
-    return Program(call, VERSION)
+    return Program(call, VERSION, device_peak_bytes=_device_peak_bytes)
 
 
 def attention(workload: Workload, kernel: str) -> Program:
@@ -195,6 +200,11 @@ def _flops(left: tuple, right: tuple, dimension_numbers: tuple) -> int:
     (_, contracting), (_, batch) = dimension_numbers
     output = [size for axis, size in enumerate(right[0]) if axis not in (*contracting, *batch)]
     return 2 * math.prod(left[0]) * math.prod(output)
+
+
+def _device_peak_bytes() -> int:
+    """Peak memory of arrays on an accelerator; JAX keeps no account of it on a CPU."""
+    return (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
 
 
 def _experiment(workload: Workload, overrides: Mapping[str, Any]) -> compose.Experiment:

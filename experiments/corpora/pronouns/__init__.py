@@ -5,9 +5,11 @@ The pronoun can only be translated by finding its antecedent: "The animal didn't
 because it was too tired / too wide." needs "es" or "sie" in German, "il" or "elle" in French. A
 grammar draws meanings (`scenes`, `grammar`), three modules realize them (`english`, `german`,
 `french`), `examples` returns the splits, and `PronounsGrammar` writes them as a TFDS dataset.
+`EnglishPronouns` has the English side alone, as text and with antecedents as labels.
 """
 
 from experiments.corpora.pronouns.builder import PronounsGrammar
+from experiments.corpora.pronouns.english_tasks import EnglishPronouns, antecedent_metrics
 from experiments.corpora.pronouns.pronoun_scores import pronoun_metrics
 from experiments.corpora.pronouns.sentences import LANGUAGES, SPLITS, Example, Language, examples
 from experiments.corpora.pronouns.word_forms import join, spans, words
@@ -15,9 +17,11 @@ from experiments.corpora.pronouns.word_forms import join, spans, words
 __all__ = [
     "LANGUAGES",
     "SPLITS",
+    "EnglishPronouns",
     "Example",
     "Language",
     "PronounsGrammar",
+    "antecedent_metrics",
     "examples",
     "join",
     "pronoun_metrics",

@@ -20,15 +20,22 @@ from transformer.inspection.figures.attention_maps import (
     plot_token_heads,
 )
 from transformer.inspection.figures.beam_tree import plot_beam_tree
+from transformer.inspection.figures.black_box import plot_black_box
 from transformer.inspection.figures.curves import plot_curves
 from transformer.inspection.figures.decoding_plots import plot_decoding
+from transformer.inspection.figures.memory_plots import plot_memory
+from transformer.inspection.figures.multi_head import plot_multi_head
+from transformer.inspection.figures.output_plots import (
+    plot_output_layer,
+    plot_target_distributions,
+)
 from transformer.inspection.figures.parts import read_predict
 from transformer.inspection.figures.position_plots import plot_positional_encoding
 from transformer.inspection.figures.prediction_plots import (
     plot_logit_lens,
     plot_output_distribution,
 )
-from transformer.inspection.figures.residual_plots import plot_residual_flow
+from transformer.inspection.figures.residual_plots import plot_residual_flow, plot_residual_norm
 from transformer.inspection.figures.step_plots import (
     plot_attention_matrices,
     plot_attention_steps,
@@ -42,6 +49,7 @@ from transformer.inspection.figures.table_plots import (
     plot_patch_map,
     plot_vectors,
 )
+from transformer.inspection.figures.vector_flow import plot_vector_flow
 
 __all__ = [
     "DescribedFigure",
@@ -53,17 +61,24 @@ __all__ = [
     "plot_attention_steps",
     "plot_attribution",
     "plot_beam_tree",
+    "plot_black_box",
     "plot_curves",
     "plot_decoding",
     "plot_head_assembly",
     "plot_head_table",
     "plot_logit_lens",
     "plot_masks",
+    "plot_memory",
+    "plot_multi_head",
     "plot_output_distribution",
+    "plot_output_layer",
     "plot_patch_map",
     "plot_positional_encoding",
     "plot_residual_flow",
+    "plot_residual_norm",
+    "plot_target_distributions",
     "plot_token_heads",
+    "plot_vector_flow",
     "plot_vectors",
     "read_predict",
     "save",

@@ -48,10 +48,10 @@ def plot_architecture(config: TransformerConfig, *, title: str | None = None) ->
     Shapes and numbers are those of the model's parameters; nothing is computed. With pre-norm the
     layer norms come before the sublayers, and one follows each stack.
     """
-    shapes = _parameter_shapes(config)
+    shapes = parameter_shapes(config)
     layers = {side: config.depth(side) for side in ("encoder", "decoder")}
     columns = {side: _column(config, shapes, side) for side in layers}
-    total, counts = _count(shapes), {part: _count(leaves) for part, leaves in shapes.items()}
+    total, counts = count(shapes), {part: count(leaves) for part, leaves in shapes.items()}
     height = 0.75 + max(sum(box.height + GAP for box in boxes) for boxes in columns.values())
     title = title or f"The Transformer of this config: {total:,} parameters"
     note = (
@@ -72,13 +72,14 @@ def plot_architecture(config: TransformerConfig, *, title: str | None = None) ->
     return figure
 
 
-def _parameter_shapes(config: TransformerConfig) -> Any:
+def parameter_shapes(config: TransformerConfig) -> Any:
     """The tree of parameters, with shapes instead of arrays."""
     tokens, model = jnp.zeros((1, 1), jnp.int32), families.build(config)
     return nn.unbox(jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"])
 
 
-def _count(shapes: Any) -> int:
+def count(shapes: Any) -> int:
+    """The number of parameters of a tree."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
 
 
@@ -88,14 +89,14 @@ def _shape(leaf: Any) -> str:
 
 def _column(config: TransformerConfig, shapes: Any, side: str) -> list[_Box]:
     """The computation of one stack, from the bottom up."""
-    table, learned = shapes["embedding"]["table"], shapes["embedding"].get("positions")
-    positions = f"{config.sinusoid_layout} sinusoids, no parameters"
-    if learned is not None:
-        positions = f"learned, {_shape(learned)}, {_count(learned):,}"
+    tables, scale = shapes["embedding"], ", times √D" if config.embedding_scale == "tokens" else ""
+    table = tables["source_table" if side == "encoder" and "source_table" in tables else "table"]
+    shared = ", shared" if _is_shared(tables, side) else ""
     boxes = [
-        _Box((f"embedding {_shape(table)}, times √D", f"{_count(table):,}, shared"), TABLE),
-        _Box(("+ positions", positions), PLAIN),
+        _Box((f"embedding {_shape(table)}{scale}", f"{count(table):,}{shared}"), TABLE),
+        _Box(_positions_text(config, shapes, side), PLAIN),
     ]
+    norm_name = {"layer_norm": "layer norm", "rms_norm": "RMS norm"}[config.norm_kind]
     names = {
         "self_attention": "self-attention" if side == "encoder" else "masked self-attention",
         "cross_attention": "encoder-decoder attention",
@@ -105,7 +106,7 @@ def _column(config: TransformerConfig, shapes: Any, side: str) -> list[_Box]:
     for key, name in names.items():
         if key not in layer:
             continue
-        norm = f"layer norm, {_count(layer[f'{key}_residual']['norm']):,}"
+        norm = f"{norm_name}, {count(layer[f'{key}_residual']['norm']):,}"
         color = NETWORK if key == "feed_forward" else ATTENTION
         text = _sublayer_text(name, layer[key])
         if pre_norm:
@@ -116,25 +117,52 @@ def _column(config: TransformerConfig, shapes: Any, side: str) -> list[_Box]:
         end = ("add", PLAIN) if pre_norm else (f"add, then {norm}", NORM)
         boxes.append(_Box((end[0],), end[1], "ends", True))
     if pre_norm:
-        boxes.append(_Box((f"layer norm, {_count(shapes[side]['final_norm']):,}",), NORM))
+        boxes.append(_Box((f"{norm_name}, {count(shapes[side]['final_norm']):,}",), NORM))
     if side == "decoder":
         vocabulary, width = table.shape
-        boxes.append(_Box((f"linear {width}×{vocabulary}", "the embedding table again"), TABLE))
+        again = "the embedding table again"
+        if "output" in tables:
+            again = f"{count(tables['output']):,}"
+        boxes.append(_Box((f"linear {width}×{vocabulary}", again), TABLE))
         boxes.append(_Box(("softmax",), PLAIN))
     return boxes
+
+
+def _is_shared(tables: Any, side: str) -> bool:
+    """Whether the embedding table of a side has another use."""
+    return side == "decoder" and "output" not in tables or "source_table" not in tables
+
+
+def _positions_text(config: TransformerConfig, shapes: Any, side: str) -> tuple[str, str]:
+    """How positions enter a stack, and their parameters."""
+    learned = shapes["embedding"].get("positions")
+    if learned is not None:
+        return "+ positions", f"learned, {_shape(learned)}, {count(learned):,}"
+    if config.positions == "sinusoidal":
+        return "+ positions", f"{config.sinusoid_layout} sinusoids, no parameters"
+    if config.positions == "none":
+        return "no positions", "but for the mask of the decoder"
+    number = count(shapes[side].get("position_scheme", {}))
+    parameters = f"{number:,}" if number else "no parameters"
+    return "positions in self-attention", f"{config.positions}, {parameters}"
 
 
 def _sublayer_text(name: str, kernels: Any) -> tuple[str, str, str]:
     """Name, shapes and number of parameters of a sublayer."""
     if "kernel_in" in kernels:
-        shapes = f"{_shape(kernels['kernel_in'])}, {_shape(kernels['kernel_out'])}, biases"
+        end = f"{_shape(kernels['kernel_out'])}{', biases' if 'bias_in' in kernels else ''}"
+        twice = "2 × " if "kernel_gate" in kernels else ""
+        shapes = f"{twice}{_shape(kernels['kernel_in'])}, {end}"
     else:
         name += f", {kernels['query'].shape[1]} heads"
         query, value = _shape(kernels["query"]), _shape(kernels["value"])
+        key = _shape(kernels["key"])
         shapes = f"Q, K, V {query}" if query == value else f"Q, K {query}, V {value}"
+        if key != query:
+            shapes = f"Q {query}, K {key}, V {value}"
         shapes += f", O {_shape(kernels['output'])}"
         shapes += ", biases" if "output_bias" in kernels else ""
-    return name, shapes, f"{_count(kernels):,}"
+    return name, shapes, f"{count(kernels):,}"
 
 
 def _draw_column(
@@ -167,10 +195,10 @@ def _draw_column(
         top = y - GAP - box.height
         if box.residual == "starts":
             residual = y - 0.06
-        _draw_arrow(content, (middle, y), (middle, y - GAP))
+        draw_arrow(content, (middle, y), (middle, y - GAP))
         parts.put_box(content, left, top, WIDTH, box.height, facecolor=box.color)
         for i, line in enumerate(box.lines):
-            look = {} if i == 0 else {"fontsize": style.TINY, "color": style.SOFT}
+            look = {} if i == 0 else {"fontsize": style.TEXT, "color": style.SOFT}
             parts.put_text(content, middle, top + 0.07 + LINE * (i + 0.5), line, **look)
         center = top + box.height / 2
         if box.residual == "ends":
@@ -178,7 +206,7 @@ def _draw_column(
             content.plot(
                 [middle, side, side], [residual, residual, center], color=style.INK, linewidth=0.8
             )
-            _draw_arrow(content, (side, center), (left + WIDTH, center))
+            draw_arrow(content, (side, center), (left + WIDTH, center))
         if box.reads_memory:
             _draw_memory(content, memory, left, center)
         y = top
@@ -189,7 +217,7 @@ def _draw_column(
     look = {"fill": False, "linestyle": "--", "linewidth": 0.8}
     parts.put_box(content, left - 0.1, top - 0.08, WIDTH + 0.34, bottom - top + 0.08, **look)
     parts.put_text(content, left - 0.16, bottom - 0.12, f"× {layers}", fontsize=10, ha="right")
-    _draw_arrow(content, (middle, y), (middle, y - 0.1))
+    draw_arrow(content, (middle, y), (middle, y - 0.1))
     return y - 0.28
 
 
@@ -199,14 +227,15 @@ def _draw_memory(content: Axes, memory: tuple[Real, Real], left: Real, y: Real) 
     turn = left - 0.42
     path = [x, x, turn, turn], [top, top - 0.1, top - 0.1, y]
     content.plot(*path, color=style.BLUE, linewidth=1.2)
-    _draw_arrow(content, (turn, y), (left, y), style.BLUE)
-    look = {"fontsize": style.TINY, "ha": "right", "color": style.BLUE}
+    draw_arrow(content, (turn, y), (left, y), style.BLUE)
+    look = {"fontsize": style.TEXT, "ha": "right", "color": style.BLUE}
     parts.put_text(content, turn - 0.06, y - 0.12, "K, V", **look)
 
 
-def _draw_arrow(
+def draw_arrow(
     content: Axes, start: tuple[Real, Real], end: tuple[Real, Real], color: str = style.INK
 ) -> None:
+    """An arrow between two positions of the content."""
     look = {"arrowstyle": "-|>,head_width=0.12,head_length=0.25", "shrinkA": 0, "shrinkB": 0}
     content.annotate("", end, start, arrowprops={**look, "color": color, "linewidth": 0.8})
 
@@ -217,7 +246,7 @@ def _put_soft(content: Axes, x: Real, y: Real, text: str) -> None:
 
 def _description(config: TransformerConfig, title: str, shapes: Any, embedding: int) -> str:
     encoder, decoder = (
-        f"{config.depth(side)} {side} layers of {_count(shapes[side]['layer_0']):,} parameters "
+        f"{config.depth(side)} {side} layers of {count(shapes[side]['layer_0']):,} parameters "
         f"with {config.heads(side)} heads"
         for side in ("encoder", "decoder")
     )
@@ -225,9 +254,16 @@ def _description(config: TransformerConfig, title: str, shapes: Any, embedding: 
         "post": "after each sublayer's addition (post-norm)",
         "pre": "before each sublayer, and after each stack (pre-norm)",
     }[config.norm]
+    shared = "All layers of a stack share their parameters. " if config.shared_layers else ""
+    number = len({"table", "source_table", "output"} & shapes["embedding"].keys())
+    tables = (
+        f"One embedding table of {config.vocab_size} by {config.d_model}, {embedding:,} parameters "
+        "with its positions, serves"
+        if number == 1
+        else f"{number} tables, {embedding:,} parameters with positions, serve"
+    )
     return (
         f"{title}. {encoder} and {decoder}; every decoder layer reads the output of the last "
-        f"encoder layer. The layer norm is {norm}. One embedding table of {config.vocab_size} by "
-        f"{config.d_model}, {embedding:,} parameters with its positions, serves source, target and "
-        "logits."
+        f"encoder layer. {shared}The {config.norm_kind.replace('_', ' ')} is {norm}. {tables} "
+        "source, target and logits."
     )

@@ -25,6 +25,10 @@ from transformer.inspection.figures.typesetting import (
 
 LONGEST_NAMED = 12
 """Tokens along an axis of a small map; more are numbered."""
+WIDTH = 7.5
+"""Of all maps of a layer, in inches; a grid whose named maps are wider has numbers."""
+QUANTILE = 0.99
+"""Share of the weights that the colors of a grid distinguish, at least."""
 
 NOT_WHY = "A weight says where a head reads, not why the model answers."
 
@@ -56,7 +60,7 @@ def plot_attention(
     check_weights(weights, allowed, "weights")
 
     note = f"Rows: queries; columns: keys. {NOT_WHY}"
-    smallest = 0.27 if annotate else 0.2
+    smallest = 0.29 if annotate else parts.SMALLEST_CELL
     figure, image = _matrix(weights, queries, keys, ~allowed, smallest, title, note)
     if annotate:
         parts.write_numbers(image)
@@ -84,7 +88,7 @@ def _matrix(
         rows=queries,
         columns=keys,
         hidden=hidden,
-        color_bar="weight",
+        legend="attention weight",
     )
     figure, [image] = parts.draw_panels([[panel]], title=title, note=note)
     return figure, image
@@ -113,6 +117,9 @@ def plot_attention_grid(
     title: str = "Attention weights of every layer and head",
 ) -> DescribedFigure:
     """A small map for every layer (rows) and head (columns).
+
+    Where almost all weights are small, the colors of all maps end at 0.1, 0.2 or 0.5 instead of 1;
+    the legend says so.
 
     Args:
       weights: [L,N,T,S], after the softmax.
@@ -146,8 +153,10 @@ def _draw_grid(
     title: str,
 ) -> DescribedFigure:
     longest, (layers, heads) = max(len(queries), len(keys)), weights.shape[:2]
-    named = longest <= LONGEST_NAMED
-    cell = 0.17 if named else min(0.17, 1.25 / longest)
+    named = longest <= LONGEST_NAMED and heads * len(keys) * parts.SMALLEST_CELL <= WIDTH
+    cell = parts.SMALLEST_CELL if named else min(parts.SMALLEST_CELL, 0.95 / longest)
+    high, larger = _end_of_weights(weights)
+    last = layers - 1
     panels = [
         [
             parts.Panel(
@@ -155,10 +164,11 @@ def _draw_grid(
                 cell=(cell, cell),
                 name=f"layer {layer + 1} head {head + 1}",
                 heading=f"head {head + 1}" if layer == 0 else "",
+                limits=(0.0, high),
                 rows=queries if named and head == 0 else None,
                 columns=keys if named and layer == 0 else None,
-                size=6.5,
-                color_bar="weight" if layer == 0 and head == heads - 1 else None,
+                legend=f"attention weight{larger}" if (layer, head) == (last, 0) else None,
+                axis=0.0 if named or layer < last else 0.2,
             )
             for head in range(heads)
         ]
@@ -166,7 +176,12 @@ def _draw_grid(
     ]
     tokens = "" if named else _numbered_tokens(queries, keys)
     figure, images = parts.draw_panels(
-        panels, title=title, note=tokens + NOT_WHY, left=0.65, below=0.0 if named else 0.2, gap=0.12
+        panels,
+        title=title,
+        note=tokens + NOT_WHY,
+        left=0.65 if named else 0.85,
+        gap=0.1,
+        apart=0.1,
     )
     for layer in range(layers):
         axes = [image.axes for image in images[layer * heads : (layer + 1) * heads]]
@@ -179,16 +194,29 @@ def _draw_grid(
         )
         if not named:
             _number_axis(axes[0].yaxis, len(queries))
-            for ax in axes if layer == layers - 1 else ():
+            for ax in axes if layer == last else ():
                 _number_axis(ax.xaxis, len(keys))
     return figure
 
 
+def _end_of_weights(weights: Float[np.ndarray, "L N T S"]) -> tuple[float, str]:
+    """The weight at which the colors end, and what the legend says about larger ones."""
+    most = np.quantile(weights, QUANTILE)
+    high = next(end for end in (0.1, 0.2, 0.5, 1.0) if most <= end or end == 1.0)
+    larger = (weights > high).mean()
+    return high, f" ({larger:.1%} of them are above {high:g})" if larger else ""
+
+
 def _number_axis(axis: Axis, size: int) -> None:
-    """The numbers 1, 10, 20, ... along an axis."""
-    ticks = [0, *range(9, size, 10)]
+    """The numbers 1, 10, 20, ... along an axis; 1, 20, 40, ... of a long sentence."""
+    step = 10 if size < 25 else 20
+    ticks = [0, *range(step - 1, size, step)]
     axis.set_ticks(ticks, [str(tick + 1) for tick in ticks])
-    axis.set_tick_params(labelsize=6, pad=1)
+    axis.set_tick_params(pad=1)
+    if axis.axis_name == "x":  # the numbers of maps beside each other do not touch
+        first, last = axis.get_ticklabels()[0], axis.get_ticklabels()[-1]
+        first.set_horizontalalignment("left")
+        last.set_horizontalalignment("right" if ticks[-1] == size - 1 else "center")
 
 
 def _numbered_tokens(queries: list[str], keys: list[str]) -> str:
@@ -266,9 +294,8 @@ def _draw_token_heads(
     note: str,
 ) -> DescribedFigure:
     heads, rows = len(values), max(len(queries), len(keys))
-    height = min(max(6.0 / rows, 0.2), 0.32)
-    size = min(style.HEADING, 72 * height * 0.62)
-    start = parts.label_width(queries, size) + 0.1
+    height = min(max(6.0 / rows, 0.18), 0.32)
+    start = parts.label_width(queries) + 0.1
     end = start + 2.2
     panel = parts.Panel(
         values=values.T,
@@ -277,9 +304,9 @@ def _draw_token_heads(
         heading="head",
         columns=[str(head + 1) for head in range(heads)],
         hidden=hidden.T,
-        color_bar="weight" if normalize == "keys" else "share between heads",
+        legend="attention weight" if normalize == "keys" else "share between heads",
     )
-    left = end + parts.label_width(keys, size) + 0.25
+    left = end + parts.label_width(keys) + 0.25
     spare = height * max(rows - len(keys), 0)
     figure, [image] = parts.draw_panels([[panel]], title=title, note=note, left=left, below=spare)
     parts.write_numbers(image, lowest=0.005)
@@ -290,11 +317,11 @@ def _draw_token_heads(
     ax.set_axis_off()
     for row, label in enumerate(queries):
         color = style.INK if row == token else style.SOFT
-        label = shortened(label, parts.LONGEST_LABEL, size)
-        parts.put_text(ax, start - 0.05, row, label, ha="right", fontsize=size, color=color)
+        label = shortened(label, parts.LONGEST_LABEL, style.TEXT)
+        parts.put_text(ax, start - 0.05, row, label, ha="right", color=color)
     for row, label in enumerate(keys):
-        label = shortened(label, parts.LONGEST_LABEL, size)
-        parts.put_text(ax, end + 0.08, row, label, ha="left", fontsize=size)
+        label = shortened(label, parts.LONGEST_LABEL, style.TEXT)
+        parts.put_text(ax, end + 0.08, row, label, ha="left")
     for x, name, align in ((start - 0.05, "query", "right"), (end + 0.08, "keys", "left")):
         parts.put_text(figure.content, x, panel.above - 0.12, name, ha=align, color=style.SOFT)
     for head, weights in enumerate(values):
@@ -314,14 +341,14 @@ def _draw_lines(
     ends: tuple[Real, Real],
     shift: Real,
 ) -> None:
-    """Lines from the query to the keys; wider and darker for a larger weight."""
+    """Lines from the query to the keys, whose opacity is the weight."""
     for key, weight in enumerate(weights):
         if weight > 0.01:
             ax.plot(
                 ends,
                 [token, key + shift],
-                linewidth=0.3 + 3.2 * weight,
-                alpha=0.35 + 0.6 * weight,
+                linewidth=0.6 + 3.0 * weight,
+                alpha=weight,
                 solid_capstyle="butt",
                 gid=f"head {head + 1} key {key + 1}",
                 **_head_style(head),
@@ -330,9 +357,9 @@ def _draw_lines(
 
 def _head_style(head: int) -> dict[str, str]:
     """Color and dashes of a head."""
-    colors = len(style.LINE_COLORS)
+    colors = len(style.HEAD_COLORS)
     return {
-        "color": style.LINE_COLORS[head % colors],
+        "color": style.HEAD_COLORS[head % colors],
         "linestyle": style.DASHES[head // colors % len(style.DASHES)],
     }
 
@@ -384,7 +411,7 @@ def plot_alignment(
             f" Frames: gold alignment; the highest weight of {hits} of {len({t for t, _ in cells})}"
             " aligned rows is in a frame."
         )
-    figure, image = _matrix(weights, queries, keys, None, 0.2, title, note)
+    figure, image = _matrix(weights, queries, keys, None, parts.SMALLEST_CELL, title, note)
     for t, s in cells:
         parts.outline(image.axes, t, s, style.VERMILION, f"gold {t} {s}")
         image.axes.plot(s, t, "o", color=style.VERMILION, markersize=2.5, markeredgewidth=0)

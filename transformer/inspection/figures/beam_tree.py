@@ -1,21 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tree of hypotheses of a beam search."""
 
+import dataclasses
 from collections.abc import Sequence
 from numbers import Real
 
+import numpy as np
 from matplotlib.axes import Axes
 
 from transformer.inspection.figures import parts, style
 from transformer.inspection.figures.decoding_plots import tokens_of
 from transformer.inspection.figures.style import DescribedFigure
-from transformer.inspection.figures.typesetting import listed, shortened
+from transformer.inspection.figures.typesetting import listed, printable, shortened, text_width
 from transformer.inspection.search_log import Finished, SearchLog
 
-LEFT, TOP, WIDTH, HEIGHT = 0.75, 0.35, 1.02, 0.3
-"""Position of the first hypothesis, and size of each."""
-STEP, ROW, FINISHED_STEP = 1.2, 0.62, 1.65
-"""Distance between hypotheses, between steps, and between finished hypotheses."""
+LEFT, TOP, HEIGHT = 0.65, 0.32, 0.24
+"""Position of the first hypothesis, and height of each."""
+LOG_PROB, FINISHED = 0.56, 1.75
+"""Width of a log-probability, and of a finished hypothesis."""
+BETWEEN, BELOW = 0.15, 0.17
+"""Distance between hypotheses, and between steps."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layout:
+    """Positions of the hypotheses in inches."""
+
+    tops: Sequence[Real]
+    """Of the steps."""
+    width: Real
+    """Of an active hypothesis."""
+    beams: int
+
+    @property
+    def right(self) -> float:
+        """Left edge of the finished hypotheses."""
+        return LEFT + (self.width + BETWEEN) * self.beams + 0.15
+
+    def corner(self, index: int, beam: int) -> tuple[float, float]:
+        """Left and top of an active hypothesis."""
+        return LEFT + (self.width + BETWEEN) * beam, self.tops[index]
+
+    def middle(self, beam: int) -> float:
+        """Middle of an active hypothesis."""
+        return LEFT + (self.width + BETWEEN) * beam + self.width / 2
 
 
 @style.styled
@@ -31,7 +59,6 @@ def plot_beam_tree(
     source = tokens_of(vocabulary, log.source)
     beams = max(len(step.tokens) for step in log.steps)
     finished = [len(step.finished) for step in log.steps]
-    right = LEFT + STEP * beams + 0.25
     title = title or (
         f"Beam search with {beams} beams" if beams > 1 else "Greedy search: a beam search of one"
     )
@@ -41,11 +68,12 @@ def plot_beam_tree(
         "token at every step. Right: hypotheses that ended with EOS, with log P and score; ★ the "
         "best result, ✓ the other results."
     )
-    width = right + FINISHED_STEP * max(*finished, 1)
-    figure = parts.sheet(width, TOP + ROW * (len(log.steps) + 0.1) + 0.35, title, note)
-    for x, heading in ((LEFT, "active hypotheses"), (right, "finished")):
-        parts.put_text(figure.content, x, 0.05, heading, ha="left", color=style.SOFT)
-    _draw_tree(figure.content, log, vocabulary, right)
+    layout = _layout(log, vocabulary, beams)
+    bottom = layout.tops[-1] + (HEIGHT + 0.06) * max(finished[-1], 1) + 0.1
+    figure = parts.sheet(layout.right + FINISHED, bottom, title, note)
+    for x, heading in ((LEFT, "active hypotheses"), (layout.right, "finished")):
+        parts.put_text(figure.content, x, 0.1, heading, ha="left", color=style.SOFT)
+    _draw_tree(figure.content, log, vocabulary, layout)
     items = [
         f"{' '.join(tokens_of(vocabulary, result.tokens))!r} with log-probability "
         f"{result.log_prob:.2f} and score {result.score:.3f}"
@@ -58,35 +86,42 @@ def plot_beam_tree(
     return figure
 
 
-def _draw_tree(content: Axes, log: SearchLog, vocabulary: Sequence[str], right: Real) -> None:
+def _layout(log: SearchLog, vocabulary: Sequence[str], beams: int) -> _Layout:
+    """Rows as high as their finished hypotheses, columns as wide as the longest token."""
+    heights = [(HEIGHT + 0.06) * max(len(step.finished), 1) + BELOW for step in log.steps]
+    tops = TOP + np.cumsum([0.0, *heights[:-1]])
+    last = {tokens[-1] for step in log.steps for tokens in step.tokens if tokens}
+    names = [printable(token) for token in tokens_of(vocabulary, sorted(last))]
+    longest = max((text_width(name, style.TEXT) for name in names), default=0.0)
+    return _Layout(tops.tolist(), min(max(longest, 0.35), 1.1) + LOG_PROB + 0.12, beams)
+
+
+def _draw_tree(content: Axes, log: SearchLog, vocabulary: Sequence[str], layout: _Layout) -> None:
     best, greedy = (log.path() if log.results else ()), _greedy_beams(log)
     ranks = {result.tokens[:-1]: rank for rank, result in enumerate(log.results)}
     for index, step in enumerate(log.steps):
-        y, text = TOP + ROW * index + HEIGHT / 2, f"step {index + 1}"
+        y, text = layout.tops[index] + HEIGHT / 2, f"step {index + 1}"
         parts.put_text(content, 0, y, text, ha="left", color=style.SOFT)
         for beam, tokens in enumerate(step.tokens):
             on_path = index < len(best) and best[index] == beam
             if index:
-                _draw_edge(content, index, step.parents[beam], beam, on_path)
+                _draw_edge(content, layout, index, step.parents[beam], beam, on_path)
             token = tokens_of(vocabulary, tokens[-1:])[0] if tokens else "start"
-            _draw_active(content, index, beam, token, step.log_probs[beam])
-            _draw_node(content, *_corner(index, beam), WIDTH, on_path, greedy.get(index) == beam)
+            corner = layout.corner(index, beam)
+            _draw_active(content, corner, layout.width, token, step.log_probs[beam])
+            _draw_node(content, corner, layout.width, on_path, greedy.get(index) == beam)
         for number, end in enumerate(step.finished):
             rank = ranks.get(step.tokens[end.beam])
-            _draw_finished(content, index, end, number, right, rank)
+            _draw_finished(content, layout, index, end, number, rank)
 
 
-def _corner(index: int, beam: int) -> tuple[float, float]:
-    """Left and top of an active hypothesis."""
-    return LEFT + STEP * beam, TOP + ROW * index
-
-
-def _draw_edge(content: Axes, index: int, parent: int, beam: int, on_path: bool) -> None:
+def _draw_edge(
+    content: Axes, layout: _Layout, index: int, parent: int, beam: int, on_path: bool
+) -> None:
     """A line from a hypothesis to its continuation."""
-    (from_x, from_y), (x, y) = _corner(index - 1, parent), _corner(index, beam)
     content.plot(
-        [from_x + WIDTH / 2, x + WIDTH / 2],
-        [from_y + HEIGHT + 0.015, y - 0.015],
+        [layout.middle(parent), layout.middle(beam)],
+        [layout.tops[index - 1] + HEIGHT + 0.015, layout.tops[index] - 0.015],
         color=style.VERMILION if on_path else style.SOFT,
         linewidth=2.4 if on_path else 0.8,
         zorder=1,
@@ -94,45 +129,46 @@ def _draw_edge(content: Axes, index: int, parent: int, beam: int, on_path: bool)
     )
 
 
-def _draw_active(content: Axes, index: int, beam: int, token: str, log_prob: float) -> None:
+def _draw_active(
+    content: Axes, corner: tuple[Real, Real], width: Real, token: str, log_prob: float
+) -> None:
     """Token and log-probability of an active hypothesis."""
-    x, y = _corner(index, beam)
+    x, y = corner
     middle, look = y + HEIGHT / 2, {"zorder": 3}
-    text = shortened(token, WIDTH - 0.5, style.TEXT)
+    text = shortened(token, width - LOG_PROB - 0.08, style.TEXT)
     parts.put_text(content, x + 0.05, middle, text, ha="left", **look)
-    text = _two_decimals(log_prob)
-    parts.put_text(content, x + WIDTH - 0.05, middle, text, ha="right", fontsize=6.5, **look)
+    look["color"] = style.SOFT
+    parts.put_text(content, x + width - 0.05, middle, _two_decimals(log_prob), ha="right", **look)
 
 
 def _draw_finished(
-    content: Axes, index: int, end: Finished, number: int, right: Real, rank: int | None
+    content: Axes, layout: _Layout, index: int, end: Finished, number: int, rank: int | None
 ) -> None:
     """A finished hypothesis and the line that leads to it."""
-    x, y = _corner(index, end.beam)
-    left, best = right + FINISHED_STEP * number, rank == 0
-    bottom = y + HEIGHT + 0.1 + 0.06 * number
+    top, best = layout.tops[index] + (HEIGHT + 0.06) * number, rank == 0
+    # The line runs below the row of active hypotheses, and reaches its own from the left.
+    below = layout.tops[index] + HEIGHT + 0.05 + 0.035 * number
+    turn = layout.right - 0.06 - 0.05 * number
     content.plot(
-        [x + WIDTH / 2, x + WIDTH / 2, left + 0.1, left + 0.1],
-        [y + HEIGHT + 0.015, bottom, bottom, y + HEIGHT],
+        [layout.middle(end.beam), layout.middle(end.beam), turn, turn, layout.right],
+        [layout.tops[index] + HEIGHT + 0.015, below, below, *[top + HEIGHT / 2] * 2],
         color=style.VERMILION if best else style.SOFT,
         linewidth=2.0 if best else 0.7,
         zorder=0,
         gid=f"finished {index} {end.beam}",
     )
-    _draw_node(content, left, y, FINISHED_STEP - 0.1, best, False)
+    _draw_node(content, (layout.right, top), FINISHED, best, False)
     mark = "" if rank is None else "★ " if best else "✓ "
     text = f"{mark}{_two_decimals(end.log_prob)}   score {end.score:.3f}"
-    look = {"fontsize": style.TINY, "zorder": 3}
-    parts.put_text(content, left + 0.08, y + HEIGHT / 2, text, ha="left", **look)
+    parts.put_text(content, layout.right + 0.08, top + HEIGHT / 2, text, ha="left", zorder=3)
 
 
 def _draw_node(
-    content: Axes, left: Real, top: Real, width: Real, strong: bool, dashed: bool
+    content: Axes, corner: tuple[Real, Real], width: Real, strong: bool, dashed: bool
 ) -> None:
     parts.put_box(
         content,
-        left,
-        top,
+        *corner,
         width,
         HEIGHT,
         facecolor=style.PAPER,

@@ -10,12 +10,13 @@ from transformer.inspection.figures import parts, style
 from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import listed, shortened
 from transformer.inspection.search_log import SearchLog
+from transformer.inspection.words import display_tokens
 
-ROW_HEIGHT = 0.27
+ROW_HEIGHT = 0.22
 
 
 def tokens_of(vocabulary: Sequence[str], ids: Sequence[int]) -> list[str]:
-    """Tokens of these ids.
+    """Labels of the tokens of these ids.
 
     Raises:
       InputError: when the vocabulary is too short for one.
@@ -26,7 +27,8 @@ def tokens_of(vocabulary: Sequence[str], ids: Sequence[int]) -> list[str]:
             f"vocabulary has {len(vocabulary)} tokens, but the log has the id {missing[0]}; give "
             "every token of the model's vocabulary, in the order of their ids"
         )
-    return [vocabulary[token] for token in ids]
+    labels = display_tokens(vocabulary)
+    return [labels[token] for token in ids]
 
 
 @style.styled
@@ -66,11 +68,12 @@ def plot_decoding(
         panels.append(
             parts.Panel(
                 values=weights,
-                cell=(min(max(3.0 / len(source), 0.2), 0.4), ROW_HEIGHT),
+                cell=(min(max(2.7 / len(source), parts.SMALLEST_CELL), 0.4), ROW_HEIGHT),
                 name="attention",
                 heading="cross-attention to the source",
                 rows=rows,
                 columns=source,
+                legend="attention weight",
             )
         )
         rows = None
@@ -88,7 +91,7 @@ def plot_decoding(
             heading="most probable next tokens",
             rows=rows,
             beside={"chosen": unlisted} if any(unlisted) else {},
-            color_bar="weight, probability",
+            legend="probability",
         )
     )
     figure, images = parts.draw_panels([panels], title=title, note=note)

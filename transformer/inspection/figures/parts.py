@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Building blocks of figures: the sheet with its title, labeled heat maps, and color bars.
+"""Building blocks of figures: the sheet with its title, labeled heat maps, and color legends.
 
 Positions and sizes are in inches from the top left corner and are computed from what is drawn, so
 nothing overlaps whatever the number of tokens.
 """
 
 import dataclasses
-import textwrap
+import math
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
@@ -34,12 +34,22 @@ HEADER = 0.62
 """Height of a title of one line, with the space below it."""
 LONGEST_LABEL = 1.6
 """Width beyond which a token is cut."""
-COLOR_BAR_WIDTH = 0.85
-"""Width of a color bar with its numbers, its label and the space before it."""
-SHORTEST_BAR = 0.9
-"""Least height of a color bar."""
+LEGEND = 0.32
+"""Height of the legend of a color scale, with the space above it."""
+STRIP = 1.0
+"""Length of the strip of colors in a legend."""
+SMALLEST_CELL = 0.175
+"""Least width of a cell with a column label, so that slanted labels do not touch."""
+SMALLEST_ROW = 0.15
+"""Least height of a row with a label."""
+SMALLEST_GRID = 0.12
+"""Least side of cells that are separated by lines."""
 GAP = 0.25
 """Space between heat maps."""
+MANY = 500
+"""Number of values from which a color scale need not distinguish the largest."""
+SLANT = math.sqrt(0.5)
+"""Sine and cosine of the angle of slanted labels."""
 
 Limits = tuple[Real, Real]
 
@@ -113,13 +123,13 @@ class Panel:
     """Above the map; may have several lines."""
     rows: Sequence[str] | None = None
     columns: Sequence[str] | None = None
-    size: Real = style.TEXT
-    """Font size of the labels."""
     hidden: Bool[np.ndarray, "rows columns"] | None = None
     limits: Limits = (0.0, 1.0)
     colors: Colormap = dataclasses.field(default_factory=lambda: style.WEIGHTS)
-    color_bar: str | None = None
-    """Label of the color bar; None for none."""
+    legend: str | None = None
+    """Name of the values in the legend of the color scale; None for no legend."""
+    axis: Real = 0.0
+    """Height of what the caller draws between the map and its legend."""
     beside: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     """Columns of text right of the map: heading and one text a row."""
 
@@ -136,50 +146,65 @@ class Panel:
     @property
     def left(self) -> float:
         """Width of the row labels."""
-        return label_width(self.rows, self.size) + 0.12 if self.rows else 0.0
+        return label_width(self.rows) + 0.12 if self.rows else 0.0
 
     @property
     def above(self) -> float:
         """Height of the column labels and headings."""
-        labels = label_height(self.columns, self.cell[0], self.size) if self.columns else 0.05
+        labels = self._labels[0] if self.columns else 0.05
         lines = max(heading.count("\n") + 1 for heading in (*self.beside, ""))
         heading = 0.1 + 0.15 * (self.heading.count("\n") + 1) if self.heading else 0.0
         return max(labels + heading, 0.16 * lines if self.beside else 0.0)
 
     @property
+    def below(self) -> float:
+        """Height of the legend, and of what is above it."""
+        return self.axis + (0.0 if self.legend is None else LEGEND)
+
+    @property
     def right(self) -> float:
-        """Width of all that follows the map."""
-        texts = sum(map(self._text_width, self.beside))
+        """Width of all that follows the map, except the legend."""
+        texts = sum(map(self._text_width, self.beside), 0.0)
         lines = map(printable, self.heading.split("\n") if self.heading else [])
-        heading = max((text_width(line, style.HEADING) for line in lines), default=0.0)
-        after = texts + (GAP if self.color_bar is None else COLOR_BAR_WIDTH)
-        return max(after, heading - self.width + GAP)
+        wide = [text_width(line, style.HEADING) - self.width for line in lines]
+        if self.columns:
+            wide.append(self._labels[1])
+        return max(texts, *wide, 0.0)
+
+    @property
+    def legend_width(self) -> float:
+        """Width of the legend, which may be wider than the map."""
+        return 0.0 if self.legend is None else legend_width(self.legend, self.limits)
+
+    @property
+    def _labels(self) -> tuple[float, float]:
+        """Height of the column labels, and their width beyond the map."""
+        return label_extent(self.columns, self.cell[0])
 
     def _text_width(self, heading: str) -> float:
         texts = [*heading.split("\n"), *self.beside[heading]]
-        return 0.14 + max(text_width(printable(text), style.SMALL) for text in texts)
+        return 0.14 + max(text_width(printable(text), style.TEXT) for text in texts)
 
     def draw(self, figure: DescribedFigure, left: Real, top: Real) -> AxesImage:
         """Draw the map with its top left corner at this position of the content."""
         ax = axes(figure, left, top, self.width, self.height, self.name)
         image = heat(ax, self.values, self.limits, self.colors, self.hidden)
         if self.rows:
-            row_labels(ax, self.rows, self.size)
+            row_labels(ax, self.rows)
         if self.columns:
-            column_labels(ax, self.columns, self.size)
+            column_labels(ax, self.columns)
         if self.heading:
-            labels = label_height(self.columns, self.cell[0], self.size) if self.columns else 0.0
+            labels = self._labels[0] if self.columns else 0.0
             look = {"ha": "left", "va": "bottom", "fontsize": style.HEADING}
             put_text(figure.content, left, top - labels - 0.05, self.heading, **look)
-        x, look = left + self.width, {"ha": "right", "fontsize": style.SMALL}
+        x, look = left + self.width, {"ha": "right"}
         for heading, texts in self.beside.items():
             x += self._text_width(heading)
             put_text(figure.content, x, top - 0.05, heading, va="bottom", **look)
             for row, text in enumerate(texts):
                 put_text(figure.content, x, top + self.cell[1] * (row + 0.5), text, **look)
-        if self.color_bar is not None:
-            height = max(min(self.height, 2.0), SHORTEST_BAR)
-            color_bar(figure, image, self.color_bar, x + 0.12, top, height)
+        if self.legend is not None:
+            draw_legend(figure, image, self.legend, left, top + self.height + self.axis + 0.12)
         return image
 
 
@@ -193,9 +218,12 @@ def draw_panels(
     right: Real = 0.0,
     below: Real = 0.0,
     gap: Real = GAP,
+    apart: Real = GAP,
     least_width: Real = 0.0,
 ) -> tuple[DescribedFigure, list[AxesImage]]:
     """A figure of rows of labeled heat maps, and the image of each in reading order.
+
+    The first maps of all rows are aligned.
 
     Args:
       rows: panels from the top left.
@@ -203,18 +231,25 @@ def draw_panels(
       note: below them.
       left, top, right, below: free space for other drawings.
       gap: space below a row of panels.
+      apart: space between the panels of a row.
       least_width: of the content.
     """
     corners, width, y, bottom = [], least_width, top, top
+    first = max(row[0].left for row in rows)
     for row in rows:
-        x, y = left, y + max(panel.above for panel in row)
+        x, y = left + first - row[0].left, y + max(panel.above for panel in row)
+        free = 0.0  # where the next legend can begin
         for panel in row:
-            corners.append((x + panel.left, y))
-            x += panel.left + panel.width + panel.right
-            bar = 0.0 if panel.color_bar is None else SHORTEST_BAR
-            bottom = max(bottom, y + max(panel.height, bar))
-        width = max(width, x + right)
-        y += max(panel.height for panel in row) + gap
+            x += panel.left
+            if panel.legend is not None:
+                x = max(x, free)
+                free = x + panel.legend_width + 0.1
+                width = max(width, free)
+            corners.append((x, y))
+            x += panel.width + panel.right + apart
+        width = max(width, x - apart + right)
+        y += max(panel.height + panel.below for panel in row)
+        bottom, y = y, y + gap
     figure = sheet(width, bottom + below + 0.05, title, note)
     panels = [panel for row in rows for panel in row]
     return figure, [
@@ -228,8 +263,9 @@ def heat(
     limits: Limits = (0.0, 1.0),
     colors: Colormap = style.WEIGHTS,
     hidden: Bool[np.ndarray, "rows columns"] | None = None,
+    marked: bool = True,
 ) -> AxesImage:
-    """A heat map that fills its axes; hidden cells are white with a cross."""
+    """A heat map that fills its axes; hidden cells are gray with a cross, or not marked at all."""
     hidden = np.zeros(values.shape, bool) if hidden is None else hidden
     low, high = limits
     image = ax.imshow(
@@ -242,11 +278,22 @@ def heat(
     )
     ax.set_xticks([])
     ax.set_yticks([])
-    if hidden.any():
+    ax.set_facecolor(style.PALE if marked else style.PAPER)
+    if marked and min(cell_size(ax, values.shape)) >= SMALLEST_GRID:
+        _draw_grid(ax, values.shape)
+    if marked and hidden.any():
         rows, columns = np.nonzero(hidden)
         size = min(72 * min(cell_size(ax, values.shape)) * 0.3, 5)
         ax.plot(columns, rows, "x", color=style.SOFT, markersize=size, markeredgewidth=0.5)
     return image
+
+
+def _draw_grid(ax: Axes, shape: tuple[int, ...]) -> None:
+    """Faint lines between the cells, since cells of zero have the color of the paper."""
+    rows, columns = shape
+    look = {"color": style.FAINT, "linewidth": 0.4}
+    ax.hlines(np.arange(rows - 1) + 0.5, -0.5, columns - 0.5, **look)
+    ax.vlines(np.arange(columns - 1) + 0.5, -0.5, rows - 0.5, **look)
 
 
 def signed(limit: Real) -> dict:
@@ -277,18 +324,19 @@ def cell_size(ax: Axes, shape: tuple[int, ...]) -> tuple[float, float]:
 
 
 def write_numbers(image: AxesImage, form: str = "{:.2f}", lowest: Real = -np.inf) -> None:
-    """Write values of at least `lowest` into their cells."""
+    """Write values of at least `lowest` into their cells, if the cells are large enough."""
     values, ax = image.get_array(), image.axes
     width, height = cell_size(ax, values.shape)
-    longest = max((_formatted(value, form) for value in values.compressed()), key=len, default="0")
-    size = max(min(8.0, 72 * height * 0.6, 8 * 0.9 * width / text_width(longest, 8)), 3.5)
+    longest = max((formatted(value, form) for value in values.compressed()), key=len, default="0")
+    if text_width(longest, style.TEXT) > 0.97 * width or 72 * height * 0.9 < style.TEXT:
+        return
     for (row, column), value in np.ndenumerate(values):
         if not np.ma.is_masked(values[row, column]) and value >= lowest:
             ink = style.ink_on(image.cmap(image.norm(value)))
-            put_text(ax, column, row, _formatted(value, form), fontsize=size, color=ink)
+            put_text(ax, column, row, formatted(value, form), color=ink)
 
 
-def _formatted(value: Real, form: str) -> str:
+def formatted(value: Real, form: str) -> str:
     """The value without the sign of a number that is rounded to 0."""
     text = form.format(value)
     return text if any(digit in text for digit in "123456789") else text.replace("-", "")
@@ -297,66 +345,94 @@ def _formatted(value: Real, form: str) -> str:
 def write_tokens(image: AxesImage, tokens: Sequence[Sequence[str]]) -> None:
     """Write a token and the value into each cell; tokens are cut to fit."""
     values, ax = image.get_array(), image.axes
-    width, height = cell_size(ax, values.shape)
-    size = min(style.SMALL, 72 * height * 0.5)
-    free = width - text_width("0.00", size * 0.85) - 0.14
+    width, _ = cell_size(ax, values.shape)
+    free = width - text_width("0.00", style.TEXT) - 0.14
     for (row, column), value in np.ndenumerate(values):
         ink = style.ink_on(image.cmap(image.norm(value)))
         look = {"va": "center_baseline", "color": ink}
-        token = shortened(tokens[row][column], free, size)
-        ax.text(column - 0.5 + 0.04 / width, row, token, ha="left", fontsize=size, **look)
-        x = column + 0.5 - 0.04 / width
-        ax.text(x, row, f"{value:.2f}", ha="right", fontsize=size * 0.85, **look)
+        token = shortened(tokens[row][column], free, style.TEXT)
+        ax.text(column - 0.5 + 0.04 / width, row, token, ha="left", **look)
+        ax.text(column + 0.5 - 0.04 / width, row, f"{value:.2f}", ha="right", **look)
 
 
-def row_labels(ax: Axes, labels: Sequence[str], size: Real = style.TEXT) -> None:
-    """Labels left of the rows."""
-    size = min(size, 72 * cell_size(ax, (len(labels), 1))[1] * 0.85)
-    ax.set_yticks(range(len(labels)), [shortened(label, LONGEST_LABEL, size) for label in labels])
-    ax.tick_params(axis="y", length=0, labelsize=size, pad=3)
+def row_labels(ax: Axes, labels: Sequence[str]) -> None:
+    """Labels left of the rows; of low rows every second one, or fewer."""
+    step = math.ceil(SMALLEST_ROW / cell_size(ax, (len(labels), 1))[1] - 0.01)
+    texts = [shortened(label, LONGEST_LABEL, style.TEXT) for label in labels[::step]]
+    ax.set_yticks(range(0, len(labels), step), texts)
+    ax.tick_params(axis="y", length=0, pad=3)
 
 
-def column_labels(ax: Axes, labels: Sequence[str], size: Real = style.TEXT) -> None:
-    """Labels above the columns, upright where they do not fit beside each other."""
-    size, upright = _column_label_form(labels, cell_size(ax, (1, len(labels)))[0], size)
-    texts = [shortened(label, LONGEST_LABEL, size) for label in labels]
-    ax.set_xticks(range(len(labels)), texts, rotation=90 if upright else 0)
-    ax.tick_params(axis="x", length=0, labelsize=size, pad=3)
+def column_labels(ax: Axes, labels: Sequence[str]) -> None:
+    """Labels above the columns, slanted where they do not fit beside each other.
+
+    Of narrow columns every second one has a label, or fewer.
+    """
+    step = math.ceil(SMALLEST_CELL / cell_size(ax, (1, len(labels)))[0] - 0.01)
+    texts = [shortened(label, LONGEST_LABEL, style.TEXT) for label in labels[::step]]
+    look = {}
+    if _are_slanted(labels, cell_size(ax, (1, len(labels)))[0]):
+        look = {"rotation": 45, "ha": "left", "va": "baseline", "rotation_mode": "anchor"}
+    ax.set_xticks(range(0, len(labels), step), texts, **look)
+    ax.tick_params(axis="x", length=0, pad=3)
     ax.xaxis.tick_top()
 
 
-def _column_label_form(labels: Sequence[str], cell: Real, size: Real) -> tuple[Real, bool]:
-    """Font size of column labels, and whether they are upright."""
-    upright = bool(label_width(labels, size) > cell * 0.95)
-    return (min(size, 72 * cell * 0.85) if upright else size), upright
+def _are_slanted(labels: Sequence[str], cell: Real) -> bool:
+    return bool(label_width(labels) > cell * 0.95)
 
 
-def label_width(labels: Sequence[str], size: Real = style.TEXT) -> float:
+def label_width(labels: Sequence[str]) -> float:
     """Width of row labels."""
-    return max(text_width(shortened(label, LONGEST_LABEL, size), size) for label in labels)
+    return max(map(_label_width, labels))
 
 
-def label_height(labels: Sequence[str], cell: Real, size: Real = style.TEXT) -> float:
-    """Height of the labels of columns of width `cell`."""
-    size, upright = _column_label_form(labels, cell, size)
-    return (label_width(labels, size) if upright else size / 72) + 0.08
+def _label_width(label: str) -> float:
+    return text_width(shortened(label, LONGEST_LABEL, style.TEXT), style.TEXT)
 
 
-def color_bar(
-    figure: DescribedFigure, image: AxesImage, label: str, left: Real, top: Real, height: Real
+def label_extent(labels: Sequence[str], cell: Real) -> tuple[float, float]:
+    """Height of the labels of columns of width `cell`, and their width beyond the last column."""
+    if not _are_slanted(labels, cell):
+        return style.TEXT / 72 + 0.08, 0.0
+    height = (label_width(labels) + style.TEXT / 72) * SLANT + 0.06
+    ends = [
+        _label_width(label) * SLANT - cell * (len(labels) - i - 0.5)
+        for i, label in enumerate(labels)
+    ]
+    return height, max(*ends, 0.0)
+
+
+def legend_width(label: str, limits: Limits) -> float:
+    """Width of a legend, as `draw_legend` draws it."""
+    texts = " ".join([printable(label) if label else "", *map(_end_of_scale, limits)])
+    return text_width(texts, style.TEXT) + _strip_length(label) + 0.3
+
+
+def _strip_length(label: str) -> float:
+    """A legend without a name is below a map that is too narrow for one."""
+    return STRIP if label else 0.24
+
+
+def draw_legend(
+    figure: DescribedFigure, image: AxesImage, label: str, left: Real, top: Real
 ) -> None:
-    """The scale of a heat map, with its label."""
-    ax = axes(figure, left, top, 0.12, height)
-    bar = figure.colorbar(image, cax=ax)
+    """A strip of the colors of a heat map between its end values, after its name."""
+    low, high = map(_end_of_scale, image.get_clim())
+    x, middle, look = left, top + 0.07, {"ha": "left", "color": style.SOFT}
+    for text in (label, low):
+        if text:
+            put_text(figure.content, x, middle, text, **look)
+            x += text_width(printable(text), style.TEXT) + 0.08
+    length = _strip_length(label)
+    ax = axes(figure, x, top, length, 0.14)
+    bar = figure.colorbar(image, cax=ax, orientation="horizontal", ticks=[])
     bar.outline.set_linewidth(0.5)
-    ax.tick_params(labelsize=style.TINY)
-    if label:
-        label = printable(label)
-        characters = max(int(len(label) * height / text_width(label, style.SMALL)), 8)
-        ax.set_ylabel("\n".join(textwrap.wrap(label, characters)), fontsize=style.SMALL)
-    low, high = image.get_clim()
-    ticks = np.linspace(low, high, 3 if height < 1.5 or (low, high) != (0.0, 1.0) else 5)
-    bar.set_ticks(ticks, labels=[f"{tick:.3g}" for tick in ticks])
+    put_text(figure.content, x + length + 0.06, middle, high, **look)
+
+
+def _end_of_scale(value: Real) -> str:
+    return f"{value:.3g}".replace("-", "\N{MINUS SIGN}")
 
 
 def outline(ax: Axes, row: Real, column: Real, color: str, name: str) -> None:
@@ -373,6 +449,15 @@ def separate_rows(ax: Axes, rows: int) -> None:
 def largest(*arrays: Float[np.ndarray, "..."]) -> float:
     """The largest magnitude, the limit of a signed color scale; 1 where all values are 0."""
     return max((float(np.abs(array).max()) for array in arrays), default=0.0) or 1.0
+
+
+def common(*arrays: Float[np.ndarray, "..."]) -> tuple[float, str]:
+    """A limit of a signed color scale that few of many values exceed, and what the legend says."""
+    magnitudes = np.abs(np.concatenate([array.ravel() for array in arrays]))
+    if magnitudes.size < MANY:
+        return largest(magnitudes), ""
+    limit = float(np.quantile(magnitudes, 0.99)) or 1.0
+    return limit, f" ({(magnitudes > limit).mean():.0%} beyond)"
 
 
 def read_predict(target_in: Sequence[str], target_out: Sequence[str]) -> list[str]:

@@ -15,6 +15,8 @@ from transformer.inspection.figures.typesetting import printable
 
 WIDTH, SIDE = 3.6, 1.9
 """Width of a table, and its height, which is the side of the other two plots."""
+BETWEEN, AXIS = 0.6, 0.35
+"""Distance between plots, and height of the numbers and name of a horizontal axis."""
 
 
 @style.styled
@@ -37,14 +39,20 @@ def plot_positional_encoding(
         rows.append(
             [
                 parts.signed_panel(
-                    f"{name} table", printable(name), table, (WIDTH, SIDE), color_bar=""
+                    f"{name} table",
+                    printable(name),
+                    table,
+                    (WIDTH, SIDE),
+                    legend="value",
+                    axis=AXIS,
                 ),
                 parts.signed_panel(
                     f"{name} products",
                     "dot product of two positions",
                     products,
                     (SIDE, SIDE),
-                    color_bar="",
+                    legend="product",
+                    axis=AXIS,
                 ),
             ]
         )
@@ -54,7 +62,7 @@ def plot_positional_encoding(
         "every p, so the band has no height. It shows the distance, not the direction."
     )
     figure, images = parts.draw_panels(
-        rows, title=title, note=note, left=0.4, right=SIDE + 0.2, below=0.35, gap=0.6
+        rows, title=title, note=note, left=0.4, right=BETWEEN + SIDE, gap=0.3, apart=BETWEEN
     )
     items = []
     for i, (name, table) in enumerate(tables.items()):
@@ -79,7 +87,7 @@ def _draw_by_distance(
     low = np.array([values.min() for values in diagonals])
     high = np.array([values.max() for values in diagonals])
     box = beside.get_position()
-    left = box.x1 + parts.COLOR_BAR_WIDTH / figure.get_figwidth()
+    left = box.x1 + BETWEEN / figure.get_figwidth()
     ax = figure.add_axes((left, box.y0, SIDE / figure.get_figwidth(), box.height))
     ax.set_label(f"{name} distances")
     ax.fill_between(np.arange(length), low, high, color=style.SKY, alpha=0.5, linewidth=0)
@@ -87,8 +95,8 @@ def _draw_by_distance(
     ax.axhline(0, color=style.FAINT, linewidth=0.6, zorder=0)
     ax.set_title("by distance k", loc="left")
     ax.set_xticks(_ticks(length))
-    ax.set_xlabel("k", fontsize=style.SMALL)
-    ax.tick_params(labelsize=style.TINY)
+    ax.set_xlabel("k", fontsize=style.TEXT)
+    ax.tick_params(labelsize=style.TEXT)
     return (
         f"the product of neighbors is {mean[min(1, length - 1)]:.2f} of that of a position with "
         f"itself, of the farthest two {mean[-1]:.2f}; over the positions it varies by at most "
@@ -99,9 +107,9 @@ def _draw_by_distance(
 def _number_axes(ax: Axes, label: str, columns: int, rows: int) -> None:
     for axis, size in ((ax.xaxis, columns), (ax.yaxis, rows)):
         axis.set_ticks(_ticks(size), map(str, _ticks(size)))
-    ax.tick_params(labelsize=style.TINY)
-    ax.set_xlabel(label, fontsize=style.SMALL, labelpad=1)
-    ax.set_ylabel("position", fontsize=style.SMALL, labelpad=1)
+    ax.tick_params(labelsize=style.TEXT)
+    ax.set_xlabel(label, fontsize=style.TEXT, labelpad=1)
+    ax.set_ylabel("position", fontsize=style.TEXT, labelpad=1)
 
 
 def _ticks(size: int) -> list[int]:

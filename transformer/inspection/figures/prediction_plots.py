@@ -13,7 +13,7 @@ from transformer.inspection.figures import parts, style
 from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import listed
 
-CELL = (0.86, 0.27)
+CELL = (0.95, 0.22)
 
 
 @style.styled
@@ -35,7 +35,7 @@ def plot_output_distribution(
       vocabulary: V tokens.
       target_in: T tokens that are read.
       target_out: ids of the T tokens to predict.
-      before: [T,V], logits of the untrained model, drawn beside.
+      before: [T,V], logits of the untrained model, drawn above.
       target: [T,V], the smoothed labels that training aims at; adds the Kullback-Leibler divergence
         from them.
       top_k: number of tokens a position, at most V.
@@ -53,7 +53,7 @@ def plot_output_distribution(
     top_k = min(top_k, len(vocabulary))
 
     rows = parts.read_predict(read, [vocabulary[token] for token in correct])
-    log_probs = {name: _log_softmax(values) for name, values in runs.items()}
+    log_probs = {name: log_softmax(values) for name, values in runs.items()}
     orders = {
         name: np.argsort(-each, axis=-1, kind="stable")[:, :top_k]
         for name, each in log_probs.items()
@@ -64,9 +64,9 @@ def plot_output_distribution(
             cell=CELL,
             name=name,
             heading="" if before is None else name,
-            rows=rows if i == 0 else None,
+            rows=rows,
             beside=_losses(each, correct, target),
-            color_bar="probability" if i == len(log_probs) - 1 else None,
+            legend="probability" if i == len(log_probs) - 1 else None,
         )
         for i, (name, each) in enumerate(log_probs.items())
     ]
@@ -75,7 +75,7 @@ def plot_output_distribution(
         "is framed, and its probability is p. Cross-entropy is −log p"
         + (", in nats." if target is None else "; KL is from the smoothed target; both in nats.")
     )
-    figure, images = parts.draw_panels([panels], title=title, note=note)
+    figure, images = parts.draw_panels([[panel] for panel in panels], title=title, note=note)
     for image, order in zip(images, orders.values(), strict=True):
         _write_tokens(image, order, vocabulary, correct)
     items = [
@@ -106,7 +106,8 @@ def _losses(
     return columns
 
 
-def _log_softmax(logits: Float[np.ndarray, "... V"]) -> Float[np.ndarray, "... V"]:
+def log_softmax(logits: Float[np.ndarray, "... V"]) -> Float[np.ndarray, "... V"]:
+    """Logarithm of the softmax over the last axis."""
     shifted = logits - logits.max(-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
@@ -142,7 +143,7 @@ def plot_logit_lens(
     vocabulary = sizes.tokens("vocabulary", vocabulary, "V")
     read = sizes.tokens("target_in", target_in, "T")
     correct = sizes.token_ids("target_out", target_out, "T")
-    log_probs = _log_softmax(logits).swapaxes(0, 1)  # [T, L+1, V]
+    log_probs = log_softmax(logits).swapaxes(0, 1)  # [T, L+1, V]
     best = log_probs.argmax(-1)  # [T, L+1]
     layers = ["input", *(f"layer {layer}" for layer in range(1, len(logits)))]
 
@@ -151,7 +152,7 @@ def plot_logit_lens(
         cell=CELL,
         rows=parts.read_predict(read, [vocabulary[token] for token in correct]),
         columns=layers,
-        color_bar="probability",
+        legend="probability",
     )
     note = (
         "Each cell: the most probable token and its probability, from the residual stream at that "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The residual stream: the output of every sublayer, and the layer norm."""
+"""The residual stream: the output of every sublayer, and the vectors around one."""
 
 from collections.abc import Sequence
 
@@ -13,8 +13,8 @@ from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import listed
 from transformer.inspection.residual import ResidualFlow
 
-CHART = 3.0
-"""Width of the chart of norms."""
+CHART, MAP = 2.3, 2.7
+"""Width of the chart of norms, and of each map."""
 MARKERS = {
     "x": ("o", style.BLUE),
     "f(x)": ("^", style.VERMILION),
@@ -30,7 +30,7 @@ def plot_residual_flow(
     *,
     title: str = "Contribution of every sublayer to the residual stream",
 ) -> DescribedFigure:
-    """Norms of x, f(x), x + f(x) and of the output, sublayer by sublayer.
+    """Norms of x, f(x), x + f(x) and of the output, and the angle that f(x) turns x by.
 
     With post-norm the output is LayerNorm(x + f(x)). With pre-norm it is x + f(x), and f reads
     LayerNorm(x).
@@ -46,45 +46,33 @@ def plot_residual_flow(
     names = sizes.tokens("names", flow.names, "U")
     tokens = sizes.tokens("tokens", tokens, "T")
     flow = ResidualFlow(flow.names, before, added, after)
-    norms, cosine = flow.norms(), flow.cosine()
+    norms, angle = flow.norms(), np.degrees(np.arccos(flow.cosine().clip(-1, 1)))
     share = norms["f(x)"] / np.maximum(norms["x"], 1e-30)
 
-    abreast = len(tokens) <= 12
-    cell = (min(max(3.0 / len(tokens), 0.2), 0.42), min(max(3.0 / len(names), 0.2), 0.32))
-    lowest = float(np.floor(cosine.min() * 10) / 10)
+    cell = (min(MAP / len(tokens), 0.42), min(max(2.4 / len(names), 0.18), 0.32))
     panels = [
         parts.Panel(
             values=values,
             cell=cell,
             name=name,
             heading=name,
-            rows=None if abreast else names,
             columns=tokens,
-            limits=limits,
-            color_bar="",
+            limits=(0.0, float(np.ceil(values.max() * 100) / 100) or 1.0),
+            legend=unit,
         )
-        for name, values, limits in (
-            ("‖f(x)‖ / ‖x‖", share, (0.0, float(share.max()))),
-            ("cosine of x and x + f(x)", cosine, (lowest, 1.0)),
+        for name, unit, values in (
+            ("‖f(x)‖ / ‖x‖", "ratio", share),
+            ("angle between x and x + f(x)", "degrees", angle),
         )
     ]
-    left, height = parts.label_width(names) + 0.15, cell[1] * len(names)
+    left = parts.label_width(names) + 0.15
     note = (
         "x is the input of a sublayer, f(x) what it adds. The output is LayerNorm(x + f(x)) with "
         "post-norm, and x + f(x) with pre-norm, where f reads LayerNorm(x)."
     )
-    figure, _ = parts.draw_panels(
-        [panels] if abreast else [[panel] for panel in panels],
-        title=title,
-        note=note,
-        left=left + CHART + 0.4 if abreast else 0.0,
-        top=0.0 if abreast else height + 0.8,
-        below=0.35 if abreast else 0.0,
-        least_width=left + CHART + 1.2,
-    )
-    top = panels[0].above if abreast else 0.1
-    ax = parts.axes(figure, left, top, CHART, height, "norms")
-    _draw_norms(ax, norms, names, legend_above=abreast)
+    figure, _ = parts.draw_panels([panels], title=title, note=note, left=left + CHART + 0.45)
+    ax = parts.axes(figure, left, panels[0].above, CHART, cell[1] * len(names), "norms")
+    _draw_norms(ax, norms, names)
     items = [
         f"{name}: " + ", ".join(f"{values[u].mean():.2f}" for values in norms.values())
         for u, name in enumerate(names)
@@ -96,9 +84,72 @@ def plot_residual_flow(
     return figure
 
 
-def _draw_norms(
-    ax: Axes, norms: dict[str, Float[np.ndarray, "U T"]], names: list[str], legend_above: bool
-) -> None:
+@style.styled
+def plot_residual_norm(
+    flow: ResidualFlow, sublayer: int, tokens: Sequence[str], *, title: str | None = None
+) -> DescribedFigure:
+    """The vectors around one sublayer: x, f(x), their sum and, with post-norm, LayerNorm of it.
+
+    Args:
+      flow: of `residual.residual_flow`.
+      sublayer: index into `flow.names`.
+      tokens: T labels.
+    """
+    sizes = Sizes()
+    before, added, after = sizes.arrays(
+        "U T D", before=flow.before, added=flow.added, after=flow.after
+    )
+    names = sizes.tokens("names", flow.names, "U")
+    tokens = sizes.tokens("tokens", tokens, "T")
+    sublayer = sizes.index("sublayer", sublayer, "U")
+    x, added, after = before[sublayer], added[sublayer], after[sublayer]
+    total = x + added
+    pre_norm = bool(np.allclose(total, after, atol=1e-5 * parts.largest(after)))
+    steps = {"x": x, "+ f(x)": added, "= x + f(x)": total}
+    if not pre_norm:
+        steps["LayerNorm(x + f(x))"] = after
+
+    width, height = 1.75, max(min(3.6 / len(tokens), 0.24), 0.16)
+    limit, beyond = parts.common(*steps.values())
+    shown = ("= x + f(x)", "LayerNorm(x + f(x))")
+    panels = [
+        parts.Panel(
+            values=vectors,
+            cell=(width / vectors.shape[1], height),
+            name=name,
+            heading=name,
+            rows=tokens if i == 0 else None,
+            legend=f"value{beyond}" if i == 0 else None,
+            beside=_mean_and_deviation(vectors) if name in shown else {},
+            **parts.signed(limit),
+        )
+        for i, (name, vectors) in enumerate(steps.items())
+    ]
+    title = title or f"Residual connection and layer norm around {names[sublayer]}"
+    note = "Rows: tokens; columns: dimensions. σ: standard deviation over the dimensions. " + (
+        "With pre-norm the sum is the output, and f reads LayerNorm(x)."
+        if pre_norm
+        else "The layer norm ends with a learned scale and shift of each dimension."
+    )
+    figure, _ = parts.draw_panels([panels], title=title, note=note, apart=0.16)
+    items = [
+        f"{name} has a mean of {vectors.mean():.2f} and standard deviations over the dimensions "
+        f"from {vectors.std(-1).min():.2f} to {vectors.std(-1).max():.2f}"
+        for name, vectors in steps.items()
+    ]
+    figure.description = f"{title}, for {len(tokens)} tokens. {'; '.join(items)}."
+    return figure
+
+
+def _mean_and_deviation(vectors: Float[np.ndarray, "T D"]) -> dict[str, list[str]]:
+    """Columns of text: mean and standard deviation of each vector."""
+    return {
+        "mean": [parts.formatted(value, "{:.2f}") for value in vectors.mean(-1)],
+        "σ": [f"{value:.2f}" for value in vectors.std(-1)],
+    }
+
+
+def _draw_norms(ax: Axes, norms: dict[str, Float[np.ndarray, "U T"]], names: list[str]) -> None:
     """Mean norms over the tokens, one line a kind of vector."""
     for name, (marker, color) in MARKERS.items():
         ax.plot(
@@ -116,10 +167,6 @@ def _draw_norms(
     parts.row_labels(ax, names)
     ax.grid(axis="y", color=style.FAINT, linewidth=0.5)
     ax.set_axisbelow(True)
-    ax.tick_params(axis="x", labelsize=style.TINY)
-    ax.set_xlabel("norm ‖·‖, mean over the tokens", fontsize=style.SMALL)
-    look = {"frameon": False, "fontsize": style.SMALL, "borderaxespad": 0.1, "columnspacing": 1.2}
-    if legend_above:
-        ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, **look)
-    else:
-        ax.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), **look)
+    ax.set_xlabel("norm ‖·‖, mean over the tokens", fontsize=style.TEXT)
+    look = {"frameon": False, "fontsize": style.TEXT, "borderaxespad": 0.1, "columnspacing": 1.2}
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, **look)

@@ -11,26 +11,28 @@ from numpy.typing import ArrayLike
 
 from transformer.arrays import Bool, Float
 from transformer.errors import InputError
-from transformer.inspection.argument_checks import Sizes
+from transformer.inspection.argument_checks import Sizes, check_equal
 from transformer.inspection.figures import parts, style
 from transformer.inspection.figures.parts import signed_panel
 from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import listed, shortened
 
-TOLERANCE = 1e-4
-"""Largest difference between the drawn and the model's result, relative to the largest value."""
-COLORS = "One cell a number, blue below 0, vermilion above."
+ABREAST = 4
+"""Heads beside each other."""
+COLORS = "One cell a number: white at 0, blue above, vermilion below."
 
 
-def _softmax(
-    scores: Float[np.ndarray, "*T S"], allowed: Bool[np.ndarray, "*T S"]
+def softmax(
+    scores: Float[np.ndarray, "*T S"], allowed: Bool[np.ndarray, "*#T S"]
 ) -> Float[np.ndarray, "*T S"]:
+    """Softmax over the last axis of the scores that are allowed."""
     masked = np.where(allowed, scores, -np.inf)
     exponentials = np.exp(masked - masked.max(-1, keepdims=True))
     return exponentials / exponentials.sum(-1, keepdims=True)
 
 
-def _checked_mask(sizes: Sizes, mask: ArrayLike | None) -> Bool[np.ndarray, "S S"]:
+def checked_mask(sizes: Sizes, mask: ArrayLike | None) -> Bool[np.ndarray, "S S"]:
+    """The mask, which lets every query attend to something; all true by default."""
     length, _ = sizes.known["S"]
     if mask is None:
         return np.ones((length, length), bool)
@@ -42,16 +44,6 @@ def _checked_mask(sizes: Sizes, mask: ArrayLike | None) -> Bool[np.ndarray, "S S
             "padding before drawing"
         )
     return allowed
-
-
-def _check_equal(name: str, drawn: Float[np.ndarray, "..."], model: Float[np.ndarray, "..."]):
-    difference = float(np.abs(drawn - model).max())
-    if difference > TOLERANCE * parts.largest(model):
-        raise InputError(
-            f"{name} differs by {difference:.3g} from the result for these arrays; check that they "
-            "are of the same layer and head, that the mask is the model's, and that it has no "
-            "biases"
-        )
 
 
 @style.styled
@@ -85,18 +77,18 @@ def plot_attention_steps(
     v = sizes.array("v", v, "S Hv")
     tokens = sizes.tokens("tokens", tokens, "S")
     query = sizes.index("query", query, "S")
-    allowed = _checked_mask(sizes, mask)[query]
+    allowed = checked_mask(sizes, mask)[query]
     dot_products = q[query] @ k.T
     scores = dot_products / np.sqrt(q.shape[1])
-    weights = _softmax(scores, allowed)
+    weights = softmax(scores, allowed)
     weighted = weights[:, None] * v
     result = weighted.sum(0)
     if z is not None:
-        _check_equal(f"z[{query}]", result, sizes.array("z", z, "S Hv")[query])
+        check_equal(f"z[{query}]", result, sizes.array("z", z, "S Hv")[query])
 
     title = title or f"Self-attention in six steps, for the query {tokens[query]!r}"
-    height = min(max(5.5 / len(tokens), 0.23), 0.36)
-    strip, number = (1.25, height * len(tokens)), (0.62, height * len(tokens))
+    height = min(max(4.5 / len(tokens), 0.18), 0.3)
+    strip, number = (1.25, height * len(tokens)), (0.6, height * len(tokens))
     key_limit, result_limit = parts.largest(k, q[query]), parts.largest(weighted, result)
     name = f"'{shortened(tokens[query], 1.0, style.TEXT)}'"
     numbers = {
@@ -104,21 +96,21 @@ def plot_attention_steps(
         "scores": (f"3\n÷ √{q.shape[1]}", scores),
     }
     columns = [
-        signed_panel("x", f"x, {x.shape[1]} numbers", x, strip, rows=tokens),
-        signed_panel("k", f"1\nkeys, {k.shape[1]}", k, strip, limit=key_limit),
+        signed_panel("x", f"x, {x.shape[1]} numbers", x, strip, rows=tokens, legend=""),
+        signed_panel("k", f"1\nkeys, {k.shape[1]}", k, strip, limit=key_limit, legend=""),
         *(
             signed_panel(each, text, values[:, None], number)
             for each, (text, values) in numbers.items()
         ),
         parts.Panel(
             values=weights[:, None],
-            cell=(0.62, height),
+            cell=(0.6, height),
             name="weights",
             heading="4\nsoftmax",
             hidden=~allowed[:, None],
         ),
-        signed_panel("v", f"1\nvalues, {v.shape[1]}", v, strip),
-        signed_panel("weighted", "5\nweight × v", weighted, strip, limit=result_limit),
+        signed_panel("v", f"1\nvalues, {v.shape[1]}", v, strip, legend=""),
+        signed_panel("weighted", "5\nweight × v", weighted, strip, limit=result_limit, legend=""),
     ]
     one = (1.25, 0.26)
     rows = [
@@ -127,7 +119,7 @@ def plot_attention_steps(
         [signed_panel("result", f"6   sum = z of {name}", result[None], one, limit=result_limit)],
     ]
     note = COLORS + ("" if allowed.all() else " × : masked, so weight 0.")
-    figure, images = parts.draw_panels(rows, title=title, note=note)
+    figure, images = parts.draw_panels(rows, title=title, note=note, apart=0.16)
     for image in images:
         if image.axes.get_label() in ("dot products", "scores"):
             parts.write_numbers(image)
@@ -176,23 +168,26 @@ def plot_attention_matrices(
     wq, wk = sizes.arrays("D H", wq=wq, wk=wk)
     wv = sizes.array("wv", wv, "D Hv")
     tokens = sizes.tokens("tokens", tokens, "S")
-    allowed = _checked_mask(sizes, mask)
+    allowed = checked_mask(sizes, mask)
     q, k, v = x @ wq, x @ wk, x @ wv
-    weights = _softmax(q @ k.T / np.sqrt(wq.shape[1]), allowed)
+    weights = softmax(q @ k.T / np.sqrt(wq.shape[1]), allowed)
     result = weights @ v
     if z is not None:
-        _check_equal("z", result, sizes.array("z", z, "S Hv"))
+        check_equal("z", result, sizes.array("z", z, "S Hv"))
 
-    s = min(max(0.15 * len(tokens), 0.9), 3.3)
-    d = min(max(0.05 * x.shape[1], 1.2), 2.2)
-    h, hv = (min(max(0.07 * each.shape[1], 0.6), 1.1) for each in (wq, wv))
-    size = min(style.TEXT, 72 * s / len(tokens) * 0.8)
-    first = [_matrix("X", "X", x, (d, s), rows=tokens, size=size)]
+    s = min(max(parts.SMALLEST_CELL * len(tokens), 0.9), 2.7)
+    d = min(max(0.05 * x.shape[1], 1.2), 1.9)
+    h, hv = (min(max(0.07 * each.shape[1], 0.6), 0.8) for each in (wq, wv))
+    of_kernels, of_results = (parts.common(*each)[0] for each in ((wq, wk, wv), (q, k, v)))
+    first = [_matrix("X", "X", x, (d, s), rows=tokens)]
     for name, kernel, output, across in (("Q", wq, q, h), ("K", wk, k, h), ("V", wv, v, hv)):
-        first.append(_matrix(f"W^{name}", f"W^{name}", kernel, (across, d)))
-        first.append(_matrix(name, f"{name} = X W^{name}", output, (across, s)))
+        # One scale for the kernels, and one for their results: a legend below one of each.
+        scale = {"limit": of_kernels, "legend": "" if name == "Q" else None}
+        first.append(_matrix(f"W^{name}", f"W^{name}", kernel, (across, d), **scale))
+        scale = {"limit": of_results, "legend": "" if name == "K" else None}
+        first.append(_matrix(name, name, output, (across, s), **scale))
     second = [
-        _matrix("Kᵀ", "Kᵀ", k.T, (s, h)),
+        _matrix("Kᵀ", "Kᵀ", k.T, (s, h), limit=of_results),
         parts.Panel(
             values=weights,
             cell=(s / len(tokens), s / len(tokens)),
@@ -200,16 +195,15 @@ def plot_attention_matrices(
             heading=f"softmax(Q Kᵀ ÷ √{wq.shape[1]})",
             rows=tokens,
             columns=tokens,
-            size=size,
             hidden=~allowed,
         ),
         _matrix("Z", "Z = softmax V", result, (hv, s)),
     ]
     note = (
-        f"{COLORS} Weights from dark (0) to yellow (1). An axis has the same length in every "
-        "matrix."
+        f"Q = X W^Q, K = X W^K, V = X W^V. {COLORS} Weights: white at 0. An axis has the same "
+        "length in every matrix."
     )
-    figure, _ = parts.draw_panels([first, second], title=title, note=note)
+    figure, _ = parts.draw_panels([first, second], title=title, note=note, apart=0.16)
     figure.description = (
         f"{title}, {len(tokens)} tokens. X, {len(tokens)} by {x.shape[1]}, times W^Q, W^K and W^V "
         f"gives Q, K ({wq.shape[1]} columns) and V ({wv.shape[1]}); the softmax of Q K^T divided "
@@ -221,6 +215,7 @@ def plot_attention_matrices(
 def _matrix(name: str, heading: str, values: np.ndarray, extent: tuple, **options) -> parts.Panel:
     """A panel with the shape of the matrix below its name."""
     rows, columns = values.shape
+    options = {"legend": "", "limit": parts.common(values)[0]} | options
     return signed_panel(name, f"{heading}\n{rows}×{columns}", values, extent, **options)
 
 
@@ -248,19 +243,19 @@ def plot_head_assembly(
     heads = np.einsum("NTH,NHD->NTD", z, wo)
     total = heads.sum(0)
     if output is not None:
-        _check_equal("output", total, sizes.array("output", output, "T D"))
+        check_equal("output", total, sizes.array("output", output, "T D"))
 
     norms = np.linalg.norm(heads, axis=-1).mean(-1)
     shares = norms / (norms.sum() or 1)
     count, length, head_size = z.shape
     concatenated = z.swapaxes(0, 1).reshape(length, -1)
-    height, limit = min(max(0.15 * length, 0.9), 3.3), parts.largest(heads, total)
-    inner, outer = min(max(0.03 * count * head_size, 1.6), 3.2), 1.35
-    shared = {"size": min(style.TEXT, 72 * height / length * 0.8)}
+    height = min(max(0.16 * length, 0.9), 2.6)
+    inner, outer = min(max(0.03 * count * head_size, 1.6), 2.6), 1.9
+    (of_head, beyond), (of_total, beyond_total) = parts.common(heads), parts.common(total)
     first = [
-        _matrix("z", "concatenated z", concatenated, (inner, height), rows=tokens, **shared),
+        _matrix("z", "concatenated z", concatenated, (inner, height), rows=tokens),
         _matrix("W^O", "W^O", wo.reshape(-1, wo.shape[-1]), (outer, inner)),
-        _matrix("output", "output = z W^O", total, (outer, height), limit=limit),
+        _matrix("output", "output = z W^O", total, (outer, height), limit=of_total),
     ]
     summands = [(f"head {i + 1}", f"{share:.0%}", heads[i]) for i, share in enumerate(shares)]
     summands.append(("sum", "sum = output", total))
@@ -270,15 +265,16 @@ def plot_head_assembly(
             f"{name}, {text}" if name != "sum" else text,
             values,
             (outer, height),
-            limit=limit,
-            rows=tokens if i % 6 == 0 else None,
-            **shared,
+            limit=of_total if name == "sum" else of_head,
+            rows=tokens if i % ABREAST == 0 else None,
+            legend={0: f"of every head{beyond}", count: f"of the sum{beyond_total}"}.get(i),
         )
         for i, (name, text, values) in enumerate(summands)
     ]
-    rows = [first, *(panels[start : start + 6] for start in range(0, len(panels), 6))]
+    starts = range(0, len(panels), ABREAST)
+    rows = [first, *(panels[start : start + ABREAST] for start in starts)]
     note = f"{COLORS} Of each head: z W^O of its rows, and its share of the mean norms."
-    figure, images = parts.draw_panels(rows, title=title, note=note)
+    figure, images = parts.draw_panels(rows, title=title, note=note, apart=0.12)
     borders = np.arange(1, count) * head_size - 0.5
     for ax, lines in ((images[0].axes, "axvline"), (images[1].axes, "axhline")):
         for border in borders:

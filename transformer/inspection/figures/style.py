@@ -26,19 +26,27 @@ from transformer.errors import InputError
 from transformer.inspection.html import escape
 from transformer.paths import absolute, write_atomic
 
-INK, SOFT, FAINT, PAPER = "#1b1b1b", "#5c5c5c", "#d9d9d9", "#ffffff"
+INK, SOFT, FAINT, PALE, PAPER = "#1b1b1b", "#5c5c5c", "#d9d9d9", "#efefef", "#ffffff"
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY = "#E69F00", "#56B4E9"
 LINE_COLORS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, INK)
 """The palette of Okabe and Ito, safe for color-blind readers; its yellow is too faint for lines."""
 DASHES = ("-", "--", ":", "-.")
 
-SIGNED: Colormap = LinearSegmentedColormap.from_list("signed", [BLUE, PAPER, VERMILION])
-"""Blue below zero, white at zero, vermilion above."""
-WEIGHTS: Colormap = matplotlib.colormaps["viridis"]
+HEAD_COLORS = (
+    *("#0b7fc4", "#d0650f", "#2c9150", "#b455b4"),
+    *("#92790a", "#cf4466", "#5f73d8", "#159393"),
+)
+"""Colors of heads, used in turn, in views too."""
 
-TITLE, HEADING, TEXT, SMALL, TINY = 11.0, 9.0, 8.0, 7.5, 7.0
-"""Font sizes in points."""
+POSITIVE, NEGATIVE = "#08519c", "#b34700"
+"""Colors of the largest values, in views too. Zero is the paper; colors are linear in the value."""
+SIGNED: Colormap = LinearSegmentedColormap.from_list("signed", [NEGATIVE, PAPER, POSITIVE])
+WEIGHTS: Colormap = LinearSegmentedColormap.from_list("weights", [PAPER, POSITIVE])
+"""Of weights, probabilities and other values that are never negative."""
+
+TITLE, HEADING, TEXT = 11.0, 9.0, 8.0
+"""Font sizes in points; the smallest is 12 pixels high in a notebook."""
 FONT = "DejaVu Sans"
 """Part of matplotlib, so figures are the same on every machine."""
 DPI = 110

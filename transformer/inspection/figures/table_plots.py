@@ -44,14 +44,14 @@ def plot_head_table(
     panels = [
         parts.Panel(
             values=table,
-            cell=(0.48, 0.32),
+            cell=(0.42, 0.3),
             name=name,
             heading=name,
             rows=[f"{'layer ' if i == 0 else ''}{layer + 1}" for layer in range(len(table))],
             columns=[str(head + 1) for head in range(table.shape[1])],
             limits=limits,
             colors=colors,
-            color_bar=label if i == len(tables) - 1 else None,
+            legend=label if i == len(tables) - 1 else None,
         )
         for i, (name, table) in enumerate(tables.items())
     ]
@@ -104,13 +104,12 @@ def plot_patch_map(
     sites = ["input", *(f"after layer {layer}" for layer in range(1, len(effect)))]
     limit = max(1.0, parts.largest(effect))
     panel = parts.Panel(
-        # The input is at the bottom, as in figure 1 of the paper.
-        values=effect[::-1],
-        cell=(0.44 if len(tokens) <= LONGEST_ANNOTATED else 0.33, 0.32),
-        rows=sites[::-1],
+        values=effect,
+        cell=(0.44 if len(tokens) <= LONGEST_ANNOTATED else parts.SMALLEST_CELL, 0.32),
+        rows=sites,
         columns=tokens,
         **parts.signed(limit),
-        color_bar=label,
+        legend=label,
     )
     note = "The result depends on the pair of sentences and on the metric."
     figure, [image] = parts.draw_panels([[panel]], title=title, note=note)
@@ -154,7 +153,7 @@ def plot_attribution(
     annotated = len(tokens) <= LONGEST_ANNOTATED
     limit = parts.largest(values)
     shared = {
-        "cell": (0.44, 0.32) if annotated else (0.21, 0.21),
+        "cell": (0.44, 0.32) if annotated else (parts.SMALLEST_CELL, 0.18),
         **parts.signed(limit),
     }
     panels = [
@@ -171,11 +170,11 @@ def plot_attribution(
             name="prefix",
             heading="prefix that the decoder reads",
             columns=prefix,
-            color_bar=label,
+            legend=label,
             **shared,
         ),
     ]
-    note = "Rows: predicted tokens. Blue: against the prediction; vermilion: for it."
+    note = "Rows: predicted tokens. Blue: for the prediction; vermilion: against it."
     figure, images = parts.draw_panels([panels], title=title, note=note)
     for image in images if annotated else ():
         parts.write_numbers(image)
@@ -228,14 +227,13 @@ def plot_masks(
             heading=name,
             rows=rows,
             columns=columns,
-            size=min(style.TEXT, 72 * cell * 0.85),
             hidden=~mask,
             colors=ListedColormap([style.PAPER, style.SKY]),
         )
         for name, (mask, rows, columns) in masks.items()
     ]
     note = (
-        "Rows: queries; columns: keys. Filled with a dot: may attend. White with a cross: may not; "
+        "Rows: queries; columns: keys. Filled with a dot: may attend. Gray with a cross: may not; "
         "its weight is exactly 0. The output of a padded query is not used."
     )
     figure, images = parts.draw_panels([panels], title=title, note=note)
@@ -271,7 +269,7 @@ def plot_vectors(
         tables[name] = sizes.array(f"vectors[{name!r}]", values, "T D")
         labels = sizes.tokens("tokens", tokens, "T")
     limit, abreast = parts.largest(*tables.values()), min(len(tables), 3)
-    height = min(max(3.6 / len(labels), 0.13), 0.24)
+    height = min(max(3.6 / len(labels), 0.16), 0.24)
     panels = [
         parts.Panel(
             values=table,
@@ -279,9 +277,8 @@ def plot_vectors(
             name=printable(name),
             heading=f"{printable(name)}, {table.shape[1]} numbers",
             rows=labels if i % abreast == 0 else None,
-            size=min(style.TEXT, 72 * height * 0.8),
             **parts.signed(limit),
-            color_bar="" if i == abreast - 1 else None,
+            legend="value" if i == len(tables) - 1 else None,
         )
         for i, (name, table) in enumerate(tables.items())
     ]

@@ -13,7 +13,8 @@ from jaxtyping import Float
 from transformer.errors import InputError
 from transformer.inspection.argument_checks import Sizes, check_weights, checked_index
 from transformer.inspection.html import is_invisible
-from transformer.nn.capture import KINDS, Trace
+from transformer.inspection.words import display_tokens
+from transformer.nn.capture import KINDS, Kind, Trace
 
 TITLES = {
     "encoder": "Encoder self-attention",
@@ -25,6 +26,36 @@ Label = tuple[str, ...]
 """The token of a row or column; of a decoder row, the token read and the token predicted."""
 
 FIRST_STRONG_ISOLATE, POP_DIRECTIONAL_ISOLATE = "\u2068", "\u2069"
+
+
+@dataclasses.dataclass(frozen=True)
+class Focus:
+    """The head and the positions that every view of a page shows first."""
+
+    kind: Kind
+    layer: int
+    """Index in the model, as `head`."""
+    head: int
+    source: int
+    """Source position: the row of encoder self-attention."""
+    target: int
+    """Target position: the row of decoder self-attention and of cross-attention."""
+
+    def row(self, kind: Kind) -> int:
+        """The row of this kind of attention."""
+        return self.source if kind == "encoder" else self.target
+
+    def options(self, attention: Sequence["LabeledAttention"]) -> dict[str, object]:
+        """The options of a view: the index of the kind, layer and head in it, and each kind's row.
+
+        A head whose layer is not among those of the view is replaced by that of the first layer.
+        """
+        [index] = [i for i, each in enumerate(attention) if each.kind == self.kind]
+        layer = max(self.layer - attention[index].first_layer, 0)
+        rows = [each.resolve("row", self.row(each.kind)) for each in attention]
+        attention[index].resolve("layer", layer)
+        attention[index].resolve("head", self.head)
+        return {"kind": index, "layer": layer, "head": self.head, "rows": rows}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -105,8 +136,9 @@ def attention_kinds(
             "predicted token for each token that the decoder reads"
         )
     target = token_labels(target_in)
+    predicted = token_labels(target_out)
     read_and_predicted = tuple(
-        zip(map(visible_token, target_in), map(visible_token, target_out), strict=True)
+        (read, token) for (read,), (token,) in zip(target, predicted, strict=True)
     )
     labeled = {
         "encoder": (encoder, source, source),
@@ -143,10 +175,10 @@ def trace_attention_kinds(
 
 
 def token_labels(tokens: Sequence[str]) -> tuple[Label, ...]:
-    """Labels of rows or columns that have one token each."""
+    """Labels of rows or columns that have one token each; see `words.display_tokens`."""
     if isinstance(tokens, str):
         raise InputError(f"{tokens!r} is a string; give its tokens as a list")
-    return tuple((visible_token(token),) for token in tokens)
+    return tuple((visible_token(token),) for token in display_tokens(tokens))
 
 
 def visible_token(token: str) -> str:

@@ -7,9 +7,9 @@ import numpy as np
 
 from transformer.errors import InputError
 from transformer.inspection.html import number_table
-from transformer.inspection.views.attention_kinds import LabeledAttention, label_text
+from transformer.inspection.views.attention_kinds import Focus, LabeledAttention, label_text
 from transformer.inspection.views.view import View
-from transformer.nn.capture import Trace
+from transformer.nn.capture import AttentionTrace, Trace
 
 
 def attention_steps(
@@ -18,6 +18,7 @@ def attention_steps(
     heads: Sequence[tuple[str, int, int]],
     *,
     row: int = 0,
+    focus: Focus | None = None,
     title: str = "Attention in six steps",
 ) -> View:
     """A walk through the computation of one row of a head, with every number.
@@ -28,25 +29,35 @@ def attention_steps(
       heads: (kind, layer, head): ``encoder``, ``decoder`` or ``cross``, and two indices, which may
         be negative. The first head is shown first.
       row: Row shown first; may be negative.
+      focus: The head, one of `heads`, and the rows shown first, in place of `row`.
+      title: Heading.
 
     Raises:
-      InputError: The trace has only weights, or there is no such head or row.
+      InputError: The trace has only weights, there is no such head or row, or the scores of the
+        head are not the scaled dot products that the steps show.
     """
     if not heads:
         raise InputError("no head is given; give at least one (kind, layer, head)")
     kinds = {each.kind: each for each in attention}
     data = [_head_data(trace, kinds, *head) for head in heads]
-    first = kinds[heads[0][0]]
-    row = first.resolve("row", row)
-    scores = np.array(data[0]["query"][row]) @ np.array(data[0]["key"]).T
-    scaled = scores / np.sqrt(len(data[0]["query"][row]))
-    _, layer, head = heads[0]
+    index, kind_rows = 0, {kind: row if kind == heads[0][0] else 0 for kind in kinds}
+    if focus is not None:
+        shown = (focus.kind, focus.layer, focus.head)
+        index = list(heads).index(shown) if shown in heads else 0
+        kind_rows = {kind: focus.row(kind) for kind in kinds}
+    kind, layer, head = heads[index]
+    first = kinds[kind]
+    row = first.resolve("row", kind_rows[kind])
+    kind_rows[kind] = row
+    query, key = (np.array(data[index][name]) for name in ("query", "key"))
+    scores = query[row] @ key.T
+    scaled = scores / np.sqrt(query.shape[1])
     columns = np.stack([scores, scaled, first.weights[layer, head, row]], axis=1)
     return View(
         script="attentionSteps",
         title=title,
         description=(
-            f"{data[0]['title']}, row {row + 1} ({label_text(first.rows[row])}): the score of "
+            f"{data[index]['title']}, row {row + 1} ({label_text(first.rows[row])}): the score of "
             "every key, divided by the square root of d_k, and the softmax."
         ),
         static=number_table(
@@ -54,9 +65,20 @@ def attention_steps(
             ["key", "q · k", "÷ √d_k", "softmax"],
             zip(map(label_text, first.columns), columns, strict=True),
         ),
-        options={"heads": data, "row": row},
-        height=800,
+        options={"heads": data, "first": index, "rows": kind_rows},
+        height=900,
     )
+
+
+def has_scaled_dot_products(attention: AttentionTrace) -> bool:
+    """Whether all scores are q . k / sqrt(d_k), with nothing that positions add or another score.
+
+    Args:
+      attention: Of one kind, with full capture.
+    """
+    query, key = (np.asarray(each, np.float64) for each in (attention.query, attention.key))
+    scores = query @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1])
+    return np.allclose(scores, attention.scores, rtol=1e-3, atol=1e-3)
 
 
 def _head_data(
@@ -68,8 +90,15 @@ def _head_data(
     attention, vectors = kinds[kind], trace.attention(kind)
     if vectors.z is None:
         raise InputError("the trace has only weights; capture it with capture='full'")
+    if not has_scaled_dot_products(vectors):
+        raise InputError(
+            f"the scores of {attention.title} are not q . k / sqrt(d_k) alone, which the six steps "
+            "show: model.positions or model.attention_score change them; choose another kind of "
+            "attention"
+        )
     layer, head = attention.resolve("layer", layer), attention.resolve("head", head)
     return {
+        "kind": kind,
         "title": f"{attention.title}, layer {layer + 1}, head {head + 1}",
         "rows": attention.rows,
         "columns": attention.columns,

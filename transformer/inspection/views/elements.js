@@ -3,8 +3,8 @@
 "use strict";
 
 const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
-const BLUE = "#0b7fc4";
-const ORANGE = "#d0650f";
+const HIGH = "#08519c";  // --high and --low of the light palette, for saved drawings
+const LOW = "#b34700";
 
 // Set attributes and append children. A function is the listener of the event of that name.
 function fill(node, attributes, children = []) {
@@ -69,6 +69,13 @@ function button(content, click, attributes = {}) {
   return html("button", {type: "button", click, ...attributes}, content);
 }
 
+// Open the part of the page that has a control, and move the focus there.
+function reveal(control) {
+  const part = control.closest("details.part");
+  if (part) part.open = true;
+  control.focus();
+}
+
 // A labeled list of choices; change(index) is called with the selected one.
 function select(name, choices, selected, change) {
   const options = choices.map((choice, value) =>
@@ -99,13 +106,13 @@ function scrollable(...content) {
   return html("div", {class: "wide"}, content);
 }
 
-// A table; the first cell of each row is its heading.
+// A table; the first cell of each row is its heading. A cell may be one of `shaded`.
 function table(caption, columns, rows) {
   const head = columns.map((name, index) =>
     html("th", {scope: "col", class: index ? "number" : null}, name));
   const body = rows.map(([first, ...cells]) => html("tr", {},
     html("th", {scope: "row"}, first),
-    cells.map(cell => html("td", {class: "number"}, cell))));
+    cells.map(cell => cell.tagName === "TD" ? cell : html("td", {class: "number"}, cell))));
   return html("div", {class: "wide", tabindex: 0},
     html("table", {},
       html("caption", {}, caption),
@@ -113,21 +120,60 @@ function table(caption, columns, rows) {
       html("tbody", {}, body)));
 }
 
+// Values as colors: the paper is 0, the full color is the limit, and all between is in proportion.
+
+const share = (value, limit) => limit ? Math.min(1, Math.abs(value) / limit) : 0;
+const hue = value => value < 0 ? "low" : "high";
+
+// The largest absolute value of rows of numbers, some of which may be null.
+const largest = rows => Math.max(0, ...rows.flat().map(Math.abs));
+
+// A table cell in the color of its value.
+function shaded(value, limit = 1, digits = 4) {
+  const part = share(value, limit);
+  return html("td",
+    {class: `number ${hue(value)}${part > .6 ? " strong" : ""}`, style: `--value:${part}`},
+    fixed(value, digits));
+}
+
+// The legend of a scale.
+function scale(name, limit = 1, {signed = false, digits = 0} = {}) {
+  const steps = [0, .25, .5, .75, 1];
+  const cells = steps.map(value => html("i", {class: "high", style: `--value:${value}`}));
+  const below = steps.slice(1).reverse().map(value =>
+    html("i", {class: "low", style: `--value:${value}`}));
+  return html("span", {class: "scale"},
+    `${name} ${signed ? `−${fixed(limit, digits)}` : 0}`,
+    html("span", {}, signed ? below : [], cells),
+    fixed(limit, digits));
+}
+
 // Drawings.
+
+const pen = document.createElement("canvas").getContext("2d");
+
+// The width of a label in a drawing, in pixels.
+function textWidth(text) {
+  pen.font = "12px system-ui, sans-serif";
+  return Math.ceil(pen.measureText(text).width);
+}
+
+// The width of the widest label, at most `limit`.
+const labelWidth = (labels, limit) => Math.min(limit, Math.max(0, ...labels.map(textWidth)));
+
+// The width that a drawing can have without scrolling.
+const availableWidth = () => Math.min(document.documentElement.clientWidth - 36, 1100);
 
 // Text of at most `width` pixels; longer text is squeezed.
 function svgText(content, x, y, width, attributes = {}) {
-  const tooLong = content.length * 7 > width + 14;
-  const squeezed = tooLong ? {textLength: width, lengthAdjust: "spacingAndGlyphs"} : {};
+  const squeezed = textWidth(content) > width
+    ? {textLength: width, lengthAdjust: "spacingAndGlyphs"} : {};
   return svg("text", {x, y, dy: ".32em", ...squeezed, ...attributes}, content);
 }
 
-// Set a drawing's size. It shrinks with the window, but stays readable.
+// Set a drawing's size. It never shrinks, so that its text stays readable.
 function resize(drawing, width, height) {
-  return fill(drawing, {
-    viewBox: `0 0 ${width} ${height}`,
-    style: `width:${width}px;max-width:100%;min-width:${.75 * width}px`,
-  });
+  return fill(drawing, {viewBox: `0 0 ${width} ${height}`, style: `width:${width}px`});
 }
 
 // A button that saves a drawing as an SVG file in dark ink, independent of the page's colors.
@@ -135,6 +181,8 @@ function saveButton(getDrawing) {
   return button("Save as SVG", () => {
     const style = "color:#1b1b1b;fill:#1b1b1b;font:12px sans-serif";
     const copy = fill(getDrawing().cloneNode(true), {style});
+    copy.prepend(svg("style", {}, `.high{fill:${HIGH}}.low{fill:${LOW}}.quiet{fill:#5a6069}`
+      + `.line{fill:none;stroke:${HIGH}}`));
     const text = new XMLSerializer().serializeToString(copy);
     const href = URL.createObjectURL(new Blob([text], {type: "image/svg+xml"}));
     html("a", {download: "attention.svg", href}).click();

@@ -7,7 +7,7 @@ import numpy as np
 
 from transformer.errors import InputError
 from transformer.inspection import figures
-from transformer.inspection.views.attention_kinds import LabeledAttention
+from transformer.inspection.views.attention_kinds import Focus, LabeledAttention
 from transformer.inspection.views.view import View, figure_labels
 
 
@@ -15,6 +15,7 @@ def head_overview(
     attention: tuple[LabeledAttention, ...],
     *,
     measures: Mapping[str, Mapping[str, object]] | None = None,
+    focus: Focus | None = None,
     title: str = "Every layer and head",
 ) -> View:
     """Small maps of all heads of one sentence pair, and a large one of the selected head.
@@ -22,14 +23,23 @@ def head_overview(
     Args:
       attention: From `attention_kinds` or `trace_attention_kinds`; the first kind is shown first.
       measures: Further measures by which the heads can be ordered: name -> kind of attention ->
-        values ``[L,N]``. The entropy of the rows is always included.
+        values ``[L,N]``, for the kinds for which it means something. The entropy of the rows is
+        always included.
+      focus: The head and the rows shown first.
+      title: Heading.
 
     Raises:
-      InputError: A measure lacks a kind of attention, or a finite number for a head.
+      InputError: A measure has no kind of attention of this pair, or lacks a finite number for a
+        head.
     """
     entropy = {each.kind: each.entropy() for each in attention}
-    all_measures = {"mean entropy in bits": entropy, **(measures or {})}
-    first = attention[0]
+    all_measures = {**(measures or {}), "mean entropy in bits": entropy}
+    start = (
+        {"kind": 0, "layer": 0, "head": 0, "rows": [0] * len(attention)}
+        if focus is None
+        else focus.options(attention)
+    )
+    first = attention[start["kind"]]
     layers, heads = first.weights.shape[:2]
     return View(
         script="headOverview",
@@ -41,28 +51,38 @@ def head_overview(
             figure_labels(first.columns),
             title=first.title,
         ),
-        options={
+        options=start
+        | {
             "measures": [
-                {"name": name, "values": [_head_values(name, values, each) for each in attention]}
+                {"name": name, "values": _of_kinds(name, values, attention)}
                 for name, values in all_measures.items()
             ]
         },
         attention=(attention,),
-        height=900,
+        height=1400,
     )
 
 
-def _head_values(
-    name: str, values: Mapping[str, object], attention: LabeledAttention
-) -> list[list[float]]:
+def _of_kinds(
+    name: str, values: Mapping[str, object], attention: tuple[LabeledAttention, ...]
+) -> list[list[list[float]] | None]:
+    """A measure of each kind of attention, None for a kind for which it means nothing."""
+    if not any(each.kind in values for each in attention):
+        kinds = ", ".join(repr(each.kind) for each in attention)
+        raise InputError(f"measure {name!r} has no values; give those of at least one of {kinds}")
+    return [
+        _head_values(name, values[each.kind], each) if each.kind in values else None
+        for each in attention
+    ]
+
+
+def _head_values(name: str, values: object, attention: LabeledAttention) -> list[list[float]]:
     """A measure of one kind of attention, ``[L,N]``, rounded for display."""
-    kind, shape = attention.kind, attention.weights.shape[:2]
-    if kind not in values:
-        raise InputError(f"measure {name!r} has no values for {kind!r}; give all kinds")
-    array = np.asarray(values[kind], np.float64)
+    shape = attention.weights.shape[:2]
+    array = np.asarray(values, np.float64)
     if array.shape != shape or not np.isfinite(array).all():
         raise InputError(
-            f"measure {name!r} of {kind!r} has shape {array.shape}; give one finite number for "
-            f"each of {shape} layers and heads"
+            f"measure {name!r} of {attention.kind!r} has shape {array.shape}; give one finite "
+            f"number for each of {shape} layers and heads"
         )
     return array.round(4).tolist()

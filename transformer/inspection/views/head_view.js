@@ -3,11 +3,11 @@
 
 function headView(options, [pair]) {
   const state = {
-    kind: 0,
+    kind: options.kind,
     layer: options.layer,
-    row: options.row,
+    row: options.rows[options.kind],
     sharesBetweenHeads: false,
-    heads: new Set(),  // none means all
+    heads: new Set(options.heads),  // none means all
     keptRows: new Set(),
   };
   const summary = announcement(), headButtons = html("span"), numbers = html("div");
@@ -67,26 +67,32 @@ function headView(options, [pair]) {
 
   function draw(heads) {
     const {rows, columns} = attention();
-    const left = rows[0].length > 1 ? 210 : 130;  // right edge of the row labels
-    const right = left + 190;  // left edge of the squares
+    const narrow = availableWidth() < 600;
+    const rowWidth = labelWidth(rows.map(labelText), narrow ? 110 : 200);
+    const columnWidth = labelWidth(columns.map(labelText), narrow ? 90 : 160);
+    const left = rowWidth + 16;  // right edge of the row labels
+    // The lines have what the labels and the squares leave.
+    const rest = availableWidth() - left - 13 * heads.length - columnWidth - 24;
+    const right = left + Math.max(50, Math.min(availableWidth() / 3, rest));  // left edge of the squares
     const far = right + 13 * heads.length + 8;  // left edge of the column labels
-    const y = index => 34 + 22 * index;
+    const y = index => 34 + 24 * index;
     const selected = range(rows.length).filter(row => row === state.row || state.keptRows.has(row));
 
     function rowOption(tokens, row) {
       const opacity = row === state.row ? .3 : state.keptRows.has(row) ? .15 : 0;
       return svg("g",
         {id: `r${row}`, role: "option", "data-row": row, "aria-selected": selected.includes(row)},
-        svg("rect", {y: y(row) - 11, width: left, height: 22, fill: BLUE, "fill-opacity": opacity}),
-        svgText(labelText(tokens), left - 8, y(row), left - 12, {"text-anchor": "end"}));
+        svg("rect",
+          {y: y(row) - 12, width: left, height: 24, class: "high", "fill-opacity": opacity}),
+        svgText(labelText(tokens), left - 8, y(row), rowWidth, {"text-anchor": "end"}));
     }
 
     function headMarks(head, index) {
       const x = right + 13 * index + 4, color = headColor(head);
-      const offset = (index + .5) * 14 / heads.length - 7;
+      const offset = (index + .5) * 16 / heads.length - 8;
       const squares = columns.map((_, column) => svg("rect", {
-        x, y: y(column) - 8, width: 12, height: 16, fill: color,
-        "fill-opacity": Math.sqrt(weight(head, state.row, column)),
+        x, y: y(column) - 9, width: 12, height: 18, fill: color,
+        "fill-opacity": weight(head, state.row, column),
       }));
       const lines = selected.flatMap(row => columns.map((_, column) => {
         const value = weight(head, row, column);
@@ -100,10 +106,10 @@ function headView(options, [pair]) {
 
     drawing.replaceChildren(
       ...rows.map(rowOption),
-      ...columns.map((tokens, column) => svgText(labelText(tokens), far, y(column), 125)),
+      ...columns.map((tokens, column) => svgText(labelText(tokens), far, y(column), columnWidth)),
       ...heads.map(headMarks).flat(3));
     fill(drawing, {"aria-activedescendant": `r${state.row}`});
-    resize(drawing, far + 130, y(Math.max(rows.length, columns.length)));
+    resize(drawing, far + columnWidth + 4, y(Math.max(rows.length, columns.length)));
   }
 
   function updateNumbers(heads) {
@@ -125,11 +131,13 @@ function headView(options, [pair]) {
       + `row ${row + 1} of ${rows.length}, ${labelText(rows[row])}, `
       + `${measure} of heads ${names}: ${described.join(", ")}.`;
 
-    const line = (name, cells, digits) =>
-      [name, ...[...cells, mean(cells)].map(value => fixed(value, digits))];
-    const lines = columns.map((tokens, column) => line(labelText(tokens), values[column]));
+    const lines = columns.map((tokens, column) => [
+      labelText(tokens),
+      ...[...values[column], mean(values[column])].map(value => shaded(value, 1, 3)),
+    ]);
     if (!sharesBetweenHeads) {
-      lines.push(line("sum", heads.map(head => rowSums[layer][head][row]), 6));
+      const sums = heads.map(head => rowSums[layer][head][row]);
+      lines.push(["sum", ...[...sums, mean(sums)].map(value => fixed(value, 6))]);
     }
     numbers.replaceChildren(table(
       sharesBetweenHeads ? "Shares between heads" : "Weights; the sums are of unrounded weights",
@@ -149,15 +157,17 @@ function headView(options, [pair]) {
     }
   }
 
-  const picker = attentionPicker(pair, state, kindChanged =>
-    set(kindChanged ? {heads: new Set(), keptRows: new Set()} : {}));
+  const picker = attentionPicker(pair, state, kindChanged => set(kindChanged
+    ? {heads: new Set(), keptRows: new Set(), row: options.rows[state.kind]} : {}));
 
   // Sent by the button of the overview.
   addEventListener("show-head", ({detail}) => {
     if (detail.pair !== pair) return;
-    set({kind: detail.kind, layer: detail.layer, heads: new Set([detail.head])});
+    set({
+      kind: detail.kind, layer: detail.layer, row: detail.row, heads: new Set([detail.head]),
+    });
     picker.update();
-    drawing.focus();
+    reveal(drawing);
   });
 
   update();
@@ -170,6 +180,7 @@ function headView(options, [pair]) {
     toolbar(picker.controls, normalization),
     toolbar("Heads", headButtons, button("all", () => set({heads: new Set()})),
       saveButton(() => drawing)),
+    scale("weight of a head"),
     hint("Arrow keys or pointer: choose a row. Space or click: keep it. A: keep all. Esc: keep none. "
       + "Shift and a head: this head only."),
     summary, sideBySide(scrollable(drawing), numbers),

@@ -5,7 +5,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.inspection import figures
-from transformer.inspection.views.attention_kinds import LabeledAttention, label_text
+from transformer.inspection.views.attention_kinds import Focus, LabeledAttention, label_text
 from transformer.inspection.views.view import View, figure_labels
 
 
@@ -14,6 +14,7 @@ def head_view(
     *,
     layer: int = -1,
     row: int = 0,
+    focus: Focus | None = None,
     title: str = "Attention, head by head",
 ) -> View:
     """A view of one sentence pair's attention.
@@ -25,12 +26,23 @@ def head_view(
       attention: From `attention_kinds` or `trace_attention_kinds`; the first kind is shown first.
       layer: Layer shown first; may be negative.
       row: Row shown first; may be negative.
+      focus: The head and the rows shown first, in place of `layer` and `row`. Without it, all heads
+        are shown.
+      title: Heading.
 
     Raises:
       InputError: The layer or the row does not exist.
     """
-    first = attention[0]
-    layer, row = first.resolve("layer", layer), first.resolve("row", row)
+    if focus is None:
+        first = attention[0]
+        layer, row = first.resolve("layer", layer), first.resolve("row", row)
+        rows = [row, *(0 for _ in attention[1:])]
+        options = {"kind": 0, "layer": layer, "heads": [], "rows": rows}
+    else:
+        options = focus.options(attention)
+        options["heads"] = [options.pop("head")]
+        first = attention[options["kind"]]
+        layer, row = options["layer"], focus.row(first.kind)
     labels = figure_labels(first.rows), figure_labels(first.columns)
     return View(
         script="headView",
@@ -40,9 +52,9 @@ def head_view(
             f"({label_text(first.rows[row])}): the weights of all heads."
         ),
         static=figures.plot_token_heads(first.weights[layer], row, *labels),
-        options={"layer": layer, "row": row},
+        options=options,
         attention=(attention,),
-        height=min(1000, 400 + 48 * max(len(first.rows), len(first.columns))),
+        height=min(1600, 640 + 48 * max(len(first.rows), len(first.columns))),
     )
 
 

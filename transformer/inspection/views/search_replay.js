@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A search: one column of hypotheses per step, and details of the chosen hypothesis.
+// A search: one line of hypotheses per step, and details of the chosen hypothesis beside them.
 
-const COLUMN_WIDTH = 112;
-const ROW_HEIGHT = 38;
+const STEP_HEIGHT = 34;
 
-function searchReplay({source, steps, results}) {
+function searchReplay({source, steps, results, first}) {
   const layerCount = steps[0].attention?.[0].length ?? 0;  // 0: a search without attention
   const state = {step: 0, beam: 0, layer: layerCount - 1};
   const bestPath = results[0].path;
+  const beamCount = Math.max(...steps.map(({tokens}) => tokens.length));
   const summary = announcement(), attentionTable = html("div"), nextTable = html("div");
   const chosenStep = () => steps[state.step];
   let timer = 0;
@@ -27,11 +27,11 @@ function searchReplay({source, steps, results}) {
     if (state.step === steps.length - 1) stop();
   }
 
-  // Left: the parent. Right: the first hypothesis that extends this one. Up and down: other beams.
+  // Up: the parent. Down: the first hypothesis that extends this one. Left and right: other beams.
   function move(down, right) {
-    if (right < 0) goTo(state.step - 1, chosenStep().parents[state.beam]);
-    else if (right > 0) goTo(state.step + 1, steps[state.step + 1]?.parents.indexOf(state.beam));
-    else goTo(state.step, state.beam + down);
+    if (down < 0) goTo(state.step - 1, chosenStep().parents[state.beam]);
+    else if (down > 0) goTo(state.step + 1, steps[state.step + 1]?.parents.indexOf(state.beam));
+    else goTo(state.step, state.beam + right);
   }
 
   const tree = svg("svg", {
@@ -42,66 +42,67 @@ function searchReplay({source, steps, results}) {
     },
     keydown: onKeys(arrowKeys(move)),
   });
-  const scrolledTree = scrollable(tree);
+
+  // The columns are as wide as the window allows; narrow ones show no log-probabilities.
+  const left = 22;
+  const columnWidth = Math.max(60, Math.min(150, Math.floor((availableWidth() - left) / beamCount)));
+  const nodeX = beam => left + columnWidth * beam;
+  const nodeY = step => 16 + STEP_HEIGHT * step;
 
   function drawTree() {
     const nodes = [], edges = [];
-    const rowCount = Math.max(...steps.map(({tokens, finished}) => tokens.length + finished.length));
     steps.forEach((step, index) => {
-      const future = index > state.step;
+      const future = index > state.step, opacity = future ? .3 : 1;
+      nodes.push(svg("text",
+        {x: 0, y: nodeY(index), dy: ".32em", class: "quiet", opacity}, String(index + 1)));
       step.tokens.forEach((_, beam) => {
         const parent = step.parents[beam], onPath = bestPath[index] === beam;
-        nodes.push(hypothesisNode(index, beam, future));
+        nodes.push(hypothesisNode(index, beam, opacity));
         if (index > 0) {
           edges.push(edge(index, parent, beam, onPath && bestPath[index - 1] === parent, future));
         }
       });
-      // Finished hypotheses are below the live ones of the next step.
-      step.finished.forEach(({beam, score}, rank) => {
-        const row = (steps[index + 1]?.tokens.length ?? 0) + rank;
-        const hidden = index > state.step || index === state.step && index < steps.length - 1;
-        const onPath = index === bestPath.length - 1 && bestPath[index] === beam;
-        edges.push(edge(index + 1, beam, row, onPath, hidden));
-        nodes.push(svgText(`■ end ${fixed(score, 2)}`, COLUMN_WIDTH * (index + 1) + 9, nodeY(row),
-          COLUMN_WIDTH - 32, {opacity: hidden ? .3 : 1}));
-      });
     });
     tree.replaceChildren(...edges, ...nodes);
-    const width = COLUMN_WIDTH * (steps.length + 1);
-    fill(tree, {
-      viewBox: `0 0 ${width} ${ROW_HEIGHT * rowCount}`, style: `width:${width}px;max-width:none`,
-      "aria-activedescendant": `s${state.step}-${state.beam}`,
-    });
-    scrolledTree.scrollTo(COLUMN_WIDTH * (state.step - 4), 0);
+    resize(tree, nodeX(beamCount), nodeY(steps.length - 1) + 18);
+    fill(tree, {"aria-activedescendant": `s${state.step}-${state.beam}`});
   }
 
-  const nodeY = row => 18 + ROW_HEIGHT * row;
-
-  function edge(step, fromRow, toRow, onPath, future) {
-    const from = `${COLUMN_WIDTH * step - 16},${nodeY(fromRow)}`;
-    const to = `${COLUMN_WIDTH * step + 4},${nodeY(toRow)}`;
+  function edge(step, fromBeam, toBeam, onPath, future) {
+    const middle = beam => nodeX(beam) + columnWidth / 2 - 4;
+    const from = `${middle(fromBeam)},${nodeY(step - 1) + 12}`;
+    const to = `${middle(toBeam)},${nodeY(step) - 12}`;
     return svg("path", {
-      d: `M${from}L${to}`, fill: "none", stroke: onPath ? BLUE : "currentColor",
+      d: `M${from}L${to}`, fill: "none", class: onPath ? "line" : null, stroke: "currentColor",
       "stroke-width": onPath ? 3 : 1, "stroke-opacity": future ? .15 : onPath ? 1 : .4,
     });
   }
 
-  function hypothesisNode(step, beam, future) {
+  // The token; where there is room its log-probability; and the score if </s> finishes it here.
+  function hypothesisNode(step, beam, opacity) {
     const chosen = step === state.step && beam === state.beam, onPath = bestPath[step] === beam;
-    const {tokens, logProbs} = steps[step];
-    const x = COLUMN_WIDTH * step, y = nodeY(beam);
+    const {tokens, logProbs, finished} = steps[step];
+    const end = finished.find(each => each.beam === beam);
+    const wide = columnWidth > 110, x = nodeX(beam), y = nodeY(step);
+    const number = [
+      ...wide ? [fixed(logProbs[beam], 2)] : [],
+      ...end ? [`■${wide ? ` ${fixed(end.score, 2)}` : ""}`] : [],
+    ].join(" ");
+    const numberWidth = textWidth(number);
+    const label = step ? labelText([tokens[beam]]) : "(start)";
     return svg("g",
       {
         role: "option", id: `s${step}-${beam}`, "aria-selected": chosen,
-        "data-step": step, "data-beam": beam, opacity: future ? .3 : 1,
+        "data-step": step, "data-beam": beam, opacity,
       },
       svg("rect", {
-        x: x + 4, y: y - 16, width: COLUMN_WIDTH - 22, height: 32, rx: 4, fill: BLUE,
-        "fill-opacity": chosen ? .4 : onPath ? .15 : 0,
+        x, y: y - 12, width: columnWidth - 8, height: 24, rx: 4, class: "high",
+        "fill-opacity": chosen ? .35 : onPath ? .12 : 0,
         stroke: "currentColor", "stroke-width": chosen ? 2 : .5,
       }),
-      svgText(step ? labelText([tokens[beam]]) : "(start)", x + 9, y - 6, COLUMN_WIDTH - 32),
-      svg("text", {x: x + 9, y: y + 12, "font-size": 10}, fixed(logProbs[beam], 2)));
+      svgText(label, x + 5, y, columnWidth - 22 - numberWidth),
+      svg("text",
+        {x: x + columnWidth - 13, y, dy: ".32em", "text-anchor": "end", class: "quiet"}, number));
   }
 
   function describeHypothesis() {
@@ -130,12 +131,11 @@ function searchReplay({source, steps, results}) {
       "Next tokens",
       ["token", "probability", ""],
       next[beam].map(([token, value]) =>
-        [labelText([token]), fixed(value, 4), extensions.includes(token) ? "kept" : ""])));
+        [labelText([token]), shaded(value), extensions.includes(token) ? "kept" : ""])));
     attentionTable.replaceChildren(...(weights ? [table(
       "Cross-attention, mean over the heads of the layer",
-      ["source", "weight", ""],
-      source.map((tokens, index) => [labelText(tokens), fixed(weights[index]),
-        html("meter", {value: weights[index], "aria-hidden": true})]))] : []));
+      ["source", "weight"],
+      source.map((tokens, index) => [labelText(tokens), shaded(weights[index], 1, 3)]))] : []));
   }
 
   const slider = html("input", {
@@ -157,7 +157,7 @@ function searchReplay({source, steps, results}) {
 
   // Nothing moves by itself for readers who prefer reduced motion.
   const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  goTo(0);
+  goTo(first);
   return [
     toolbar(
       button("Back", () => goTo(state.step - 1)), button("Next", () => goTo(state.step + 1)),
@@ -167,8 +167,10 @@ function searchReplay({source, steps, results}) {
         describeHypothesis();
       }) : [],
       saveButton(() => tree)),
-    summary, scrolledTree,
-    sideBySide(nextTable, attentionTable),
+    hint("A line is a step, a column a beam; the thick line leads to the result, and ■ marks a "
+      + "hypothesis that ends with </s>. Arrow keys or a click choose a hypothesis."),
+    summary,
+    sideBySide(scrollable(tree), nextTable, attentionTable),
     table("Results", ["translation", "score"],
       results.map(({tokens, score}) => [phrase(tokens), fixed(score)])),
   ];

@@ -11,22 +11,30 @@ from transformer.inspection.argument_checks import check_weights
 from transformer.inspection.search_log import SearchLog, SearchStep
 from transformer.inspection.views.attention_kinds import label_text, token_labels, visible_token
 from transformer.inspection.views.view import View
+from transformer.inspection.words import display_tokens
 
 
 def search_replay(
-    log: SearchLog, vocabulary: Sequence[str], *, title: str = "Decoding, step by step"
+    log: SearchLog,
+    vocabulary: Sequence[str],
+    *,
+    step: int = 0,
+    title: str = "Decoding, step by step",
 ) -> View:
     """A search that the reader can step through; greedy search is beam search with one beam.
 
     Args:
       log: From `search_log.record`.
       vocabulary: Every token, in the order of the ids.
+      step: Step shown first; at most the last.
+      title: Heading.
 
     Raises:
       InputError: The search has no step or no result, or the attention does not sum to one.
     """
     if not log.steps or not log.results:
         raise InputError("the search has no step or no result; record one of a complete sentence")
+    vocabulary = display_tokens(vocabulary)
     # First, because it checks that the vocabulary has every id.
     tree = figures.plot_beam_tree(log, vocabulary)
     results = [
@@ -48,8 +56,9 @@ def search_replay(
             "source": token_labels([vocabulary[token] for token in log.source]),
             "steps": [_step_data(step, vocabulary) for step in log.steps],
             "results": results,
+            "first": min(step, len(log.steps) - 1),
         },
-        height=900,
+        height=1600,
     )
 
 

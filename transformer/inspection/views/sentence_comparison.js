@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two sentences: the maps of the same head in both, and their difference.
 
-function sentenceComparison({names, layer, head}, pairs) {
-  const state = {kind: 0, layer, head};
+function sentenceComparison({names, kind, layer, head, rows: firstRows}, pairs) {
+  const state = {kind, layer, head};
   const summary = announcement(), headControl = html("span");
   const maps = sideBySide();
   const attention = () => pairs.map(pair => pair[state.kind]);
@@ -32,14 +32,19 @@ function sentenceComparison({names, layer, head}, pairs) {
     }
 
     const labels = (index, side) => attention()[index][side].map(labelText);
+    // All maps beside each other, where the window is wide enough.
+    const size = {width: availableWidth() > 900 ? availableWidth() / 3 - 24 : availableWidth()};
     const drawn = [
-      heatMap(names[0], labels(0, "rows"), labels(0, "columns"), (i, j) => first[i][j], moved),
-      heatMap(names[1], labels(1, "rows"), labels(1, "columns"), (i, j) => second[i][j], moved),
-      heatMap(difference, rows, columns, (i, j) => second[i][j] - first[i][j], moved),
+      heatMap(names[0], labels(0, "rows"), labels(0, "columns"), (i, j) => first[i][j], moved, size),
+      heatMap(names[1], labels(1, "rows"), labels(1, "columns"), (i, j) => second[i][j], moved, size),
+      heatMap(difference, rows, columns, (i, j) => second[i][j] - first[i][j], moved, size),
     ];
     maps.replaceChildren(...[...names, difference].map((name, index) =>
       html("figure", {}, html("figcaption", {}, name), scrollable(drawn[index].drawing))));
-    moved(0, 0);
+    // The cell that differs most in the row that the page is about.
+    const row = clamp(firstRows[state.kind], rows.length);
+    const changes = columns.map((_, column) => Math.abs(second[row][column] - first[row][column]));
+    moved(row, changes.indexOf(Math.max(...changes)));
   }
 
   // Labels of the difference: both texts where the sentences differ.
@@ -53,6 +58,7 @@ function sentenceComparison({names, layer, head}, pairs) {
   update();
   return [
     toolbar(picker.controls, headControl, saveButton(() => maps.lastChild.querySelector("svg"))),
+    scale("weight or difference", 1, {signed: true}),
     hint(`Difference: square cells are higher in ${names[1]}, round cells are lower. `
       + "Arrow keys or pointer: choose a cell."),
     summary, maps,

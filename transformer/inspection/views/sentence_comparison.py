@@ -3,7 +3,7 @@
 
 from transformer.errors import InputError
 from transformer.inspection.html import number_table
-from transformer.inspection.views.attention_kinds import Label, LabeledAttention, label_text
+from transformer.inspection.views.attention_kinds import Focus, Label, LabeledAttention, label_text
 from transformer.inspection.views.view import View
 
 
@@ -11,9 +11,10 @@ def compare_sentences(
     first: tuple[LabeledAttention, ...],
     second: tuple[LabeledAttention, ...],
     *,
-    names: tuple[str, str] = ("first sentence", "second sentence"),
+    names: tuple[str, str] = ("the first sentence", "the second sentence"),
     layer: int = -1,
     head: int = 0,
+    focus: Focus | None = None,
     title: str = "Two sentences",
 ) -> View:
     """The attention of two sentence pairs of equal lengths, and its difference.
@@ -24,6 +25,9 @@ def compare_sentences(
       names: Names of the two.
       layer: Layer shown first; may be negative.
       head: Head shown first; may be negative.
+      focus: The kind of attention, the head and the rows shown first, in place of `layer` and
+        `head`.
+      title: Heading.
 
     Raises:
       InputError: The two differ in their kinds of attention or their shapes, or the layer or head
@@ -35,8 +39,13 @@ def compare_sentences(
             f"the sentences have attention of shapes {shapes[0]} and {shapes[1]}; compare pairs of "
             "one model with equal numbers of tokens"
         )
-    before, after = first[0], second[0]
-    layer, head = before.resolve("layer", layer), before.resolve("head", head)
+    if focus is None:
+        layer, head = first[0].resolve("layer", layer), first[0].resolve("head", head)
+        start = {"kind": 0, "layer": layer, "head": head, "rows": [0] * len(first)}
+    else:
+        start = focus.options(first)
+    before, after = (pair[start["kind"]] for pair in (first, second))
+    layer, head = start["layer"], start["head"]
     rows = _combined_labels(before.rows, after.rows)
     columns = _combined_labels(before.columns, after.columns)
     difference = after.weights[layer, head] - before.weights[layer, head]
@@ -50,9 +59,9 @@ def compare_sentences(
         static=number_table(
             "Difference of the weights", ["", *columns], zip(rows, difference, strict=True)
         ),
-        options={"layer": layer, "head": head, "names": names},
+        options=start | {"names": names},
         attention=(first, second),
-        height=1000,
+        height=1850,
     )
 
 

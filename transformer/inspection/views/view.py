@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The base of all views: data for a script, static content for readers without scripts, a page.
 
-A page contains the ``.js`` and ``.css`` files of this package as they are, and its data as JSON.
+A page contains the ``.js`` files of this package as they are, and its data as JSON.
 The weights of a sentence pair are in it once, however many views show them.
 """
 
@@ -26,7 +26,8 @@ HEAD_COLORS = (
 
 SCRIPTS = (
     *("elements.js", "attention_data.js", "heat_map.js", "head_view.js", "head_overview.js"),
-    *("attention_steps.js", "search_replay.js", "sentence_comparison.js", "start.js"),
+    *("attention_steps.js", "search_replay.js", "sentence_comparison.js", "value_map.js"),
+    "start.js",
 )
 
 SANDBOX = "allow-scripts allow-downloads"
@@ -50,6 +51,14 @@ class View:
     """The sentence pairs whose attention it shows."""
     height: int = 700
     """Height of its frame in a notebook, in pixels."""
+    about: str = ""
+    """One line about it in a page whose views are folded; set by `introduced`."""
+    note: Html = Html("")
+    """Shown above it in a page; set by `introduced`."""
+
+    def introduced(self, about: str, *note: Html) -> "View":
+        """The same view for a page: one line about it, and paragraphs above it."""
+        return dataclasses.replace(self, about=about, note=Html("".join(note)))
 
     def __repr__(self) -> str:
         """The title alone; the data would fill a page."""
@@ -90,8 +99,14 @@ class View:
         return hide + element("div", self.static_html, class_="transformer-view") + frame
 
 
-def page(title: str, parts: Sequence[View | Html]) -> str:
-    """A self-contained page of views and sections, in the given order."""
+def page(title: str, parts: Sequence[View | Html], *, folded: bool = False) -> str:
+    """A self-contained page of views and sections, in the given order.
+
+    Args:
+      title: Title and first heading.
+      parts: Content.
+      folded: Whether the views are closed until the reader opens them.
+    """
     views = [part for part in parts if isinstance(part, View)]
     pairs = list(dict.fromkeys(pair for view in views for pair in view.attention))
     data = {
@@ -107,23 +122,35 @@ def page(title: str, parts: Sequence[View | Html]) -> str:
         ],
     }
     sections = [
-        _view_section(part, heading=len(parts) > 1) if isinstance(part, View) else part
+        _view_section(part, heading=len(parts) > 1, folded=folded)
+        if isinstance(part, View)
+        else part
         for part in parts
     ]
     return html.page(
         title,
         *sections,
         html.json_block("data", data),
-        style=_file("views.css"),
         script="\n".join(map(_file, SCRIPTS)),
     )
 
 
-def _view_section(view: View, heading: bool) -> Html:
+def _view_section(view: View, *, heading: bool, folded: bool) -> Html:
     """The static content of a view, which the script replaces."""
-    headings = [element("h2", view.title)] if heading else []
     static = element("div", view.static_html)
-    return element("section", *headings, static, class_="view", aria_label=view.title)
+    if folded:
+        content = element("section", static, class_="view", aria_label=view.title)
+        return html.folded(view.title, view.about, view.note, content)
+    headings = [element("h2", view.title)] if heading else []
+    return element(
+        "section",
+        *headings,
+        view.note,
+        static,
+        class_="view",
+        aria_label=view.title,
+        id=html.anchor(view.title),
+    )
 
 
 def figure_html(figure: DescribedFigure) -> Html:

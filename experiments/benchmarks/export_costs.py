@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Size, speed and BLEU of a trained model: here, and exported to CTranslate2.
+
+python -m experiments.benchmarks.export_costs --workdir=runs/m30k --source=val.en --target=val.de
+
+Every system translates the same sentences, in turns, so that what slows the machine down affects
+all. The time is the median of the turns, without loading and compiling. The table is printed as
+Markdown; the last line on standard output is one JSON object with all figures, the signature of
+BLEU, and for every CTranslate2 system the sentences that float32 here translates in the same way.
+"""
+
+import json
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from absl import flags
+
+from experiments import checkpoint_flags, evaluation_flags
+from experiments.benchmarks.worker import fastest, num_cores
+from experiments.flags import parse_integers, run
+from experiments.formatting import byte_size
+from transformer import trained_model
+from transformer.config import Config
+from transformer.interop import ctranslate2_export, export_limits
+from transformer.text.metrics import corpus_scores
+from transformer.translator import Translator
+
+ROUNDS = flags.DEFINE_integer("rounds", 5, "Turns of every system.", lower_bound=1)
+BEAMS = flags.DEFINE_list("beams", ["1", "4"], "Numbers of beams.")
+LIMIT = flags.DEFINE_integer("sentences", None, "Only the first sentences, this many.")
+
+SAMPLE = 256
+"""Sentences that decide how CTranslate2 uses the cores."""
+
+System = Callable[[Sequence[str], int], list[str]]
+"""From sentences and a number of beams to translations."""
+
+
+def main(config: Config) -> None:
+    """Load every system, let them translate in turns, and print the table."""
+    evaluation_flags.require_source_and_target()
+    options = evaluation_flags.bleu_options(config)
+    split = evaluation_flags.load_split(config.data)
+    sources, references = split.sources[: LIMIT.value], split.targets[: LIMIT.value]
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        systems = load_systems(config, pathlib.Path(folder), sources[:SAMPLE])
+        for beams in parse_integers("beams", BEAMS.value):
+            results += measure(systems, sources, references, beams, options)
+    header = "| system | size | beams | sentences/s | BLEU [95%] | as float32 here |"
+    print("\n".join([header, "|---|---|---|---|---|---|", *map(table_row, results)]))
+    about = {"sentences": len(sources), "cores": num_cores(), "rounds": ROUNDS.value}
+    print(json.dumps(about | {"results": results}))
+
+
+def load_systems(
+    config: Config, folder: pathlib.Path, sample: Sequence[str]
+) -> dict[str, tuple[int, System]]:
+    """The bytes of the weights and the function of every system, by name."""
+    workdir, systems = checkpoint_flags.directory(), {}
+    for dtype in ("float32", "bfloat16"):
+        translator = Translator.from_workdir(
+            workdir,
+            config,
+            checkpoint_flags.AVERAGE.value,
+            checkpoint_flags.AROUND.value,
+            dtype=dtype,
+        )
+        cast = jax.eval_shape(translator.model.cast_params, translator.params)
+        size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cast))
+        systems[f"this project, {dtype}"] = size, jax_system(translator)
+    trained = trained_model.load(
+        workdir, config, checkpoint_flags.AVERAGE.value, checkpoint_flags.AROUND.value
+    )
+    for quantization in (None, "int8"):
+        name = quantization or "float32"
+        directory = folder / name
+        directory.mkdir()
+        ctranslate2_export.export(trained, directory, quantization)
+        size = (directory / "model.bin").stat().st_size
+        systems[f"CTranslate2, {name}"] = size, ctranslate2_system(trained, directory, name, sample)
+    return systems
+
+
+def jax_system(translator: Translator) -> System:
+    """This project's search."""
+
+    def translate(sentences: Sequence[str], beams: int) -> list[str]:
+        return [best.text for best in translator(sentences, beams=beams)]
+
+    return translate
+
+
+def ctranslate2_system(
+    trained: trained_model.TrainedModel,
+    directory: pathlib.Path,
+    kind: str,
+    sample: Sequence[str],
+) -> System:
+    """CTranslate2's search, with all cores for a batch or a batch for every core.
+
+    The faster of the two for the sentences of `sample` is used.
+    """
+    import ctranslate2
+
+    config, (source, target) = trained.config, trained.vocabularies
+    ids, forced = config.model.special_ids, target.pieces(target.forced_ids)
+    translator = None
+
+    def use(threads: tuple[int, int]) -> None:
+        nonlocal translator
+        inter, intra = threads
+        options = {"device": "cpu", "inter_threads": inter, "intra_threads": intra}
+        translator = ctranslate2.Translator(str(directory), compute_type=kind, **options)
+
+    def translate(sentences: Sequence[str], beams: int) -> list[str]:
+        results = translator.translate_batch(
+            [source.pieces(tokens[:-1]) for tokens in source.encode(sentences)],
+            target_prefix=[forced] * len(sentences) if forced else None,
+            beam_size=beams,
+            length_penalty=export_limits.length_penalty(config.decode),
+            max_batch_size=config.decode.batch_size,
+            max_decoding_length=export_limits.longest_output(config),
+            min_decoding_length=config.decode.min_length,
+            suppress_sequences=[target.pieces([ids.pad]), target.pieces([ids.bos])],
+        )
+        return [target.decode(target.ids(result.hypotheses[0])) for result in results]
+
+    fastest(lambda: translate(sample, 1), use, {(1, num_cores()), (num_cores(), 1)})
+    return translate
+
+
+def measure(
+    systems: dict[str, tuple[int, System]],
+    sources: Sequence[str],
+    references: Sequence[str],
+    beams: int,
+    bleu_options: dict[str, Any],
+) -> list[dict[str, Any]]:
+    """The figures of every system with a number of beams; the first is the one to agree with."""
+    texts = {}
+    for name, (_, translate) in systems.items():
+        print(f"preparing {name}, {beams} beams", file=sys.stderr)
+        texts[name] = translate(sources, beams)  # compiles
+    seconds: dict[str, list[float]] = {name: [] for name in systems}
+    for turn in range(ROUNDS.value):
+        order = list(systems)
+        for name in order if turn % 2 == 0 else reversed(order):
+            began = time.perf_counter()
+            systems[name][1](sources, beams)
+            seconds[name].append(time.perf_counter() - began)
+    first = texts[next(iter(systems))]
+    results = []
+    for name, (size, _) in systems.items():
+        scores = corpus_scores(texts[name], references, **bleu_options)
+        equal = sum(one == other for one, other in zip(texts[name], first, strict=True))
+        results.append(
+            {
+                **{"system": name, "bytes": size, "beams": beams, "equal": equal / len(first)},
+                "sentences_per_second": len(sources) / statistics.median(seconds[name]),
+                "seconds": seconds[name],
+                **{key: scores[key] for key in ("bleu", "bleu_ci", "bleu_signature")},
+            }
+        )
+    return results
+
+
+def table_row(result: dict[str, Any]) -> str:
+    """A row of the table."""
+    low, high = result["bleu_ci"]
+    cells = [
+        *(result["system"], byte_size(result["bytes"]), str(result["beams"])),
+        f"{result['sentences_per_second']:.0f}",
+        *(f"{result['bleu']:.1f} [{low:.1f}, {high:.1f}]", f"{result['equal']:.1%}"),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    run(main, config_from="workdir")

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attention of each word of a translation over the words of its source.
+
+Words have character offsets, so that a page can mark them in the text. One program is compiled for
+each bucket.
+"""
+
+import functools
+import unicodedata
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer.arrays import Array, Float, Int, Params
+from transformer.config import ModelConfig
+from transformer.errors import InputError
+from transformer.inspection import trace, words
+from transformer.nn.positions import shift_right
+from transformer.text.tokenizer import WORD_BEGIN, Tokenizer
+from transformer.translator import Translator
+
+
+def is_available(translator: Translator) -> bool:
+    """Whether the model is a single one with attention from target to source."""
+    describe = getattr(translator.model, "describe", None)  # ensembles have none
+    return describe is not None and "cross" in describe().attention
+
+
+def prepare(translator: Translator, source: str, target: str) -> Callable[[], dict[str, Any]]:
+    """Check and tokenize a sentence pair; the function that is returned runs the model.
+
+    It returns ``source`` and ``target``, lists of words as ``[start, end]`` in characters of the
+    text (the last source word is EOS), and ``weights [L][T][S]``, the mean over the heads of each
+    layer: row t is computed while the model predicts word t.
+
+    Raises:
+      InputError: if the model has no such attention, or a text is empty or too long.
+    """
+    if not is_available(translator):
+        raise InputError("this model has no attention from the translation to the source")
+    tokenizers = translator.vocabularies
+    ids = []
+    texts = zip(("source", "target"), (source, target), tokenizers, strict=True)
+    for name, text, tokenizer in texts:
+        [tokens] = tokenizer.encode([text])
+        limit = translator.config.data.bucket_lengths[-1]
+        if not text.strip() or len(tokens) > limit:
+            raise InputError(f"{name} has {len(tokens)} tokens, EOS included; give 2 to {limit}")
+        ids.append(tokens)
+    return functools.partial(between_words, translator, source, target, *ids)
+
+
+def between_words(
+    translator: Translator,
+    source: str,
+    target: str,
+    source_ids: Sequence[int],
+    target_ids: Sequence[int],
+) -> dict[str, Any]:
+    """Run the model on a tokenized sentence pair; see `prepare`."""
+    weights = _run(translator, source_ids, target_ids)  # [L, T, S]
+    tokenizers = translator.vocabularies
+    keys, source_spans = _words(source, source_ids[:-1], tokenizers.source)
+    queries, target_spans = _words(target, target_ids[:-1], tokenizers.target)
+    keys.append(len(source_spans))
+    merged = words.merge(
+        weights[:, : len(queries), : len(keys)],
+        np.array(queries),
+        np.array(keys),
+        len(target_spans),
+        len(source_spans) + 1,
+    )
+    return {
+        "source": source_spans,
+        "target": target_spans,
+        "weights": merged.astype(np.float64).round(4).tolist(),
+    }
+
+
+def warm_up_steps(translator: Translator) -> list[Callable[[], Any]]:
+    """Functions that compile the program of each bucket."""
+    special = translator.config.model.special_ids
+    return [
+        functools.partial(_run, translator, [special.eos], [special.eos] * length)
+        for length in translator.config.data.bucket_lengths
+    ]
+
+
+def _run(
+    translator: Translator, source_ids: Sequence[int], target_ids: Sequence[int]
+) -> Float[np.ndarray, "L T S"]:
+    """Weights of cross-attention, the mean over heads, padded to a bucket."""
+    config = translator.config
+    length = config.data.bucket(max(len(source_ids), len(target_ids)))
+    arrays = np.full((2, length), config.model.pad_id, np.int32)
+    for row, ids in zip(arrays, (source_ids, target_ids), strict=True):
+        row[: len(ids)] = ids
+    return np.asarray(_cross_attention(translator.params, config.model.capturable(), *arrays))
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def _cross_attention(
+    params: Params, config: ModelConfig, source: Int[Array, " S"], target: Int[Array, " T"]
+) -> Float[Array, "L T S"]:
+    target_in = shift_right(target[None], bos_id=config.special_ids.bos)[0]
+    _, captured = trace.run(params, config, source, target_in, capture="weights")
+    return captured.attention("cross").weights.mean(1)
+
+
+def _words(
+    text: str, ids: Sequence[int], tokenizer: Tokenizer
+) -> tuple[list[int], list[list[int]]]:
+    """Words of a tokenized text.
+
+    Args:
+      text: that was tokenized.
+      ids: its tokens, without EOS.
+      tokenizer: of the text.
+
+    Returns:
+      the index of each token's word, `words.NO_WORD` for a leading token without characters, and
+      the ``[start, end]`` of each word in characters of the text.
+    """
+    spans: list[list[int]] = []
+    numbers, cursor = [], 0
+    for piece in tokenizer.pieces(ids):
+        characters = piece.replace(WORD_BEGIN, "")
+        unknown = piece == "<unk>"
+        start = cursor if unknown else text.find(characters, cursor)
+        if not characters or start < 0:
+            numbers.append(len(spans) - 1 if spans else words.NO_WORD)
+            continue
+        if unknown:  # its characters are those up to the next space
+            start += len(text[start:]) - len(text[start:].lstrip())
+            length = len((text[start:].split() or [""])[0])
+        else:
+            length = len(characters)
+        joins = spans and spans[-1][1] == start and _continues(text[start - 1], text[start])
+        if joins:
+            spans[-1][1] = start + length
+        else:
+            spans.append([start, start + length])
+        numbers.append(len(spans) - 1)
+        cursor = start + length
+    return numbers, spans
+
+
+def _continues(before: str, after: str) -> bool:
+    """Whether two adjacent characters belong to one word: letters of scripts with spaces."""
+    wide = unicodedata.east_asian_width(after) in "WF"
+    return before.isalnum() and after.isalnum() and not wide

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The atlas of the study `antecedent`: one dot a model, whose views a click opens.
+
+The page is one file without a script: a dot is a link to the views of its model, which are shown
+while they are the target of the page's address.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.studies import antecedent_paths
+from experiments.studies.antecedent_measures import GROUPS
+from experiments.studies.antecedent_paths import PATHS
+from experiments.studies.twins import ROLES
+from transformer.inspection import html
+from transformer.inspection.html import Html, element, paragraph
+from transformer.inspection.words import display_tokens
+
+COLORS = {
+    "it": "#08519c",
+    "adjective": "#b34700",
+    "nouns": "#1b7a3d",
+    "reason": "#7b3294",
+    "rest": "#a6611a",
+    "decoder": "#c51b8a",
+    "several": "#6b6b6b",
+    "not learned": "#b8b8b8",
+}
+"""Of each path."""
+
+_STYLE = """
+:root { --weight: #08519c; --negative: #b34700; }
+@media (prefers-color-scheme: dark) { :root { --weight: #8cc6ff; --negative: #ffab66; } }
+.dots { display: grid; grid-template-columns: max-content 1fr; gap: .35rem .9rem; }
+.dots > div { display: flex; flex-wrap: wrap; gap: .3rem; }
+.dot { width: 1.75rem; height: 1.75rem; border-radius: 50%; color: #fff; font-size: .75rem;
+  display: grid; place-items: center; text-decoration: none; }
+.dot.fr { border-radius: 20%; }
+.dot.light { color: #1b1b1b; }
+.dot:hover { outline: 3px solid var(--accent); }
+.legend { display: flex; flex-wrap: wrap; gap: .3rem 1.2rem; padding: 0; list-style: none; }
+.legend .dot { display: inline-grid; width: 1rem; height: 1rem; vertical-align: -.15rem; }
+.model { display: none; }
+.model:target { display: block; }
+.model:target ~ .none { display: none; }
+.v { background: color-mix(in srgb, var(--weight) var(--share), var(--paper)); }
+.v.negative { background: color-mix(in srgb, var(--negative) var(--share), var(--paper)); }
+.v.strong { color: var(--paper); }
+.line { line-height: 2.1; }
+.line .v { padding: .2rem .3rem; border-radius: 3px; }
+.answer { text-decoration: underline 3px; }
+.model table { width: max-content; }
+.model td { text-align: right; min-width: 2.2rem; padding: .2rem .5rem; }
+.model thead th, .model tr:first-child th { vertical-align: bottom; max-width: 6rem; }
+.model td:last-child:not(.number) { min-width: 2.2rem; }
+/* A caption wraps at the width of its table and does not widen it. */
+.model caption { width: 0; min-width: 100%; }
+@media (max-width: 40rem) { .dots { grid-template-columns: 1fr; } }
+"""
+
+
+def page(models: Sequence[Mapping[str, Any]]) -> str:
+    """The page of all measured models."""
+    counts = {name: sum(antecedent_paths.path(one) == name for one in models) for name in PATHS}
+    legend = [
+        element("li", _swatch(name), f" {name}: {text} ({counts[name]})")
+        for name, text in PATHS.items()
+        if counts[name]
+    ]
+    cells: dict[str, list[Mapping[str, Any]]] = {}
+    for model in models:
+        cells.setdefault(_cell(model), []).append(model)
+    rows = []
+    for name, members in sorted(cells.items(), key=lambda item: -len(item[1])):
+        rows += [element("span", name), element("div", *map(_dot, members))]
+    return html.page(
+        'How models resolve "it"',
+        paragraph(
+            f"{len(models)} models that translate “The animal didn't cross the street because it "
+            "was too tired / wide.” One dot a model: round for German, square for French, with the "
+            "number of its seed; the color is the path of the answer. Choose a dot to open its "
+            "views."
+        ),
+        element("ul", *legend, class_="legend"),
+        element("div", *rows, class_="dots"),
+        *map(_views, models),
+        element("p", element("em", "No dot is chosen."), class_="none"),
+        style=_STYLE,
+    )
+
+
+def _cell(model: Mapping[str, Any]) -> str:
+    """The row of a model: what it shares with those that differ in the seed."""
+    if "recipe" not in model:
+        return "trained outside the study"
+    layers = f"{model['layers']} layer{'s' if model['layers'] > 1 else ''}"
+    return f"{model['recipe']}: width {model['width']}, {layers}, {model['steps']} steps"
+
+
+def _dot(model: Mapping[str, Any]) -> Html:
+    name = antecedent_paths.path(model)
+    light = " light" if name == "not learned" else ""
+    return element(
+        "a",
+        str(model["seed"]),
+        href=f"#{model['name']}",
+        class_=f"dot {model['language']}{light}",
+        style=f"background:{COLORS[name]}",
+        title=f"{model['name']}: {name}",
+        aria_label=f"{model['name']}: {name}",
+    )
+
+
+def _swatch(name: str) -> Html:
+    return element("span", class_="dot", style=f"background:{COLORS[name]}")
+
+
+# The views of one model.
+
+
+def _views(model: Mapping[str, Any]) -> Html:
+    name = antecedent_paths.path(model)
+    (layer, head), score = antecedent_paths.best_head(model)
+    reading = antecedent_paths.reading_heads(model)
+    finding = (
+        f"Right in {model['right']:.0%} of {model['sentences']} sentences. Path: {name} "
+        f"({PATHS[name]}). The encoder head that reads the antecedent most from “it” is "
+        f"{layer}.{head}, with a coreference score of {score:.2f}"
+        f"{'' if reading else ', which is not above chance'}."
+    )
+    return element(
+        "section",
+        element("h2", model["name"] if "recipe" in model else f"runs/{model['name']}"),
+        paragraph(finding),
+        *_headline(model),
+        _effects(model),
+        _encoder_map(model),
+        *_heads(model),
+        id=model["name"],
+        class_="model",
+    )
+
+
+def _headline(model: Mapping[str, Any]) -> list[Html]:
+    """Both twins, shaded by two heads' weights and by the effect of patching each word."""
+    parts = []
+    best = {kind: antecedent_paths.best_head(model, kind)[0] for kind in ("encoder", "cross")}
+    for twin in model["headline"].get("twins", ()):
+        words = display_tokens(twin["words"])
+        target = [piece.replace("\u2581", " ") for piece in twin["target"][:-1]]
+        answer = twin["position"]
+        translation = [
+            element("span", text, class_="answer") if index == answer else text
+            for index, text in enumerate(target)
+        ]
+        parts.append(element("h3", *translation))
+        for label, values in (
+            (
+                f"encoder head {best['encoder'][0]}.{best['encoder'][1]} reads from “it”",
+                _of_head(twin["it"], best["encoder"]),
+            ),
+            (
+                f"cross-attention head {best['cross'][0]}.{best['cross'][1]} reads for the pronoun",
+                _of_head(twin["cross"], best["cross"]),
+            ),
+            ("moves the answer if the memory there is the twin's", twin["effect"][-1]),
+        ):
+            shaded = [
+                _shaded("span", word, value) for word, value in zip(words, values, strict=True)
+            ]
+            parts.append(
+                element("p", element("em", f"{label}: "), Html(" ".join(shaded)), class_="line")
+            )
+    return parts
+
+
+def _of_head(weights: Sequence[Any], head: tuple[int, int]) -> Sequence[float]:
+    return weights[head[0] - 1][head[1] - 1]
+
+
+def _shaded(tag: str, text: str, value: float | None, **attributes: Any) -> Html:
+    """An element whose background is a number from -1 to 1."""
+    if value is None:
+        return element(tag, text, **attributes)
+    share = min(abs(value), 1.0)
+    classes = f"v{' negative' if value < 0 else ''}{' strong' if share > 0.55 else ''}"
+    return element(
+        tag,
+        text,
+        class_=classes,
+        style=f"--share:{share:.0%}",
+        title=f"{value:.3f}",
+        **attributes,
+    )
+
+
+def _map(caption: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[Any]]]) -> Html:
+    """A table of numbers from -1 to 1, shaded."""
+    head = element("tr", *(element("th", name, scope="col") for name in ("", *columns)))
+    body = [
+        element(
+            "tr",
+            element("th", heading, scope="row"),
+            *(_shaded("td", _number(value), value) for value in values),
+        )
+        for heading, values in rows
+    ]
+    table = element("table", element("caption", caption), element("tbody", head, *body))
+    return element("div", table, class_="wide", tabindex=0)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value + 0.0:.2f}".replace("-0.00", "0.00")
+
+
+def _effects(model: Mapping[str, Any]) -> Html:
+    rows = []
+    for kind, label in (("adjective", "choice (adjective twins)"), ("noun", "gender (noun twins)")):
+        memory = model[kind]["memory"]
+        rows.append((label, [memory[group][0] for group in (*GROUPS, "all")]))
+    caption = "Share of the way to the twin's answer when the memory of one part is the twin's"
+    return _map(caption, [*GROUPS, "all"], rows)
+
+
+def _encoder_map(model: Mapping[str, Any]) -> Html:
+    rows = []
+    for kind, label in (("adjective", "choice"), ("noun", "gender")):
+        for layer, values in enumerate(model[kind]["encoder"], 1):
+            rows.append((f"{label}, after layer {layer}", values))
+    return _map("By role of the token, after each encoder layer", ROLES, rows)
+
+
+def _heads(model: Mapping[str, Any]) -> list[Html]:
+    tables = []
+    for kind, row in (("encoder", "“it”"), ("cross", "the pronoun's row")):
+        scores = model["coreference"][kind]["score"]
+        cost = model["right"] - np.array(model["ablation"]["mean"][kind]["heads"], float)
+        heads = [f"head {index}" for index in range(1, len(scores[0]) + 1)]
+        rows = [(f"layer {layer}, reads", values) for layer, values in enumerate(scores, 1)]
+        rows += [(f"layer {layer}, costs", values) for layer, values in enumerate(cost.tolist(), 1)]
+        caption = (
+            f"{kind}: coreference score in {row}, and loss of accuracy with the head's mean output"
+        )
+        tables.append(_map(caption, heads, rows))
+    return tables

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draw the pictures of docs/inspection.md.
+
+python -m experiments.studies.docs_figures --workdir=runs/de
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+
+from experiments.flags import run
+from experiments.workdir_flag import WORKDIR
+from transformer import paths
+from transformer.arrays import Float
+from transformer.config import Config
+from transformer.inspection import figures, trace
+from transformer.models import base
+from transformer.translator import Translator
+
+OUTPUT = flags.DEFINE_string("output", "docs", "Directory of the pictures.")
+SENTENCE = flags.DEFINE_string(
+    "sentence",
+    "The animal didn't cross the street because it was too tired.",
+    "Sentence that is translated.",
+)
+DPI = 100
+
+
+def main(config: Config) -> None:
+    """Draw every picture and print its path."""
+    translator = Translator.from_workdir(WORKDIR.value, config)
+    for name, figure in pictures(translator, SENTENCE.value).items():
+        path = paths.absolute(OUTPUT.value) / f"{name}.png"
+        print(figures.save(figure, path, dpi=DPI))
+
+
+def pictures(translator: Translator, sentence: str) -> dict[str, figures.DescribedFigure]:
+    """The figures by the name of their files, for the model's translation of the sentence."""
+    config, tokenizer = translator.config.model, translator.tokenizer
+    [source], target = tokenizer.encode([sentence]), list(translator(sentence).tokens)
+    target_in = [config.bos_id, *target[:-1]]
+    logits, seen = trace.run(translator.params, config, source, target_in, capture="full")
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    untrained = nn.unbox(base.build(config).init(jax.random.key(0), tokens, tokens))["params"]
+    before, _ = trace.run(untrained, config, source, target_in)
+    smoothing = translator.config.training.label_smoothing
+    words, read = tokenizer.pieces(source), tokenizer.pieces(target_in)
+    cross = seen.decoder.cross_attention
+    vocabulary = tokenizer.pieces(list(range(config.vocab_size)))
+    return {
+        "vector_flow": figures.plot_vector_flow(seen.encoder, words),
+        "memory": figures.plot_memory(seen.encoder.residual[-1], cross.key, cross.value, words),
+        "target_distributions": figures.plot_target_distributions(
+            before, smoothed(target, logits.shape, smoothing), logits, vocabulary, read, target
+        ),
+    }
+
+
+def smoothed(
+    target: list[int], shape: tuple[int, int], smoothing: float
+) -> Float[np.ndarray, "T V"]:
+    """The distributions that training aims at, with the rest spread over all other tokens."""
+    labels = np.full(shape, smoothing / (shape[1] - 1))
+    labels[np.arange(len(target)), target] = 1 - smoothing
+    return labels
+
+
+if __name__ == "__main__":
+    run(main, config_from="workdir")

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draw what each prediction reads, for a model of each family, trained on the same corpus.
+
+python -m experiments.studies.family_pictures --workdirs=runs/sutskever,runs/bahdanau --output=docs
+
+Each picture, OUTPUT/family_NAME.png, has two maps of the model's own translation of one sentence:
+the cross-attention weights, if the family has any, and the omission, which all families have (see
+transformer/inspection/omission.py).
+"""
+
+import os
+
+import numpy as np
+from absl import flags
+
+from experiments.flags import run
+from transformer import paths
+from transformer.arrays import Float
+from transformer.errors import InputError
+from transformer.inspection import figures, trace
+from transformer.inspection.figures import parts, style
+from transformer.inspection.omission import omission
+from transformer.translator import Translator
+
+WORKDIRS = flags.DEFINE_list("workdirs", None, "Directories written by train: A,B,...")
+OUTPUT = flags.DEFINE_string("output", "docs", "Directory of the pictures.")
+SENTENCE = flags.DEFINE_string(
+    "sentence",
+    "The animal didn't cross the street because it was too tired.",
+    "Sentence that is translated.",
+)
+
+
+def main() -> None:
+    """Draw the picture of every workdir, and print its path."""
+    if not WORKDIRS.value:
+        raise InputError("missing --workdirs=A,B,..., where train left its results")
+    for workdir in WORKDIRS.value:
+        name = os.path.basename(os.path.normpath(workdir))
+        figure = picture(Translator.from_workdir(workdir), SENTENCE.value, name)
+        print(figures.save(figure, paths.absolute(OUTPUT.value) / f"family_{name}.png"))
+
+
+@style.styled
+def picture(translator: Translator, sentence: str, name: str) -> figures.DescribedFigure:
+    """The attention, if there is any, beside the omission."""
+    best = translator(sentence)
+    [source], target = translator.vocabularies.source.encode([sentence]), list(best.tokens)
+    columns, rows = (
+        [piece.replace("▁", "") for piece in side.pieces(ids)]
+        for side, ids in (
+            (translator.vocabularies.source, source),
+            (translator.vocabularies.target, target),
+        )
+    )
+    panels = []
+    attention = mean_attention(translator, source, target)
+    if attention is not None:
+        panels.append(
+            parts.Panel(
+                values=attention,
+                cell=(0.32, 0.26),
+                name="attention",
+                heading="attention: mean weight over layers and heads",
+                rows=rows,
+                columns=columns,
+                limits=(0.0, 1.0),
+                legend="weight",
+            )
+        )
+    lost = omission(translator.model, translator.params, source, target)
+    extent = (0.32 * len(columns), 0.26 * len(rows))
+    heading = "omission: log-probability lost without the source token"
+    options = {"rows": rows, "columns": columns, "limit": 5.0, "legend": "nats"}
+    panels.append(parts.signed_panel("omission", heading, lost, extent, **options))
+    figure, _ = parts.draw_panels(
+        [[panel] for panel in panels],
+        title=f"{name}: {best.text}",
+        note="Rows: the tokens of the model's translation, each where it is predicted. Omissions "
+        "of 5 nats or more have the same color. One sentence is an example, not evidence.",
+        gap=0.3,
+    )
+    read = [columns[int(row.argmax())] for row in lost]
+    figure.description = f"{name} translates {sentence!r} as {best.text!r}. " + " ".join(
+        f"{word!r} loses most without {source!r}." for word, source in zip(rows, read, strict=True)
+    )
+    return figure
+
+
+def mean_attention(
+    translator: Translator, source: list[int], target: list[int]
+) -> Float[np.ndarray, "T S"] | None:
+    """Cross-attention weights, averaged over layers and heads; None if the family has none."""
+    config = translator.config.model
+    if "cross" not in translator.model.describe().attention:
+        return None
+    target_in = [config.bos_id, *target[:-1]]
+    _, seen = trace.run(
+        translator.params, config.capturable(), source, target_in, capture="weights"
+    )
+    return np.asarray(seen.attention("cross").weights).mean((0, 1))
+
+
+if __name__ == "__main__":
+    run(main, config_from=None)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compare a language model with a Kneser-Ney 5-gram on held-out text.
+
+python -m experiments.studies.ngram_baseline --workdir=runs/lm [--split=test] [--order=5]
+
+The n-gram model is interpolated modified Kneser-Ney (Chen and Goodman 1999). It is counted on the
+training split that the workdir names, over the same tokens, EOS included, and scored on the same
+held-out tokens. Prints a table; the last line is one JSON object.
+"""
+
+import json
+import math
+
+import numpy as np
+from absl import flags
+
+from experiments import checkpoint_flags
+from experiments.corpora import registry
+from experiments.flags import run
+from experiments.studies.kneser_ney import KneserNey
+from transformer.config import Config
+from transformer.errors import InputError
+
+SPLIT = flags.DEFINE_string("split", "test", "Held-out split of the workdir's dataset.")
+ORDER = flags.DEFINE_integer("order", 5, "n of the n-gram model.")
+
+
+def main(config: Config) -> None:
+    """Count, score and print."""
+    if ORDER.value < 1:
+        raise InputError(f"--order={ORDER.value}, but it must be at least 1")
+    if config.model.reads_source:
+        raise InputError(
+            f"model.family is {config.model.family!r}, which predicts a target from a source; give "
+            "the workdir of a language model"
+        )
+    translator = checkpoint_flags.translator(config)
+    encode, ids = translator.vocabularies.target.encode, config.model.special_ids
+    train = encode(registry.load(config.data, "train").targets)
+    held_out = registry.load(config.data, SPLIT.value)
+    tokens = encode(held_out.targets)
+    number = sum(map(len, tokens))
+    # Padding and BOS are never predicted.
+    model = KneserNey(train, ORDER.value, ids.bos, config.model.vocab_size - 2)
+    ngram = np.array([model.log_prob(sentence) for sentence in tokens])
+    neural = np.array([log for log, _ in translator.score(held_out.sources, held_out.targets)])
+    rows = {f"Kneser-Ney {ORDER.value}-gram": ngram, config.model.family: neural}
+    print("| model | bits per token | perplexity |\n|---|---|---|")
+    for name, log_probs in rows.items():
+        nll = -log_probs.sum() / number
+        print(f"| {name} | {nll / math.log(2):.3f} | {math.exp(nll):.3f} |")
+    result = {
+        "split": SPLIT.value,
+        "sentences": len(tokens),
+        "tokens": number,
+        "order": ORDER.value,
+        "ngram_perplexity": math.exp(-ngram.sum() / number),
+        "perplexity": math.exp(-neural.sum() / number),
+        "sentences_more_probable": float((neural > ngram).mean()),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    run(main, config_from="workdir")

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sutskever, Bahdanau, Luong, Gehring and the Transformer at equal parameters and equal time.
+
+python -m experiments.studies.seq2seq_history --config=pronouns:de --minutes=5 \\
+    --runs=runs/history --output=runs/history
+python -m experiments.studies.seq2seq_history --config=multi30k:short --minutes=20 \\
+    --split=validation --runs=runs/history --output=runs/history \\
+    --config.data.train_source=train.en.gz --config.data.train_target=train.de.gz \\
+    --config.data.validation_source=val.en.gz --config.data.validation_target=val.de.gz
+
+The config is that of a Transformer on any corpus. It provides the data, the vocabulary, the search
+and the number of parameters. The other models get the width with which they have as many, and every
+model the number of steps that take --minutes by a measurement of its steps, made for all models
+before the first training. Compilation and validation are not counted. All models have one
+optimizer, Adam with a cosine schedule; the peak learning rate of each is in `family_comparison`.
+
+Each model has a workdir RUNS/NAME. OUTPUT gets the table seq2seq_history.md, its numbers
+seq2seq_history.json, and the picture seq2seq_history.png: BLEU by length of the source, as in
+figure 2 of Bahdanau et al. (2015). Repeat the command to continue: what is trained is not trained
+again. Alignment error rates need gold alignments, which `pronouns` has.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from absl import flags
+from etils import epath
+
+from experiments import evaluate, evaluation_flags
+from experiments.flags import run
+from experiments.studies import study_runs, study_tables
+from experiments.studies.family_comparison import (
+    MODELS,
+    alignment_error_rate,
+    by_length,
+    config_of,
+)
+from experiments.studies.study_tables import Column
+from transformer import paths
+from transformer.checkpoints import workdir_files
+from transformer.config import Config, TransformerConfig
+from transformer.errors import InputError
+from transformer.inspection import figures
+from transformer.models import base
+from transformer.translator import Translator
+
+RUNS = flags.DEFINE_string("runs", "runs/seq2seq_history", "Directory of the workdirs.")
+OUTPUT = flags.DEFINE_string("output", "runs/seq2seq_history", "Directory of table and picture.")
+MINUTES = flags.DEFINE_float("minutes", 10.0, "Minutes of training steps for each model.", 0.0)
+MODELS_FLAG = flags.DEFINE_list("models", None, "Names of models: A,B,...; all by default.")
+LIMIT = flags.DEFINE_integer("sentences", 2000, "Largest number of sentence pairs scored.", 1)
+
+COLUMNS = (
+    Column("model", "model"),
+    Column("d_model", "d_model"),
+    Column("parameters", "parameters", "{:,}"),
+    Column("steps", "steps", "{:,}"),
+    Column("minutes", "minutes", "{:.1f}"),
+    Column("tokens per second", "tokens_per_second", "{:,.0f}"),
+    Column("BLEU, 95% interval", "bleu_text"),
+    Column("NLL", "nll", "{:.3f}"),
+    Column("pronoun accuracy", "pronoun_accuracy", "{:.1%}"),
+    Column("alignment error rate", "alignment_error_rate", "{:.1%}"),
+)
+
+
+def main(config: Config) -> int:
+    """Choose the widths and steps, train, score, and write the table after every model."""
+    if not isinstance(config.model, TransformerConfig):
+        raise InputError(
+            f"model.family is {config.model.family!r}, but the config of this study is that of its "
+            "Transformer; choose another --config"
+        )
+    if not MINUTES.value:
+        raise InputError("--minutes is 0, but must be above 0")
+    names = study_tables.checked_names("models", MODELS_FLAG.value, list(MODELS))
+    runs, output = (epath.Path(paths.absolute(flag.value)) for flag in (RUNS, OUTPUT))
+    measured = {
+        name: study_runs.measure_step(config_of(config, name, config.training.steps), runs)
+        for name in names
+    }
+    evaluation_flags.require_source_and_target()
+    rows: list[dict[str, Any]] = []
+    table = ""
+    for name in names:
+        of_steps = measured[name]
+        of_model = config_of(config, name, max(of_steps.steps_in(MINUTES.value), 1))
+        try:
+            result = study_runs.trained(of_model, runs / name)
+        except study_runs.Stopped as stopped:
+            return stopped.code
+        scores = scored(runs / name)
+        rows.append(row_of(name, of_model, result, scores, of_steps.tokens))
+        table = study_tables.write_table(output, "seq2seq_history", COLUMNS, rows)
+        figures.save(picture(rows), output / "seq2seq_history.png")
+    print(table, end="")
+    return 0
+
+
+# The scores.
+
+
+def scored(directory: epath.Path) -> dict[str, Any]:
+    """Scores of a trained model, in all and by length of the source; computed once."""
+    config = workdir_files.load_inference_config(directory)
+    pairs = evaluation_flags.load_split(config.data).first(LIMIT.value)
+
+    def compute() -> dict[str, Any]:
+        print(f"scoring {directory}", file=sys.stderr, flush=True)
+        translator = Translator.from_workdir(directory)
+        evaluation = evaluate.evaluate(translator, pairs)
+        return evaluation.scores | {
+            "by_length": by_length(pairs.sources, evaluation.translations, pairs.targets),
+            "alignment_error_rate": alignment_error_rate(translator, pairs),
+        }
+
+    return study_runs.computed_once(study_runs.scores_file(directory, "history", pairs), compute)
+
+
+def row_of(
+    name: str,
+    config: Config,
+    result: dict[str, Any],
+    scores: dict[str, Any],
+    tokens_per_step: float,
+) -> dict[str, Any]:
+    """A row of the table."""
+    seconds = result["step"] * tokens_per_step / result["tokens_per_second"]
+    return {
+        "model": name,
+        "d_model": base.build(config.model).describe().d_model,
+        "steps": result["step"],
+        "minutes": seconds / 60,
+        "bleu_text": study_tables.with_interval(scores),
+        **{key: result[key] for key in ("parameters", "tokens_per_second")},
+        **{key: value for key, value in scores.items() if key != "origin"},
+    }
+
+
+def picture(rows: Sequence[dict[str, Any]]) -> figures.DescribedFigure:
+    """BLEU by length of the source."""
+    curves = {
+        row["model"]: tuple([one[key] for one in row["by_length"]] for key in ("mean", "bleu"))
+        for row in rows
+    }
+    return figures.plot_curves(
+        curves,
+        x_label="words of the source (mean of a bucket)",
+        y_label="BLEU",
+        title="BLEU by length of the source, at equal parameters and equal time",
+    )
+
+
+if __name__ == "__main__":
+    run(main, config_from="config")

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The app that converts: a complete directory with a model card, or nothing and one message."""
+
+import functools
+import json
+
+import pytest
+from apps import run
+from test_bad_input import given, given_copy  # noqa: F401 - fixtures
+
+from transformer.errors import InputError
+from transformer.interop.new_directory import new_directory
+
+
+def convert(*flags):
+    return run("experiments.convert", *flags)
+
+
+def test_an_export_has_a_model_card_that_says_what_made_it(given_copy, tmp_path):  # noqa: F811
+    workdir, output = given_copy / "run", tmp_path / "out"
+    (workdir / "evaluations").mkdir()
+    score = {
+        **{"bleu": 31.25, "bleu_ci": [29.0, 33.5], "bleu_signature": "nrefs:1|case:mixed"},
+        **{"chrf": 55.5, "sentences": 20},
+        "origin": {
+            **{"time": "2026", "dataset": "words", "split": "test", "weights": "the best"},
+            "decode": {"method": "beam", "beams": 3},
+        },
+    }
+    (workdir / "evaluations" / "test-1.json").write_text(json.dumps(score))
+    (workdir / "evaluations" / "cut.json").write_text('{"bleu"')
+    finished = convert("--to=huggingface", f"--workdir={workdir}", f"--output={output}")
+    assert finished.status == 0, finished.err
+    size = sum(path.stat().st_size for path in output.iterdir())
+    assert finished.result == {"output": str(output), "bytes": size, "format": "huggingface"}
+    card = (output / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("---\npipeline_tag: translation\nlibrary_name: transformers\n---\n")
+    assert f"--to=huggingface --workdir={workdir} --output={output}`" in card
+    assert "| checkpoints | step 2 |" in card
+    assert "/words (forward) |" in card
+    row = "| words, test | 20 | the best | 3 beams | 31.2, 29.0 to 33.5 | 55.5 |"
+    assert f"{row} `nrefs:1\\|case:mixed` |" in card
+    assert "MarianMTModel.from_pretrained(" in card
+    assert "- Layer norms add 1e-05 to the variance, here 1e-06" in card
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), "missing --to=FORMAT, one of huggingface, ctranslate2, stablehlo"),
+        pytest.param(("--to=ctranslate2",), "missing --output=DIRECTORY", marks=pytest.mark.slow),
+        pytest.param(
+            ("--to=huggingface", "--output={folder}/x", "--quantization=int8"),
+            "--quantization is only for --to=ctranslate2; leave it out",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ("--to=huggingface", "--output={folder}/x", "--ensemble=a"),
+            "--ensemble: an export holds one model",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ("--to=huggingface", "--output={folder}"),
+            "exists; name a new directory, or remove it",
+            marks=pytest.mark.slow,
+        ),
+        (("--from=marian", "--output=x"), "--output is only for --to; leave it out"),
+        *(
+            pytest.param(
+                (f"--{conversion}", f"--{flag}=1"),
+                f"--{flag} is only for --{applicable}; leave it out",
+                marks=pytest.mark.slow,
+            )
+            for conversion, flag, applicable in (
+                ("from=marian", "average", "to"),
+                ("from=huggingface", "ensemble", "to"),
+                ("from=huggingface", "lengths", "to=stablehlo"),
+                ("from=marian", "source_language", "from=huggingface"),
+                ("to=ctranslate2", "input", "from"),
+                ("to=ctranslate2", "target_language", "from"),
+                ("to=huggingface", "source_language", "from=huggingface"),
+            )
+        ),
+    ],
+)
+def test_bad_flags_are_refused_and_nothing_is_written(given, tmp_path, flags, message):  # noqa: F811
+    (tmp_path / "file").touch()
+    flags = [flag.replace("{folder}", str(tmp_path)) for flag in flags]
+    finished = convert(f"--workdir={given / 'run'}", *flags)
+    assert (finished.status, finished.out) == (1, "")
+    assert message in finished.err and finished.err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.slow
+def test_a_bundle_is_exported_like_the_workdir_that_it_was_made_from(given, tmp_path):  # noqa: F811
+    bundle, contents = tmp_path / "model.zip", []
+    run("experiments.bundle", f"--workdir={given / 'run'}", f"--output={bundle}")
+    for workdir in (given / "run", bundle):
+        output = tmp_path / f"of_{workdir.name}"
+        finished = convert(
+            *("--to=ctranslate2", "--quantization=int8"),
+            *(f"--workdir={workdir}", f"--output={output}"),
+        )
+        assert finished.status == 0, finished.err
+        contents.append((output / "model.bin").read_bytes())
+    assert contents[0] == contents[1]
+    card = (tmp_path / "of_model.zip" / "README.md").read_text(encoding="utf-8")
+    assert "# model.zip\n" in card and "## Scores" not in card
+    assert " parameters (int8) |" in card
+
+
+def test_a_new_directory_appears_complete_or_not_at_all(tmp_path):
+    target = tmp_path / "parent" / "new"
+    with pytest.raises(ZeroDivisionError), new_directory(target) as directory:
+        (directory / "half").write_text("written")
+        raise ZeroDivisionError
+    assert [*target.parent.iterdir()] == []
+    refused = functools.partial(pytest.raises, InputError)
+    with refused(match="new cannot be written: no space left"), new_directory(target):
+        raise OSError("no space left")
+    assert [*target.parent.iterdir()] == []
+    target.mkdir()
+    with new_directory(target) as directory:
+        assert not any(target.iterdir())
+        (directory / "all").write_text("written")
+    assert (target / "all").read_text() == "written"
+    with refused(match="exists; name a new directory, or remove it"), new_directory(target):
+        pass
+    with refused(match="s3://a/b must be a local directory"), new_directory("s3://a/b"):
+        pass

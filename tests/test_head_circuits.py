@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OV and QK matrices of heads, against the scores and outputs of a forward pass."""
+
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+from transformer.config import TransformerConfig
+from transformer.errors import InputError
+from transformer.inspection.head_circuits import copying_score, ov_circuits, qk_circuits
+from transformer.inspection.trace import run
+from transformer.models import base
+
+SOURCE, TARGET_IN = np.array([4, 7, 5, 10, 2]), np.array([1, 5, 9, 4])
+
+
+@pytest.fixture(scope="module")
+def seen(shallow):
+    """The trace of one sentence pair."""
+    return run(*shallow, SOURCE, TARGET_IN, capture="full")[1]
+
+
+def test_qk_matrices_give_the_scores_of_query_and_key_vectors(shallow, seen):
+    x = seen.encoder.residual[0]
+    scores = jnp.einsum("TD,NDE,SE->NTS", x, qk_circuits(*shallow, "encoder")[0], x)
+    np.testing.assert_allclose(seen.encoder.self_attention.scores[0], scores, atol=1e-4)
+
+
+def test_cross_attention_has_queries_of_the_decoder_and_keys_of_the_memory(shallow, seen):
+    queries, memory = seen.decoder.sublayers[1, 0], seen.encoder.residual[-1]
+    circuits = qk_circuits(*shallow, "cross")
+    assert circuits.shape[:2] == (2, 2)
+    scores = jnp.einsum("TD,NDE,SE->NTS", queries, circuits[1], memory)
+    np.testing.assert_allclose(seen.decoder.cross_attention.scores[1], scores, atol=1e-4)
+
+
+def test_ov_matrices_give_the_outputs_of_heads_from_their_weights(shallow, seen):
+    attention, x = seen.decoder.self_attention, seen.decoder.residual[1]
+    written = jnp.einsum("SD,NDE->NSE", x, ov_circuits(*shallow, "decoder")[1])
+    outputs = jnp.einsum("NTS,NSE->NTE", attention.weights[1], written)
+    np.testing.assert_allclose(attention.head_out[1], outputs, atol=1e-4)
+
+
+def test_heads_that_share_keys_and_values_share_those_factors():
+    config = TransformerConfig(
+        vocab_size=11, num_layers=1, d_model=8, d_ff=8, num_heads=4, num_kv_heads=2
+    )
+    params = oracle.random_params(base.build(config), seed=1)
+    kernels = params["encoder"]["layer_0"]["self_attention"]
+    expected = kernels["value"][:, 1] @ kernels["output"][3]
+    np.testing.assert_allclose(ov_circuits(params, config, "encoder")[0, 3], expected, atol=1e-5)
+
+
+def test_the_copying_score_is_1_for_copies_minus_1_for_negatives_0_for_a_rotation():
+    identity, rotation = np.eye(2), np.array([[0.0, -1.0], [1.0, 0.0]])
+    mixed = np.diag([3.0, -1.0])  # (3 - 1) / (3 + 1)
+    scores = copying_score(np.array([[identity, -identity, rotation, mixed, 0 * identity]]))
+    np.testing.assert_allclose(scores, [[1, -1, 0, 0.5, 0]], atol=1e-12)
+
+
+def test_scores_that_are_no_product_are_rejected(shallow):
+    additive = shallow[1].replace(attention_score="additive")
+    with pytest.raises(InputError, match="attention_score 'additive'.*have no QK matrix"):
+        qk_circuits(shallow[0], additive, "encoder")

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`MarianMTModel` computes the function of an exported model; other models are refused by name."""
+
+import json
+
+import jax
+import numpy as np
+import oracle
+import pytest
+import safetensors.numpy
+from test_families import BAHDANAU
+
+from experiments.configs.pronouns_variants import VARIANTS
+from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
+from transformer.errors import InputError
+from transformer.interop import huggingface_export, huggingface_import
+from transformer.models import base
+from transformer.nn.positions import sinusoids
+from transformer.text.mapped_tokenizer import MappedTokenizer
+from transformer.text.tokenizer import Tokenizer, Vocabularies
+from transformer.trained_model import TrainedModel
+
+TINY = TransformerConfig(
+    vocab_size=13,
+    encoder_layers=1,
+    decoder_layers=2,
+    d_model=12,
+    d_ff=10,
+    encoder_heads=3,
+    decoder_heads=2,
+    norm_epsilon=1e-5,
+)
+REFUSED = {
+    "learned": "model.positions is 'learned', but its positions are sinusoids",
+    "t5": "model.positions is 't5', but its positions are sinusoids",
+    "shaw": "model.positions is 'shaw', but its positions are sinusoids",
+    "rotary": "model.positions is 'rotary', but its positions are sinusoids",
+    "alibi": "model.positions is 'alibi', but its positions are sinusoids",
+    "no_positions": "model.positions is 'none', but its positions are sinusoids",
+    "window": "model.attention_window is 9, but its attention has no window",
+    "additive": "model.attention_score is 'additive', but it has dot products only",
+    "multi_query": "model.num_kv_heads is 1, but all its heads have keys and values",
+    "grouped_query": "model.num_kv_heads is 2, but all its heads have keys and values",
+    "universal": "model.timestep_encoding is True, but its layers add no encodings; "
+    "model.shared_layers is True, but its layers have separate parameters",
+    "rms_norm": "model.norm_kind is 'rms_norm', but it has layer norms",
+    "pre_norm": "model.norm is 'pre', but its layer norms come after the sub-layers",
+    "swiglu": "model.activation is 'swiglu', but it has no gated feed-forward network",
+    "geglu": "model.activation is 'geglu', but it has no gated feed-forward network",
+    "untied": "model.tied_embeddings is 'none', but all embeddings share one table",
+    "untied_source": "model.tied_embeddings is 'target_output', but all embeddings share one",
+    "untied_output": "model.tied_embeddings is 'source_target', but all embeddings share one",
+}
+SENTENCES = ["a bc", "d", "c c b a e", ""]
+
+
+def config_of(**fields):
+    return Config(
+        model=TINY.replace(**fields),
+        data=DataConfig(max_length=8, bucket_lengths=(8,), direction="en-de"),
+        decode=DecodeConfig(extra_length=4, length_penalty="length", alpha=0.7, beams=3),
+    )
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_but_the_paper_is_refused_by_name(name):
+    config = config_of(num_heads=4, encoder_heads=None, decoder_heads=None)
+    config = config.replace(model=config.model.replace(**VARIANTS[name] | {"d_model": 24}))
+    if name == "paper":
+        huggingface_export.require_supported(config)
+        return
+    message = f"no exact counterpart in Hugging Face's Marian: {REFUSED[name]}"
+    with pytest.raises(InputError, match=message):
+        huggingface_export.require_supported(config)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"sinusoid_layout": "halves"}, "sinusoid_layout is 'halves', but it computes its table"),
+        ({"position_offset": 2}, "position_offset is 2, but its first position is 0"),
+        ({"embedding_scale": "positions"}, "embedding_scale is 'positions', but it scales"),
+        ({"d_k": 5, "d_v": 7}, "d_k is 5, but its heads divide d_model; model.d_v is 7, but its"),
+    ],
+)
+def test_other_fields_are_refused_by_name(fields, reason):
+    with pytest.raises(InputError, match=f"Marian: model.{reason}"):
+        huggingface_export.require_supported(config_of(**fields))
+
+
+def test_another_family_is_refused_by_name():
+    with pytest.raises(InputError, match="model.family is 'recurrent', which has no counterpart"):
+        huggingface_export.require_supported(Config(model=BAHDANAU))
+
+
+@pytest.mark.parametrize("d_model", [12, 9])
+def test_the_channels_of_the_papers_table_are_put_into_marians_order(d_model):
+    config = TINY.replace(d_model=d_model, d_k=4, d_v=4)
+    table = sinusoids(7, d_model)[:, huggingface_export.channel_order(config)]
+    # As Transformers computes it: sin, then cos, of position / 10000^(2 (channel // 2) / d_model).
+    angle = np.array(
+        [[p / 10000 ** (2 * (c // 2) / d_model) for c in range(d_model)] for p in range(7)]
+    )
+    expected = np.concatenate([np.sin(angle[:, 0::2]), np.cos(angle[:, 1::2])], axis=-1)
+    np.testing.assert_allclose(table, expected, atol=1e-12)
+
+
+def test_every_parameter_is_in_the_file_once_and_permuted_where_it_meets_the_residual_stream():
+    config = config_of(attention_bias=True, output_bias=True).model
+    params = jax.device_get(oracle.random_params(base.build(config), seed=0))
+    tensors = huggingface_export.marian_tensors(config, params)
+    assert sum(t.size for t in tensors.values()) == sum(p.size for p in jax.tree.leaves(params))
+    assert all(tensor.flags.c_contiguous for tensor in tensors.values())
+    order = [0, 2, 4, 6, 8, 10, 1, 3, 5, 7, 9, 11]
+    embedding, layer = params["embedding"], params["decoder"]["layer_1"]
+    prefix = "model.decoder.layers.1"
+    for name, expected in {
+        "model.shared.weight": embedding["table"][:, order],
+        "final_logits_bias": embedding["output_bias"][None],
+        f"{prefix}.encoder_attn.k_proj.weight": layer["cross_attention"]["key"]
+        .reshape(12, 12)
+        .T[:, order],
+        f"{prefix}.encoder_attn.k_proj.bias": layer["cross_attention"]["key_bias"].reshape(12),
+        f"{prefix}.self_attn.out_proj.weight": layer["self_attention"]["output"]
+        .reshape(12, 12)
+        .T[order],
+        f"{prefix}.fc1.weight": layer["feed_forward"]["kernel_in"].T[:, order],
+        f"{prefix}.fc2.bias": layer["feed_forward"]["bias_out"][order],
+        f"{prefix}.final_layer_norm.weight": layer["feed_forward_residual"]["norm"]["scale"][order],
+    }.items():
+        np.testing.assert_array_equal(tensors[name], expected, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """The directory of an exported model, and the model."""
+    config = config_of(norm_epsilon=1e-6)
+    tokenizer = Tokenizer.train(["a b c d e"] * 9, 13, "bpe")
+    model = base.build(config.model)
+    params = oracle.random_params(model, seed=0)
+    vocabularies = Vocabularies.shared(tokenizer)
+    trained = TrainedModel(config, params, vocabularies, model, jax.make_mesh((1,), "x"), None, {})
+    folder = tmp_path_factory.mktemp("exported")
+    return folder, trained, huggingface_export.export(trained, folder)
+
+
+def test_the_files_are_those_that_transformers_reads(exported):
+    folder, trained, export = exported
+    assert {path.name for path in folder.iterdir()} == {
+        *("model.safetensors", "config.json", "generation_config.json"),
+        *("source.spm", "target.spm", "vocab.json", "tokenizer_config.json"),
+    }
+    header = (folder / "model.safetensors").read_bytes()[8:].split(b"}}")[0]
+    assert b'"__metadata__":{"format":"pt"}' in header
+    generation = json.loads((folder / "generation_config.json").read_text())
+    assert generation["num_beams"] == 3 and generation["length_penalty"] == 0.7
+    assert generation["max_length"] == 8 + 4 + 1
+    assert generation["bad_words_ids"] == [[0], [1]]
+    vocabulary = json.loads((folder / "vocab.json").read_text())
+    tokenizer = trained.vocabularies.tokenizer
+    assert [*vocabulary] == tokenizer.pieces(vocabulary.values())
+    assert [*vocabulary.values()] == list(range(13))
+    languages = json.loads((folder / "tokenizer_config.json").read_text())
+    assert (languages["source_lang"], languages["target_lang"]) == ("en", "de")
+    assert export.differences[0].startswith("Layer norms add 1e-05 to the variance, here 1e-06")
+
+
+def test_importing_an_export_gives_the_same_parameters_bit_for_bit(exported):
+    """In the channels' new order; what is absent here is 0 there."""
+    folder, trained, _ = exported
+    imported = huggingface_import.load(folder)
+    config = trained.config.model
+    assert imported.config.model == config.replace(
+        **{"num_layers": 1, "encoder_layers": None, "decoder_layers": 2},
+        **{"num_heads": 3, "encoder_heads": None, "decoder_heads": 2},
+        **{"sinusoid_layout": "halves_paper", "norm_epsilon": 1e-5, "attention_bias": True},
+    )
+    order = huggingface_export.channel_order(config)
+    expected = huggingface_export.permute_residual(config, jax.device_get(trained.params), order)
+
+    def flat(params):
+        leaves, _ = jax.tree.flatten_with_path(params)
+        return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+
+    expected, found = flat(expected), flat(imported.params)
+    for name, leaf in found.items():
+        np.testing.assert_array_equal(leaf, expected.get(name, np.zeros_like(leaf)), err_msg=name)
+    assert expected.keys() < found.keys()
+    tensors = huggingface_export.marian_tensors(imported.config.model, imported.params)
+    written = safetensors.numpy.load_file(folder / "model.safetensors")
+    jax.tree.map(np.testing.assert_array_equal, tensors, written)
+    tokenizer = trained.vocabularies.tokenizer
+    vocabulary = imported.vocabulary
+    assert [*vocabulary.pieces] == tokenizer.pieces(range(tokenizer.vocab_size))
+    ids = MappedTokenizer(vocabulary.pack(), "source").encode(SENTENCES)
+    assert ids == tokenizer.encode(SENTENCES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"attention_bias": True, "output_bias": True, "activation": "gelu"},
+        {"activation": "gelu_tanh", "embedding_scale": "none"},
+        {"sinusoid_layout": "halves_paper"},
+        {"activation": "swish", "d_model": 18, "norm_epsilon": 1e-5},
+        {"pad_id": 3, "bos_id": 0, "eos_id": 1, "unk_id": 2},
+    ],
+    ids=str,
+)
+def test_marian_computes_the_logits_of_the_oracle(fields, tmp_path, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    import torch
+
+    config = config_of(**fields)
+    model = config.model
+    monkeypatch.setattr(oracle, "PAD", model.pad_id)
+    params = oracle.random_params(base.build(model), seed=0)
+    tensors = huggingface_export.marian_tensors(model, jax.device_get(params))
+    safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    content = json.dumps(huggingface_export.marian_config(config))
+    (tmp_path / "config.json").write_text(content)
+    marian, loading = transformers.MarianMTModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(loading.values()), loading
+    source = [[4, 7, 5, 8, 6, model.eos_id]]
+    target_in = [[model.bos_id, 5, 9, 12, 10, 7]]
+    with torch.no_grad():
+        logits = marian.eval()(
+            input_ids=torch.tensor(source), decoder_input_ids=torch.tensor(target_in)
+        ).logits
+    expected = oracle.logits(oracle.arrays(params), model, source, target_in)
+    np.testing.assert_allclose(logits, expected, atol=2e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+def test_transformers_tokenizes_and_searches_as_this_project_does(exported):
+    transformers = pytest.importorskip("transformers")
+    from transformer.translator import Translator
+
+    folder, trained, _ = exported
+    tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
+    ids = trained.vocabularies.tokenizer.encode(SENTENCES)
+    assert tokenizer(SENTENCES)["input_ids"] == ids
+    model = transformers.MarianMTModel.from_pretrained(folder).eval()
+    ours = Translator(trained.config, trained.params, trained.vocabularies)
+    # One beam: the rules that end a beam search differ.
+    sentences = SENTENCES[:3]
+    results = ours(sentences, beams=1, max_length=9)
+    for sentence, best in zip(sentences, results, strict=True):
+        batch = tokenizer([sentence], return_tensors="pt")
+        found = model.generate(**batch, num_beams=1, max_length=10)[0].tolist()
+        # BOS first; at the limit EOS is forced in both.
+        assert found[1:] == [*best.tokens]
+        assert tokenizer.decode(found, skip_special_tokens=True) == best.text

@@ -1,0 +1,477 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Marian model of Hugging Face becomes a workdir with the same logits, or is refused."""
+
+import collections
+import io
+import json
+import os
+import pathlib
+import pickle
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+from apps import run
+
+from transformer.arrays import SpecialIds
+from transformer.checkpoints import workdir_files
+from transformer.checkpoints.manager import Checkpoints
+from transformer.errors import InputError
+from transformer.interop import huggingface_import, imported_model, pickle_tensors
+from transformer.models import base
+from transformer.training.step import TrainState
+from transformer.translator import Translator
+
+CHECKPOINT = pathlib.Path(__file__).parent / "marian_checkpoint"
+"""Made by scripts/make_marian_fixture.py."""
+OUTPUTS = dict(np.load(CHECKPOINT / "outputs.npz"))
+SENTENCES = OUTPUTS["sentences"].tolist()
+
+
+@pytest.fixture(scope="module")
+def imported():
+    return huggingface_import.load(CHECKPOINT)
+
+
+@pytest.fixture(scope="module")
+def workdir(imported, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("imported") / "marian"
+    imported_model.write_workdir(imported, directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def translator(workdir):
+    return Translator.from_workdir(workdir, extra_length=30)
+
+
+def ours(imported, ids):
+    """The ids of this project for those of Hugging Face; padding is the first decoder input."""
+    number = {original: index for index, original in enumerate(imported.vocabulary.original_ids)}
+    number[imported.vocabulary.original_ids[0]] = SpecialIds().bos
+    return [number[int(one)] for one in ids]
+
+
+def test_the_logits_are_those_of_transformers_without_pytorch(imported):
+    model = base.build(imported.config.model)
+    call = jax.jit(lambda params, *tokens: model.apply({"params": params}, *tokens)[0])
+    for number in range(len(SENTENCES)):
+        source, target = (
+            ours(imported, OUTPUTS[f"{name}_{number}"]) for name in ("source", "decoder_input")
+        )
+        padded = np.zeros((2, 16), np.int32)  # One shape for all.
+        padded[0, : len(source)], padded[1, : len(target)] = source, target
+        logits = np.asarray(call(imported.params, padded[:1], padded[1:]))[0, : len(target)]
+        expected = OUTPUTS[f"logits_{number}"][:, list(imported.vocabulary.original_ids)]
+        np.testing.assert_allclose(logits[:, 2:], expected[:, 2:], rtol=0, atol=2e-5)
+        assert (logits[:, :2] < -50).all(), "padding and BOS are never predicted"
+
+
+@pytest.mark.parametrize(
+    ("beams", "name"), [pytest.param(1, "greedy", marks=pytest.mark.slow), (4, "beam")]
+)
+def test_search_finds_the_translations_of_transformers(imported, translator, beams, name):
+    results = translator.nbest(SENTENCES, beams, beams=beams)
+    for number, [best, *_] in enumerate(results):
+        expected = ours(imported, OUTPUTS[f"{name}_{number}"])
+        assert [SpecialIds().bos, *best.tokens] == expected
+
+
+@pytest.mark.slow
+def test_every_app_takes_the_workdir(workdir, tmp_path):
+    """Fine-tuning needs another workdir; an export gives the same model again."""
+    for number, side in enumerate(("en", "de")):
+        lines = [" ".join(SENTENCES[index].split()[number:]) for index in (0, 1)]
+        (tmp_path / f"a.{side}").write_text("\n".join([*lines, "a"]) + "\n")
+    files = tmp_path / "a.en", tmp_path / "a.de"
+    pair = [f"--source={files[0]}", f"--target={files[1]}"]
+    short, bundle = "--config.decode.extra_length=3", tmp_path / "one.bundle"
+    commands = [
+        ("score", *pair),
+        ("look", "--sentence=a dog", f"--output={tmp_path / 'page.html'}", short),
+        ("bundle", f"--output={bundle}"),
+        ("evaluate", *pair, short),
+        ("convert", "--to=huggingface", f"--output={tmp_path / 'exported'}"),
+    ]
+    for app, *flags in commands:
+        finished = run(f"experiments.{app}", f"--workdir={workdir}", *flags)
+        assert finished.status == 0, finished.err
+    outputs = [
+        run("experiments.translate", f"--workdir={one}", f"--input={files[0]}", short).out
+        for one in (workdir, bundle)
+    ]
+    assert outputs[0] == outputs[1] != ""
+    card = (tmp_path / "exported" / "README.md").read_text(encoding="utf-8")
+    assert "| imported from | huggingface, marian, marian_checkpoint |" in card
+    again = huggingface_import.load(tmp_path / "exported")
+    expected = huggingface_import.load(CHECKPOINT)
+    jax.tree.map(np.testing.assert_array_equal, again.params, expected.params)
+    assert again.config.model == expected.config.model
+    tuned, corpus = tmp_path / "tuned", "--config.data.{}_source={} --config.data.{}_target={}"
+    texts = [
+        corpus.format(*(x for f in files for x in (split, f))).split()
+        for split in ("train", "validation")
+    ]
+    finished = run(
+        "experiments.train",
+        "--config=fine_tune",
+        f"--workdir={tuned}",
+        f"--config.training.init_from={workdir}",
+        "--config.data.dataset=text_files",
+        *(flag for flags in texts for flag in flags),
+        "--config.training.steps=2",
+        "--config.training.validate_every=2",
+        "--config.logging.samples=0",
+        short,
+    )
+    assert finished.status == 0, finished.err
+    assert (tuned / "tokenizer.model").read_bytes() == (workdir / "tokenizer.model").read_bytes()
+    finished = run("experiments.train", "--config=fine_tune", f"--workdir={workdir}")
+    assert finished.status == 1
+
+
+def test_the_tokenizer_gives_the_ids_of_transformers(imported, translator):
+    for number, ids in enumerate(translator.vocabularies.source.encode(SENTENCES)):
+        assert ids == ours(imported, OUTPUTS[f"source_{number}"])
+
+
+def test_a_workdir_names_its_origin_and_has_no_training_state(workdir, translator):
+    result = json.loads((workdir / workdir_files.RESULT).read_text())
+    assert result["imported"]["directory"] == "marian_checkpoint"
+    assert (result["step"], result["validation"]) == (0, {})
+    assert translator.config.decode.replace(extra_length=50) == (
+        translator.config.decode.replace(
+            beams=4, length_penalty="length", alpha=1.0, extra_length=50
+        )
+    )
+    assert not (workdir / "checkpoints" / "0" / "progress").exists()
+
+
+def test_an_imported_model_is_trained_in_another_workdir(imported, workdir):
+    with (
+        Checkpoints(workdir, imported.config.training) as checkpoints,
+        pytest.raises(InputError, match="training state; .*--config.training.init_from="),
+    ):
+        checkpoints.restore(TrainState(jnp.zeros((), jnp.int32), {}, (), jax.random.key(0)))
+
+
+def test_import_needs_neither_pytorch_nor_transformers(tmp_path):
+    program = (
+        "import sys; sys.modules.update(torch=None, transformers=None)\n"
+        "from transformer.interop import huggingface_import as h\n"
+        f"print(len(h.load({str(CHECKPOINT)!r}).vocabulary.pieces))"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert finished.stdout.strip() == "102"
+
+
+def copy(tmp_path, **files):
+    """A copy of the checkpoint with other files; None removes one."""
+    directory = tmp_path / "copy"
+    shutil.copytree(CHECKPOINT, directory)
+    for name, content in files.items():
+        path = directory / name.replace("_json", ".json").replace("_safetensors", ".safetensors")
+        if content is None:
+            path.unlink()
+        else:
+            path.write_bytes(
+                content if isinstance(content, bytes) else json.dumps(content).encode()
+            )
+    return directory
+
+
+def config_json(**fields):
+    return json.loads((CHECKPOINT / "config.json").read_text()) | fields
+
+
+def vocab_without(number):
+    ids = json.loads((CHECKPOINT / "vocab.json").read_text())
+    return {piece: index for piece, index in ids.items() if index != number}
+
+
+def weights(change):
+    tensors = safetensors.numpy.load_file(CHECKPOINT / "model.safetensors")
+    change(tensors)
+    return safetensors.numpy.save(tensors)
+
+
+def transposed(tensors):
+    name = "model.encoder.layers.0.fc1.weight"
+    tensors[name] = np.ascontiguousarray(tensors[name].T)
+
+
+REFUSED = {
+    "pre-norm": ({"config_json": config_json(normalize_before=True)}, "normalize_before is True"),
+    "a norm of embeddings": (
+        {"config_json": config_json(normalize_embedding=True)},
+        "normalize_embedding is True, but only False is supported",
+    ),
+    "two feed-forward widths": (
+        {"config_json": config_json(decoder_ffn_dim=64)},
+        "decoder_ffn_dim is 64, but only 48 is supported: model.d_ff is one number",
+    ),
+    "two vocabularies": (
+        {"config_json": config_json(share_encoder_decoder_embeddings=False)},
+        "share_encoder_decoder_embeddings is False",
+    ),
+    "an activation": ({"config_json": config_json(activation_function="mish")}, "is 'mish', but"),
+    "another model": ({"config_json": config_json(model_type="t5")}, "model_type is 't5', but"),
+    "a size that is no number": ({"config_json": config_json(d_model="32")}, "d_model is '32'"),
+    "heads that do not divide": (
+        {"config_json": config_json(encoder_attention_heads=5)},
+        "which does not divide model.d_model",
+    ),
+    "another depth": (
+        {"config_json": config_json(encoder_layers=3)},
+        "has no tensor 'model.encoder.layers.2.self_attn.q_proj.weight'",
+    ),
+    "a layer too many": (
+        {"config_json": config_json(decoder_layers=1)},
+        "has tensors that this model does not: model.decoder.layers.1.encoder_attn.k_proj.bias",
+    ),
+    "weights of another shape": (
+        {"model_safetensors": weights(transposed)},
+        "'model.encoder.layers.0.fc1.weight' has the shape [32, 48], but config.json makes [48, 32",
+    ),
+    "weights that are not finite": (
+        {"model_safetensors": weights(lambda t: t["final_logits_bias"].fill(np.nan))},
+        "'final_logits_bias' has values that are not finite",
+    ),
+    "a table that is not tied": (
+        {"model_safetensors": weights(lambda t: t.update({"lm_head.weight": np.ones((101, 32))}))},
+        "'lm_head.weight' differs from the table that it is tied to",
+    ),
+    "learned positions": (
+        {
+            "model_safetensors": weights(
+                lambda t: t.update({"model.encoder.embed_positions.weight": np.ones((64, 32))})
+            )
+        },
+        "model.encoder.embed_positions.weight holds other positions",
+    ),
+    "cut weights": (
+        {"model_safetensors": (CHECKPOINT / "model.safetensors").read_bytes()[:100_000]},
+        "model.safetensors cannot be read (",
+    ),
+    "no weights": ({"model_safetensors": None}, "has neither model.safetensors nor pytorch_model."),
+    "a missing id": ({"vocab_json": vocab_without(7)}, "has no piece with the id 7, but the table"),
+    "no padding": ({"vocab_json": vocab_without(100)}, "has no piece with the id 100"),
+    "another EOS": (
+        {"config_json": config_json(eos_token_id=3)},
+        "gives </s> the id 44, but config.json says 3",
+    ),
+    "a vocabulary that is a list": ({"vocab_json": [1]}, "vocab.json must hold one JSON object"),
+    "cut JSON": ({"config_json": b'{"model_type": "mar'}, "config.json is not JSON"),
+    "no SentencePiece model": ({"source.spm": None}, "source.spm cannot be read"),
+    "a damaged SentencePiece model": ({"target.spm": b"damaged"}, "target.spm is not a SentenceP"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_model_that_cannot_be_held_is_refused_by_name(name, tmp_path):
+    files, message = REFUSED[name]
+    with pytest.raises(InputError) as error:
+        huggingface_import.load(copy(tmp_path, **files))
+    assert message in str(error.value)
+
+
+def test_what_is_refused_leaves_nothing_behind(tmp_path):
+    directory, workdir = copy(tmp_path, vocab_json=vocab_without(7)), tmp_path / "runs" / "opus"
+    finished = run(
+        "experiments.convert", "--from=huggingface", f"--input={directory}", f"--workdir={workdir}"
+    )
+    assert finished.status == 1
+    assert finished.err.count("\n") == 1
+    assert finished.err.startswith("error: ")
+    assert not workdir.exists()
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+# The two containers of PyTorch, written here without it.
+
+
+class Storage:
+    """A storage that the picklers below refer to by its number."""
+
+    def __init__(self, key, array):
+        self.key, self.array = key, array
+
+
+class Named:
+    """A global name without the object."""
+
+    def __init__(self, module, name):
+        self.module, self.name = module, name
+
+
+class Call:
+    """A call of a global with arguments, made when the pickle is loaded."""
+
+    def __init__(self, function, *arguments):
+        self.function, self.arguments = function, arguments
+
+
+class Writer(pickle._Pickler):
+    """Writes globals by name and storages by reference, as PyTorch's pickles have them."""
+
+    def __init__(self, file, legacy):
+        super().__init__(file, protocol=2)
+        self.legacy = legacy
+
+    def persistent_id(self, obj):
+        if not isinstance(obj, Storage):
+            return None
+        kind = {"float32": "FloatStorage", "float16": "HalfStorage"}[obj.array.dtype.name]
+        view = (None,) if self.legacy else ()
+        return ("storage", Named("torch", kind), obj.key, "cpu", obj.array.size, *view)
+
+    def save(self, obj, save_persistent_id=True):
+        if isinstance(obj, Named):
+            self.write(f"c{obj.module}\n{obj.name}\n".encode())
+        elif isinstance(obj, Call):
+            self.save(obj.function)
+            self.save(obj.arguments)
+            self.write(b"R")
+        else:
+            super().save(obj, save_persistent_id)
+
+
+def rebuild(storage, offset, shape, strides):
+    function = Named("torch._utils", "_rebuild_tensor_v2")
+    return Call(function, storage, offset, shape, strides, False, collections.OrderedDict())
+
+
+def pickled(value, legacy=False):
+    file = io.BytesIO()
+    Writer(file, legacy).dump(value)
+    return file.getvalue()
+
+
+def state_of(tensors):
+    state, storages = {}, []
+    for name, array in tensors.items():
+        storages.append(Storage(str(len(storages)), np.ascontiguousarray(array).ravel()))
+        strides = tuple(stride // array.itemsize for stride in np.ascontiguousarray(array).strides)
+        state[name] = rebuild(storages[-1], 0, array.shape, strides)
+    return state, storages
+
+
+def archive(state, storages, compression=zipfile.ZIP_STORED):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as one:
+        one.writestr("model/data.pkl", pickled(state))
+        for storage in storages:
+            one.writestr(f"model/data/{storage.key}", storage.array.tobytes())
+    return file.getvalue()
+
+
+def legacy(state, storages):
+    head = (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True, "protocol_version": 1001})
+    parts = [*map(pickled, head), pickled(state, legacy=True), pickled([s.key for s in storages])]
+    for storage in storages:
+        parts += [storage.array.size.to_bytes(8, "little"), storage.array.tobytes()]
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("container", [archive, legacy])
+def test_both_containers_of_pytorch_give_the_same_model(container, imported, tmp_path):
+    tensors = safetensors.numpy.load_file(CHECKPOINT / "model.safetensors")
+    directory = copy(
+        tmp_path, model_safetensors=None, **{"pytorch_model.bin": container(*state_of(tensors))}
+    )
+    again = huggingface_import.load(directory)
+    jax.tree.map(np.testing.assert_array_equal, again.params, imported.params)
+
+
+def read_bin(tmp_path, data):
+    path = tmp_path / "pytorch_model.bin"
+    path.write_bytes(data)
+    with pickle_tensors.opened(path) as tensors:
+        return {name: tensor() for name, tensor in tensors.items()}
+
+
+def test_half_precision_and_views_are_read(tmp_path):
+    storage = Storage("0", np.arange(12, dtype=np.float16))
+    state = {"odd": rebuild(storage, 1, (2, 3), (6, 2)), "none": rebuild(storage, 0, (0,), (1,))}
+    tensors = read_bin(tmp_path, archive(state, [storage]))
+    np.testing.assert_array_equal(tensors["odd"], [[1, 3, 5], [7, 9, 11]])
+    assert tensors["none"].shape == (0,)
+
+
+STORAGE = Storage("0", np.zeros(4, np.float32))
+HOSTILE = {
+    "a command": ({"x": Call(Named("os", "system"), "touch was_run")}, "asks for os.system"),
+    "builtins": ({"x": Call(Named("builtins", "eval"), "1")}, "asks for builtins.eval"),
+    "a module of NumPy": ({"x": Named("numpy", "load")}, "asks for numpy.load"),
+    "another function of torch": ({"x": Named("torch", "load")}, "asks for torch.load"),
+    "a dotted name": (
+        {"x": Named("torch._utils", "_rebuild_tensor_v2.__globals__")},
+        "asks for torch._utils._rebuild_tensor_v2.__globals__",
+    ),
+    "a tensor beyond its storage": (
+        {"x": rebuild(STORAGE, 2, (3,), (1,))},
+        "reaches beyond its storage",
+    ),
+    "a large tensor of few bytes": (
+        {"x": rebuild(STORAGE, 0, (10**9, 10**9), (0, 0))},
+        "reaches beyond its storage",
+    ),
+    "a tensor before its storage": ({"x": rebuild(STORAGE, -1, (2,), (1,))}, "negative sizes"),
+    "a number": ({"x": 1}, "its entry 'x' is no tensor"),
+    "a list": ([1], "it holds a list instead of tensors by name"),
+}
+
+
+@pytest.mark.parametrize("container", [archive, legacy])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_pickle_that_holds_anything_but_tensors_is_refused_and_runs_nothing(
+    name, container, tmp_path, monkeypatch
+):
+    state, message = HOSTILE[name]
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as error:
+        read_bin(tmp_path, container(state, [STORAGE] if "tensor" in name else []))
+    assert message in str(error.value)
+    assert os.listdir() == ["pytorch_model.bin"]
+
+
+def test_a_damaged_container_is_refused_at_every_length(tmp_path):
+    state, storages = state_of({"a": np.ones(3, np.float32), "b": np.ones((2, 2), np.float32)})
+    for data in (archive(state, storages), legacy(state, storages)):
+        for length in range(0, len(data), 7):
+            with pytest.raises(InputError, match="pytorch_model.bin"):
+                read_bin(tmp_path, data[:length])
+
+
+def test_compressed_storages_are_refused_because_few_bytes_could_fill_memory(tmp_path):
+    state, storages = state_of({"a": np.ones(10_000, np.float32)})
+    with pytest.raises(InputError, match="is compressed"):
+        read_bin(tmp_path, archive(state, storages, zipfile.ZIP_DEFLATED))
+
+
+def test_shards_are_read_and_may_not_be_elsewhere(imported, tmp_path):
+    tensors = safetensors.numpy.load_file(CHECKPOINT / "model.safetensors")
+    names = sorted(tensors)
+    shards = {"one.safetensors": names[::2], "two.safetensors": names[1::2]}
+    files = {
+        file: safetensors.numpy.save({n: tensors[n] for n in of}) for file, of in shards.items()
+    }
+    index = {"weight_map": {name: file for file, of in shards.items() for name in of}}
+    files["model.safetensors.index.json"] = json.dumps(index).encode()
+    directory = copy(tmp_path, model_safetensors=None)
+    for name, data in files.items():
+        (directory / name).write_bytes(data)
+    again = huggingface_import.load(directory)
+    jax.tree.map(np.testing.assert_array_equal, again.params, imported.params)
+    index["weight_map"][names[0]] = "../one.safetensors"
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError, match=r"'../one.safetensors', which is not beside it"):
+        huggingface_import.load(directory)

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests in the shapes of LibreTranslate and DeepL are parsed, or refused by name."""
+
+import json
+
+import pytest
+
+from experiments.serving.languages import Languages
+from experiments.serving.request_formats import (
+    RequestError,
+    TranslationRequest,
+    attention_request,
+    deepl_reply,
+    deepl_request,
+    libretranslate_reply,
+    libretranslate_request,
+    parse_body,
+)
+from transformer.config import Config, DataConfig
+from transformer.translator import NO_TRANSLATION, Translation
+
+LANGUAGES = Languages("en", ("de",))
+JSON = "application/json; charset=utf-8"
+FORM = "application/x-www-form-urlencoded"
+
+
+def parse(**fields):
+    return libretranslate_request(fields, LANGUAGES, 4)
+
+
+def test_a_json_object_is_parsed():
+    body = json.dumps({"q": "ä\n\u2028 \U0001f600", "alternatives": 2}).encode()
+    assert parse_body(body, JSON) == {"q": "ä\n\u2028 \U0001f600", "alternatives": 2}
+    assert parse_body(body, "") == parse_body(body, JSON)
+
+
+def test_a_form_is_parsed_and_repeated_fields_are_a_list():
+    body = b"q=a+b%0Ac&q=%C3%A4&alternatives=2&scores=true"
+    assert parse_body(body, FORM) == {"q": ["a b\nc", "ä"], "alternatives": 2, "scores": True}
+    assert parse_body(b"q=a", FORM) == {"q": "a"}
+    assert parse_body(b'{"q": "a"}', FORM) == {"q": "a"}, "what curl -d sends"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status", "message"),
+    [
+        (b"{", JSON, 400, "not JSON: Expecting property name"),
+        (b"", JSON, 400, "not JSON: Expecting value"),
+        (b'"text"', JSON, 400, "not a JSON object"),
+        (b'{"q": "\xff"}', JSON, 400, "byte 8 of the body is not UTF-8"),
+        (b"[" * 100_000, JSON, 400, "not JSON: "),
+        (b'{"q": ' + b"9" * 5000 + b"}", JSON, 400, "not JSON: "),
+        (b"q=%FF", FORM, 400, "not a urlencoded form"),
+        (b"q=\xff", FORM, 400, "not a urlencoded form"),
+        (b"no form", FORM, 400, "not a urlencoded form"),
+        (b"q=a&alternatives=many", FORM, 400, "alternatives is 'many'"),
+        (b"q=a&scores=perhaps", FORM, 400, "scores is 'perhaps'"),
+        (b"&".join([b"q=a"] * 10_001), FORM, 400, "not a urlencoded form"),
+        (b"<q/>", "text/xml", 415, "content type is 'text/xml'"),
+        (b"--x", "multipart/form-data; boundary=x", 415, "'multipart/form-data'"),
+    ],
+)
+def test_other_bodies_are_refused(body, kind, status, message):
+    with pytest.raises(RequestError, match=message) as refusal:
+        parse_body(body, kind)
+    assert refusal.value.status == status
+
+
+def test_the_fields_of_libretranslate_are_understood():
+    assert parse(q="a") == TranslationRequest(("a",), False, detects=True, target="de")
+    assert parse(q=["a", "b"], source="en", target="de", format="text", api_key="x") == (
+        TranslationRequest(("a", "b"), True, target="de")
+    )
+    assert parse(q="", source="auto", alternatives=3, scores=True) == (
+        TranslationRequest(("",), False, 3, True, True, "de")
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "q is missing"),
+        ({"q": 5}, "q is not text"),
+        ({"q": ["a", None]}, "q is not text"),
+        ({"q": []}, "q has 0 texts"),
+        ({"q": "\ud800"}, r"half of a surrogate pair, U\+D800"),
+        ({"q": "a", "sorce": "en"}, "unknown field 'sorce'; did you mean 'source'"),
+        ({"q": "a", "target": "fr"}, "the target language is 'fr', but this model translates"),
+        ({"q": "a", "source": ["en"]}, "the source language is"),
+        ({"q": "a", "source": "x" * 10_000}, r"the source language is 'x+\.\.\."),
+        ({"q": "a", "format": "html"}, "format is 'html', but only 'text'"),
+        ({"q": "a", "alternatives": 4}, "alternatives is 4, but this service gives 0 to 3"),
+        ({"q": "a", "alternatives": -1}, "alternatives is -1"),
+        ({"q": "a", "alternatives": 1.5}, "alternatives is 1.5"),
+        ({"q": "a", "alternatives": True}, "alternatives is True"),
+        ({"q": "a", "scores": 1}, "scores is 1"),
+    ],
+)
+def test_invalid_fields_are_refused_by_name(fields, message):
+    with pytest.raises(RequestError, match=message) as refusal:
+        libretranslate_request(fields, LANGUAGES, 4)
+    assert refusal.value.status == 400
+    assert len(refusal.value.message) < 300
+
+
+def test_the_fields_of_deepl_are_understood():
+    fields = {"text": ["a", "b"], "source_lang": "EN", "target_lang": "DE"}
+    assert deepl_request(fields, LANGUAGES) == TranslationRequest(("a", "b"), True, target="de")
+    fields = {"text": "a", "target_lang": "de-CH", "source_lang": None, "split_sentences": "0"}
+    assert deepl_request(fields, LANGUAGES).texts == ("a",)
+    for wrong, message in (
+        ({"text": ["a"]}, "target_lang is missing"),
+        ({"text": ["a"], "target_lang": "FR"}, "the target language is 'fr'"),
+        ({"text": ["a"], "target_lang": 7}, "target_lang is 7; give a string"),
+        ({"text": ["a"], "target_lang": "DE", "tag_handling": "xml"}, "field 'tag_handling'"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            deepl_request(wrong, LANGUAGES)
+
+
+def test_attention_is_asked_for_one_line():
+    assert attention_request({"source": "a b", "target": "c"}, LANGUAGES) == ("a b", "c", "de")
+    for wrong in ({}, {"target": "c", "source": "a\nb"}, {"target": "c", "source": ["a"]}):
+        with pytest.raises(RequestError, match="source is"):
+            attention_request(wrong, LANGUAGES)
+
+
+def test_the_lines_of_a_text_end_at_line_feeds_only():
+    request = parse(q="a\r\nb\u2028c\n\n d")
+    assert request.lines() == [["a", "b\u2028c", "", " d"]]
+
+
+def translation(text, score):
+    return Translation(text, score, 2 * score, (4, 2))
+
+
+def test_replies_join_the_lines_of_each_text():
+    request = parse(q=["a\n\nb", "c"], alternatives=2, scores=True, source="en")
+    nbest = [
+        [translation("A", -1.0), translation("AA", -2.0), translation("AAA", -3.0)],
+        [translation("B", -0.25), translation("BB", -0.5), NO_TRANSLATION],
+        [translation("C", -1.0), NO_TRANSLATION, NO_TRANSLATION],
+    ]
+    assert libretranslate_reply(request, nbest, LANGUAGES) == {
+        "translatedText": ["A\n\nB", "C"],
+        "alternatives": [["AA\n\nBB", "AAA\n\nB"], []],
+        "scores": [[-1.25, -2.5, -3.25], [-1.0]],
+    }
+    single = parse(q="a")
+    assert libretranslate_reply(single, nbest[:1], LANGUAGES) == {
+        "translatedText": "A",
+        "detectedLanguage": {"language": "en", "confidence": 0},
+    }
+    assert deepl_reply(request, nbest, LANGUAGES) == {
+        "translations": [
+            {"detected_source_language": "EN", "text": "A\n\nB"},
+            {"detected_source_language": "EN", "text": "C"},
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    ("data", "pair"),
+    [
+        ({}, ("en", "de")),
+        ({"dataset": "pronouns_grammar/fr", "direction": "backward"}, ("fr", "en")),
+        ({"dataset": "wmt14_translate/de-en"}, ("de", "en")),
+        ({"dataset": "wmt14_translate/de-en", "direction": "en-de"}, ("en", "de")),
+        ({"dataset": "ted_hrlr_translate/pt_to_en"}, ("pt", "en")),
+        ({"dataset": "scan_grammar/simple"}, ("source", "target")),
+        (
+            {"dataset": "text_files", "train_source": "a/train.en", "train_target": "t.de.gz"},
+            ("en", "de"),
+        ),
+        (
+            {"dataset": "text_files", "train_source": "a.src", "train_target": "a.tgt"},
+            ("source", "target"),
+        ),
+    ],
+)
+def test_languages_are_those_that_the_data_names(data, pair):
+    languages = Languages.of(Config(data=DataConfig(**data)))
+    assert (languages.source, languages.target) == pair
+    assert languages.are_known == (pair != ("source", "target"))
+    assert Languages.of(Config(data=DataConfig(**data)), target="nl").target == "nl"
+
+
+def test_a_model_of_several_targets_requires_one_of_them():
+    codes = (">>deu<<", ">>nld<<")
+    languages = Languages.of(Config(data=DataConfig(dataset="x")), source="en", codes=codes)
+    assert languages.targets == ("deu", "nld")
+    assert languages.prefix("nld") == ">>nld<< "
+    assert Languages("en", ("de",)).prefix("de") == ""
+    assert languages.listed()[0] == {"code": "en", "name": "English", "targets": ["deu", "nld"]}
+    assert libretranslate_request({"q": "a", "target": "nld"}, languages, 1).target == "nld"
+    assert deepl_request({"text": "a", "target_lang": "NLD"}, languages).target == "nld"
+    with pytest.raises(RequestError, match="language is None, .* from 'en' to 'deu' or 'nld'"):
+        libretranslate_request({"q": "a"}, languages, 1)
+    with pytest.raises(RequestError, match="is 'fra'"):
+        attention_request({"source": "a", "target": "b", "language": "fra"}, languages)

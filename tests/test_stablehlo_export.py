@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An exported search runs without this project and finds what `Translator` finds."""
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+import test_huggingface_import
+from flax.traverse_util import flatten_dict
+from test_families import BAHDANAU, CONVOLUTIONAL, LANGUAGE_MODEL
+
+from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
+from transformer.errors import InputError
+from transformer.interop import huggingface_import, stablehlo_export
+from transformer.models import base
+from transformer.text.mapped_tokenizer import MappedTokenizer
+from transformer.text.tokenizer import Tokenizer, Vocabularies
+from transformer.trained_model import TrainedModel
+from transformer.translator import Translator
+
+SENTENCES = ["a bc", "d", "c c b a"]
+TINY = TransformerConfig(
+    vocab_size=11, encoder_layers=1, decoder_layers=1, d_model=12, d_ff=10, num_heads=2
+)
+FAMILIES = {
+    "bfloat16": TINY.replace(compute_dtype="bfloat16"),
+    "recurrent": BAHDANAU,
+    "convolutional": CONVOLUTIONAL,
+}
+
+
+def config_of(model=TINY, **decode):
+    data = DataConfig(max_length=8, bucket_lengths=(4, 8))
+    return Config(model=model, data=data, decode=DecodeConfig(extra_length=3, beams=2, **decode))
+
+
+def trained_model(config):
+    tokenizer = Tokenizer.train(["a b c d e"] * 9, 11, "bpe")
+    model = base.build(config.model)
+    params = oracle.random_params(model, seed=0)
+    mesh = jax.make_mesh((1,), "x")
+    return TrainedModel(config, params, Vocabularies.shared(tokenizer), model, mesh, None, {})
+
+
+def run_alone(code, folder, sentences=SENTENCES):
+    """Run the code of a model card where this project cannot be imported."""
+    blocked = "import sys\nsys.modules |= {'transformer': None, 'experiments': None}\n"
+    code = code.replace("DIRECTORY", str(folder)).replace('["a sentence"]', str(sentences))
+    finished = subprocess.run(
+        [sys.executable, "-I", "-c", blocked + code],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout.splitlines()
+
+
+def translations(trained, sentences=SENTENCES):
+    translator = Translator(trained.config, trained.params, trained.vocabularies)
+    return [best.text for best in translator(sentences)]
+
+
+def code_of(export):
+    return re.search("```python\n(.*)```", export.usage, re.DOTALL)[1]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A directory with the programs of two shapes, the model, and what its card says."""
+    folder, trained = tmp_path_factory.mktemp("exported"), trained_model(config_of())
+    return folder, trained, stablehlo_export.export(trained, folder, batch_sizes=[4])
+
+
+@pytest.mark.slow
+def test_the_code_of_the_card_translates_without_this_project(exported):
+    folder, trained, export = exported
+    code = code_of(export).replace("4x4", "4x8").replace("(4, 4)", "(4, 8)")
+    assert code.count("4, 8") == code.count("4x8") == 1
+    expected = translations(trained)
+    assert run_alone(code, folder) == expected
+    assert len({*expected}) == len(SENTENCES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_that_translates_runs_without_this_project(name, tmp_path):
+    trained = trained_model(config_of(FAMILIES[name]))
+    export = stablehlo_export.export(trained, tmp_path, batch_sizes=[4], lengths=[8])
+    expected = translations(trained)
+    assert run_alone(code_of(export), tmp_path) == expected
+    assert any(expected)
+
+
+@pytest.mark.slow
+def test_an_imported_model_runs_without_this_project(tmp_path):
+    """As in NLLB, every source begins with a piece, and every translation with another."""
+    imported = huggingface_import.load(test_huggingface_import.CHECKPOINT)
+    config = imported.config.replace(decode=DecodeConfig(extra_length=9, beams=2))
+    pieces = imported.vocabulary.pieces
+    prefixes = {"source_prefix": pieces[9:10], "target_prefix": pieces[8:9]}
+    vocabulary = dataclasses.replace(imported.vocabulary, **prefixes)
+    vocabularies = Vocabularies.shared(MappedTokenizer(vocabulary.pack()))
+    model = base.build(config.model)
+    params = jax.tree.map(jnp.asarray, imported.params)
+    mesh = jax.make_mesh((1,), "x")
+    trained = TrainedModel(config, params, vocabularies, model, mesh, None, {})
+    sentences = test_huggingface_import.SENTENCES[:3]
+    export = stablehlo_export.export(trained, tmp_path, batch_sizes=[3], lengths=[32])
+    expected = translations(trained, sentences)
+    assert run_alone(code_of(export), tmp_path, sentences) == expected
+    assert any(expected)
+
+
+def test_the_manifest_lists_every_program(exported):
+    folder, _, _ = exported
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["programs"] == ["search_4x4.stablehlo", "search_4x8.stablehlo"]
+    assert manifest["encoders"] == ["encode_4x4.stablehlo", "encode_4x8.stablehlo"]
+    written = {path.name for path in folder.iterdir()}
+    files = {*manifest["tokenizers"].values(), *manifest["vocabularies"].values()}
+    named = {manifest["weights"], "manifest.json", *files}
+    assert written == named | {*manifest["programs"], *manifest["encoders"]}
+
+
+def test_the_encoder_is_a_program_too(exported):
+    folder, trained, _ = exported
+    weights = flatten_dict(trained.params, sep="/")
+    encode = jax.export.deserialize((folder / "encode_4x4.stablehlo").read_bytes())
+    source = np.array([[4, 5, 2, 0], [7, 2, 0, 0], [2, 0, 0, 0], [8, 9, 7, 2]], np.int32)
+    memory = encode.call(weights, source)
+    expected = oracle.encode(oracle.arrays(trained.params), trained.config.model, source[0])
+    np.testing.assert_allclose(memory[0, :3], expected[:3], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (config_of(method="sample"), "decode.method is 'sample', but --to=stablehlo exports a"),
+        (config_of(shortlist=5), "decode.shortlist is 5, but"),
+        (config_of(LANGUAGE_MODEL), "model.family is 'language_model', which translates no"),
+    ],
+    ids=["sample", "shortlist", "language model"],
+)
+def test_what_has_no_program_is_refused_by_name(config, reason):
+    with pytest.raises(InputError, match=reason):
+        stablehlo_export.require_supported(config, [8])
+
+
+def test_a_length_beyond_the_longest_sentence_is_refused():
+    with pytest.raises(InputError, match="--lengths: 9 is more than data.max_length = 8"):
+        stablehlo_export.require_supported(config_of(), [4, 9])

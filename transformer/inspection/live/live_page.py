@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write a trained model and the scripts that run it into one page.
+
+The scripts of this package and `views/elements.js` are in the page as they are, and its data as
+JSON: the config, the vocabulary, the weights (`weight_encoding`), and the sentences to begin with.
+"""
+
+import functools
+import importlib.resources
+import logging
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer.arrays import Params
+from transformer.config import Config, TransformerConfig
+from transformer.errors import InputError
+from transformer.inspection import html
+from transformer.inspection.html import element
+from transformer.inspection.live import live_limits, weight_encoding
+from transformer.models import base
+from transformer.nn.parameters import Parameter, is_parameter
+from transformer.text.sentencepiece_fields import segmentation
+from transformer.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+SCRIPTS = (
+    *("matrices.js", "model.js", "weights.js", "tokenizer.js", "search.js"),
+    *("live_run.js", "components.js", "app.js", "encoder_sections.js", "attention_sections.js"),
+    *("decoder_sections.js", "change_sections.js", "start_live.js"),
+)
+"""In the order of the page; the first five are the model, which use nothing of the page."""
+
+LARGE_BYTES = 4_000_000
+"""Larger pages are reported."""
+LARGEST_BYTES = 32_000_000
+"""Larger pages are refused: a browser reads and runs them too slowly to follow what is typed."""
+
+
+def live_page(
+    params: Params,
+    config: Config,
+    tokenizer: Tokenizer,
+    sentences: tuple[str, str],
+    *,
+    description: str = "",
+) -> str:
+    """A page in which the model translates, and shows every number on the way.
+
+    Args:
+      params: of `config.model`, on any device.
+      config: of the run; `config.decode` is the search of the page.
+      tokenizer: of both sides.
+      sentences: the sentence that the page opens with, and one whose states can replace its states.
+      description: what the weights are, in words.
+
+    Raises:
+      InputError: for a model, a tokenizer or a search that the page cannot run, and for a model
+        that is too large.
+    """
+    live_limits.require_model(config)
+    live_limits.require_search(config.decode)
+    fields = segmentation(tokenizer.sentencepiece_model)
+    live_limits.require_segmentation(tokenizer, fields)
+    _require_size(params)
+    text = html.page(
+        "The model in the page",
+        element("div", element("p", "This page runs a model, which needs JavaScript."), id="live"),
+        html.json_block(
+            "model",
+            {
+                "config": _model_data(config.model),
+                "decode": _decode_data(config),
+                "labelSmoothing": config.training.label_smoothing,
+                "pieces": fields.pieces,
+                "sentences": sentences,
+                "description": description,
+                **_weights_data(params, config.model),
+            },
+        ),
+        style=_file("live.css"),
+        script="\n".join([_elements(), *map(_file, SCRIPTS)]),
+    )
+    if len(text) > LARGE_BYTES:
+        logger.warning(
+            "the page has %.1f MB, which takes a browser a while to open: the model has %s weights",
+            *(len(text) / 1e6, f"{_num_weights(params):,}"),
+        )
+    return text
+
+
+def _num_weights(params: Params) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def _require_size(params: Params) -> None:
+    """Refuse models whose page would be too large."""
+    size = weight_encoding.BYTES_PER_WEIGHT * _num_weights(params)
+    if size > LARGEST_BYTES:
+        raise InputError(
+            f"the model has {_num_weights(params):,} weights, so its page would have "
+            f"{size / 1e6:.0f} MB; the largest live page has {LARGEST_BYTES / 1e6:.0f} MB; leave "
+            "--live out, or train a smaller model"
+        )
+
+
+def _model_data(config: TransformerConfig) -> dict[str, Any]:
+    """The fields of the model that the scripts read."""
+    names = ("d_model", "d_ff", "norm", "norm_epsilon", "pad_id", "bos_id", "eos_id", "unk_id")
+    return {name: getattr(config, name) for name in names}
+
+
+def _decode_data(config: Config) -> dict[str, Any]:
+    """The fields of the search that the scripts read."""
+    names = ("beams", "length_penalty", "alpha", "finish_from", "extra_length", "max_length")
+    search = {name: getattr(config.decode, name) for name in names}
+    return search | {"longest_source": config.data.max_length}
+
+
+def _weights_data(params: Params, config: TransformerConfig) -> dict[str, Any]:
+    """The weights, name and shape of each tensor."""
+    declared = base.parameter_metadata(base.build(config))
+    leaves = jax.tree_util.tree_leaves_with_path(declared, is_leaf=is_parameter)
+    values = [np.asarray(leaf, np.float32) for leaf in jax.tree.leaves(params)]
+    tensors = [
+        {
+            "path": "/".join(key.key for key in path),
+            "shape": value.shape,
+            "initial": _initial(parameter),
+            "scale": weight_encoding.scale_of(value),
+            "weights": weight_encoding.encode(value),
+        }
+        for (path, parameter), value in zip(leaves, values, strict=True)
+    ]
+    return {"tensors": tensors}
+
+
+def _initial(parameter: Parameter) -> tuple[str, float]:
+    """The distribution that a parameter is drawn from before training, and its argument."""
+    shape = parameter.value.shape
+    if parameter.kind == "embedding":
+        return "normal", shape[-1] ** -0.5
+    if parameter.kind == "kernel":
+        inputs = math.prod(shape[: parameter.num_input_axes])
+        outputs = math.prod(shape[parameter.num_input_axes :])
+        return "uniform", math.sqrt(6 / (inputs + outputs))  # Glorot
+    return "constant", float(parameter.kind == "scale")
+
+
+@functools.cache
+def _file(name: str) -> str:
+    return importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _elements() -> str:
+    """The building blocks of all interactive pages."""
+    views = importlib.resources.files("transformer.inspection.views")
+    return views.joinpath("elements.js").read_text(encoding="utf-8")

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an export format can hold: refuse other models by name, and limit the length of sentences.
+
+An exported model computes the same function, or it is not exported.
+"""
+
+from collections.abc import Iterable
+
+from transformer.config import Config, DecodeConfig, ModelConfig, TransformerConfig
+from transformer.errors import InputError
+
+Rule = tuple[str, bool, str]
+"""A field of `model`, whether its value is supported, and the reason if it is not."""
+
+_MIN_POSITIONS = 512
+
+
+def require_transformer(config: ModelConfig, format_name: str) -> None:
+    """Refuse every family but the encoder-decoder Transformer.
+
+    Raises:
+      InputError: naming the family.
+    """
+    if type(config) is not TransformerConfig:
+        raise InputError(
+            f"model.family is {config.family!r}, which has no counterpart in {format_name}: it "
+            "holds encoder-decoder Transformers; --to=stablehlo exports every family that "
+            "translates"
+        )
+
+
+def require(config: ModelConfig, rules: Iterable[Rule], format_name: str) -> None:
+    """Refuse a model with unsupported fields.
+
+    Raises:
+      InputError: naming every such field, its value and the reason.
+    """
+    reasons = [
+        f"model.{name} is {getattr(config, name)!r}, but {reason}"
+        for name, supported, reason in rules
+        if not supported
+    ]
+    if reasons:
+        raise InputError(
+            f"this model has no exact counterpart in {format_name}: {'; '.join(reasons)}"
+        )
+
+
+def longest_output(config: Config) -> int:
+    """Tokens of the longest translation of any sentence, EOS included."""
+    return config.decode.max_length or config.data.max_length + config.decode.extra_length
+
+
+def num_positions(config: Config) -> int:
+    """Length of an exported table of absolute positions, which limits sentences there."""
+    if config.model.positions == "learned":
+        return config.model.max_positions
+    return max(_MIN_POSITIONS, config.data.max_length, longest_output(config))
+
+
+def length_penalty(decode: DecodeConfig) -> float:
+    """The exponent of the length in another program; 1 for ``gnmt``, which is missing there."""
+    return {"length": decode.alpha, "none": 0.0, "gnmt": 1.0}[decode.length_penalty]

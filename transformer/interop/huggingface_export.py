@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Export to Hugging Face Transformers, as a ``MarianMTModel`` with a ``MarianTokenizer``.
+
+Marian's positions there are all sines, then all cosines, with the wavelengths of the paper: the
+paper's table with its columns in another order. So the channels of the residual stream are written
+in that order, everywhere. The model computes the same function, except that the epsilon of its
+layer norms is the constant 1e-5.
+"""
+
+import json
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer.arrays import Float, Int, Params
+from transformer.config import Config, TransformerConfig
+from transformer.interop import export_limits
+from transformer.interop.huggingface_files import ATTENTIONS, NORM_EPSILON, PROJECTIONS
+from transformer.interop.model_card import Export
+from transformer.models import base
+from transformer.nn.parameters import is_parameter
+from transformer.text.mapped_tokenizer import MappedTokenizer
+from transformer.text.tokenizer import Tokenizer
+from transformer.trained_model import TrainedModel
+
+FORMAT = "Hugging Face's Marian"
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "swish": "swish"}
+"""From `model.activation` to ``activation_function``."""
+_RESIDUAL_AXES = ("embed", "norm")
+"""The logical axes of parameters that are channels of the residual stream."""
+
+
+def export(trained: TrainedModel, directory: pathlib.Path) -> Export:
+    """Write ``model.safetensors``, the configs and the files of the tokenizer.
+
+    Args:
+      trained: an encoder-decoder Transformer.
+      directory: exists, and is empty.
+
+    Raises:
+      InputError: for a model that Marian cannot hold.
+    """
+    import safetensors.numpy
+
+    config = trained.config
+    require_supported(config)
+    tokenizer = trained.vocabularies.tokenizer
+    tensors = marian_tensors(config.model, jax.device_get(trained.params))
+    # Transformers 4 refuses a file that does not name the framework.
+    metadata = {"format": "pt"}
+    (directory / "model.safetensors").write_bytes(safetensors.numpy.save(tensors, metadata))
+    for side, of_side in trained.vocabularies._asdict().items():
+        (directory / f"{side}.spm").write_bytes(of_side.sentencepiece_model)
+    files = {
+        "config.json": marian_config(config),
+        "generation_config.json": generation_config(config),
+        "tokenizer_config.json": tokenizer_config(config, tokenizer),
+        "vocab.json": {piece: i for i, piece in enumerate(_pieces(tokenizer))},
+    }
+    for name, content in files.items():
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        (directory / name).write_text(text, encoding="utf-8")
+    notes = [*_language_notes(tokenizer), *_differences(config)]
+    return Export(_USAGE, "float32", notes, library="transformers")
+
+
+def require_supported(config: Config) -> None:
+    """Refuse a model that Marian cannot hold exactly.
+
+    Raises:
+      InputError: naming every field in the way.
+    """
+    model = config.model
+    export_limits.require_transformer(model, FORMAT)
+    standard = all(
+        model.head_widths(side) == (model.d_model / model.heads(side),) * 2
+        for side in ("encoder", "decoder")
+    )
+    layouts = ("interleaved", "halves_paper")
+    rules = [
+        ("norm", model.norm == "post", "its layer norms come after the sub-layers"),
+        ("norm_kind", model.norm_kind == "layer_norm", "it has layer norms"),
+        ("activation", model.activation in ACTIVATIONS, "it has no gated feed-forward network"),
+        ("positions", model.positions == "sinusoidal", "its positions are sinusoids"),
+        (
+            "sinusoid_layout",
+            model.positions != "sinusoidal" or model.sinusoid_layout in layouts,
+            "it computes its table with the paper's wavelengths",
+        ),
+        ("position_offset", model.position_offset == 0, "its first position is 0"),
+        ("timestep_encoding", not model.timestep_encoding, "its layers add no encodings"),
+        ("shared_layers", not model.shared_layers, "its layers have separate parameters"),
+        ("attention_score", model.attention_score == "dot", "it has dot products only"),
+        ("attention_window", model.attention_window is None, "its attention has no window"),
+        ("num_kv_heads", model.num_kv_heads is None, "all its heads have keys and values"),
+        ("d_k", standard or model.d_k is None, "its heads divide d_model"),
+        ("d_v", standard or model.d_v is None, "its heads divide d_model"),
+        ("source_vocab_size", model.source_vocab_size is None, "source and target share a table"),
+        ("tied_embeddings", model.tied_embeddings == "all", "all embeddings share one table"),
+        (
+            "embedding_scale",
+            model.embedding_scale != "positions",
+            "it scales the embeddings of tokens, or none",
+        ),
+    ]
+    export_limits.require(model, rules, FORMAT)
+
+
+def marian_tensors(
+    config: TransformerConfig, params: Params
+) -> dict[str, Float[np.ndarray, "..."]]:
+    """The tensors of a ``MarianMTModel`` by name; its linear maps are [out, in].
+
+    Args:
+      config: supported, see `require_supported`.
+      params: NumPy arrays.
+    """
+    params = permute_residual(config, params, channel_order(config))
+    embedding = params["embedding"]
+    tensors = {"model.shared.weight": embedding["table"]}
+    bias = embedding.get("output_bias", np.zeros(config.vocab_size))
+    tensors["final_logits_bias"] = bias[None]  # [1, V]
+    for side in ("encoder", "decoder"):
+        for index in range(config.depth(side)):
+            layer = params[side][f"layer_{index}"]
+            prefix = f"model.{side}.layers.{index}"
+            for name, renamed in ATTENTIONS.items():
+                if name in layer:
+                    tensors |= _attention(f"{prefix}.{renamed}", layer[name])
+                    norm = layer[f"{name}_residual"]["norm"]
+                    tensors |= _norm(f"{prefix}.{renamed}_layer_norm", norm)
+            network = layer["feed_forward"]
+            for renamed, which in (("fc1", "in"), ("fc2", "out")):
+                tensors[f"{prefix}.{renamed}.weight"] = network[f"kernel_{which}"].T
+                tensors[f"{prefix}.{renamed}.bias"] = network[f"bias_{which}"]
+            tensors |= _norm(f"{prefix}.final_layer_norm", layer["feed_forward_residual"]["norm"])
+    return {name: np.ascontiguousarray(each, np.float32) for name, each in tensors.items()}
+
+
+def channel_order(config: TransformerConfig) -> Int[np.ndarray, " D"]:
+    """The channels in the order of Marian: those of sines first, then those of cosines."""
+    channels = np.arange(config.d_model)
+    if config.sinusoid_layout != "interleaved":
+        return channels
+    return np.concatenate([channels[0::2], channels[1::2]])
+
+
+def permute_residual(
+    config: TransformerConfig, params: Params, order: Int[np.ndarray, " D"]
+) -> Params:
+    """Reorder the channels of the residual stream in every parameter that reads or writes it.
+
+    Layer norms do not depend on the order, so the model's function is the same.
+    """
+
+    def permute(parameter: Any, leaf: np.ndarray) -> np.ndarray:
+        for axis, name in enumerate(parameter.names):
+            if name in _RESIDUAL_AXES:
+                leaf = np.take(leaf, order, axis)
+        return leaf
+
+    metadata = base.parameter_metadata(base.build(config))
+    return jax.tree.map(permute, metadata, params, is_leaf=is_parameter)
+
+
+def _attention(prefix: str, params: Params) -> dict[str, np.ndarray]:
+    tensors = {}
+    for name, renamed in PROJECTIONS.items():
+        kernel = params[name]  # [D, N, H]
+        kernel = kernel.reshape(len(kernel), -1).T  # [NH, D]
+        bias = params.get(f"{name}_bias", np.zeros(len(kernel)))
+        tensors[f"{prefix}.{renamed}.weight"] = kernel
+        tensors[f"{prefix}.{renamed}.bias"] = bias.reshape(-1)
+    kernel = params["output"]  # [N, H, D]
+    kernel = kernel.reshape(-1, kernel.shape[-1]).T  # [D, NH]
+    tensors[f"{prefix}.out_proj.weight"] = kernel
+    tensors[f"{prefix}.out_proj.bias"] = params.get("output_bias", np.zeros(len(kernel)))
+    return tensors
+
+
+def _norm(prefix: str, params: Params) -> dict[str, np.ndarray]:
+    return {f"{prefix}.weight": params["scale"], f"{prefix}.bias": params["bias"]}
+
+
+def marian_config(config: Config) -> dict[str, Any]:
+    """The content of ``config.json``."""
+    model, ids = config.model, config.model.special_ids
+    sides = {
+        f"{side}_{name}": value
+        for side in ("encoder", "decoder")
+        for name, value in (
+            ("layers", model.depth(side)),
+            ("attention_heads", model.heads(side)),
+            ("ffn_dim", model.d_ff),
+        )
+    }
+    return {
+        "model_type": "marian",
+        "architectures": ["MarianMTModel"],
+        "is_encoder_decoder": True,
+        "vocab_size": model.vocab_size,
+        "decoder_vocab_size": model.vocab_size,
+        "d_model": model.d_model,
+        **sides,
+        "activation_function": ACTIVATIONS[model.activation],
+        "scale_embedding": model.embedding_scale == "tokens",
+        "static_position_embeddings": True,
+        "max_position_embeddings": export_limits.num_positions(config) + 1,
+        "normalize_before": False,
+        "normalize_embedding": False,
+        "add_final_layer_norm": False,
+        "share_encoder_decoder_embeddings": True,
+        "tie_word_embeddings": True,
+        "dropout": model.dropout,
+        "attention_dropout": model.attention_dropout,
+        "activation_dropout": model.activation_dropout,
+        "pad_token_id": ids.pad,
+        "bos_token_id": ids.bos,
+        "eos_token_id": ids.eos,
+        "forced_eos_token_id": ids.eos,
+        "decoder_start_token_id": ids.bos,
+        "dtype": "float32",
+    }
+
+
+def generation_config(config: Config) -> dict[str, Any]:
+    """The content of ``generation_config.json``: how ``generate`` searches by default."""
+    decode, ids = config.decode, config.model.special_ids
+    return {
+        "num_beams": decode.beams,
+        "length_penalty": export_limits.length_penalty(decode),
+        "early_stopping": False,
+        # There the length counts BOS.
+        "max_length": export_limits.longest_output(config) + 1,
+        "bad_words_ids": [[ids.pad], [ids.bos]],
+        "renormalize_logits": False,
+        "pad_token_id": ids.pad,
+        "bos_token_id": ids.bos,
+        "eos_token_id": ids.eos,
+        "forced_eos_token_id": ids.eos,
+        "decoder_start_token_id": ids.bos,
+    }
+
+
+def tokenizer_config(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
+    """The content of ``tokenizer_config.json``."""
+    pieces, ids = _pieces(tokenizer), config.model.special_ids
+    languages = config.data.direction.split("-")
+    named = len(languages) == 2
+    return {
+        "tokenizer_class": "MarianTokenizer",
+        "source_lang": languages[0] if named else None,
+        "target_lang": languages[1] if named else None,
+        "model_max_length": config.data.max_length,
+        "separate_vocabs": False,
+        "pad_token": pieces[ids.pad],
+        "eos_token": pieces[ids.eos],
+        "unk_token": pieces[ids.unk],
+    }
+
+
+def _pieces(tokenizer: Tokenizer) -> list[str]:
+    return tokenizer.pieces(range(tokenizer.vocab_size))
+
+
+def _language_notes(tokenizer: Tokenizer) -> list[str]:
+    languages = tokenizer.vocabulary.languages if isinstance(tokenizer, MappedTokenizer) else ()
+    if not languages:
+        return []
+    return [f"A source begins with the code of its target language, for example {languages[0]}."]
+
+
+def _differences(config: Config) -> list[str]:
+    decode, model = config.decode, config.model
+    notes = []
+    if model.norm_epsilon != NORM_EPSILON:
+        notes.append(
+            f"Layer norms add {NORM_EPSILON:g} to the variance, here {model.norm_epsilon:g}: "
+            "logits differ in the fifth digit after the point."
+        )
+    if decode.method != "beam" or decode.groups > 1:
+        notes.append("`generation_config.json` has a plain beam search.")
+    if decode.length_penalty == "gnmt" and decode.beams > 1:
+        notes.append("The length penalty `gnmt` is missing there; `length_penalty` 1 is similar.")
+    notes.append(
+        f"Translations have at most {export_limits.longest_output(config):,} tokens, whatever the "
+        "length of the source; unknown characters are left out of the text."
+    )
+    return notes
+
+
+_USAGE = """\
+```python
+from transformers import MarianMTModel, MarianTokenizer
+
+tokenizer = MarianTokenizer.from_pretrained("DIRECTORY")
+model = MarianMTModel.from_pretrained("DIRECTORY")
+batch = tokenizer(["a sentence"], return_tensors="pt", padding=True)
+print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
+```
+"""

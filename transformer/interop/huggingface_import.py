@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Import models from Hugging Face's files, without PyTorch or Transformers.
+
+These are Marian models (OPUS-MT), and by `m2m100_import` those of M2M100 and NLLB-200. The weights
+are transposed and reordered, never changed: the logits are those of Transformers to rounding. A
+field that this model cannot represent is refused by name.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from etils import epath
+
+from transformer.arrays import Float
+from transformer.errors import InputError
+from transformer.interop import imported_model, m2m100_import, weight_files
+from transformer.interop.huggingface_files import (
+    Fields,
+    read_model,
+    read_pieces,
+    sentencepiece_model,
+)
+from transformer.interop.imported_model import ImportedModel
+from transformer.nn.positions import sinusoids
+from transformer.text.mapped_tokenizer import MappedVocabulary
+
+POSITIONS = {"huggingface": "halves_paper", "marian": "halves"}
+"""Layouts of the sinusoids of Marian models: that of Hugging Face, and that of their training."""
+
+
+def load(
+    path: epath.PathLike,
+    positions: Literal["huggingface", "marian"] | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
+) -> ImportedModel:
+    """Read a directory that ``save_pretrained`` wrote, or a download of the Hugging Face Hub.
+
+    Args:
+      path: a directory with ``config.json``, the weights and the tokenizer's files.
+      positions: of a Marian model, see `POSITIONS`; default: those of Hugging Face.
+      source_language: of M2M100 and NLLB-200, the language of the sources, such as ``eng_Latn``.
+      target_language: the language of their translations; of a multilingual Marian model, that of
+        the translations of sentences that begin with no code, such as ``deu``.
+
+    Raises:
+      InputError: for a model that cannot be held exactly, or files that are missing, damaged, or do
+        not belong together.
+    """
+    directory = imported_model.existing_directory(path)
+    fields = Fields(directory / "config.json")
+    kind = fields.get("model_type", None)
+    if kind == "m2m_100":
+        _refuse_option("positions", positions, "only a Marian model has a choice of positions")
+        return m2m100_import.load(directory, fields, source_language, target_language)
+    if kind != "marian":
+        raise InputError(
+            f"{fields.path}: model_type is {kind!r}, but must be 'marian' (OPUS-MT) or 'm2m_100' "
+            "(M2M100, NLLB-200)"
+        )
+    reason = "a Marian model has one source language, or does not need to know it"
+    _refuse_option("source_language", source_language, reason)
+    return _marian(directory, fields, POSITIONS[positions or "huggingface"], target_language)
+
+
+def _refuse_option(name: str, value: str | None, reason: str) -> None:
+    if value is not None:
+        raise InputError(f"--{name}={value}: {reason}; leave it out")
+
+
+def _marian(
+    directory: pathlib.Path, fields: Fields, sinusoid_layout: str, target_language: str | None
+) -> ImportedModel:
+    _require_supported(fields)
+    path = directory / "vocab.json"
+    special = {"<pad>": fields.integer("pad_token_id"), "</s>": fields.integer("eos_token_id")}
+    vocabulary = marian_vocabulary(
+        *(directory, path, weight_files.read_json(path), special),
+        start=fields.integer("decoder_start_token_id"),
+        size=fields.integer("vocab_size"),
+    )
+    return read_model(
+        directory,
+        fields,
+        with_language(vocabulary, target_language),
+        positions=("embed_positions.weight", _positions),
+        logits_bias="final_logits_bias",
+        sinusoid_layout=sinusoid_layout,
+        embedding_scale="tokens" if fields.get("scale_embedding", False) else "none",
+    )
+
+
+def _positions(length: int, width: int) -> Float[np.ndarray, "T D"]:
+    return sinusoids(length, width, POSITIONS["huggingface"])
+
+
+def _require_supported(fields: Fields) -> None:
+    """Refuse the fields of Marian models that Hugging Face computes differently, or not at all."""
+    rules = [
+        ("normalize_before", False, "Hugging Face computes Marian models as post-norm"),
+        ("normalize_embedding", False, "the embedding has no layer norm"),
+        ("add_final_layer_norm", False, "post-norm stacks have no final layer norm"),
+        ("static_position_embeddings", True, "Marian models have sinusoids"),
+        ("share_encoder_decoder_embeddings", True, "source and target must share their vocabulary"),
+        ("tie_word_embeddings", True, "the logits must use the table of the embeddings"),
+        ("decoder_vocab_size", fields.get("vocab_size", None), "both sides share a vocabulary"),
+        ("decoder_ffn_dim", fields.get("encoder_ffn_dim", None), "model.d_ff is one number"),
+    ]
+    for rule in rules:
+        fields.require(*rule)
+
+
+def marian_vocabulary(
+    directory: pathlib.Path,
+    path: pathlib.Path,
+    ids: Mapping[str, Any],
+    special: Mapping[str, int],
+    start: int,
+    size: int | None = None,
+) -> MappedVocabulary:
+    """The vocabulary of a model, whose directory has ``source.spm`` and ``target.spm``.
+
+    Args:
+      directory: of the model.
+      path: of the vocabulary file, for errors.
+      ids: from pieces to ids.
+      special: ids of padding and EOS.
+      start: id of the first decoder input.
+      size: rows of the embedding table; default: one for each piece.
+    """
+    pieces, original_ids = read_pieces(path, ids, size or len(ids), special, start)
+    languages = tuple(piece for piece in pieces if piece.startswith(">>") and piece.endswith("<<"))
+    models = [sentencepiece_model(directory, f"{side}.spm") for side in ("source", "target")]
+    return MappedVocabulary(*models, pieces, original_ids, languages)
+
+
+def with_language(vocabulary: MappedVocabulary, language: str | None) -> MappedVocabulary:
+    """The vocabulary with a default target language for sources that begin with no code.
+
+    Raises:
+      InputError: if the model does not know the language.
+    """
+    if language is None:
+        return vocabulary
+    code = f">>{language.strip('<>')}<<"
+    if code not in vocabulary.languages:
+        known = ", ".join(one.strip("<>") for one in vocabulary.languages)
+        raise InputError(
+            f"--target_language={language}, but the languages of this model are {known}"
+            if known
+            else f"--target_language={language}, but this model translates into one language; "
+            "leave it out"
+        )
+    return dataclasses.replace(vocabulary, source_prefix=(code,))

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Export to StableHLO: compiled programs that run with JAX alone, without this project.
+
+There is a program for each number of sentences and each length of sources: the encoder, and a
+complete search with the config's decoding. The weights are a separate file, which is their first
+argument. Every model family that translates can be exported.
+"""
+
+import functools
+import json
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from transformer.arrays import Array, Int
+from transformer.config import Config
+from transformer.decoding.generate import search
+from transformer.errors import InputError
+from transformer.interop.model_card import Export
+from transformer.interop.tokenizer_files import write_tokenizers
+from transformer.text.tokenizer import Vocabularies
+from transformer.trained_model import TrainedModel
+
+MANIFEST = "manifest.json"
+VOCABULARY = "vocabulary.json"
+"""The list of pieces, whose positions are the ids."""
+WEIGHTS = "weights.safetensors"
+
+
+def export(
+    trained: TrainedModel,
+    directory: pathlib.Path,
+    batch_sizes: Sequence[int] = (8,),
+    lengths: Sequence[int] | None = None,
+    platforms: Sequence[str] | None = None,
+) -> Export:
+    """Write the programs, the weights, the tokenizers and a manifest of the shapes.
+
+    Args:
+      trained: of any family that translates.
+      directory: exists, and is empty.
+      batch_sizes: B of the programs.
+      lengths: S of the programs. None: `config.data.bucket_lengths`.
+      platforms: for example ``["cpu", "cuda"]``. None: that of this machine.
+
+    Raises:
+      InputError: for decoding that is not a plain search, a language model, or if the package
+        flatbuffers is not installed.
+    """
+    import safetensors.numpy
+
+    config = trained.config
+    lengths = sorted(set(lengths or config.data.bucket_lengths))
+    batch_sizes = sorted(set(batch_sizes))
+    require_supported(config, lengths)
+    weights = jax.jit(trained.model.cast_params)(trained.params)
+    weights = {name: np.asarray(leaf) for name, leaf in flatten_dict(weights, sep="/").items()}
+    (directory / WEIGHTS).write_bytes(safetensors.numpy.save(weights))
+    files = write_tokenizers(trained.vocabularies, directory)
+    for side, name in _vocabularies(trained.vocabularies).items():
+        tokenizer = getattr(trained.vocabularies, side)
+        pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+        (directory / name).write_text(json.dumps(pieces, ensure_ascii=False), encoding="utf-8")
+    shapes = [(batch, length) for batch in batch_sizes for length in lengths]
+    for batch, length in shapes:
+        for name, function in _functions(trained, length).items():
+            data = program(function, weights, batch, length, platforms)
+            (directory / f"{name}_{batch}x{length}.stablehlo").write_bytes(data)
+    manifest = {
+        "programs": [f"search_{batch}x{length}.stablehlo" for batch, length in shapes],
+        "encoders": [f"encode_{batch}x{length}.stablehlo" for batch, length in shapes],
+        "weights": WEIGHTS,
+        "tokenizers": {"source": files.source, "target": files.target},
+        "vocabularies": _vocabularies(trained.vocabularies),
+        "source_prefix": files.source_prefix,
+        "target_prefix": files.target_prefix,
+        "special_ids": config.model.special_ids._asdict(),
+        "jax": jax.__version__,
+    }
+    text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+    (directory / MANIFEST).write_text(text, encoding="utf-8")
+    usage = _USAGE.format(batch=batch_sizes[0], length=lengths[0])
+    return Export(usage, config.model.compute_dtype, [*files.notes(), *_differences(config)])
+
+
+def _vocabularies(vocabularies: Vocabularies) -> dict[str, str]:
+    """The name of the list of pieces of each side; the same if they share it."""
+    source = VOCABULARY if vocabularies.are_shared else f"source_{VOCABULARY}"
+    return {"source": source, "target": VOCABULARY}
+
+
+def require_supported(config: Config, lengths: Sequence[int]) -> None:
+    """Refuse what has no program.
+
+    Raises:
+      InputError: naming the field, its value and the reason.
+    """
+    decode, model = config.decode, config.model
+    if not model.reads_source:
+        raise InputError(
+            f"model.family is {model.family!r}, which translates no source; --to=stablehlo "
+            "exports searches for translations"
+        )
+    if decode.method != "beam":
+        raise InputError(
+            f"decode.method is {decode.method!r}, but --to=stablehlo exports a search; add "
+            "--config.decode.method=beam"
+        )
+    if decode.shortlist is not None:
+        raise InputError(
+            f"decode.shortlist is {decode.shortlist}, but --to=stablehlo exports a search over "
+            "the complete vocabulary; add --config.decode.shortlist=None"
+        )
+    if lengths[-1] > config.data.max_length:
+        raise InputError(
+            f"--lengths: {lengths[-1]} is more than data.max_length = {config.data.max_length}"
+        )
+
+
+def program(
+    function: Callable[..., Any],
+    weights: dict[str, np.ndarray],
+    batch: int,
+    length: int,
+    platforms: Sequence[str] | None = None,
+) -> bytes:
+    """Serialize a function of weights and a source [B,S].
+
+    Raises:
+      InputError: if the package flatbuffers is not installed.
+    """
+    shapes = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in weights.items()}
+    source = jax.ShapeDtypeStruct((batch, length), jnp.int32)
+    exported = jax.export.export(jax.jit(function), platforms=platforms)(shapes, source)
+    try:
+        return bytes(exported.serialize())
+    except ImportError:
+        raise InputError(
+            "--to=stablehlo needs the package flatbuffers, which is not installed; install it "
+            "with: pip install flatbuffers"
+        ) from None
+
+
+def _functions(trained: TrainedModel, length: int) -> dict[str, Callable[..., Any]]:
+    """The functions of `(weights, source)` that are exported, by name."""
+    model, decode = trained.model, trained.config.decode
+    max_length = decode.max_length or length + decode.extra_length
+    find = functools.partial(
+        search, model=model, config=decode, num_results=1, max_length=max_length
+    )
+    forced = trained.vocabularies.target.forced_ids
+
+    def prefix(batch: int) -> Int[Array, "B M"] | None:
+        """The pieces with which every translation begins, padded."""
+        if not forced:
+            return None
+        padding = [model.config.pad_id] * (max_length - len(forced))
+        return jnp.tile(jnp.array([*forced, *padding], jnp.int32), (batch, 1))
+
+    def best(weights: dict[str, Array], source: Int[Array, "B S"]) -> dict[str, Array]:
+        """The best translation of each source: tokens [B,M], scores and log-probabilities [B]."""
+        hypotheses = find(unflatten_dict(weights, sep="/"), source, prefix(len(source)))
+        names = ("tokens", "scores", "log_probs")
+        return {name: getattr(hypotheses, name)[:, 0] for name in names}
+
+    def encode(weights: dict[str, Array], source: Int[Array, "B S"]) -> Any:
+        """The memory, [B,S,D]; in some families several arrays, in a list."""
+        memory, _ = model.apply(
+            {"params": unflatten_dict(weights, sep="/")}, source, method=model.encode
+        )
+        leaves = jax.tree.leaves(memory)
+        return leaves[0] if len(leaves) == 1 else leaves
+
+    return {"search": best, "encode": encode}
+
+
+def _differences(config: Config) -> list[str]:
+    decode = config.decode
+    longest = decode.max_length or f"as many as the program's length + {decode.extra_length}"
+    return [
+        f"A search has {decode.beams} beams, {decode.length_penalty} length penalty; translations "
+        f"have at most {longest} tokens. Only the best one is returned.",
+        "JAX reads programs of the versions of the last six months.",
+    ]
+
+
+_USAGE = """\
+```python
+import json
+import pathlib
+
+import jax
+import numpy as np
+import sentencepiece
+from jax import export
+from safetensors.numpy import load_file
+
+folder = pathlib.Path("DIRECTORY")
+manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+special = manifest["special_ids"]
+models, pieces = {{}}, {{}}
+for side, name in manifest["tokenizers"].items():
+    models[side] = sentencepiece.SentencePieceProcessor(str(folder / name))
+    vocabulary = folder / manifest["vocabularies"][side]
+    pieces[side] = json.loads(vocabulary.read_text(encoding="utf-8"))
+ids = {{piece: index for index, piece in enumerate(pieces["source"])}}
+
+weights = jax.device_put(load_file(folder / manifest["weights"]))
+search = export.deserialize((folder / "search_{batch}x{length}.stablehlo").read_bytes())
+translate = jax.jit(search.call)
+
+texts = ["a sentence"]  # {batch} at most, of {length} tokens at most
+source = np.full(({batch}, {length}), special["pad"], np.int32)
+for row, segmented in enumerate(models["source"].encode(texts, out_type=str)):
+    segmented = [*manifest["source_prefix"], *segmented]
+    tokens = [ids.get(piece, special["unk"]) for piece in segmented] + [special["eos"]]
+    source[row, : len(tokens)] = tokens
+best = translate(weights, source)
+skipped = len(manifest["target_prefix"])
+no_text = special["pad"], special["bos"], special["eos"]
+for tokens in np.asarray(best["tokens"])[: len(texts), skipped:].tolist():
+    found = [pieces["target"][token] for token in tokens if token not in no_text]
+    print(models["target"].decode(found))
+```
+"""

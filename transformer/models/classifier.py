@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The encoder-only classifier: the encoder, pooling, and a linear layer over the labels.
+
+A label is a target of one token. At the first target position the logits are those of the labels;
+at every later position EOS is certain, so a search returns the most probable label and a score is
+its log-probability.
+"""
+
+import flax.linen as nn
+import flax.struct
+import jax.numpy as jnp
+
+from transformer.arrays import Array, Bool, Float, Int, wide
+from transformer.config import ClassifierConfig
+from transformer.models import base
+from transformer.models.base import AttentionSize, Description
+from transformer.models.transformer import Encoder, Transformer, encoder_flops, logits_flops
+from transformer.nn.capture import Capture, Interventions, StackInterventions, StackTrace, Trace
+from transformer.nn.embedding import Embedding
+
+EOS_LOGIT = 30.0
+"""Logit of EOS after the label, where the others are 0: in float32 its probability is 1, and label
+smoothing adds a constant to the loss.
+"""
+
+
+@flax.struct.dataclass
+class LabelCache:
+    """The state of decoding: the labels' logits, and the next target position."""
+
+    label_logits: Float[Array, "B 1 V"]
+    index: Int[Array, ""]
+
+
+def mean_pool(x: Float[Array, "B S D"], real: Bool[Array, "B S"]) -> Float[Array, "B D"]:
+    """The mean over the positions that are not padding, in float32 or wider; 0 if all are."""
+    total = jnp.where(real[..., None], x.astype(wide(x.dtype)), 0).sum(1)  # [B, D]
+    return (total / jnp.maximum(real.sum(1), 1)[:, None]).astype(x.dtype)
+
+
+class Classifier(Transformer):
+    """See `base.Model`; the memory is the pooled vector [B,D]."""
+
+    config: ClassifierConfig
+
+    def setup(self) -> None:
+        """The embedding, whose target table is the linear layer's kernel, and the encoder."""
+        self.embedding = Embedding(self.config)
+        self.encoder = Encoder(self.config)
+
+    def __call__(
+        self,
+        source: Int[Array, "B S"],
+        target_in: Int[Array, "B T"],
+        *,
+        train: bool = False,
+        example_ids: Int[Array, " B"] | None = None,
+        capture: Capture = "none",
+        interventions: Interventions | None = None,
+        **packed: None,
+    ) -> tuple[Float[Array, "B T V"], Trace | None]:
+        """Predict the label, then EOS, whatever `target_in` holds; see `base.Model`."""
+        pooled, encoder_trace = self.encode(
+            source,
+            train=train,
+            example_ids=example_ids,
+            capture=capture,
+            interventions=None if interventions is None else interventions.encoder,
+        )
+        logits = self._at(jnp.arange(target_in.shape[1]), self._label_logits(pooled))
+        if capture == "none":
+            return logits, None
+        return logits, Trace(encoder_trace, None, logits if capture == "full" else None)
+
+    def encode(
+        self,
+        source: Int[Array, "B S"],
+        *,
+        segments: None = None,
+        train: bool = False,
+        example_ids: Int[Array, " B"] | None = None,
+        capture: Capture = "none",
+        interventions: StackInterventions | None = None,
+    ) -> tuple[Float[Array, "B D"], StackTrace | None]:
+        """One vector for the complete source, by `model.pooling`."""
+        options = {"train": train, "example_ids": example_ids, "capture": capture}
+        x, trace = super().encode(source, interventions=interventions, **options)
+        if self.config.pooling == "first":
+            return x[:, 0], trace
+        return mean_pool(x, source != self.config.pad_id), trace
+
+    def _label_logits(self, pooled: Float[Array, "B D"]) -> Float[Array, "B 1 V"]:
+        return self.embedding.logits(pooled[:, None])
+
+    def _at(
+        self, positions: Int[Array, " T"], label_logits: Float[Array, "B 1 V"]
+    ) -> Float[Array, "B T V"]:
+        """The logits at target positions: of the label at position 0, then of EOS."""
+        is_eos = jnp.arange(label_logits.shape[-1]) == self.config.eos_id  # [V]
+        eos_logits = jnp.where(is_eos, EOS_LOGIT, 0.0).astype(label_logits.dtype)
+        return jnp.where((positions == 0)[:, None], label_logits, eos_logits)
+
+    def init_cache(
+        self,
+        memory: Float[Array, "B D"],
+        source: Int[Array, "B S"],
+        num_beams: int,
+        length: int,
+        num_groups: int = 1,
+    ) -> LabelCache:
+        """The labels' logits, computed once."""
+        return LabelCache(self._label_logits(memory), jnp.zeros((), jnp.int32))
+
+    def step(
+        self, tokens: Int[Array, "B K"], cache: LabelCache
+    ) -> tuple[Float[Array, "B K V"], LabelCache]:
+        """The label's logits at position 0, then EOS; the same for all beams."""
+        logits = self._at(cache.index[None], cache.label_logits)  # [B, 1, V]
+        shape = (*tokens.shape, logits.shape[-1])
+        return jnp.broadcast_to(logits, shape), cache.replace(index=cache.index + 1)
+
+    @staticmethod
+    def reorder(cache: LabelCache, parents: Int[Array, "B K"]) -> LabelCache:
+        """All beams of a sentence share its logits."""
+        return cache
+
+    @staticmethod
+    def grow(cache: LabelCache, length: int) -> LabelCache:
+        """No target position is kept."""
+        return cache
+
+    @staticmethod
+    def take(cache: LabelCache, sentences: Int[Array, "_"]) -> LabelCache:
+        """Select these sentences of the batch."""
+        return cache.replace(label_logits=cache.label_logits[sentences])
+
+    @nn.nowrap
+    def describe(self) -> Description:
+        """Self-attention of the encoder and its residual stream can be captured."""
+        config = self.config
+        layers, heads = config.depth("encoder"), config.heads("encoder")
+        return Description(
+            d_model=config.d_model,
+            attention={"encoder": AttentionSize(layers, heads)},
+            residual_layers={"encoder": layers},
+            forward_flops=lambda b, s, t: b * (encoder_flops(config, s) + logits_flops(config, 1)),
+        )
+
+
+base.register(ClassifierConfig, Classifier)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention of recurrent models: one score for each pair of a decoder and an encoder state.
+
+- additive: ``v . tanh(W q + U m)`` (Bahdanau et al. 2015, A.1.2), which Luong et al. (2015) call
+  concat: their ``v . tanh(W [q; m])`` is the same function.
+- dot: ``q . m``; general: ``q . (W m)`` (Luong et al. 2015, equation 8).
+
+q is a state of the decoder and m one of the encoder. What depends on m alone, the keys, is computed
+once for a sentence. `local_window` restricts attention to a predicted position (local-p).
+"""
+
+import jax
+import jax.numpy as jnp
+
+from transformer.arrays import Array, Bool, Float, wide
+
+
+def dot_scores(query: Float[Array, "B T D"], key: Float[Array, "B S D"]) -> Float[Array, "B T S"]:
+    """q . k, without a scale factor."""
+    dtype = wide(key.dtype)
+    return jnp.einsum("BTD,BSD->BTS", query.astype(key.dtype), key, preferred_element_type=dtype)
+
+
+@jax.checkpoint
+def additive_scores(
+    query: Float[Array, "B T D"], key: Float[Array, "B S D"], vector: Float[Array, " D"]
+) -> Float[Array, "B T S"]:
+    """v . tanh(q + k), where q and k are the projected states.
+
+    A sum of products rather than an einsum, so that XLA adds up the tanh without storing all of
+    them, [B,T,S,D]. The backward pass computes them again.
+    """
+    dtype = wide(key.dtype)
+    hidden = jnp.tanh(query.astype(dtype)[:, :, None] + key.astype(dtype)[:, None])
+    return (hidden * vector.astype(dtype)).sum(-1)
+
+
+def local_window(
+    hidden: Float[Array, "B T D"],
+    vector: Float[Array, " D"],
+    mask: Bool[Array, "B 1 S"],
+    width: int,
+) -> tuple[Float[Array, "B T S"], Bool[Array, "B T S"]]:
+    """Local-p attention (Luong et al. 2015, section 3.2, equations 9 and 10).
+
+    The window is centered on ``p = S sigmoid(v . tanh(W h))``, where S counts the tokens of the
+    sentence. The paper multiplies the weights by a Gaussian with standard deviation width / 2. Here
+    its logarithm is added to the scores, so that the weights sum to 1.
+
+    Args:
+      hidden: W h of the decoder's state.
+      vector: v.
+      mask: true for tokens, false for padding.
+      width: D of the paper; the window has the positions within `width` of p.
+
+    Returns:
+      the bias of the scores, and the window.
+    """
+    dtype = wide(hidden.dtype)
+    relative = jax.nn.sigmoid((jnp.tanh(hidden.astype(dtype)) * vector.astype(dtype)).sum(-1))
+    center = mask.sum(-1).astype(dtype) * relative  # [B, T]
+    distance = jnp.arange(mask.shape[-1], dtype=dtype) - center[..., None]  # [B, T, S]
+    bias = -(distance**2) / (2 * (width / 2) ** 2)
+    return bias, mask & (jnp.abs(distance) <= width)
+
+
+def maxout(x: Float[Array, "B T width"]) -> Float[Array, "B T D"]:
+    """The larger one of every two neighbors (Goodfellow et al. 2013; Bahdanau et al. 2015, A.2)."""
+    return x.reshape(*x.shape[:-1], -1, 2).max(-1)
