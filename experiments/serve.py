@@ -61,7 +61,7 @@ SOURCE_LANGUAGE = flags.DEFINE_string(
     "source_language", None, "Code such as en; inferred from the names of the data by default."
 )
 TARGET_LANGUAGE = flags.DEFINE_string(
-    "target_language", None, "Code such as de; inferred likewise."
+    "target_language", None, "Code such as de; inferred from the names of the data by default."
 )
 LOG_REQUESTS = flags.DEFINE_boolean("log_requests", False, "Log address, path and status.")
 LOG_TEXT = flags.DEFINE_boolean("log_text", False, "Log texts and their translations.")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.corpora.pronouns import words
-from experiments.studies import antecedent_measures, antecedent_page, antecedent_paths
+from experiments.studies import antecedent_effects, antecedent_page, antecedent_paths
 from experiments.studies import antecedent_sentences as sentences
 from experiments.studies.antecedent_models import models
 from transformer.errors import InputError
@@ -67,7 +67,7 @@ def measured(adjective=None, noun=None, *, right=1.0, of_memory=1.0):
     """The numbers of a model: effects of the parts that are not 0."""
 
     def memory(effects):
-        return {group: [(effects or {}).get(group, 0.0)] for group in antecedent_measures.GROUPS}
+        return {group: [(effects or {}).get(group, 0.0)] for group in antecedent_effects.GROUPS}
 
     return {
         "right": right,
@@ -98,13 +98,13 @@ def test_an_effect_is_the_way_to_the_twins_answer_over_all_right_twins():
     class Subject:
         preference = np.array([2.0, 4.0, 1.0, -1.0])
 
-    effects = antecedent_measures.Effects(Subject(), 1, None)
+    effects = antecedent_effects.Effects(Subject(), 1, None)
     assert effects.right.tolist() == [True, True, False, False]
     # From 2 to -1 and from 4 to 1, of 2 to -4 and of 4 to -2: (3 + 3) / (6 + 6).
     assert effects.of(np.array([-1.0, 1.0, 9.0, 9.0])) == 0.5
     assert effects.of(Subject.preference) == 0
     assert effects.of(np.array([-4.0, -2.0, 0.0, 0.0])) == 1
-    noun = antecedent_measures.Effects(Subject(), 2, None)
+    noun = antecedent_effects.Effects(Subject(), 2, None)
     assert noun.right.tolist() == [True, False, True, False]
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import oracle
 import pytest
 
-from experiments.studies import antecedent_measures, twins
+from experiments.studies import antecedent_faithfulness, antecedent_measures, twins
 from experiments.studies import antecedent_sentences as sentences
-from experiments.studies.antecedent_measures import Effects, Subject
+from experiments.studies.antecedent_effects import Effects, Subject
 from transformer.config import TransformerConfig
 from transformer.inspection.trace import run
 from transformer.models import base
@@ -111,4 +111,4 @@ def test_all_measures_of_a_model_are_numbers_that_json_holds(subject, tokenizer_
     assert len(measured["headline"]["twins"]) == 2
     assert len(measured["ablation"]["mean"]["cross"]["pairs"]) == 1
     curve = measured["attribution"]["deletion"]["integrated gradients"]
-    assert len(curve) == antecedent_measures.DELETIONS + 1 and curve[0] in (1.0, None)
+    assert len(curve) == antecedent_faithfulness.DELETIONS + 1 and curve[0] in (1.0, None)

@@ -14,13 +14,14 @@ from exhibits import EXHIBITS, data_of, every_view, exhibit, one_head, pair, sof
 from test_html import AWKWARD, Reader
 
 from transformer.inspection import figures, views
+from transformer.inspection.figures.style import HEAD_COLORS
 from transformer.inspection.search_log import Result, SearchLog, SearchStep
 from transformer.inspection.views.attention_steps import attention_steps
 from transformer.inspection.views.head_overview import head_overview
 from transformer.inspection.views.head_view import head_view
 from transformer.inspection.views.search_replay import search_replay
 from transformer.inspection.views.sentence_comparison import compare_sentences
-from transformer.inspection.views.view import HEAD_COLORS, SCRIPTS, page
+from transformer.inspection.views.view import SCRIPTS, page
 
 VIEWS = pathlib.Path(views.__file__).parent
 

@@ -197,7 +197,7 @@ def _card(evidence: Evidence, index: int) -> Html:
         other = evidence.pairs[1 - index]
         if len(other.source) == len(pair.source):
             same = zip(pair.source, other.source, strict=True)
-            differing = {place for place, (one, two) in enumerate(same) if one != two}
+            differing = {position for position, (one, two) in enumerate(same) if one != two}
     probabilities = question.probabilities(pair)
     candidates = list(zip(answers(evidence), probabilities, strict=True))[:: -1 if index else 1]
     readings = {

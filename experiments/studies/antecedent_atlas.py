@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from experiments.studies import antecedent_paths
-from experiments.studies.antecedent_measures import GROUPS
+from experiments.studies.antecedent_effects import GROUPS
 from experiments.studies.antecedent_paths import PATHS
 from experiments.studies.twins import ROLES
 from transformer.inspection import html
@@ -31,8 +31,6 @@ COLORS = {
 """Of each path."""
 
 _STYLE = """
-:root { --weight: #08519c; --negative: #b34700; }
-@media (prefers-color-scheme: dark) { :root { --weight: #8cc6ff; --negative: #ffab66; } }
 .dots { display: grid; grid-template-columns: max-content 1fr; gap: .35rem .9rem; }
 .dots > div { display: flex; flex-wrap: wrap; gap: .3rem; }
 .dot { width: 1.75rem; height: 1.75rem; border-radius: 50%; color: #fff; font-size: .75rem;
@@ -45,8 +43,8 @@ _STYLE = """
 .model { display: none; }
 .model:target { display: block; }
 .model:target ~ .none { display: none; }
-.v { background: color-mix(in srgb, var(--weight) var(--share), var(--paper)); }
-.v.negative { background: color-mix(in srgb, var(--negative) var(--share), var(--paper)); }
+.v { background: color-mix(in srgb, var(--high) var(--share), var(--paper)); }
+.v.negative { background: color-mix(in srgb, var(--low) var(--share), var(--paper)); }
 .v.strong { color: var(--paper); }
 .line { line-height: 2.1; }
 .line .v { padding: .2rem .3rem; border-radius: 3px; }

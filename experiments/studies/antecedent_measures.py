@@ -1,12 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The measures of the study `antecedent` for one model, as numbers for its JSON file.
-
-An effect is the share of the way from a sentence's answer to its twin's answer: 0 if placing the
-twin's activations somewhere changes nothing, 1 if the model then answers as for the twin. It is a
-ratio of sums over all twins of which the model is right about both. In adjective twins the reason
-chooses the other noun; in noun twins the nouns exchange their gender (`antecedent_sentences`). The
-metric is the preference for the correct pronoun over the twin's, in nats, after the correct prefix.
-"""
+"""The measures of the study `antecedent` for one model, as numbers for its JSON file."""
 
 import dataclasses
 import functools
@@ -19,120 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.studies import interchange
-from experiments.studies.antecedent_sentences import ADJECTIVE, NOUN
+from experiments.studies.antecedent_effects import GROUPS, TWINS, Effects, Subject
+from experiments.studies.antecedent_faithfulness import faithfulness
+from experiments.studies.antecedent_sentences import ADJECTIVE
 from experiments.studies.interchange import Sites
 from experiments.studies.twins import ROLES, Sentences
 from transformer.arrays import Array, Float, Params
 from transformer.config import ModelConfig
-from transformer.inspection import attribution, measures, trace
-from transformer.inspection.alignment import untrained_params
+from transformer.inspection import measures
 from transformer.nn.capture import KINDS, Kind
 from transformer.text.tokenizer import Tokenizer
-
-TWINS = {"adjective": ADJECTIVE, "noun": NOUN}
-GROUPS = {
-    "it": ("it",),
-    "adjective": ("adjective",),
-    "nouns": ("antecedent", "distractor"),
-    "reason": ("rest of the reason",),
-    "rest": (
-        "before the antecedent",
-        "before the distractor",
-        "rest of the event",
-        "punctuation",
-        "EOS",
-    ),
-}
-"""Parts of the source sentence, whose roles are those of `twins.ROLES`."""
-BOOTSTRAPS = 1000
-DELETIONS = 4
-IG_STEPS = 32
-IG_SENTENCES = 24
-
-
-@dataclasses.dataclass(frozen=True)
-class Subject:
-    """A model, the quadruples, and its unchanged run over them."""
-
-    params: Params
-    config: ModelConfig
-    batch: Sentences
-    preference: Float[np.ndarray, " B"]
-    activations: Sites
-
-    @classmethod
-    def of(cls, params: Params, config: ModelConfig, batch: Sentences) -> "Subject":
-        """Run the model once."""
-        preference, sites = interchange.activations(params, config, batch)
-        return cls(params, config, batch, np.asarray(preference, np.float64), sites)
-
-    def nothing(self) -> Sites:
-        """An edit that selects nothing."""
-        return interchange.no_edit(self.config, self.batch)
-
-    def edited(self, donor: Sites, edit: Sites) -> tuple[Float[np.ndarray, " B"], Sites]:
-        """Preference and activations after an edit."""
-        value, sites = interchange.run(self.params, self.config, self.batch, donor, edit)
-        return np.asarray(value, np.float64), sites
-
-    def donor(self, kind: int) -> Sites:
-        """The activations of every sentence's twin; decoder rows moved to the same pronoun row."""
-        rows = np.arange(len(self.batch)) ^ kind
-        shift = self.batch.position - self.batch.position[rows]
-        return interchange.aligned(self.activations[rows], shift)
-
-    @property
-    def has_pronoun_row(self) -> np.ndarray:
-        """``[B,T]``: the row that predicts the pronoun."""
-        return np.arange(self.batch.target_in.shape[1]) == np.asarray(self.batch.position)[:, None]
-
-    def has_roles(self, roles: Sequence[str]) -> np.ndarray:
-        """``[B,S]``: source tokens with one of the roles."""
-        return np.isin(self.batch.source_roles, [ROLES.index(role) for role in roles])
-
-
-@dataclasses.dataclass(frozen=True)
-class Effects:
-    """Effects of edits between twins of one kind."""
-
-    subject: Subject
-    kind: int
-    donor: Sites
-    rows: np.ndarray | None = None
-    """A subset of the sentences, [B]; all by default."""
-
-    @property
-    def right(self) -> np.ndarray:
-        """``[B]``: the model is right about the sentence and its twin."""
-        preference = self.subject.preference
-        right = (preference > 0) & (preference[np.arange(len(preference)) ^ self.kind] > 0)
-        return right if self.rows is None else right & self.rows
-
-    def _parts(self, preference: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Numerator and denominator of the effect, summed by quadruple."""
-        before = self.subject.preference
-        whole = before + before[np.arange(len(before)) ^ self.kind]
-        moved = before - preference
-        return tuple((part * self.right).reshape(-1, 4).sum(1) for part in (moved, whole))
-
-    def of(self, preference: np.ndarray) -> float:
-        """Effect of an edit after which the preference is this."""
-        moved, whole = self._parts(preference)
-        return float(moved.sum() / whole.sum()) if whole.sum() else float("nan")
-
-    def of_edit(self, edit: Sites) -> float:
-        """Effect of an edit."""
-        return self.of(self.subject.edited(self.donor, edit)[0])
-
-    def with_interval(self, preference: np.ndarray) -> list[float]:
-        """Effect, and its 95% interval over quadruples (percentile bootstrap)."""
-        moved, whole = self._parts(preference)
-        rng = np.random.default_rng(0)
-        draws = rng.multinomial(len(whole), np.full(len(whole), 1 / len(whole)), BOOTSTRAPS)
-        with np.errstate(invalid="ignore"):
-            ratios = (draws @ moved) / (draws @ whole)
-        low, high = np.nanquantile(ratios, [0.025, 0.975]) if whole.sum() else (np.nan, np.nan)
-        return [self.of(preference), float(low), float(high)]
 
 
 def measure(
@@ -418,154 +307,6 @@ def coreference(subject: Subject) -> dict[str, Any]:
             "chance": chance,
         }
     return result
-
-
-# Attribution.
-
-
-def faithfulness(subject: Subject) -> dict[str, Any]:
-    """How integrated gradients fare: deletion, occlusion, and randomized parameters.
-
-    ``deletion``: the preference that is left, as a share, after the embeddings of the k first
-    source tokens of an order are set to zero, k = 0 ... `DELETIONS`. ``rank_correlation``:
-    Spearman's, with the preference that the deletion of single tokens costs (``occlusion``), and
-    with the integrated gradients of models whose parameters are initial ones.
-    """
-    rows = np.arange(len(subject.batch)) < IG_SENTENCES
-    chosen = rows & (subject.preference > 0)
-    real = np.asarray(subject.batch.source_roles) >= 0
-    of_trained = _attributions(subject.params, subject)
-    donor = _without_embeddings(subject)
-    occlusion = _occlusion(subject, donor)
-    # As arrays of the same sharding, so that one program serves all three.
-    initial = jax.tree.map(
-        lambda fresh, trained: jax.device_put(np.asarray(fresh), trained.sharding),
-        _initial_params(subject.config),
-        subject.params,
-    )
-    decoder = {**subject.params, "decoder": initial["decoder"]}
-    of_random = {
-        "decoder": _attributions(decoder, subject),
-        "all": _attributions(initial, subject),
-    }
-    last_cross = np.asarray(subject.activations.patterns["cross"]).mean((1, 2))  # [B, T, S]
-    attention = last_cross[np.arange(len(real)), np.asarray(subject.batch.position)]
-    rng = np.random.default_rng(0)
-    orders = {
-        "integrated gradients": of_trained,
-        "occlusion": occlusion,
-        "attention": attention,
-        "random": rng.random(real.shape),
-    }
-    first_role = [
-        ROLES[int(roles[np.where(roles >= 0, scores, -np.inf).argmax()])]
-        for roles, scores in zip(
-            np.asarray(subject.batch.source_roles)[chosen], of_trained[chosen], strict=True
-        )
-    ]
-    return {
-        "sentences": int(chosen.sum()),
-        "deletion": {
-            name: _deletion_curve(subject, donor, scores, chosen) for name, scores in orders.items()
-        },
-        "rank_correlation": {
-            "occlusion": _rank_correlation(of_trained, occlusion, real, chosen),
-            **{
-                f"random {name}": _rank_correlation(np.abs(of_trained), np.abs(other), real, chosen)
-                for name, other in of_random.items()
-            },
-        },
-        "largest": {role: first_role.count(role) for role in ROLES if role in first_role},
-    }
-
-
-def _attributions(params: Params, subject: Subject) -> Float[np.ndarray, "B S"]:
-    """Integrated gradients of the source tokens; 0 for sentences that are not attributed."""
-    part = (
-        subject.batch[np.arange(IG_SENTENCES)]
-        if len(subject.batch) > IG_SENTENCES
-        else (subject.batch)
-    )
-    result = np.zeros(subject.batch.source.shape)
-    result[: len(part)] = _integrated(params, subject.config, part)
-    return result
-
-
-@functools.partial(jax.jit, static_argnames="config")
-def _integrated(params: Params, config: ModelConfig, batch: Sentences) -> Float[Array, "B S"]:
-    def one(sentence: Sentences) -> Float[Array, " S"]:
-        return attribution.integrated_gradients(
-            params,
-            config,
-            sentence.source,
-            sentence.target_in,
-            sentence.preference,
-            steps=IG_STEPS,
-        ).source
-
-    return jax.lax.map(one, batch, batch_size=8)
-
-
-def _without_embeddings(subject: Subject) -> Sites:
-    """A donor whose encoder input is the positions alone."""
-    residual = subject.activations.encoder_residual.at[:, 0].set(_positions(subject))
-    return subject.activations.replace(encoder_residual=residual)
-
-
-def _deleted(subject: Subject, donor: Sites, tokens: np.ndarray) -> Float[np.ndarray, " B"]:
-    """Preference after the embeddings of the tokens [B,S] are set to zero; positions stay."""
-    edit = subject.nothing()
-    edit.encoder_residual[:, 0] = tokens
-    return subject.edited(donor, edit)[0]
-
-
-def _positions(subject: Subject) -> Float[Array, "S D"]:
-    """What is added to the embeddings of the source."""
-
-    @jax.jit
-    def positions(params: Params) -> Float[Array, "S D"]:
-        tokens = subject.batch.source[0], subject.batch.target_in[0]
-        _, seen = trace.run(params, subject.config, *tokens, capture="full")
-        return seen.encoder.positions
-
-    return positions(subject.params)
-
-
-@functools.lru_cache(maxsize=4)
-def _initial_params(config: ModelConfig) -> Params:
-    return untrained_params(config, seed=1)
-
-
-def _occlusion(subject: Subject, donor: Sites) -> Float[np.ndarray, "B S"]:
-    """Preference that the deletion of each source token costs."""
-    length = subject.batch.source.shape[1]
-    each = [_deleted(subject, donor, np.arange(length)[None] == s) for s in range(length)]
-    return subject.preference[:, None] - np.stack(each, 1)
-
-
-def _deletion_curve(
-    subject: Subject, donor: Sites, scores: np.ndarray, chosen: np.ndarray
-) -> list[float]:
-    """Mean preference of the chosen sentences after 0, 1, ... deletions, as a share."""
-    real = np.asarray(subject.batch.source_roles) >= 0
-    order = np.argsort(-np.where(real, scores, -np.inf), axis=1)
-    rank = np.argsort(order, axis=1)
-    left = [subject.preference[chosen].mean()]
-    left += [
-        _deleted(subject, donor, (rank < k) & real)[chosen].mean() for k in range(1, DELETIONS + 1)
-    ]
-    return [float(each / left[0]) for each in left]
-
-
-def _rank_correlation(
-    first: np.ndarray, second: np.ndarray, real: np.ndarray, chosen: np.ndarray
-) -> float:
-    """Mean over sentences of Spearman's rank correlation over tokens."""
-    correlations = []
-    for a, b, kept in zip(first[chosen], second[chosen], real[chosen], strict=True):
-        ranks = [np.argsort(np.argsort(each[kept])) for each in (a, b)]
-        correlations.append(np.corrcoef(*ranks)[0, 1])
-    return float(np.mean(correlations)) if correlations else float("nan")
 
 
 # One example.

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 from etils import epath
 
 from experiments.studies import antecedent_paths
-from experiments.studies.antecedent_measures import GROUPS
+from experiments.studies.antecedent_effects import GROUPS
 from experiments.studies.antecedent_models import CENTER
 from experiments.studies.antecedent_paths import CARRIES, PATHS
 from experiments.studies.study_tables import Column
@@ -132,14 +132,14 @@ def _of_group(name: str, models: Sequence[Mapping[str, Any]]) -> list[str]:
         "those of a model whose decoder is random, and "
         f"{_mean(rank['random all'])} with those of a random model."
     )
-    places = Counter(
-        (antecedent_paths.place(model, "adjective"), antecedent_paths.place(model, "noun"))
+    carriers = Counter(
+        (antecedent_paths.carrier(model, "adjective"), antecedent_paths.carrier(model, "noun"))
         for model in models
         if antecedent_paths.path(model) == "decoder"
     )
     joined = ", ".join(
         f"{number} with the choice at `{choice}` and the gender at `{gender}`"
-        for (choice, gender), number in places.most_common()
+        for (choice, gender), number in carriers.most_common()
     )
     sentences.append(f"The `decoder` models: {joined}.")
     scores = [
@@ -200,7 +200,7 @@ def _of_model(model: Mapping[str, Any]) -> str:
 def _of_training(model: Mapping[str, Any]) -> str:
     """When the path of a model forms."""
     stages = [*model["stages"], model | {"step": model["steps"]}]
-    path = antecedent_paths.place(model, "adjective"), antecedent_paths.place(model, "noun")
+    path = antecedent_paths.carrier(model, "adjective"), antecedent_paths.carrier(model, "noun")
     steps = [
         f"{stage['step']}: {stage['right']:.0%} right, {stage['adjective']['right']} in both "
         "twins, choice "
@@ -209,7 +209,8 @@ def _of_training(model: Mapping[str, Any]) -> str:
         for stage in stages
     ]
     return (
-        f"`{model['name']}` by step, at the places of its last one ({path[0]}, {path[1]}): "
+        f"`{model['name']}` by step, at the parts that carry both in the last one "
+        f"({path[0]}, {path[1]}): "
         f"{'; '.join(steps)}."
     )
 

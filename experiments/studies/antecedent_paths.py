@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.studies.antecedent_measures import GROUPS
+from experiments.studies.antecedent_effects import GROUPS
 
 CARRIES = 0.5
 """Effect from which a part carries the choice of the noun, or the gender."""
@@ -32,7 +32,7 @@ PATHS = {
     "nouns": "the encoder puts the answer at the nouns",
     "reason": "the encoder puts the answer at the rest of the reason",
     "rest": "the encoder puts the answer elsewhere",
-    "decoder": "choice and gender are in different places, and the decoder joins them",
+    "decoder": "choice and gender are in different parts, and the decoder joins them",
     "several": "no part alone carries the choice, or none the gender",
     "not learned": "fewer than 90% of the answers are right",
 }
@@ -45,13 +45,13 @@ def path(model: Mapping[str, Any]) -> str:
     """The path of a model: a key of `PATHS`."""
     if model["right"] < LEARNED:
         return "not learned"
-    choice, gender = place(model, "adjective"), place(model, "noun")
+    choice, gender = carrier(model, "adjective"), carrier(model, "noun")
     if choice is None or gender is None:
         return "several"
     return choice if choice == gender else "decoder"
 
 
-def place(model: Mapping[str, Any], kind: str) -> str | None:
+def carrier(model: Mapping[str, Any], kind: str) -> str | None:
     """The part that carries the choice (``adjective`` twins) or the gender (``noun`` twins).
 
     The part of the memory with the largest effect, if that is at least `CARRIES`. For the gender
@@ -159,8 +159,8 @@ def statements(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             for name in PATHS
             if name != "not learned"
         },
-        "choice": dict(Counter(str(place(model, "adjective")) for model in learned)),
-        "gender": dict(Counter(str(place(model, "noun")) for model in learned)),
+        "choice": dict(Counter(str(carrier(model, "adjective")) for model in learned)),
+        "gender": dict(Counter(str(carrier(model, "noun")) for model in learned)),
         "effects": {
             kind: {
                 group: mean(lambda model, kind=kind, group=group: carried(model, kind)[group])

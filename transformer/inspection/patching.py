@@ -9,7 +9,7 @@ alone: from a sender to a receiver.
 """
 
 import functools
-from typing import Literal, NamedTuple, TypeVar, get_args
+from typing import Literal, NamedTuple, get_args
 
 import flax.struct
 import jax
@@ -29,15 +29,17 @@ Side = Literal["encoder", "decoder"]
 
 @flax.struct.dataclass
 class Patching:
-    """A metric of the corrupt run, with one site patched, for every site of a stack."""
+    """A metric of the corrupt run after patching: at every site of a stack, or along one path."""
 
-    patched: Float[Array, "L+1 S"]
-    """Site (0, s) is the stack's input at position s, site (l, s) the output of layer l."""
+    patched: Float[Array, "*sites"]
+    """``[L+1,S]`` for the sites of a stack: (0, s) is its input at position s, (l, s) the output of
+    layer l. One number for a path.
+    """
     clean: Float[Array, ""]
     corrupt: Float[Array, ""]
 
     @property
-    def effect(self) -> Float[Array, "levels S"]:
+    def effect(self) -> Float[Array, "*sites"]:
         """Restored share of the difference: 0 for the corrupt answer, 1 for the clean one."""
         return (self.patched - self.corrupt) / (self.clean - self.corrupt)
 
@@ -68,23 +70,6 @@ class HeadSite:
         """Interventions that put the values of a trace here."""
         value = getattr(seen.attention(self.kind), self.site)
         return nothing.patched_heads(self.kind, self.site, self.mask[..., None], value)
-
-
-@flax.struct.dataclass
-class PathPatching:
-    """A metric of the corrupt run with one path patched."""
-
-    patched: Float[Array, ""]
-    clean: Float[Array, ""]
-    corrupt: Float[Array, ""]
-
-    @property
-    def effect(self) -> Float[Array, ""]:
-        """Restored share of the difference: 0 for the corrupt answer, 1 for the clean one."""
-        return (self.patched - self.corrupt) / (self.clean - self.corrupt)
-
-
-AnyPatching = TypeVar("AnyPatching", Patching, PathPatching)
 
 
 class _Runs(NamedTuple):
@@ -160,7 +145,7 @@ def patch_path(
     metric: Metric,
     sender: ResidualSite | HeadSite,
     receiver: ResidualSite | HeadSite,
-) -> PathPatching:
+) -> Patching:
     """Patch the paths from a sender to a receiver, and nothing else (Goldowsky-Dill et al. 2023).
 
     In a first corrupt run the sender gets its clean values, and the receiver's values are recorded.
@@ -208,7 +193,7 @@ def _checked_runs(
     return _Runs(clean, corrupt, target_in, checked_metric(metric, len(target_in), config))
 
 
-def _checked_result(patching: AnyPatching) -> AnyPatching:
+def _checked_result(patching: Patching) -> Patching:
     if trace.is_concrete(patching):
         check_finite(patching.clean, "clean run")
         check_finite(patching.corrupt, "corrupt run")
@@ -270,7 +255,7 @@ def _patch_path(
     runs: _Runs,
     sender: ResidualSite | HeadSite,
     receiver: ResidualSite | HeadSite,
-) -> PathPatching:
+) -> Patching:
     nothing = trace.no_interventions(config, len(runs.corrupt_source), len(runs.target_in))
 
     def run(source: Int[Array, " S"], changed: Interventions) -> tuple[Float[Array, ""], Trace]:
@@ -282,7 +267,7 @@ def _patch_path(
     corrupt, _ = run(runs.corrupt_source, nothing)
     _, sent = run(runs.corrupt_source, sender.take(nothing, clean_trace))
     patched, _ = run(runs.corrupt_source, receiver.take(nothing, sent))
-    return PathPatching(patched, clean, corrupt)
+    return Patching(patched, clean, corrupt)
 
 
 def _both_runs(

@@ -37,7 +37,7 @@ HEAD_COLORS = (
     *("#0b7fc4", "#d0650f", "#2c9150", "#b455b4"),
     *("#92790a", "#cf4466", "#5f73d8", "#159393"),
 )
-"""Colors of heads, used in turn, in views too."""
+"""Colors of heads, used in turn, in views too; each has contrast with both white and black."""
 
 POSITIVE, NEGATIVE = "#08519c", "#b34700"
 """Colors of the largest values, in views too. Zero is the paper; colors are linear in the value."""

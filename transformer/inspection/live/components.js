@@ -24,13 +24,13 @@ function rowsOfDecoder(tokens) {
     `${targetWord(t ? tokens[t - 1] : special.bos_id)} → ${targetWord(token)}`);
 }
 
-// Colors: linear between the color of 0 and those of the largest values.
+// Colors: linear between the paper, which is 0, and the colors of the largest values.
 
 let colors = {};
 
 function readColors() {
   const style = getComputedStyle(document.documentElement);
-  for (const name of ["zero", "positive", "negative"]) {
+  for (const name of ["paper", "high", "low"]) {
     const hex = style.getPropertyValue(`--${name}`).trim();
     colors[name] = [1, 3, 5].map(start => parseInt(hex.slice(start, start + 2), 16));
   }
@@ -38,8 +38,8 @@ function readColors() {
 
 function colorOf(value, limit) {
   const share = Math.min(1, Math.abs(value) / limit) || 0;
-  const end = value < 0 ? colors.negative : colors.positive;
-  return colors.zero.map((zero, channel) => zero + share * (end[channel] - zero));
+  const end = value < 0 ? colors.low : colors.high;
+  return colors.paper.map((paper, channel) => paper + share * (end[channel] - paper));
 }
 
 function largestAbsolute(matrix) {

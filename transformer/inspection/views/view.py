@@ -15,14 +15,9 @@ from typing import Any
 
 from transformer.inspection import figures, html
 from transformer.inspection.figures import DescribedFigure
+from transformer.inspection.figures.style import HEAD_COLORS
 from transformer.inspection.html import Html, element, paragraph
 from transformer.inspection.views.attention_kinds import Label, LabeledAttention
-
-HEAD_COLORS = (
-    *("#0b7fc4", "#d0650f", "#2c9150", "#b455b4"),
-    *("#92790a", "#cf4466", "#5f73d8", "#159393"),
-)
-"""Colors of heads, used in turn; each has contrast with both white and black."""
 
 SCRIPTS = (
     *("elements.js", "attention_data.js", "heat_map.js", "head_view.js", "head_overview.js"),
