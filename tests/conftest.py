@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Eight simulated CPU devices, every call checked for shapes and types, one tiny model for all."""
+"""Eight simulated CPU devices, shapes and types checked in every call, one tiny model for all."""
 
 import gc
 import os
@@ -18,6 +18,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 os.environ |= variables.QUICK
 jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_enable_compilation_cache", False)
+jax.config.update("jax_traceback_in_locations_limit", 0)
 
 # A shell makes what it starts in the background ignore Ctrl-C, and nohup makes it ignore SIGHUP; so
 # would what tests start.
@@ -62,7 +63,7 @@ _UNCHECKED = {"__init__", "__pycache__", "config", "fields"}
 _PACKAGE = pathlib.Path(__file__).parent.parent / "transformer"
 jaxtyping.install_import_hook(
     sorted(f"transformer.{p.stem}" for p in _PACKAGE.iterdir() if p.stem not in _UNCHECKED),
-    "beartype.beartype",
+    "typechecks.once",
 )
 
 import oracle  # noqa: E402 (nothing of the package may be imported before the hook)

@@ -92,6 +92,15 @@ def test_the_oldest_sentence_is_in_the_batch_and_shorter_ones_fill_its_rows():
     assert choose([4, *[12] * 9], {8: 1.0}) == [0], "longer ones would make it wait"
 
 
+def test_the_length_of_a_batch_is_the_cheapest_a_token():
+    # Eight rows of 12 have 8 / 8 cost a token; with one of 12 and seven of 16, 16 * 8 / 124.
+    assert choose([12] * 8, {8: 8.0}) == choose([*[12] * 8, 16], {8: 8.0}) == list(range(8))
+    # One row of eight is used at length 12, and all at length 16.
+    assert choose([12, *[16] * 7], {8: 8.0}) == [1, 2, 3, 4, 5, 6, 7, 0]
+    # A single sentence of 16 would be cut off, as one row suffices for it.
+    assert choose([*[12] * 4, 16], {1: 3.0, 8: 8.0}) == [0, 1, 2, 3]
+
+
 def test_each_of_many_threads_gets_its_own_results(translate):
     def call(number):
         generator = random.Random(number)

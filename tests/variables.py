@@ -2,8 +2,9 @@
 """Environment variables for tests, which compile far more than they run, two processes at once.
 
 `QUICK` makes XLA compile in a tenth of the time: without most optimizations, without the fusion
-emitters, and without dividing every program into 32 to be compiled apart. `USUAL` leaves out none
-of these, for what trains for minutes. Both give a program one thread for its products.
+emitters, without dividing every program into 32 to be compiled apart, and without the Python lines
+of each operation. `USUAL` leaves out none of these, for what trains for minutes. Both give a
+program one thread for its matmuls.
 """
 
 import mmap
@@ -40,4 +41,8 @@ _given = [
     if flag.strip("-").partition("=")[0] not in ONE_THREAD | COMPILER
 ]
 USUAL = MEMORY | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": _with(ONE_THREAD)}
-QUICK = MEMORY | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "XLA_FLAGS": _with(ONE_THREAD | COMPILER)}
+QUICK = MEMORY | {
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+    "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",
+    "XLA_FLAGS": _with(ONE_THREAD | COMPILER),
+}

@@ -20,7 +20,7 @@ def get_config(language: str = "de") -> Config:
     """Return the config; `language` is ``de`` or ``fr``."""
     return Config(
         model=TransformerConfig(vocab_size=1600, num_layers=2, d_model=128, d_ff=256, num_heads=4),
-        optimizer=OptimizerConfig(warmup_steps=300, learning_rate=0.5),
+        optimizer=OptimizerConfig(schedule="cosine", learning_rate=0.0025, warmup_steps=300),
         data=DataConfig(
             dataset=f"pronouns_grammar/{language}",
             max_length=32,

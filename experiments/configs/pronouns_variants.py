@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The corpus and recipe of ``pronouns.py:de`` with one part of the Transformer changed by name.
+"""``pronouns.py:de`` with the paper's schedule and one part of the Transformer changed by name.
 
 Run:    python -m experiments.train --config=experiments/configs/pronouns_variants.py:rotary \\
             --workdir=runs/rotary
         python -m experiments.studies.variants trains every variant and writes a table.
 Expect: 97% pronoun accuracy or more on unseen sentences (`evaluate`), after 3 to 5 minutes on two
-        CPU cores. `paper`, the default, is ``pronouns.py:de`` itself.
+        CPU cores. `paper`, the default, changes no part.
 """
 
 from typing import Any
 
 from experiments.configs import pronouns
-from transformer.config import Config
+from transformer.config import Config, OptimizerConfig
 from transformer.errors import InputError
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -46,4 +46,7 @@ def get_config(variant: str = "paper") -> Config:
             f"pronouns_variants.py:{variant} is unknown; the variants are {', '.join(VARIANTS)}"
         )
     config = pronouns.get_config("de")
-    return config.replace(model=config.model.replace(**VARIANTS[variant]))
+    return config.replace(
+        model=config.model.replace(**VARIANTS[variant]),
+        optimizer=OptimizerConfig(schedule="noam", learning_rate=0.5, warmup_steps=300),
+    )

@@ -273,26 +273,35 @@ class Batcher:
 
 
 def choose(buckets: Sequence[int], costs: Mapping[int, float]) -> list[int]:
-    """Choose the sentences of the next batch.
+    """Choose the sentences of the next batch, among which is always the first.
 
-    The first sentence is always chosen. The number of rows is the one with the lowest cost a
-    sentence: where costs grow with the rows, as on a CPU, 9 sentences are better translated as 8
-    and 1 than in a batch of 64 rows; where they do not, as on an accelerator, padding is free.
+    Of the possible lengths and numbers of rows, the batch has those with the lowest cost for each
+    token that is no padding. Where costs grow with the rows, as on a CPU, 9 sentences are better
+    translated as 8 and 1 than in a batch of 64 rows; where they do not, as on an accelerator,
+    padding is free.
 
     Args:
       buckets: static lengths of the sentences that wait, the oldest first.
       costs: by number of rows.
 
     Returns:
-      indices of sentences of the first one's bucket, followed by shorter ones of at least half
-      its length if rows are left.
+      indices of sentences of the batch's length, which is at most twice that of the first sentence,
+      followed by shorter ones of at least half that length if rows are left.
     """
-    first = buckets[0]
-    same = [index for index, bucket in enumerate(buckets) if bucket == first]
-    shorter = [index for index, bucket in enumerate(buckets) if first / 2 <= bucket < first]
-    available = [*same, *shorter]
-    rows = min(costs, key=lambda size: (costs[size] / min(size, len(available)), -size))
-    return available[:rows]
+    batches = {}
+    for length in sorted({each for each in buckets if buckets[0] <= each <= 2 * buckets[0]}):
+        others = [
+            index for index in range(1, len(buckets)) if length / 2 <= buckets[index] <= length
+        ]
+        available = [0, *sorted(others, key=lambda index: -buckets[index])]
+        for rows in sorted(costs, reverse=True):
+            chosen = sorted(available[:rows], key=lambda index: -buckets[index])
+            longest = sum(buckets[index] == length for index in chosen)
+            if any(longest <= size < rows for size in costs):
+                continue  # `batches_by_length` would give the longest ones a batch of that size.
+            cost = costs[rows] * length / sum(buckets[index] for index in chosen)
+            batches.setdefault(cost, chosen)
+    return batches[min(batches)]
 
 
 def _call(item: _Item) -> None:

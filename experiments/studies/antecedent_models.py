@@ -3,8 +3,9 @@
 
 Most are trained with the recipe of `pronouns_small`, which takes a minute or two on a CPU core. The
 center of that design has six seeds in each language, and every other model changes one factor of
-it, with two seeds. The README's models, of the recipe `pronouns`, are there with two seeds in each
-language. No two models share recipe, language and seed, so they are independent draws.
+it, with two seeds. Models of the README's recipe `pronouns`, with the paper's schedule, have two
+seeds in each language. No two models share recipe, language and seed, so they are independent
+draws.
 """
 
 import dataclasses
@@ -62,11 +63,15 @@ class StudyModel:
     def config(self, steps: int | None = None) -> Config:
         """The config of its training, up to the last step or an earlier one.
 
-        Training to an earlier step and continuing gives the same parameters with the README's
-        recipe, because the noam schedule does not depend on the number of steps.
+        Training to an earlier step and continuing gives the same parameters with noam, which does
+        not depend on the number of steps. The README's recipe gets it for that reason.
         """
         config = pronouns.get_config(self.language)
-        fields = {"model.d_ff": 2 * self.width}
+        fields = {
+            "model.d_ff": 2 * self.width,
+            "optimizer.schedule": "noam",
+            "optimizer.learning_rate": 0.5,
+        }
         if self.recipe == "small":
             config = pronouns_small.get_config()
             fields = {"data.dataset": f"pronouns_grammar/{self.language}"}
