@@ -267,6 +267,7 @@ print(f"greedy and beam differ in {len(differing)}; the penalty decides {len(dec
 # result. Up to five of the sentences on which greedy and beam search differ:
 
 # %%
+print(f"{len(differing[:5])} of {len(differing)} sentences", end="\n\n")
 for n in differing[:5]:
     print("source   ", test.sources[n])
     print("reference", test.targets[n])
@@ -293,6 +294,7 @@ Answer(
 # result:
 
 # %%
+print(f"{len(decided[:3])} of {len(decided)} sentences", end="\n\n")
 for n in decided[:3]:
     print("source   ", test.sources[n])
     for name, result in (("α = 0.6", by_beam[n]), ("α = 0", most_probable[n])):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results that the README promises for `pronouns`: train with the command, then evaluate."""
+"""The results that the README promises for `pronouns:de`: train with the command, then evaluate."""
 
 import jax
 import numpy as np
@@ -22,19 +22,14 @@ from transformer.translator import Translator
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=["de", "fr"])
-def pronouns(request, tmp_path_factory) -> tuple[str, str]:
-    workdir = str(tmp_path_factory.mktemp(request.param))
-    run(
-        "train",
-        f"--config=experiments/configs/pronouns.py:{request.param}",
-        f"--workdir={workdir}",
-    )
-    return request.param, workdir
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory) -> str:
+    workdir = str(tmp_path_factory.mktemp("de"))
+    run("train", "--config=experiments/configs/pronouns.py:de", f"--workdir={workdir}")
+    return workdir
 
 
-def test_pronouns_are_correct_in_unseen_sentences(pronouns):
-    _, workdir = pronouns
+def test_pronouns_are_correct_in_unseen_sentences(workdir):
     scores = last_json(run("evaluate", f"--workdir={workdir}"))
     assert scores["pronoun_accuracy"] >= 0.99
     assert scores["twin_accuracy"] >= 0.98
@@ -43,42 +38,35 @@ def test_pronouns_are_correct_in_unseen_sentences(pronouns):
     assert scores["subject"] <= 0.6
 
 
-def test_pronouns_are_correct_for_unseen_noun_pairs(pronouns):
-    _, workdir = pronouns
+def test_pronouns_are_correct_for_unseen_noun_pairs(workdir):
     scores = last_json(run("evaluate", f"--workdir={workdir}", "--split=test_unseen"))
     assert scores["pronoun_accuracy"] >= 0.97
 
 
-def test_the_animal_is_tired_and_the_street_is_wide(pronouns):
-    language, workdir = pronouns
+def test_the_animal_is_tired_and_the_street_is_wide(workdir):
     sentence = "The animal didn't cross the street because it was too {}.\n"
     text = sentence.format("tired") + sentence.format("wide")
     tired, wide = run("translate", f"--workdir={workdir}", text=text).splitlines()
-    because = {"de": ("weil es", "weil sie"), "fr": ("parce qu'il", "parce qu'elle")}[language]
-    assert because[0] in tired
-    assert because[1] in wide
+    assert "weil es" in tired
+    assert "weil sie" in wide
 
 
-def test_the_german_model_finds_the_noun_in_the_encoder_and_the_answer_is_at_it(pronouns):
+def test_the_encoder_finds_the_noun_and_puts_the_answer_at_it(workdir):
     """What docs/antecedent.md and the README say of `runs/de`; measure again if it fails."""
-    language, workdir = pronouns
-    if language != "de":
-        pytest.skip("the statement is about runs/de")
     translator = Translator.from_workdir(workdir, average=1)
-    batch, _ = antecedent_sentences.read(translator.tokenizer, language, 24)
+    batch, _ = antecedent_sentences.read(translator.tokenizer, "de", 24)
     measured = antecedent_measures.quick(translator.params, translator.config.model, batch)
     choice, gender = (antecedent_paths.carried(measured, kind) for kind in ("adjective", "noun"))
-    # Two trainings here, with and without threads in the matmuls, are right in 100% and 97%.
+    # Four trainings, with sums in other orders, have 0.98 to 0.99 of the choice and 0.89 to 0.92 of
+    # the gender at "it".
     assert measured["right"] >= 0.95
     assert choice["it"] >= antecedent_paths.CARRIES > choice["adjective"]
-    assert gender["it"] >= 0.3
-    assert gender["it"] + gender["nouns"] >= 0.9
+    assert gender["it"] >= antecedent_paths.CARRIES > gender["nouns"]
     assert antecedent_paths.reading_heads(measured), "no encoder head reads the noun from it"
 
 
-def test_ctranslate2_translates_as_this_project_does(pronouns, tmp_path):
+def test_ctranslate2_translates_as_this_project_does(workdir, tmp_path):
     ctranslate2 = pytest.importorskip("ctranslate2")
-    _, workdir = pronouns
     exported = tmp_path / "exported"
     run("convert", "--to=ctranslate2", f"--workdir={workdir}", f"--output={exported}")
     ours, theirs = Translator.from_workdir(workdir), ctranslate2.Translator(str(exported))
@@ -101,25 +89,22 @@ def test_ctranslate2_translates_as_this_project_does(pronouns, tmp_path):
     )
 
 
-def test_overwriting_one_state_in_the_live_page_turns_the_pronoun(pronouns, show):
-    language, workdir = pronouns
+def test_overwriting_one_state_in_the_live_page_turns_the_pronoun(workdir, show):
     translator = Translator.from_workdir(workdir)
     sentence = "The animal didn't cross the street because it was too {}."
     twins = (sentence.format("tired"), sentence.format("wide"))
     arguments = translator.params, translator.config, translator.tokenizer, twins
     shown = show(live_page.live_page(*arguments))
-    because = {"de": ("weil es", "weil sie"), "fr": ("parce qu'il", "parce qu'elle")}[language]
     translated = shown.locator(".translation")
-    assert because[0] in translated.get_attribute("aria-label")
+    assert "weil es" in translated.get_attribute("aria-label")
     shown.locator("[data-key='do it']").click()
-    assert because[1] in translated.get_attribute("aria-label")
+    assert "weil sie" in translated.get_attribute("aria-label")
 
 
-def test_the_live_page_computes_what_this_project_computes(pronouns, show):
-    language, workdir = pronouns
+def test_the_live_page_computes_what_this_project_computes(workdir, show):
     translator = Translator.from_workdir(workdir)
     tokenizer, config = translator.tokenizer, translator.config
-    sentences = list(registry.load(config.data, "test").sources[: {"de": 200, "fr": 20}[language]])
+    sentences = list(registry.load(config.data, "test").sources[:200])
     text = live_page.live_page(translator.params, config, tokenizer, (sentences[0], sentences[1]))
     assert len(text.encode()) < live_page.LARGE_BYTES
     assert logits_error(show(text), translator, sentences) < 1e-3
@@ -141,18 +126,16 @@ def test_the_live_page_computes_what_this_project_computes(pronouns, show):
     assert errors[0] < 1e-3 < errors[1]
 
 
-def test_the_readme_picture_is_true_of_the_trained_model(pronouns, tmp_path):
+def test_the_readme_picture_is_true_of_the_trained_model(workdir, tmp_path):
     """What its caption says: after the encoder, the vector at "it" carries the answer."""
-    language, workdir = pronouns
     shown = readme_picture.analyze(Translator.from_workdir(workdir))
-    assert shown.pronouns == {"de": ("es", "sie"), "fr": ("il", "elle")}[language]
+    assert shown.pronouns == ("es", "sie")
     distance = np.abs(shown.rows[0] - shown.rows[1]).sum() / 2
     assert distance > 0.5, "the head reads the same in both sentences"
     adjective, it = (shown.words[0].index(word) for word in ("tired", "it"))
     np.testing.assert_allclose(shown.effect[0], np.eye(len(shown.words[0]))[adjective], atol=1e-3)
-    if language == "de":
-        assert shown.effect[-1, it] > 0.9
-        assert abs(shown.effect[-1, adjective]) < 0.1
+    assert shown.effect[-1, it] > 0.9
+    assert abs(shown.effect[-1, adjective]) < 0.1
     figure = readme_picture.draw(shown)
     with Image.open(figures.save(figure, tmp_path / "pronoun.png")) as image:
         assert image.text["Description"] == figure.description
