@@ -187,6 +187,17 @@ def test_the_table_and_the_atlas_are_those_of_the_measurements(committed):
         assert f'id="{model["name"]}"' in atlas
 
 
+def test_the_picture_has_a_point_for_each_model_of_the_design(committed):
+    of_design = [model for model in committed if "recipe" in model]
+    figure = antecedent_page.picture(of_design)
+    panels = figure.get_axes()
+    assert len(panels) == len(antecedent_effects.GROUPS)
+    for panel in panels:
+        points = [line for line in panel.get_lines() if len(line.get_xdata()) == 1]
+        assert len(points) == len(of_design)
+    assert f"in {len(of_design)} models" in figure.description
+
+
 def test_the_measured_files_hold_numbers_and_no_paths_of_a_machine(committed):
     for model in committed:
         assert "/" not in json.dumps({key: model[key] for key in model if key != "headline"})

@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 from etils import epath
 
 from experiments.studies import antecedent_paths
+from experiments.studies.antecedent_atlas import COLORS
 from experiments.studies.antecedent_effects import GROUPS
 from experiments.studies.antecedent_models import CENTER
 from experiments.studies.antecedent_paths import CARRIES, PATHS
@@ -240,7 +241,7 @@ def picture(models: Sequence[Mapping[str, Any]]) -> figures.DescribedFigure:
         FigureClass=figures.DescribedFigure, figsize=(9.6, 2.9), layout="constrained"
     )
     panels = figure.subplots(1, len(GROUPS), sharex=True, sharey=True)
-    colors = antecedent_atlas.COLORS
+
     for panel, group in zip(panels, GROUPS, strict=True):
         for model in models:
             choice, gender = (
@@ -250,7 +251,7 @@ def picture(models: Sequence[Mapping[str, Any]]) -> figures.DescribedFigure:
                 choice,
                 gender,
                 marker={"de": "o", "fr": "^"}[model["language"]],
-                color=colors[antecedent_paths.path(model)],
+                color=COLORS[antecedent_paths.path(model)],
                 alpha=0.75,
                 markersize=5,
                 markeredgewidth=0,
@@ -266,7 +267,7 @@ def picture(models: Sequence[Mapping[str, Any]]) -> figures.DescribedFigure:
     for model in models:
         counts[antecedent_paths.path(model)] += 1
     handles = [
-        plt.Line2D([], [], marker="o", linestyle="", color=colors[name], label=f"{name} ({number})")
+        plt.Line2D([], [], marker="o", linestyle="", color=COLORS[name], label=f"{name} ({number})")
         for name, number in counts.items()
         if number
     ]
