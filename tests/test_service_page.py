@@ -208,7 +208,7 @@ def test_the_page_fits_a_phone_and_follows_the_color_scheme(service, visit, widt
     boxes = [page.locator(f"#{name}").bounding_box() for name in ("source", "target")]
     assert (boxes[0]["y"] == boxes[1]["y"]) == (width == 1400), "beside each other if there is room"
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 22, 22)"}[scheme]
+    assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 24, 28)"}[scheme]
     # The contrast of ink and background, of the chosen word too.
     for selector in ("body", ".word[aria-pressed=true]", ".alternatives b"):
         ink, paper = page.locator(selector).first.evaluate(
