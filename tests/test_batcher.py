@@ -101,6 +101,11 @@ def test_the_length_of_a_batch_is_the_cheapest_a_token():
     assert choose([*[12] * 4, 16], {1: 3.0, 8: 8.0}) == [0, 1, 2, 3]
 
 
+def test_sentences_without_buckets_share_a_batch(translate):
+    with Batcher(translate, costs=lambda _: FLAT, window=0.01) as one:
+        assert one.submit(["a", "bb", "ccc"]).result(30) == [["A"], ["BB"], ["CCC"]]
+
+
 def test_each_of_many_threads_gets_its_own_results(translate):
     def call(number):
         generator = random.Random(number)

@@ -72,7 +72,7 @@ class _Item:
     index: int
     arrival: float
     work: str | Callable[[], Any]
-    bucket: int = 0
+    bucket: int = 1
     num_results: int = 0
     line: int = 1
 
@@ -146,7 +146,7 @@ class Batcher:
         self._enqueue(
             _Item(request, index, arrival, text, bucket, num_results, first_line)
             for index, (text, bucket) in enumerate(
-                zip(sentences, buckets or [0] * len(sentences), strict=True)
+                zip(sentences, buckets or [1] * len(sentences), strict=True)
             )
         )
         return request.future
