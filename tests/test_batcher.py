@@ -101,6 +101,17 @@ def test_the_length_of_a_batch_is_the_cheapest_a_token():
     assert choose([*[12] * 4, 16], {1: 3.0, 8: 8.0}) == [0, 1, 2, 3]
 
 
+def test_an_error_of_the_thread_reaches_the_callers_that_wait(translate):
+    def costs(num_results):
+        raise ValueError("no costs")
+
+    with Batcher(translate, costs=costs) as one:
+        with pytest.raises(ValueError, match="no costs"):
+            one.submit(["a", "b"]).result(30)
+        with pytest.raises(BatcherClosed):
+            one.submit(["c"])
+
+
 def test_sentences_without_buckets_share_a_batch(translate):
     with Batcher(translate, costs=lambda _: FLAT, window=0.01) as one:
         assert one.submit(["a", "bb", "ccc"]).result(30) == [["A"], ["BB"], ["CCC"]]

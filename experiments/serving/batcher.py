@@ -193,11 +193,18 @@ class Batcher:
             self._changed.notify()
 
     def _run(self) -> None:
-        while batch := self._next_batch():
-            if callable(batch[0].work):
-                _call(batch[0])
-            else:
-                self._translate(batch)
+        try:
+            while batch := self._next_batch():
+                if callable(batch[0].work):
+                    _call(batch[0])
+                else:
+                    self._translate(batch)
+        except Exception as error:  # noqa: BLE001 - without the thread, callers would wait forever
+            with self._changed:
+                self._closed = True
+                waiting, self._items = self._items, collections.deque()
+            for item in waiting:
+                _fail(item.request.future, error)
 
     def _next_batch(self) -> list[_Item]:
         """Wait for work and remove it from the queue; empty after `close`."""
