@@ -11,7 +11,7 @@
 #    that the function equals the library's to 1e-5.
 # 2. **Break it.** The model is trained with all its parts, then without positions, residual
 #    connections, several heads, the scale of the scores, the causal mask, label smoothing, warm-up,
-#    and with one vector in place of the memory. One table compares them.
+#    and with one vector instead of the memory. One table compares them.
 # 3. **Look inside.** The attention of the trained models shows what each of them learned to read.
 #
 # The task is to reverse a string of letters. It needs no understanding, but every part of the
@@ -560,7 +560,7 @@ def train_step(state, source, target, rate, smoothing, parts):
     count = count + 1
     moved = jax.tree.map(
         lambda *arrays: adam(*arrays, count, rate), *(gradient, means, squares)
-    )  # A tuple in place of each leaf.
+    )  # A tuple instead of each leaf.
     outer, inner = jax.tree.structure(params), jax.tree.structure((0, 0, 0))
     updates, means, squares = jax.tree.transpose(outer, inner, moved)
     params = jax.tree.map(jnp.add, params, updates)
@@ -775,9 +775,9 @@ Answer(
 # %% [markdown]
 # ### What the table shows
 #
-# - **No positions.** Encoder and decoder see sets of letters. The source *a b c* cannot be told
-#   from *c b a*, so no training can help. (The causal mask gives the decoder a trace of order: how
-#   many letters it has read.)
+# - **No positions.** Encoder and decoder see sets of letters. The source *a b c* is the
+#   same set as *c b a*, so no training can help. (The causal mask gives the decoder a trace of
+#   order: how many letters it has read.)
 # - **No causal mask.** In training, a position sees the token that it must predict, one position to
 #   its right, and copies it. The loss falls towards 0 and nothing is learned: in generation there
 #   is nothing to copy.
@@ -838,8 +838,8 @@ def weight_on_the_letter(name, seed=0):
     weights = np.stack(weights)  # [L, B, N, T, S]
     total = 0
     for row, count in enumerate(letters_of_test):
-        place = np.arange(count)
-        total = total + weights[:, row, :, place, count - 1 - place].sum(0)
+        position = np.arange(count)
+        total = total + weights[:, row, :, position, count - 1 - position].sum(0)
     return total / letters_of_test.sum()
 
 

@@ -321,7 +321,7 @@ figures.plot_attribution(
 #
 # ### Predict, then run
 #
-# **Exercise 3.** In the sentence below the nouns have changed places. Which pronoun does the model
+# **Exercise 3.** In the sentence below the two nouns are exchanged. Which pronoun does the model
 # choose, that of the animal (*es*) or that of the street (*sie*)?
 
 # %%

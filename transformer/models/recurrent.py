@@ -45,7 +45,6 @@ from transformer.nn.capture import (
 )
 from transformer.nn.dropout import apply_dropout
 from transformer.nn.embedding import Side, TokenEmbedding
-from transformer.nn.masks import padding_mask
 from transformer.nn.parameters import cast_params
 from transformer.nn.recurrent_cells import CELLS
 from transformer.nn.recurrent_decoder import Attended, DecoderState, RecurrentDecoder, SourceKeys
@@ -126,7 +125,7 @@ class Recurrent(nn.Module):
         return self.encoder(self._embed(source, "source", **mode), self._mask(source), **mode), None
 
     def _mask(self, tokens: Int[Array, "B S"]) -> Bool[Array, "B S"]:
-        return padding_mask(tokens, self.config.pad_id)[:, 0, 0]
+        return tokens != self.config.pad_id
 
     def _embed(
         self, tokens: Int[Array, "B T"], side: Side = "target", **mode: Any
