@@ -20,7 +20,7 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments import costs, training_data
+from experiments import allocator, costs, training_data
 from experiments.corpora import registry
 from experiments.flags import run
 from experiments.formatting import byte_size, duration, print_table
@@ -223,10 +223,13 @@ def _report_run(
     for (rows, length), count in sorted(costs.batches_by_shape(experiment).items()):
         _log(f"compiling the step for batches of {rows} x {length} tokens")
         programs.append(costs.compile_step(experiment, rows, length, count))
+    allocator.return_unused_pages()
+    resident = device_memory.resident_bytes() if device.platform == "cpu" else None
     steps = sorted((step for _, step in programs), key=lambda step: step.length)
     limit = training.memory_limit_gib
     available = device_memory.available_bytes() if limit is None else int(limit * 2**30)
     needed = max(step.peak_bytes for step in steps)
+    process = None if resident is None else resident + needed
     # On a CPU, other programs share the memory, and exceeding it kills this process.
     safe = available // 2 if device.platform == "cpu" else available
     untimed = "--notiming was given"
@@ -239,6 +242,8 @@ def _report_run(
     flops = sum(step.flops * step.batches for step in steps) / batches.per_epoch * training.steps
     _print_steps(steps)
     _print_memory(needed, available, micro_batches)
+    if process is not None:
+        _print_line("", f"the process, with Python and its programs, about {byte_size(process)}")
     _print_line("matmuls", f"{flops:.2e} FLOPs in the complete training, padding included")
     seconds = costs.mean_step_seconds(steps)
     if seconds is None:
@@ -260,6 +265,7 @@ def _report_run(
         "micro_batches": micro_batches,
         "available_bytes": available,
         "needed_bytes": needed,
+        "process_bytes": process,
         "fits": needed <= available,
         "training_flops": flops,
         "step_seconds": seconds,

@@ -24,7 +24,7 @@ import jax
 from absl import flags
 from absl import logging as absl_logging
 
-from experiments import allocator, startup
+from experiments import startup
 from transformer import compile_cache, paths, user_functions
 from transformer.checkpoints import workdir_files
 from transformer.config import Config, DataConfig
@@ -157,7 +157,6 @@ def _run(main: Callable[..., int | None], arguments: list[str], config_from: str
     unexpected = flags.FLAGS(arguments)[1:]
     if unexpected:
         raise InputError(f"unexpected argument {unexpected[0]!r}; every flag begins with --")
-    allocator.keep_pages()
     compile_cache.enable()
     return main(*configs) or 0
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
-from experiments import distributed, logs
+from experiments import allocator, distributed, logs
 from experiments.compose import Experiment
 from experiments.pipeline.batching import evaluation_batches
 from transformer import sharding
@@ -153,6 +153,7 @@ class Monitor:
             + (f", in {parts} micro-batches" if parts > 1 else "")
         )
         self.experiment.train_step.lower(state, batch).compile()
+        allocator.return_unused_pages()
         self._window_began += time.monotonic() - began
 
     def after_step(self, state: TrainState, sums: Sums) -> None:
@@ -172,6 +173,7 @@ class Monitor:
         if validate:
             self._validate(self.experiment.model_params(state))
             self.save(state)
+            allocator.return_unused_pages()
             self._window_began = time.monotonic()
 
     def save(self, state: TrainState) -> None:

@@ -34,6 +34,15 @@ def available_bytes() -> int:
     return available // jax.local_device_count()
 
 
+def resident_bytes() -> int | None:
+    """Memory of this process; None where the system does not report it."""
+    try:
+        pages = pathlib.Path("/proc/self/statm").read_text().split()[1]
+    except OSError:
+        return None
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
 def tree_bytes(tree: Any) -> int:
     """Bytes on one device of arrays, or of shapes with dtypes and shardings."""
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
+from experiments import allocator
 from experiments.benchmarks.workloads import Workload
 from transformer.errors import InputError
 
@@ -50,8 +51,8 @@ class Subject:
     """MODULE.FUNCTION that returns a `worker.Program`."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Arguments of the function besides the workload."""
-    keep_pages: bool = False
-    """Run with this project's allocator settings (`experiments.allocator`)."""
+    huge_pages: bool = False
+    """Run with this project's setting of glibc's allocator (`experiments.allocator`)."""
     checkout: str | None = None
     """Path of another checkout of this project to run from."""
 
@@ -65,11 +66,7 @@ class Worker:
         Raises:
           Unavailable: if a library is missing or the program fails.
         """
-        request = {
-            **subject.options,
-            "workload": dataclasses.asdict(workload),
-            "keep_pages": subject.keep_pages,
-        }
+        request = {**subject.options, "workload": dataclasses.asdict(workload)}
         path = {"PYTHONPATH": subject.checkout} if subject.checkout else {}
         worker = [sys.executable, "-m", "experiments.benchmarks.worker"]
         self._name = subject.name
@@ -79,7 +76,7 @@ class Worker:
             stdout=subprocess.PIPE,
             text=True,
             cwd=subject.checkout,
-            env=os.environ | path,
+            env=allocator.environment(huge_pages=subject.huge_pages) | path,
             process_group=0,  # Ctrl-C reaches only this process, which stops its workers
         )
         try:

@@ -50,8 +50,8 @@ VARIANTS = flags.DEFINE_multi_string(
 PEER_DTYPES = flags.DEFINE_list(
     "peer_dtypes", None, "Number formats of the peers, for example float16, if not the usual ones."
 )
-PEERS_KEEP_PAGES = flags.DEFINE_bool(
-    "peers_keep_pages", False, "Run peers with this project's allocator settings too."
+PEERS_HUGE_PAGES = flags.DEFINE_bool(
+    "peers_huge_pages", False, "Run peers with this project's setting of the allocator too."
 )
 
 
@@ -81,7 +81,7 @@ def this_project(function: str, workload: Workload, **options: Any) -> Subject:
     overrides = parse_overrides("overrides", OVERRIDES.value)
     config_of(workload, overrides)
     ours = program("this project", f"this_project.{function}", **options, overrides=overrides)
-    return dataclasses.replace(ours, keep_pages=allocator.keep_pages())  # as `flags.run` does
+    return dataclasses.replace(ours, huge_pages=allocator.uses_huge_pages())
 
 
 def choose(ours: Subject, peers: Sequence[Subject], workload: Workload) -> list[Subject]:
@@ -90,8 +90,8 @@ def choose(ours: Subject, peers: Sequence[Subject], workload: Workload) -> list[
     Raises:
       InputError: for a pattern that matches none, or an invalid variant.
     """
-    keep_pages = ours.keep_pages and PEERS_KEEP_PAGES.value
-    every = [dataclasses.replace(peer, keep_pages=peer.keep_pages or keep_pages) for peer in peers]
+    huge_pages = ours.huge_pages and PEERS_HUGE_PAGES.value
+    every = [dataclasses.replace(peer, huge_pages=huge_pages) for peer in peers]
     for text in VARIANTS.value:
         name, _, fields = text.partition(":")
         overrides = parse_overrides(f"variant={name}:", fields)
@@ -100,8 +100,8 @@ def choose(ours: Subject, peers: Sequence[Subject], workload: Workload) -> list[
         config_of(workload, overrides)
         options = {**ours.options, "overrides": overrides}
         every.append(dataclasses.replace(ours, name=f"variant {name}", options=options))
-    if ours.keep_pages:
-        every.append(dataclasses.replace(ours, name="pages returned", keep_pages=False))
+    if ours.huge_pages:
+        every.append(dataclasses.replace(ours, name="small pages", huge_pages=False))
     every += [
         dataclasses.replace(ours, name=f"checkout {path}", checkout=path) for path in AGAINST.value
     ]
@@ -135,7 +135,7 @@ def measure(
             "inner_dropout": workload.inner_dropout,
             "overrides": ours.options["overrides"],
             "peer": peer.name,
-            "peer_keeps_pages": peer.keep_pages,
+            "peer_huge_pages": peer.huge_pages,
             **figures,
         }
         if figures.get("peak_tflops"):

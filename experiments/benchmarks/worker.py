@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from experiments import allocator
 from experiments.benchmarks.workloads import Workload
 
 SAMPLE_SECONDS = 1.0
@@ -60,9 +59,6 @@ def main(function: str, request: str) -> None:
 
 
 def _prepare(function: str, options: dict[str, Any]) -> Program:
-    # Before the framework is imported, whose allocations it affects.
-    if options.pop("keep_pages") and not allocator.keep_pages():
-        raise RuntimeError("pages cannot be kept here (see experiments/allocator.py)")
     options["workload"] = Workload(**options["workload"])
     module, _, name = function.rpartition(".")
     return getattr(importlib.import_module(module), name)(**options)
