@@ -219,17 +219,15 @@ def _report_run(
             ["micro-batches", f"{micro_batches:,}"],
         ]
     )
-    programs = []
+    programs, before = [], device_memory.resident_bytes()
     for (rows, length), count in sorted(costs.batches_by_shape(experiment).items()):
         _log(f"compiling the step for batches of {rows} x {length} tokens")
         programs.append(costs.compile_step(experiment, rows, length, count))
-    allocator.return_unused_pages()
-    resident = device_memory.resident_bytes() if device.platform == "cpu" else None
     steps = sorted((step for _, step in programs), key=lambda step: step.length)
     limit = training.memory_limit_gib
     available = device_memory.available_bytes() if limit is None else int(limit * 2**30)
     needed = max(step.peak_bytes for step in steps)
-    process = None if resident is None else resident + needed
+    process = _process_bytes(before, needed) if device.platform == "cpu" and before else None
     # On a CPU, other programs share the memory, and exceeding it kills this process.
     safe = available // 2 if device.platform == "cpu" else available
     untimed = "--notiming was given"
@@ -272,6 +270,16 @@ def _report_run(
         "expected_seconds": None if seconds is None else seconds * training.steps,
         "shapes": [dataclasses.asdict(step) for step in steps],
     }
+
+
+def _process_bytes(before: int, needed: int) -> int:
+    """Peak memory of the training process, given that before the compilation of its steps.
+
+    A validation has two more programs a length, for the loss and for the search.
+    """
+    allocator.return_unused_pages()
+    resident = device_memory.resident_bytes()
+    return resident + 2 * (resident - before) + needed
 
 
 def _print_steps(steps: Sequence[costs.StepCost]) -> None:

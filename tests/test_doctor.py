@@ -89,6 +89,7 @@ def test_the_run_is_described_as_train_will_execute_it(write):
     assert (shape["rows"], shape["length"], shape["batches"]) == (16, 32, 1)
     assert figures["training_flops"] == 6 * shape["flops"]
     assert figures["needed_bytes"] == shape["peak_bytes"] <= figures["available_bytes"]
+    assert figures["process_bytes"] > figures["needed_bytes"]
     assert figures["fits"]
     tokens = finished.result["train"]["target"]["tokens"]
     assert figures["padding_share"] == pytest.approx(1 - tokens / (16 * 32))
