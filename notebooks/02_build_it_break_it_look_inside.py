@@ -756,7 +756,7 @@ whole = [row_of("whole", seed)[2] for seed in SEEDS]
 few = [name for name in RUNS if exact[name] < 0.1]
 worse = [name for name in RUNS if name not in few and exact[name] < min(whole)]
 equal = [name for name in RUNS if name not in (*few, *worse, "whole")]
-deceptive = [name for name in few if nll[name] < nll["whole"]]
+deceptive = [name for name in few if row_of(name)[1] > 0.99]
 
 
 def listed(names):
@@ -768,8 +768,8 @@ Answer(
     f"The whole model reverses {min(whole):.0%} to {max(whole):.0%} of the strings, by seed. "
     f"Fewer than 10%: {listed(few)}. More than that, but fewer than the whole model with any "
     f"seed: {listed(worse)}. Not worse, so this experiment does not show that the task needs the "
-    f"part: {listed(equal)}.\n\nA lower NLL than the whole model, and almost no string: "
-    f"{', '.join(deceptive) or 'none'}."
+    f"part: {listed(equal)}.\n\nMore than 99% of the tokens right while the decoder reads the "
+    f"target, and almost no string right: {', '.join(deceptive) or 'none'}."
 )
 
 # %% [markdown]
