@@ -5,6 +5,7 @@ import os
 import sys
 
 import pytest
+from apps import TINY, run
 
 from experiments import allocator
 from transformer import device_memory
@@ -87,3 +88,22 @@ def test_freed_memory_is_returned():
     assert used > 100 << 20
     assert device_memory.resident_bytes() - before < used / 2
     assert last is not None
+
+
+@pytest.mark.slow
+def test_the_benchmark_measures_a_step_of_every_length():
+    finished = run(
+        "experiments.benchmarks.step_memory",
+        "--config=copy",
+        *TINY,
+        "--config.data.bucket_lengths=(4,8)",
+        "--config.data.max_length=8",
+        "--config.data.tokens_per_batch=64",
+        "--rounds=3",
+    )
+    assert finished.status == 0, finished.err
+    result = finished.result
+    assert sorted(result["lengths"]) == [4, 8]
+    assert 0 < result["seconds"][0] <= result["seconds"][1] <= result["seconds"][2]
+    first, last = result["peak_mib"]
+    assert result["needed_mib"] < first <= last

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time and memory of training steps of all batch lengths, under the allocator of this process.
+
+python -m experiments.benchmarks.step_memory --config=multi30k:short
+GLIBC_TUNABLES=glibc.malloc.hugetlb=0 python -m experiments.benchmarks.step_memory --config=...
+LD_PRELOAD=libjemalloc.so.2 GLIBC_TUNABLES=... python -m experiments.benchmarks.step_memory ...
+
+Each length of data.bucket_lengths is compiled as in a training; then every round does one step of
+each. The sentences are synthetic, so no text is read. Standard output has one JSON object: seconds
+of a round, fastest, median and slowest; peak memory of the process in the first round and in all;
+and what the largest step needs by XLA's account.
+"""
+
+import json
+import statistics
+import time
+
+import jax
+import numpy as np
+from absl import flags
+
+from experiments import allocator, costs
+from experiments.benchmarks.worker import peak_mib
+from experiments.flags import run
+from transformer import device_memory
+from transformer.config import Config
+
+ROUNDS = flags.DEFINE_integer("rounds", 8, "Rounds; the first is not timed.", lower_bound=2)
+
+
+def main(config: Config) -> None:
+    """Measure and print."""
+    lengths = np.array(config.data.bucket_lengths, np.int32)
+    # A batch of each length at least, however many rows it has.
+    lengths = np.repeat(lengths, config.data.tokens_per_batch)
+    experiment = costs.experiment_of_lengths(config, None, [(1.0, lengths, lengths)])
+    batches = experiment.data.train
+    first_of_length = {one.length: index for index, one in enumerate(batches.plan(0))}
+    chosen = [experiment.put_batch(batches[index]) for index in first_of_length.values()]
+    state, needed, peaks, seconds = experiment.init_state(), 0, [], []
+    for batch in chosen:
+        program = experiment.train_step.lower(state, batch).compile()
+        needed = max(needed, device_memory.peak_bytes(program))
+        allocator.return_unused_pages()
+    for _ in range(ROUNDS.value):
+        began = time.perf_counter()
+        for batch in chosen:
+            state, sums = experiment.train_step(state, batch)
+            jax.block_until_ready((state, sums))
+        seconds.append(time.perf_counter() - began)
+        peaks.append(peak_mib())
+    timed = seconds[1:]
+    result = {
+        "huge_pages": allocator.uses_huge_pages(),
+        "lengths": list(first_of_length),
+        "seconds": [round(f(timed), 3) for f in (min, statistics.median, max)],
+        "peak_mib": [peaks[0], peaks[-1]],
+        "needed_mib": needed >> 20,
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    run(main, config_from="config")
