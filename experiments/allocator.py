@@ -2,9 +2,10 @@
 """Huge pages for glibc's allocator, which make training on the CPU faster.
 
 XLA's CPU backend allocates the temporaries of a program at every call. glibc returns them to the
-kernel, which clears their pages at the next call again: a fifth to a third of a small model's
-training step with pages of 4 KiB, a few percent with huge pages of 2 MiB. To keep the pages instead
-is as fast, but the process grows to several times of what it needs.
+kernel, which clears their pages again at the next call: a fifth of a small model's training step
+with pages of 4 KiB, half of that with huge pages of 2 MiB. To keep the pages instead is faster yet,
+but small allocations split the freed blocks, and the process grows to twice its size or more
+(`benchmarks.step_memory`; docs/speed.md).
 """
 
 import contextlib
