@@ -10,18 +10,17 @@ but small allocations split the freed blocks, and the process grows to twice its
 
 import contextlib
 import os
-import pathlib
 import sys
 
 _TUNABLES = "GLIBC_TUNABLES"
 _HUGE_PAGES = "glibc.malloc.hugetlb"
 _FIRST_VERSION = (2, 35)
-"""Of glibc, that has the setting."""
-_SUPPORT = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
+"""The first version of glibc with the setting."""
+_SUPPORT = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 
 def restart_with_huge_pages() -> None:
-    """Restart this process with huge pages, unless the environment decides or has no use for them.
+    """Restart this process with huge pages, unless the user has chosen or they have no effect.
 
     glibc reads the setting when a process starts, so this must come before slow imports.
     ``GLIBC_TUNABLES=glibc.malloc.hugetlb=0`` leaves the allocator as it is.
@@ -32,7 +31,7 @@ def restart_with_huge_pages() -> None:
 
 
 def environment(*, huge_pages: bool) -> dict[str, str]:
-    """The environment of a process with or without huge pages, for this C library."""
+    """The environment variables of this process, with the setting for another one."""
     others = [
         each
         for each in os.environ.get(_TUNABLES, "").split(":")
@@ -47,10 +46,11 @@ def uses_huge_pages() -> bool:
 
 
 def _have_effect() -> bool:
-    """Whether the C library has the setting, and the kernel gives huge pages only on request."""
+    """Whether glibc has the setting, and the kernel gives huge pages only on request."""
     try:
         name, version = os.confstr("CS_GNU_LIBC_VERSION").split()
-        on_request = "[madvise]" in _SUPPORT.read_text()
+        with open(_SUPPORT, encoding="ascii") as file:
+            on_request = "[madvise]" in file.read()
     except (AttributeError, ValueError, OSError):  # another system or C library
         return False
     known = tuple(map(int, version.split(".")[:2])) >= _FIRST_VERSION

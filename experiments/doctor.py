@@ -273,9 +273,13 @@ def _report_run(
 
 
 def _process_bytes(before: int, needed: int) -> int:
-    """Peak memory of the training process, given that before the compilation of its steps.
+    """Estimate the peak memory of the training process, after its steps have been compiled here.
 
     A validation has two more programs a length, for the loss and for the search.
+
+    Args:
+      before: resident bytes before the compilation.
+      needed: bytes of the largest step, by XLA's account.
     """
     allocator.return_unused_pages()
     resident = device_memory.resident_bytes()

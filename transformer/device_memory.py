@@ -35,7 +35,7 @@ def available_bytes() -> int:
 
 
 def resident_bytes() -> int | None:
-    """Memory of this process; None where the system does not report it."""
+    """Resident memory of this process; None where the system does not report it."""
     try:
         pages = pathlib.Path("/proc/self/statm").read_text().split()[1]
     except OSError:

@@ -3,7 +3,7 @@
 
 python -m experiments.benchmarks.compilations \\
     --command="train --config=pronouns:de --workdir={folder}/de" \\
-    --command="translate --workdir=runs/de --sentence='The book is new.'"
+    --command="translate --workdir=runs/de --input=lines.txt"
 
 Each --command is an app with its flags; {folder} is a new folder in each start. Standard output has
 one JSON object per start: seconds of the process, of tracing, lowering and compiling in it, their

@@ -35,8 +35,8 @@ def main(config: Config) -> None:
     lengths = np.repeat(lengths, config.data.tokens_per_batch)
     experiment = costs.experiment_of_lengths(config, None, [(1.0, lengths, lengths)])
     batches = experiment.data.train
-    first_of_length = {one.length: index for index, one in enumerate(batches.plan(0))}
-    chosen = [experiment.put_batch(batches[index]) for index in first_of_length.values()]
+    index_of_length = {one.length: index for index, one in enumerate(batches.plan(0))}
+    chosen = [experiment.put_batch(batches[index]) for index in index_of_length.values()]
     state, needed, peaks, seconds = experiment.init_state(), 0, [], []
     for batch in chosen:
         program = experiment.train_step.lower(state, batch).compile()
@@ -52,7 +52,7 @@ def main(config: Config) -> None:
     timed = seconds[1:]
     result = {
         "huge_pages": allocator.uses_huge_pages(),
-        "lengths": list(first_of_length),
+        "lengths": list(index_of_length),
         "seconds": [round(f(timed), 3) for f in (min, statistics.median, max)],
         "peak_mib": [peaks[0], peaks[-1]],
         "needed_mib": needed >> 20,
