@@ -125,7 +125,7 @@ def compile_step(
 ) -> tuple[jax.stages.Compiled, StepCost]:
     """Compile the training step for batches of one shape; nothing is allocated or run."""
     program = experiment.compile_step(rows, length)
-    forward_passes = 2 if experiment.config.training.r_drop else 1
+    forward_passes = experiment.config.training.forward_passes
     flops = step_flops(experiment.model, rows, length, forward_passes)
     return program, StepCost(rows, length, batches, flops, device_memory.peak_bytes(program))
 

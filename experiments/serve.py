@@ -122,7 +122,7 @@ def serve(config: Config, make_engine: Callable[..., "Engine"]) -> None:
             _report(
                 f"warning: everyone who reaches {HOST.value} can use the service; give --token_file"
             )
-        # The thread that owns JAX must not wait long for the interpreter lock.
+        # The threads that search must not wait long for the interpreter lock.
         sys.setswitchinterval(SWITCH_SECONDS)
         engine = make_engine(
             window=WINDOW.value / 1000, capacity=QUEUE.value, observe=metrics.record_batch

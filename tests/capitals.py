@@ -33,8 +33,10 @@ class Capitals:
     """The part of a `Translator` that an engine uses; may be held back."""
 
     config = CONFIG
-    mesh = types.SimpleNamespace(shape={"data": 1})
     model = None
+    threads = 1
+    search_lengths = CONFIG.data.bucket_lengths
+    search_length = staticmethod(CONFIG.data.bucket)
     vocabularies = types.SimpleNamespace(source=_Words(), target=_Words())
 
     def __init__(self):
@@ -42,6 +44,9 @@ class Capitals:
         self.may_go.set()
         self.entered = threading.Event()
         self.sentences = []
+
+    def batch_rows(self):
+        return [1, 8, 16]
 
     def nbest(self, sentences, num_results, first_line):
         self.entered.set()

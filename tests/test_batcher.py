@@ -46,16 +46,20 @@ def translate():
     return Recorder()
 
 
+def bucket(length):
+    """Buckets are multiples of four characters."""
+    return -(-length // 4) * 4
+
+
 class BucketingBatcher(Batcher):
-    """A batcher whose buckets are multiples of four characters."""
+    """A batcher of sentences with as many tokens as characters."""
 
     def submit(self, sentences, *arguments):
-        buckets = [-(-len(text) // 4) * 4 for text in sentences]
-        return super().submit(sentences, *arguments, buckets=buckets)
+        return super().submit(sentences, *arguments, lengths=[len(text) for text in sentences])
 
 
 def batcher(translate, costs=LINEAR, **options):
-    return BucketingBatcher(translate, costs=lambda _: costs, **options)
+    return BucketingBatcher(translate, costs=lambda _: costs, bucket=bucket, **options)
 
 
 def held(translate, one):
@@ -82,23 +86,28 @@ def held(translate, one):
     ],
 )
 def test_the_size_of_a_batch_is_the_cheapest_a_sentence(count, costs, taken):
-    assert choose([12] * count, costs) == list(range(taken))
+    assert choose([12] * count, costs, bucket) == list(range(taken))
 
 
 def test_the_oldest_sentence_is_in_the_batch_and_shorter_ones_fill_its_rows():
-    buckets = [16, 12, 32, 16, 16, 4, 16, 16, 12, 12]
-    # Those of its bucket, then shorter ones, but none of less than half its length.
-    assert choose(buckets, {8: 1.0}) == [0, 3, 4, 6, 7, 1, 8, 9]
-    assert choose([4, *[12] * 9], {8: 1.0}) == [0], "longer ones would make it wait"
+    lengths = [16, 12, 36, 15, 14, 4, 16, 13, 11, 9]
+    # The longest is not in it, and of the others that fit the shortest ones are left out.
+    assert choose(lengths, {8: 1.0}, bucket) == [0, 6, 3, 4, 7, 1, 8, 9]
+    assert choose([4, *[12] * 9], {8: 1.0}, bucket) == [0], "longer ones would make it wait"
 
 
-def test_the_length_of_a_batch_is_the_cheapest_a_token():
-    # Eight rows of 12 have 8 / 8 cost a token; with one of 12 and seven of 16, 16 * 8 / 124.
-    assert choose([12] * 8, {8: 8.0}) == choose([*[12] * 8, 16], {8: 8.0}) == list(range(8))
-    # One row of eight is used at length 12, and all at length 16.
-    assert choose([12, *[16] * 7], {8: 8.0}) == [1, 2, 3, 4, 5, 6, 7, 0]
-    # A single sentence of 16 would be cut off, as one row suffices for it.
-    assert choose([*[12] * 4, 16], {1: 3.0, 8: 8.0}) == [0, 1, 2, 3]
+def test_a_batch_has_the_lengths_with_the_lowest_cost_a_token():
+    def chosen(lengths, costs):
+        return sorted(choose(lengths, costs, bucket))
+
+    # Eight of 12 have 8 * 12 / 96 a token, with one of 16 instead 8 * 16 / 100.
+    assert chosen([*[12] * 8, 16], {8: 8.0}) == list(range(8))
+    # One of 12 alone has 8 * 12 / 12, with seven of 16 it has 8 * 16 / 124.
+    assert chosen([12, *[16] * 7], {8: 8.0}) == list(range(8))
+    # 9 and 10 have the bucket of 12: eight of these have 8 * 10 / 72, with the oldest 8 * 12 / 75.
+    assert chosen([9, *[9] * 6, 10, 12], {8: 8.0}) == list(range(8))
+    # Four of 12 have 8 * 12 / 48, with one of 16 besides 8 * 16 / 64, and one alone has 3.
+    assert chosen([*[12] * 4, 16], {1: 3.0, 8: 8.0}) == [0, 1, 2, 3, 4]
 
 
 def test_an_error_of_the_thread_reaches_the_callers_that_wait(translate):
@@ -130,7 +139,7 @@ def test_each_of_many_threads_gets_its_own_results(translate):
     ):
         for words, num_results, results in threads.map(call, range(300)):
             assert results == [[word.upper()] * num_results for word in words]
-    assert len(translate.threads) == 1, "one thread owns JAX"
+    assert len(translate.threads) == 1, "one thread by default"
     assert threading.get_ident() not in translate.threads
     assert sum(len(sentences) for sentences, *_ in translate.batches) == 600
     for sentences, *_ in translate.batches:
@@ -229,6 +238,19 @@ def test_a_sentence_that_fails_fails_only_its_own_request(translate):
         with pytest.raises(ValueError, match="a bad sentence"):
             futures[1].result(30)
     assert translate.batches[1][0] == ["good", "bad!", "fine"]
+
+
+def test_several_threads_translate_at_the_same_time_and_finish_what_was_accepted(translate):
+    translate.hold()
+    with batcher(translate, {1: 1.0}, threads=2) as one:
+        results = [one.submit([word]) for word in ("a", "b", "c")]
+        deadline = time.monotonic() + 30
+        while len(translate.batches) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert (len(translate.batches), one.waiting) == (2, 1), "both threads are busy"
+        translate.may_go.set()
+    assert [result.result(0) for result in results] == [[["A"]], [["B"]], [["C"]]]
+    assert len(translate.threads) == 2
 
 
 def test_functions_are_called_in_turn_in_the_same_thread(translate):

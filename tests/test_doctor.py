@@ -4,9 +4,12 @@
 import json
 import os
 import re
+import subprocess
+import sys
 import unicodedata
 
 import pytest
+import variables
 from apps import CONFIGS, REPOSITORY, TINY, run
 
 from experiments import doctor as doctor_app
@@ -172,3 +175,34 @@ def test_an_embedded_corpus_is_checked_too():
     [identical] = result["train"]["findings"]
     assert (identical["rule"], identical["count"]) == ("identical", result["train"]["pairs"])
     assert result["vocabulary"]["known_tokens"]["test"] == [1.0, 1.0]
+
+
+TRAIN_AND_PRINT_PEAK = """
+import atexit, runpy
+from experiments.benchmarks.worker import peak_mib
+
+atexit.register(lambda: print(peak_mib()))
+runpy.run_module("experiments.train", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.slow
+def test_the_memory_that_is_announced_is_what_a_training_takes(tmp_path):
+    """Every length of batches is trained on, and validated twice."""
+    config = f"--config={CONFIGS / 'pronouns.py'}:de"
+    usual = os.environ | variables.USUAL
+
+    def last_line(*command: str) -> str:
+        finished = subprocess.run(
+            [sys.executable, *command], env=usual, stdout=subprocess.PIPE, text=True, check=True
+        )
+        return finished.stdout.splitlines()[-1]
+
+    announced = json.loads(last_line("-m", "experiments.doctor", config))["run"]["process_bytes"]
+    arguments = (
+        *(config, f"--workdir={tmp_path / 'de'}"),
+        *("--config.training.steps=40", "--config.training.validate_every=20"),
+    )
+    peak = int(last_line("-c", TRAIN_AND_PRINT_PEAK, *arguments)) << 20
+    print(f"announced {announced / 2**30:.2f} GiB, taken {peak / 2**30:.2f} GiB")
+    assert peak <= announced <= 1.4 * peak

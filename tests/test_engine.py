@@ -29,7 +29,7 @@ CONFIG = Config(
     model=TransformerConfig(
         vocab_size=11, num_layers=1, d_model=12, d_ff=16, num_heads=2, attention_kernel="chunked"
     ),
-    decode=DecodeConfig(beams=2, extra_length=2, batch_size=2),
+    decode=DecodeConfig(beams=2, extra_length=2, batch_size=4),
     data=DataConfig(max_length=10, bucket_lengths=(10,), tokens_per_batch=80),
 )
 COMPILATIONS = "transformer_compilations_total"
@@ -37,9 +37,11 @@ COMPILATIONS = "transformer_compilations_total"
 
 @pytest.fixture(scope="module")
 def translator():
-    """A model with random parameters over seven words."""
+    """A model with random parameters over seven words, two batches at a time on any machine."""
     params = oracle.random_params(base.build(CONFIG.model), seed=3)
-    return Translator(CONFIG, params, Tokenizer.train(["a b c d e f g"], 11, "word"))
+    translator = Translator(CONFIG, params, Tokenizer.train(["a b c d e f g"], 11, "word"))
+    translator.threads = 2
+    return translator
 
 
 @pytest.fixture(scope="module")

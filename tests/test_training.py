@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from transformer.config import Config, OptimizerConfig, TrainingConfig, TransformerConfig
+from transformer.errors import InputError
 from transformer.models import base
 from transformer.models.transformer import Transformer
+from transformer.nn.embedding import ZEROED
 from transformer.training import optimizers
 from transformer.training import step as training
 from transformer.training.step import Batch
@@ -385,6 +387,59 @@ def test_r_drop_is_the_mean_of_two_passes_and_their_divergence(state_0):
     assert float(sums.tokens) == float((batch.target != 0).sum())
     dry = float(loss_of(alpha, None).loss)
     assert dry == pytest.approx(float(loss_of(0.0, None).loss))
+
+
+# SimCut.
+
+
+def test_cut_tokens_are_of_the_given_share_and_never_special():
+    tokens = jnp.tile(jnp.array([5, 6, 1, 7, 8, 2, 0, 9]), (4000, 1))
+    cut = np.asarray(training.cut_off(tokens, jax.random.key(3), None, 0.3))
+    assert ((cut == tokens) | (cut == ZEROED)).all()
+    assert (cut[:, [2, 5, 6]] != ZEROED).all()
+    share = (cut[:, [0, 1, 3, 4, 7]] == ZEROED).mean(0)
+    np.testing.assert_allclose(share, 0.3, atol=5 * (0.3 * 0.7 / 4000) ** 0.5)
+
+
+def test_what_is_cut_depends_on_the_example_and_not_on_its_place_in_the_batch():
+    tokens = jnp.full((6, 20), 7)
+    ids = jnp.array([4, 0, 5, 2, 1, 3])
+    cut, moved = (
+        np.asarray(training.cut_off(tokens, jax.random.key(3), each, 0.5)) for each in (None, ids)
+    )
+    np.testing.assert_array_equal(moved, cut[ids])
+    assert len({row.tobytes() for row in cut}) == 6
+
+
+def test_the_vector_of_a_cut_token_is_zero(state_0):
+    model, _ = parts(CONFIG)
+    tokens = jnp.array([[5, ZEROED, 6]])
+    vectors = model.bind({"params": state_0.params}).embedding.tokens(tokens)
+    assert not np.asarray(vectors[0, 1]).any()
+    assert np.asarray(vectors[0, [0, 2]]).any(-1).all()
+
+
+@pytest.mark.slow
+def test_simcut_is_the_loss_of_one_pass_and_its_divergence_from_a_cut_one(state_0):
+    batch = copy_batch()
+    model, _ = parts(CONFIG)
+    key = jax.random.key(5)
+    config = CONFIG.training.replace(cutoff=0.3, cutoff_weight=2.0)
+    forward = functools.partial(training.forward, state_0.params, batch, model)
+    sums = training.loss_sums(state_0.params, batch, model, config, key)
+    first_key, second_key = jax.random.split(key)
+    plain = training.loss_sums(state_0.params, batch, model, CONFIG.training, first_key)
+    whole, cut = forward(first_key), forward(second_key, None, 0.3)
+    p, q = (np.asarray(jax.nn.log_softmax(x), np.float64) for x in (whole, cut))
+    kl = (np.exp(p) * (p - q)).sum(-1)[np.asarray(batch.target) != 0].sum()
+    assert kl > 0.1
+    assert float(sums.loss) == pytest.approx(float(plain.loss) + 2 * kl, rel=1e-5)
+    assert float(sums.nll) == pytest.approx(float(plain.nll))
+
+
+def test_r_drop_and_simcut_exclude_each_other():
+    with pytest.raises(InputError, match="a step makes two passes; set one of them to 0"):
+        CONFIG.replace(training=CONFIG.training.replace(r_drop=1.0, cutoff=0.1))
 
 
 # Running averages.

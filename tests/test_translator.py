@@ -3,6 +3,7 @@
 
 import concurrent.futures
 import logging
+import threading
 
 import jax
 import numpy as np
@@ -15,6 +16,7 @@ from transformer.arrays import SpecialIds
 from transformer.checkpoints.workdir_files import load_config
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from transformer.decoding import generate
+from transformer.decoding.sentence_batches import search_lengths
 from transformer.errors import InputError
 from transformer.models import base
 from transformer.text.tokenizer import Tokenizer
@@ -338,11 +340,36 @@ def test_threads_translate_with_one_translator(translator, translations):
                 close(one, other)
 
 
+def test_batches_are_searched_side_by_side_and_results_stay_in_order(monkeypatch):
+    """Each of two searches waits for the other to begin, which fails if one follows the other."""
+    together = threading.Barrier(2, timeout=60)
+    decode = generate.decode
+
+    def meeting(*arguments, **options):
+        together.wait()
+        return decode(*arguments, **options)
+
+    alone, two = (translator_with(batch_size=2) for _ in range(2))
+    alone.threads, two.threads = 1, 2
+    sentences = ["a b c", "a"]  # a batch each
+    expected = alone(sentences)
+    monkeypatch.setattr(generate, "decode", meeting)
+    for one, other in zip(two(sentences), expected, strict=True):
+        close(one, other)
+
+
+def test_lengths_that_are_close_to_the_next_are_not_compiled():
+    assert search_lengths((12, 16, 20, 24, 32)) == (12, 20, 32)
+    assert search_lengths((16, 32, 64, 100)) == (16, 32, 64, 100)
+    assert search_lengths((10,)) == (10,)
+
+
 @pytest.mark.slow
 def test_what_is_compiled_is_logged_and_warming_up_leaves_nothing_to_compile(caplog):
     """The buckets are 4 and 10, and batches have 1 or 3 rows."""
     caplog.set_level(logging.INFO, logger="transformer")
-    fresh = translator_with(batch_size=3, extra_length=3)
+    fresh = translator_with(batch_size=6, extra_length=3)
+    fresh.threads = 2
     fresh.warm_up()
     logged = sorted(record.getMessage() for record in caplog.records)
     assert logged == [
@@ -356,8 +383,8 @@ def test_what_is_compiled_is_logged_and_warming_up_leaves_nothing_to_compile(cap
 
 
 @pytest.mark.slow
-def test_long_sentences_are_decoded_apart_from_short_ones(monkeypatch):
-    """Two long sentences and three short ones fill the eight rows that two long ones have."""
+def test_the_longest_sentences_are_first_and_the_last_batch_has_few_rows(monkeypatch):
+    """The buckets are 4 and 10: two long sentences share a batch with 30 of 33 short ones."""
     shapes = []
     decode = generate.decode
 
@@ -367,8 +394,9 @@ def test_long_sentences_are_decoded_apart_from_short_ones(monkeypatch):
 
     monkeypatch.setattr(generate, "decode", recorded)
     many = translator_with(batch_size=32)
-    many(["a b c d e f", "f e d c b a", *["a"] * 30])
-    assert shapes == [(8, 10), (32, 4)]
+    many.threads = 1
+    many(["a b c d e f", "f e d c b a", *["a"] * 33])
+    assert shapes == [(32, 10), (8, 4)]
 
 
 @pytest.mark.parametrize("decode", [{}, {"method": "sample", "seed": 3}])

@@ -7,9 +7,10 @@ translator("The animal didn't cross the street because it was too tired.").text
 
 import dataclasses
 import functools
+import itertools
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -21,15 +22,17 @@ from jax.sharding import Mesh, NamedSharding
 from transformer import compile_cache, sharding, trained_model
 from transformer.arrays import Int, Params, SpecialIds
 from transformer.config import Config, DecodeConfig
+from transformer.cores import map_in_threads, num_cores
 from transformer.decoding import generate
 from transformer.decoding.beam_search import Hypotheses
 from transformer.decoding.constraints import NEG_INF
 from transformer.decoding.minimum_bayes_risk import rank_by_similarity
 from transformer.decoding.sentence_batches import (
-    SMALL_BATCHES,
+    batch_sizes,
     batches_by_length,
     pad,
-    static_rows,
+    search_lengths,
+    static_size,
 )
 from transformer.decoding.shortlist import Shortlist
 from transformer.errors import InputError
@@ -40,6 +43,9 @@ from transformer.text.tokenizer import Tokenizer, Vocabularies
 from transformer.training.step import Batch
 
 logger = logging.getLogger(__name__)
+
+MOST_THREADS = 4
+"""Threads that search at the same time on a CPU; each has fewer sentences, the more there are."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +80,8 @@ class Translator:
     process, several threads may use a translator at the same time.
 
     The search is compiled once for each shape of a batch (`warm_up`), which the logger
-    ``transformer.decoding.generate`` reports at level INFO.
+    ``transformer.decoding.generate`` reports at level INFO. On a CPU, several batches are searched
+    at the same time (`threads`).
     """
 
     def __init__(
@@ -230,7 +237,7 @@ class Translator:
             prefixes = [""] * len(sources)
         if prefixes is not None:
             forced = self._encode_prefixes(list(prefixes), sources, first_line, config)
-        num_hypotheses = config.mbr_samples if config.method == "mbr" else num_results
+        num_hypotheses = _num_hypotheses(config, num_results)
         translations = [[EMPTY_TRANSLATION] * num_results for _ in sources]
         for index, hypotheses in self._decode(sources, forced, num_hypotheses, first_line, config):
             if config.method == "mbr":
@@ -269,6 +276,36 @@ class Translator:
         results = dict(self._decode(sources, forced, num_results, first_line, config))
         return [results[index] for index in range(len(prefixes))]
 
+    @functools.cached_property
+    def threads(self) -> int:
+        """Batches that are searched at the same time, each in a thread.
+
+        On a CPU one for each core, at most `MOST_THREADS`: the steps of a single search have
+        little work for several cores. Several devices or processes work together on one batch.
+        """
+        on_one_cpu = self.mesh.size == 1 and self.mesh.devices.flat[0].platform == "cpu"
+        if not on_one_cpu or jax.process_count() > 1:
+            return 1
+        return min(num_cores(), MOST_THREADS)
+
+    @functools.cached_property
+    def search_lengths(self) -> tuple[int, ...]:
+        """The lengths to which sources are padded."""
+        return search_lengths(self.config.data.bucket_lengths)
+
+    def search_length(self, length: int) -> int:
+        """The length to which a source is padded; beyond the longest, a multiple of that."""
+        fitting = (each for each in self.search_lengths if length <= each)
+        return next(fitting, self.config.data.bucket(length))
+
+    def batch_rows(self, num_results: int = 1, **decode: Any) -> list[int]:
+        """The numbers of rows that a batch can have, ascending; the arguments are those of `nbest`.
+
+        `decode.batch_size` sentences are divided over the threads.
+        """
+        config = self._decode_config(decode)
+        return self._sizes(config, _num_hypotheses(config, num_results))
+
     def warm_up(
         self,
         num_sentences: Iterable[int] = (),
@@ -289,21 +326,22 @@ class Translator:
           **decode: the other values of fields of `config.decode` of the later calls.
         """
         config = self._decode_config(decode)
-        num_hypotheses = config.mbr_samples if config.method == "mbr" else num_results
-        batch_size = _batch_size(config, num_hypotheses)
-        counts = [min(count, batch_size) for count in num_sentences or (*SMALL_BATCHES, batch_size)]
-        multiple = self.mesh.shape["data"]
-        buckets = {self.config.data.bucket(length) for length in lengths}
-        for rows in sorted({static_rows(count, batch_size, multiple) for count in counts}):
-            for length in sorted(buckets) or self.config.data.bucket_lengths:
-                # The search of padding alone ends before its first step.
-                source = np.full((rows, length), self._special_ids.pad, np.int32)
-                prefix = None
-                if self.vocabularies.target.forced_ids:
-                    shape = rows, _max_length(config, length)
-                    prefix = np.full(shape, self._special_ids.pad, np.int32)
-                lines = np.full(rows, -1, np.int32)
-                self._search(source, prefix, lines, num_hypotheses, config)
+        num_hypotheses = _num_hypotheses(config, num_results)
+        sizes = self._sizes(config, num_hypotheses)
+        rows = {static_size(count, sizes) for count in num_sentences} or sizes
+        buckets = {self.search_length(length) for length in lengths} or self.search_lengths
+
+        def search_padding(shape: tuple[int, int]) -> None:
+            """The search of padding alone ends before its first step."""
+            source = np.full(shape, self._special_ids.pad, np.int32)
+            prefix = None
+            if self.vocabularies.target.forced_ids:
+                prefix_shape = shape[0], _max_length(config, shape[1])
+                prefix = np.full(prefix_shape, self._special_ids.pad, np.int32)
+            lines = np.full(shape[0], -1, np.int32)
+            self._search(source, prefix, lines, num_hypotheses, config)
+
+        self._in_threads(search_padding, itertools.product(sorted(rows), sorted(buckets)))
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[float, int]]:
         """Natural-log probability of each target given its source, and its number of tokens.
@@ -321,7 +359,9 @@ class Translator:
         target_ids = self.vocabularies.target.encode(targets)
         longer = [s if len(s) > len(t) else t for s, t in zip(source_ids, target_ids, strict=True)]
         scores = [(0.0, 0)] * len(sources)
-        for indices, padded in self._batches(longer, self.config.decode.batch_size):
+
+        def score_batch(numbered: tuple[list[int], Int[np.ndarray, "B T"]]) -> None:
+            indices, padded = numbered
             batch = Batch(
                 *(
                     pad([ids[index] for index in indices], padded.shape, self._special_ids.pad)
@@ -333,6 +373,9 @@ class Translator:
             )
             for index, log_prob in zip(indices, np.asarray(log_probs).tolist(), strict=False):
                 scores[index] = log_prob, len(target_ids[index])
+
+        sizes = self._sizes(self.config.decode, 1)
+        self._in_threads(score_batch, self._batches(longer, sizes, self.config.data.bucket))
         return scores
 
     @property
@@ -396,8 +439,12 @@ class Translator:
         first_line: int,
         config: DecodeConfig,
     ) -> Iterator[tuple[int, list[Translation]]]:
-        """Yield the index of each sentence that is not empty, and its hypotheses or samples."""
-        for indices, source in self._batches(sources, _batch_size(config, num_hypotheses)):
+        """The index of each sentence that is not empty, with its hypotheses or samples."""
+
+        def decode_batch(
+            numbered: tuple[list[int], Int[np.ndarray, "B S"]],
+        ) -> list[tuple[int, list[Translation]]]:
+            indices, source = numbered
             rows, length = source.shape
             prefix = None
             if prefixes is not None:
@@ -410,9 +457,27 @@ class Translator:
             tokens, scores, log_probs = (
                 np.asarray(field)[:, :num_hypotheses].tolist() for field in fields
             )
+            results = []
             for row, index in enumerate(indices):
                 sentence = zip(tokens[row], scores[row], log_probs[row], strict=True)
-                yield index, [self._translation(*hypothesis) for hypothesis in sentence]
+                results.append((index, [self._translation(*each) for each in sentence]))
+            return results
+
+        batches = self._batches(sources, self._sizes(config, num_hypotheses), self.search_length)
+        return itertools.chain.from_iterable(self._in_threads(decode_batch, batches))
+
+    def _sizes(self, config: DecodeConfig, num_hypotheses: int) -> list[int]:
+        """`batch_rows`; with mbr no more samples at a time than beam search has hypotheses."""
+        together = config.batch_size
+        if config.method == "mbr":
+            together = together * config.beams // num_hypotheses
+        rows = max(-(-together // self.threads), 1)
+        return batch_sizes(rows, self.mesh.shape["data"])
+
+    def _in_threads(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        """The results of a function for all items, in order, from `threads` threads."""
+        self._inference_params  # noqa: B018 - computed once, before the threads need it
+        return list(map_in_threads(function, items, self.threads))
 
     def _search(
         self,
@@ -457,15 +522,10 @@ class Translator:
         return Shortlist(ids, self._on_mesh(shortlist.listed))
 
     def _batches(
-        self, sentences: list[list[int]], batch_size: int
-    ) -> Iterator[tuple[list[int], np.ndarray]]:
-        return batches_by_length(
-            sentences,
-            batch_size,
-            bucket=self.config.data.bucket,
-            multiple=self.mesh.shape["data"],
-            pad_id=self._special_ids.pad,
-        )
+        self, sentences: list[list[int]], sizes: list[int], bucket: Callable[[int], int]
+    ) -> Iterator[tuple[list[int], Int[np.ndarray, "B S"]]]:
+        pad_id = self._special_ids.pad
+        return batches_by_length(sentences, sizes, bucket=bucket, pad_id=pad_id)
 
     def _on_mesh(self, batch: Any) -> Any:
         """Divide arrays with the leading axis B over the devices."""
@@ -482,11 +542,9 @@ def _max_length(config: DecodeConfig, source_length: int) -> int:
     return config.max_length or source_length + config.extra_length
 
 
-def _batch_size(config: DecodeConfig, num_hypotheses: int) -> int:
-    """Sentences decoded together: with mbr no more samples than beam search has hypotheses."""
-    if config.method != "mbr":
-        return config.batch_size
-    return max(config.batch_size * config.beams // num_hypotheses, 1)
+def _num_hypotheses(config: DecodeConfig, num_results: int) -> int:
+    """Results of a search: with mbr all samples, of which the best are chosen."""
+    return config.mbr_samples if config.method == "mbr" else num_results
 
 
 def _rank_by_risk(samples: list[Translation], metric: str) -> list[Translation]:

@@ -22,11 +22,12 @@ import jax
 from absl import flags
 
 from experiments import checkpoint_flags, evaluation_flags
-from experiments.benchmarks.worker import fastest, num_cores
+from experiments.benchmarks.worker import fastest
 from experiments.flags import parse_integers, run
 from experiments.formatting import byte_size
 from transformer import trained_model
 from transformer.config import Config
+from transformer.cores import num_cores
 from transformer.interop import ctranslate2_export, export_limits
 from transformer.text.metrics import corpus_scores
 from transformer.translator import Translator

@@ -8,7 +8,6 @@ depend on their values, because its length is fixed. The last line on standard o
 """
 
 import json
-import resource
 import sys
 import time
 
@@ -16,6 +15,7 @@ import jax
 import numpy as np
 from absl import flags
 
+from experiments.benchmarks.worker import peak_mib
 from experiments.flags import parse_integers, run
 from experiments.formatting import print_table
 from transformer import sharding
@@ -56,7 +56,7 @@ def main() -> None:
             seconds = timed(params, batch_size, listed)
             rows.append({"sentences": batch_size, "listed": listed, "seconds": round(seconds, 3)})
             print(rows[-1], file=sys.stderr, flush=True)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    peak = peak_mib() / 2**10
     table = [("sentences", "subwords of a step", "ms a token and sentence")]
     for row in rows:
         cost = 1000 * row["seconds"] / STEPS.value / row["sentences"]

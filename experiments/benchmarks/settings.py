@@ -45,7 +45,9 @@ def config_of(workload: Workload, overrides: Mapping[str, Any] | None = None) ->
             "max_length": longest,
             "bucket_lengths": workload.buckets or (longest,),
             "tokens_per_batch": workload.batch_size * longest,
-            "row_multiple": DataConfig.row_multiple if workload.buckets else workload.batch_size,
+            "row_multiple": min(DataConfig.row_multiple, workload.batch_size)
+            if workload.buckets
+            else workload.batch_size,
         },
     }
     for path, value in (overrides or {}).items():

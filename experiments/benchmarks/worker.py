@@ -111,11 +111,6 @@ def fastest(
     return best
 
 
-def num_cores() -> int:
-    """Number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def cpu_seconds() -> float:
     """CPU seconds of this process."""
     return sum(os.times()[:4])

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dynamic batching: sentences of many callers, translated together in one thread.
+"""Dynamic batching: sentences of many callers, translated together in one thread or a few.
 
 with Batcher(translate, costs=costs) as batcher:
     [[best]] = batcher.submit(["the house"]).result()
 
-The thread takes the oldest sentence, waits a few milliseconds for others, and translates it with
-those that are of similar length. It is the only one that calls `translate`, so callers may be any
-number of threads. This module knows no model and no HTTP.
+A thread takes the oldest sentence, waits a few milliseconds for others, and translates it with
+those that are of similar length. Callers may be any number of other threads. This module knows no
+model and no HTTP.
 """
 
 import collections
 import concurrent.futures
 import contextlib
 import dataclasses
+import itertools
 import math
 import threading
 import time
@@ -72,7 +73,7 @@ class _Item:
     index: int
     arrival: float
     work: str | Callable[[], Any]
-    bucket: int = 1
+    length: int = 1
     num_results: int = 0
     line: int = 1
 
@@ -88,40 +89,48 @@ class Batcher:
         translate: Callable[[list[str], int, int], Sequence[Any]],
         *,
         costs: Callable[[int], Mapping[int, float]],
+        bucket: Callable[[int], int] = lambda length: length,
         window: float = 0.0,
         capacity: int | None = None,
         combine: bool = True,
+        threads: int = 1,
         observe: Callable[[BatchRecord], None] = lambda record: None,
     ):
-        """Start the thread.
+        """Start the threads.
 
         Args:
           translate: `(sentences, num_results, first_line) -> results`, one a sentence. The result
             of a sentence must not depend on the others.
           costs: the numbers of rows that a batch with these `num_results` can have, each with its
             cost in any unit; see `choose`.
+          bucket: the static length for a number of tokens.
           window: seconds for which a sentence waits for others.
           capacity: sentences that may wait; None for any number.
           combine: whether sentences of different requests share batches. If not, the results may
             depend on line numbers, as samples do.
-          observe: called after each batch, in the thread.
+          threads: batches that are translated at the same time.
+          observe: called after each batch, in its thread.
         """
-        self._translate_batch, self._costs = translate, costs
+        self._translate_batch, self._costs, self._bucket = translate, costs, bucket
         self._window, self._capacity, self._combine = window, capacity, combine
         self._observe = observe
         self._items: collections.deque[_Item] = collections.deque()
         self._changed = threading.Condition()
         self._closed = False
         self._rate = 0.0
-        self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"batcher {number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def submit(
         self,
         sentences: Sequence[str],
         num_results: int = 1,
         first_line: int = 1,
-        buckets: Sequence[int] | None = None,
+        lengths: Sequence[int] | None = None,
     ) -> Future[list[Any]]:
         """Queue sentences.
 
@@ -129,7 +138,7 @@ class Batcher:
           sentences: lines of text.
           num_results: passed to `translate`.
           first_line: line number of the first sentence.
-          buckets: static length of each sentence in a batch; equal by default.
+          lengths: tokens of each sentence; equal by default.
 
         Returns:
           a future of the results, one a sentence. Cancelling it drops what is still in the queue.
@@ -144,15 +153,15 @@ class Batcher:
             return request.future
         arrival = time.monotonic()
         self._enqueue(
-            _Item(request, index, arrival, text, bucket, num_results, first_line)
-            for index, (text, bucket) in enumerate(
-                zip(sentences, buckets or [1] * len(sentences), strict=True)
+            _Item(request, index, arrival, text, length, num_results, first_line)
+            for index, (text, length) in enumerate(
+                zip(sentences, lengths or [1] * len(sentences), strict=True)
             )
         )
         return request.future
 
     def call(self, function: Callable[[], Any]) -> Future[Any]:
-        """Queue a function that the thread calls between two batches.
+        """Queue a function that a thread calls between two batches.
 
         Raises:
           QueueFull: if the queue is full.
@@ -168,11 +177,12 @@ class Batcher:
         return len(self._items)
 
     def close(self) -> None:
-        """Refuse new requests, finish the accepted ones, and end the thread."""
+        """Refuse new requests, finish the accepted ones, and end the threads."""
         with self._changed:
             self._closed = True
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
 
     def __enter__(self) -> Self:
         return self
@@ -190,7 +200,7 @@ class Batcher:
                 seconds = math.ceil(waiting / self._rate) if self._rate else 1
                 raise QueueFull(waiting, min(max(seconds, 1), 60))
             self._items.extend(items)
-            self._changed.notify()
+            self._changed.notify_all()
 
     def _run(self) -> None:
         try:
@@ -199,10 +209,11 @@ class Batcher:
                     _call(batch[0])
                 else:
                     self._translate(batch)
-        except Exception as error:  # noqa: BLE001 - without the thread, callers would wait forever
+        except Exception as error:  # noqa: BLE001 - without a thread, callers would wait forever
             with self._changed:
                 self._closed = True
                 waiting, self._items = self._items, collections.deque()
+                self._changed.notify_all()
             for item in waiting:
                 _fail(item.request.future, error)
 
@@ -238,7 +249,8 @@ class Batcher:
     def _take(self, candidates: list[_Item], costs: Mapping[int, float]) -> list[_Item]:
         """Remove the next batch from the queue."""
         if self._combine:
-            batch = [candidates[i] for i in choose([item.bucket for item in candidates], costs)]
+            lengths = [item.length for item in candidates]
+            batch = [candidates[i] for i in choose(lengths, costs, self._bucket)]
         else:
             # Consecutive lines, whatever their lengths.
             batch = candidates[: max(costs)]
@@ -265,7 +277,7 @@ class Batcher:
                     self._translate([item])
             return
         seconds = time.perf_counter() - began
-        rate = len(batch) / max(seconds, 1e-9)
+        rate = len(self._threads) * len(batch) / max(seconds, 1e-9)
         self._rate = _DECAY * self._rate + (1 - _DECAY) * rate if self._rate else rate
         costs = self._costs(batch[0].num_results)
         rows = min((size for size in costs if size >= len(batch)), default=len(batch))
@@ -279,35 +291,36 @@ class Batcher:
             item.request.finish(item.index, result)
 
 
-def choose(buckets: Sequence[int], costs: Mapping[int, float]) -> list[int]:
+def choose(
+    lengths: Sequence[int], costs: Mapping[int, float], bucket: Callable[[int], int]
+) -> list[int]:
     """Choose the sentences of the next batch, among which is always the first.
 
-    Of the possible lengths and numbers of rows, the batch has those with the lowest cost for each
-    token that is no padding. Where costs grow with the rows, as on a CPU, 9 sentences are better
-    translated as 8 and 1 than in a batch of 64 rows; where they do not, as on an accelerator,
-    padding is free.
+    A batch takes the steps of its longest sentence, at a cost for each step that its number of rows
+    decides. Of all batches of adjacent lengths, it is the one with the lowest cost a token. Where
+    costs grow with the rows, as on a CPU, 9 sentences are better translated as 8 and 1 than in a
+    batch of 64 rows; where they do not, as on an accelerator, padding is free.
 
     Args:
-      buckets: static lengths of the sentences that wait, the oldest first.
+      lengths: of the sentences that wait, in tokens, the oldest first.
       costs: by number of rows.
+      bucket: the static length for a number of tokens.
 
     Returns:
-      indices of sentences of the batch's length, which is at most twice that of the first sentence,
-      followed by shorter ones of at least half that length if rows are left.
+      indices of the batch's sentences, the longest first. The longest bucket is at most twice that
+      of the first sentence, which would otherwise wait long.
     """
-    batches = {}
-    for length in sorted({each for each in buckets if buckets[0] <= each <= 2 * buckets[0]}):
-        others = [
-            index for index in range(1, len(buckets)) if length / 2 <= buckets[index] <= length
-        ]
-        available = [0, *sorted(others, key=lambda index: -buckets[index])]
-        for rows in sorted(costs, reverse=True):
-            chosen = sorted(available[:rows], key=lambda index: -buckets[index])
-            longest = sum(buckets[index] == length for index in chosen)
-            if any(longest <= size < rows for size in costs):
-                continue  # `batches_by_length` would give the longest ones a batch of that size.
-            cost = costs[rows] * length / sum(buckets[index] for index in chosen)
-            batches.setdefault(cost, chosen)
+    longest = 2 * bucket(lengths[0])
+    order = [index for index, length in enumerate(lengths) if bucket(length) <= longest]
+    order.sort(key=lambda index: -lengths[index])
+    oldest = order.index(0)
+    totals = [0, *itertools.accumulate(lengths[index] for index in order)]
+    batches: dict[float, list[int]] = {}
+    for rows in sorted(costs, reverse=True):
+        for start in range(max(0, oldest - rows + 1), oldest + 1):
+            end = min(start + rows, len(order))
+            cost = costs[rows] * lengths[order[start]] / (totals[end] - totals[start])
+            batches.setdefault(cost, order[start:end])
     return batches[min(batches)]
 
 

@@ -11,16 +11,19 @@ from typing import Any
 from experiments.serving import word_attention
 from experiments.serving.batcher import Batcher, BatchRecord, Future
 from experiments.serving.languages import target_codes
-from transformer.decoding.sentence_batches import SMALL_BATCHES, static_rows
+from transformer.cores import map_in_threads
+from transformer.decoding.sentence_batches import SMALL_BATCHES
 from transformer.errors import InputError
 from transformer.translator import Translation, Translator
 
 BATCH_OVERHEAD = 1.5
 """Cost of a batch in addition to that of its rows, in rows; assumed until warm-up measures it."""
+_MOST_MEASURED = 16
+"""Batches of a size that warm-up times."""
 
 
 class Engine:
-    """A translator whose JAX computations all run in one thread; a context manager.
+    """A translator behind a batcher; a context manager.
 
     Methods may be called from any thread. Before `warm_up` has finished, calls compile what they
     need.
@@ -35,7 +38,7 @@ class Engine:
         observe: Callable[[BatchRecord], None] = lambda record: None,
         costs: Mapping[int, float] | None = None,
     ):
-        """Start the thread.
+        """Start the threads.
 
         Args:
           translator: of any model, or an ensemble.
@@ -49,14 +52,18 @@ class Engine:
         self.most_results = self.config.decode.most_results[1]
         self.shows_attention = word_attention.is_available(translator)
         self._measures_costs = costs is None
-        self._costs = dict(costs or {rows: rows + BATCH_OVERHEAD for rows in self._batch_sizes()})
+        self._costs = dict(
+            costs or {rows: rows + BATCH_OVERHEAD for rows in translator.batch_rows()}
+        )
         self._ready = threading.Event()
         self.batcher = Batcher(
             translator.nbest,
             costs=self._costs_of,
+            bucket=translator.search_length,
             window=window,
             capacity=capacity,
             combine=self.config.decode.method == "beam",
+            threads=translator.threads,
             observe=observe,
         )
 
@@ -68,10 +75,11 @@ class Engine:
     def warm_up(self) -> None:
         """Compile every program that a request can need, and measure the cost of each batch size.
 
-        Blocks until that is done, in the thread of the batcher.
+        Blocks until that is done, in the threads of the batcher.
         """
-        for step in self._warm_up_steps():
-            self.batcher.call(step).result()
+        list(map_in_threads(self._call, self._warm_up_steps(), self.translator.threads))
+        if self._measures_costs:
+            self._call(self._measure_costs)
         self.declare_ready()
 
     def declare_ready(self) -> None:
@@ -103,9 +111,8 @@ class Engine:
                     f"line {number} has {length} tokens, but this model reads at most {longest}; "
                     "divide it into sentences, one a line"
                 )
-        buckets = [self.config.data.bucket(length) for length in lengths]
         searched = 1 if num_results == 1 else self.most_results
-        return self.batcher.submit([*numbered.values()], searched, buckets=buckets)
+        return self.batcher.submit([*numbered.values()], searched, lengths=lengths)
 
     def attention(self, source: str, target: str) -> Future[dict[str, Any]]:
         """Queue the computation of `word_attention.between_words`.
@@ -128,10 +135,8 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _batch_sizes(self) -> list[int]:
-        batch_size, multiple = self.config.decode.batch_size, self.translator.mesh.shape["data"]
-        counts = [*(size for size in SMALL_BATCHES if size < batch_size), batch_size]
-        return sorted({static_rows(count, batch_size, multiple) for count in counts})
+    def _call(self, function: Callable[[], None]) -> None:
+        self.batcher.call(function).result()
 
     def _costs_of(self, num_results: int) -> Mapping[int, float]:
         """Costs by batch size; lists of alternatives have small batches, so few are compiled."""
@@ -145,23 +150,44 @@ class Engine:
         return [len(ids) for ids in self.translator.vocabularies.source.encode([*lines])]
 
     def _warm_up_steps(self) -> list[Callable[[], None]]:
-        """Short functions, so that the thread can do other work between them."""
-        kinds = [(rows, 1) for rows in self._batch_sizes()]
+        """Short functions, so that the threads can do other work between them."""
+        kinds = [(rows, 1) for rows in self._costs]
         if self.most_results > 1:
             kinds += [(rows, self.most_results) for rows in self._costs_of(self.most_results)]
         steps = [
             functools.partial(self.translator.warm_up, [rows], num_results, [length])
             for rows, num_results in kinds
-            for length in self.config.data.bucket_lengths
+            for length in self.translator.search_lengths
         ]
         if self.shows_attention:
             steps += word_attention.warm_up_steps(self.translator)
-        return [*steps, self._measure_costs] if self._measures_costs else steps
+        return steps
 
     def _measure_costs(self) -> None:
-        """Time a batch of each size, twice, on random subwords of the middle bucket."""
-        buckets = self.config.data.bucket_lengths
-        length = buckets[len(buckets) // 2]
+        """Time the steps of batches of each size, as many at a time as in service.
+
+        The sentences are random subwords, whose translations differ in length more than those of
+        text do. A batch takes the steps of its longest translation, so seconds are divided by that.
+        """
+        threads = self.translator.threads
+        batches = {
+            rows: max(threads, min(_MOST_MEASURED, max(self._costs) * threads // rows))
+            for rows in self._costs
+        }
+        sentences = self._random_sentences(max(rows * count for rows, count in batches.items()))
+        translate = functools.partial(self.translator.nbest, num_results=1)
+        for rows, count in batches.items():
+            parts = [sentences[rows * number : rows * (number + 1)] for number in range(count)]
+            began = time.perf_counter()
+            translated = list(map_in_threads(translate, parts, threads))
+            seconds = time.perf_counter() - began
+            steps = [max(len(best.tokens) for [best] in batch) for batch in translated]
+            self._costs[rows] = seconds / max(sum(steps), 1)
+
+    def _random_sentences(self, count: int) -> list[str]:
+        """Sentences of random subwords, of the middle length."""
+        lengths = self.translator.search_lengths
+        length = lengths[len(lengths) // 2]
         tokenizer = self.translator.vocabularies.source
         generator = random.Random(0)
         regular = [i for i in range(tokenizer.vocab_size) if i not in tokenizer.special_ids]
@@ -170,17 +196,10 @@ class Engine:
         def sentence() -> str:
             text = ""
             # The text of random subwords may have more of them than were drawn.
-            for count in range(max(length - 3, 1), 0, -1):
-                text = f"{code} {tokenizer.decode(generator.choices(regular, k=count))}"
+            for drawn in range(max(length - 3, 1), 0, -1):
+                text = f"{code} {tokenizer.decode(generator.choices(regular, k=drawn))}"
                 if self._lengths([text])[0] <= length:
                     break
             return text
 
-        for rows in self._batch_sizes():
-            sentences = [sentence() for _ in range(rows)]
-            seconds = []
-            for _ in range(2):
-                began = time.perf_counter()
-                self.translator.nbest(sentences, 1)
-                seconds.append(time.perf_counter() - began)
-            self._costs[rows] = min(seconds)
+        return [sentence() for _ in range(count)]

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw the README's picture: python -m experiments.studies.readme_picture --workdir=runs/de
+"""Draw the README's picture.
+
+python -m experiments.studies.readme_picture --workdir=docs/pronouns_de.zip
 
 A sentence and its twin, which need different pronouns: where the encoder reads at "it" in both, and
 which encoder positions carry the answer. The head is the one whose row of "it" differs most between

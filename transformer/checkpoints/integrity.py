@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """SHA-256 digests of the files of a directory, in a record that detects its own damage."""
 
-import concurrent.futures
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Collection
 
 from etils import epath
 
 from transformer import paths
+from transformer.cores import map_in_threads, num_cores
 
 _CHUNK_BYTES = 2**20
 
@@ -23,8 +22,8 @@ def directory_digests(directory: epath.Path, exclude: Collection[str] = ()) -> d
     """Return the digest of every file below a directory but the excluded, by relative path."""
     files = {name: path for name, path in _files(directory, "").items() if name not in exclude}
     # hashlib releases the interpreter lock.
-    with concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as threads:
-        return dict(zip(files, threads.map(file_digest, files.values()), strict=True))
+    digests = map_in_threads(file_digest, files.values(), min(num_cores(), 8))
+    return dict(zip(files, digests, strict=True))
 
 
 def file_digest(path: epath.Path) -> str:

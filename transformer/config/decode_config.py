@@ -60,7 +60,9 @@ class DecodeConfig(FieldGroup):
     mbr_metric: Literal["chrf", "bleu"] = "chrf"
     """Minimum Bayes risk: sentence score that measures similarity."""
     batch_size: Annotated[int, Bounds(1, 2**16, "a batch is held in memory")] = 64
-    """Sentences decoded together."""
+    """Sentences decoded together: in one batch, or on a CPU in as many as are searched at the same
+    time.
+    """
     shortlist: Annotated[int, Bounds(1, 100, "a lexicon holds no more")] | None = None
     """Beam search over the most frequent subwords and this many translations of each source subword
     (`experiments.learn_lexicon`); over all unless given. An approximation.

@@ -69,6 +69,12 @@ class Config(FieldGroup):
                 "are the same; raise model.dropout or set training.r_drop to 0"
             )
 
+        if self.training.r_drop and self.training.cutoff:
+            raise InputError(
+                f"training.r_drop is {self.training.r_drop!r} and training.cutoff "
+                f"{self.training.cutoff!r}, but a step makes two passes; set one of them to 0"
+            )
+
     def to_json(self) -> str:
         """Indented JSON, in the order of the fields."""
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"

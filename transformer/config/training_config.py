@@ -62,6 +62,12 @@ class TrainingConfig(FieldGroup):
     """R-Drop: weight of the divergence between two passes with different dropout (Liang et al.
     2021); 0 makes one pass.
     """
+    cutoff: Rate = 0.0
+    """SimCut: probability with which the vector of a token, of source or target, is zeroed in a
+    second pass (Gao et al. 2022; 0.05 is usual); 0 makes one pass.
+    """
+    cutoff_weight: Annotated[float, Bounds(0, 1e3, "it outweighs the loss")] = 3.0
+    """SimCut: weight of the divergence of the second pass from the first."""
     ema_decay: Annotated[float, Bounds(above=0, below=1)] | None = None
     """Decay of an exponential moving average of the weights, which is validated and used (0.999 is
     usual).
@@ -109,6 +115,11 @@ class TrainingConfig(FieldGroup):
     """LoRA: kernels with at least one of these logical axes (see parallel.rules) are adapted:
     attention (heads, kv_heads), feed-forward (mlp), recurrent layers (hidden).
     """
+
+    @property
+    def forward_passes(self) -> int:
+        """Forward passes of a training step: R-Drop and SimCut compare two."""
+        return 2 if self.r_drop or self.cutoff else 1
 
     @property
     def lora_scale(self) -> float:

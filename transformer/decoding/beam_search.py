@@ -221,7 +221,7 @@ def beam_search(
         # 2 K/G candidates suffice: at most K/G of them end, one for each parent, so K/G remain.
         # Greedy search needs one: if it is EOS, the sentence is finished.
         num_candidates = 1 if num_beams == 1 else min(2 * group_beams, group_beams * vocab_size)
-        ranking, flat_ids = top_k(ranking.reshape(batch, -1), num_candidates)  # [B, 2K/G]
+        ranking, flat_ids = top_k(ranking, num_candidates)  # [B, 2K/G]
         log_probs = jnp.take_along_axis(log_probs.reshape(batch, -1), flat_ids, axis=1)
         parents = flat_ids // vocab_size
         tokens = (flat_ids % vocab_size).astype(jnp.int32)

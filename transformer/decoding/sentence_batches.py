@@ -8,27 +8,62 @@ import numpy as np
 from transformer.arrays import Int
 
 SMALL_BATCHES = (1, 8)
-"""Sizes of batches with fewer sentences than `batch_size`."""
+"""Sizes of the last batch, which has fewer sentences than `batch_size`."""
+LENGTH_RATIO = 1.5
+"""Least ratio of the lengths of two searches."""
+
+
+def search_lengths(lengths: Sequence[int]) -> tuple[int, ...]:
+    """Leave out lengths that are close to the next longer one.
+
+    A search is compiled for each length of its sources, which takes seconds. Padding in a source
+    takes little time, because the steps of the search do not depend on it.
+
+    Args:
+      lengths: of training batches, ascending.
+
+    Returns:
+      some of them, ascending; the longest is among them.
+    """
+    kept: list[int] = []
+    for length in reversed(lengths):
+        if not kept or kept[-1] >= LENGTH_RATIO * length:
+            kept.append(length)
+    return tuple(reversed(kept))
+
+
+def batch_sizes(largest: int, multiple: int = 1) -> list[int]:
+    """The numbers of rows, with padding, that batches can have, ascending.
+
+    Args:
+      largest: sentences of a full batch.
+      multiple: every size is a multiple of this, so the last can exceed `largest`.
+    """
+    sizes = [*(size for size in SMALL_BATCHES if size < largest), largest]
+    return sorted({-(-size // multiple) * multiple for size in sizes})
+
+
+def static_size(count: int, sizes: Sequence[int]) -> int:
+    """The smallest of these sizes for `count` sentences, or the largest if none suffices."""
+    return next((size for size in sizes if count <= size), sizes[-1])
 
 
 def batches_by_length(
     sentences: Sequence[Sequence[int]],
-    batch_size: int,
+    sizes: Sequence[int],
     *,
     bucket: Callable[[int], int],
-    multiple: int = 1,
     pad_id: int = 0,
 ) -> Iterator[tuple[list[int], Int[np.ndarray, "B S"]]]:
     """Group sentences of similar length.
 
-    The longest come first. A batch ends where the next shorter bucket begins; only rows that would
-    be padding are filled with shorter sentences.
+    The longest come first. A batch may hold sentences of several buckets: a few long ones alone
+    would need a program of their own, which takes seconds to compile.
 
     Args:
       sentences: token ids of each sentence; empty ones are left out.
-      batch_size: maximum number of sentences of a batch.
+      sizes: possible B, ascending; all batches but the last have the largest.
       bucket: static length for a given number of tokens.
-      multiple: B is a multiple of this.
       pad_id: fills rows and missing rows.
 
     Yields:
@@ -36,21 +71,10 @@ def batches_by_length(
     """
     order = [index for index, ids in enumerate(sentences) if ids]
     order.sort(key=lambda index: -len(sentences[index]))
-    lengths = [bucket(len(sentences[index])) for index in order]
-    start = 0
-    while start < len(order):
-        longest = lengths[start : start + batch_size].count(lengths[start])
-        rows = static_rows(longest, batch_size, multiple)
-        indices = order[start : start + min(rows, batch_size)]
-        padded = pad([sentences[index] for index in indices], (rows, lengths[start]), pad_id)
-        yield indices, padded
-        start += len(indices)
-
-
-def static_rows(count: int, batch_size: int, multiple: int) -> int:
-    """The number of rows, with padding, of a batch for `count` sentences."""
-    small = (size for size in SMALL_BATCHES if count <= size < batch_size)
-    return -(-next(small, batch_size) // multiple) * multiple
+    for start in range(0, len(order), sizes[-1]):
+        indices = order[start : start + sizes[-1]]
+        shape = static_size(len(indices), sizes), bucket(len(sentences[indices[0]]))
+        yield indices, pad([sentences[index] for index in indices], shape, pad_id)
 
 
 def pad(

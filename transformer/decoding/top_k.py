@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Top-k along the last axis: `jax.lax.top_k`, and a form that is faster on CPUs."""
+"""Top-k of the extensions of all beams: `jax.lax.top_k`, and a form that is faster on CPUs."""
 
 import jax
 import jax.numpy as jnp
@@ -11,19 +11,19 @@ _CHUNK_SIZES = range(64, 257)
 """The time hardly depends on the chunk size in this range; one that divides V saves a copy."""
 
 
-def top_k(values: Float[Array, "B V"], k: int) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
-    """The k largest values of each row, largest first, and their indices.
+def top_k(values: Float[Array, "B K V"], k: int) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
+    """The k largest of the K V values of each sentence, largest first, and their flat indices.
 
-    Equal values come in the order of their indices. `k` is static and at most V.
+    Equal values come in the order of their indices. `k` is static and at most K V.
     """
     if cpu_forms():
         return two_level_top_k(values, k)
-    largest, indices = jax.lax.top_k(values, k)
+    largest, indices = jax.lax.top_k(values.reshape(len(values), -1), k)
     return largest, indices
 
 
 def two_level_top_k(
-    values: Float[Array, "B V"], k: int
+    values: Float[Array, "B K V"], k: int
 ) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
     """`jax.lax.top_k` for CPUs: the top k of the k chunks with the largest maxima.
 
@@ -32,20 +32,24 @@ def two_level_top_k(
     unsupported. The k largest values are in the k chunks with the largest maxima: if one were in
     another chunk, each of the k chunks would contain a value that precedes it.
     """
-    batch, length = values.shape
+    batch, beams, length = values.shape
     size = chunk_size(length)
-    if length <= 2 * k * size:
-        largest, indices = jax.lax.top_k(values, k)
+    if beams * length <= 2 * k * size:
+        largest, indices = jax.lax.top_k(values.reshape(batch, -1), k)
         return largest, indices
     num_chunks = -(-length // size)
-    padding = ((0, 0), (0, num_chunks * size - length))
-    chunks = jnp.pad(values, padding, constant_values=-jnp.inf).reshape(batch, num_chunks, size)
-    _, chosen = jax.lax.top_k(chunks.max(-1), k)  # [B, k]
+    padding = ((0, 0), (0, 0), (0, num_chunks * size - length))
+    # A chunk lies in one beam: XLA vectorizes no loop over chunks that cross from one to the next.
+    chunks = jnp.pad(values, padding, constant_values=-jnp.inf)
+    chunks = chunks.reshape(batch, beams, num_chunks, size)
+    _, chosen = jax.lax.top_k(chunks.max(-1).reshape(batch, -1), k)  # [B, k]
     chosen = jnp.sort(chosen, axis=-1)  # keeps equal values in the order of their indices
+    chunks = chunks.reshape(batch, beams * num_chunks, size)
     candidates = jnp.take_along_axis(chunks, chosen[..., None], axis=1)  # [B, k, size]
     largest, indices = jax.lax.top_k(candidates.reshape(batch, k * size), k)  # [B, k]
     chunk = jnp.take_along_axis(chosen, indices // size, axis=1)
-    return largest, chunk * size + indices % size
+    beam, chunk_of_beam = chunk // num_chunks, chunk % num_chunks
+    return largest, beam * length + chunk_of_beam * size + indices % size
 
 
 def chunk_size(length: int) -> int:

@@ -12,7 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Int, Key, UInt
+from transformer.arrays import Array, Bool, Int, Key, UInt
 
 
 def apply_dropout(
@@ -59,8 +59,12 @@ def drop(x: Array, rate: float, bits: UInt[Array, "B *_"]) -> Array:
       rate: exact to 2^-32.
       bits: 32 random bits for each element; the elements with the smallest are dropped.
     """
-    kept = bits >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
-    return jnp.where(kept, x / (1.0 - rate), jnp.zeros_like(x))
+    return jnp.where(chosen(bits, rate), jnp.zeros_like(x), x / (1.0 - rate))
+
+
+def chosen(bits: UInt[Array, "*_"], rate: float) -> Bool[Array, "*_"]:
+    """True with probability `rate`, exact to 2^-32, for 32 random bits each."""
+    return bits < jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
 
 
 def threefry_bits(

@@ -17,6 +17,9 @@ from transformer.nn.positions import sinusoids
 
 Side = Literal["source", "target"]
 
+ZEROED = -1
+"""A token id whose vector is zero: that of a token which a training pass leaves out."""
+
 
 class TokenEmbedding(nn.Module):
     """Tokens to vectors and vectors to logits, with one table if the vocabulary is shared."""
@@ -54,10 +57,11 @@ class TokenEmbedding(nn.Module):
     def tokens(self, tokens: Int[Array, "B T"], side: Side = "target") -> Float[Array, "B T D"]:
         """Each token's row of the side's table, in the compute dtype, times sqrt(d_model).
 
-        The factor is absent with another `model.embedding_scale`.
+        The factor is absent with another `model.embedding_scale`. The vector of `ZEROED` is zero.
         """
         table = self.source_table if side == "source" else self.table
         vectors = jnp.take(table, tokens, axis=0)  # [B, T, D]
+        vectors = jnp.where(tokens[..., None] == ZEROED, jnp.zeros_like(vectors), vectors)
         if self.config.compute_dtype == "bfloat16":
             vectors = vectors.astype(jnp.bfloat16)
         if self.embedding_scale != "tokens":

@@ -108,20 +108,31 @@ def smoothed_cross_entropy(
     )
 
 
+def kl_sum(
+    logits: Float[Array, "B T V"],
+    other_logits: Float[Array, "B T V"],
+    target: Int[Array, "B T"],
+    pad_id: int = 0,
+) -> Float[Array, ""]:
+    """KL(p||q) of a prediction p and another one, summed over the tokens that are not padding.
+
+    In nats: sum_v p[v] (log p[v] - log q[v]).
+    """
+    log_p = jax.nn.log_softmax(_at_least_float32(logits))
+    log_q = jax.nn.log_softmax(_at_least_float32(other_logits))
+    per_token = (jnp.exp(log_p) * (log_p - log_q)).sum(-1)  # [B, T]
+    return jnp.where(target != pad_id, per_token, 0.0).sum()
+
+
 def symmetric_kl_sum(
     logits: Float[Array, "B T V"],
     other_logits: Float[Array, "B T V"],
     target: Int[Array, "B T"],
     pad_id: int = 0,
 ) -> Float[Array, ""]:
-    """(KL(p||q) + KL(q||p)) / 2 of two predictions, summed over the tokens that are not padding.
-
-    In nats: sum_v (p[v] - q[v]) (log p[v] - log q[v]) / 2.
-    """
-    log_p = jax.nn.log_softmax(_at_least_float32(logits))
-    log_q = jax.nn.log_softmax(_at_least_float32(other_logits))
-    per_token = 0.5 * ((jnp.exp(log_p) - jnp.exp(log_q)) * (log_p - log_q)).sum(-1)  # [B, T]
-    return jnp.where(target != pad_id, per_token, 0.0).sum()
+    """(KL(p||q) + KL(q||p)) / 2 of two predictions; see `kl_sum`."""
+    there = kl_sum(logits, other_logits, target, pad_id)
+    return (there + kl_sum(other_logits, logits, target, pad_id)) / 2
 
 
 def _argmax(logits: Float[Array, "B T V"]) -> Int[Array, "B T"]:

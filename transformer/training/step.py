@@ -15,13 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from transformer.arrays import Array, Float, Int, Key, Params
+from transformer.arrays import Array, Float, Int, Key, Params, SpecialIds
 from transformer.config import Config, TrainingConfig
 from transformer.models.base import Model
+from transformer.nn.dropout import chosen, threefry_bits
+from transformer.nn.embedding import ZEROED
 from transformer.nn.positions import shift_right
 from transformer.training import freezing, lora
 from transformer.training.losses import (
     Sums,
+    kl_sum,
     smoothed_cross_entropy,
     symmetric_kl_sum,
     token_log_probs,
@@ -108,6 +111,7 @@ def forward(
     model: Model,
     rng: Key[Array, ""] | None = None,
     example_ids: Int[Array, " B"] | None = None,
+    cutoff: float = 0.0,
 ) -> Float[Array, "B T V"]:
     """The logits that predict the target of a batch; with dropout if an `rng` is given.
 
@@ -117,7 +121,17 @@ def forward(
       model: from `models.base.build`.
       rng: for dropout.
       example_ids: global index of each example in the batch, for dropout; 0, 1, ... unless given.
+      cutoff: probability with which the vector of a token is zeroed; needs an `rng`.
     """
+    special_ids = model.config.special_ids
+    source = batch.source
+    target_in = shift_right(batch.target, batch.target_segments, special_ids.bos)  # [B, T]
+    if cutoff:
+        rng, *keys = jax.random.split(rng, 3)
+        source, target_in = (
+            cut_off(tokens, key, example_ids, cutoff, special_ids)
+            for tokens, key in zip((source, target_in), keys, strict=True)
+        )
     options = {}
     if rng is not None:
         options = {"train": True, "example_ids": example_ids, "rngs": {"dropout": rng}}
@@ -126,10 +140,31 @@ def forward(
             "source_segments": batch.source_segments,
             "target_segments": batch.target_segments,
         }
-    special_ids = model.config.special_ids
-    target_in = shift_right(batch.target, batch.target_segments, special_ids.bos)  # [B, T]
-    logits, _ = model.apply({"params": params}, batch.source, target_in, **options)
+    logits, _ = model.apply({"params": params}, source, target_in, **options)
     return logits  # [B, T, V]
+
+
+def cut_off(
+    tokens: Int[Array, "B T"],
+    key: Key[Array, ""],
+    example_ids: Int[Array, " B"] | None,
+    rate: float,
+    special_ids: SpecialIds = SpecialIds(),
+) -> Int[Array, "B T"]:
+    """Make each token `ZEROED` with probability `rate`, except padding, BOS and EOS (SimCut).
+
+    Args:
+      tokens: padded token ids.
+      key: of this side of the batch at this step.
+      example_ids: global index of each example in the batch; None: 0, 1, ...
+      rate: probability for each token, independently.
+      special_ids: ids of padding, BOS and EOS.
+    """
+    if example_ids is None:
+        example_ids = jnp.arange(len(tokens))
+    cut = chosen(threefry_bits(key, example_ids, tokens.shape[1:]), rate)
+    is_special = jnp.isin(tokens, jnp.array([special_ids.pad, special_ids.bos, special_ids.eos]))
+    return jnp.where(cut & ~is_special, ZEROED, tokens)
 
 
 def loss_sums(
@@ -145,6 +180,9 @@ def loss_sums(
     R-Drop (Liang et al. 2021) makes two passes with different dropout. All sums are the mean of
     both, and r_drop / 2 times their divergence is added to the loss. This is half of the published
     loss, so it can be compared with the loss of one pass.
+
+    SimCut (Gao et al. 2022) makes a second pass in which the vectors of some tokens are zero, and
+    adds cutoff_weight times KL(whole||cut). All other sums are those of the first pass.
     """
     pad_id = model.config.special_ids.pad
 
@@ -152,11 +190,15 @@ def loss_sums(
         smoothing, mass = config.label_smoothing, config.label_smoothing_mass
         return smoothed_cross_entropy(logits, batch.target, smoothing, mass, pad_id)
 
-    if rng is None or not config.r_drop:
+    if rng is None or config.forward_passes == 1:
         return sums_of(forward(params, batch, model, rng, example_ids))
-    first, second = (
-        forward(params, batch, model, key, example_ids) for key in jax.random.split(rng)
-    )  # [B, T, V] each
+    first_key, second_key = jax.random.split(rng)
+    first = forward(params, batch, model, first_key, example_ids)  # [B, T, V]
+    second = forward(params, batch, model, second_key, example_ids, config.cutoff)
+    if config.cutoff:
+        sums = sums_of(first)
+        divergence = kl_sum(first, second, batch.target, pad_id)
+        return sums.replace(loss=sums.loss + config.cutoff_weight * divergence)
     mean = jax.tree.map(lambda a, b: (a + b) / 2, sums_of(first), sums_of(second))
     divergence = symmetric_kl_sum(first, second, batch.target, pad_id)
     return mean.replace(loss=mean.loss + config.r_drop / 2 * divergence)

@@ -9,7 +9,6 @@ CTranslate2's.
 
 import pathlib
 import tempfile
-import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,21 +26,23 @@ from transformer.translator import Translation
 COMPUTE_TYPE = flags.DEFINE_enum(
     "compute_type", "float32", ["float32", "int8"], "Type of CTranslate2's matmuls."
 )
-CORES = flags.DEFINE_integer("cores", 2, "Parts of a batch that are translated in parallel.")
+CORES = flags.DEFINE_integer("cores", 2, "Batches that are translated at the same time.")
 
 
 class CTranslate2Translator:
     """The part of a `Translator` that an engine uses."""
 
-    mesh = types.SimpleNamespace(shape={"data": 1})
     model = None
 
     def __init__(self, config: Config, directory: pathlib.Path):
         trained = trained_model.load(checkpoint_flags.directory(), config)
         ctranslate2_export.export(trained, directory)
         self.config, self.vocabularies = config, trained.vocabularies
-        # A thread for each part of a batch: threads within a matmul wait for each other so often
-        # that another busy process slows them down a hundredfold.
+        self.threads = CORES.value
+        self.search_lengths = config.data.bucket_lengths
+        self.search_length = config.data.bucket
+        # A thread for each batch: threads within a matmul wait for each other so often that another
+        # busy process slows them down a hundredfold.
         self._translator = ctranslate2.Translator(
             str(directory),
             compute_type=COMPUTE_TYPE.value,
@@ -63,7 +64,7 @@ class CTranslate2Translator:
             beam_size=decode.beams,
             num_hypotheses=num_results,
             length_penalty=decode.alpha if decode.length_penalty == "length" else 1.0,
-            max_batch_size=-(-len(pieces) // CORES.value),
+            max_batch_size=len(pieces),
             max_decoding_length=decode.max_length or longest,
             return_scores=True,
         )

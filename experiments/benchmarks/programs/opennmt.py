@@ -10,8 +10,9 @@ from ctranslate2.converters import TransformersConverter
 
 from experiments.benchmarks.programs import marian
 from experiments.benchmarks.text_batches import translation_batches
-from experiments.benchmarks.worker import Program, fastest, num_cores
+from experiments.benchmarks.worker import Program, fastest
 from experiments.benchmarks.workloads import Workload
+from transformer.cores import num_cores
 
 SPECIAL = ("<pad_0>", "<s>", "</s>", "<unk>")
 

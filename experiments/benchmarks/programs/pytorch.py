@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from experiments.benchmarks.text_batches import PAD_ID, training_batches
-from experiments.benchmarks.worker import Program, fastest, num_cores
+from experiments.benchmarks.worker import Program, fastest
 from experiments.benchmarks.workloads import DROPOUT, Workload
+from transformer.cores import num_cores
 
 BOS_ID = 1
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
