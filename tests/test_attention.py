@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """softmax(Q K^T / sqrt(d_k)) V: by hand, its invariances, and one result for every kernel."""
 
+import functools
 import math
 
 import jax
@@ -11,15 +12,10 @@ import pytest
 
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
-from transformer.nn.attention import (
-    CHUNK,
-    KERNELS,
-    cached_attention,
-    chunked_attention,
-    einsum_attention,
-    fused_attention,
-    masked_softmax,
-)
+from transformer.nn.attention import cached_attention, einsum_attention, masked_softmax
+from transformer.nn.attention_kernels import KERNELS, fused_attention
+from transformer.nn.chunked_attention import CHUNK, chunked_attention
+from transformer.nn.masks import causal_mask
 from transformer.nn.multi_head_attention import MultiHeadAttention
 
 
@@ -120,7 +116,7 @@ def test_a_masked_key_has_no_weight_however_low_the_score_of_the_others():
     np.testing.assert_array_equal(masked_softmax(scores, mask), [[[[0.5, 0.0, 0.5]]]])
 
 
-def assert_is_the_einsum(kernel, inputs, masks):
+def assert_is_the_einsum(kernel, inputs, masks, reference=einsum_attention):
     """In its values and in the gradients of its three inputs."""
     for mask in masks:
 
@@ -131,9 +127,7 @@ def assert_is_the_einsum(kernel, inputs, masks):
 
             return jax.grad(total, (0, 1, 2), has_aux=True)(*inputs)
 
-        pairs = zip(
-            jax.tree.leaves(run(kernel)), jax.tree.leaves(run(einsum_attention)), strict=True
-        )
+        pairs = zip(jax.tree.leaves(run(kernel)), jax.tree.leaves(run(reference)), strict=True)
         for ours, theirs in pairs:
             np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
@@ -152,6 +146,29 @@ def test_the_chunked_kernel_is_the_einsum_for_any_length_mask_and_width(queries)
     of_keys = mask[:, :, :1]
     of_heads = jnp.concatenate([mask, mask[::-1]], axis=1)
     assert_is_the_einsum(chunked_attention, inputs, [None, mask, mask[:1], of_keys, of_heads])
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("length", [3, 9 * CHUNK + 1])
+def test_a_causal_kernel_is_the_einsum_with_a_causal_mask(name, length):
+    *inputs, mask = random_inputs(queries=length, keys=length, batch=1)
+    bias = jnp.sin(jnp.arange(2.0 * length**2)).reshape(1, 2, length, length)
+
+    def reference(query, key, value, mask):
+        causal = causal_mask(length) if mask is None else mask & causal_mask(length)
+        return einsum_attention(query, key, value, causal, bias)
+
+    kernel = functools.partial(KERNELS[name], bias=bias, causal=True)
+    assert_is_the_einsum(kernel, inputs, [None, mask], reference)
+
+
+def test_the_causal_chunked_kernel_does_not_read_later_parts():
+    """A weight of 0 times NaN would be NaN."""
+    query, key, value, _ = random_inputs(queries=16 * CHUNK, keys=16 * CHUNK, batch=1)
+    value = value.at[:, 2 * CHUNK :].set(jnp.nan)
+    z = chunked_attention(query, key, value, None, causal=True).z
+    assert np.isfinite(z[:, : 2 * CHUNK]).all()
+    assert np.isnan(z[:, 2 * CHUNK :]).all()
 
 
 def test_the_memory_of_the_chunked_kernel_grows_linearly():

@@ -16,7 +16,7 @@ from experiments.benchmarks.alternating import Subject, Unavailable, Worker
 from experiments.benchmarks.workloads import Workload
 from experiments.flags import parse_integers, run
 from transformer.errors import InputError
-from transformer.nn.attention import KERNELS
+from transformer.nn.attention_kernels import KERNELS
 
 _LENGTHS = flags.DEFINE_list("lengths", ["1024", "2048", "4096", "8192", "16384"], "In tokens.")
 _KERNELS = flags.DEFINE_multi_enum(

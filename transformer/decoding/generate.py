@@ -47,7 +47,6 @@ def search(
     config: DecodeConfig,
     num_results: int,
     max_length: int,
-    cache_grows: bool = True,
 ) -> Hypotheses:
     """Encode once, then search for or sample translations of each source.
 
@@ -62,7 +61,6 @@ def search(
       num_results: number of samples; with beam search at most K, and the number of results that
         must be certain before a search may stop early.
       max_length: M.
-      cache_grows: start with a short cache, which makes steps faster but compiles them three times.
     """
     source_lengths = (source != model.config.pad_id).sum(-1)  # [B]
     limits = output_length_limits(source_lengths, config)
@@ -78,6 +76,9 @@ def search(
         return model.apply(variables, *arguments, method=method)
 
     memory, _ = call(model.encode, source)
+    # A cache that grows makes steps faster but compiles them three times. The steps of a single
+    # sentence read the weights and little else.
+    cache_grows = len(source) > 1
 
     def init_cache(num_beams: int, num_groups: int) -> Cache:
         length = cache_lengths(max_length)[0] if cache_grows else max_length

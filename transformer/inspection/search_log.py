@@ -277,7 +277,6 @@ def _compiled_search(
         config=decode,
         num_results=results,
         max_length=max_length,
-        cache_grows=False,  # one sentence: compiling takes longer than its steps
     )
     return jax.jit(search), events
 

@@ -26,7 +26,6 @@ from transformer.nn.embedding import Embedding, timestep_encodings
 from transformer.nn.layers import GATES, NORMS, DecoderLayer, EncoderLayer, LayerTrace
 from transformer.nn.masks import (
     ancestry_mask,
-    causal_mask,
     neighborhood_mask,
     packed_mask,
     padding_mask,
@@ -77,7 +76,7 @@ class Stack(nn.Module):
     def run(
         self,
         x: Float[Array, "B T D"],
-        *layer_inputs: Array,
+        *layer_inputs: Array | None,
         position_ids: Int[Array, "*#B T"],
         capture: Capture = "none",
         interventions: StackInterventions | None = None,
@@ -116,13 +115,14 @@ class Stack(nn.Module):
         return x + timestep_encodings(self.config, depth)[index].astype(x.dtype)
 
     def restricted(
-        self, mask: Bool[Array, "#B 1 #T T"], position_ids: Int[Array, "*#B T"]
-    ) -> Bool[Array, "#B 1 #T T"]:
+        self, mask: Bool[Array, "#B 1 #T T"] | None, position_ids: Int[Array, "*#B T"]
+    ) -> Bool[Array, "#B 1 #T T"] | None:
         """The mask of self-attention within `model.attention_window`, if there is one."""
         size = self.config.attention_window
         if size is None:
             return mask
-        return restrict(mask, neighborhood_mask(position_ids, position_ids, size))
+        neighborhood = neighborhood_mask(position_ids, position_ids, size)
+        return neighborhood if mask is None else restrict(mask, neighborhood)
 
     def normalize(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """Apply the final norm, which only pre-norm stacks have."""
@@ -154,12 +154,15 @@ class Decoder(Stack):
         self,
         x: Float[Array, "B T D"],
         memory: Float[Array, "B S D"],
-        self_mask: Bool[Array, "#B 1 #T T"],
+        self_mask: Bool[Array, "#B 1 #T T"] | None,
         cross_mask: Bool[Array, "#B 1 #T S"],
         position_ids: Int[Array, "*#B T"],
         **options: Any,
     ) -> tuple[Float[Array, "B T D"], StackTrace | None]:
-        """From the embedded target to the input of the output map; the options are `run`'s."""
+        """From the embedded target to the input of the output map; the options are `run`'s.
+
+        Every layer's self-attention is causal besides what `self_mask` forbids.
+        """
         self_mask = self.restricted(self_mask, position_ids)
         return self.run(x, memory, self_mask, cross_mask, position_ids=position_ids, **options)
 
@@ -228,10 +231,9 @@ class Transformer(nn.Module):
             interventions=None if interventions is None else interventions.encoder,
             **options,
         )
-        self_mask = causal_mask(target_in.shape[1])  # [1, 1, T, T]
-        cross_mask = self._padding_mask(source)  # [B, 1, 1, S]
+        self_mask, cross_mask = None, self._padding_mask(source)  # [B, 1, 1, S]
         if target_segments is not None:
-            self_mask = self_mask & packed_mask(target_segments, target_segments)
+            self_mask = packed_mask(target_segments, target_segments)  # [B, 1, T, T]
             cross_mask = packed_mask(target_segments, source_segments)  # [B, 1, T, S]
         position_ids, positions = self._positions(target_in, target_segments)
         x, decoder_trace = self.decoder(

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scaled dot-product attention (paper 3.2.1): Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V.
 
-A config selects a kernel by name. ``einsum`` is the formula itself and the tested reference.
-``chunked`` computes it for a few queries at a time, for long sentences. ``fused`` calls
-`jax.nn.dot_product_attention`. Only ``einsum`` returns attention weights, applies dropout to them,
-and has the additive score and the terms of keys and values by relative position.
+`einsum_attention` is the formula and the tested reference of the other kernels
+(`attention_kernels.py`). `cached_attention` is the same for one target position of a search.
 """
 
 from collections.abc import Callable
@@ -14,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Bool, Float, wide
+from transformer.nn.masks import both, causal_mask
 
 
 class AttentionOutput(NamedTuple):
@@ -87,6 +86,7 @@ def einsum_attention(
     mask: Bool[Array, "#B #N #T S"] | None,
     bias: Float[Array, "#B N #T S"] | None = None,
     *,
+    causal: bool = False,
     key_term: Float[Array, "*#B T S H"] | None = None,
     value_term: Float[Array, "*#B T S Hv"] | None = None,
     score_vector: Float[Array, "H N"] | None = None,
@@ -102,6 +102,7 @@ def einsum_attention(
       value: of S source positions.
       mask: true where a query may attend to a key.
       bias: added to the scores; see `positions.PositionTerm`.
+      causal: a query may attend only to keys up to its own position, besides what `mask` forbids.
       key_term: added to each key as each query sees it.
       value_term: added to each value as each query sees it.
       score_vector: of the additive score, which replaces the scaled dot product.
@@ -117,73 +118,14 @@ def einsum_attention(
         scores = scores + key_term_scores(query, key_term)
     if bias is not None:
         scores = scores + bias
+    if causal:
+        mask = both(mask, causal_mask(query.shape[1]))
     weights = edit(masked_softmax(scores, mask))
     dropped = dropout(weights).astype(value.dtype)
     z = jnp.einsum("BNTS,BSNH->BTNH", dropped, value)
     if value_term is not None:
         z = z + value_term_sum(dropped, value_term)
     return AttentionOutput(z, weights, scores) if with_weights else AttentionOutput(z)
-
-
-CHUNK = 128
-"""Queries per chunk of `chunked_attention`."""
-
-
-def chunked_attention(
-    query: Float[Array, "B T N H"],
-    key: Float[Array, "B S N H"],
-    value: Float[Array, "B S N Hv"],
-    mask: Bool[Array, "#B #N #T S"] | None,
-    bias: Float[Array, "#B N #T S"] | None = None,
-) -> AttentionOutput:
-    """The formula for `CHUNK` queries at a time, in memory that grows with T + S.
-
-    Queries are independent, so the result is unchanged. The backward pass recomputes a chunk's
-    weights: seven matmuls instead of six, less memory, not less time. A mask or a bias that differs
-    between queries still takes T S elements.
-    """
-    length = query.shape[1]
-    size = min(CHUNK, length)
-    count = -(-length // size)
-
-    def chunked(x: Float[Array, "B N T _"] | Bool[Array, "B N T _"]) -> Array:
-        """[B, N, T, _] to [count, B, N, size, _]; the padding is cut off below."""
-        padded = jnp.pad(x, ((0, 0), (0, 0), (0, count * size - length), (0, 0)))
-        return jnp.moveaxis(padded.reshape(*x.shape[:2], count, size, x.shape[3]), 2, 0)
-
-    def chunked_if_by_query(x: Array | None) -> Array | None:
-        return chunked(x) if x is not None and x.shape[2] > 1 else None
-
-    keys = key.transpose(0, 2, 3, 1)  # [B, N, H, S]
-    values = value.transpose(0, 2, 1, 3)  # [B, N, S, Hv]
-
-    @jax.checkpoint
-    def attend(chunk: tuple[Array, Array | None, Array | None]) -> Float[Array, "B N _ Hv"]:
-        queries, chunk_mask, chunk_bias = chunk
-        return cached_attention(
-            queries,
-            keys,
-            values,
-            mask if chunk_mask is None else chunk_mask,
-            bias if chunk_bias is None else chunk_bias,
-        )
-
-    queries = chunked(query.transpose(0, 2, 1, 3))
-    chunks = (queries, chunked_if_by_query(mask), chunked_if_by_query(bias))
-    z = jnp.moveaxis(jax.lax.map(attend, chunks), 0, 2)  # [B, N, count, size, Hv]
-    z = z.reshape(*z.shape[:2], -1, z.shape[-1])  # [B, N, count * size, Hv]
-    return AttentionOutput(z[:, :, :length].swapaxes(1, 2))
-
-
-def fused_attention(
-    query: Float[Array, "B T N H"],
-    key: Float[Array, "B S N H"],
-    value: Float[Array, "B S N H"],
-    mask: Bool[Array, "#B #N #T S"] | None,
-    bias: Float[Array, "#B N #T S"] | None = None,
-) -> AttentionOutput:
-    """`jax.nn.dot_product_attention`, which needs d_k == d_v."""
-    return AttentionOutput(jax.nn.dot_product_attention(query, key, value, bias, mask=mask))
 
 
 def cached_attention(
@@ -243,10 +185,3 @@ def repeat_heads(x: Array, num_heads: int, axis: int) -> Array:
     """Repeat each head of keys or values for the adjacent query heads that share it."""
     heads = x.shape[axis]
     return x if heads == num_heads else jnp.repeat(x, num_heads // heads, axis)
-
-
-KERNELS: dict[str, Callable[..., AttentionOutput]] = {
-    "einsum": einsum_attention,
-    "chunked": chunked_attention,
-    "fused": fused_attention,
-}

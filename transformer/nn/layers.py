@@ -255,7 +255,7 @@ class DecoderLayer(nn.Module):
         self,
         x: Float[Array, "B T D"],
         memory: Float[Array, "B S D"],
-        self_mask: Bool[Array, "#B 1 #T T"],
+        self_mask: Bool[Array, "#B 1 #T T"] | None,
         cross_mask: Bool[Array, "#B 1 #T S"],
         *,
         positions: PositionTerm = NO_POSITIONS,
@@ -268,11 +268,14 @@ class DecoderLayer(nn.Module):
         cross_patches: AttentionPatches | None = None,
         feed_forward_patch: Patch | None = None,
     ) -> tuple[Float[Array, "B T D"], LayerTrace]:
-        """Apply the layer to all target positions at once; `positions` is for self-attention."""
+        """Apply the layer to all target positions at once; `positions` is for self-attention.
+
+        Self-attention is causal besides what `self_mask` forbids (paper 3.2.3, third item).
+        """
         mode = {"train": train, "example_ids": example_ids}
 
         def attend_to_self(y: Float[Array, "B T D"]) -> tuple[Array, AttentionTrace | None]:
-            options = {"positions": positions, "capture": capture}
+            options = {"causal": True, "positions": positions, "capture": capture}
             changes = {"gates": self_gates, "patches": self_patches}
             return self.self_attention(y, y, y, self_mask, **options, **changes, **mode)
 

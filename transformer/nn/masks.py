@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Masks that select which keys a query may attend to: padding, causal, packed (paper 3.2.3).
 
-A mask is ``Bool[B|1, 1, T|1, S]``; true means "may attend". Masks combine with ``&``.
+A mask is ``Bool[B|1, 1, T|1, S]``; true means "may attend". Masks combine with ``&``, or with
+`both` where one may be missing.
 """
 
 import jax.numpy as jnp
@@ -40,6 +41,13 @@ def neighborhood_mask(
     distance = jnp.abs(key_positions[..., None, :] - query_positions[..., :, None])
     near = distance <= size // 2  # [T, S] or [B, T, S]
     return near.reshape(-1, 1, *near.shape[-2:])
+
+
+def both(
+    mask: Bool[Array, "#B #N #T S"] | None, other: Bool[Array, "#B #N #T S"]
+) -> Bool[Array, "#B #N #T S"]:
+    """A query may attend to the keys that both masks allow; None allows all."""
+    return other if mask is None else mask & other
 
 
 def restrict(

@@ -9,7 +9,8 @@ from jax.nn.initializers import normal, zeros
 from transformer.arrays import Array, Bool, Float, Int
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
-from transformer.nn.attention import KERNELS, cached_attention, repeat_heads
+from transformer.nn.attention import cached_attention, repeat_heads
+from transformer.nn.attention_kernels import KERNELS
 from transformer.nn.capture import AttentionPatches, AttentionTrace, Capture, gate, patch_heads
 from transformer.nn.dropout import apply_dropout
 from transformer.nn.matmul import project
@@ -67,6 +68,7 @@ class MultiHeadAttention(nn.Module):
         values_from: Float[Array, "B S D"],
         mask: Bool[Array, "#B #N #T S"] | None,
         *,
+        causal: bool = False,
         positions: PositionTerm = NO_POSITIONS,
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
@@ -78,6 +80,8 @@ class MultiHeadAttention(nn.Module):
 
         Args:
           mask: true where a query may attend to a key.
+          causal: a query may attend only to keys up to its own position, besides what `mask`
+            forbids.
           positions: how positions enter the scores, besides through the inputs.
           train: apply dropout to the weights.
           example_ids: global index of each example in the batch, for dropout.
@@ -103,7 +107,8 @@ class MultiHeadAttention(nn.Module):
             rate = self.config.attention_dropout
             return apply_dropout(self, weights, rate, train=train, example_ids=example_ids)
 
-        kernel, options = self.config.attention_kernel, self._terms(positions)
+        kernel = self.config.attention_kernel
+        options = self._terms(positions) | {"causal": causal}
         if kernel == "einsum":
             options |= {"dropout": drop, "with_weights": capture != "none"}
             if patches.weights is not None:

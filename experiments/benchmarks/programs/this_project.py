@@ -22,7 +22,7 @@ from experiments.pipeline.token_corpus import TokenCorpus, TokenSequences
 from transformer import compile_cache, sharding
 from transformer.arrays import Array
 from transformer.decoding import generate
-from transformer.nn.attention import KERNELS
+from transformer.nn.attention_kernels import KERNELS
 from transformer.text.lexicon import Lexicon
 from transformer.text.tokenizer import Tokenizer
 from transformer.training.step import Batch
