@@ -26,7 +26,7 @@ from transformer.training import step as training
 from transformer.training.step import Batch
 
 ARGUMENTS = {
-    "multi30k": ("published", "short"),
+    "multi30k": ("published", "hour", "short"),
     "pronouns": ("de", "fr"),
     "pronouns_convolutional": ("de", "fr"),
     "pronouns_recurrent": ("sutskever", "bahdanau", "luong", "luong_local"),
@@ -133,7 +133,9 @@ def test_a_file_documents_the_command_that_runs_it(name):
 
 
 def test_an_unknown_argument_is_refused_with_the_known_ones():
-    with pytest.raises(InputError, match="multi30k.py:published or multi30k.py:short"):
+    with pytest.raises(
+        InputError, match="multi30k.py:published or multi30k.py:hour or multi30k.py:short"
+    ):
         load("multi30k:long")
     with pytest.raises(InputError, match="py:spiral is unknown; the variants are paper, learned"):
         load("pronouns_variants:spiral")
