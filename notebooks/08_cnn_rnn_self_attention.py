@@ -175,7 +175,6 @@ def exact_by_length(params, model_config, lengths):
             config=DecodeConfig(beams=1, extra_length=2),
             num_results=1,
             max_length=LONGEST + 1,
-            cache_grows=False,
         )
     )
     shares = []
