@@ -10,8 +10,8 @@ Run:    python -m experiments.train --config=experiments/configs/multi30k.py --w
         python -m experiments.evaluate --workdir=runs/m30k --average=10 \\
             --source=test_2016_flickr.en --target=test_2016_flickr.de
         The text is at https://github.com/multi30k/dataset, under data/task1.
-Expect: On the raw validation text, `:short` reaches 36.0 BLEU and `:hour` 38.1, in about 20 and 45
-        minutes on two CPU cores (docs/results.md).
+Expect: On the raw validation text, `:short` reaches 36.0 BLEU after 37 minutes on one CPU core, and
+        `:hour` 38.1 after 92 (docs/results.md).
         The published recipe has not been run here at full length. Wu et al. (2021), Good for
         Misconceived Reasons, report 41.02 BLEU for it on test2016, on lower-cased, tokenized text,
         which does not compare with the BLEU of `evaluate` on raw text. Translating by the nearest
