@@ -5,6 +5,8 @@ Memory grows with T + S instead of T S, and what a causal mask hides is mostly n
 backward pass is written by hand, as in FlashAttention (Dao et al. 2022).
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
@@ -16,6 +18,18 @@ CHUNK = 128
 """Queries per chunk of `chunked_attention`."""
 CAUSAL_PARTS = 8
 """Parts of the queries of a causal `chunked_attention`: 16 take longer to compile."""
+
+
+class _Queries(NamedTuple):
+    """Queries and what they may read, heads outside; positions are last in keys and values."""
+
+    query: Float[Array, "B N T H"]
+    key: Float[Array, "B N H S"]
+    value: Float[Array, "B N Hv S"]
+    mask: Bool[Array, "#B #N #T S"] | None
+    bias: Float[Array, "#B N #T S"] | None
+    positions: Int[Array, " T"] | None
+    """Of the queries in the sentence, if attention is causal."""
 
 
 def chunked_attention(
@@ -31,144 +45,130 @@ def chunked_attention(
 
     Queries are independent, so the result is unchanged. The backward pass computes a chunk's
     weights again: seven matmuls instead of six, but on numbers that are still in the processor's
-    cache. A mask or a bias that differs between queries still takes T S elements; a causal one is
-    computed chunk by chunk.
+    cache. A mask or a bias that differs between queries still takes T S elements; the causal mask
+    does not, as each chunk computes its rows.
 
     If it is causal, the queries are divided into parts, each of which reads the keys up to its last
     query: of P parts, (P + 1) / 2P of the work.
+
+    Args:
+      query: of T target positions.
+      key: of S source positions.
+      value: of S source positions.
+      mask: true where a query may attend to a key.
+      bias: added to the scores.
+      causal: a query may attend only to keys up to its own position, besides what `mask` forbids.
     """
     length = query.shape[1]
+    queries = _Queries(
+        query.transpose(0, 2, 1, 3),
+        key.transpose(0, 2, 3, 1),
+        value.transpose(0, 2, 3, 1),
+        mask,
+        bias,
+        jnp.arange(length) if causal else None,
+    )
     parts = CAUSAL_PARTS if causal else 1
-    part = -(-length // (CHUNK * parts)) * CHUNK  # queries
-    queries = query.transpose(0, 2, 1, 3)  # [B, N, T, H]
-    keys = key.transpose(0, 2, 3, 1)  # [B, N, H, S]
-    values = value.transpose(0, 2, 3, 1)  # [B, N, Hv, S]
-    z = []
-    for start in range(0, length, part):
-        end = start + part if causal else key.shape[1]
-
-        def seen(x: Array | None, start: int = start, end: int = end) -> Array | None:
-            """The part's rows and columns of a mask or a bias."""
-            if x is None:
-                return None
-            return (x[:, :, start : start + part] if x.shape[2] > 1 else x)[..., :end]
-
-        z.append(
-            _in_chunks(
-                queries[:, :, start : start + part],
-                keys[..., :end],
-                values[..., :end],
-                seen(mask),
-                seen(bias),
-                first_position=start if causal else None,
-            )
-        )
+    size = -(-length // (CHUNK * parts)) * CHUNK
+    z = [_in_chunks(_part(queries, start, size)) for start in range(0, length, size)]
     return AttentionOutput(jnp.concatenate(z, axis=2).swapaxes(1, 2))
 
 
-def _in_chunks(
-    query: Float[Array, "B N T H"],
-    key: Float[Array, "B N H S"],
-    value: Float[Array, "B N Hv S"],
-    mask: Bool[Array, "#B #N #T S"] | None,
-    bias: Float[Array, "#B N #T S"] | None,
-    first_position: int | None,
-) -> Float[Array, "B N T Hv"]:
-    """Attention, chunk by chunk; causal if the position of the first query is given."""
-    length = query.shape[2]
+def _part(queries: _Queries, start: int, size: int) -> _Queries:
+    """The queries from `start` on, at most `size`, with the keys that they can see."""
+    end = queries.key.shape[-1] if queries.positions is None else start + size
+
+    def rows(x: Array | None) -> Array | None:
+        if x is None:
+            return None
+        return (x[:, :, start : start + size] if x.shape[2] > 1 else x)[..., :end]
+
+    return _Queries(
+        queries.query[:, :, start : start + size],
+        queries.key[..., :end],
+        queries.value[..., :end],
+        rows(queries.mask),
+        rows(queries.bias),
+        None if queries.positions is None else queries.positions[start : start + size],
+    )
+
+
+def _in_chunks(queries: _Queries) -> Float[Array, "B N T Hv"]:
+    """Attention, chunk by chunk."""
+    length = queries.query.shape[2]
     size = min(CHUNK, length)
     count = -(-length // size)
 
-    def chunked(x: Float[Array, "B N T _"] | Bool[Array, "B N T _"]) -> Array:
-        """[B, N, T, _] to [count, B, N, size, _]; the padding is cut off below."""
-        padded = jnp.pad(x, ((0, 0), (0, 0), (0, count * size - length), (0, 0)))
-        return jnp.moveaxis(padded.reshape(*x.shape[:2], count, size, x.shape[3]), 2, 0)
+    def chunked(x: Array | None, axis: int = 2) -> Array | None:
+        """[B, N, T, _] to [count, B, N, size, _], [T] to [count, size]; None if equal for all T.
 
-    def chunked_if_by_query(x: Array | None) -> Array | None:
-        return chunked(x) if x is not None and x.shape[2] > 1 else None
+        The padding is cut off below.
+        """
+        if x is None or x.shape[axis] < length:
+            return None
+        widths = [(0, count * size - length if i == axis else 0) for i in range(x.ndim)]
+        shape = (*x.shape[:axis], count, size, *x.shape[axis + 1 :])
+        return jnp.moveaxis(jnp.pad(x, widths).reshape(shape), axis, 0)
 
-    def attend(chunk: tuple[Array, Array | None, Array | None, Array | None]) -> Array:
-        queries, chunk_mask, chunk_bias, positions = chunk
-        allowed = mask if chunk_mask is None else chunk_mask
-        added = bias if chunk_bias is None else chunk_bias
-        return _chunk_attention(queries, key, value, allowed, added, positions)
-
-    positions = None
-    if first_position is not None:
-        positions = first_position + jnp.arange(count * size).reshape(count, size)
-    chunks = (chunked(query), chunked_if_by_query(mask), chunked_if_by_query(bias), positions)
-    z = jnp.moveaxis(jax.lax.map(attend, chunks), 0, 2)  # [B, N, count, size, Hv]
+    chunks = {
+        "query": chunked(queries.query),
+        "mask": chunked(queries.mask),
+        "bias": chunked(queries.bias),
+        "positions": chunked(queries.positions, axis=0),
+    }
+    chunks = {name: x for name, x in chunks.items() if x is not None}
+    z = jax.lax.map(lambda chunk: _attend(queries._replace(**chunk)), chunks)
+    z = jnp.moveaxis(z, 0, 2)  # [B, N, count, size, Hv]
     return z.reshape(*z.shape[:2], -1, z.shape[-1])[:, :, :length]
 
 
 @jax.custom_vjp
-def _chunk_attention(
-    query: Float[Array, "B N T H"],
-    key: Float[Array, "B N H S"],
-    value: Float[Array, "B N Hv S"],
-    mask: Bool[Array, "#B #N #T S"] | None,
-    bias: Float[Array, "#B N #T S"] | None,
-    positions: Int[Array, " T"] | None,
-) -> Float[Array, "B N T Hv"]:
-    """The formula, causal if the positions of the queries are given.
+def _attend(queries: _Queries) -> Float[Array, "B N T Hv"]:
+    """The formula.
 
     For the backward pass it keeps its result and, for each query, the maximum of the scores and the
     sum of their exponentials; with these, the weights are one exponential (Dao et al. 2022,
     FlashAttention, appendix B).
     """
-    return _chunk_forward(query, key, value, mask, bias, positions)[0]
+    return _forward(queries)[0]
 
 
-def _chunk_scores(
-    query: Array, key: Array, mask: Array | None, bias: Array | None, positions: Array | None
-) -> tuple[Float[Array, "B N T S"], Bool[Array, "#B #N #T S"] | None]:
-    """The masked scores and the mask."""
-    scores = jnp.einsum("BNTH,BNHS->BNTS", query, key, preferred_element_type=wide(query.dtype))
-    scores = scores / jnp.sqrt(query.shape[-1]).astype(scores.dtype)
-    if bias is not None:
-        scores = scores + bias
-    if positions is not None:
-        mask = both(mask, (jnp.arange(key.shape[3]) <= positions[:, None])[None, None])
-    if mask is not None:
-        scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
-    return scores, mask
+class _Kept(NamedTuple):
+    """What the backward pass needs."""
+
+    queries: _Queries
+    z: Float[Array, "B N T Hv"]
+    largest: Float[Array, "B N T 1"]
+    """The maximum of the scores."""
+    total: Float[Array, "B N T 1"]
+    """The sum of exp(scores - largest)."""
 
 
-def _chunk_forward(
-    query: Array,
-    key: Array,
-    value: Array,
-    mask: Array | None,
-    bias: Array | None,
-    positions: Array | None,
-) -> tuple[Float[Array, "B N T Hv"], tuple[Array | None, ...]]:
-    scores, _ = _chunk_scores(query, key, mask, bias, positions)
-    largest = scores.max(-1, keepdims=True)  # [B, N, T, 1]
-    exponentials = jnp.exp(scores - largest)
-    total = exponentials.sum(-1, keepdims=True)  # [B, N, T, 1]
+def _forward(queries: _Queries) -> tuple[Float[Array, "B N T Hv"], _Kept]:
+    scores, _ = _masked_scores(queries)
+    largest = scores.max(-1, keepdims=True)
+    exponentials = jnp.exp(scores - largest)  # [B, N, T, S]
+    total = exponentials.sum(-1, keepdims=True)
     z = jnp.einsum(
         "BNTS,BNHS->BNTH",
-        exponentials.astype(value.dtype),
-        value,
+        exponentials.astype(queries.value.dtype),
+        queries.value,
         preferred_element_type=scores.dtype,
     )
-    z = (z / total).astype(query.dtype)
-    return z, (query, key, value, mask, bias, positions, z, largest, total)
+    z = (z / total).astype(queries.query.dtype)
+    return z, _Kept(queries, z, largest, total)
 
 
-def _chunk_backward(
-    kept: tuple[Array | None, ...], z_gradient: Float[Array, "B N T Hv"]
-) -> tuple[Array | None, ...]:
+def _backward(kept: _Kept, z_gradient: Float[Array, "B N T Hv"]) -> tuple[_Queries]:
     """The gradients of query, key, value and bias from that of z."""
-    query, key, value, mask, bias, positions, z, largest, total = kept
-    scores, mask = _chunk_scores(query, key, mask, bias, positions)
-    weights = jnp.exp(scores - largest) / total  # [B, N, T, S]
-    accumulator = scores.dtype
-    # The gradient of softmax is w (g - sum(w g)), and sum(w g) over the keys is z . dz.
-    mean = (z_gradient.astype(accumulator) * z).sum(-1, keepdims=True)  # [B, N, T, 1]
+    query, key, value, _, bias, _ = kept.queries
+    scores, mask = _masked_scores(kept.queries)
+    weights = jnp.exp(scores - kept.largest) / kept.total  # [B, N, T, S]
     weights_gradient = jnp.einsum(
-        "BNTH,BNHS->BNTS", z_gradient, value, preferred_element_type=accumulator
+        "BNTH,BNHS->BNTS", z_gradient, value, preferred_element_type=scores.dtype
     )
+    # The gradient of softmax is w (g - sum(w g)), and sum(w g) over the keys is z . dz.
+    mean = (z_gradient.astype(scores.dtype) * kept.z).sum(-1, keepdims=True)  # [B, N, T, 1]
     scores_gradient = weights * (weights_gradient - mean)
     if mask is not None:
         scores_gradient = jnp.where(mask, scores_gradient, 0)
@@ -177,14 +177,31 @@ def _chunk_backward(
         broadcast = [axis for axis, size in enumerate(bias.shape) if size == 1]
         bias_gradient = scores_gradient.sum(broadcast, keepdims=True).astype(bias.dtype)
     scaled = (scores_gradient / jnp.sqrt(query.shape[-1])).astype(query.dtype)
-    return (
+    gradients = _Queries(
         jnp.einsum("BNTS,BNHS->BNTH", scaled, key),
         jnp.einsum("BNTH,BNTS->BNHS", query, scaled),
         jnp.einsum("BNTH,BNTS->BNHS", z_gradient, weights.astype(value.dtype)),
-        None,
-        bias_gradient,
-        None,
+        mask=None,
+        bias=bias_gradient,
+        positions=None,
     )
+    return (gradients,)
 
 
-_chunk_attention.defvjp(_chunk_forward, _chunk_backward)
+_attend.defvjp(_forward, _backward)
+
+
+def _masked_scores(
+    queries: _Queries,
+) -> tuple[Float[Array, "B N T S"], Bool[Array, "#B #N #T S"] | None]:
+    """Q K^T / sqrt(d_k) + bias, the least number where masked; and the mask."""
+    query, key, _, mask, bias, positions = queries
+    scores = jnp.einsum("BNTH,BNHS->BNTS", query, key, preferred_element_type=wide(query.dtype))
+    scores = scores / jnp.sqrt(query.shape[-1]).astype(scores.dtype)
+    if bias is not None:
+        scores = scores + bias
+    if positions is not None:
+        mask = both(mask, (jnp.arange(key.shape[-1]) <= positions[:, None])[None, None])
+    if mask is not None:
+        scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
+    return scores, mask
