@@ -225,7 +225,7 @@ def test_cross_attention_keys_exist_once_per_sentence_and_never_change(
             assert before[1] is after[1]
         return stepped
 
-    stepped = jax.eval_shape(move_and_step, cache)
+    stepped = move_and_step(cache)
     assert stepped.layers[0].self_key.shape == (3, n, config.d_k, 4 * 2)
     assert stepped.layers[0].self_value.shape == (3, n, 4 * 2, config.d_v)
 

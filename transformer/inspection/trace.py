@@ -16,6 +16,7 @@ import numpy as np
 from flax.errors import (
     ApplyScopeInvalidVariablesStructureError,
     ApplyScopeInvalidVariablesTypeError,
+    ScopeCollectionNotFound,
     ScopeParamNotFoundError,
     ScopeParamShapeError,
 )
@@ -123,6 +124,7 @@ def apply(
     except (
         ApplyScopeInvalidVariablesStructureError,
         ApplyScopeInvalidVariablesTypeError,
+        ScopeCollectionNotFound,
         ScopeParamNotFoundError,
         ScopeParamShapeError,
     ) as error:

@@ -7,6 +7,7 @@ Inspection also needs the traces that `Description` announces.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -178,7 +179,11 @@ def build(config: ModelConfig) -> Model:
     return FAMILIES[type(config)](config)
 
 
+@functools.lru_cache(maxsize=16)
 def parameter_metadata(model: nn.Module) -> Params:
-    """The tree of a model's `Parameter` declarations, whose values are shapes and dtypes."""
+    """The tree of a model's `Parameter` declarations, whose values are shapes and dtypes.
+
+    It is the same object at every call: tracing a deep model takes a third of a second.
+    """
     tokens = jnp.zeros((1, 1), jnp.int32)
     return jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]

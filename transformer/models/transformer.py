@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The encoder-decoder Transformer (paper 3, figure 1)."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import flax.struct
@@ -33,6 +34,9 @@ from transformer.nn.masks import (
 )
 from transformer.nn.parameters import cast_params
 from transformer.nn.positions import SCHEMES, positions_within_segments
+
+Layer = EncoderLayer | DecoderLayer
+Results = TypeVar("Results")
 
 
 @flax.struct.dataclass
@@ -69,7 +73,7 @@ class Stack(nn.Module):
             self.final_norm = NORMS[config.norm_kind](config.norm_epsilon)
 
     @property
-    def layers(self) -> list[EncoderLayer | DecoderLayer]:
+    def layers(self) -> list[Layer]:
         """The L layers in the order of their application."""
         return [*self.layer] * (self.config.depth(self.side) // len(self.layer))
 
@@ -95,14 +99,36 @@ class Stack(nn.Module):
         positions = self.position_scheme(position_ids, position_ids)
         x = patch(x, interventions, 0)
         residual, traces = [x], []
+
+        def apply(layer: Layer, x: Array, changes: dict) -> tuple[Array, LayerTrace]:
+            options = {"positions": positions, "capture": capture, **changes, **mode}
+            return layer(x, *layer_inputs, **options)
+
+        if not (mode.get("train") or self.is_initializing()):
+            apply = self.traced_once(apply, x)
         for index, layer in enumerate(self.layers):
             changes = {} if interventions is None else interventions.of_layer(index)
-            options = {"positions": positions, "capture": capture, **changes, **mode}
-            x, trace = layer(x, *layer_inputs, **options)
+            x, trace = apply(layer, x, changes)
             x = patch(self.with_timestep(x, index + 1), interventions, index + 1)
             residual.append(x)
             traces.append(trace)
         return self.normalize(x), _stack_trace(traces, residual, capture)
+
+    def traced_once(self, call: Callable[..., Results], x: Array) -> Callable[..., Results]:
+        """Make JAX trace a call of a layer once for all L of them, which have the same shapes.
+
+        It changes no result: XLA compiles the layers as if each had been traced. Not for dropout,
+        whose masks depend on the layer.
+
+        Args:
+          call: from a layer and further pytrees.
+          x: the input of the stack; if it is known, nothing is traced.
+        """
+        if not isinstance(x, jax.core.Tracer):
+            return call
+        layer = self.layer_class(self.config, parent=None)
+        traced = jax.jit(lambda variables, *inputs: layer.apply(variables, *inputs, method=call))
+        return lambda layer, *inputs: traced(layer.variables, *inputs)
 
     def with_timestep(self, x: Float[Array, "B T D"], index: int) -> Float[Array, "B T D"]:
         """The input of layer `index` from the output of the layer before, if it is not the last.
@@ -187,10 +213,13 @@ class Decoder(Stack):
             self_mask = self_mask & neighborhood_mask(cache.index[None], key_positions, size)
         positions = self.position_scheme(cache.index[None], key_positions)
         layers = []
+
+        def apply(layer: DecoderLayer, x: Array, layer_cache: LayerCache) -> tuple:
+            return layer.step(x, layer_cache, cache.index, self_mask, cache.source_mask, positions)
+
+        step = self.traced_once(apply, x)
         for index, (layer, layer_cache) in enumerate(zip(self.layers, cache.layers, strict=True)):
-            x, layer_cache = layer.step(
-                x, layer_cache, cache.index, self_mask, cache.source_mask, positions
-            )
+            x, layer_cache = step(layer, x, layer_cache)
             x = self.with_timestep(x, index + 1)
             layers.append(layer_cache)
         return self.normalize(x), tuple(layers)
