@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Huge pages are requested once, where they have an effect, and freed memory can be returned."""
+"""The allocator is set once, where that has an effect, and freed memory can be returned."""
 
 import os
 import sys
@@ -11,6 +11,7 @@ from experiments import allocator
 from transformer import device_memory
 
 TUNABLES = "GLIBC_TUNABLES"
+SETTINGS = "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1"
 
 
 @pytest.fixture
@@ -23,13 +24,13 @@ def restarted(monkeypatch):
     return environments
 
 
-def test_a_process_restarts_once_with_huge_pages(restarted, monkeypatch):
-    allocator.restart_with_huge_pages()
+def test_a_process_restarts_once_with_the_settings(restarted, monkeypatch):
+    allocator.restart_with_settings()
     [environment] = restarted
-    assert environment == os.environ | {TUNABLES: "glibc.malloc.hugetlb=1"}
+    assert environment == os.environ | {TUNABLES: SETTINGS}
     monkeypatch.setenv(TUNABLES, environment[TUNABLES])
     assert allocator.uses_huge_pages()
-    allocator.restart_with_huge_pages()
+    allocator.restart_with_settings()
     assert len(restarted) == 1
 
 
@@ -37,7 +38,7 @@ def test_the_arguments_of_the_interpreter_are_kept(restarted, monkeypatch):
     calls = []
     monkeypatch.setattr(os, "execve", lambda *call: calls.append(call[:2]))
     monkeypatch.setattr(sys, "orig_argv", ["python", "-X", "dev", "-m", "experiments.train"])
-    allocator.restart_with_huge_pages()
+    allocator.restart_with_settings()
     program = sys.executable
     assert calls == [(program, [program, "-X", "dev", "-m", "experiments.train"])]
 
@@ -45,15 +46,18 @@ def test_the_arguments_of_the_interpreter_are_kept(restarted, monkeypatch):
 @pytest.mark.parametrize("value", ["0", "1", "2"])
 def test_the_setting_of_the_user_counts(restarted, monkeypatch, value):
     monkeypatch.setenv(TUNABLES, f"glibc.malloc.arena_max=2:glibc.malloc.hugetlb={value}")
-    allocator.restart_with_huge_pages()
+    allocator.restart_with_settings()
     assert not restarted
     assert allocator.uses_huge_pages() == (value == "1")
 
 
-def test_other_tunables_are_kept(monkeypatch):
-    monkeypatch.setenv(TUNABLES, "glibc.malloc.arena_max=2:glibc.malloc.hugetlb=1")
-    tunables = allocator.environment(huge_pages=False)[TUNABLES]
-    assert tunables == "glibc.malloc.arena_max=2:glibc.malloc.hugetlb=0"
+@pytest.mark.parametrize(
+    ("huge_pages", "expected"), [(True, SETTINGS), (False, "glibc.malloc.hugetlb=0")]
+)
+def test_other_tunables_are_kept(monkeypatch, huge_pages, expected):
+    monkeypatch.setenv(TUNABLES, f"glibc.malloc.tcache_count=0:{SETTINGS}")
+    tunables = allocator.environment(huge_pages=huge_pages)[TUNABLES]
+    assert tunables == f"glibc.malloc.tcache_count=0:{expected}"
 
 
 @pytest.mark.parametrize(

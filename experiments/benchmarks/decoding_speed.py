@@ -3,7 +3,8 @@
 
 python -m experiments.benchmarks.decoding_speed --workloads=W1,W2 --beams=1,4
 python -m experiments.benchmarks.decoding_speed --workloads=W1 --sentences=1
-python -m experiments.benchmarks.decoding_speed --source=train.en --target=train.de --lines=val.en
+python -m experiments.benchmarks.decoding_speed --lines=val.en \\
+    --train_source=train.en --train_target=train.de
 python -m experiments.benchmarks.decoding_speed --against=../older --only='checkout*'
 
 W1 is a small model and W2 the paper's base model (`workloads.py`), with random weights; CTranslate2
@@ -26,7 +27,7 @@ _SENTENCES = flags.DEFINE_integer(
     "sentences", None, "Sentences per batch; 1 measures latency.", lower_bound=1
 )
 _LINES = flags.DEFINE_string(
-    "lines", None, "Text to translate; the vocabulary is that of --source and --target."
+    "lines", None, "Text to translate; the vocabulary is that of --train_source and --train_target."
 )
 
 

@@ -3,7 +3,8 @@
 
 python -m experiments.benchmarks.training_speed --workloads=W1,W2
 python -m experiments.benchmarks.training_speed --workloads=W1 --dropout=paper --lengths=64,1024
-python -m experiments.benchmarks.training_speed --workloads=W1 --source=train.en --target=train.de
+python -m experiments.benchmarks.training_speed --workloads=W1 \\
+    --train_source=train.en --train_target=train.de
 python -m experiments.benchmarks.training_speed --workloads=R1
 python -m experiments.benchmarks.training_speed --against=../older --only='checkout*'
 
