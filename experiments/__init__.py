@@ -6,5 +6,5 @@ import sys
 if sys.argv[:1] == ["-m"]:  # `python -m experiments.NAME`, while Python locates the app
     from experiments import allocator, startup
 
-    allocator.restart_with_settings()
+    allocator.restart_with_huge_pages()
     startup.prepare()

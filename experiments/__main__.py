@@ -32,7 +32,7 @@ APPS = (
 
 def main() -> None:
     """Run the app that the first argument names; list the apps if there is none."""
-    allocator.restart_with_settings()
+    allocator.restart_with_huge_pages()
     startup.prepare()
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("--help", "-help", "-h"):

@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of glibc's allocator, with which training on the CPU is faster and takes less memory.
 
-**Huge pages.** XLA's CPU backend allocates the temporaries of a program at every call. glibc
-returns them to the kernel, which clears their pages again at the next call: a fifth of a small
-model's training step with pages of 4 KiB, half of that with huge pages of 2 MiB. To keep the pages
-instead is faster yet, but small allocations split the freed blocks, and the process grows to twice
-its size or more.
-
-**One arena.** By default, threads allocate from up to eight arenas for each core, and what a
-compilation or a validation frees in one is of no use to the others (`benchmarks.step_memory`;
-docs/speed.md).
+XLA's CPU backend allocates the temporaries of a program at every call. glibc returns them to the
+kernel, which clears their pages again at the next call: a fifth of a small model's training step
+with pages of 4 KiB, half of that with huge pages of 2 MiB. To keep the pages instead is faster yet,
+but small allocations split the freed blocks, and the process grows to twice its size or more
+(`benchmarks.step_memory`; docs/speed_details.md).
 """
 
 import contextlib
@@ -17,16 +13,18 @@ import os
 import sys
 
 _TUNABLES = "GLIBC_TUNABLES"
-_HUGE_PAGES, _ARENAS = "glibc.malloc.hugetlb", "glibc.malloc.arena_max"
+_HUGE_PAGES = "glibc.malloc.hugetlb"
 _FIRST_VERSION = (2, 35)
-"""The first version of glibc with both settings."""
+"""The first version of glibc with the setting."""
+_M_ARENA_MAX = -8
+"""The number of this parameter in glibc's malloc.h."""
 _SUPPORT = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 
-def restart_with_settings() -> None:
-    """Restart this process with the settings, unless the user has chosen or they have no effect.
+def restart_with_huge_pages() -> None:
+    """Restart this process with huge pages, unless the user has chosen or they have no effect.
 
-    glibc reads them when a process starts, so this must come before slow imports.
+    glibc reads the setting when a process starts, so this must come before slow imports.
     ``GLIBC_TUNABLES=glibc.malloc.hugetlb=0`` leaves the allocator as it is.
     """
     if _HUGE_PAGES in os.environ.get(_TUNABLES, "") or not _have_effect():
@@ -35,14 +33,13 @@ def restart_with_settings() -> None:
 
 
 def environment(*, huge_pages: bool) -> dict[str, str]:
-    """The environment variables of this process for another one, with the settings or without."""
-    ours = [f"{_HUGE_PAGES}=1", f"{_ARENAS}=1"] if huge_pages else [f"{_HUGE_PAGES}=0"]
+    """The environment variables of this process, with the setting for another one."""
     others = [
         each
         for each in os.environ.get(_TUNABLES, "").split(":")
-        if each and not each.startswith((f"{_HUGE_PAGES}=", f"{_ARENAS}="))
+        if each and not each.startswith(f"{_HUGE_PAGES}=")
     ]
-    return os.environ | {_TUNABLES: ":".join([*others, *ours])}
+    return os.environ | {_TUNABLES: ":".join([*others, f"{_HUGE_PAGES}={int(huge_pages)}"])}
 
 
 def uses_huge_pages() -> bool:
@@ -51,7 +48,7 @@ def uses_huge_pages() -> bool:
 
 
 def _have_effect() -> bool:
-    """Whether glibc has the settings, and the kernel gives huge pages only on request."""
+    """Whether glibc has the setting, and the kernel gives huge pages only on request."""
     try:
         name, version = os.confstr("CS_GNU_LIBC_VERSION").split()
         with open(_SUPPORT, encoding="ascii") as file:
@@ -64,7 +61,21 @@ def _have_effect() -> bool:
 
 def return_unused_pages() -> None:
     """Return freed memory to the kernel, for example what a compilation no longer needs."""
+    _call_glibc("malloc_trim", 0)
+
+
+def use_few_arenas() -> None:
+    """Let the threads that start later share the arenas that exist.
+
+    By default there are up to eight for each core, and what a compilation or a validation frees in
+    one is of no use to the others. XLA's threads then wait for each other, so a compilation takes
+    about a third longer: this is for trainings, where that is seconds of minutes.
+    """
+    _call_glibc("mallopt", _M_ARENA_MAX, 1)
+
+
+def _call_glibc(function: str, *arguments: int) -> None:
     import ctypes  # not needed by a start
 
     with contextlib.suppress(AttributeError, OSError):  # not in other C libraries
-        ctypes.CDLL(None).malloc_trim(0)
+        getattr(ctypes.CDLL(None), function)(*arguments)

@@ -275,7 +275,8 @@ def _report_run(
 def _process_bytes(before: int, needed: int) -> int:
     """Estimate the peak memory of the training process, after its steps have been compiled here.
 
-    A validation has two more programs a length, for the loss and for the search.
+    A validation has two more programs a length, for the loss and for the search; together they take
+    at most half as much again as the step's (measured: docs/speed_details.md).
 
     Args:
       before: resident bytes before the compilation.
@@ -283,7 +284,8 @@ def _process_bytes(before: int, needed: int) -> int:
     """
     allocator.return_unused_pages()
     resident = device_memory.resident_bytes()
-    return resident + 2 * (resident - before) + needed
+    programs = resident - before
+    return resident + 3 * programs // 2 + needed
 
 
 def _print_steps(steps: Sequence[costs.StepCost]) -> None:

@@ -21,7 +21,7 @@ import jax
 from absl import flags
 from etils import epath
 
-from experiments import compose, distributed, initial_weights, logs, workdir
+from experiments import allocator, compose, distributed, initial_weights, logs, workdir
 from experiments.corpora import registry
 from experiments.flags import run
 from experiments.monitor import Monitor, Totals
@@ -53,6 +53,7 @@ def main(config: Config) -> int:
         raise InputError("missing --workdir=DIRECTORY, where the results go")
     directory = paths.reachable(WORKDIR.value)
     allow_changes = CONTINUE_WITH_CHANGES.value
+    allocator.use_few_arenas()
     with distributed.joined(), _opened(directory, config, allow_changes) as config:
         result, stopped_by = train(
             config,

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The allocator is set once, where that has an effect, and freed memory can be returned."""
+"""Huge pages are requested once, where they have an effect; arenas are few; memory is returned."""
 
 import os
+import platform
+import subprocess
 import sys
 
 import pytest
@@ -11,7 +13,6 @@ from experiments import allocator
 from transformer import device_memory
 
 TUNABLES = "GLIBC_TUNABLES"
-SETTINGS = "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1"
 
 
 @pytest.fixture
@@ -24,13 +25,13 @@ def restarted(monkeypatch):
     return environments
 
 
-def test_a_process_restarts_once_with_the_settings(restarted, monkeypatch):
-    allocator.restart_with_settings()
+def test_a_process_restarts_once_with_huge_pages(restarted, monkeypatch):
+    allocator.restart_with_huge_pages()
     [environment] = restarted
-    assert environment == os.environ | {TUNABLES: SETTINGS}
+    assert environment == os.environ | {TUNABLES: "glibc.malloc.hugetlb=1"}
     monkeypatch.setenv(TUNABLES, environment[TUNABLES])
     assert allocator.uses_huge_pages()
-    allocator.restart_with_settings()
+    allocator.restart_with_huge_pages()
     assert len(restarted) == 1
 
 
@@ -38,7 +39,7 @@ def test_the_arguments_of_the_interpreter_are_kept(restarted, monkeypatch):
     calls = []
     monkeypatch.setattr(os, "execve", lambda *call: calls.append(call[:2]))
     monkeypatch.setattr(sys, "orig_argv", ["python", "-X", "dev", "-m", "experiments.train"])
-    allocator.restart_with_settings()
+    allocator.restart_with_huge_pages()
     program = sys.executable
     assert calls == [(program, [program, "-X", "dev", "-m", "experiments.train"])]
 
@@ -46,18 +47,15 @@ def test_the_arguments_of_the_interpreter_are_kept(restarted, monkeypatch):
 @pytest.mark.parametrize("value", ["0", "1", "2"])
 def test_the_setting_of_the_user_counts(restarted, monkeypatch, value):
     monkeypatch.setenv(TUNABLES, f"glibc.malloc.arena_max=2:glibc.malloc.hugetlb={value}")
-    allocator.restart_with_settings()
+    allocator.restart_with_huge_pages()
     assert not restarted
     assert allocator.uses_huge_pages() == (value == "1")
 
 
-@pytest.mark.parametrize(
-    ("huge_pages", "expected"), [(True, SETTINGS), (False, "glibc.malloc.hugetlb=0")]
-)
-def test_other_tunables_are_kept(monkeypatch, huge_pages, expected):
-    monkeypatch.setenv(TUNABLES, f"glibc.malloc.tcache_count=0:{SETTINGS}")
-    tunables = allocator.environment(huge_pages=huge_pages)[TUNABLES]
-    assert tunables == f"glibc.malloc.tcache_count=0:{expected}"
+def test_other_tunables_are_kept(monkeypatch):
+    monkeypatch.setenv(TUNABLES, "glibc.malloc.arena_max=2:glibc.malloc.hugetlb=1")
+    tunables = allocator.environment(huge_pages=False)[TUNABLES]
+    assert tunables == "glibc.malloc.arena_max=2:glibc.malloc.hugetlb=0"
 
 
 @pytest.mark.parametrize(
@@ -111,3 +109,37 @@ def test_the_benchmark_measures_a_step_of_every_length():
     assert 0 < result["seconds"][0] <= result["seconds"][1] <= result["seconds"][2]
     first, last = result["peak_mib"]
     assert result["needed_mib"] < first <= last
+
+
+ARENAS_OF_THREADS = """
+import ctypes, threading
+from experiments import allocator
+
+if {few}:
+    allocator.use_few_arenas()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
+barrier = threading.Barrier(6)
+
+def allocate():
+    libc.malloc(100)
+    barrier.wait()
+
+threads = [threading.Thread(target=allocate) for _ in range(6)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+out = libc.fopen(b"/dev/stdout", b"w")
+libc.malloc_info(0, ctypes.c_void_p(out))
+libc.fclose(ctypes.c_void_p(out))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+@pytest.mark.parametrize("few", [True, False])
+def test_threads_share_few_arenas_in_a_training(few):
+    program = ARENAS_OF_THREADS.format(few=few)
+    finished = subprocess.run(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True
+    )
+    arenas = finished.stdout.count("<heap nr=")
+    assert arenas == 1 if few else arenas > 4

@@ -48,6 +48,7 @@ def main() -> None:
     for command in COMMANDS.value:
         with tempfile.TemporaryDirectory() as folder:
             for caches in ("cold", "warm"):
+                os.mkdir(f"{folder}/{caches}")
                 arguments = shlex.split(command.replace("{folder}", f"{folder}/{caches}"))
                 began = time.perf_counter()
                 log = _log_of(arguments, f"{folder}/cache")
