@@ -14,6 +14,7 @@ import pytest
 from transformer.config import TransformerConfig
 from transformer.models import base as families
 from transformer.models.transformer import Transformer
+from transformer.nn.layers import DecoderLayer, EncoderLayer
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
@@ -368,3 +369,40 @@ def test_bfloat16_caches_hold_bfloat16_values_and_give_the_logits_of_teacher_for
         for kept in jax.tree.leaves(layer):
             assert kept.dtype == kept_in
             np.testing.assert_array_equal(kept.astype(jnp.bfloat16).astype(kept.dtype), kept)
+
+
+# Tracing.
+
+
+def test_the_layers_of_a_stack_are_traced_once(monkeypatch, model, calls, params, source, config):
+    traced = []
+
+    def counted(layer_class, method):
+        original = getattr(layer_class, method)
+
+        def call(self, *arguments, **options):
+            traced.append(f"{layer_class.__name__}.{method}")
+            return original(self, *arguments, **options)
+
+        monkeypatch.setattr(layer_class, method, call)
+
+    cache = fresh_cache(calls, params, source, 2, 4)
+    counted(EncoderLayer, "__call__")
+    counted(DecoderLayer, "step")
+
+    def encode_and_step(params, source, cache):
+        variables = {"params": params}
+        model.apply(variables, source, method=model.encode)
+        model.apply(variables, source[:, :2], cache, method=model.step)
+
+    jax.eval_shape(encode_and_step, params, source, cache)
+    assert traced == ["EncoderLayer.__call__", "DecoderLayer.step"]
+    assert (config.depth("encoder"), config.depth("decoder")) == (2, 3)
+    traced.clear()
+    encode_and_step(params, source, cache)  # layer by layer: nothing is compiled
+    assert traced == ["EncoderLayer.__call__"] * 2 + ["DecoderLayer.step"] * 3
+
+
+def test_layers_that_are_traced_once_compute_the_same(model, forward, params, source, target_in):
+    at_once, _ = model.apply({"params": params}, source, target_in)
+    np.testing.assert_allclose(forward(params, source, target_in), at_once, **CLOSE)
