@@ -123,7 +123,8 @@ def _scores(workdir: paths.Readable) -> str:
                     records.append((record["origin"]["time"], _score_row(record)))
     if not records:
         return ""
-    rows = [row for _, row in sorted(records)[-_MAX_SCORES:]]
+    # An evaluation that was made again has the same row.
+    rows = list(dict.fromkeys(row for _, row in sorted(records)))[-_MAX_SCORES:]
     head = "| data | sentences | weights | search | BLEU, 95% interval | chrF | signature of BLEU |"
     return "\n".join([head, "|---|---|---|---|---|---|---|", *rows]) + "\n"
 
