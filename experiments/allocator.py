@@ -69,7 +69,7 @@ def use_few_arenas() -> None:
 
     By default there are up to eight for each core, and what a compilation or a validation frees in
     one is of no use to the others. XLA's threads then wait for each other, so a compilation takes
-    about a third longer: this is for trainings, where that is seconds of minutes.
+    a fifth longer: this is for trainings, where that is seconds of minutes.
     """
     _call_glibc("mallopt", _M_ARENA_MAX, 1)
 
