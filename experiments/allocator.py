@@ -65,11 +65,11 @@ def return_unused_pages() -> None:
 
 
 def use_few_arenas() -> None:
-    """Let the threads that start later share the arenas that exist.
+    """Make threads that start later share the existing arenas.
 
-    By default there are up to eight for each core, and what a compilation or a validation frees in
-    one is of no use to the others. XLA's threads then wait for each other, so a compilation takes
-    a fifth longer: this is for trainings, where that is seconds of minutes.
+    glibc creates up to eight arenas for each core. Memory that a compilation or a validation frees
+    in one arena cannot be allocated from another. With few arenas, XLA's threads wait for each
+    other, and a compilation takes a fifth longer. A training can afford that; a translation cannot.
     """
     _call_glibc("mallopt", _M_ARENA_MAX, 1)
 

@@ -275,8 +275,8 @@ def _report_run(
 def _process_bytes(before: int, needed: int) -> int:
     """Estimate the peak memory of the training process, after its steps have been compiled here.
 
-    A validation has two more programs a length, for the loss and for the search; together they take
-    at most half as much again as the step's (measured: docs/speed_details.md).
+    A validation has two more programs a length, for the loss and for the search. Together they take
+    up to 1.5 times the memory of the step's program.
 
     Args:
       before: resident bytes before the compilation.

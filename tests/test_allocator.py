@@ -136,10 +136,10 @@ libc.fclose(ctypes.c_void_p(out))
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 @pytest.mark.parametrize("few", [True, False])
-def test_threads_share_few_arenas_in_a_training(few):
+def test_threads_share_few_arenas_on_request(few):
     program = ARENAS_OF_THREADS.format(few=few)
     finished = subprocess.run(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True
     )
     arenas = finished.stdout.count("<heap nr=")
-    assert arenas == 1 if few else arenas > 4
+    assert (arenas == 1) if few else (arenas > 4)

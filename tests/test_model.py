@@ -227,6 +227,8 @@ def test_cross_attention_keys_exist_once_per_sentence_and_never_change(
         return stepped
 
     stepped = move_and_step(cache)
+    _, compiled = calls["step"](params, jnp.ones((3, 2), jnp.int32), cache)
+    jax.tree.map(np.testing.assert_array_equal, cross(compiled), cross(cache))
     assert stepped.layers[0].self_key.shape == (3, n, config.d_k, 4 * 2)
     assert stepped.layers[0].self_value.shape == (3, n, 4 * 2, config.d_v)
 

@@ -183,7 +183,8 @@ def build(config: ModelConfig) -> Model:
 def parameter_metadata(model: nn.Module) -> Params:
     """The tree of a model's `Parameter` declarations, whose values are shapes and dtypes.
 
-    It is the same object at every call: tracing a deep model takes a third of a second.
+    Every call returns the same tree, which must not be changed: tracing a deep model takes a third
+    of a second.
     """
     tokens = jnp.zeros((1, 1), jnp.int32)
     return jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]

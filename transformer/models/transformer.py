@@ -115,14 +115,15 @@ class Stack(nn.Module):
         return self.normalize(x), _stack_trace(traces, residual, capture)
 
     def traced_once(self, call: Callable[..., Results], x: Array) -> Callable[..., Results]:
-        """Make JAX trace a call of a layer once for all L of them, which have the same shapes.
+        """Return `call` such that JAX traces it once for all L layers, which have the same shapes.
 
-        It changes no result: XLA compiles the layers as if each had been traced. Not for dropout,
-        whose masks depend on the layer.
+        XLA inlines the layers, so results do not change. Dropout differs between layers and must
+        not be traced once.
 
         Args:
-          call: from a layer and further pytrees.
-          x: the input of the stack; if it is known, nothing is traced.
+          call: a function of a layer and pytrees.
+          x: the input of the stack. Outside of a JAX transformation `call` is returned as it is,
+            because compiling a layer would take longer than computing it.
         """
         if not isinstance(x, jax.core.Tracer):
             return call

@@ -20,8 +20,8 @@ CAUSAL_PARTS = 8
 """Parts of the queries of a causal `chunked_attention`: 16 take longer to compile."""
 
 
-class _Queries(NamedTuple):
-    """Queries and what they may read, heads outside; positions are last in keys and values."""
+class _Inputs(NamedTuple):
+    """The inputs of attention, heads before positions; keys and values end with the positions."""
 
     query: Float[Array, "B N T H"]
     key: Float[Array, "B N H S"]
@@ -29,7 +29,7 @@ class _Queries(NamedTuple):
     mask: Bool[Array, "#B #N #T S"] | None
     bias: Float[Array, "#B N #T S"] | None
     positions: Int[Array, " T"] | None
-    """Of the queries in the sentence, if attention is causal."""
+    """Positions of the queries, if attention is causal."""
 
 
 def chunked_attention(
@@ -60,7 +60,7 @@ def chunked_attention(
       causal: a query may attend only to keys up to its own position, besides what `mask` forbids.
     """
     length = query.shape[1]
-    queries = _Queries(
+    inputs = _Inputs(
         query.transpose(0, 2, 1, 3),
         key.transpose(0, 2, 3, 1),
         value.transpose(0, 2, 3, 1),
@@ -70,32 +70,33 @@ def chunked_attention(
     )
     parts = CAUSAL_PARTS if causal else 1
     size = -(-length // (CHUNK * parts)) * CHUNK
-    z = [_in_chunks(_part(queries, start, size)) for start in range(0, length, size)]
+    z = [_in_chunks(_part(inputs, start, size)) for start in range(0, length, size)]
     return AttentionOutput(jnp.concatenate(z, axis=2).swapaxes(1, 2))
 
 
-def _part(queries: _Queries, start: int, size: int) -> _Queries:
+def _part(inputs: _Inputs, start: int, size: int) -> _Inputs:
     """The queries from `start` on, at most `size`, with the keys that they can see."""
-    end = queries.key.shape[-1] if queries.positions is None else start + size
+    end = inputs.key.shape[-1] if inputs.positions is None else start + size
 
     def rows(x: Array | None) -> Array | None:
+        """[#B, #N, #T, S] to the rows and columns of the part."""
         if x is None:
             return None
         return (x[:, :, start : start + size] if x.shape[2] > 1 else x)[..., :end]
 
-    return _Queries(
-        queries.query[:, :, start : start + size],
-        queries.key[..., :end],
-        queries.value[..., :end],
-        rows(queries.mask),
-        rows(queries.bias),
-        None if queries.positions is None else queries.positions[start : start + size],
+    return _Inputs(
+        inputs.query[:, :, start : start + size],
+        inputs.key[..., :end],
+        inputs.value[..., :end],
+        rows(inputs.mask),
+        rows(inputs.bias),
+        None if inputs.positions is None else inputs.positions[start : start + size],
     )
 
 
-def _in_chunks(queries: _Queries) -> Float[Array, "B N T Hv"]:
+def _in_chunks(inputs: _Inputs) -> Float[Array, "B N T Hv"]:
     """Attention, chunk by chunk."""
-    length = queries.query.shape[2]
+    length = inputs.query.shape[2]
     size = min(CHUNK, length)
     count = -(-length // size)
 
@@ -111,32 +112,32 @@ def _in_chunks(queries: _Queries) -> Float[Array, "B N T Hv"]:
         return jnp.moveaxis(jnp.pad(x, widths).reshape(shape), axis, 0)
 
     chunks = {
-        "query": chunked(queries.query),
-        "mask": chunked(queries.mask),
-        "bias": chunked(queries.bias),
-        "positions": chunked(queries.positions, axis=0),
+        "query": chunked(inputs.query),
+        "mask": chunked(inputs.mask),
+        "bias": chunked(inputs.bias),
+        "positions": chunked(inputs.positions, axis=0),
     }
     chunks = {name: x for name, x in chunks.items() if x is not None}
-    z = jax.lax.map(lambda chunk: _attend(queries._replace(**chunk)), chunks)
+    z = jax.lax.map(lambda chunk: _attend(inputs._replace(**chunk)), chunks)
     z = jnp.moveaxis(z, 0, 2)  # [B, N, count, size, Hv]
     return z.reshape(*z.shape[:2], -1, z.shape[-1])[:, :, :length]
 
 
 @jax.custom_vjp
-def _attend(queries: _Queries) -> Float[Array, "B N T Hv"]:
-    """The formula.
+def _attend(inputs: _Inputs) -> Float[Array, "B N T Hv"]:
+    """Compute softmax(Q K^T / sqrt(d_k)) V (paper 3.2.1).
 
     For the backward pass it keeps its result and, for each query, the maximum of the scores and the
     sum of their exponentials; with these, the weights are one exponential (Dao et al. 2022,
     FlashAttention, appendix B).
     """
-    return _forward(queries)[0]
+    return _forward(inputs)[0]
 
 
-class _Kept(NamedTuple):
+class _Residuals(NamedTuple):
     """What the backward pass needs."""
 
-    queries: _Queries
+    inputs: _Inputs
     z: Float[Array, "B N T Hv"]
     largest: Float[Array, "B N T 1"]
     """The maximum of the scores."""
@@ -144,31 +145,32 @@ class _Kept(NamedTuple):
     """The sum of exp(scores - largest)."""
 
 
-def _forward(queries: _Queries) -> tuple[Float[Array, "B N T Hv"], _Kept]:
-    scores, _ = _masked_scores(queries)
+def _forward(inputs: _Inputs) -> tuple[Float[Array, "B N T Hv"], _Residuals]:
+    """z, and what the backward pass needs."""
+    scores, _ = _masked_scores(inputs)
     largest = scores.max(-1, keepdims=True)
     exponentials = jnp.exp(scores - largest)  # [B, N, T, S]
     total = exponentials.sum(-1, keepdims=True)
     z = jnp.einsum(
         "BNTS,BNHS->BNTH",
-        exponentials.astype(queries.value.dtype),
-        queries.value,
+        exponentials.astype(inputs.value.dtype),
+        inputs.value,
         preferred_element_type=scores.dtype,
     )
-    z = (z / total).astype(queries.query.dtype)
-    return z, _Kept(queries, z, largest, total)
+    z = (z / total).astype(inputs.query.dtype)
+    return z, _Residuals(inputs, z, largest, total)
 
 
-def _backward(kept: _Kept, z_gradient: Float[Array, "B N T Hv"]) -> tuple[_Queries]:
+def _backward(residuals: _Residuals, z_gradient: Float[Array, "B N T Hv"]) -> tuple[_Inputs]:
     """The gradients of query, key, value and bias from that of z."""
-    query, key, value, _, bias, _ = kept.queries
-    scores, mask = _masked_scores(kept.queries)
-    weights = jnp.exp(scores - kept.largest) / kept.total  # [B, N, T, S]
+    query, key, value, _, bias, _ = residuals.inputs
+    scores, mask = _masked_scores(residuals.inputs)
+    weights = jnp.exp(scores - residuals.largest) / residuals.total  # [B, N, T, S]
     weights_gradient = jnp.einsum(
         "BNTH,BNHS->BNTS", z_gradient, value, preferred_element_type=scores.dtype
     )
     # The gradient of softmax is w (g - sum(w g)), and sum(w g) over the keys is z . dz.
-    mean = (z_gradient.astype(scores.dtype) * kept.z).sum(-1, keepdims=True)  # [B, N, T, 1]
+    mean = (z_gradient.astype(scores.dtype) * residuals.z).sum(-1, keepdims=True)  # [B, N, T, 1]
     scores_gradient = weights * (weights_gradient - mean)
     if mask is not None:
         scores_gradient = jnp.where(mask, scores_gradient, 0)
@@ -177,7 +179,7 @@ def _backward(kept: _Kept, z_gradient: Float[Array, "B N T Hv"]) -> tuple[_Queri
         broadcast = [axis for axis, size in enumerate(bias.shape) if size == 1]
         bias_gradient = scores_gradient.sum(broadcast, keepdims=True).astype(bias.dtype)
     scaled = (scores_gradient / jnp.sqrt(query.shape[-1])).astype(query.dtype)
-    gradients = _Queries(
+    gradients = _Inputs(
         jnp.einsum("BNTS,BNHS->BNTH", scaled, key),
         jnp.einsum("BNTH,BNTS->BNHS", query, scaled),
         jnp.einsum("BNTH,BNTS->BNHS", z_gradient, weights.astype(value.dtype)),
@@ -192,10 +194,10 @@ _attend.defvjp(_forward, _backward)
 
 
 def _masked_scores(
-    queries: _Queries,
+    inputs: _Inputs,
 ) -> tuple[Float[Array, "B N T S"], Bool[Array, "#B #N #T S"] | None]:
     """Q K^T / sqrt(d_k) + bias, the least number where masked; and the mask."""
-    query, key, _, mask, bias, positions = queries
+    query, key, _, mask, bias, positions = inputs
     scores = jnp.einsum("BNTH,BNHS->BNTS", query, key, preferred_element_type=wide(query.dtype))
     scores = scores / jnp.sqrt(query.shape[-1]).astype(scores.dtype)
     if bias is not None:
