@@ -188,9 +188,11 @@ runpy.run_module("experiments.train", run_name="__main__", alter_sys=True)
 
 @pytest.mark.slow
 def test_the_memory_that_is_announced_is_what_a_training_takes(tmp_path):
-    """Every length of batches is trained on, and validated twice."""
+    """Every length of batches is trained on, and validated twice, with a user's allocator."""
     config = f"--config={CONFIGS / 'pronouns.py'}:de"
-    usual = os.environ | variables.USUAL
+    usual = {**os.environ, **variables.USUAL}
+    for setting in variables.MEMORY:
+        del usual[setting]
 
     def last_line(*command: str) -> str:
         finished = subprocess.run(

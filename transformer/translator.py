@@ -27,6 +27,7 @@ from transformer.decoding import generate
 from transformer.decoding.beam_search import Hypotheses
 from transformer.decoding.constraints import NEG_INF
 from transformer.decoding.minimum_bayes_risk import rank_by_similarity
+from transformer.decoding.output_kernel import with_output_kernel
 from transformer.decoding.sentence_batches import (
     batch_sizes,
     batches_by_length,
@@ -330,6 +331,7 @@ class Translator:
         sizes = self._sizes(config, num_hypotheses)
         rows = {static_size(count, sizes) for count in num_sentences} or sizes
         buckets = {self.search_length(length) for length in lengths} or self.search_lengths
+        searched = self._searched(config)
 
         def search_padding(shape: tuple[int, int]) -> None:
             """The search of padding alone ends before its first step."""
@@ -339,7 +341,7 @@ class Translator:
                 prefix_shape = shape[0], _max_length(config, shape[1])
                 prefix = np.full(prefix_shape, self._special_ids.pad, np.int32)
             lines = np.full(shape[0], -1, np.int32)
-            self._search(source, prefix, lines, num_hypotheses, config)
+            self._search(searched, source, prefix, lines, num_hypotheses, config)
 
         self._in_threads(search_padding, itertools.product(sorted(rows), sorted(buckets)))
 
@@ -359,6 +361,7 @@ class Translator:
         target_ids = self.vocabularies.target.encode(targets)
         longer = [s if len(s) > len(t) else t for s, t in zip(source_ids, target_ids, strict=True)]
         scores = [(0.0, 0)] * len(sources)
+        params = self._inference_params
 
         def score_batch(numbered: tuple[list[int], Int[np.ndarray, "B T"]]) -> None:
             indices, padded = numbered
@@ -369,7 +372,7 @@ class Translator:
                 )
             )
             log_probs = generate.score(
-                self._inference_params, self._on_mesh(batch), mesh=self.mesh, model=self.model
+                params, self._on_mesh(batch), mesh=self.mesh, model=self.model
             )
             for index, log_prob in zip(indices, np.asarray(log_probs).tolist(), strict=False):
                 scores[index] = log_prob, len(target_ids[index])
@@ -440,6 +443,7 @@ class Translator:
         config: DecodeConfig,
     ) -> Iterator[tuple[int, list[Translation]]]:
         """The index of each sentence that is not empty, with its hypotheses or samples."""
+        searched = self._searched(config)
 
         def decode_batch(
             numbered: tuple[list[int], Int[np.ndarray, "B S"]],
@@ -452,7 +456,9 @@ class Translator:
                 prefix = pad([prefixes[index] for index in indices], shape, self._special_ids.pad)
             line_numbers = np.full(rows, -1, np.int32)
             line_numbers[: len(indices)] = [first_line + index for index in indices]
-            hypotheses = self._search(source, prefix, line_numbers, num_hypotheses, config)
+            hypotheses = self._search(
+                searched, source, prefix, line_numbers, num_hypotheses, config
+            )
             fields = (hypotheses.tokens, hypotheses.scores, hypotheses.log_probs)
             tokens, scores, log_probs = (
                 np.asarray(field)[:, :num_hypotheses].tolist() for field in fields
@@ -476,11 +482,11 @@ class Translator:
 
     def _in_threads(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """The results of a function for all items, in order, from `threads` threads."""
-        self._inference_params  # noqa: B018 - computed once, before the threads need it
         return list(map_in_threads(function, items, self.threads))
 
     def _search(
         self,
+        searched: tuple[base.Model, Params],
         source: Int[np.ndarray, "B S"],
         prefix: Int[np.ndarray, "B M"] | None,
         line_numbers: Int[np.ndarray, " B"],
@@ -489,13 +495,14 @@ class Translator:
     ) -> Hypotheses:
         """Decode one batch on the mesh."""
         line_numbers = None if config.method == "beam" else line_numbers
+        model, params = searched
         return generate.decode(
-            self._inference_params,
+            params,
             *self._on_mesh((source, prefix, line_numbers)),
             np.uint32(config.seed),
             self._shortlist(source, prefix, config.shortlist),
             mesh=self.mesh,
-            model=self.model,
+            model=model,
             # Seed and shortlist are arguments, so that one compiled program serves all values.
             config=config.replace(seed=0, shortlist=None),
             num_results=num_hypotheses,
@@ -535,6 +542,16 @@ class Translator:
     def _inference_params(self) -> Params:
         """The parameters, cast to the compute dtype once instead of in every batch."""
         return jax.jit(self.model.cast_params)(self.params)
+
+    def _searched(self, config: DecodeConfig) -> tuple[base.Model, Params]:
+        """The model that is searched, and its parameters."""
+        if config.shortlist is not None:  # slices the table, of which few rows remain
+            return self.model, self._inference_params
+        return self._with_output_kernel
+
+    @functools.cached_property
+    def _with_output_kernel(self) -> tuple[base.Model, Params]:
+        return with_output_kernel(self.model, self._inference_params)
 
 
 def _max_length(config: DecodeConfig, source_length: int) -> int:

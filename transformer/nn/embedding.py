@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax.nn.initializers import normal, zeros
 
-from transformer.arrays import Array, Float, Int, wide
+from transformer.arrays import Array, Float, Int, Params, wide
 from transformer.config import ModelConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.nn.dropout import apply_dropout
@@ -73,6 +73,15 @@ class TokenEmbedding(nn.Module):
         if self.output_kernel is not None:
             return project("BTD,DV->BTV", x, self.output_kernel, self.output_bias)
         return project("BTD,VD->BTV", x, self.table, self.output_bias)
+
+
+def add_output_kernel(params: Params) -> Params:
+    """The parameters of a `TokenEmbedding` whose logits have a separate kernel, equal to the table.
+
+    Args:
+      params: of an embedding whose table is the kernel of the logits.
+    """
+    return {**params, "output": params["table"].T}  # [V, D] -> [D, V]
 
 
 class Embedding(TokenEmbedding):

@@ -22,6 +22,7 @@ from experiments.pipeline.token_corpus import TokenCorpus, TokenSequences
 from transformer import compile_cache, sharding
 from transformer.arrays import Array
 from transformer.decoding import generate
+from transformer.decoding.output_kernel import with_output_kernel
 from transformer.nn.attention_kernels import KERNELS
 from transformer.text.lexicon import Lexicon
 from transformer.text.tokenizer import Tokenizer
@@ -117,6 +118,7 @@ def decoding(workload: Workload, beams: int, overrides: Mapping[str, Any]) -> Pr
     experiment = _experiment(workload, fields | dict(overrides))
     source = sharding.put_on_mesh(workload.token_ids()[0], sharding.batch_sharding(experiment.mesh))
     params = jax.jit(experiment.model.cast_params)(experiment.init_state().params)
+    model, params = with_output_kernel(experiment.model, params)
 
     def call() -> np.ndarray:
         hypotheses = generate.decode(
@@ -126,7 +128,7 @@ def decoding(workload: Workload, beams: int, overrides: Mapping[str, Any]) -> Pr
             None,
             np.uint32(0),
             mesh=experiment.mesh,
-            model=experiment.model,
+            model=model,
             config=experiment.config.decode,
             num_results=1,
             max_length=workload.target_length,
