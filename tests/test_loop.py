@@ -12,7 +12,7 @@ from test_train import config  # noqa: F401 - a fixture
 
 from experiments import compose, logs
 from experiments.monitor import Monitor, Totals
-from experiments.profiling import WARM_UP, Profile
+from experiments.profiling import Profile
 from transformer.checkpoints.manager import Checkpoints
 from transformer.errors import InputError
 from transformer.provenance import provenance
@@ -35,7 +35,7 @@ def experiment(config, tmp_path_factory):  # noqa: F811
     return built
 
 
-def train(experiment, directory, skipping, steps=None, profile=None):
+def train(experiment, directory, skipping, steps=None):
     """The monitor of a training from a fresh start; these steps are not finite."""
 
     @jax.jit
@@ -52,11 +52,9 @@ def train(experiment, directory, skipping, steps=None, profile=None):
         Checkpoints(directory, training, writing=True) as checkpoints,
         logs.MetricsLog(directory, 0, False) as log,
         logs.Progress(0, training.steps) as progress,
-        Profile(profile, directory / "profile", progress.say) as trace,
     ):
         monitor = Monitor(experiment, 0, Totals(), directory, checkpoints, log, progress)
         for index in range(steps or training.steps):
-            trace.before_step(state)
             state, sums = step(state, experiment.data.train[index])
             monitor.after_step(state, sums)
     return monitor
@@ -183,20 +181,6 @@ def test_a_validation_that_is_not_finite_ends_the_training_before_it_is_saved(
         train(experiment, tmp_path, skipping=())
     with Checkpoints(tmp_path, experiment.config.training, writing=True) as checkpoints:
         assert checkpoints.steps() == []
-
-
-@pytest.mark.slow
-def test_a_trace_of_some_steps_is_written(experiment, tmp_path, capsys):
-    train(experiment, tmp_path, skipping=(), profile=2)
-    assert any((tmp_path / "profile").rglob("*.xplane.pb"))
-    assert f"a trace of 2 steps is in {tmp_path / 'profile'}" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_training_that_ends_within_its_trace_still_leaves_one(experiment, tmp_path):
-    assert experiment.config.training.steps > WARM_UP
-    train(experiment, tmp_path, skipping=(), profile=100)
-    assert any((tmp_path / "profile").rglob("*.xplane.pb"))
 
 
 def test_a_trace_of_no_step_is_refused(tmp_path):

@@ -9,6 +9,7 @@ from apps import CONFIGS, parameters, run
 
 from experiments import compose
 from experiments.flags import load_config_file
+from experiments.profiling import WARM_UP
 from transformer import device_memory
 from transformer.errors import InputError
 
@@ -86,6 +87,24 @@ def test_a_run_that_stopped_early_is_finished(patient):
     assert again.status == 0
     assert again.out == finished.out
     assert f"{workdir} is finished: it stopped early, after step 3" in again.err
+
+
+# A profile.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [2, 100])
+def test_a_trace_of_some_steps_is_written_also_if_the_training_ends_within_it(
+    steps, train, tmp_path
+):
+    """In a process as users have it: the profiler sees all threads of a process."""
+    directory = tmp_path / "run"
+    flags = f"--config.training.steps={WARM_UP + 4}", f"--profile={steps}"
+    finished = run("experiments.train", *train(directory, *flags))
+    assert finished.status == 0, finished.err
+    assert any((directory / "profile").rglob("*.xplane.pb"))
+    message = f"a trace of 2 steps is in {directory / 'profile'}"
+    assert (message in finished.err) == (steps == 2)
 
 
 # Memory.
