@@ -5,7 +5,8 @@ python -m experiments.benchmarks.compilations \\
     --command="train --config=pronouns:de --workdir={folder}/de" \\
     --command="translate --workdir=runs/de --input=lines.txt"
 
-Each --command is an app with its flags; {folder} is a new folder in each start. Standard output has
+Each --command is an app with its flags; {folder} is a new folder in each start, and --stdin a file
+that every app reads as standard input, for `translate --interactive`. Standard output has
 one JSON object per start: seconds of the process, of tracing, lowering and compiling in it, their
 share of the process's time, and the programs that took longest, with the number of their shapes. A
 program that comes from the persistent cache counts as a hit, with the seconds that loading it took.
@@ -29,6 +30,7 @@ from experiments.flags import run
 from transformer.errors import InputError
 
 COMMANDS = flags.DEFINE_multi_string("command", [], "App and flags, such as 'train --config=...'.")
+STDIN = flags.DEFINE_string("stdin", os.devnull, "File that is the standard input of the apps.")
 LONGEST = 5
 """Programs that are named."""
 
@@ -63,14 +65,15 @@ def _log_of(arguments: list[str], cache: str) -> list[str]:
     Raises:
       InputError: if the app fails.
     """
-    process = subprocess.run(
-        [sys.executable, "-m", f"experiments.{arguments[0]}", *arguments[1:]],
-        env=os.environ | {"XDG_CACHE_HOME": cache, "JAX_LOG_COMPILES": "1"},
-        text=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
+    with open(STDIN.value, encoding="utf-8") as stdin:
+        process = subprocess.run(
+            [sys.executable, "-m", f"experiments.{arguments[0]}", *arguments[1:]],
+            env=os.environ | {"XDG_CACHE_HOME": cache, "JAX_LOG_COMPILES": "1"},
+            text=True,
+            stdin=stdin,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
     lines = process.stderr.splitlines()
     if process.returncode:
         reason = lines[-1] if lines else "no message"

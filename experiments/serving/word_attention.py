@@ -10,7 +10,6 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from transformer.arrays import Array, Float, Int, Params
@@ -19,6 +18,7 @@ from transformer.errors import InputError
 from transformer.inspection import trace, words
 from transformer.nn.positions import shift_right
 from transformer.text.tokenizer import WORD_BEGIN, Tokenizer
+from transformer.threaded_jit import threaded_jit
 from transformer.translator import Translator
 
 
@@ -97,12 +97,13 @@ def _run(
     arrays = np.full((2, length), config.model.pad_id, np.int32)
     for row, ids in zip(arrays, (source_ids, target_ids), strict=True):
         row[: len(ids)] = ids
-    return np.asarray(_cross_attention(translator.params, config.model.capturable(), *arrays))
+    model_config = config.model.capturable()
+    return np.asarray(_cross_attention(translator.params, *arrays, config=model_config))
 
 
-@functools.partial(jax.jit, static_argnames="config")
+@threaded_jit("config")
 def _cross_attention(
-    params: Params, config: ModelConfig, source: Int[Array, " S"], target: Int[Array, " T"]
+    params: Params, source: Int[Array, " S"], target: Int[Array, " T"], *, config: ModelConfig
 ) -> Float[Array, "L T S"]:
     target_in = shift_right(target[None], bos_id=config.special_ids.bos)[0]
     _, captured = trace.run(params, config, source, target_in, capture="weights")

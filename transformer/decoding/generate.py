@@ -27,6 +27,7 @@ from transformer.decoding.sampling import sample
 from transformer.decoding.shortlist import Shortlist, restrict
 from transformer.models.base import Decodable, Model
 from transformer.sharding import replicated
+from transformer.threaded_jit import threaded_jit
 from transformer.training.step import Batch, score_step
 
 logger = logging.getLogger(__name__)
@@ -125,9 +126,7 @@ def search(
     return hypotheses.replace(tokens=shortlist.ids[hypotheses.tokens])
 
 
-@functools.partial(
-    jax.jit, static_argnames=("mesh", "model", "config", "num_results", "max_length")
-)
+@threaded_jit("mesh", "model", "config", "num_results", "max_length")
 def decode(
     params: Params,
     source: Int[Array, "B S"],
@@ -193,7 +192,7 @@ def decode(
     return data_parallel(compute, mesh)((params, ids), (source, prefix, keys, listed))
 
 
-@functools.partial(jax.jit, static_argnames=("mesh", "model"))
+@threaded_jit("mesh", "model")
 def score(params: Params, batch: Batch, *, mesh: Mesh, model: Model) -> Float[Array, " B"]:
     """Natural-log probability of every target, EOS included; 0 for targets that are all padding."""
 
