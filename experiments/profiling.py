@@ -40,12 +40,7 @@ class Profile(contextlib.AbstractContextManager):
         self._steps_seen += 1
         if self._steps_seen == WARM_UP + 1:
             jax.block_until_ready(state)
-            options = jax.profiler.ProfileOptions()
-            # A step is one compiled call. For Python's frames, JAX would hook into every thread of
-            # the process, those of Orbax too.
-            options.python_tracer_level = 0
-            trace = jax.profiler.trace(str(self._folder), profiler_options=options)
-            self._tracing.enter_context(trace)
+            self._tracing.enter_context(jax.profiler.trace(str(self._folder)))
         elif self._steps_seen == WARM_UP + 1 + self._steps:
             jax.block_until_ready(state)
             self._tracing.close()

@@ -97,7 +97,6 @@ def test_a_run_that_stopped_early_is_finished(patient):
 def test_a_trace_of_some_steps_is_written_also_if_the_training_ends_within_it(
     steps, train, tmp_path
 ):
-    """In a process as users have it: the profiler sees all threads of a process."""
     directory = tmp_path / "run"
     flags = f"--config.training.steps={WARM_UP + 4}", f"--profile={steps}"
     finished = run("experiments.train", *train(directory, *flags))
