@@ -26,12 +26,12 @@ def with_output_kernel(model: base.Model, params: Params) -> tuple[base.Model, P
     if isinstance(model, ensemble.Ensemble):
         members = [with_output_kernel(*member) for member in ensemble.members(model, params)]
         return ensemble.join(*zip(*members, strict=True))
-    config = model.config
+    config, embedding = model.config, params.get("embedding", {})
     gains = cpu_forms() and config.compute_dtype == "float32" and _shares_output(config)
-    if not gains or model != base.build(config):
+    if not gains or "table" not in embedding or model != base.build(config):
         return model, params
     untied = dataclasses.replace(config, tied_embeddings=_without_output(config))
-    embedding = jax.jit(add_output_kernel)(params["embedding"])
+    embedding = jax.jit(add_output_kernel)(embedding)
     return base.build(untied), {**params, "embedding": embedding}
 
 
