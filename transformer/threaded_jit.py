@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`jax.jit` for functions that several threads call at the same time.
 
-`jax.jit` looks static arguments up in a table of C++ code. If their ``__eq__`` is Python code, as
-that of a config or a model, another thread can run in the middle of a lookup and change the table.
+`jax.jit` looks up static arguments in a C++ hash table. If their ``__eq__`` is Python code, as it
+is for a config or a model, another thread can change the table in the middle of a lookup.
 The process then ends with a segmentation fault (jaxlib 0.10.2).
 """
 

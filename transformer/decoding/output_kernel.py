@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The output map of a search on a CPU: a kernel `[D, V]` instead of the embedding table `[V, D]`.
 
-A step multiplies few rows, one for each beam, by a table that contracts its last axis (paper 3.4).
-XLA's CPU backend takes up to twice the time of the transposed table for that. In float32 on a CPU,
-a translator therefore keeps both; bfloat16 gains nothing.
+With tied embeddings, the logits of K beams are ``BKD,VD->BKV`` (paper 3.4). For few sentences in
+float32, XLA's CPU backend takes up to twice the time of ``BKD,DV->BKV`` for that. A translator on a
+CPU therefore keeps the table and its transpose; in bfloat16 the table is as fast or faster.
 """
 
 import dataclasses
@@ -18,10 +18,10 @@ from transformer.nn.matmul import cpu_forms
 
 
 def with_output_kernel(model: base.Model, params: Params) -> tuple[base.Model, Params]:
-    """A model with the same logits whose output map is a kernel, and its parameters.
+    """Return a model with the same logits whose output map is a kernel, and its parameters.
 
-    All other parameters are the same arrays. Where it would not be faster, the arguments are
-    returned. Each member of an ensemble is treated by itself.
+    All other parameters are the same arrays. The arguments are returned where the kernel would not
+    be faster. Each member of an ensemble is treated by itself.
     """
     if isinstance(model, ensemble.Ensemble):
         members = [with_output_kernel(*member) for member in ensemble.members(model, params)]
