@@ -12,11 +12,21 @@ import pytest
 
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
+from transformer.nn import chunked_attention as chunked_attention_module
 from transformer.nn.attention import cached_attention, einsum_attention, masked_softmax
 from transformer.nn.attention_kernels import KERNELS, fused_attention
-from transformer.nn.chunked_attention import CHUNK, chunked_attention
+from transformer.nn.chunked_attention import chunked_attention
 from transformer.nn.masks import causal_mask
+from transformer.nn.matmul import use_cpu_forms
 from transformer.nn.multi_head_attention import MultiHeadAttention
+
+CHUNK = 32
+"""Queries per chunk in these tests, so that short sentences have several."""
+
+
+@pytest.fixture(autouse=True)
+def _short_chunks(monkeypatch):
+    monkeypatch.setattr(chunked_attention_module, "CHUNK", CHUNK)
 
 
 def random_inputs(d_k=4, d_v=4, batch=2, queries=3, keys=5, heads=2):
@@ -146,6 +156,14 @@ def test_the_chunked_kernel_is_the_einsum_for_any_length_mask_and_width(queries)
     of_keys = mask[:, :, :1]
     of_heads = jnp.concatenate([mask, mask[::-1]], axis=1)
     assert_is_the_einsum(chunked_attention, inputs, [None, mask, mask[:1], of_keys, of_heads])
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_the_chunked_kernel_is_the_einsum_for_a_query_without_keys(on_cpu):
+    *inputs, mask = random_inputs(queries=2 * CHUNK, keys=7)
+    mask = mask.at[0, 0, 1].set(False).at[1, 0, -1].set(False)
+    with use_cpu_forms(on_cpu):
+        assert_is_the_einsum(chunked_attention, inputs, [mask])
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -72,8 +72,9 @@ def calls_per_sample(program: Program) -> int:
 
 def take_sample(program: Program, calls: int) -> dict[str, Any]:
     """Return the fields of an `alternating.Sample`."""
-    if calls > 1:
-        program.call()  # untimed: threads and caches were idle while the other program ran
+    # Untimed: while the other program ran, threads and caches were idle, and a virtual machine may
+    # have returned the memory that this program had freed to its host.
+    program.call()
     busy, local = busy_seconds(), cpu_seconds()
     seconds = seconds_of(lambda: [program.call() for _ in range(calls)])
     others = (busy_seconds() - busy) - (cpu_seconds() - local)

@@ -2,7 +2,8 @@
 """Attention for a few queries at a time: the formula of paper 3.2.1 for long sentences.
 
 Memory grows with T + S instead of T S, and what a causal mask hides is mostly not computed. The
-backward pass is written by hand, as in FlashAttention (Dao et al. 2022).
+backward pass is written by hand, as in FlashAttention (Dao et al. 2022). On a CPU, heads take turns
+too, so that the scores of a chunk stay in the cores' cache from one operation to the next.
 """
 
 from typing import NamedTuple
@@ -13,8 +14,9 @@ import jax.numpy as jnp
 from transformer.arrays import Array, Bool, Float, Int, wide
 from transformer.nn.attention import AttentionOutput
 from transformer.nn.masks import both
+from transformer.nn.matmul import cpu_forms
 
-CHUNK = 128
+CHUNK = 256
 """Queries per chunk of `chunked_attention`."""
 CAUSAL_PARTS = 8
 """Parts of the queries of a causal `chunked_attention`: 16 take longer to compile."""
@@ -68,10 +70,29 @@ def chunked_attention(
         bias,
         jnp.arange(length) if causal else None,
     )
-    parts = CAUSAL_PARTS if causal else 1
+    z = _head_by_head(inputs) if cpu_forms() and length > CHUNK else _in_parts(inputs)
+    return AttentionOutput(z.swapaxes(1, 2))
+
+
+def _head_by_head(inputs: _Inputs) -> Float[Array, "B N T Hv"]:
+    """Attention, one head after the other."""
+    num_heads = inputs.query.shape[1]
+    heads = {
+        name: jnp.moveaxis(x, 1, 0)[:, :, None]  # [N, B, 1, _, _]
+        for name, x in inputs._asdict().items()
+        if x is not None and x.ndim == 4 and x.shape[1] == num_heads
+    }
+    z = jax.lax.map(lambda head: _in_parts(inputs._replace(**head)), heads)
+    return jnp.moveaxis(z[:, :, 0], 0, 1)
+
+
+def _in_parts(inputs: _Inputs) -> Float[Array, "B N T Hv"]:
+    """Attention, in parts that read the keys up to their last query if it is causal."""
+    length = inputs.query.shape[2]
+    parts = 1 if inputs.positions is None else CAUSAL_PARTS
     size = -(-length // (CHUNK * parts)) * CHUNK
     z = [_in_chunks(_part(inputs, start, size)) for start in range(0, length, size)]
-    return AttentionOutput(jnp.concatenate(z, axis=2).swapaxes(1, 2))
+    return jnp.concatenate(z, axis=2)
 
 
 def _part(inputs: _Inputs, start: int, size: int) -> _Inputs:
@@ -128,8 +149,8 @@ def _attend(inputs: _Inputs) -> Float[Array, "B N T Hv"]:
     """Compute softmax(Q K^T / sqrt(d_k)) V (paper 3.2.1).
 
     For the backward pass it keeps its result and, for each query, the maximum of the scores and the
-    sum of their exponentials; with these, the weights are one exponential (Dao et al. 2022,
-    FlashAttention, appendix B).
+    logarithm of the sum of their exponentials; with these, the weights are one exponential (Dao et
+    al. 2022, FlashAttention, appendix B).
     """
     return _forward(inputs)[0]
 
@@ -141,13 +162,16 @@ class _Residuals(NamedTuple):
     z: Float[Array, "B N T Hv"]
     largest: Float[Array, "B N T 1"]
     """The maximum of the scores."""
-    total: Float[Array, "B N T 1"]
-    """The sum of exp(scores - largest)."""
+    log_total: Float[Array, "B N T 1"]
+    """The logarithm of the sum of exp(scores - largest).
+
+    Apart from `largest`: beside the score of a masked key it would be rounded away.
+    """
 
 
 def _forward(inputs: _Inputs) -> tuple[Float[Array, "B N T Hv"], _Residuals]:
     """z, and what the backward pass needs."""
-    scores, _ = _masked_scores(inputs)
+    scores = _masked_scores(inputs)
     largest = scores.max(-1, keepdims=True)
     exponentials = jnp.exp(scores - largest)  # [B, N, T, S]
     total = exponentials.sum(-1, keepdims=True)
@@ -158,31 +182,36 @@ def _forward(inputs: _Inputs) -> tuple[Float[Array, "B N T Hv"], _Residuals]:
         preferred_element_type=scores.dtype,
     )
     z = (z / total).astype(inputs.query.dtype)
-    return z, _Residuals(inputs, z, largest, total)
+    return z, _Residuals(inputs, z, largest, jnp.log(total))
 
 
 def _backward(residuals: _Residuals, z_gradient: Float[Array, "B N T Hv"]) -> tuple[_Inputs]:
-    """The gradients of query, key, value and bias from that of z."""
+    """The gradients of query, key, value and bias from that of z.
+
+    Everything of size T S is computed once: scales and masks apply to smaller arrays.
+    """
     query, key, value, _, bias, _ = residuals.inputs
-    scores, mask = _masked_scores(residuals.inputs)
-    weights = jnp.exp(scores - residuals.largest) / residuals.total  # [B, N, T, S]
+    scores = _masked_scores(residuals.inputs)
+    weights = jnp.exp(scores - residuals.largest - residuals.log_total)  # [B, N, T, S]
+    # The weight of a masked key is 0, and so is the gradient of its score, unless all are masked.
+    sees = residuals.largest > jnp.finfo(scores.dtype).min
+    seen_gradient = jnp.where(sees, z_gradient, 0)
     weights_gradient = jnp.einsum(
-        "BNTH,BNHS->BNTS", z_gradient, value, preferred_element_type=scores.dtype
+        "BNTH,BNHS->BNTS", seen_gradient, value, preferred_element_type=scores.dtype
     )
     # The gradient of softmax is w (g - sum(w g)), and sum(w g) over the keys is z . dz.
-    mean = (z_gradient.astype(scores.dtype) * residuals.z).sum(-1, keepdims=True)  # [B, N, T, 1]
+    mean = (seen_gradient.astype(scores.dtype) * residuals.z).sum(-1, keepdims=True)  # [B, N, T, 1]
     scores_gradient = weights * (weights_gradient - mean)
-    if mask is not None:
-        scores_gradient = jnp.where(mask, scores_gradient, 0)
     bias_gradient = None
     if bias is not None:
         broadcast = [axis for axis, size in enumerate(bias.shape) if size == 1]
         bias_gradient = scores_gradient.sum(broadcast, keepdims=True).astype(bias.dtype)
-    scaled = (scores_gradient / jnp.sqrt(query.shape[-1])).astype(query.dtype)
+    scores_gradient = scores_gradient.astype(query.dtype)
+    scale = jnp.sqrt(query.shape[-1]).astype(query.dtype)
     gradients = _Inputs(
-        jnp.einsum("BNTS,BNHS->BNTH", scaled, key),
-        jnp.einsum("BNTH,BNTS->BNHS", query, scaled),
-        jnp.einsum("BNTH,BNTS->BNHS", z_gradient, weights.astype(value.dtype)),
+        _rounded_einsum("BNTS,BNHS->BNTH", scores_gradient, key) / scale,
+        _rounded_einsum("BNTH,BNTS->BNHS", query / scale, scores_gradient),
+        _rounded_einsum("BNTH,BNTS->BNHS", z_gradient, weights.astype(value.dtype)),
         mask=None,
         bias=bias_gradient,
         positions=None,
@@ -190,13 +219,16 @@ def _backward(residuals: _Residuals, z_gradient: Float[Array, "B N T Hv"]) -> tu
     return (gradients,)
 
 
+def _rounded_einsum(spec: str, x: Array, y: Array) -> Array:
+    """The einsum, summed in float32 or wider and rounded once."""
+    return jnp.einsum(spec, x, y, preferred_element_type=wide(x.dtype)).astype(x.dtype)
+
+
 _attend.defvjp(_forward, _backward)
 
 
-def _masked_scores(
-    inputs: _Inputs,
-) -> tuple[Float[Array, "B N T S"], Bool[Array, "#B #N #T S"] | None]:
-    """Q K^T / sqrt(d_k) + bias, the least number where masked; and the mask."""
+def _masked_scores(inputs: _Inputs) -> Float[Array, "B N T S"]:
+    """Q K^T / sqrt(d_k) + bias, the least number where masked."""
     query, key, _, mask, bias, positions = inputs
     scores = jnp.einsum("BNTH,BNHS->BNTS", query, key, preferred_element_type=wide(query.dtype))
     scores = scores / jnp.sqrt(query.shape[-1]).astype(scores.dtype)
@@ -206,4 +238,4 @@ def _masked_scores(
         mask = both(mask, (jnp.arange(key.shape[-1]) <= positions[:, None])[None, None])
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
-    return scores, mask
+    return scores
