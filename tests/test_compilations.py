@@ -4,6 +4,7 @@
 import json
 import shlex
 
+import nbformat
 import pytest
 from apps import run
 
@@ -33,6 +34,60 @@ def test_a_log_is_summed_by_stage_and_by_program():
         "share": 0.5,
         "longest": {"decode": [2, 4.5], "init": [0, 0.5]},
     }
+
+
+def test_the_cells_of_a_notebook_are_summed_and_those_that_compile_longest_are_named():
+    quiet, loud = compilations.Cell([], 3.0), compilations.Cell(LOG.splitlines(), 7.0)
+    figures = compilations.summarize_cells([quiet, loud])
+    assert figures["share"] == 0.5
+    assert figures["code_cells"] == 2
+    assert figures["longest_cells"] == [(2, 7.0, 2, 5.0), (1, 3.0, 0, 0.0)]
+
+
+@pytest.fixture
+def notebook(tmp_path):
+    """Function of the sources of code cells: the path of a notebook with them."""
+
+    def write(*sources):
+        path = tmp_path / "notebook.ipynb"
+        cells = [nbformat.v4.new_code_cell(source) for source in sources]
+        nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+        return path
+
+    return write
+
+
+@pytest.mark.slow
+def test_the_compilations_of_a_notebook_are_counted_by_cell(notebook):
+    path = notebook("import jax", "jax.jit(lambda x: x + 1)(1.0)", "1 + 1")
+    finished = run("experiments.benchmarks.compilations", f"--notebook={path}")
+    assert finished.status == 0, finished.err
+    cold, _ = map(json.loads, finished.out.splitlines())
+    assert (cold["notebook"], cold["code_cells"]) == (str(path), 3)
+    number, _, count, seconds = cold["longest_cells"][0]
+    assert (number, count) == (2, cold["compilations"])
+    assert seconds > 0
+
+
+@pytest.mark.slow
+def test_a_notebook_that_fails_is_reported_with_its_reason(notebook):
+    path = notebook("1 / 0")
+    finished = run("experiments.benchmarks.compilations", f"--notebook={path}")
+    assert finished.status == 1
+    assert finished.err.endswith(f"error: {path} failed: ZeroDivisionError: division by zero\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [(None, "cannot be read: No such file"), ("no JSON", "is no notebook: ")],
+)
+def test_a_file_that_is_no_notebook_is_an_error(tmp_path, text, reason):
+    path = tmp_path / "notebook.ipynb"
+    if text is not None:
+        path.write_text(text, "utf-8")
+    finished = run("experiments.benchmarks.compilations", f"--notebook={path}")
+    assert finished.status == 1
+    assert f"error: {path} {reason}" in finished.err
 
 
 def test_an_app_that_fails_is_reported_with_its_reason():

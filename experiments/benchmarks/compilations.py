@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count and time what an app compiles, with empty caches and again with filled ones.
+"""Count and time what an app or a notebook compiles, with empty caches and again with filled ones.
 
 python -m experiments.benchmarks.compilations \\
     --command="train --config=pronouns:de --workdir={folder}/de" \\
-    --command="translate --workdir=runs/de --input=lines.txt"
+    --command="translate --workdir=runs/de --input=lines.txt" \\
+    --notebook=notebooks/05_attention_heads.ipynb
 
 Each --command is an app with its flags; {folder} is a new folder in each start, and --stdin a file
-that every app reads as standard input, for `translate --interactive`. Standard output has
+that every app reads as standard input, for `translate --interactive`. Each --notebook is run here,
+so that it finds its model in the folder `runs`. Standard output has
 one JSON object per start: seconds of the process, of tracing, lowering and compiling in it, their
 share of the process's time, and the programs that took longest, with the number of their shapes. A
 program that comes from the persistent cache counts as a hit, with the seconds that loading it took.
+A notebook also has the cells with the most of these seconds: their number among the code cells,
+seconds, compilations, and seconds of tracing, lowering and compiling.
 """
 
 import collections
+import datetime
 import json
 import os
 import re
@@ -21,18 +26,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from absl import flags
 
 from experiments.flags import run
+from transformer import paths
 from transformer.errors import InputError
 
 COMMANDS = flags.DEFINE_multi_string("command", [], "App and flags, such as 'train --config=...'.")
+NOTEBOOKS = flags.DEFINE_multi_string("notebook", [], "Notebook (.ipynb).")
 STDIN = flags.DEFINE_string("stdin", os.devnull, "File that is the standard input of the apps.")
 LONGEST = 5
-"""Programs that are named."""
+"""Programs and cells that are named."""
 
 _STAGES = {
     "tracing": "tracing",
@@ -44,9 +51,9 @@ _HIT = "Persistent compilation cache hit"
 
 
 def main() -> None:
-    """Measure every command, cold and warm."""
-    if not COMMANDS.value:
-        raise InputError("missing --command='APP --FLAG=VALUE ...'")
+    """Measure every command and every notebook, cold and warm."""
+    if not COMMANDS.value + NOTEBOOKS.value:
+        raise InputError("missing --command='APP --FLAG=VALUE ...' or --notebook=FILE.ipynb")
     for command in COMMANDS.value:
         with tempfile.TemporaryDirectory() as folder:
             for caches in ("cold", "warm"):
@@ -57,6 +64,12 @@ def main() -> None:
                 about = {"command": command, "caches": caches}
                 figures = summarize(log, time.perf_counter() - began)
                 print(json.dumps(about | figures), flush=True)
+    for notebook in NOTEBOOKS.value:
+        with tempfile.TemporaryDirectory() as folder:
+            for caches in ("cold", "warm"):
+                cells = _cells_of(notebook, f"{folder}/cache")
+                about = {"notebook": notebook, "caches": caches}
+                print(json.dumps(about | summarize_cells(cells)), flush=True)
 
 
 def _log_of(arguments: list[str], cache: str) -> list[str]:
@@ -68,7 +81,7 @@ def _log_of(arguments: list[str], cache: str) -> list[str]:
     with open(STDIN.value, encoding="utf-8") as stdin:
         process = subprocess.run(
             [sys.executable, "-m", f"experiments.{arguments[0]}", *arguments[1:]],
-            env=os.environ | {"XDG_CACHE_HOME": cache, "JAX_LOG_COMPILES": "1"},
+            env=_environment(cache),
             text=True,
             stdin=stdin,
             stdout=subprocess.DEVNULL,
@@ -79,6 +92,82 @@ def _log_of(arguments: list[str], cache: str) -> list[str]:
         reason = lines[-1] if lines else "no message"
         raise InputError(f"{arguments[0]} ended with status {process.returncode}: {reason}")
     return lines
+
+
+def _environment(cache: str) -> dict[str, str]:
+    """The environment of a process that logs its compilations and has this cache folder."""
+    return os.environ | {"XDG_CACHE_HOME": cache, "JAX_LOG_COMPILES": "1"}
+
+
+class Cell(NamedTuple):
+    """A code cell that was run."""
+
+    log: list[str]
+    """The lines of its standard error."""
+    seconds: float
+
+
+def _cells_of(path: str, cache: str) -> list[Cell]:
+    """The code cells of a notebook, run to its end.
+
+    Raises:
+      InputError: if the notebook cannot be read or fails, or the package that runs it is missing.
+    """
+    try:
+        import nbclient
+        import nbformat
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"--notebook needs the package {error.name}, which is not installed; install it with: "
+            "pip install nbclient ipykernel"
+        ) from None
+    try:
+        notebook = nbformat.read(path, as_version=4)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {paths.reason(error)}") from None
+    except ValueError as error:
+        raise InputError(f"{path} is no notebook: {error}") from None
+    client = nbclient.NotebookClient(notebook, timeout=None)
+    try:
+        client.execute(env=_environment(cache))
+    except nbclient.exceptions.CellExecutionError as error:
+        raise InputError(f"{path} failed: {error.ename}: {error.evalue}") from None
+    return [
+        Cell(
+            [
+                line
+                for output in cell.outputs
+                if output.get("name") == "stderr"
+                for line in output.text.splitlines()
+            ],
+            _seconds_of(cell.metadata.execution),
+        )
+        for cell in client.nb.cells
+        if cell.cell_type == "code" and cell.source
+    ]
+
+
+def _seconds_of(times: dict[str, str]) -> float:
+    """Seconds between the kernel's messages that a cell has begun and that it has ended."""
+    began, ended = (
+        datetime.datetime.fromisoformat(times[f"iopub.status.{state}"])
+        for state in ("busy", "idle")
+    )
+    return (ended - began).total_seconds()
+
+
+def summarize_cells(cells: Sequence[Cell]) -> dict[str, Any]:
+    """The figures of `summarize` for a notebook, and of the cells that compile longest."""
+    whole = summarize(
+        [line for cell in cells for line in cell.log], sum(cell.seconds for cell in cells)
+    )
+    rows = []
+    for number, cell in enumerate(cells, start=1):
+        figures = summarize(cell.log, cell.seconds)
+        compiling = sum(figures[f"{stage}_seconds"] for stage in _STAGES.values())
+        rows.append((number, figures["seconds"], figures["compilations"], round(compiling, 2)))
+    longest = sorted(rows, key=lambda row: -row[-1])[:LONGEST]
+    return whole | {"code_cells": len(cells), "longest_cells": longest}
 
 
 def summarize(log: Iterable[str], seconds: float) -> dict[str, Any]:
