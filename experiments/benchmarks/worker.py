@@ -23,6 +23,13 @@ from experiments.benchmarks.workloads import Workload
 SAMPLE_SECONDS = 1.0
 """A sample repeats the call for about this long."""
 
+WARM_CALLS = 3
+"""Untimed calls before a sample.
+
+While the other program ran, threads and caches were idle, and a virtual machine may have returned
+to its host the memory that this program had freed.
+"""
+
 Choice = TypeVar("Choice")
 
 
@@ -72,9 +79,8 @@ def calls_per_sample(program: Program) -> int:
 
 def take_sample(program: Program, calls: int) -> dict[str, Any]:
     """Return the fields of an `alternating.Sample`."""
-    # Untimed: while the other program ran, threads and caches were idle, and a virtual machine may
-    # have returned the memory that this program had freed to its host.
-    program.call()
+    for _ in range(WARM_CALLS):
+        program.call()
     busy, local = busy_seconds(), cpu_seconds()
     seconds = seconds_of(lambda: [program.call() for _ in range(calls)])
     others = (busy_seconds() - busy) - (cpu_seconds() - local)

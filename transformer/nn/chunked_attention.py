@@ -219,12 +219,12 @@ def _backward(residuals: _Residuals, z_gradient: Float[Array, "B N T Hv"]) -> tu
     return (gradients,)
 
 
+_attend.defvjp(_forward, _backward)
+
+
 def _rounded_einsum(spec: str, x: Array, y: Array) -> Array:
     """The einsum, summed in float32 or wider and rounded once."""
     return jnp.einsum(spec, x, y, preferred_element_type=wide(x.dtype)).astype(x.dtype)
-
-
-_attend.defvjp(_forward, _backward)
 
 
 def _masked_scores(inputs: _Inputs) -> Float[Array, "B N T S"]:
