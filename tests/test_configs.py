@@ -26,7 +26,7 @@ from transformer.training import step as training
 from transformer.training.step import Batch
 
 ARGUMENTS = {
-    "multi30k": ("published", "hour", "short"),
+    "multi30k": ("best", "published", "hour", "short"),
     "pronouns": ("de", "fr"),
     "pronouns_convolutional": ("de", "fr"),
     "pronouns_recurrent": ("sutskever", "bahdanau", "luong", "luong_local"),
@@ -134,7 +134,8 @@ def test_a_file_documents_the_command_that_runs_it(name):
 
 def test_an_unknown_argument_is_refused_with_the_known_ones():
     with pytest.raises(
-        InputError, match="multi30k.py:published or multi30k.py:hour or multi30k.py:short"
+        InputError,
+        match="multi30k.py:best or multi30k.py:published or multi30k.py:hour or multi30k.py:short",
     ):
         load("multi30k:long")
     with pytest.raises(InputError, match="py:spiral is unknown; the variants are paper, learned"):
@@ -214,7 +215,9 @@ def test_the_wmt14_models_are_base_and_big_on_the_papers_data():
         assert difference(load(size), load(f"wmt14_ende_{size}")) == data
 
 
-@pytest.mark.parametrize(("spec", "peak"), [("multi30k", 0.005), ("iwslt14_deen", 0.0005)])
+@pytest.mark.parametrize(
+    ("spec", "peak"), [("multi30k:published", 0.005), ("iwslt14_deen", 0.0005)]
+)
 def test_the_highest_learning_rate_is_the_published_one(spec, peak):
     config = load(spec)
     schedule = optimizers.schedule(config.optimizer, config.model.d_model, config.training.steps)
@@ -223,7 +226,7 @@ def test_the_highest_learning_rate_is_the_published_one(spec, peak):
 
 
 def test_the_short_recipe_for_multi30k_decodes_the_same_way_and_sees_a_tenth_of_the_text():
-    changed = difference(load("multi30k"), load("multi30k:short"))
+    changed = difference(load("multi30k:published"), load("multi30k:short"))
     assert not [path for path in changed if path.startswith("decode.")]
     (long, short), (large, small) = changed["training.steps"], changed["data.tokens_per_batch"]
     assert short * small < long * large / 10
