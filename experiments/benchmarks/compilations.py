@@ -54,22 +54,26 @@ def main() -> None:
     """Measure every command and every notebook, cold and warm."""
     if not COMMANDS.value + NOTEBOOKS.value:
         raise InputError("missing --command='APP --FLAG=VALUE ...' or --notebook=FILE.ipynb")
-    for command in COMMANDS.value:
+    subjects = [("command", each, _figures_of_app) for each in COMMANDS.value]
+    subjects += [("notebook", each, _figures_of_notebook) for each in NOTEBOOKS.value]
+    for kind, subject, measure in subjects:
         with tempfile.TemporaryDirectory() as folder:
             for caches in ("cold", "warm"):
                 os.mkdir(f"{folder}/{caches}")
-                arguments = shlex.split(command.replace("{folder}", f"{folder}/{caches}"))
-                began = time.perf_counter()
-                log = _log_of(arguments, f"{folder}/cache")
-                about = {"command": command, "caches": caches}
-                figures = summarize(log, time.perf_counter() - began)
-                print(json.dumps(about | figures), flush=True)
-    for notebook in NOTEBOOKS.value:
-        with tempfile.TemporaryDirectory() as folder:
-            for caches in ("cold", "warm"):
-                cells = _cells_of(notebook, f"{folder}/cache")
-                about = {"notebook": notebook, "caches": caches}
-                print(json.dumps(about | summarize_cells(cells)), flush=True)
+                figures = measure(subject, f"{folder}/{caches}", f"{folder}/cache")
+                print(json.dumps({kind: subject, "caches": caches} | figures), flush=True)
+
+
+def _figures_of_app(command: str, folder: str, cache: str) -> dict[str, Any]:
+    """The figures of one start of an app; `folder` stands for {folder} in the command."""
+    began = time.perf_counter()
+    log = _log_of(shlex.split(command.replace("{folder}", folder)), cache)
+    return summarize(log, time.perf_counter() - began)
+
+
+def _figures_of_notebook(path: str, _: str, cache: str) -> dict[str, Any]:
+    """The figures of one run of a notebook."""
+    return summarize_cells(_cells_of(path, cache))
 
 
 def _log_of(arguments: list[str], cache: str) -> list[str]:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from transformer.arrays import Array, Bool, Float, Int, wide
 from transformer.nn.attention import AttentionOutput
 from transformer.nn.masks import both
-from transformer.nn.matmul import cpu_forms
+from transformer.nn.matmul import cpu_forms, rounded_einsum
 
 CHUNK = 256
 """Queries per chunk of `chunked_attention`."""
@@ -165,7 +165,8 @@ class _Residuals(NamedTuple):
     log_total: Float[Array, "B N T 1"]
     """The logarithm of the sum of exp(scores - largest).
 
-    Apart from `largest`: beside the score of a masked key it would be rounded away.
+    It is not added to `largest`, which for a query without keys is a number so large that the sum
+    would lose it.
     """
 
 
@@ -188,7 +189,7 @@ def _forward(inputs: _Inputs) -> tuple[Float[Array, "B N T Hv"], _Residuals]:
 def _backward(residuals: _Residuals, z_gradient: Float[Array, "B N T Hv"]) -> tuple[_Inputs]:
     """The gradients of query, key, value and bias from that of z.
 
-    Everything of size T S is computed once: scales and masks apply to smaller arrays.
+    Scale and mask are applied to arrays [B, N, T, _], which take less time than those of T S.
     """
     query, key, value, _, bias, _ = residuals.inputs
     scores = _masked_scores(residuals.inputs)
@@ -209,9 +210,9 @@ def _backward(residuals: _Residuals, z_gradient: Float[Array, "B N T Hv"]) -> tu
     scores_gradient = scores_gradient.astype(query.dtype)
     scale = jnp.sqrt(query.shape[-1]).astype(query.dtype)
     gradients = _Inputs(
-        _rounded_einsum("BNTS,BNHS->BNTH", scores_gradient, key) / scale,
-        _rounded_einsum("BNTH,BNTS->BNHS", query / scale, scores_gradient),
-        _rounded_einsum("BNTH,BNTS->BNHS", z_gradient, weights.astype(value.dtype)),
+        rounded_einsum("BNTS,BNHS->BNTH", scores_gradient, key) / scale,
+        rounded_einsum("BNTH,BNTS->BNHS", query / scale, scores_gradient),
+        rounded_einsum("BNTH,BNTS->BNHS", z_gradient, weights.astype(value.dtype)),
         mask=None,
         bias=bias_gradient,
         positions=None,
@@ -220,11 +221,6 @@ def _backward(residuals: _Residuals, z_gradient: Float[Array, "B N T Hv"]) -> tu
 
 
 _attend.defvjp(_forward, _backward)
-
-
-def _rounded_einsum(spec: str, x: Array, y: Array) -> Array:
-    """The einsum, summed in float32 or wider and rounded once."""
-    return jnp.einsum(spec, x, y, preferred_element_type=wide(x.dtype)).astype(x.dtype)
 
 
 def _masked_scores(inputs: _Inputs) -> Float[Array, "B N T S"]:

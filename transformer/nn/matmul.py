@@ -114,7 +114,7 @@ def rounding_matmul(spec: str, x: Array, kernel: Array) -> Array:
     A VJP rather than a JVP, because the gradients of x and of the kernel must be matmuls of
     bfloat16 arrays too; there is no forward mode.
     """
-    return _rounded_einsum(spec, x, kernel)
+    return rounded_einsum(spec, x, kernel)
 
 
 def _rounding_forward(spec: str, x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
@@ -129,12 +129,12 @@ def _rounding_backward(spec: str, inputs: tuple[Array, Array], dy: Array) -> tup
     size = dict(zip(x_axes + kernel_axes, x.shape + kernel.shape, strict=True))
     width = math.prod(size[axis] for axis in contracting)
 
-    dx = _rounded_einsum(f"{y_axes},{kernel_axes}->{x_axes}", dy, kernel)
+    dx = rounded_einsum(f"{y_axes},{kernel_axes}->{x_axes}", dy, kernel)
     # As matrices: x [batch, contracting], dy [batch, output], dW [contracting, output].
     x_matrix = jnp.einsum(f"{x_axes}->{batch}{contracting}", x).reshape(-1, width)
     dy_matrix = jnp.einsum(f"{y_axes}->{batch}{output}", dy).reshape(len(x_matrix), -1)
     x_transposed = jax.lax.optimization_barrier(x_matrix.T)
-    dkernel = _rounded_einsum("xr,ry->xy", x_transposed, dy_matrix)
+    dkernel = rounded_einsum("xr,ry->xy", x_transposed, dy_matrix)
     dkernel = dkernel.reshape([size[axis] for axis in contracting + output])
     return dx, jnp.einsum(f"{contracting}{output}->{kernel_axes}", dkernel)
 
@@ -142,8 +142,9 @@ def _rounding_backward(spec: str, inputs: tuple[Array, Array], dy: Array) -> tup
 rounding_matmul.defvjp(_rounding_forward, _rounding_backward)
 
 
-def _rounded_einsum(spec: str, x: Array, y: Array) -> Array:
-    return jnp.einsum(spec, x, y, preferred_element_type=jnp.float32).astype(x.dtype)
+def rounded_einsum(spec: str, x: Array, y: Array) -> Array:
+    """The einsum, summed in float32 or wider and rounded once to the dtype of x."""
+    return jnp.einsum(spec, x, y, preferred_element_type=wide(x.dtype)).astype(x.dtype)
 
 
 def axes_of(spec: str) -> tuple[str, str, str]:
