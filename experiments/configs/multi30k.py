@@ -53,8 +53,10 @@ def get_config(recipe: str = "best") -> Config:
             bucket_lengths=(12, 16, 20, 24, 32, 64),
             tokens_per_batch=8192,
         ),
+        # A validation after each epoch, which is 67 batches; the published training stops after ten
+        # without improvement, and takes the mean of the last ten epochs' checkpoints.
         training=TrainingConfig(
-            steps=8000, validate_every=200, validation_sentences=1014, keep_last=10
+            steps=8000, validate_every=67, validation_sentences=100, patience=10, keep_last=10
         ),
     )
     if recipe == "published":
@@ -73,7 +75,7 @@ def get_config(recipe: str = "best") -> Config:
         optimizer=OptimizerConfig(schedule="cosine", learning_rate=0.002, warmup_steps=500),
         data=published.data.replace(tokens_per_batch=2048),
         training=published.training.replace(
-            steps=3000, validate_every=300, validation_sentences=200, keep_last=5
+            steps=3000, validate_every=300, validation_sentences=200, patience=None, keep_last=5
         ),
     )
     if recipe == "short":

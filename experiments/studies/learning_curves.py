@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draw a validation score of several trainings as they learned.
+
+python -m experiments.studies.learning_curves --workdirs=runs/best,runs/hour --output=curves.png
+python -m experiments.studies.learning_curves --workdirs=... --score=bleu --output=curves.svg
+
+The scores are those of the metrics.jsonl that `train` writes, so a training that still runs can be
+drawn too. The axis has target tokens, not steps, as the batches of two configs may differ in size.
+"""
+
+from collections.abc import Sequence
+
+from absl import flags
+from etils import epath
+
+from experiments.flags import run
+from experiments.reports import evaluation_report
+from transformer import paths
+from transformer.checkpoints import workdir_files
+from transformer.errors import InputError
+from transformer.inspection import figures
+
+WORKDIRS = flags.DEFINE_list("workdirs", None, "Directories written by train: A,B,...")
+NAMES = flags.DEFINE_list("names", None, "Names of the curves; by default those of the workdirs.")
+SCORE = flags.DEFINE_string("score", "nll", "Validation score: nll, bleu, perplexity, ...")
+OUTPUT = flags.DEFINE_string("output", "curves.png", "Path of the picture (.png, .svg or .pdf).")
+
+
+def main() -> None:
+    """Draw one curve for each workdir and print the path of the picture."""
+    if not WORKDIRS.value:
+        raise InputError("missing --workdirs=A,B,...: the directories of the trainings to draw")
+    workdirs = [paths.absolute(path) for path in WORKDIRS.value]
+    names = NAMES.value or [path.name for path in workdirs]
+    if len(names) != len(workdirs) or len({*names}) < len(names):
+        raise InputError(
+            f"--names={','.join(names)} must be {len(workdirs)} different names, one for each of "
+            "--workdirs"
+        )
+    score = SCORE.value
+    curves = {
+        name: learning_curve(workdir, score) for name, workdir in zip(names, workdirs, strict=True)
+    }
+    label = {"nll": "NLL", "bleu": "BLEU"}.get(score, score)
+    figure = figures.plot_curves(
+        curves,
+        x_label="millions of target tokens, padding included",
+        y_label=label + (", nats per token" if score == "nll" else ""),
+        title=f"{label} on the validation text",
+    )
+    print(figures.save(figure, paths.absolute(OUTPUT.value)))
+
+
+def learning_curve(workdir: epath.Path, score: str) -> tuple[Sequence[float], Sequence[float]]:
+    """Return the millions of tokens before each validation of a training, and its score.
+
+    Raises:
+      InputError: when nothing was validated there yet, or not with this score.
+    """
+    metrics = workdir / workdir_files.METRICS
+    if not metrics.exists():
+        raise InputError(f"{metrics} does not exist; --workdirs takes directories of `train`")
+    tokens_per_step = workdir_files.load_config(workdir).data.tokens_per_batch
+    rows = evaluation_report.read_metrics(metrics)[0].get("validation", [])
+    if not rows:
+        raise InputError(f"{metrics} has no validation yet; wait for the first one")
+    if score not in rows[0]:
+        known = ", ".join(key for key in rows[0] if key not in ("step", "split"))
+        raise InputError(f"--score={score} must be a validation score of {workdir}: {known}")
+    return [row["step"] * tokens_per_step / 1e6 for row in rows], [row[score] for row in rows]
+
+
+if __name__ == "__main__":
+    run(main, config_from=None)
