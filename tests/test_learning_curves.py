@@ -3,11 +3,8 @@
 
 import pytest
 from apps import run
-from etils import epath
 
-from experiments.studies.learning_curves import learning_curve
 from transformer.config import Config, DataConfig
-from transformer.errors import InputError
 
 LOG = """\
 {"step": 50, "split": "train", "loss": 5.5}
@@ -21,37 +18,43 @@ def workdir(tmp_path):
     """The directory of a training with batches of 2,000 tokens, of which 200 steps are done."""
     (tmp_path / "config.json").write_text(Config(data=DataConfig(tokens_per_batch=2000)).to_json())
     (tmp_path / "metrics.jsonl").write_text(LOG)
-    return epath.Path(tmp_path)
+    return tmp_path
 
 
-def test_a_point_is_a_validation_after_so_many_million_tokens(workdir):
-    assert learning_curve(workdir, "nll") == ([0.2, 0.4], [3.0, 2.5])
-    assert learning_curve(workdir, "bleu") == ([0.2, 0.4], [20.0, 25.0])
+def draw(*flags):
+    return run("experiments.studies.learning_curves", *flags)
 
 
-def test_an_unknown_score_is_refused_with_those_that_were_logged(workdir):
-    with pytest.raises(InputError, match=r"--score=ter must be .*: nll, bleu$"):
-        learning_curve(workdir, "ter")
+@pytest.mark.parametrize(
+    ("score", "curve"),
+    [
+        ("nll", "NLL, nats per token over millions of target tokens, padding included. a: from 3"),
+        ("bleu", "b: from 20 at 0.2 to 25 at 0.4"),
+    ],
+)
+def test_a_point_is_a_validation_after_so_many_million_tokens(workdir, score, curve):
+    picture = workdir / "curves.svg"
+    flags = [f"--workdirs={workdir},{workdir}", "--names=a,b", f"--score={score}"]
+    assert draw(*flags, f"--output={picture}").out == f"{picture}\n"
+    assert curve in picture.read_text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--workdirs={0},{0}", "must be 2 different names, one for each of --workdirs"),
+        ("--workdirs={0} --score=ter", "--score=ter must be a validation score of {0}: nll, bleu"),
+        ("--workdirs={0}/lost", "metrics.jsonl does not exist; --workdirs takes directories of"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_message(workdir, flags, message):
+    result = draw(*flags.format(workdir).split())
+    assert result.status == 1
+    assert message.format(workdir) in result.err
 
 
 def test_a_training_without_a_validation_is_refused(workdir):
     (workdir / "metrics.jsonl").write_text(LOG.split("\n")[0])
-    with pytest.raises(InputError, match=r"metrics.jsonl has no validation yet; wait"):
-        learning_curve(workdir, "nll")
-
-
-def test_a_folder_that_no_training_wrote_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"metrics.jsonl does not exist; --workdirs takes"):
-        learning_curve(epath.Path(tmp_path), "nll")
-
-
-def test_the_app_draws_a_named_curve_for_each_workdir(workdir):
-    picture = workdir / "curves.svg"
-    flags = [f"--workdirs={workdir},{workdir}", f"--output={picture}"]
-    result = run("experiments.studies.learning_curves", *flags, "--names=a,b")
-    assert result.out == f"{picture}\n"
-    description = "NLL, nats per token over millions of target tokens, padding included"
-    assert description in picture.read_text()
-    result = run("experiments.studies.learning_curves", *flags)
+    result = draw(f"--workdirs={workdir}")
     assert result.status == 1
-    assert "must be 2 different names, one for each of --workdirs" in result.err
+    assert "metrics.jsonl has no validation yet; wait for the first one" in result.err
