@@ -3,8 +3,8 @@
 
 29,000 image captions. ``multi30k.py:published`` is the small model that is published for them: one
 to two hours on two CPU cores. The others take less: ``multi30k.py:short``; ``multi30k.py:hour``;
-and ``multi30k.py`` or ``multi30k.py:best``, the best one found so far for an hour: that of
-``multi30k.py:hour`` with layer norms before the sub-layers.
+and ``multi30k.py`` or ``multi30k.py:best``, the best one found so far that takes an hour: that
+of ``multi30k.py:hour`` with layer norms before the sub-layers.
 
 Run:    python -m experiments.train --config=experiments/configs/multi30k.py --workdir=runs/m30k \\
             --config.data.train_source=train.en.gz --config.data.train_target=train.de.gz \\
@@ -53,8 +53,8 @@ def get_config(recipe: str = "best") -> Config:
             bucket_lengths=(12, 16, 20, 24, 32, 64),
             tokens_per_batch=8192,
         ),
-        # A validation after each epoch, which is 67 batches; the published training stops after ten
-        # without improvement, and takes the mean of the last ten epochs' checkpoints.
+        # A validation after each epoch, which is 67 batches of raw text. The published training
+        # stops after ten without improvement, and takes the mean of the last ten checkpoints.
         training=TrainingConfig(
             steps=8000, validate_every=67, validation_sentences=100, patience=10, keep_last=10
         ),

@@ -190,18 +190,18 @@ def _learning_curves(path: epath.Path) -> list[Html]:
         - {"step", "split", "nll", "perplexity", "bleu"}
     )
     losses = {
-        "training loss, as optimized": _curve(train, "loss"),
-        "training NLL": _curve(train, "nll"),
-        "validation NLL": _curve(validation, "nll"),
+        "training loss, as optimized": curve(train, "loss"),
+        "training NLL": curve(train, "nll"),
+        "validation NLL": curve(validation, "nll"),
     }
     charts = {
         ("Loss", "nats per token"): losses,
-        ("BLEU", "BLEU, validation"): {"BLEU": _curve(validation, "bleu")},
+        ("BLEU", "BLEU, validation"): {"BLEU": curve(validation, "bleu")},
         ("Measures of the dataset", "validation"): {
-            measure_name(measure): _curve(validation, measure) for measure in dataset_measures
+            measure_name(measure): curve(validation, measure) for measure in dataset_measures
         },
-        ("Learning rate", "learning rate"): {"learning rate": _curve(train, "learning_rate")},
-        ("Gradient norm", "norm"): {"gradient norm": _curve(train, "gradient_norm")},
+        ("Learning rate", "learning rate"): {"learning rate": curve(train, "learning_rate")},
+        ("Gradient norm", "norm"): {"gradient norm": curve(train, "gradient_norm")},
     }
     parts = []
     for (title, y_label), curves in charts.items():
@@ -232,8 +232,8 @@ def _changes(changes: Sequence[Mapping[str, Any]]) -> list[Html]:
     return [table("Changes of the config during training", columns, rows)] if rows else []
 
 
-def _curve(records: list[dict[str, Any]], measure: str) -> tuple[list[float], list[float]]:
-    """The steps and the values of a measure, NaN where it is missing."""
+def curve(records: list[dict[str, Any]], measure: str) -> tuple[list[float], list[float]]:
+    """Return the steps and the values of a measure, NaN where it is missing."""
     ordered = sorted(records, key=lambda record: record["step"])
     values = [record.get(measure) for record in ordered]
     steps = [float(record["step"]) for record in ordered]

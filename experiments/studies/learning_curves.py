@@ -8,8 +8,7 @@ The scores are those of the metrics.jsonl that `train` writes, so a training tha
 drawn too. The axis has target tokens, not steps, as the batches of two configs may differ in size.
 """
 
-from collections.abc import Sequence
-
+import numpy as np
 from absl import flags
 from etils import epath
 
@@ -51,8 +50,10 @@ def main() -> None:
     print(figures.save(figure, paths.absolute(OUTPUT.value)))
 
 
-def learning_curve(workdir: epath.Path, score: str) -> tuple[Sequence[float], Sequence[float]]:
-    """Return the millions of tokens before each validation of a training, and its score.
+def learning_curve(workdir: epath.Path, score: str) -> tuple[list[float], list[float]]:
+    """Return the millions of tokens before each validation of a training, and the scores.
+
+    A score that is missing is NaN.
 
     Raises:
       InputError: when nothing was validated there yet, or not with this score.
@@ -61,13 +62,14 @@ def learning_curve(workdir: epath.Path, score: str) -> tuple[Sequence[float], Se
     if not metrics.exists():
         raise InputError(f"{metrics} does not exist; --workdirs takes directories of `train`")
     tokens_per_step = workdir_files.load_config(workdir).data.tokens_per_batch
-    rows = evaluation_report.read_metrics(metrics)[0].get("validation", [])
-    if not rows:
+    records = evaluation_report.read_metrics(metrics)[0].get("validation", [])
+    if not records:
         raise InputError(f"{metrics} has no validation yet; wait for the first one")
-    if score not in rows[0]:
-        known = ", ".join(key for key in rows[0] if key not in ("step", "split"))
+    steps, values = evaluation_report.curve(records, score)
+    if not np.isfinite(values).any():
+        known = ", ".join(key for key in records[0] if key not in ("step", "split"))
         raise InputError(f"--score={score} must be a validation score of {workdir}: {known}")
-    return [row["step"] * tokens_per_step / 1e6 for row in rows], [row[score] for row in rows]
+    return [step * tokens_per_step / 1e6 for step in steps], values
 
 
 if __name__ == "__main__":
