@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`MarianMTModel` computes the function of an exported model; other models are refused by name."""
+"""Transformers computes the function of an exported model; other models are refused by name."""
 
 import json
 
@@ -31,22 +31,21 @@ TINY = TransformerConfig(
     norm_epsilon=1e-5,
 )
 REFUSED = {
-    "learned": "model.positions is 'learned', but its positions are sinusoids",
-    "t5": "model.positions is 't5', but its positions are sinusoids",
-    "shaw": "model.positions is 'shaw', but its positions are sinusoids",
-    "rotary": "model.positions is 'rotary', but its positions are sinusoids",
-    "alibi": "model.positions is 'alibi', but its positions are sinusoids",
-    "no_positions": "model.positions is 'none', but its positions are sinusoids",
-    "window": "model.attention_window is 9, but its attention has no window",
-    "additive": "model.attention_score is 'additive', but it has dot products only",
-    "multi_query": "model.num_kv_heads is 1, but all its heads have keys and values",
-    "grouped_query": "model.num_kv_heads is 2, but all its heads have keys and values",
-    "universal": "model.timestep_encoding is True, but its layers add no encodings; "
-    "model.shared_layers is True, but its layers have separate parameters",
-    "rms_norm": "model.norm_kind is 'rms_norm', but it has layer norms",
-    "pre_norm": "model.norm is 'pre', but its layer norms come after the sub-layers",
-    "swiglu": "model.activation is 'swiglu', but it has no gated feed-forward network",
-    "geglu": "model.activation is 'geglu', but it has no gated feed-forward network",
+    "learned": "model.positions is 'learned', but their positions are sinusoids",
+    "t5": "model.positions is 't5', but their positions are sinusoids",
+    "shaw": "model.positions is 'shaw', but their positions are sinusoids",
+    "rotary": "model.positions is 'rotary', but their positions are sinusoids",
+    "alibi": "model.positions is 'alibi', but their positions are sinusoids",
+    "no_positions": "model.positions is 'none', but their positions are sinusoids",
+    "window": "model.attention_window is 9, but their attention has no window",
+    "additive": "model.attention_score is 'additive', but they have dot products only",
+    "multi_query": "model.num_kv_heads is 1, but all their heads have keys and values",
+    "grouped_query": "model.num_kv_heads is 2, but all their heads have keys and values",
+    "universal": "model.timestep_encoding is True, but their layers add no encodings; "
+    "model.shared_layers is True, but their layers have separate parameters",
+    "rms_norm": "model.norm_kind is 'rms_norm', but they have layer norms",
+    "swiglu": "model.activation is 'swiglu', but they have no gated feed-forward network",
+    "geglu": "model.activation is 'geglu', but they have no gated feed-forward network",
     "untied": "model.tied_embeddings is 'none', but all embeddings share one table",
     "untied_source": "model.tied_embeddings is 'target_output', but all embeddings share one",
     "untied_output": "model.tied_embeddings is 'source_target', but all embeddings share one",
@@ -63,13 +62,13 @@ def config_of(**fields):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_but_the_paper_is_refused_by_name(name):
+def test_every_variant_is_refused_by_name_but_the_paper_and_pre_norm(name):
     config = config_of(num_heads=4, encoder_heads=None, decoder_heads=None)
     config = config.replace(model=config.model.replace(**VARIANTS[name] | {"d_model": 24}))
-    if name == "paper":
+    if name in ("paper", "pre_norm"):
         huggingface_export.require_supported(config)
         return
-    message = f"no exact counterpart in Hugging Face's Marian: {REFUSED[name]}"
+    message = f"no exact counterpart in Hugging Face's Marian and Pegasus: {REFUSED[name]}"
     with pytest.raises(InputError, match=message):
         huggingface_export.require_supported(config)
 
@@ -77,14 +76,20 @@ def test_every_variant_but_the_paper_is_refused_by_name(name):
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"sinusoid_layout": "halves"}, "sinusoid_layout is 'halves', but it computes its table"),
-        ({"position_offset": 2}, "position_offset is 2, but its first position is 0"),
-        ({"embedding_scale": "positions"}, "embedding_scale is 'positions', but it scales"),
-        ({"d_k": 5, "d_v": 7}, "d_k is 5, but its heads divide d_model; model.d_v is 7, but its"),
+        (
+            {"sinusoid_layout": "halves"},
+            "sinusoid_layout is 'halves', but they compute their table",
+        ),
+        ({"position_offset": 2}, "position_offset is 2, but their first position is 0"),
+        ({"embedding_scale": "positions"}, "embedding_scale is 'positions', but they scale"),
+        (
+            {"d_k": 5, "d_v": 7},
+            "d_k is 5, but their heads divide d_model; model.d_v is 7, but their",
+        ),
     ],
 )
 def test_other_fields_are_refused_by_name(fields, reason):
-    with pytest.raises(InputError, match=f"Marian: model.{reason}"):
+    with pytest.raises(InputError, match=f"Pegasus: model.{reason}"):
         huggingface_export.require_supported(config_of(**fields))
 
 
@@ -94,7 +99,7 @@ def test_another_family_is_refused_by_name():
 
 
 @pytest.mark.parametrize("d_model", [12, 9])
-def test_the_channels_of_the_papers_table_are_put_into_marians_order(d_model):
+def test_the_channels_of_the_papers_table_are_put_into_the_order_of_transformers(d_model):
     config = TINY.replace(d_model=d_model, d_k=4, d_v=4)
     table = sinusoids(7, d_model)[:, huggingface_export.channel_order(config)]
     # As Transformers computes it: sin, then cos, of position / 10000^(2 (channel // 2) / d_model).
@@ -105,10 +110,11 @@ def test_the_channels_of_the_papers_table_are_put_into_marians_order(d_model):
     np.testing.assert_allclose(table, expected, atol=1e-12)
 
 
-def test_every_parameter_is_in_the_file_once_and_permuted_where_it_meets_the_residual_stream():
-    config = config_of(attention_bias=True, output_bias=True).model
+@pytest.mark.parametrize("norm", huggingface_export.CLASSES)
+def test_every_parameter_is_in_the_file_once_and_permuted_where_it_meets_the_residual_stream(norm):
+    config = config_of(attention_bias=True, output_bias=True, norm=norm).model
     params = jax.device_get(oracle.random_params(base.build(config), seed=0))
-    tensors = huggingface_export.marian_tensors(config, params)
+    tensors = huggingface_export.named_tensors(config, params)
     assert sum(t.size for t in tensors.values()) == sum(p.size for p in jax.tree.leaves(params))
     assert all(tensor.flags.c_contiguous for tensor in tensors.values())
     order = [0, 2, 4, 6, 8, 10, 1, 3, 5, 7, 9, 11]
@@ -131,10 +137,10 @@ def test_every_parameter_is_in_the_file_once_and_permuted_where_it_meets_the_res
         np.testing.assert_array_equal(tensors[name], expected, err_msg=name)
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
+@pytest.fixture(scope="module", params=huggingface_export.CLASSES)
+def exported(tmp_path_factory, request):
     """The directory of an exported model, and the model."""
-    config = config_of(norm_epsilon=1e-6)
+    config = config_of(norm_epsilon=1e-6, norm=request.param)
     tokenizer = Tokenizer.train(["a b c d e"] * 9, 13, "bpe")
     model = base.build(config.model)
     params = oracle.random_params(model, seed=0)
@@ -186,7 +192,8 @@ def test_importing_an_export_gives_the_same_parameters_bit_for_bit(exported):
     for name, leaf in found.items():
         np.testing.assert_array_equal(leaf, expected.get(name, np.zeros_like(leaf)), err_msg=name)
     assert expected.keys() < found.keys()
-    tensors = huggingface_export.marian_tensors(imported.config.model, imported.params)
+    tensors = huggingface_export.named_tensors(imported.config.model, imported.params)
+    tensors |= huggingface_export.position_tables(trained.config)
     written = safetensors.numpy.load_file(folder / "model.safetensors")
     jax.tree.map(np.testing.assert_array_equal, tensors, written)
     tokenizer = trained.vocabularies.tokenizer
@@ -206,10 +213,13 @@ def test_importing_an_export_gives_the_same_parameters_bit_for_bit(exported):
         {"sinusoid_layout": "halves_paper"},
         {"activation": "swish", "d_model": 18, "norm_epsilon": 1e-5},
         {"pad_id": 3, "bos_id": 0, "eos_id": 1, "unk_id": 2},
+        {"norm": "pre"},
+        {"norm": "pre", "attention_bias": True, "output_bias": True, "activation": "gelu"},
+        {"norm": "pre", "embedding_scale": "none", "sinusoid_layout": "halves_paper"},
     ],
     ids=str,
 )
-def test_marian_computes_the_logits_of_the_oracle(fields, tmp_path, monkeypatch):
+def test_transformers_computes_the_logits_of_the_oracle(fields, tmp_path, monkeypatch):
     transformers = pytest.importorskip("transformers")
     import torch
 
@@ -217,16 +227,18 @@ def test_marian_computes_the_logits_of_the_oracle(fields, tmp_path, monkeypatch)
     model = config.model
     monkeypatch.setattr(oracle, "PAD", model.pad_id)
     params = oracle.random_params(base.build(model), seed=0)
-    tensors = huggingface_export.marian_tensors(model, jax.device_get(params))
+    tensors = huggingface_export.named_tensors(model, jax.device_get(params))
+    tensors |= huggingface_export.position_tables(config)
     safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
-    content = json.dumps(huggingface_export.marian_config(config))
+    content = json.dumps(huggingface_export.model_config(config))
     (tmp_path / "config.json").write_text(content)
-    marian, loading = transformers.MarianMTModel.from_pretrained(tmp_path, output_loading_info=True)
+    loader = getattr(transformers, huggingface_export.CLASSES[model.norm][1])
+    loaded, loading = loader.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(loading.values()), loading
     source = [[4, 7, 5, 8, 6, model.eos_id]]
     target_in = [[model.bos_id, 5, 9, 12, 10, 7]]
     with torch.no_grad():
-        logits = marian.eval()(
+        logits = loaded.eval()(
             input_ids=torch.tensor(source), decoder_input_ids=torch.tensor(target_in)
         ).logits
     expected = oracle.logits(oracle.arrays(params), model, source, target_in)
@@ -243,7 +255,8 @@ def test_transformers_tokenizes_and_searches_as_this_project_does(exported):
     tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
     ids = trained.vocabularies.tokenizer.encode(SENTENCES)
     assert tokenizer(SENTENCES)["input_ids"] == ids
-    model = transformers.MarianMTModel.from_pretrained(folder).eval()
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    assert type(model).__name__ == huggingface_export.CLASSES[trained.config.model.norm][1]
     ours = Translator(trained.config, trained.params, trained.vocabularies)
     # One beam: the rules that end a beam search differ.
     sentences = SENTENCES[:3]

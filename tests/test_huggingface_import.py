@@ -223,6 +223,10 @@ REFUSED = {
         "share_encoder_decoder_embeddings is False",
     ),
     "an activation": ({"config_json": config_json(activation_function="mish")}, "is 'mish', but"),
+    "the tokenizer of Pegasus": (
+        {"config_json": config_json(model_type="pegasus"), "vocab_json": None},
+        "a Pegasus model is read with the tokenizer files that convert --to=huggingface writes",
+    ),
     "another model": ({"config_json": config_json(model_type="t5")}, "model_type is 't5', but"),
     "a size that is no number": ({"config_json": config_json(d_model="32")}, "d_model is '32'"),
     "heads that do not divide": (

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Export to Hugging Face Transformers, as a ``MarianMTModel`` with a ``MarianTokenizer``.
+"""Export to Hugging Face Transformers: post-norm models as Marian, pre-norm models as Pegasus.
 
-Marian's positions there are all sines, then all cosines, with the wavelengths of the paper: the
-paper's table with its columns in another order. So the channels of the residual stream are written
-in that order, everywhere. The model computes the same function, except that the epsilon of its
-layer norms is the constant 1e-5.
+Both have a ``MarianTokenizer``, and positions that are all sines, then all cosines, with the
+wavelengths of the paper: the paper's table with its columns in another order. So the channels of
+the residual stream are written in that order, everywhere. The model computes the same function,
+except that the epsilon of its layer norms is the constant 1e-5.
 """
 
 import json
@@ -21,13 +21,19 @@ from transformer.interop.huggingface_files import ATTENTIONS, NORM_EPSILON, PROJ
 from transformer.interop.model_card import Export
 from transformer.models import base
 from transformer.nn.parameters import is_parameter
+from transformer.nn.positions import sinusoids
 from transformer.text.mapped_tokenizer import MappedTokenizer
 from transformer.text.tokenizer import Tokenizer
 from transformer.trained_model import TrainedModel
 
-FORMAT = "Hugging Face's Marian"
+FORMAT = "Hugging Face's Marian and Pegasus"
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "swish": "swish"}
 """From `model.activation` to ``activation_function``."""
+CLASSES = {
+    "post": ("marian", "MarianMTModel"),
+    "pre": ("pegasus", "PegasusForConditionalGeneration"),
+}
+"""From `model.norm` to ``model_type`` and to the class of the model."""
 _RESIDUAL_AXES = ("embed", "norm")
 """The logical axes of parameters that are channels of the residual stream."""
 
@@ -40,21 +46,22 @@ def export(trained: TrainedModel, directory: pathlib.Path) -> Export:
       directory: exists, and is empty.
 
     Raises:
-      InputError: for a model that Marian cannot hold.
+      InputError: for a model that neither Marian nor Pegasus can hold.
     """
     import safetensors.numpy
 
     config = trained.config
     require_supported(config)
     tokenizer = trained.vocabularies.tokenizer
-    tensors = marian_tensors(config.model, jax.device_get(trained.params))
+    tensors = named_tensors(config.model, jax.device_get(trained.params))
+    tensors |= position_tables(config)
     # Transformers 4 refuses a file that does not name the framework.
     metadata = {"format": "pt"}
     (directory / "model.safetensors").write_bytes(safetensors.numpy.save(tensors, metadata))
     for side, of_side in trained.vocabularies._asdict().items():
         (directory / f"{side}.spm").write_bytes(of_side.sentencepiece_model)
     files = {
-        "config.json": marian_config(config),
+        "config.json": model_config(config),
         "generation_config.json": generation_config(config),
         "tokenizer_config.json": tokenizer_config(config, tokenizer),
         "vocab.json": {piece: i for i, piece in enumerate(_pieces(tokenizer))},
@@ -63,11 +70,12 @@ def export(trained: TrainedModel, directory: pathlib.Path) -> Export:
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         (directory / name).write_text(text, encoding="utf-8")
     notes = [*_language_notes(tokenizer), *_differences(config)]
-    return Export(_USAGE, "float32", notes, library="transformers")
+    usage = _USAGE.replace("MODEL", CLASSES[config.model.norm][1])
+    return Export(usage, "float32", notes, library="transformers")
 
 
 def require_supported(config: Config) -> None:
-    """Refuse a model that Marian cannot hold exactly.
+    """Refuse a model that neither Marian nor Pegasus can hold exactly.
 
     Raises:
       InputError: naming every field in the way.
@@ -80,38 +88,35 @@ def require_supported(config: Config) -> None:
     )
     layouts = ("interleaved", "halves_paper")
     rules = [
-        ("norm", model.norm == "post", "its layer norms come after the sub-layers"),
-        ("norm_kind", model.norm_kind == "layer_norm", "it has layer norms"),
-        ("activation", model.activation in ACTIVATIONS, "it has no gated feed-forward network"),
-        ("positions", model.positions == "sinusoidal", "its positions are sinusoids"),
+        ("norm_kind", model.norm_kind == "layer_norm", "they have layer norms"),
+        ("activation", model.activation in ACTIVATIONS, "they have no gated feed-forward network"),
+        ("positions", model.positions == "sinusoidal", "their positions are sinusoids"),
         (
             "sinusoid_layout",
             model.positions != "sinusoidal" or model.sinusoid_layout in layouts,
-            "it computes its table with the paper's wavelengths",
+            "they compute their table with the paper's wavelengths",
         ),
-        ("position_offset", model.position_offset == 0, "its first position is 0"),
-        ("timestep_encoding", not model.timestep_encoding, "its layers add no encodings"),
-        ("shared_layers", not model.shared_layers, "its layers have separate parameters"),
-        ("attention_score", model.attention_score == "dot", "it has dot products only"),
-        ("attention_window", model.attention_window is None, "its attention has no window"),
-        ("num_kv_heads", model.num_kv_heads is None, "all its heads have keys and values"),
-        ("d_k", standard or model.d_k is None, "its heads divide d_model"),
-        ("d_v", standard or model.d_v is None, "its heads divide d_model"),
+        ("position_offset", model.position_offset == 0, "their first position is 0"),
+        ("timestep_encoding", not model.timestep_encoding, "their layers add no encodings"),
+        ("shared_layers", not model.shared_layers, "their layers have separate parameters"),
+        ("attention_score", model.attention_score == "dot", "they have dot products only"),
+        ("attention_window", model.attention_window is None, "their attention has no window"),
+        ("num_kv_heads", model.num_kv_heads is None, "all their heads have keys and values"),
+        ("d_k", standard or model.d_k is None, "their heads divide d_model"),
+        ("d_v", standard or model.d_v is None, "their heads divide d_model"),
         ("source_vocab_size", model.source_vocab_size is None, "source and target share a table"),
         ("tied_embeddings", model.tied_embeddings == "all", "all embeddings share one table"),
         (
             "embedding_scale",
             model.embedding_scale != "positions",
-            "it scales the embeddings of tokens, or none",
+            "they scale the embeddings of tokens, or none",
         ),
     ]
     export_limits.require(model, rules, FORMAT)
 
 
-def marian_tensors(
-    config: TransformerConfig, params: Params
-) -> dict[str, Float[np.ndarray, "..."]]:
-    """The tensors of a ``MarianMTModel`` by name; its linear maps are [out, in].
+def named_tensors(config: TransformerConfig, params: Params) -> dict[str, Float[np.ndarray, "..."]]:
+    """The tensors by their names there; linear maps are [out, in].
 
     Args:
       config: supported, see `require_supported`.
@@ -123,6 +128,8 @@ def marian_tensors(
     bias = embedding.get("output_bias", np.zeros(config.vocab_size))
     tensors["final_logits_bias"] = bias[None]  # [1, V]
     for side in ("encoder", "decoder"):
+        if config.norm == "pre":
+            tensors |= _norm(f"model.{side}.layer_norm", params[side]["final_norm"])
         for index in range(config.depth(side)):
             layer = params[side][f"layer_{index}"]
             prefix = f"model.{side}.layers.{index}"
@@ -139,8 +146,21 @@ def marian_tensors(
     return {name: np.ascontiguousarray(each, np.float32) for name, each in tensors.items()}
 
 
+def position_tables(config: Config) -> dict[str, Float[np.ndarray, "T D"]]:
+    """The sinusoids of both sides, which Pegasus wants in the file; Marian computes its own."""
+    if config.model.norm == "post":
+        return {}
+    table = sinusoids(_num_positions(config), config.model.d_model, "halves_paper")
+    table = table.astype(np.float32)
+    return {f"model.{side}.embed_positions.weight": table for side in ("encoder", "decoder")}
+
+
+def _num_positions(config: Config) -> int:
+    return export_limits.num_positions(config) + 1
+
+
 def channel_order(config: TransformerConfig) -> Int[np.ndarray, " D"]:
-    """The channels in the order of Marian: those of sines first, then those of cosines."""
+    """The channels in the order of Transformers: those of sines, then those of cosines."""
     channels = np.arange(config.d_model)
     if config.sinusoid_layout != "interleaved":
         return channels
@@ -184,9 +204,10 @@ def _norm(prefix: str, params: Params) -> dict[str, np.ndarray]:
     return {f"{prefix}.weight": params["scale"], f"{prefix}.bias": params["bias"]}
 
 
-def marian_config(config: Config) -> dict[str, Any]:
+def model_config(config: Config) -> dict[str, Any]:
     """The content of ``config.json``."""
     model, ids = config.model, config.model.special_ids
+    model_type, name = CLASSES[model.norm]
     sides = {
         f"{side}_{name}": value
         for side in ("encoder", "decoder")
@@ -196,22 +217,26 @@ def marian_config(config: Config) -> dict[str, Any]:
             ("ffn_dim", model.d_ff),
         )
     }
-    return {
-        "model_type": "marian",
-        "architectures": ["MarianMTModel"],
-        "is_encoder_decoder": True,
-        "vocab_size": model.vocab_size,
+    # Options of Marian alone.
+    options = {
         "decoder_vocab_size": model.vocab_size,
-        "d_model": model.d_model,
-        **sides,
-        "activation_function": ACTIVATIONS[model.activation],
-        "scale_embedding": model.embedding_scale == "tokens",
         "static_position_embeddings": True,
-        "max_position_embeddings": export_limits.num_positions(config) + 1,
         "normalize_before": False,
         "normalize_embedding": False,
         "add_final_layer_norm": False,
         "share_encoder_decoder_embeddings": True,
+    }
+    return {
+        "model_type": model_type,
+        "architectures": [name],
+        "is_encoder_decoder": True,
+        "vocab_size": model.vocab_size,
+        "d_model": model.d_model,
+        **sides,
+        **(options if model_type == "marian" else {}),
+        "activation_function": ACTIVATIONS[model.activation],
+        "scale_embedding": model.embedding_scale == "tokens",
+        "max_position_embeddings": _num_positions(config),
         "tie_word_embeddings": True,
         "dropout": model.dropout,
         "attention_dropout": model.attention_dropout,
@@ -293,10 +318,10 @@ def _differences(config: Config) -> list[str]:
 
 _USAGE = """\
 ```python
-from transformers import MarianMTModel, MarianTokenizer
+from transformers import MarianTokenizer, MODEL
 
 tokenizer = MarianTokenizer.from_pretrained("DIRECTORY")
-model = MarianMTModel.from_pretrained("DIRECTORY")
+model = MODEL.from_pretrained("DIRECTORY")
 batch = tokenizer(["a sentence"], return_tensors="pt", padding=True)
 print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
 ```

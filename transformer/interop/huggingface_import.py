@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Import models from Hugging Face's files, without PyTorch or Transformers.
 
-These are Marian models (OPUS-MT), and by `m2m100_import` those of M2M100 and NLLB-200. The weights
-are transposed and reordered, never changed: the logits are those of Transformers to rounding. A
-field that this model cannot represent is refused by name.
+These are Marian models (OPUS-MT), pre-norm models that `huggingface_export` wrote, and by
+`m2m100_import` those of M2M100 and NLLB-200. The weights are transposed and reordered, never
+changed: the logits are those of Transformers to rounding. A field that this model cannot represent
+is refused by name.
 """
 
 import dataclasses
@@ -56,14 +57,22 @@ def load(
     if kind == "m2m_100":
         _refuse_option("positions", positions, "only a Marian model has a choice of positions")
         return m2m100_import.load(directory, fields, source_language, target_language)
-    if kind != "marian":
+    if kind not in ("marian", "pegasus"):
         raise InputError(
-            f"{fields.path}: model_type is {kind!r}, but must be 'marian' (OPUS-MT) or 'm2m_100' "
-            "(M2M100, NLLB-200)"
+            f"{fields.path}: model_type is {kind!r}, but must be 'marian' (OPUS-MT), 'm2m_100' "
+            "(M2M100, NLLB-200) or 'pegasus' (pre-norm models of convert --to=huggingface)"
         )
-    reason = "a Marian model has one source language, or does not need to know it"
+    reason = "the model has one source language, or does not need to know it"
     _refuse_option("source_language", source_language, reason)
-    return _marian(directory, fields, POSITIONS[positions or "huggingface"], target_language)
+    if kind == "pegasus":
+        _refuse_option("positions", positions, "only a Marian model has a choice of positions")
+        _require_own_tokenizer(directory, fields)
+        norm = "pre"
+    else:
+        _require_post_norm(fields)
+        norm = "post"
+    layout = POSITIONS[positions or "huggingface"]
+    return _shared_vocabulary_model(directory, fields, norm, layout, target_language)
 
 
 def _refuse_option(name: str, value: str | None, reason: str) -> None:
@@ -71,10 +80,18 @@ def _refuse_option(name: str, value: str | None, reason: str) -> None:
         raise InputError(f"--{name}={value}: {reason}; leave it out")
 
 
-def _marian(
-    directory: pathlib.Path, fields: Fields, sinusoid_layout: str, target_language: str | None
+def _shared_vocabulary_model(
+    directory: pathlib.Path,
+    fields: Fields,
+    norm: str,
+    sinusoid_layout: str,
+    target_language: str | None,
 ) -> ImportedModel:
-    _require_supported(fields)
+    """Read a model with Marian's tokenizer, whose source and target share one table."""
+    fields.require("tie_word_embeddings", True, "the logits must use the table of the embeddings")
+    fields.require(
+        "decoder_ffn_dim", fields.get("encoder_ffn_dim", None), "model.d_ff is one number"
+    )
     path = directory / "vocab.json"
     special = {"<pad>": fields.integer("pad_token_id"), "</s>": fields.integer("eos_token_id")}
     vocabulary = marian_vocabulary(
@@ -88,6 +105,7 @@ def _marian(
         with_language(vocabulary, target_language),
         positions=("embed_positions.weight", _positions),
         logits_bias="final_logits_bias",
+        norm=norm,
         sinusoid_layout=sinusoid_layout,
         embedding_scale="tokens" if fields.get("scale_embedding", False) else "none",
     )
@@ -97,7 +115,7 @@ def _positions(length: int, width: int) -> Float[np.ndarray, "T D"]:
     return sinusoids(length, width, POSITIONS["huggingface"])
 
 
-def _require_supported(fields: Fields) -> None:
+def _require_post_norm(fields: Fields) -> None:
     """Refuse the fields of Marian models that Hugging Face computes differently, or not at all."""
     rules = [
         ("normalize_before", False, "Hugging Face computes Marian models as post-norm"),
@@ -105,12 +123,20 @@ def _require_supported(fields: Fields) -> None:
         ("add_final_layer_norm", False, "post-norm stacks have no final layer norm"),
         ("static_position_embeddings", True, "Marian models have sinusoids"),
         ("share_encoder_decoder_embeddings", True, "source and target must share their vocabulary"),
-        ("tie_word_embeddings", True, "the logits must use the table of the embeddings"),
         ("decoder_vocab_size", fields.get("vocab_size", None), "both sides share a vocabulary"),
-        ("decoder_ffn_dim", fields.get("encoder_ffn_dim", None), "model.d_ff is one number"),
     ]
     for rule in rules:
         fields.require(*rule)
+
+
+def _require_own_tokenizer(directory: pathlib.Path, fields: Fields) -> None:
+    """Refuse a Pegasus model with the tokenizer of Pegasus, which summarizes and is not ours."""
+    if not (directory / "vocab.json").exists():
+        raise InputError(
+            f"{fields.path}: a Pegasus model is read with the tokenizer files that "
+            "convert --to=huggingface writes (vocab.json, source.spm, target.spm), and "
+            "vocab.json is missing; the tokenizer of other Pegasus models is not supported"
+        )
 
 
 def marian_vocabulary(
