@@ -21,6 +21,7 @@ from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
 
 from transformer.arrays import Array, wide
 
@@ -133,7 +134,8 @@ def _rounding_backward(spec: str, inputs: tuple[Array, Array], dy: Array) -> tup
     # As matrices: x [batch, contracting], dy [batch, output], dW [contracting, output].
     x_matrix = jnp.einsum(f"{x_axes}->{batch}{contracting}", x).reshape(-1, width)
     dy_matrix = jnp.einsum(f"{y_axes}->{batch}{output}", dy).reshape(len(x_matrix), -1)
-    x_transposed = jax.lax.optimization_barrier(x_matrix.T)
+    # Row by row in memory, because otherwise XLA transposes while it multiplies, in float32.
+    x_transposed = with_layout_constraint(x_matrix.T, Layout((0, 1)))
     dkernel = rounded_einsum("xr,ry->xy", x_transposed, dy_matrix)
     dkernel = dkernel.reshape([size[axis] for axis in contracting + output])
     return dx, jnp.einsum(f"{contracting}{output}->{kernel_axes}", dkernel)
