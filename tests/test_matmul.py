@@ -105,6 +105,29 @@ def test_all_matmuls_of_bfloat16_training_are_of_bfloat16_with_a_float32_result(
     assert "new_dtype=float32" not in jaxpr  # which an operand of the other type would have
 
 
+def operand_types(function, *given):
+    """The number formats of the operands of each matmul in the program that XLA makes."""
+    found = []
+    for computation in jax.jit(function).lower(*given).compile().as_text().split("\n}"):
+        types = dict(re.findall(r"%([\w.-]+) = (\w+)\[", computation))
+        for operands in re.findall(r" dot\((.*?)\)", computation):
+            found.append({types[name] for name in re.findall(r"%([\w.-]+)", operands)})
+    return found
+
+
+def test_xla_multiplies_in_bfloat16_in_the_backward_pass_if_it_does_in_the_forward_pass():
+    """Which depends on the processor."""
+    spec = "BTD,DF->BTF"
+    x, kernel, cotangent = (
+        jnp.ones(shape, "bfloat16") for shape in ((8, 16, 64), (64, 128), (8, 16, 128))
+    )
+    (forward,) = operand_types(lambda x, kernel: matmul.matmul(spec, x, kernel), x, kernel)
+    all_three = operand_types(
+        lambda *given: gradients(matmul.matmul, spec, *given), x, kernel, cotangent
+    )
+    assert all_three == [forward] * 3
+
+
 def test_a_weight_gradient_by_hand():
     """Rows (1, 2) and (3, 4), output gradients (10, 0) and (0, 1): x^T y'."""
     x, kernel = jnp.array([[[1.0, 2], [3, 4]]]), jnp.zeros((2, 2))
