@@ -24,7 +24,7 @@ def test_an_export_has_a_model_card_that_says_what_made_it(given_copy, tmp_path)
         **{"chrf": 55.5, "sentences": 20},
         "origin": {
             **{"time": "2026", "dataset": "words", "split": "test", "weights": "the best"},
-            "decode": {"method": "beam", "beams": 3},
+            "decode": {"method": "beam", "beams": 3, "length_penalty": "gnmt", "alpha": 0.6},
         },
     }
     (workdir / "evaluations" / "test-1.json").write_text(json.dumps(score))
@@ -40,7 +40,8 @@ def test_an_export_has_a_model_card_that_says_what_made_it(given_copy, tmp_path)
     assert f"--to=huggingface --workdir={workdir} --output={output}`" in card
     assert "| checkpoints | step 2 |" in card
     assert "/words (forward) |" in card
-    row = "| words, test | 20 | the best | 3 beams | 31.2, 29.0 to 33.5 | 55.5 |"
+    search = "3 beams, length penalty gnmt 0.6"
+    row = f"| words, test | 20 | the best | {search} | 31.2, 29.0 to 33.5 | 55.5 |"
     assert card.count(f"{row} `nrefs:1\\|case:mixed` |") == 1
     assert "MarianMTModel.from_pretrained(" in card
     assert "- Layer norms add 1e-05 to the variance, here 1e-06" in card

@@ -207,7 +207,7 @@ def _norm(prefix: str, params: Params) -> dict[str, np.ndarray]:
 def model_config(config: Config) -> dict[str, Any]:
     """The content of ``config.json``."""
     model, ids = config.model, config.model.special_ids
-    model_type, name = CLASSES[model.norm]
+    model_type, class_name = CLASSES[model.norm]
     sides = {
         f"{side}_{name}": value
         for side in ("encoder", "decoder")
@@ -228,7 +228,7 @@ def model_config(config: Config) -> dict[str, Any]:
     }
     return {
         "model_type": model_type,
-        "architectures": [name],
+        "architectures": [class_name],
         "is_encoder_decoder": True,
         "vocab_size": model.vocab_size,
         "d_model": model.d_model,

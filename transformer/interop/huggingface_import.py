@@ -130,7 +130,7 @@ def _require_post_norm(fields: Fields) -> None:
 
 
 def _require_own_tokenizer(directory: pathlib.Path, fields: Fields) -> None:
-    """Refuse a Pegasus model with the tokenizer of Pegasus, which summarizes and is not ours."""
+    """Refuse a Pegasus model without the files of a ``MarianTokenizer``."""
     if not (directory / "vocab.json").exists():
         raise InputError(
             f"{fields.path}: a Pegasus model is read with the tokenizer files that "

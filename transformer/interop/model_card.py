@@ -133,7 +133,11 @@ def _score_row(record: Mapping[str, Any]) -> str:
     origin = record["origin"]
     data = f"{origin['dataset']}, {origin['split']}" if "split" in origin else origin["source"]
     decode = origin["decode"]
-    search = f"{decode['beams']} beams" if decode["method"] == "beam" else decode["method"]
+    search = decode["method"]
+    if search == "beam":
+        search = f"{decode['beams']} beams"
+        if decode["length_penalty"] != "none":
+            search += f", length penalty {decode['length_penalty']} {decode['alpha']:g}"
     low, high = record["bleu_ci"]
     bleu = f"{record['bleu']:.1f}, {low:.1f} to {high:.1f}"
     columns = [

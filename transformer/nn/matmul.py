@@ -7,7 +7,7 @@ On accelerators `matmul` is the einsum. XLA's CPU backend has two weaknesses tha
   the matmul, which then reads x across its rows and takes up to twice the time of the forward pass.
   `transposing_matmul` transposes x first, or dy if that is narrower, and computes (dy^T x)^T.
   Optimization barriers keep XLA from fusing the transposition again.
-- bfloat16 instructions, two to eight times as fast as those for float32, are used only where the
+- bfloat16 instructions, two to five times as fast as those for float32, are used only where the
   result is float32 and both matrices lie row by row in memory. `rounding_matmul` asks for that and
   rounds once: the same matmul with more exact sums.
 
