@@ -110,7 +110,7 @@ def test_the_channels_of_the_papers_table_are_put_into_the_order_of_transformers
     np.testing.assert_allclose(table, expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("norm", huggingface_export.CLASSES)
+@pytest.mark.parametrize("norm", huggingface_export.MODEL_CLASSES)
 def test_every_parameter_is_in_the_file_once_and_permuted_where_it_meets_the_residual_stream(norm):
     config = config_of(attention_bias=True, output_bias=True, norm=norm).model
     params = jax.device_get(oracle.random_params(base.build(config), seed=0))
@@ -137,7 +137,7 @@ def test_every_parameter_is_in_the_file_once_and_permuted_where_it_meets_the_res
         np.testing.assert_array_equal(tensors[name], expected, err_msg=name)
 
 
-@pytest.fixture(scope="module", params=huggingface_export.CLASSES)
+@pytest.fixture(scope="module", params=huggingface_export.MODEL_CLASSES)
 def exported(tmp_path_factory, request):
     """The directory of an exported model, and the model."""
     config = config_of(norm_epsilon=1e-6, norm=request.param)
@@ -203,6 +203,16 @@ def test_importing_an_export_gives_the_same_parameters_bit_for_bit(exported):
     assert ids == tokenizer.encode(SENTENCES)
 
 
+def test_only_a_marian_model_has_a_choice_of_positions(exported):
+    folder, trained, _ = exported
+    if trained.config.model.norm == "post":
+        imported = huggingface_import.load(folder, positions="marian")
+        assert imported.config.model.sinusoid_layout == "halves"
+        return
+    with pytest.raises(InputError, match="--positions=marian: only a Marian model has a choice"):
+        huggingface_import.load(folder, positions="marian")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
@@ -232,7 +242,7 @@ def test_transformers_computes_the_logits_of_the_oracle(fields, tmp_path, monkey
     safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
     content = json.dumps(huggingface_export.model_config(config))
     (tmp_path / "config.json").write_text(content)
-    loader = getattr(transformers, huggingface_export.CLASSES[model.norm][1])
+    loader = getattr(transformers, huggingface_export.MODEL_CLASSES[model.norm])
     loaded, loading = loader.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(loading.values()), loading
     source = [[4, 7, 5, 8, 6, model.eos_id]]
@@ -256,7 +266,7 @@ def test_transformers_tokenizes_and_searches_as_this_project_does(exported):
     ids = trained.vocabularies.tokenizer.encode(SENTENCES)
     assert tokenizer(SENTENCES)["input_ids"] == ids
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-    assert type(model).__name__ == huggingface_export.CLASSES[trained.config.model.norm][1]
+    assert type(model).__name__ == huggingface_export.MODEL_CLASSES[trained.config.model.norm]
     ours = Translator(trained.config, trained.params, trained.vocabularies)
     # One beam: the rules that end a beam search differ.
     sentences = SENTENCES[:3]

@@ -29,11 +29,10 @@ from transformer.trained_model import TrainedModel
 FORMAT = "Hugging Face's Marian and Pegasus"
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "swish": "swish"}
 """From `model.activation` to ``activation_function``."""
-CLASSES = {
-    "post": ("marian", "MarianMTModel"),
-    "pre": ("pegasus", "PegasusForConditionalGeneration"),
-}
-"""From `model.norm` to ``model_type`` and to the class of the model."""
+MODEL_TYPES = {"post": "marian", "pre": "pegasus"}
+"""From `model.norm` to ``model_type``."""
+MODEL_CLASSES = {"post": "MarianMTModel", "pre": "PegasusForConditionalGeneration"}
+"""From `model.norm` to the class in Transformers."""
 _RESIDUAL_AXES = ("embed", "norm")
 """The logical axes of parameters that are channels of the residual stream."""
 
@@ -70,7 +69,7 @@ def export(trained: TrainedModel, directory: pathlib.Path) -> Export:
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         (directory / name).write_text(text, encoding="utf-8")
     notes = [*_language_notes(tokenizer), *_differences(config)]
-    usage = _USAGE.replace("MODEL", CLASSES[config.model.norm][1])
+    usage = _USAGE.replace("MODEL", MODEL_CLASSES[config.model.norm])
     return Export(usage, "float32", notes, library="transformers")
 
 
@@ -207,7 +206,6 @@ def _norm(prefix: str, params: Params) -> dict[str, np.ndarray]:
 def model_config(config: Config) -> dict[str, Any]:
     """The content of ``config.json``."""
     model, ids = config.model, config.model.special_ids
-    model_type, class_name = CLASSES[model.norm]
     sides = {
         f"{side}_{name}": value
         for side in ("encoder", "decoder")
@@ -217,8 +215,7 @@ def model_config(config: Config) -> dict[str, Any]:
             ("ffn_dim", model.d_ff),
         )
     }
-    # Options of Marian alone.
-    options = {
+    marian_options = {
         "decoder_vocab_size": model.vocab_size,
         "static_position_embeddings": True,
         "normalize_before": False,
@@ -227,13 +224,13 @@ def model_config(config: Config) -> dict[str, Any]:
         "share_encoder_decoder_embeddings": True,
     }
     return {
-        "model_type": model_type,
-        "architectures": [class_name],
+        "model_type": MODEL_TYPES[model.norm],
+        "architectures": [MODEL_CLASSES[model.norm]],
         "is_encoder_decoder": True,
         "vocab_size": model.vocab_size,
         "d_model": model.d_model,
         **sides,
-        **(options if model_type == "marian" else {}),
+        **(marian_options if model.norm == "post" else {}),
         "activation_function": ACTIVATIONS[model.activation],
         "scale_embedding": model.embedding_scale == "tokens",
         "max_position_embeddings": _num_positions(config),
