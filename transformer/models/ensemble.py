@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ensembles: several models with one vocabulary that decode with their mean probabilities."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -110,4 +111,7 @@ def members(ensemble: Ensemble, params: Params) -> list[tuple[Model, Params]]:
 def log_mean(logits: list[Array]) -> Float[Array, "B T V"]:
     """The logarithm, in float32, of the mean of the probabilities that each softmax gives."""
     log_probs = [jax.nn.log_softmax(each.astype(jnp.float32)) for each in logits]
-    return jax.nn.logsumexp(jnp.stack(log_probs), axis=0) - jnp.log(len(log_probs))
+    # A log-sum-exp by hand, because XLA's CPU backend takes four times as long for one of a stack.
+    largest = functools.reduce(jnp.maximum, log_probs)
+    total = sum(jnp.exp(each - largest) for each in log_probs)
+    return largest + jnp.log(total / len(log_probs))
