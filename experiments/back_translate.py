@@ -2,18 +2,22 @@
 """Make sentence pairs from monolingual text by back-translation (Sennrich et al. 2016).
 
 python -m experiments.back_translate --workdir=runs/en-de --input=mono.en --output=back
+python -m experiments.back_translate --forward --workdir=runs/de-en --ensemble=runs/de-en-1 \\
+    --input=train.de --output=forward
 
 The text is in the target language of the model that is to be improved (here German to English). The
-workdir is of a model in the other direction, which translates each line. The output directory has
-the pairs that pass the filters as two files, and translations.tsv with all lines: log-probability,
-number of tokens, translation.
+workdir is of a model in the other direction, which translates each line. With --forward it is of
+models in the same direction, the text is in the source language, and the translations are targets:
+the new model learns what an ensemble knows (Kim and Rush 2016). The output directory has the pairs
+that pass the filters as two files, and translations.tsv with all lines: log-probability, number of
+tokens, translation.
 
 Translations are searched for as the workdir's decode fields say, or sampled, which helps more with
-much text (Edunov et al. 2018): --config.decode.method=sample. With --tag="<BT>" each translation
-begins with a tag, by which the model can tell it from real sources (Caswell et al. 2019).
+much text (Edunov et al. 2018): --config.decode.method=sample. With --tag="<BT>" each source begins
+with a tag, by which the model can tell the pair from a real one (Caswell et al. 2019).
 
-Standard output has the flags that train on the pairs beside the text that the backward model was
-trained on, and as the last line one JSON object with the number of pairs and of lines that each
+Standard output has the flags that train on the pairs beside the text that the model of the workdir
+was trained on, and as the last line one JSON object with the number of pairs and of lines that each
 filter left out. After an interruption the same command with --resume continues at the next line. On
 a complete output only the filters are applied again.
 """
@@ -39,10 +43,11 @@ from transformer.config import Config
 from transformer.errors import InputError
 from transformer.translator import Translator
 
-INPUT = flags.DEFINE_string("input", None, "Monolingual text, one sentence a line.")
+INPUT = flags.DEFINE_string("input", None, "Text to translate, one sentence a line.")
 OUTPUT = flags.DEFINE_string("output", None, "Output directory.")
 RESUME = flags.DEFINE_boolean("resume", False, "Continue an interrupted translation.")
-TAG = flags.DEFINE_string("tag", None, "Word that begins each translation, for example <BT>.")
+FORWARD = flags.DEFINE_boolean("forward", False, "Make the translations targets, not sources.")
+TAG = flags.DEFINE_string("tag", None, "Word that begins each source, for example <BT>.")
 MAX_RATIO = flags.DEFINE_float(
     "max_ratio", 3.0, "Maximum ratio of the numbers of tokens of the two sides, with EOS."
 )
@@ -61,7 +66,7 @@ BATCHES = 64
 def main(config: Config) -> None:
     """Translate what is missing, filter, and print the mixture."""
     if not (INPUT.value and OUTPUT.value):
-        raise InputError("missing --input=FILE (monolingual text) or --output=DIRECTORY")
+        raise InputError("missing --input=FILE (text to translate) or --output=DIRECTORY")
     if not config.model.reads_source:
         raise InputError(f"model.family {config.model.family!r} reads no source to translate")
     if TAG.value is not None and (not TAG.value or TAG.value.split() != [TAG.value]):
@@ -80,7 +85,7 @@ def main(config: Config) -> None:
         report = _filter(translator, source, output)
         report |= {
             "identity": identity,
-            **synthetic_pairs.mixture(config.data, output, WEIGHT.value),
+            **synthetic_pairs.mixture(config.data, output, WEIGHT.value, forward=FORWARD.value),
         }
         workdir_files.write_json(output / REPORT, report)
     except OSError as error:
@@ -128,7 +133,8 @@ def _identity_of(output: pathlib.Path) -> str | None:
 
 def _filter(translator: Translator, source: str, output: pathlib.Path) -> dict[str, object]:
     """Write the pairs that pass the filters; returns their number, and the lines left out."""
-    _, source_side, target_side = synthetic_pairs.reversed_direction(translator.config.data)
+    data = translator.config.data
+    _, source_side, target_side = synthetic_pairs.direction(data, forward=FORWARD.value)
     dropped: Counter[str] = Counter()
     num_pairs = 0
     tag = f"{TAG.value} " if TAG.value else ""
@@ -141,8 +147,9 @@ def _filter(translator: Translator, source: str, output: pathlib.Path) -> dict[s
                 dropped[reason] += 1
                 continue
             num_pairs += 1
-            sources.write(f"{tag}{translation}\n")
-            targets.write(f"{text}\n")
+            pair = (text, translation) if FORWARD.value else (translation, text)
+            sources.write(f"{tag}{pair[0]}\n")
+            targets.write(f"{pair[1]}\n")
     if not num_pairs:
         raise InputError(f"no line of {source} passed the filters ({dict(dropped)}); relax them")
     for file, complete in zip(partial, files, strict=True):

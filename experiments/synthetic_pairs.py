@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sentence pairs from back-translation: filters, and the mixture that trains on them."""
+"""Sentence pairs of text and its translations: filters, and the mixture that trains on them."""
 
 import os
 import pathlib
@@ -9,41 +9,51 @@ from transformer import paths
 from transformer.config import DataConfig
 
 
-def mixture(data: DataConfig, output: pathlib.Path, weight: float) -> dict[str, object]:
+def mixture(
+    data: DataConfig, output: pathlib.Path, weight: float, *, forward: bool = False
+) -> dict[str, object]:
     """The fields ``data.direction`` and ``data.mixture`` of a training on the pairs.
 
     Args:
-      data: of the backward model, whose corpora are read in the other direction.
+      data: of the model that translated, whose corpora are read too.
       output: directory of the pairs.
       weight: of the pairs.
+      forward: see `direction`.
     """
-    direction, source, target = reversed_direction(data)
+    name, source, target = direction(data, forward=forward)
     corpora = data.mixture or (data.dataset,)
     if not data.mixture and data.dataset == "text_files":
         files = (data.train_source, data.train_target)
         corpora = (",".join(os.fspath(paths.absolute(file)) for file in files if file),)
-    # The entries are read in `direction`, which swaps the files of each if it is backward.
-    sides = (target, source) if direction == "backward" else (source, target)
+    # The entries are read in this direction, which swaps the files of each if it is backward.
+    sides = (target, source) if name == "backward" else (source, target)
     pairs = ",".join(str(output / f"pairs.{side}") for side in sides)
     weighted = [entry if "*" in entry else f"1*{entry}" for entry in corpora]
-    return {"direction": direction, "mixture": (*weighted, f"{weight:g}*{pairs}")}
+    return {"direction": name, "mixture": (*weighted, f"{weight:g}*{pairs}")}
 
 
-def reversed_direction(data: DataConfig) -> tuple[str, str, str]:
-    """The other direction, and the names of its source and target."""
+def direction(data: DataConfig, *, forward: bool = False) -> tuple[str, str, str]:
+    """The direction of a training on the pairs, and the names of its source and target.
+
+    Args:
+      data: of the model that translated.
+      forward: the training has the direction of that model, not the other one.
+    """
     if data.direction not in ("forward", "backward"):
-        first, _, second = data.direction.partition("-")
-        return f"{second}-{first}", second, first
+        source, _, target = data.direction.partition("-")
+        return (
+            (data.direction, source, target) if forward else (f"{target}-{source}", target, source)
+        )
     files = [data.train_source, data.train_target]
     if data.mixture:
         files = data.mixture[0].rpartition("*")[2].split(",")
     languages = None
     if len(files) == 2 and all(files):
         languages = text_files.TwoFiles(*files).languages
-    if data.direction == "forward":
-        second, first = languages or ("target", "source")
-        return "backward", first, second
-    return "forward", *(languages or ("source", "target"))
+    other = {"forward": "backward", "backward": "forward"}
+    name = data.direction if forward else other[data.direction]
+    source, target = languages or ("source", "target")
+    return (name, target, source) if languages and name == "backward" else (name, source, target)
 
 
 def dropped_by(
@@ -59,7 +69,7 @@ def dropped_by(
     """The filter that leaves a pair out; None if none does.
 
     Args:
-      line: monolingual text.
+      line: text that was translated.
       translation: of the line.
       num_tokens: of the line and of the translation, with EOS.
       log_prob: of the translation.

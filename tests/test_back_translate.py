@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Back-translation: the mixture it prints trains in the other direction; filters; resuming."""
+"""Pairs of text and its translations: the direction of their mixture; filters; resuming."""
 
 import hashlib
 import shlex
@@ -24,8 +24,9 @@ def write(folder, **files):
 
 @pytest.mark.parametrize("direction", ["forward", "backward", "en-de", "de-en"])
 @pytest.mark.parametrize("as_mixture", [False, True])
-def test_the_mixture_reads_both_corpora_in_the_other_direction(tmp_path, direction, as_mixture):
-    """Whichever way the backward model read its files, the new one reads its targets."""
+@pytest.mark.parametrize("forward", [False, True])
+def test_the_mixture_reads_both_corpora_in_one_direction(tmp_path, direction, as_mixture, forward):
+    """Whichever way the old model read its files, the new one reads its targets, or as it did."""
     english, german = write(tmp_path, train_en=["a", "b"], train_de=["x", "y"])
     data = DataConfig(dataset="text_files", train_source=english, train_target=german)
     if as_mixture:
@@ -36,12 +37,13 @@ def test_the_mixture_reads_both_corpora_in_the_other_direction(tmp_path, directi
     back = tmp_path / "back"
     back.mkdir()
     write(back, **{f"pairs_{monolingual}": ["real"], f"pairs_{translated}": ["synthetic"]})
-    fields = synthetic_pairs.mixture(data, back, 0.5)
-    assert fields["direction"] != direction
+    fields = synthetic_pairs.mixture(data, back, 0.5, forward=forward)
+    assert (fields["direction"] == direction) == forward
     (first, old), (second, new) = registry.training_corpora(data.replace(**fields))
     assert (first, second) == (2.0 if as_mixture else 1.0, 0.5)
-    assert [*old] == [(target, source) for source, target in pairs]
-    assert [*new] == [("synthetic", "real")]
+    order = 1 if forward else -1
+    assert [*old] == [pair[::order] for pair in pairs]
+    assert [*new] == [("real", "synthetic")[::order]]
 
 
 def test_a_dataset_keeps_its_name_in_the_mixture(tmp_path):
@@ -121,9 +123,16 @@ def test_an_interrupted_run_continues_at_its_line_and_its_pairs_train(train, tex
     assert (resumed / "translations.tsv").read_bytes() == translations
     assert (resumed / "pairs.source").read_text().splitlines() == targets
 
-    # Other filters need no translation.
+    # Other filters need no translation, and neither do the same lines as sources.
     finished = back_translated(resumed, "--min_score=-0.001", "--max_ratio=1.5")
     assert "is complete" in finished.err
+    finished = back_translated(resumed, "--forward")
+    assert "is complete" in finished.err
+    assert finished.result["direction"] == "forward"
+    pairs = ((resumed / f"pairs.{side}").read_text().splitlines() for side in ("source", "target"))
+    tagged, translated = pairs
+    assert tagged == [f"A {target}" for target in targets]
+    assert [f"A {line}" for line in translated] == sources
 
     printed = run("experiments.back_translate", "--help")
     assert "monolingual text by back-translation" in printed.out
