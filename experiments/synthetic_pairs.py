@@ -41,9 +41,9 @@ def direction(data: DataConfig, *, forward: bool = False) -> tuple[str, str, str
     """
     if data.direction not in ("forward", "backward"):
         source, _, target = data.direction.partition("-")
-        return (
-            (data.direction, source, target) if forward else (f"{target}-{source}", target, source)
-        )
+        if not forward:
+            source, target = target, source
+        return f"{source}-{target}", source, target
     files = [data.train_source, data.train_target]
     if data.mixture:
         files = data.mixture[0].rpartition("*")[2].split(",")
@@ -52,8 +52,9 @@ def direction(data: DataConfig, *, forward: bool = False) -> tuple[str, str, str
         languages = text_files.TwoFiles(*files).languages
     other = {"forward": "backward", "backward": "forward"}
     name = data.direction if forward else other[data.direction]
-    source, target = languages or ("source", "target")
-    return (name, target, source) if languages and name == "backward" else (name, source, target)
+    if languages is None:
+        return name, "source", "target"
+    return name, *(reversed(languages) if name == "backward" else languages)
 
 
 def dropped_by(

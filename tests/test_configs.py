@@ -225,6 +225,12 @@ def test_the_highest_learning_rate_is_the_published_one(spec, peak):
     assert float(rates.max()) == pytest.approx(peak, rel=1e-3)
 
 
+def test_the_best_recipe_for_multi30k_is_that_of_an_hour_with_twice_the_steps():
+    assert load("multi30k") == load("multi30k:best")
+    changed = difference(load("multi30k:hour"), load("multi30k:best"))
+    assert changed == {"training.steps": (5000, 10_000), "training.validate_every": (500, 1000)}
+
+
 def test_the_short_recipe_for_multi30k_decodes_the_same_way_and_sees_a_tenth_of_the_text():
     changed = difference(load("multi30k:published"), load("multi30k:short"))
     assert not [path for path in changed if path.startswith("decode.")]
