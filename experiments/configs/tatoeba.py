@@ -15,38 +15,15 @@ Expect: 42.5 BLEU on the 2,000 development pairs of docs/results.md, after 65 mi
         an Intel Xeon (AMX) with `--config.model.compute_dtype=bfloat16`.
 """
 
-from transformer.config import (
-    Config,
-    DataConfig,
-    DecodeConfig,
-    OptimizerConfig,
-    TrainingConfig,
-    TransformerConfig,
-)
+from experiments.configs import multi30k
+from transformer.config import Config
 
 
 def get_config() -> Config:
     """Return the config."""
-    return Config(
-        model=TransformerConfig(
-            vocab_size=8000,
-            num_layers=4,
-            d_model=128,
-            d_ff=512,
-            num_heads=4,
-            norm="pre",
-            dropout=0.1,
-            dropout_generator="hash",
-        ),
-        optimizer=OptimizerConfig(schedule="cosine", learning_rate=0.004, warmup_steps=800),
-        decode=DecodeConfig(beams=5, length_penalty="length", alpha=1.0),
-        data=DataConfig(
-            dataset="text_files",
-            max_length=64,
-            bucket_lengths=(8, 12, 16, 24, 32, 64),
-            tokens_per_batch=4096,
-        ),
-        training=TrainingConfig(
-            steps=6500, validate_every=650, validation_sentences=200, micro_batches=4, keep_last=5
-        ),
+    hour = multi30k.get_config("hour")
+    return hour.replace(
+        model=hour.model.replace(d_ff=512, dropout=0.1),
+        data=hour.data.replace(bucket_lengths=(8, 12, 16, 24, 32, 64)),
+        training=hour.training.replace(steps=6500, validate_every=650, validation_sentences=200),
     )
