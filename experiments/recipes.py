@@ -47,29 +47,44 @@ class Recipe:
     model: TransformerConfig
     """`vocab_size` is a maximum."""
     peak: float
-    """Learning rate after warmup."""
+    """Learning rate after warmup, for batches of `tokens_per_batch`."""
     tokens_per_batch: int
+    """A maximum."""
     epochs: int
     max_steps: int
 
 
 RECIPES = {
     "small": Recipe(
-        max_pairs=10_000,
+        max_pairs=100_000,
         model=TransformerConfig(
-            vocab_size=2000, num_layers=3, d_model=128, d_ff=512, num_heads=4, dropout=0.2
+            vocab_size=8000,
+            num_layers=4,
+            d_model=128,
+            d_ff=256,
+            num_heads=4,
+            norm="pre",
+            dropout=0.2,
+            dropout_generator="hash",
         ),
-        peak=0.002,
-        tokens_per_batch=2048,
-        epochs=40,
-        max_steps=10_000,
+        peak=0.004,
+        tokens_per_batch=4096,
+        epochs=36,
+        max_steps=20_000,
     ),
     "medium": Recipe(
         max_pairs=1_000_000,
         model=TransformerConfig(
-            vocab_size=8000, num_layers=3, d_model=256, d_ff=1024, num_heads=4, dropout=0.1
+            vocab_size=8000,
+            num_layers=3,
+            d_model=256,
+            d_ff=1024,
+            num_heads=4,
+            norm="pre",
+            dropout=0.1,
+            dropout_generator="hash",
         ),
-        peak=0.0014,
+        peak=0.002,
         tokens_per_batch=4096,
         epochs=20,
         max_steps=40_000,
@@ -151,8 +166,9 @@ def _measure(
         if path:
             return Tokenizer.load(path)
         alphabet = "".join(sorted(set.union(*(alphabets[side] for side in sides))))
-        # Scripts with many characters need more; the text of a few pairs supports less.
-        size = max(min(recipe.model.vocab_size, 2 * count), len(alphabet) * 3 // 2 + 8)
+        # A token should occur often. Scripts with many characters need more tokens.
+        supported = min(2 * count, max(2000, count // 3))
+        size = max(min(recipe.model.vocab_size, supported), len(alphabet) * 3 // 2 + 8)
         sentences = [line for side in sides for line in sample[side]]
         if stride > 1:  # Characters outside the sample need tokens, too.
             sentences += [alphabet[start : start + 1000] for start in range(0, len(alphabet), 1000)]
@@ -191,19 +207,24 @@ def _config(
     longest = min(_round_up(longest, 8), MAX_LENGTH)
     buckets = sorted({_round_up(length, 4) for length in quantiles if length < longest} | {longest})
     bucketed = np.array(buckets)[np.searchsorted(buckets, lengths.clip(max=longest))]
-    # An epoch has 20 batches or more, and a batch 8 rows or more.
+    # Attention forms after a number of updates, so a small text has smaller batches: 80 an epoch
+    # or, of 1,024 tokens, 20 to 80. A batch has 8 rows or more.
     tokens = pairs * float(bucketed.mean())
-    rows = data.row_multiple
-    tokens_per_batch = max(min(recipe.tokens_per_batch, int(tokens / 20)), rows * longest)
+    for_updates = max(tokens / 80, min(tokens / 20, 1024))
+    tokens_per_batch = max(
+        int(min(recipe.tokens_per_batch, for_updates)), data.row_multiple * longest
+    )
     steps = recipe.epochs * math.ceil(tokens / tokens_per_batch)
     steps = max(min(round(steps, -2), recipe.max_steps), 200)
-    warmup = min(max(steps // 10, 50), 4000)
     return Config(
         model=model,
         optimizer=OptimizerConfig(
-            warmup_steps=warmup,
-            # The peak of noam is learning_rate (d_model x warmup_steps)^-0.5.
-            learning_rate=round(recipe.peak * math.sqrt(model.d_model * warmup), 2),
+            schedule="cosine",
+            # Smaller batches have noisier gradients, so they take smaller steps.
+            learning_rate=round(
+                recipe.peak * math.sqrt(tokens_per_batch / recipe.tokens_per_batch), 4
+            ),
+            warmup_steps=min(max(steps // 8, 50), 4000),
         ),
         data=data.replace(
             max_length=longest, bucket_lengths=tuple(buckets), tokens_per_batch=tokens_per_batch
