@@ -214,6 +214,7 @@ def _config(
     tokens_per_batch = max(
         int(min(recipe.tokens_per_batch, for_updates)), data.row_multiple * longest
     )
+    share = tokens_per_batch / recipe.tokens_per_batch
     steps = recipe.epochs * math.ceil(tokens / tokens_per_batch)
     steps = max(min(round(steps, -2), recipe.max_steps), 200)
     return Config(
@@ -221,9 +222,7 @@ def _config(
         optimizer=OptimizerConfig(
             schedule="cosine",
             # Smaller batches have noisier gradients, so they take smaller steps.
-            learning_rate=round(
-                recipe.peak * math.sqrt(tokens_per_batch / recipe.tokens_per_batch), 4
-            ),
+            learning_rate=float(f"{recipe.peak * math.sqrt(share):.2g}"),
             warmup_steps=min(max(steps // 8, 50), 4000),
         ),
         data=data.replace(

@@ -89,9 +89,20 @@ def test_the_batches_of_ordinary_text_are_full_and_its_epochs_few(write, count, 
     assert 20 <= config.training.steps / batches.per_epoch <= 45
 
 
-def test_a_recipe_fits_one_pair(write):
-    config = recipes.fit("auto", write(["a b"], ["x"]))
+def test_a_text_of_5000_pairs_gets_enough_updates_for_attention_to_form(write):
+    text = registry.sentence_pairs(DataConfig(dataset="pronouns_grammar/de"), "train")
+    config = recipes.fit("auto", write(*next(text.chunks(5000))))
+    assert batches_of(config)[1].per_epoch >= 60
+    # A quarter of the recipe's batch takes steps half as large: 0.004 sqrt(1 / 4).
+    assert config.data.tokens_per_batch == pytest.approx(4096 / 4, rel=0.01)
+    assert config.optimizer.learning_rate == 0.002
+
+
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_a_recipe_fits_one_pair(write, name):
+    config = recipes.fit(name, write(["a b"], ["x"]))
     assert batches_of(config)[1].per_epoch == 1
+    assert config.optimizer.learning_rate > 0
 
 
 def test_one_line_of_10000_tokens_does_not_lengthen_the_batches(write):
