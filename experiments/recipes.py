@@ -54,19 +54,13 @@ class Recipe:
     max_steps: int
 
 
+# With layer norms before the sub-layers attention forms in fewer updates.
+_PRE_NORM = TransformerConfig(vocab_size=8000, num_heads=4, norm="pre", dropout_generator="hash")
+
 RECIPES = {
     "small": Recipe(
         max_pairs=100_000,
-        model=TransformerConfig(
-            vocab_size=8000,
-            num_layers=4,
-            d_model=128,
-            d_ff=256,
-            num_heads=4,
-            norm="pre",
-            dropout=0.2,
-            dropout_generator="hash",
-        ),
+        model=_PRE_NORM.replace(num_layers=4, d_model=128, d_ff=256, dropout=0.2),
         peak=0.004,
         tokens_per_batch=4096,
         epochs=36,
@@ -74,16 +68,7 @@ RECIPES = {
     ),
     "medium": Recipe(
         max_pairs=1_000_000,
-        model=TransformerConfig(
-            vocab_size=8000,
-            num_layers=3,
-            d_model=256,
-            d_ff=1024,
-            num_heads=4,
-            norm="pre",
-            dropout=0.1,
-            dropout_generator="hash",
-        ),
+        model=_PRE_NORM.replace(num_layers=3, d_model=256, d_ff=1024, dropout=0.1),
         peak=0.002,
         tokens_per_batch=4096,
         epochs=20,
