@@ -163,13 +163,13 @@ def _run(main: Callable[..., int | None], arguments: list[str], config_from: str
 
 def _load_config(arguments: Sequence[str], config_from: str) -> tuple[Config, Sequence[str]]:
     """Return the config without overrides, and the arguments without ``--config=``."""
-    value, others = _take_flag(arguments, config_from)
+    value, others = take_flag(arguments, config_from)
     if config_from == "config":
         return load_config_file(value, others), others
     return workdir_files.load_inference_config(value), arguments
 
 
-def _take_flag(arguments: Sequence[str], name: str) -> tuple[str, list[str]]:
+def take_flag(arguments: Sequence[str], name: str) -> tuple[str, list[str]]:
     """Return the value of ``--name=value`` or ``--name value``, and the other arguments."""
     for index, argument in enumerate(arguments):
         flag, equals, value = argument.partition("=")
@@ -301,7 +301,7 @@ def _fine_tuning_config(module: ModuleType, path: str, arguments: Sequence[str])
 def _saved_config(arguments: Sequence[str]) -> Config | None:
     """The config of the workdir on the command line, if there is one."""
     with contextlib.suppress(InputError):
-        return workdir_files.load_config(_take_flag(arguments, "workdir")[0])
+        return workdir_files.load_config(take_flag(arguments, "workdir")[0])
     return None
 
 

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Studies that train: their tables, what they refuse, and that nothing is trained twice."""
 
+import concurrent.futures
+import functools
 import json
 import random
+import threading
 
 import pytest
 from apps import run
 from etils import epath
 
-from experiments.studies.study_tables import Column, checked_names, write_table
+from experiments.studies import study_runs
+from experiments.studies.study_tables import Column, checked_names, markdown, write_table
 from transformer.errors import InputError
 
 
@@ -19,6 +23,11 @@ def test_a_table_has_a_line_for_each_row_and_keeps_all_numbers_in_json(tmp_path)
     assert text == "| model | accuracy |\n| --- | --- |\n| a | 12.3% |\n| b |  |\n"
     assert (tmp_path / "new" / "table.md").read_text() == text
     assert json.loads((tmp_path / "new" / "table.json").read_text()) == rows
+
+
+def test_a_bar_in_a_value_does_not_end_its_cell():
+    signature = markdown([Column("signature", "of")], [{"of": "nrefs:1|case:mixed"}])
+    assert signature.splitlines()[-1] == "| nrefs:1\\|case:mixed |"
 
 
 def test_a_table_that_cannot_be_written_is_refused_with_the_flag(tmp_path):
@@ -32,6 +41,27 @@ def test_all_names_are_the_default_and_an_unknown_one_is_refused_with_the_known(
     assert checked_names("models", ["b"], ["a", "b"]) == ["b"]
     with pytest.raises(InputError, match="--models has 'c', but must be of a, b"):
         checked_names("models", ["b", "c"], ["a", "b"])
+
+
+def test_processes_that_share_tasks_do_each_once_and_all_get_every_outcome(tmp_path):
+    """Locks belong to open files, so two threads exclude each other as two processes do."""
+    folder, done, both_busy = epath.Path(tmp_path), [], threading.Barrier(2, timeout=60)
+
+    def task(name):
+        def compute():
+            done.append(name)
+            if len(done) <= 2:
+                both_busy.wait()  # each works on a task at the same time
+            return {"is": name.upper()}
+
+        return study_runs.computed_once(folder / f"{name}.json", compute)
+
+    tasks = {name: functools.partial(task, name) for name in "abcde"}
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        outcomes = list(pool.map(lambda _: study_runs.share(tasks, folder), range(2)))
+    assert sorted(done) == [*"abcde"]
+    assert outcomes == [{name: {"is": name.upper()} for name in "abcde"}] * 2
+    assert [*outcomes[0]] == [*outcomes[1]] == [*tasks]
 
 
 @pytest.mark.slow

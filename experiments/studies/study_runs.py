@@ -5,23 +5,25 @@ Everything is kept in the workdir of its run, so a study that was stopped contin
 and a study with more runs trains only those that are new.
 """
 
+import contextlib
 import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 from etils import epath
 
-from experiments import compose, costs, evaluate, train, workdir
+from experiments import compose, costs, evaluate, file_lock, train, workdir
 from experiments.corpora import registry
 from transformer.checkpoints import workdir_files
 from transformer.config import Config, ModelConfig
 from transformer.models import base
 from transformer.translator import Translator
 
+Outcome = TypeVar("Outcome")
 Selection = Literal["nll", "bleu", "last"]
 """The weights that are scored: the best checkpoint by a validation score, or the last one."""
 
@@ -46,10 +48,33 @@ def trained(config: Config, directory: epath.Path) -> dict[str, Any]:
       Stopped: after SIGINT, SIGTERM or SIGHUP.
     """
     with workdir.open_for_training(directory, config) as opened:
+        print(f"training {directory}", file=sys.stderr, flush=True)
         result, stopped_by = train.train(opened, directory, handle_signals=True)
     if stopped_by:
         raise Stopped(stopped_by)
     return result
+
+
+def share(tasks: Mapping[str, Callable[[], Outcome]], folder: epath.Path) -> dict[str, Outcome]:
+    """Do tasks that keep what they did, each in one process of those that share them.
+
+    Tasks that are free come first, then this process waits for the others.
+
+    Args:
+      tasks: by name, each for its own files; a task that was done only returns its outcome.
+      folder: on this machine, gets a directory of locks.
+    """
+    outcomes = {}
+    for waiting in (False, True):
+        for name, task in tasks.items():
+            if name in outcomes:
+                continue
+            lock = folder / "locks" / name
+            lock.mkdir(parents=True, exist_ok=True)
+            message = f"waiting for another process that works on {name}" if waiting else None
+            with contextlib.suppress(BlockingIOError), file_lock.hold(lock, message):
+                outcomes[name] = task()
+    return {name: outcomes[name] for name in tasks}
 
 
 def scored(

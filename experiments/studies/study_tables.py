@@ -27,7 +27,7 @@ def markdown(columns: Sequence[Column], rows: Sequence[dict[str, Any]]) -> str:
         values = [row.get(column.key) for column in columns]
         lines.append(
             [
-                "" if value is None else column.form.format(value)
+                "" if value is None else column.form.format(value).replace("|", "\\|")
                 for column, value in zip(columns, values, strict=True)
             ]
         )

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Train a recipe with one or several seeds, score it, and write its row of a table of results.
+
+python -m experiments.studies.results_row --config=multi30k:hour --seeds=0,1,2 --split=validation \\
+    --runs=runs/hour --output=runs/hour \\
+    --config.data.train_source=train.en --config.data.train_target=train.de \\
+    --config.data.validation_source=val.en --config.data.validation_target=val.de
+python -m experiments.studies.results_row --config=multi30k --teachers=3 --teacher_steps=5000 ...
+
+With --teachers, models of --teacher_steps steps and one of the other direction are trained first,
+and the recipe learns from the training text and their translations of it (`data_diversification`).
+
+Every training has a workdir in RUNS: seed-0, seed-1, ..., and teacher-0, ..., reverse. OUTPUT gets
+results_row.md, a table with one row, and results_row.json with all scores. Repeat the command to
+continue: what is trained, translated or scored is not done again. More seeds add to the row.
+Several processes share the work: started twice, the command trains two models at a time, which on
+two CPU cores takes less time than one after the other (a core and
+XLA_FLAGS=--xla_cpu_multi_thread_eigen=false for each).
+"""
+
+import functools
+import pathlib
+import platform
+import re
+import shlex
+import statistics
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from absl import flags
+from etils import epath
+
+from experiments import allocator, evaluate, evaluation_flags
+from experiments.flags import run, take_flag
+from experiments.studies import data_diversification, study_runs, study_tables
+from experiments.studies.study_tables import Column
+from transformer import paths
+from transformer.checkpoints import workdir_files
+from transformer.config import Config
+from transformer.cores import num_cores
+from transformer.errors import InputError
+from transformer.translator import Translator
+
+SEEDS = flags.DEFINE_list("seeds", ["0"], "Seeds, one training each: 0,1,2.")
+TEACHERS = flags.DEFINE_integer("teachers", 0, "Models that translate the training sources.", 0)
+TEACHER_STEPS = flags.DEFINE_integer("teacher_steps", None, "Training steps of a teacher.", 1)
+RUNS = flags.DEFINE_string("runs", "runs/results_row", "Directory of the workdirs.")
+OUTPUT = flags.DEFINE_string("output", "runs/results_row", "Directory of the table.")
+
+COLUMNS = (
+    Column("config", "config"),
+    Column("parameters", "parameters", "{:,}"),
+    Column("steps", "steps", "{:,}"),
+    Column("seeds", "seeds"),
+    Column("BLEU, 95% interval", "bleu"),
+    Column("mean", "mean_bleu", "{:.1f}"),
+    Column("chrF", "chrf"),
+    Column("NLL", "nll"),
+    Column("signature", "signature"),
+    Column("minutes each", "minutes", "{:.0f}"),
+    Column("of teachers and translations", "teacher_minutes", "{:.0f}"),
+    Column("hardware", "hardware"),
+    Column("command", "command"),
+)
+
+
+def main(config: Config) -> int:
+    """Train, score, and write the row."""
+    if not all(seed.isdecimal() for seed in SEEDS.value) or not SEEDS.value:
+        raise InputError(f"--seeds={','.join(SEEDS.value)} must be whole numbers: 0,1,2")
+    if bool(TEACHERS.value) != bool(TEACHER_STEPS.value):
+        raise InputError("--teachers and --teacher_steps go together; give both or neither")
+    evaluation_flags.require_source_and_target()
+    evaluation_flags.load_split(config.data)  # before hours of training
+    allocator.use_few_arenas()
+    runs, output = (epath.Path(paths.absolute(flag.value)) for flag in (RUNS, OUTPUT))
+    shared = {
+        "config": take_flag(sys.argv, "config")[0],
+        "hardware": hardware(),
+        "command": shlex.join(["python", "-m", "experiments.studies.results_row", *sys.argv[1:]]),
+    }
+    try:
+        if TEACHERS.value:
+            config, seconds = data_diversification.diversify(
+                config, runs, teachers=TEACHERS.value, steps=TEACHER_STEPS.value
+            )
+            shared["teacher_minutes"] = seconds / 60
+        trainings = {
+            f"seed-{seed}": functools.partial(result_of, config, int(seed), runs / f"seed-{seed}")
+            for seed in SEEDS.value
+        }
+        results = study_runs.share(trainings, runs)
+    except study_runs.Stopped as stopped:
+        return stopped.code
+    row = shared | row_of(list(results.values()))
+    print(study_tables.write_table(output, "results_row", COLUMNS, [row]), end="")
+    return 0
+
+
+def result_of(config: Config, seed: int, directory: epath.Path) -> dict[str, Any]:
+    """Train with one seed and score, if that is not done yet."""
+    of_seed = study_runs.with_fields(config, {"training.seed": seed})
+    result = study_runs.trained(of_seed, directory)
+    saved = workdir_files.load_inference_config(directory)
+    pairs = evaluation_flags.load_split(saved.data)
+    bleu = evaluation_flags.bleu_options(saved)
+
+    def compute() -> dict[str, Any]:
+        print(f"scoring {directory}", file=sys.stderr, flush=True)
+        return evaluate.evaluate(Translator.from_workdir(directory), pairs, **bleu).scores
+
+    name = "-".join(["results_row", *(str(value) for value in bleu.values())])
+    scores = study_runs.computed_once(study_runs.scores_file(directory, name, pairs), compute)
+    return {"seed": seed, **result, **scores}
+
+
+def row_of(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The row of trainings that differ in their seed."""
+    first = results[0]
+
+    def each(key: str, form: str) -> str:
+        return "; ".join(form.format(result[key]) for result in results)
+
+    return {
+        "parameters": first["parameters"],
+        "steps": first["step"],
+        "seeds": each("seed", "{}"),
+        "bleu": "; ".join(map(study_tables.with_interval, results)),
+        "mean_bleu": statistics.fmean(result["bleu"] for result in results),
+        "chrf": each("chrf", "{:.1f}"),
+        "nll": each("nll", "{:.3f}"),
+        "signature": first["bleu_signature"],
+        "minutes": statistics.fmean(result["seconds"] for result in results) / 60,
+        "trainings": list(results),
+    }
+
+
+def hardware() -> str:
+    """The devices that this process computes on, for example ``2 cores of AMD EPYC``."""
+    device = jax.devices()[0]
+    if device.platform != "cpu":
+        return f"{jax.device_count()} x {device.device_kind}"
+    name = platform.processor() or platform.machine()
+    information = pathlib.Path("/proc/cpuinfo")  # not on every system
+    if information.exists():
+        found = re.search(r"^model name\s*:\s*(.+)$", information.read_text(), re.MULTILINE)
+        name = found[1] if found else name
+    return f"{num_cores()} cores of {name}"
+
+
+if __name__ == "__main__":
+    run(main, config_from="config")
