@@ -6,11 +6,12 @@ translates the targets. The student reads three texts of equal weight: the pairs
 their translations, and the translated targets with the targets. Nothing but the text is used.
 """
 
-import functools
+import os
 import pathlib
 import sys
 import time
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from etils import epath
 
@@ -56,51 +57,50 @@ def diversify(config: Config, folder: epath.Path, *, teachers: int, steps: int) 
             "data.mixture is set, but teachers translate one corpus; name it by data.dataset or "
             "data.train_source and data.train_target"
         )
-    folder = pathlib.Path(paths.local(folder, "folder"))
-    shorter = study_runs.with_fields(config, {"training.steps": steps})
-    other, _, _ = synthetic_pairs.direction(config.data)
-    fields = {f"teacher-{seed}": {"training.seed": seed} for seed in range(teachers)}
-    fields["reverse"] = {"data.direction": other}
-    trainings = {
-        name: functools.partial(
-            study_runs.trained, study_runs.with_fields(shorter, changed), epath.Path(folder / name)
-        )
-        for name, changed in fields.items()
-    }
-    results = study_runs.share(trainings, epath.Path(folder))
+    folder = epath.Path(paths.local(folder, "folder"))
+    other_direction, _, _ = synthetic_pairs.direction(config.data)
+    differences = {f"teacher-{seed}": {"training.seed": seed} for seed in range(teachers)}
+    differences["reverse"] = {"data.direction": other_direction}
+    *forward, reverse = (folder / name for name in differences)
 
-    pairs = registry.load(config.data, "train")
-    text = {side: folder / f"text.{side}" for side in ("source", "target")}
-    for side, lines in {"source": pairs.sources, "target": pairs.targets}.items():
-        one_line_each = "".join(line.replace("\n", " ") + "\n" for line in lines)
-        workdir_files.write_text(epath.Path(text[side]), one_line_each)
+    def train(name: str) -> dict[str, Any]:
+        of_teacher = {"training.steps": steps, **differences[name]}
+        return study_runs.trained(study_runs.with_fields(config, of_teacher), folder / name)
 
-    *names, reverse = (folder / name for name in fields)
-    texts = {
-        f"forward-{teachers}": (names, text["source"], Options(forward=True)),
-        "back": ([reverse], text["target"], Options()),
-    }
+    results = study_runs.share(train, differences, folder)
+    sources, targets = _write_text(config, folder)
     translations = {
-        name: functools.partial(_translated, workdirs, lines, folder / name, options)
-        for name, (workdirs, lines, options) in texts.items()
+        f"forward-{teachers}": (forward, sources, Options(forward=True)),
+        "back": ([reverse], targets, Options()),
     }
-    (mixture, forward_seconds), ([*_, back], back_seconds) = study_runs.share(
-        translations, epath.Path(folder)
-    ).values()
-    read = {
+    translated = study_runs.share(
+        lambda name: _translate(*translations[name], folder / name), translations, folder
+    )
+    (mixture, _), ([*_, back], _) = translated.values()
+    learned_from = {
         "data.mixture": (*mixture, back),
-        "data.tokenizer_model": str(names[0] / workdir_files.TOKENIZER),
+        "data.tokenizer_model": os.fspath(forward[0] / workdir_files.TOKENIZER),
     }
     if config.data.vocabulary == "separate":
-        read["data.source_tokenizer_model"] = str(names[0] / workdir_files.SOURCE_TOKENIZER)
+        source_tokenizer = forward[0] / workdir_files.SOURCE_TOKENIZER
+        learned_from["data.source_tokenizer_model"] = os.fspath(source_tokenizer)
     seconds = sum(result["seconds"] for result in results.values())
-    return Diversified(
-        study_runs.with_fields(config, read), seconds + forward_seconds + back_seconds
-    )
+    seconds += sum(took for _, took in translated.values())
+    return Diversified(study_runs.with_fields(config, learned_from), seconds)
 
 
-def _translated(
-    workdirs: list[pathlib.Path], text: pathlib.Path, output: pathlib.Path, options: Options
+def _write_text(config: Config, folder: epath.Path) -> tuple[epath.Path, epath.Path]:
+    """Write the sources and the targets of the training text, a sentence a line."""
+    pairs = registry.load(config.data, "train")
+    files = folder / "text.source", folder / "text.target"
+    for file, sentences in zip(files, (pairs.sources, pairs.targets), strict=True):
+        lines = (sentence.replace("\n", " ") for sentence in sentences)
+        workdir_files.write_text(file, "".join(f"{line}\n" for line in lines))
+    return files
+
+
+def _translate(
+    workdirs: Sequence[epath.Path], text: epath.Path, options: Options, output: epath.Path
 ) -> tuple[tuple[str, ...], float]:
     """Make pairs of a text; returns the corpora of a training on them, and the seconds it took.
 
@@ -110,7 +110,8 @@ def _translated(
     began = time.monotonic()
     first, *others = workdirs
     translator = Translator.from_workdir(first, ensemble=others)
-    report = synthetic_pairs.make(translator, str(text), output, options, resume=True)
+    folder = pathlib.Path(output)
+    report = synthetic_pairs.make(translator, os.fspath(text), folder, options, resume=True)
     took = {"seconds": time.monotonic() - began}
-    kept = study_runs.computed_once(epath.Path(output / "seconds.json"), lambda: took)
+    kept = study_runs.computed_once(output / "seconds.json", lambda: took)
     return report["mixture"], kept["seconds"]

@@ -18,7 +18,6 @@ two CPU cores takes less time than one after the other (a core and
 XLA_FLAGS=--xla_cpu_multi_thread_eigen=false for each).
 """
 
-import functools
 import pathlib
 import platform
 import re
@@ -87,11 +86,10 @@ def main(config: Config) -> int:
                 config, runs, teachers=TEACHERS.value, steps=TEACHER_STEPS.value
             )
             shared["teacher_minutes"] = seconds / 60
-        trainings = {
-            f"seed-{seed}": functools.partial(result_of, config, int(seed), runs / f"seed-{seed}")
-            for seed in SEEDS.value
-        }
-        results = study_runs.share(trainings, runs)
+        seeds = {f"seed-{int(seed)}": int(seed) for seed in SEEDS.value}
+        results = study_runs.share(
+            lambda name: result_of(config, seeds[name], runs / name), seeds, runs
+        )
     except study_runs.Stopped as stopped:
         return stopped.code
     row = shared | row_of(list(results.values()))

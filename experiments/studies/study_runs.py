@@ -10,7 +10,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
@@ -48,33 +48,37 @@ def trained(config: Config, directory: epath.Path) -> dict[str, Any]:
       Stopped: after SIGINT, SIGTERM or SIGHUP.
     """
     with workdir.open_for_training(directory, config) as opened:
-        print(f"training {directory}", file=sys.stderr, flush=True)
+        if not (directory / workdir_files.RESULT).exists():
+            print(f"training {directory}", file=sys.stderr, flush=True)
         result, stopped_by = train.train(opened, directory, handle_signals=True)
     if stopped_by:
         raise Stopped(stopped_by)
     return result
 
 
-def share(tasks: Mapping[str, Callable[[], Outcome]], folder: epath.Path) -> dict[str, Outcome]:
-    """Do tasks that keep what they did, each in one process of those that share them.
+def share(
+    task: Callable[[str], Outcome], names: Iterable[str], folder: epath.Path
+) -> dict[str, Outcome]:
+    """Call a function with each name, each in one process of those that share the names.
 
-    Tasks that are free come first, then this process waits for the others.
+    What another process is busy with is left for the end, and waited for.
 
     Args:
-      tasks: by name, each for its own files; a task that was done only returns its outcome.
+      task: keeps what it did, so that another call with the same name only returns it.
+      names: of the calls.
       folder: on this machine, gets a directory of locks.
     """
-    outcomes = {}
+    names, outcomes = list(names), {}
     for waiting in (False, True):
-        for name, task in tasks.items():
+        for name in names:
             if name in outcomes:
                 continue
             lock = folder / "locks" / name
             lock.mkdir(parents=True, exist_ok=True)
             message = f"waiting for another process that works on {name}" if waiting else None
             with contextlib.suppress(BlockingIOError), file_lock.hold(lock, message):
-                outcomes[name] = task()
-    return {name: outcomes[name] for name in tasks}
+                outcomes[name] = task(name)
+    return {name: outcomes[name] for name in names}
 
 
 def scored(
