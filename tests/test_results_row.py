@@ -2,6 +2,7 @@
 """A row of results: several seeds in one command, with and without translations by teachers."""
 
 import json
+import re
 
 import pytest
 from apps import lines_of, run
@@ -29,7 +30,7 @@ def test_a_row_has_the_scores_of_each_seed_and_the_mean():
 
 
 def test_the_hardware_has_a_name():
-    assert " cores of " in results_row.hardware()
+    assert re.fullmatch(r"(1 core|\d+ cores) of .+", results_row.hardware())
 
 
 @pytest.fixture

@@ -145,7 +145,8 @@ def hardware() -> str:
     if information.exists():
         found = re.search(r"^model name\s*:\s*(.+)$", information.read_text(), re.MULTILINE)
         name = found[1] if found else name
-    return f"{num_cores()} cores of {name}"
+    cores = num_cores()
+    return f"{cores} {'core' if cores == 1 else 'cores'} of {name}"
 
 
 if __name__ == "__main__":
