@@ -93,6 +93,7 @@ def test_a_student_reads_the_pairs_and_the_translations_of_both_sides(study, tex
     [
         (["--seeds=0,a"], "--seeds=0,a must be whole numbers: 0,1,2"),
         (["--teachers=1"], "--teachers and --teacher_steps go together; give both or neither"),
+        (["--runs=gs://bucket/runs"], "--runs=gs://bucket/runs must be local, because"),
         (["--split=dev"], "text_files have no split 'dev'; they have"),
         (
             ["--teachers=1", "--teacher_steps=2", "--config.data.mixture=('a,b',)"],

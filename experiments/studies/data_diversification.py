@@ -19,7 +19,6 @@ from experiments import synthetic_pairs
 from experiments.corpora import registry
 from experiments.studies import study_runs
 from experiments.synthetic_pairs import Options
-from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
@@ -57,7 +56,6 @@ def diversify(config: Config, folder: epath.Path, *, teachers: int, steps: int) 
             "data.mixture is set, but teachers translate one corpus; name it by data.dataset or "
             "data.train_source and data.train_target"
         )
-    folder = epath.Path(paths.local(folder, "folder"))
     other_direction, _, _ = synthetic_pairs.direction(config.data)
     differences = {f"teacher-{seed}": {"training.seed": seed} for seed in range(teachers)}
     differences["reverse"] = {"data.direction": other_direction}

@@ -71,10 +71,15 @@ def main(config: Config) -> int:
         raise InputError(f"--seeds={','.join(SEEDS.value)} must be whole numbers: 0,1,2")
     if bool(TEACHERS.value) != bool(TEACHER_STEPS.value):
         raise InputError("--teachers and --teacher_steps go together; give both or neither")
+    if paths.is_remote(RUNS.value):
+        raise InputError(
+            f"--runs={RUNS.value} must be local, because an object store has no locks; name a "
+            "local folder"
+        )
     evaluation_flags.require_source_and_target()
     evaluation_flags.load_split(config.data)  # before hours of training
     allocator.use_few_arenas()
-    runs, output = (epath.Path(paths.absolute(flag.value)) for flag in (RUNS, OUTPUT))
+    runs, output = (paths.absolute(flag.value) for flag in (RUNS, OUTPUT))
     shared = {
         "config": take_flag(sys.argv, "config")[0],
         "hardware": hardware(),

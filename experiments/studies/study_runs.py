@@ -76,7 +76,11 @@ def share(
             lock = folder / "locks" / name
             lock.mkdir(parents=True, exist_ok=True)
             message = f"waiting for another process that works on {name}" if waiting else None
-            with contextlib.suppress(BlockingIOError), file_lock.hold(lock, message):
+            with contextlib.ExitStack() as stack:
+                try:
+                    stack.enter_context(file_lock.hold(lock, message))
+                except BlockingIOError:
+                    continue
                 outcomes[name] = task(name)
     return {name: outcomes[name] for name in names}
 
