@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sentence pairs of text and its translations: made, filtered, and the mixture that has them."""
+"""Make and filter pairs of a text and its translations, and the mixture that trains on them."""
 
 import dataclasses
 import hashlib

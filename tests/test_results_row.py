@@ -56,9 +56,22 @@ def test_more_seeds_add_to_the_row_and_nothing_is_done_twice(study, tmp_path):
     again = study("--seeds=0,1")
     assert again.out == both.out
     assert "step " not in again.err and "scoring" not in again.err
-    # Each seed is a training of its own.
+    # The two trainings differ.
     metrics = [lines_of(tmp_path / "runs" / f"seed-{seed}" / "metrics.jsonl") for seed in (0, 1)]
     assert metrics[0][-1]["nll"] != metrics[1][-1]["nll"]
+
+
+@pytest.mark.slow
+def test_a_training_that_continues_is_scored_again(study, tmp_path):
+    losses = []
+    for steps in (20, 40):
+        finished = study(f"--config.training.steps={steps}", "--config.training.validate_every=20")
+        assert finished.status == 0, finished.err
+        assert "scoring" in finished.err
+        [row] = json.loads((tmp_path / "out" / "results_row.json").read_text())
+        assert row["steps"] == steps
+        losses.append(row["nll"])
+    assert losses[0] != losses[1]
 
 
 @pytest.mark.slow

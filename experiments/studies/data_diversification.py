@@ -26,10 +26,10 @@ from transformer.translator import Translator
 
 
 class Diversified(NamedTuple):
-    """What the student learns from, and what it took to make."""
+    """The config of a student, and the time of its preparation."""
 
     config: Config
-    """Of the student."""
+    """With the mixture and the vocabulary that the student learns from."""
     seconds: float
     """Of the teachers' trainings and of their translations."""
 
@@ -111,5 +111,6 @@ def _translate(
     folder = pathlib.Path(output)
     report = synthetic_pairs.make(translator, os.fspath(text), folder, options, resume=True)
     took = {"seconds": time.monotonic() - began}
-    kept = study_runs.computed_once(output / "seconds.json", lambda: took)
+    file = output / f"seconds-{report['identity'][:8]}.json"
+    kept = study_runs.computed_once(file, lambda: took)
     return report["mixture"], kept["seconds"]

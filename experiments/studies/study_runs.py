@@ -59,9 +59,9 @@ def trained(config: Config, directory: epath.Path) -> dict[str, Any]:
 def share(
     task: Callable[[str], Outcome], names: Iterable[str], folder: epath.Path
 ) -> dict[str, Outcome]:
-    """Call a function with each name, each in one process of those that share the names.
+    """Call a function for each name; processes that do this at the same time divide the names.
 
-    What another process is busy with is left for the end, and waited for.
+    Names that another process works on come last, and this process waits for them.
 
     Args:
       task: keeps what it did, so that another call with the same name only returns it.
