@@ -8,7 +8,7 @@ import pytest
 from apps import lines_of, run
 
 from experiments.corpora import registry
-from experiments.studies import results_row
+from experiments.studies import seed_rows
 from transformer.checkpoints import workdir_files
 
 
@@ -21,7 +21,7 @@ def test_a_row_has_the_scores_of_each_seed_and_the_mean():
         | {"chrf": chrf, "nll": nll, "seconds": seconds}
         for seed, (bleu, chrf, nll, seconds) in enumerate(scores)
     ]
-    row = results_row.row_of(results)
+    row = seed_rows.row_of(results)
     assert (row["seeds"], row["steps"], row["signature"]) == ("0; 1", 5, "nrefs:1")
     assert row["bleu"] == "40.0 [39.0, 41.0]; 41.0 [40.0, 42.0]"
     assert (row["mean_bleu"], row["minutes"]) == (40.5, 1.5)
@@ -30,7 +30,7 @@ def test_a_row_has_the_scores_of_each_seed_and_the_mean():
 
 
 def test_the_hardware_has_a_name():
-    assert re.fullmatch(r"(1 core|\d+ cores) of .+", results_row.hardware())
+    assert re.fullmatch(r"(1 core|\d+ cores) of .+", seed_rows.hardware())
 
 
 @pytest.fixture

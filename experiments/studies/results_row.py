@@ -18,27 +18,19 @@ two CPU cores takes less time than one after the other (a core and
 XLA_FLAGS=--xla_cpu_multi_thread_eigen=false for each).
 """
 
-import pathlib
-import platform
-import re
 import shlex
-import statistics
 import sys
-from collections.abc import Sequence
 from typing import Any
 
-import jax
 from absl import flags
 from etils import epath
 
 from experiments import allocator, evaluate, evaluation_flags
 from experiments.flags import run, take_flag
-from experiments.studies import data_diversification, study_runs, study_tables
-from experiments.studies.study_tables import Column
+from experiments.studies import data_diversification, seed_rows, study_runs, study_tables
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
-from transformer.cores import num_cores
 from transformer.errors import InputError
 from transformer.translator import Translator
 
@@ -47,22 +39,6 @@ TEACHERS = flags.DEFINE_integer("teachers", 0, "Models that translate the traini
 TEACHER_STEPS = flags.DEFINE_integer("teacher_steps", None, "Training steps of a teacher.", 1)
 RUNS = flags.DEFINE_string("runs", "runs/results_row", "Directory of the workdirs.")
 OUTPUT = flags.DEFINE_string("output", "runs/results_row", "Directory of the table.")
-
-COLUMNS = (
-    Column("config", "config"),
-    Column("parameters", "parameters", "{:,}"),
-    Column("steps", "steps", "{:,}"),
-    Column("seeds", "seeds"),
-    Column("BLEU, 95% interval", "bleu"),
-    Column("mean", "mean_bleu", "{:.1f}"),
-    Column("chrF", "chrf"),
-    Column("NLL", "nll"),
-    Column("signature", "signature"),
-    Column("minutes each", "minutes", "{:.0f}"),
-    Column("of teachers and translations", "teacher_minutes", "{:.0f}"),
-    Column("hardware", "hardware"),
-    Column("command", "command"),
-)
 
 
 def main(config: Config) -> int:
@@ -82,7 +58,7 @@ def main(config: Config) -> int:
     runs, output = (paths.absolute(flag.value) for flag in (RUNS, OUTPUT))
     shared = {
         "config": take_flag(sys.argv, "config")[0],
-        "hardware": hardware(),
+        "hardware": seed_rows.hardware(),
         "command": shlex.join(["python", "-m", "experiments.studies.results_row", *sys.argv[1:]]),
     }
     try:
@@ -97,8 +73,8 @@ def main(config: Config) -> int:
         )
     except study_runs.Stopped as stopped:
         return stopped.code
-    row = shared | row_of(list(results.values()))
-    print(study_tables.write_table(output, "results_row", COLUMNS, [row]), end="")
+    row = shared | seed_rows.row_of(list(results.values()))
+    print(study_tables.write_table(output, "results_row", seed_rows.COLUMNS, [row]), end="")
     return 0
 
 
@@ -118,41 +94,6 @@ def result_of(config: Config, seed: int, directory: epath.Path) -> dict[str, Any
     name = "-".join(map(str, ["results_row", result["step"], *bleu.values()]))
     scores = study_runs.computed_once(study_runs.scores_file(directory, name, pairs), compute)
     return {"seed": seed, **result, **scores}
-
-
-def row_of(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The row of trainings that differ in their seed."""
-    first = results[0]
-
-    def each(key: str, form: str) -> str:
-        return "; ".join(form.format(result[key]) for result in results)
-
-    return {
-        "parameters": first["parameters"],
-        "steps": first["step"],
-        "seeds": each("seed", "{}"),
-        "bleu": "; ".join(map(study_tables.with_interval, results)),
-        "mean_bleu": statistics.fmean(result["bleu"] for result in results),
-        "chrf": each("chrf", "{:.1f}"),
-        "nll": each("nll", "{:.3f}"),
-        "signature": first["bleu_signature"],
-        "minutes": statistics.fmean(result["seconds"] for result in results) / 60,
-        "trainings": list(results),
-    }
-
-
-def hardware() -> str:
-    """The devices that this process computes on, for example ``2 cores of AMD EPYC``."""
-    device = jax.devices()[0]
-    if device.platform != "cpu":
-        return f"{jax.device_count()} x {device.device_kind}"
-    name = platform.processor() or platform.machine()
-    information = pathlib.Path("/proc/cpuinfo")  # not on every system
-    if information.exists():
-        found = re.search(r"^model name\s*:\s*(.+)$", information.read_text(), re.MULTILINE)
-        name = found[1] if found else name
-    cores = num_cores()
-    return f"{cores} {'core' if cores == 1 else 'cores'} of {name}"
 
 
 if __name__ == "__main__":
