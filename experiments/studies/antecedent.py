@@ -7,8 +7,8 @@ python -m experiments.studies.antecedent --workdirs=runs/de,runs/fr --output=doc
 The models are those of `antecedent_models`. Each has a workdir RUNS/NAME, which every app reads,
 and gets a file OUTPUT/NAME.json. With --workdirs, models of `pronouns` that were trained before are
 measured. Repeat the command to continue: what is trained or measured is not done again. Several
-processes share the work: start the command as often as there are processors to use. A process skips
-the models that another one works on. A model of the small recipe takes a few minutes on a CPU core.
+processes share the work: start the command as often as there are processors to use. A model of the
+small recipe takes a few minutes on a CPU core.
 """
 
 import json
@@ -19,7 +19,6 @@ import jax
 from absl import flags
 from etils import epath
 
-from experiments import file_lock
 from experiments.flags import run
 from experiments.studies import antecedent_measures, antecedent_sentences, study_runs
 from experiments.studies.antecedent_models import StudyModel, models
@@ -37,7 +36,7 @@ QUADRUPLES = flags.DEFINE_integer("quadruples", 24, "Quadruples of sentences to 
 
 
 def main() -> int:
-    """Train and measure every model that no other process works on."""
+    """Train and measure the models."""
     runs, output = (epath.Path(paths.absolute(flag.value)) for flag in (RUNS, OUTPUT))
     compile_cache.enable()
     if WORKDIRS.value:
@@ -45,38 +44,31 @@ def main() -> int:
             measure_workdir(directory, output, QUADRUPLES.value)
         return 0
     known = models()
-    for name in checked_names("models", MODELS.value, list(known)):
-        # The workdir itself is locked by its training.
-        lock = runs / "locks" / name
-        lock.mkdir(parents=True, exist_ok=True)
-        try:
-            with file_lock.hold(lock):
-                train(known[name], runs / name, QUADRUPLES.value)
-                if not TRAIN_ONLY.value:
-                    measure(known[name], runs / name, output, QUADRUPLES.value)
-        except BlockingIOError:
-            print(f"another process works on {name}", file=sys.stderr, flush=True)
-        except study_runs.Stopped as stopped:
-            return stopped.code
+
+    def train_and_measure(name: str) -> None:
+        train(known[name], runs / name, QUADRUPLES.value)
+        if not TRAIN_ONLY.value:
+            measure(known[name], runs / name, output, QUADRUPLES.value)
+
+    try:
+        study_runs.share(
+            train_and_measure, checked_names("models", MODELS.value, list(known)), runs
+        )
+    except study_runs.Stopped as stopped:
+        return stopped.code
     return 0
 
 
 def train(model: StudyModel, directory: epath.Path, quadruples: int) -> None:
     """Train one model, and measure it at its stages."""
     for steps in (*model.stages, model.steps):
-        if trained_steps(directory) < steps:
+        if study_runs.trained_steps(directory) < steps:
             study_runs.trained(model.config(steps), directory)
             if steps != model.steps:
                 values = measure_quickly(model.language, directory, quadruples)
                 file = stage_file(directory, steps)
                 file.parent.mkdir(exist_ok=True)
                 workdir_files.write_json(file, {"step": steps, **values})
-
-
-def trained_steps(directory: epath.Path) -> int:
-    """The steps of the training that was finished last in a workdir; 0 if there is none."""
-    result = directory / workdir_files.RESULT
-    return json.loads(result.read_text(encoding="utf-8"))["step"] if result.exists() else 0
 
 
 def stage_file(directory: epath.Path, steps: int) -> epath.Path:
@@ -121,7 +113,7 @@ def measure_workdir(directory: epath.Path, output: epath.Path, quadruples: int) 
             "language": language,
             "width": config.model.d_model,
             "layers": config.model.num_layers,
-            "steps": trained_steps(directory),
+            "steps": study_runs.trained_steps(directory),
             "seed": config.training.seed,
             **measures_of(language, directory, quadruples),
             "stages": [],

@@ -90,8 +90,7 @@ def result_of(config: Config, seed: int, directory: epath.Path) -> dict[str, Any
         print(f"scoring {directory}", file=sys.stderr, flush=True)
         return evaluate.evaluate(Translator.from_workdir(directory), pairs, **bleu).scores
 
-    # A training that continues for more steps is scored again.
-    name = "-".join(map(str, ["results_row", result["step"], *bleu.values()]))
+    name = "-".join(map(str, ["results_row", *bleu.values()]))
     scores = study_runs.computed_once(study_runs.scores_file(directory, name, pairs), compute)
     return {"seed": seed, **result, **scores}
 

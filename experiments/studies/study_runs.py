@@ -56,6 +56,12 @@ def trained(config: Config, directory: epath.Path) -> dict[str, Any]:
     return result
 
 
+def trained_steps(directory: epath.Path) -> int:
+    """The steps of the training that was finished last in a workdir; 0 if there is none."""
+    result = directory / workdir_files.RESULT
+    return json.loads(result.read_text(encoding="utf-8"))["step"] if result.exists() else 0
+
+
 def share(
     task: Callable[[str], Outcome], names: Iterable[str], folder: epath.Path
 ) -> dict[str, Outcome]:
@@ -95,6 +101,8 @@ def scored(
 ) -> dict[str, Any]:
     """The scores of `experiments.evaluate` of a trained workdir, computed once for each text.
 
+    A training that continued for more steps is scored again.
+
     Args:
       directory: the workdir, whose `study_scores` folder keeps the scores.
       split: of the workdir's dataset, or the name of the sentence pairs of `data`.
@@ -118,8 +126,9 @@ def scored(
 
 
 def scores_file(directory: epath.Path, name: str, pairs: registry.Split) -> epath.Path:
-    """The file that keeps scores of these sentence pairs in a workdir."""
-    return directory / "study_scores" / f"{name}-{pairs.digest()[:8]}.json"
+    """The file that keeps scores of these sentence pairs, for the steps trained so far."""
+    steps = trained_steps(directory)
+    return directory / "study_scores" / f"{name}-{steps}-{pairs.digest()[:8]}.json"
 
 
 def computed_once(file: epath.Path, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
