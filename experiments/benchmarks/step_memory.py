@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time and memory of training steps of all batch lengths, under the allocator of this process.
+"""Time and memory of training steps of all batch lengths, with the allocator settings of `train`.
 
 python -m experiments.benchmarks.step_memory --config=multi30k:short
 GLIBC_TUNABLES=glibc.malloc.hugetlb=0 python -m experiments.benchmarks.step_memory --config=...
@@ -30,6 +30,7 @@ ROUNDS = flags.DEFINE_integer("rounds", 8, "Rounds; the first is not timed.", lo
 
 def main(config: Config) -> None:
     """Measure and print."""
+    allocator.use_few_arenas()
     lengths = np.array(config.data.bucket_lengths, np.int32)
     # A batch of each length at least, however many rows it has.
     lengths = np.repeat(lengths, config.data.tokens_per_batch)
