@@ -19,7 +19,7 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments import checkpoint_flags
+from experiments import average_flags, checkpoint_flags
 from experiments.flags import parse_integers, run
 from experiments.formatting import byte_size
 from experiments.workdir_flag import WORKDIR
@@ -137,7 +137,7 @@ def export_model(config: Config) -> None:
         raise InputError("--ensemble: an export holds one model; export each")
     workdir = checkpoint_flags.directory()
     trained = trained_model.load(
-        workdir, config, checkpoint_flags.AVERAGE.value, checkpoint_flags.AROUND.value
+        workdir, config, average_flags.AVERAGE.value, average_flags.AROUND.value
     )
     with new_directory(OUTPUT.value) as directory:
         export = EXPORTS[TO.value](trained, directory, **options)

@@ -14,7 +14,6 @@ import dataclasses
 import datetime
 import hashlib
 import json
-import math
 import os
 import re
 import sys
@@ -25,16 +24,15 @@ from etils import epath
 
 from experiments import checkpoint_flags, evaluation_flags
 from experiments.corpora.registry import Split
+from experiments.evaluation import evaluate
 from experiments.evaluation_flags import SOURCE, SPLIT, TARGET
 from experiments.flags import run
-from experiments.reports.evaluation_report import Evaluation, evaluation_page
+from experiments.reports.evaluation_report import evaluation_page
 from transformer import paths
 from transformer.checkpoints import integrity, workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.provenance import provenance
-from transformer.text.metrics import corpus_scores
-from transformer.translator import Translator
 
 
 def main(config: Config) -> None:
@@ -103,34 +101,6 @@ def _lexicon_of(workdir: epath.Path, config: Config) -> dict[str, str]:
     if config.decode.shortlist is None:
         return {}
     return {"lexicon": integrity.file_digest(workdir / workdir_files.LEXICON)}
-
-
-def evaluate(
-    translator: Translator,
-    split: Split,
-    *,
-    bleu_tokenize: str | None = None,
-    bleu_lowercase: bool = False,
-) -> Evaluation:
-    """Translate a split and score the translations.
-
-    The scores are those of `metrics.corpus_scores`, ``nll`` of the references in nats per token,
-    ``perplexity``, ``sentences``, and the dataset's metrics.
-    """
-    # A translation is one line of a file.
-    texts = [result.text.replace("\n", " ") for result in translator(split.sources)]
-    scored = translator.score(split.sources, split.targets)
-    nll = -math.fsum(log_prob for log_prob, _ in scored) / sum(tokens for _, tokens in scored)
-    bleu = {"bleu_tokenize": bleu_tokenize, "bleu_lowercase": bleu_lowercase}
-    scores = {
-        **corpus_scores(texts, split.targets, **bleu),
-        "nll": nll,
-        "perplexity": math.exp(nll),
-        "sentences": len(split),
-        **split.corpus_metrics(texts, translator.config.evaluation.metrics),
-    }
-    nll_per_token = [-log_prob / tokens for log_prob, tokens in scored]
-    return Evaluation(split, texts, scores, nll_per_token)
 
 
 if __name__ == "__main__":

@@ -33,8 +33,9 @@ from transformer.fields import FieldGroup, difference, field_types, flat, unknow
 
 _SHARED_FLAGS = (
     "experiments.workdir_flag",
+    "experiments.average_flags",
     "experiments.checkpoint_flags",
-    "experiments.distributed",
+    "experiments.cluster_flags",
     "experiments.benchmarks.reporting",
     "experiments.benchmarks.real_text",
 )

@@ -48,6 +48,17 @@ def imported_libraries(path):
     return names
 
 
+def imported_modules(path):
+    """Full names of all modules, and of all names in modules, that a file imports."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
 def test_the_import_contracts_hold():
     program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     finished = python("-c", program, "--no-cache")
@@ -111,6 +122,26 @@ def test_the_architecture_page_lists_every_module():
     assert missing == []
     listed = sum(part.count("\n| `") for part in sections.values())
     assert listed == len(modules), "a module that is listed does not exist"
+
+
+def test_no_module_has_the_flags_of_another_app():
+    # absl would accept them, and nothing would read them.
+    modules = {path: path.read_text(encoding="utf-8") for path in FILES}
+    apps = {
+        relative(path).removesuffix(".py").replace("/", ".")
+        for path, text in modules.items()
+        if "flags.DEFINE_" in text and '\nif __name__ == "__main__":' in text
+    }
+    assert {"experiments.train", "experiments.studies.results_row"} <= apps
+    importers = {
+        relative(path): apps & imported_modules(path)
+        for path in modules
+        if path.relative_to(REPOSITORY).parts[0] in PACKAGES
+    }
+    # The service of another program has the flags of ours.
+    assert {path: found for path, found in importers.items() if found} == {
+        "experiments/benchmarks/programs/ctranslate2_service.py": {"experiments.serve"}
+    }
 
 
 def test_fast_moving_libraries_are_imported_in_one_module_each():

@@ -75,6 +75,21 @@ def test_a_training_that_continues_is_scored_again(study, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_mean_of_checkpoints_is_scored_apart_from_the_best_one(study, tmp_path):
+    losses = {}
+    for flags in ((), ("--average=2",)):
+        finished = study(*flags)
+        assert finished.status == 0, finished.err
+        [row] = json.loads((tmp_path / "out" / "results_row.json").read_text())
+        losses[row["weights"]] = row["nll"]
+    assert set(losses) == {
+        "the best checkpoint by validation NLL",
+        "the mean of the last 2 checkpoints",
+    }
+    assert len(set(losses.values())) == 2
+
+
+@pytest.mark.slow
 def test_a_student_reads_the_pairs_and_the_translations_of_both_sides(study, texts, tmp_path):
     flags = ["--teachers=2", "--teacher_steps=20"]
     finished = study(*flags)
@@ -107,6 +122,8 @@ def test_a_student_reads_the_pairs_and_the_translations_of_both_sides(study, tex
         (["--seeds=0,a"], "--seeds=0,a must be whole numbers: 0,1,2"),
         (["--teachers=1"], "--teachers and --teacher_steps go together; give both or neither"),
         (["--runs=gs://bucket/runs"], "--runs=gs://bucket/runs must be local, because"),
+        (["--bleu_tokenize=words"], "'words'"),
+        (["--workdir=runs/a"], "Unknown command line flag 'workdir'"),
         (["--split=dev"], "text_files have no split 'dev'; they have"),
         (
             ["--teachers=1", "--teacher_steps=2", "--config.data.mixture=('a,b',)"],

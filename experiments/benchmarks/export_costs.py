@@ -21,7 +21,7 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments import checkpoint_flags, evaluation_flags
+from experiments import average_flags, checkpoint_flags, evaluation_flags
 from experiments.benchmarks.worker import fastest
 from experiments.flags import parse_integers, run
 from experiments.formatting import byte_size
@@ -69,15 +69,15 @@ def load_systems(
         translator = Translator.from_workdir(
             workdir,
             config,
-            checkpoint_flags.AVERAGE.value,
-            checkpoint_flags.AROUND.value,
+            average_flags.AVERAGE.value,
+            average_flags.AROUND.value,
             dtype=dtype,
         )
         cast = jax.eval_shape(translator.model.cast_params, translator.params)
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cast))
         systems[f"this project, {dtype}"] = size, jax_system(translator)
     trained = trained_model.load(
-        workdir, config, checkpoint_flags.AVERAGE.value, checkpoint_flags.AROUND.value
+        workdir, config, average_flags.AVERAGE.value, average_flags.AROUND.value
     )
     for quantization in (None, "int8"):
         name = quantization or "float32"

@@ -107,13 +107,16 @@ def config_of(like: Config, name: str, steps: int) -> Config:
 
 
 def by_length(
-    sources: Sequence[str], translations: Sequence[str], references: Sequence[str]
+    sources: Sequence[str], translations: Sequence[str], references: Sequence[str], **bleu: Any
 ) -> list[dict[str, Any]]:
-    """BLEU with its interval for sentences of similar lengths of the source, in words."""
+    """BLEU with its interval for sentences of similar lengths of the source, in words.
+
+    `bleu` are keyword arguments of `metrics.corpus_scores`.
+    """
     rows = []
     for bucket in length_buckets(sources):
         texts = ([side[row] for row in bucket.rows] for side in (translations, references))
-        scores = corpus_scores(*texts)
+        scores = corpus_scores(*texts, **bleu)
         about = {"words": bucket.name, "mean": bucket.mean, "sentences": len(bucket.rows)}
         rows.append(about | {key: scores[key] for key in ("bleu", "bleu_ci")})
     return rows

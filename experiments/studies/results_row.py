@@ -9,6 +9,8 @@ python -m experiments.studies.results_row --config=multi30k --teachers=3 --teach
 
 With --teachers, models of --teacher_steps steps and one of the other direction are trained first,
 and the recipe learns from the training text and their translations of it (`data_diversification`).
+--average=10 scores the mean of the last ten checkpoints, not the best one; --bleu_tokenize=none is
+for text that is tokenized already.
 
 Every training has a workdir in RUNS: seed-0, seed-1, ..., and teacher-0, ..., reverse. OUTPUT gets
 results_row.md, a table with one row, and results_row.json with all scores. Repeat the command to
@@ -25,7 +27,7 @@ from typing import Any
 from absl import flags
 from etils import epath
 
-from experiments import allocator, evaluate, evaluation_flags
+from experiments import allocator, average_flags, evaluation, evaluation_flags
 from experiments.flags import run, take_flag
 from experiments.studies import data_diversification, seed_rows, study_runs, study_tables
 from transformer import paths
@@ -53,11 +55,13 @@ def main(config: Config) -> int:
             "local folder"
         )
     evaluation_flags.require_source_and_target()
-    evaluation_flags.load_split(config.data)  # before hours of training
+    evaluation_flags.bleu_options(config)  # before hours of training, and so is the next line
+    evaluation_flags.load_split(config.data)
     allocator.use_few_arenas()
     runs, output = (paths.absolute(flag.value) for flag in (RUNS, OUTPUT))
     shared = {
         "config": take_flag(sys.argv, "config")[0],
+        "weights": average_flags.description(config),
         "hardware": seed_rows.hardware(),
         "command": shlex.join(["python", "-m", "experiments.studies.results_row", *sys.argv[1:]]),
     }
@@ -85,12 +89,14 @@ def result_of(config: Config, seed: int, directory: epath.Path) -> dict[str, Any
     saved = workdir_files.load_inference_config(directory)
     pairs = evaluation_flags.load_split(saved.data)
     bleu = evaluation_flags.bleu_options(saved)
+    average, around = average_flags.AVERAGE.value, average_flags.AROUND.value
 
     def compute() -> dict[str, Any]:
         print(f"scoring {directory}", file=sys.stderr, flush=True)
-        return evaluate.evaluate(Translator.from_workdir(directory), pairs, **bleu).scores
+        translator = Translator.from_workdir(directory, average=average, around=around)
+        return evaluation.evaluate(translator, pairs, **bleu).scores
 
-    name = "-".join(map(str, ["results_row", *bleu.values()]))
+    name = "-".join(map(str, ["results_row", average, around, *bleu.values()]))
     scores = study_runs.computed_once(study_runs.scores_file(directory, name, pairs), compute)
     return {"seed": seed, **result, **scores}
 

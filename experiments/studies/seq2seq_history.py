@@ -27,7 +27,7 @@ from typing import Any
 from absl import flags
 from etils import epath
 
-from experiments import evaluate, evaluation_flags
+from experiments import evaluation, evaluation_flags
 from experiments.flags import run
 from experiments.studies import study_runs, study_tables
 from experiments.studies.family_comparison import (
@@ -75,12 +75,14 @@ def main(config: Config) -> int:
     if not MINUTES.value:
         raise InputError("--minutes is 0, but must be above 0")
     names = study_tables.checked_names("models", MODELS_FLAG.value, list(MODELS))
+    evaluation_flags.require_source_and_target()
+    evaluation_flags.bleu_options(config)
+    evaluation_flags.load_split(config.data)  # before minutes of training
     runs, output = (epath.Path(paths.absolute(flag.value)) for flag in (RUNS, OUTPUT))
     measured = {
         name: study_runs.measure_step(config_of(config, name, config.training.steps), runs)
         for name in names
     }
-    evaluation_flags.require_source_and_target()
     rows: list[dict[str, Any]] = []
     table = ""
     for name in names:
@@ -105,17 +107,20 @@ def scored(directory: epath.Path) -> dict[str, Any]:
     """Scores of a trained model, in all and by length of the source; computed once."""
     config = workdir_files.load_inference_config(directory)
     pairs = evaluation_flags.load_split(config.data).first(LIMIT.value)
+    bleu = evaluation_flags.bleu_options(config)
 
     def compute() -> dict[str, Any]:
         print(f"scoring {directory}", file=sys.stderr, flush=True)
         translator = Translator.from_workdir(directory)
-        evaluation = evaluate.evaluate(translator, pairs)
-        return evaluation.scores | {
-            "by_length": by_length(pairs.sources, evaluation.translations, pairs.targets),
+        scored = evaluation.evaluate(translator, pairs, **bleu)
+        texts = pairs.sources, scored.translations, pairs.targets
+        return scored.scores | {
+            "by_length": by_length(*texts, **bleu),
             "alignment_error_rate": alignment_error_rate(translator, pairs),
         }
 
-    return study_runs.computed_once(study_runs.scores_file(directory, "history", pairs), compute)
+    name = "-".join(map(str, ["history", *bleu.values()]))
+    return study_runs.computed_once(study_runs.scores_file(directory, name, pairs), compute)
 
 
 def row_of(

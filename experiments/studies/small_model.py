@@ -8,7 +8,7 @@ import os
 
 from etils import epath
 
-from experiments import file_lock, train, workdir
+from experiments import file_lock, training_loop, workdir
 from experiments.configs import pronouns_small
 from transformer import paths
 from transformer.checkpoints import workdir_files
@@ -39,7 +39,7 @@ def load(seed: int = 0, folder: str | os.PathLike = "runs") -> Translator:
         with file_lock.hold(directory, f"waiting for another process that trains {directory}"):
             config = workdir.resume_config(config, directory)
             if not (directory / workdir_files.RESULT).exists():
-                train.train(config, directory)
+                training_loop.train(config, directory)
     except OSError as error:
         raise InputError(
             f"{error.filename or directory} cannot be written ({error.strerror}); name a folder in "

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import jax
 from etils import epath
 
-from experiments import compose, costs, evaluate, file_lock, train, workdir
+from experiments import compose, costs, evaluation, file_lock, training_loop, workdir
 from experiments.corpora import registry
 from transformer.checkpoints import workdir_files
 from transformer.config import Config, ModelConfig
@@ -50,7 +50,7 @@ def trained(config: Config, directory: epath.Path) -> dict[str, Any]:
     with workdir.open_for_training(directory, config) as opened:
         if not (directory / workdir_files.RESULT).exists():
             print(f"training {directory}", file=sys.stderr, flush=True)
-        result, stopped_by = train.train(opened, directory, handle_signals=True)
+        result, stopped_by = training_loop.train(opened, directory, handle_signals=True)
     if stopped_by:
         raise Stopped(stopped_by)
     return result
@@ -99,7 +99,7 @@ def scored(
     data: Callable[[Config], registry.Split] | None = None,
     sentences: int | None = None,
 ) -> dict[str, Any]:
-    """The scores of `experiments.evaluate` of a trained workdir, computed once for each text.
+    """The scores of `evaluation.evaluate` of a trained workdir, computed once for each text.
 
     A training that continued for more steps is scored again.
 
@@ -120,7 +120,7 @@ def scored(
         by = {} if selection == "last" else {"best_by": selection}
         selecting = config.replace(training=config.training.replace(**by))
         translator = Translator.from_workdir(directory, selecting, average)
-        return evaluate.evaluate(translator, pairs).scores
+        return evaluation.evaluate(translator, pairs).scores
 
     return computed_once(scores_file(directory, f"{split}-{selection}", pairs), compute)
 

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Translate sentence pairs with a trained model and score the translations."""
+
+import math
+
+from experiments.corpora.registry import Split
+from experiments.reports.evaluation_report import Evaluation
+from transformer.text.metrics import corpus_scores
+from transformer.translator import Translator
+
+
+def evaluate(
+    translator: Translator,
+    split: Split,
+    *,
+    bleu_tokenize: str | None = None,
+    bleu_lowercase: bool = False,
+) -> Evaluation:
+    """Translate a split and score the translations.
+
+    The scores are those of `metrics.corpus_scores`, ``nll`` of the references in nats per token,
+    ``perplexity``, ``sentences``, and the dataset's metrics.
+    """
+    # A translation is one line of a file.
+    texts = [result.text.replace("\n", " ") for result in translator(split.sources)]
+    scored = translator.score(split.sources, split.targets)
+    nll = -math.fsum(log_prob for log_prob, _ in scored) / sum(tokens for _, tokens in scored)
+    bleu = {"bleu_tokenize": bleu_tokenize, "bleu_lowercase": bleu_lowercase}
+    scores = {
+        **corpus_scores(texts, split.targets, **bleu),
+        "nll": nll,
+        "perplexity": math.exp(nll),
+        "sentences": len(split),
+        **split.corpus_metrics(texts, translator.config.evaluation.metrics),
+    }
+    nll_per_token = [-log_prob / tokens for log_prob, tokens in scored]
+    return Evaluation(split, texts, scores, nll_per_token)
