@@ -32,6 +32,7 @@ import numpy as np
 from experiments.configs import reverse
 from experiments.corpora import symbols
 from experiments.studies.exercises import Answer
+from transformer import compile_cache
 from transformer.config import DecodeConfig, OptimizerConfig
 from transformer.decoding import generate
 from transformer.inspection import figures, run
@@ -45,6 +46,8 @@ from transformer.training import step as training
 FULL_TRAINING = 800
 STEPS = int(os.environ.get("TRAINING_STEPS", FULL_TRAINING))
 SEEDS, TESTED = ((0, 1, 2), 256) if STEPS == FULL_TRAINING else ((0,), 32)
+
+compile_cache.enable()  # what compiles here need not compile the next time
 
 same = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 

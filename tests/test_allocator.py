@@ -109,6 +109,9 @@ def test_the_benchmark_measures_a_step_of_every_length():
     assert 0 < result["seconds"][0] <= result["seconds"][1] <= result["seconds"][2]
     first, last = result["peak_mib"]
     assert result["needed_mib"] < first <= last
+    start, *after_each_program = result["resident_mib"]
+    assert len(after_each_program) == 2
+    assert result["state_mib"] < start < max(after_each_program) <= last
 
 
 ARENAS_OF_THREADS = """

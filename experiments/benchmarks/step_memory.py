@@ -8,7 +8,9 @@ LD_PRELOAD=libjemalloc.so.2 GLIBC_TUNABLES=... python -m experiments.benchmarks.
 Each length of data.bucket_lengths is compiled as in a training; then every round does one step of
 each. The sentences are synthetic, so no text is read. Standard output has one JSON object: seconds
 of a round, fastest, median and slowest; peak memory of the process in the first round and in all;
-and what the largest step needs by XLA's account.
+what the largest step needs by XLA's account; what the training state has; and the resident memory
+with state and batches before the first program is compiled and after each, when what the
+compilation no longer needs was returned to the kernel.
 """
 
 import json
@@ -39,10 +41,14 @@ def main(config: Config) -> None:
     index_of_length = {one.length: index for index, one in enumerate(batches.plan(0))}
     chosen = [experiment.put_batch(batches[index]) for index in index_of_length.values()]
     state, needed, peaks, seconds = experiment.init_state(), 0, [], []
+    jax.block_until_ready((state, chosen))
+    allocator.return_unused_pages()
+    resident = [device_memory.resident_bytes()]
     for batch in chosen:
         program = experiment.train_step.lower(state, batch).compile()
         needed = max(needed, device_memory.peak_bytes(program))
         allocator.return_unused_pages()
+        resident.append(device_memory.resident_bytes())
     for _ in range(ROUNDS.value):
         began = time.perf_counter()
         for batch in chosen:
@@ -57,6 +63,8 @@ def main(config: Config) -> None:
         "seconds": [round(f(timed), 3) for f in (min, statistics.median, max)],
         "peak_mib": [peaks[0], peaks[-1]],
         "needed_mib": needed >> 20,
+        "state_mib": sum(leaf.nbytes for leaf in jax.tree.leaves(state)) >> 20,
+        "resident_mib": [size >> 20 for size in resident],
     }
     print(json.dumps(result))
 
