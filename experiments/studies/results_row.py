@@ -54,8 +54,9 @@ def main(config: Config) -> int:
             f"--runs={RUNS.value} must be local, because an object store has no locks; name a "
             "local folder"
         )
+    # What can be wrong with the scoring is found before hours of training.
     evaluation_flags.require_source_and_target()
-    evaluation_flags.bleu_options(config)  # before hours of training, and so is the next line
+    evaluation_flags.bleu_options(config)
     evaluation_flags.load_split(config.data)
     allocator.use_few_arenas()
     runs, output = (paths.absolute(flag.value) for flag in (RUNS, OUTPUT))

@@ -75,9 +75,10 @@ def main(config: Config) -> int:
     if not MINUTES.value:
         raise InputError("--minutes is 0, but must be above 0")
     names = study_tables.checked_names("models", MODELS_FLAG.value, list(MODELS))
+    # What can be wrong with the scoring is found before the trainings.
     evaluation_flags.require_source_and_target()
     evaluation_flags.bleu_options(config)
-    evaluation_flags.load_split(config.data)  # before minutes of training
+    evaluation_flags.load_split(config.data)
     runs, output = (epath.Path(paths.absolute(flag.value)) for flag in (RUNS, OUTPUT))
     measured = {
         name: study_runs.measure_step(config_of(config, name, config.training.steps), runs)
