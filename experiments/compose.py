@@ -65,6 +65,7 @@ class Experiment:
             in_shardings=(self.state_shardings, sharding.batch_sharding(self.mesh)),
             out_shardings=(self.state_shardings, sharding.replicated(self.mesh)),
             donate_argnums=0,
+            compiler_options=_compiler_options(self.mesh),
         )
 
     @functools.cached_property
@@ -160,6 +161,17 @@ class Experiment:
             params=params,
             adapters=self.adapters,
         )
+
+
+def _compiler_options(mesh: Mesh) -> dict[str, bool] | None:
+    """XLA's options for a training step on the mesh.
+
+    On a GPU the vendor's library computes all matmuls. With Triton kernels for those that XLA finds
+    faster one by one, the whole step is slower and takes longer to compile
+    (docs/speed_details.md, "On an accelerator").
+    """
+    on_gpu = mesh.devices.flat[0].platform == "gpu"
+    return {"xla_gpu_enable_triton_gemm": False} if on_gpu else None
 
 
 def build(

@@ -33,7 +33,7 @@ from experiments.configs import pronouns_small
 from experiments.corpora import registry
 from experiments.monitor import validation_losses
 from experiments.studies.exercises import Answer
-from transformer import Translator
+from transformer import Translator, compile_cache
 from transformer.config import Config, OptimizerConfig, TransformerConfig
 from transformer.inspection import figures, run
 from transformer.nn.positions import shift_right
@@ -41,6 +41,8 @@ from transformer.trained_model import abstract_params
 from transformer.training import optimizers
 from transformer.training import step as training
 from transformer.training.losses import smoothed_cross_entropy
+
+compile_cache.enable()  # what compiles here need not compile the next time
 
 # %% [markdown]
 # ## From a config to the gradient in three calls

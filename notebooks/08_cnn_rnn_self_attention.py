@@ -20,7 +20,6 @@
 
 # %%
 import functools
-import time
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +27,7 @@ import numpy as np
 
 from experiments.studies import layer_measurements
 from experiments.studies.exercises import Answer
+from transformer import compile_cache
 from transformer.config import (
     Config,
     ConvolutionalConfig,
@@ -44,6 +44,8 @@ from transformer.nn.positions import shift_right
 from transformer.training import optimizers
 from transformer.training import step as training
 from transformer.training.step import Batch
+
+compile_cache.enable()  # what compiles here need not compile the next time
 
 # %% [markdown]
 # ## How a word reaches another
@@ -148,7 +150,7 @@ def strings(seed, rows=ROWS, length=None):
 
 
 def train(model_config):
-    """Train a model for `STEPS` steps; return its parameters, its last loss and the seconds."""
+    """Train a model for `STEPS` steps; return its parameters and its last loss."""
     config = Config(
         model=model_config,
         optimizer=OptimizerConfig(schedule="cosine", learning_rate=3e-3, warmup_steps=50),
@@ -160,10 +162,9 @@ def train(model_config):
     parts = {"model": model, "optimizer": optimizer}
     state = jax.jit(functools.partial(training.init_state, **parts))(key=jax.random.key(0))
     step = jax.jit(functools.partial(training.train_step, **parts, config=config), donate_argnums=0)
-    begin = time.monotonic()
     for number in range(STEPS):
         state, sums = step(state, strings(number))
-    return state.params, float(sums.nll / sums.tokens), time.monotonic() - begin
+    return state.params, float(sums.nll / sums.tokens)
 
 
 def exact_by_length(params, model_config, lengths):
@@ -190,7 +191,7 @@ lengths = [2, 4, 6, 8, 10, 12, 14, 16]
 trained, exact = {}, {}
 print("model                    parameters   loss (nats)")
 for name, model_config in MODELS.items():
-    params, loss, seconds = train(model_config)
+    params, loss = train(model_config)
     trained[name] = params
     exact[name] = exact_by_length(params, model_config, lengths)
     size = sum(parameter.size for parameter in jax.tree.leaves(params))

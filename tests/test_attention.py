@@ -3,6 +3,7 @@
 
 import functools
 import math
+import types
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.nn import chunked_attention as chunked_attention_module
 from transformer.nn.attention import cached_attention, einsum_attention, masked_softmax
-from transformer.nn.attention_kernels import KERNELS, fused_attention
+from transformer.nn.attention_kernels import KERNELS, cudnn_computes, fused_attention
 from transformer.nn.chunked_attention import chunked_attention
 from transformer.nn.masks import causal_mask
 from transformer.nn.matmul import use_cpu_forms
@@ -145,6 +146,50 @@ def assert_is_the_einsum(kernel, inputs, masks, reference=einsum_attention):
 def test_the_fused_kernel_is_the_einsum_with_a_mask_and_in_its_gradients():
     *inputs, mask = random_inputs()
     assert_is_the_einsum(fused_attention, inputs, [mask])
+
+
+@pytest.mark.parametrize(
+    ("platform", "dtype", "lengths", "head_size", "computes"),
+    [
+        ("cuda 13000", jnp.bfloat16, (4, 6), 64, True),
+        ("cuda 13000", jnp.float32, (4, 6), 64, False),
+        ("cuda 13000", jnp.bfloat16, (5, 6), 64, False),
+        ("cuda 13000", jnp.bfloat16, (4, 7), 64, False),
+        ("cuda 13000", jnp.bfloat16, (4, 6), 60, False),
+        ("cuda 13000", jnp.bfloat16, (4, 6), 136, False),
+        ("rocm 60000", jnp.bfloat16, (4, 6), 64, False),
+        ("cpu", jnp.bfloat16, (4, 6), 64, False),
+    ],
+)
+def test_cudnn_is_chosen_where_it_has_a_kernel(
+    platform, dtype, lengths, head_size, computes, monkeypatch
+):
+    backend = types.SimpleNamespace(platform_version=platform)
+    monkeypatch.setattr(jax.extend.backend, "get_backend", lambda: backend)
+    query, key = (jnp.zeros((1, length, 2, head_size), dtype) for length in lengths)
+    assert cudnn_computes(query, key) == computes
+
+
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="no GPU")
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_fused_kernel_on_a_gpu_is_cudnns_and_the_einsum_but_for_rounding(causal):
+    *inputs, mask = random_inputs(d_k=64, d_v=64, queries=32, keys=32)
+    bias = jnp.linspace(-1.0, 1.0, 32)
+    inputs = [x.astype(jnp.bfloat16) for x in inputs]
+
+    def results(kernel, inputs):
+        def total(*inputs):
+            z = kernel(*inputs, mask[:, :1, :1], bias[None, None, None], causal=causal).z
+            return (z * jnp.cos(jnp.arange(z.size).reshape(z.shape))).sum(), z
+
+        return jax.jit(jax.grad(total, (0, 1, 2), has_aux=True)).trace(*inputs)
+
+    assert "cudnn" in results(fused_attention, inputs).lower().as_text()
+    ours = results(fused_attention, inputs).lower().compile()(*inputs)
+    exact = [x.astype(jnp.float32) for x in inputs]
+    theirs = results(einsum_attention, exact).lower().compile()(*exact)
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(one.astype(jnp.float32), other, rtol=0.05, atol=0.05)
 
 
 @pytest.mark.parametrize(

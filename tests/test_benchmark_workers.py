@@ -11,8 +11,16 @@ import time
 import pytest
 from apps import REPOSITORY
 
-from experiments.benchmarks import worker
-from experiments.benchmarks.alternating import Effort, Subject, Unavailable, Worker, compare
+from experiments.benchmarks import alternating, worker
+from experiments.benchmarks.alternating import (
+    Effort,
+    Round,
+    Sample,
+    Subject,
+    Unavailable,
+    Worker,
+    compare,
+)
 from experiments.benchmarks.reporting import program
 from experiments.benchmarks.workloads import Workload
 from transformer.errors import InputError
@@ -88,12 +96,13 @@ def test_a_worker_that_ends_is_reported_by_name(fake):
 
 
 @pytest.mark.slow
-def test_a_missing_peer_is_skipped_and_the_next_one_measured(fake):
+@pytest.mark.parametrize("together", [False, True])
+def test_a_missing_peer_is_skipped_and_the_next_one_measured(fake, together):
     messages = []
     ours = Subject("ours", "fake.sleeping", {"seconds": 0.01})
     missing = Subject("missing", "no_such_module.training")
     slower = Subject("slower", "fake.sleeping", {"seconds": 0.04})
-    effort = Effort(rounds=1, budget=0)
+    effort = Effort(rounds=1, budget=0, together=together)
     [(peer, figures)] = compare(ours, [missing, slower], TINY, effort, messages.append)
     assert peer is slower
     assert figures["speedup"] > 2
@@ -102,6 +111,30 @@ def test_a_missing_peer_is_skipped_and_the_next_one_measured(fake):
     assert f"missing is skipped: {reason}" in messages
     with pytest.raises(InputError, match="missing cannot be measured: no_such_module"):
         list(compare(missing, [slower], TINY, effort, messages.append))
+
+
+def test_programs_are_prepared_together_before_the_first_is_measured(fake, monkeypatch):
+    ready, measured = [], []
+
+    class Recorded(Worker):
+        def wait(self):
+            super().wait()
+            if self._name not in ready:
+                ready.append(self._name)
+
+    def alternate(ours, peer, effort):
+        measured.append(list(ready))
+        return [Round(Sample(1.0, 0.0), Sample(2.0, 0.0))]
+
+    monkeypatch.setattr(alternating, "Worker", Recorded)
+    monkeypatch.setattr(alternating, "alternate", alternate)
+    ours, *peers = [
+        Subject(name, "fake.sleeping", {"seconds": 0.5}) for name in ("ours", "one", "other")
+    ]
+    for together in (False, True):
+        ready.clear()
+        list(compare(ours, peers, TINY, Effort(together=together), print))
+    assert measured == [["ours", "one"], ["ours", "one", "other"], *[["ours", "one", "other"]] * 2]
 
 
 def test_termination_stops_the_workers(fake, tmp_path):
@@ -127,14 +160,14 @@ def test_a_peer_that_is_not_installed_is_reported(tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('no torch', name='torch')\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
     with pytest.raises(Unavailable, match=r"torch is not installed \(pip install"):
-        Worker(program("PyTorch", "pytorch.training", dtype="float32"), TINY)
+        Worker(program("PyTorch", "pytorch.training", dtype="float32"), TINY).__enter__()
 
 
 def test_the_error_of_a_peer_is_reported(tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text("raise OSError('a broken library\\nand more')\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
     with pytest.raises(Unavailable, match="^OSError: a broken library$"):
-        Worker(program("Marian", "marian.training", dtype="float32"), TINY)
+        Worker(program("Marian", "marian.training", dtype="float32"), TINY).__enter__()
 
 
 class Timed:

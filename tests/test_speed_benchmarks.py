@@ -245,7 +245,7 @@ def test_a_result_is_one_line_of_json(capsys, monkeypatch):
     monkeypatch.setattr(reporting, "choose", lambda ours, peers, workload: peers)
     monkeypatch.setattr(reporting, "compare", lambda *_: iter([(peer, {"speedup": 2.0})]))
     monkeypatch.setattr(reporting, "Effort", lambda *_: None)
-    for flag in ("ROUNDS", "QUIET", "BUDGET"):
+    for flag in ("ROUNDS", "QUIET", "BUDGET", "TOGETHER"):
         monkeypatch.setattr(reporting, flag, type("Flag", (), {"value": 1}))
     reporting.measure(ours, [peer], WORKLOADS["W1"], {"workload": "W1"})
     printed = json.loads(capsys.readouterr().out)

@@ -25,14 +25,15 @@ MEMORY = {"MALLOC_MMAP_THRESHOLD_": "1000000000", "MALLOC_TRIM_THRESHOLD_": "400
 def _with(flags: dict[str, str]) -> str:
     """XLA_FLAGS: what was given, and of these what this jaxlib has.
 
-    XLA ends a process at a flag that it does not know.
+    XLA ends a process at a flag that it does not know. The text of one that it knows ends with a
+    zero byte; the name of one that was removed is still in a description of all options.
     """
     binary = pathlib.Path(jaxlib.__file__).parent / "libjax_common.so"
     if not binary.exists():
         return " ".join(_given)
     with binary.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as code:
-        known = [f"--{name}={flags[name]}" for name in flags if code.find(name.encode()) >= 0]
-    return " ".join([*_given, *known])
+        known = [name for name in flags if code.find(b"\0%b\0" % name.encode()) >= 0]
+    return " ".join([*_given, *(f"--{name}={flags[name]}" for name in known)])
 
 
 _given = [

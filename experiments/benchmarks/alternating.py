@@ -21,6 +21,9 @@ from experiments import allocator
 from experiments.benchmarks.workloads import Workload
 from transformer.errors import InputError
 
+_SHARED_DEVICE = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""JAX takes memory of an accelerator when it needs it, because others measure there too."""
+
 PAUSE_SECONDS = 0.3
 """Pause between two samples; idle threads of some libraries spin for a while."""
 
@@ -58,32 +61,26 @@ class Subject:
 
 
 class Worker:
-    """Process of a subject; a context manager."""
+    """Process of a subject; a context manager, which waits until the program is ready."""
+
+    about: dict[str, Any]
+    """What the program says of itself when it is ready."""
 
     def __init__(self, subject: Subject, workload: Workload):
-        """Start the process and wait until the program is ready.
-
-        Raises:
-          Unavailable: if a library is missing or the program fails.
-        """
+        """Start the process."""
         request = {**subject.options, "workload": dataclasses.asdict(workload)}
         path = {"PYTHONPATH": subject.checkout} if subject.checkout else {}
         worker = [sys.executable, "-m", "experiments.benchmarks.worker"]
-        self._name = subject.name
+        self._name, self._first_answer = subject.name, None
         self._process = subprocess.Popen(
             [*worker, subject.function, json.dumps(request)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=subject.checkout,
-            env=allocator.environment(huge_pages=subject.huge_pages) | path,
+            env=_SHARED_DEVICE | allocator.environment(huge_pages=subject.huge_pages) | path,
             process_group=0,  # Ctrl-C reaches only this process, which stops its workers
         )
-        try:
-            self.about = self._answer()["ready"]
-        except BaseException:
-            self.__exit__()
-            raise
 
     def sample(self) -> Sample:
         """Measure once.
@@ -94,20 +91,41 @@ class Worker:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write("\n")
             self._process.stdin.flush()
-        return Sample(**self._answer())
+        return Sample(**self._content(self._process.stdout.readline()))
+
+    def wait(self) -> None:
+        """Wait until the program is ready or has failed."""
+        if self._first_answer is None:
+            self._first_answer = self._process.stdout.readline()
 
     def __enter__(self) -> Self:
+        """Wait until the program is ready.
+
+        Raises:
+          Unavailable: if a library is missing or the program fails.
+        """
+        try:
+            self.wait()
+            self.about = self._content(self._first_answer)["ready"]
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the process and what it has started, once."""
+        if self._process.stdout.closed:
+            return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._process.stdin.close()
         self._process.stdout.close()
 
-    def _answer(self) -> dict[str, Any]:
-        line = self._process.stdout.readline()
+    def _content(self, line: str) -> dict[str, Any]:
         if not line:
             status = self._process.wait()
             raise Unavailable(f"the process of {self._name} ended with status {status}")
@@ -128,6 +146,8 @@ class Effort:
     """Cores that other processes may keep busy in a quiet round."""
     budget: float = 90.0
     """Seconds after which loud rounds are not repeated any more."""
+    together: bool = False
+    """Prepare all programs at the same time, before the first is measured."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,20 +209,32 @@ def compare(
       InputError: if this project cannot be measured.
     """
     log(f"preparing {ours.name}")
-    try:
-        with Worker(ours, workload) as our_worker:
-            for peer in peers:
+    with contextlib.ExitStack() as started:
+
+        def start(subject: Subject) -> Worker:
+            worker = Worker(subject, workload)
+            started.callback(worker.stop)
+            return worker
+
+        our_worker, workers = start(ours), map(start, peers)
+        if effort.together:
+            workers = list(workers)
+            for worker in (our_worker, *workers):
+                worker.wait()
+        try:
+            started.enter_context(our_worker)
+            for peer, peer_worker in zip(peers, workers, strict=True):
                 log(f"measuring {peer.name}")
                 try:
-                    with Worker(peer, workload) as worker:
-                        rounds = alternate(our_worker.sample, worker.sample, effort)
+                    with peer_worker:
+                        rounds = alternate(our_worker.sample, peer_worker.sample, effort)
                 except Unavailable as reason:
                     log(f"{peer.name} is skipped: {reason}")
                     continue
-                about = {f"peer_{name}": value for name, value in worker.about.items()}
+                about = {f"peer_{name}": value for name, value in peer_worker.about.items()}
                 yield peer, our_worker.about | about | summarize(rounds, effort)
-    except Unavailable as reason:
-        raise InputError(f"{ours.name} cannot be measured: {reason}") from None
+        except Unavailable as reason:
+            raise InputError(f"{ours.name} cannot be measured: {reason}") from None
 
 
 def summarize(rounds: Sequence[Round], effort: Effort) -> dict[str, Any]:

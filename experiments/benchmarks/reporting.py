@@ -36,6 +36,12 @@ QUIET = flags.DEFINE_float(
 BUDGET = flags.DEFINE_float(
     "budget", Effort.budget, "Seconds per comparison; loud rounds are repeated until then."
 )
+TOGETHER = flags.DEFINE_bool(
+    "prepare_together",
+    False,
+    "Prepare the programs of a workload at the same time, which saves minutes of compiling on a "
+    "machine with many cores. All are in memory until they have been measured.",
+)
 OVERRIDES = flags.DEFINE_string(
     "overrides",
     "",
@@ -124,7 +130,7 @@ def measure(
       workload: what is measured.
       about: facts for the results, for example the workload's name.
     """
-    effort = Effort(ROUNDS.value, QUIET.value, BUDGET.value)
+    effort = Effort(ROUNDS.value, QUIET.value, BUDGET.value, TOGETHER.value)
     results = []
     for peer, figures in compare(ours, choose(ours, peers, workload), workload, effort, log):
         result = {

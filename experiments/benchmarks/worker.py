@@ -30,6 +30,13 @@ While the other program ran, threads and caches were idle, and a virtual machine
 to its host the memory that this program had freed.
 """
 
+STEPS_AHEAD = 8
+"""Training steps on an accelerator that are called before the last of them is waited for.
+
+`train` reads no result of a step until it logs, so an accelerator computes while the next steps are
+being called. A CPU does both.
+"""
+
 Choice = TypeVar("Choice")
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from experiments import compose, costs, roofline
 from experiments.benchmarks.settings import config_of
 from experiments.benchmarks.text_batches import LEXICON, TOKENIZER, Text
-from experiments.benchmarks.worker import Program
+from experiments.benchmarks.worker import STEPS_AHEAD, Program
 from experiments.benchmarks.workloads import Workload
 from experiments.pipeline.token_corpus import TokenCorpus, TokenSequences
 from transformer import compile_cache, sharding
@@ -33,14 +33,17 @@ VERSION = {"version": f"jax {jax.__version__}"}
 
 
 def training(workload: Workload, overrides: Mapping[str, Any]) -> Program:
-    """Training steps one after the other on one batch; waits for each."""
+    """Training steps on one batch, `STEPS_AHEAD` of them before it waits on an accelerator."""
     experiment = _experiment(workload, overrides)
     batch = experiment.put_batch(Batch(*workload.token_ids()))
     state = experiment.init_state()
+    device = jax.local_devices()[0]
+    steps = 1 if device.platform == "cpu" else STEPS_AHEAD
 
     def call() -> None:
         nonlocal state
-        state, sums = experiment.train_step(state, batch)
+        for _ in range(steps):
+            state, sums = experiment.train_step(state, batch)
         jax.block_until_ready((state, sums))
 
     call()
@@ -50,12 +53,11 @@ def training(workload: Workload, overrides: Mapping[str, Any]) -> Program:
         "state_mib": memory.argument_size_in_bytes >> 20,
         "temporaries_mib": memory.temp_size_in_bytes >> 20,
     }
-    device = jax.local_devices()[0]
     chips = {chip.name: chip.peak_flops for chip in roofline.CHIPS}
     name = next((name for name in chips if name in device.device_kind), None)
     peak = chips[name][experiment.config.model.compute_dtype] / 1e12 if name else None
     about = {"device": device.device_kind, "peak_tflops": peak}
-    return Program(call, VERSION | memory | about, device_peak_bytes=_device_peak_bytes)
+    return Program(call, VERSION | memory | about, steps, _device_peak_bytes)
 
 
 def training_text(workload: Workload, path: str, overrides: Mapping[str, Any]) -> Program:
