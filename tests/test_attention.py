@@ -13,6 +13,7 @@ import pytest
 
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
+from transformer.nn import attention_kernels
 from transformer.nn import chunked_attention as chunked_attention_module
 from transformer.nn.attention import cached_attention, einsum_attention, masked_softmax
 from transformer.nn.attention_kernels import KERNELS, cudnn_computes, fused_attention
@@ -170,16 +171,31 @@ def test_cudnn_is_chosen_where_it_has_a_kernel(
     assert cudnn_computes(query, key) == computes
 
 
+@pytest.mark.parametrize("biased", [False, True])
+def test_cudnn_gets_a_mask_of_every_query_and_no_bias(biased, monkeypatch):
+    query, key, value, mask = random_inputs(d_k=8, d_v=8, queries=4, keys=6)
+    calls = []
+
+    def record(*arrays, mask, implementation, **_):
+        calls.append((implementation, mask.shape))
+        return arrays[0]
+
+    monkeypatch.setattr(attention_kernels, "cudnn_computes", lambda *_: True)
+    monkeypatch.setattr(jax.nn, "dot_product_attention", record)
+    bias = jnp.ones((1, 2, 4, 6)) if biased else None
+    fused_attention(query, key, value, mask[:, :, :1], bias)
+    assert calls == [("xla", (2, 1, 1, 6)) if biased else ("cudnn", (2, 1, 4, 6))]
+
+
 @pytest.mark.skipif(jax.default_backend() != "gpu", reason="no GPU")
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_fused_kernel_on_a_gpu_is_cudnns_and_the_einsum_but_for_rounding(causal):
     *inputs, mask = random_inputs(d_k=64, d_v=64, queries=32, keys=32)
-    bias = jnp.linspace(-1.0, 1.0, 32)
     inputs = [x.astype(jnp.bfloat16) for x in inputs]
 
     def results(kernel, inputs):
         def total(*inputs):
-            z = kernel(*inputs, mask[:, :1, :1], bias[None, None, None], causal=causal).z
+            z = kernel(*inputs, mask[:, :1, :1], causal=causal).z
             return (z * jnp.cos(jnp.arange(z.size).reshape(z.shape))).sum(), z
 
         return jax.jit(jax.grad(total, (0, 1, 2), has_aux=True)).trace(*inputs)

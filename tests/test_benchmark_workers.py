@@ -159,15 +159,17 @@ def test_termination_stops_the_workers(fake, tmp_path):
 def test_a_peer_that_is_not_installed_is_reported(tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('no torch', name='torch')\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
-    with pytest.raises(Unavailable, match=r"torch is not installed \(pip install"):
-        Worker(program("PyTorch", "pytorch.training", dtype="float32"), TINY).__enter__()
+    peer = Worker(program("PyTorch", "pytorch.training", dtype="float32"), TINY)
+    with pytest.raises(Unavailable, match=r"torch is not installed \(pip install"), peer:
+        pass
 
 
 def test_the_error_of_a_peer_is_reported(tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text("raise OSError('a broken library\\nand more')\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
-    with pytest.raises(Unavailable, match="^OSError: a broken library$"):
-        Worker(program("Marian", "marian.training", dtype="float32"), TINY).__enter__()
+    peer = Worker(program("Marian", "marian.training", dtype="float32"), TINY)
+    with pytest.raises(Unavailable, match="^OSError: a broken library$"), peer:
+        pass
 
 
 class Timed:

@@ -139,7 +139,7 @@ class Worker:
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """How much is measured."""
+    """How much is measured, and when it is prepared."""
 
     rounds: int = 9
     quiet: float = 0.15

@@ -19,9 +19,9 @@ Expect: On the raw validation text, `:hour` reaches 40.3 BLEU after 31 minutes o
         minutes in all), `:best` with the translations 43.1, and `:short` 36.6 (the mean of three
         seeds) after 15 minutes on one core (docs/results.md).
         With the corpus' lower-cased, tokenized text, `:published` and `evaluate --average=10
-        --bleu_tokenize=none` have 41.2 on the validation text; Wu et al. (2021), Good for
-        Misconceived Reasons, report 41.02 on test2016. `:best` has 43.2 and `:hour` 40.5 in this
-        form. Translating by the nearest training sentence scores 10.
+        --bleu_tokenize=none` have 40.9 on the validation text, the mean of three seeds; Wu et al.
+        (2021), Good for Misconceived Reasons, report 41.02 on test2016. `:best` has 43.2 and
+        `:hour` 40.5 in this form. Translating by the nearest training sentence scores 10.
 """
 
 from transformer.config import (

@@ -50,7 +50,7 @@ def token_log_probs(
 ) -> Float[Array, "B T"]:
     """Natural-log probability of each target token, computed in float32."""
     logits = _at_least_float32(logits)
-    return _gold(logits, target) - jax.nn.logsumexp(logits, axis=-1)
+    return _gold_logit(logits, target) - jax.nn.logsumexp(logits, axis=-1)
 
 
 def smoothed_cross_entropy(
@@ -93,7 +93,7 @@ def smoothed_cross_entropy(
     logits = _at_least_float32(logits)
     weights = (target != pad_id).astype(logits.dtype)  # [B, T]
     log_normalizer = jax.nn.logsumexp(logits, axis=-1)  # [B, T]
-    nll = log_normalizer - _gold(logits, target)
+    nll = log_normalizer - _gold_logit(logits, target)
     loss = nll
     if smoothing:
         nll_of_all = vocab_size * log_normalizer - logits.sum(-1)  # -sum_v log p[v]: [B, T]
@@ -134,12 +134,11 @@ def symmetric_kl_sum(
     return (there + kl_sum(other_logits, logits, target, pad_id)) / 2
 
 
-def _gold(logits: Float[Array, "B T V"], target: Int[Array, "B T"]) -> Float[Array, "B T"]:
+def _gold_logit(logits: Float[Array, "B T V"], target: Int[Array, "B T"]) -> Float[Array, "B T"]:
     """The logit of each target token.
 
-    The sum of one logit and zeros, because the gradient of a gather is a scatter into an array of
-    zeros `[B, T, V]`, which XLA fuses with nothing. A vocabulary that is divided over devices needs
-    no all-gather for the sum.
+    The sum of one logit and zeros: the gradient of a gather would be a scatter into an array of
+    zeros `[B, T, V]`, which takes a pass over memory by itself.
     """
     tokens = jnp.arange(logits.shape[-1])
     return jnp.where(tokens == target[..., None], logits, 0.0).sum(-1)

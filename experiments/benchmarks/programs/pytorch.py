@@ -144,10 +144,10 @@ def training_program(
 ) -> Program:
     """A training step on every batch, with one thread or one per core, whichever is faster.
 
-    On a GPU, `STEPS_AHEAD` on each before it waits.
+    On a GPU there are at least `STEPS_AHEAD` steps before it waits.
     """
     model.to(DEVICE)
-    repetitions = 1 if DEVICE == "cpu" else STEPS_AHEAD
+    repetitions = 1 if DEVICE == "cpu" else -(-STEPS_AHEAD // len(arrays))
     optimizer = torch.optim.Adam(model.parameters(), 1e-4, betas=(0.9, 0.98), fused=True)
     batches = [[torch.from_numpy(ids).long().to(DEVICE) for ids in batch] for batch in arrays]
 
