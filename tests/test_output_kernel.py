@@ -15,6 +15,10 @@ from transformer.models import base
 from transformer.models.transformer import Transformer
 from transformer.nn.matmul import use_cpu_forms
 
+pytestmark = pytest.mark.skipif(
+    jax.default_backend() != "cpu", reason="searches have this kernel on a CPU only"
+)
+
 SHARED = (
     "transformer",
     "a vocabulary for each side",

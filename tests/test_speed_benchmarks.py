@@ -267,6 +267,16 @@ def test_a_training_step_of_this_project_is_measured():
 
 
 @pytest.mark.slow
+def test_a_measured_batch_has_the_tokens_and_the_length_of_the_flags():
+    finished = run(
+        "experiments.benchmarks.training_speed",
+        *("--workloads=W1", "--tokens=64", "--lengths=8", "--rounds=1", "--only=matmuls"),
+    )
+    result = json.loads(finished.out)
+    assert (result["batch_size"], result["source_length"], result["target_length"]) == (8, 8, 8)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("beams", [1, 3])
 def test_every_translation_has_exactly_the_length_of_the_workload(beams):
     workload = dataclasses.replace(TINY, target_length=9)

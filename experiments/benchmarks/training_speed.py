@@ -30,10 +30,15 @@ from experiments.flags import parse_integers, run
 from transformer.models import base
 
 TOKENS = 2048
-"""Source and target tokens of a batch of given lengths or of real text."""
+"""Source and target tokens of a batch of given lengths or of real text, without `--tokens`."""
 
-_LENGTHS = flags.DEFINE_list(
-    "lengths", [], f"Source and target lengths, in batches of {TOKENS:,} tokens a side."
+_LENGTHS = flags.DEFINE_list("lengths", [], "Source and target lengths.")
+_TOKENS = flags.DEFINE_integer(
+    "tokens",
+    None,
+    "Source and target tokens of a batch. By default those of the workload, or "
+    f"{TOKENS:,} with --lengths or real text.",
+    lower_bound=1,
 )
 _DROPOUT = flags.DEFINE_enum(
     "dropout",
@@ -49,7 +54,8 @@ def main() -> None:
     results = []
     for name, workload in _workloads().items():
         if real_text.SOURCE.value or real_text.TARGET.value:
-            workload = dataclasses.replace(workload, batch_size=TOKENS // real_text.BUCKETS[-1])
+            batch_size = max((_TOKENS.value or TOKENS) // real_text.BUCKETS[-1], 1)
+            workload = dataclasses.replace(workload, batch_size=batch_size)
             with real_text.prepared(workload) as (workload, path):
                 results += _measure_text(name, workload, path)
         else:
@@ -59,18 +65,21 @@ def main() -> None:
 
 def _workloads() -> dict[str, Workload]:
     named = reporting.workloads(inner_dropout=_DROPOUT.value == "inner")
-    if not _LENGTHS.value:
+    if _LENGTHS.value:
+        lengths = parse_integers("lengths", _LENGTHS.value)
+        named = {
+            f"{name} {length}": dataclasses.replace(
+                workload, source_length=length, target_length=length
+            )
+            for name, workload in named.items()
+            for length in lengths
+        }
+    tokens = _TOKENS.value or (TOKENS if _LENGTHS.value else None)
+    if tokens is None:
         return named
-    lengths = parse_integers("lengths", _LENGTHS.value)
     return {
-        f"{name} {length}": dataclasses.replace(
-            workload,
-            batch_size=max(TOKENS // length, 1),
-            source_length=length,
-            target_length=length,
-        )
+        name: dataclasses.replace(workload, batch_size=max(tokens // workload.source_length, 1))
         for name, workload in named.items()
-        for length in lengths
     }
 
 
