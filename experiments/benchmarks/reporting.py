@@ -20,8 +20,8 @@ from transformer.errors import InputError
 WORKLOADS_FLAG = flags.DEFINE_list(
     "workloads",
     ["W1", "W2"],
-    "W1 (small model), W2 (the paper's base model), R1 (recurrent, training only), G1 and G2 (base "
-    "and big with batches for an accelerator) or several.",
+    "W1 (small model), W2 (the paper's base model), R1 (recurrent, training only), G0, G1 and G2 "
+    "(for IWSLT, base and big, with batches for an accelerator) or several.",
 )
 AGAINST = flags.DEFINE_multi_string(
     "against", [], "Path of another checkout of this project to compare with; may be repeated."

@@ -72,6 +72,16 @@ WORKLOADS = {
         source_length=32,
         target_length=32,
     ),
+    "G0": Workload(
+        num_layers=6,
+        d_model=512,
+        num_heads=4,
+        d_ff=1024,
+        vocab_size=10_000,
+        batch_size=128,
+        source_length=32,
+        target_length=32,
+    ),
     "G1": Workload(
         num_layers=6,
         d_model=512,
@@ -105,7 +115,8 @@ WORKLOADS = {
     ),
 }
 """For CPUs a small model (W1), the paper's base model with a vocabulary of 32,000 (W2) and a small
-recurrent one (R1); for accelerators the paper's base and big models with its vocabulary and 24,576
+recurrent one (R1); for accelerators the model for IWSLT 2014 with 4,096 tokens a side, the batch of
+`configs/iwslt14_deen.py` (G0), and the paper's base and big models with its vocabulary and 24,576
 tokens a side, about its batch (G1, G2).
 """
 TRANSFORMERS = tuple(name for name, one in WORKLOADS.items() if one.family == "transformer")
