@@ -121,6 +121,11 @@ def test_a_student_reads_the_pairs_and_the_translations_of_both_sides(study, tex
     [
         (["--seeds=0,a"], "--seeds=0,a must be whole numbers: 0,1,2"),
         (["--teachers=1"], "--teachers and --teacher_steps go together; give both or neither"),
+        (
+            ["--average=9"],
+            "--average=9 must be 1 to 5, the checkpoints that a training keeps; keep",
+        ),
+        (["--average=0"], "--average=0 must be 1 to 5"),
         (["--runs=gs://bucket/runs"], "--runs=gs://bucket/runs must be local, because"),
         (["--bleu_tokenize=words"], "'words'"),
         (["--workdir=runs/a"], "Unknown command line flag 'workdir'"),

@@ -37,7 +37,7 @@ QUADRUPLES = flags.DEFINE_integer("quadruples", 24, "Quadruples of sentences to 
 
 def main() -> int:
     """Train and measure the models."""
-    runs, output = (epath.Path(paths.absolute(flag.value)) for flag in (RUNS, OUTPUT))
+    runs, output = (paths.absolute(flag.value) for flag in (RUNS, OUTPUT))
     compile_cache.enable()
     if WORKDIRS.value:
         for directory in map(epath.Path, WORKDIRS.value):

@@ -9,7 +9,6 @@ is measured here, so it takes seconds.
 """
 
 from absl import flags
-from etils import epath
 
 from experiments.flags import run
 from experiments.studies import antecedent_atlas, antecedent_page, study_tables
@@ -23,8 +22,8 @@ OUTPUT = flags.DEFINE_string("output", "docs", "Directory of page, picture and a
 
 def main() -> None:
     """Write the picture, the atlas and two sections of the page; print the findings."""
-    output = epath.Path(paths.absolute(OUTPUT.value))
-    models = antecedent_page.read(epath.Path(paths.absolute(MEASURED.value)))
+    output = paths.absolute(OUTPUT.value)
+    models = antecedent_page.read(paths.absolute(MEASURED.value))
     found = "".join(f"- {finding}\n" for finding in antecedent_page.findings(models))
     print(found, end="")
     rows = [antecedent_page.row_of(model) for model in models]

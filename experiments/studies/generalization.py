@@ -106,7 +106,7 @@ def main() -> int:
     datasets = [FILES]
     if not _given_files():
         datasets = checked_names("datasets", DATASETS.value, scan.CONFIGS)
-    folder, output = (epath.Path(paths.absolute(flag.value)) for flag in (RUNS, OUTPUT))
+    folder, output = (paths.absolute(flag.value) for flag in (RUNS, OUTPUT))
     results, table = [], ""
     # Every combination with the first seed comes before the second seed.
     for names in itertools.product(_seeds(), datasets, models, choices):

@@ -62,7 +62,7 @@ def main(config: Config) -> int:
     if not OUTPUT.value:
         raise InputError("missing --output=DIR")
     names = study_tables.checked_names("rows", NAMES.value, [row.name for row in ROWS])
-    output = epath.Path(paths.absolute(OUTPUT.value))
+    output = paths.absolute(OUTPUT.value)
     chosen = [row for row in ROWS if row.name in (*names, "base")]
     counted = [counts_of(row) for row in chosen]
     if MINUTES.value is None and STEPS.value is None:

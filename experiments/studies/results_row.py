@@ -49,6 +49,12 @@ def main(config: Config) -> int:
         raise InputError(f"--seeds={','.join(SEEDS.value)} must be whole numbers: 0,1,2")
     if bool(TEACHERS.value) != bool(TEACHER_STEPS.value):
         raise InputError("--teachers and --teacher_steps go together; give both or neither")
+    average, kept = average_flags.AVERAGE.value, config.training.keep_last
+    if average is not None and not 1 <= average <= kept:
+        raise InputError(
+            f"--average={average} must be 1 to {kept}, the checkpoints that a training keeps; keep "
+            "more with --config.training.keep_last=NUMBER"
+        )
     if paths.is_remote(RUNS.value):
         raise InputError(
             f"--runs={RUNS.value} must be local, because an object store has no locks; name a "

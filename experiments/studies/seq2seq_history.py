@@ -79,7 +79,7 @@ def main(config: Config) -> int:
     evaluation_flags.require_source_and_target()
     evaluation_flags.bleu_options(config)
     evaluation_flags.load_split(config.data)
-    runs, output = (epath.Path(paths.absolute(flag.value)) for flag in (RUNS, OUTPUT))
+    runs, output = (paths.absolute(flag.value) for flag in (RUNS, OUTPUT))
     measured = {
         name: study_runs.measure_step(config_of(config, name, config.training.steps), runs)
         for name in names

@@ -46,7 +46,7 @@ COLUMNS = (
 def main() -> int:
     """Train, score, and write the table after every variant."""
     names = checked_names("variants", VARIANTS.value, list(pronouns_variants.VARIANTS))
-    folder, output = (epath.Path(paths.absolute(flag.value)) for flag in (RUNS, OUTPUT))
+    folder, output = (paths.absolute(flag.value) for flag in (RUNS, OUTPUT))
     rows, table = [], ""
     for name in names:
         try:
