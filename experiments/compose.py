@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
@@ -14,6 +14,7 @@ from etils import epath
 from jax.sharding import Mesh
 
 from experiments import training_data
+from experiments.pipeline.batching import evaluation_batches
 from experiments.training_data import TrainingData
 from transformer import device_memory, sharding, trained_model
 from transformer.arrays import Array, Key, Params
@@ -137,6 +138,12 @@ class Experiment:
         num_rows = self.data.train.rows(batch.source.shape[1])
         return sharding.put_batch(batch, sharding.batch_sharding(self.mesh), num_rows)
 
+    def validation_batches(self) -> Iterator[Batch]:
+        """The complete validation split, not on the mesh yet."""
+        multiple, pad_id = self.mesh.shape["data"], self.config.model.special_ids.pad
+        corpus = self.data.validation_corpus
+        return evaluation_batches(corpus, self.config.data, multiple, pad_id)
+
     def abstract_batch(self, rows: int, length: int) -> Batch:
         """Shape and sharding of a training batch `[rows, length]`, without arrays."""
         where = sharding.batch_sharding(self.mesh)
@@ -145,8 +152,17 @@ class Experiment:
 
     def compile_step(self, rows: int, length: int) -> jax.stages.Compiled:
         """Compile the training step for batches `[rows, length]`; nothing is allocated or run."""
-        batch = self.abstract_batch(rows, length)
-        return self.train_step.lower(self.abstract_state, batch).compile()
+        return self.lower_step(rows, length).compile()
+
+    def lower_step(self, rows: int, length: int) -> jax.stages.Lowered:
+        """Trace and lower the training step for batches `[rows, length]`."""
+        return self.train_step.lower(self.abstract_state, self.abstract_batch(rows, length))
+
+    def lower_eval_step(self, rows: int, length: int) -> jax.stages.Lowered:
+        """Trace and lower the evaluation step for batches `[rows, length]`."""
+        ids, state = self.abstract_batch(rows, length).source, self.abstract_state
+        params = state.weights if state.base is None else state.base
+        return self.eval_step.lower(params, Batch(ids, ids))
 
     @functools.cached_property
     def _state_shapes(self) -> TrainState:

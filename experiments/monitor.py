@@ -13,8 +13,8 @@ import numpy as np
 from etils import epath
 
 from experiments import allocator, distributed, logs
+from experiments.ahead_of_time import StepPrograms
 from experiments.compose import Experiment
-from experiments.pipeline.batching import evaluation_batches
 from transformer import sharding
 from transformer.arrays import Params
 from transformer.checkpoints import selection, workdir_files
@@ -85,7 +85,7 @@ class Monitor:
         totals.best_by = best_by
         config, d_model = experiment.config, experiment.model.describe().d_model
         self._learning_rate = optimizers.schedule(config.optimizer, d_model, config.training.steps)
-        self._compiled_shapes: set[tuple[int, int]] = set()
+        self._programs = StepPrograms(experiment, progress.say)
         # Sums of the steps since the last report, still on the devices.
         self._window: list[Sums] = []
         self._window_began = time.monotonic()
@@ -137,23 +137,13 @@ class Monitor:
         }
 
     def compile_ahead(self, state: TrainState, batch: Batch) -> None:
-        """Compile the training step for a new batch shape; the time is not training time.
-
-        `jax.jit` uses the compiled program in the next call with this shape.
-        """
-        rows, length = batch.source.shape
-        if (rows, length) in self._compiled_shapes:
+        """Compile the training step for a new batch shape; the time is not training time."""
+        shape = batch.source.shape
+        if shape in self._programs:
             return
-        self._compiled_shapes.add((rows, length))
         jax.block_until_ready(state)
         began = time.monotonic()
-        parts = self.experiment.config.training.micro_batches or 1
-        self._progress.say(
-            f"compiling the step for batches of {rows} x {length} tokens"
-            + (f", in {parts} micro-batches" if parts > 1 else "")
-        )
-        self.experiment.train_step.lower(state, batch).compile()
-        allocator.return_unused_pages()
+        self._programs.compile_for(shape, self.step)
         self._window_began += time.monotonic() - began
 
     def after_step(self, state: TrainState, sums: Sums) -> None:
@@ -276,11 +266,11 @@ class Monitor:
 
 def validation_losses(experiment: Experiment, params: Params) -> dict[str, float]:
     """Unsmoothed NLL per token in nats, and perplexity, over the complete validation split."""
-    data, mesh = experiment.config.data, experiment.mesh
-    corpus, pad_id = experiment.data.validation_corpus, experiment.config.model.special_ids.pad
-    batches = evaluation_batches(corpus, data, mesh.shape["data"], pad_id)
-    where = sharding.batch_sharding(mesh)
-    sums = [experiment.eval_step(params, sharding.put_on_mesh(batch, where)) for batch in batches]
+    where = sharding.batch_sharding(experiment.mesh)
+    sums = [
+        experiment.eval_step(params, sharding.put_on_mesh(batch, where))
+        for batch in experiment.validation_batches()
+    ]
     means = sum(jax.device_get(sums), Sums.zero()).means()
     return {"nll": means["nll"], "perplexity": means["perplexity"]}
 

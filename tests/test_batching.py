@@ -116,6 +116,12 @@ def test_batches_have_only_the_shapes_that_are_announced(batches):
     assert shapes == set(batches.shapes())
 
 
+@pytest.mark.parametrize(("start", "count"), [(0, 1), (3, 4), (5, 1000)])
+def test_shapes_are_known_before_their_batches_come(batches, start, count):
+    seen = [batches[start + index].source.shape for index in range(min(count, batches.per_epoch))]
+    assert batches.shapes_between(start, start + count) == list(dict.fromkeys(seen))
+
+
 def test_a_bucket_without_pairs_makes_no_shape():
     assert batches_of(numbered([(4, 4), (3, 20)])).shapes() == [(16, 5), (4, 20)]
 

@@ -36,6 +36,13 @@ def test_a_log_is_summed_by_stage_and_by_program():
     }
 
 
+def test_the_share_counts_the_time_of_several_threads_once():
+    """A thread is busy from 2.5 to 6 s, from 7.75 to 8 and from 8.5 to 9."""
+    times = [4.0, 4.0, 5.0, 6.0, 6.0, 7.0, 8.0, 8.5, 9.0]
+    figures = compilations.summarize(LOG.splitlines(), seconds=10.0, times=times)
+    assert figures["share"] == pytest.approx((3.5 + 0.25 + 0.5) / 10, abs=1e-3)
+
+
 def test_the_cells_of_a_notebook_are_summed_and_those_that_compile_longest_are_named():
     quiet, loud = compilations.Cell([], 3.0), compilations.Cell(LOG.splitlines(), 7.0)
     figures = compilations.summarize_cells([quiet, loud])

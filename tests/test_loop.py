@@ -3,20 +3,23 @@
 
 import json
 import time
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from etils import epath
 from test_train import config  # noqa: F401 - a fixture
 
-from experiments import compose, logs
-from experiments.monitor import Monitor, Totals
+from experiments import ahead_of_time, compose, logs
+from experiments.monitor import Monitor, Totals, validation_losses
 from experiments.profiling import Profile
 from transformer.checkpoints.manager import Checkpoints
 from transformer.errors import InputError
 from transformer.provenance import provenance
 from transformer.training.losses import Sums
+from transformer.training.step import Batch
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +71,18 @@ def test_validation_translates_with_the_full_vocabulary_as_there_is_no_lexicon_y
     assert "bleu" in train(experiment, tmp_path, skipping=()).totals.validation
 
 
+@pytest.fixture
+def compilations(caplog):
+    """The log, with the compilations of all threads; nothing is compiled yet."""
+    jax.clear_caches()
+    jax.config.update("jax_log_compiles", True)
+    yield caplog
+    jax.config.update("jax_log_compiles", False)
+
+
 @pytest.mark.slow
-def test_a_step_compiled_ahead_is_not_compiled_again_and_its_time_is_not_training_time(
-    experiment, tmp_path, caplog
+def test_what_is_compiled_ahead_is_not_compiled_again_and_its_time_is_not_training_time(
+    experiment, tmp_path, compilations
 ):
     """`jax.jit` has to find what `lower().compile()` compiled, or every shape compiles twice."""
     state, batch = experiment.init_state(), experiment.put_batch(experiment.data.train[0])
@@ -81,20 +93,47 @@ def test_a_step_compiled_ahead_is_not_compiled_again_and_its_time_is_not_trainin
     ):
         began = time.monotonic()
         monitor = Monitor(experiment, 0, Totals(), tmp_path, checkpoints, log, progress)
-        with jax.log_compiles():
-            monitor.compile_ahead(state, batch)
+        monitor.compile_ahead(state, batch)
         compiling = time.monotonic() - began
-        assert "Compiling jit(train_step)" in caplog.text
-        caplog.clear()
-        with jax.log_compiles():
-            monitor.compile_ahead(state, batch)
-            state, sums = experiment.train_step(state, batch)
-        assert "Compiling" not in caplog.text
+        assert "Compiling jit(train_step)" in compilations.text
+        assert "Compiling jit(eval_step)" in compilations.text
+        compilations.clear()
+        monitor.compile_ahead(state, batch)
+        validation_losses(experiment, experiment.model_params(state))
+        state, sums = experiment.train_step(state, batch)
+        assert "Compiling jit(train_step)" not in compilations.text
+        assert "Compiling jit(eval_step)" not in compilations.text
         monitor.after_step(state, sums)
         monitor.save(state)
         elapsed = time.monotonic() - began
     assert float(sums.tokens) == monitor.totals.tokens > 0
     assert 0 < monitor.totals.step_seconds < elapsed - 0.9 * compiling
+
+
+@pytest.mark.parametrize(
+    ("threads", "steps", "evaluations"),
+    [(1, [(4, 8), (16, 2)], []), (2, [(4, 8), (8, 4), (16, 2)], [(4, 8)])],
+)
+def test_idle_cores_compile_what_is_needed_later(
+    experiment, tmp_path, monkeypatch, threads, steps, evaluations
+):
+    compiled, evaluated = [], []
+    experiment_class, batches_class = type(experiment), type(experiment.data.train)
+
+    def lowering_to(shapes):
+        return lambda _, *shape: SimpleNamespace(compile=lambda: shapes.append(shape))
+
+    monkeypatch.setattr(experiment_class, "lower_step", lowering_to(compiled))
+    monkeypatch.setattr(experiment_class, "lower_eval_step", lowering_to(evaluated))
+    monkeypatch.setattr(batches_class, "shapes_between", lambda *_: [(8, 4), (4, 8)])
+    monkeypatch.setattr(ahead_of_time, "_threads", lambda _: threads)
+    with logs.Progress(0, 1) as progress:
+        monitor = Monitor(experiment, 0, Totals(), tmp_path, None, None, progress)
+        for shape in [(4, 8), (4, 8), (16, 2)]:
+            ids = np.zeros(shape, np.int32)
+            monitor.compile_ahead(experiment.__dict__["first_state"], Batch(ids, ids))
+    assert sorted(compiled) == steps
+    assert evaluated == evaluations
 
 
 def test_skipped_steps_are_counted_and_reported(experiment, tmp_path, capsys):

@@ -16,7 +16,6 @@ from transformer.arrays import SpecialIds
 from transformer.checkpoints.workdir_files import load_config
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from transformer.decoding import generate
-from transformer.decoding.sentence_batches import search_lengths
 from transformer.errors import InputError
 from transformer.models import base
 from transformer.text.tokenizer import Tokenizer
@@ -358,12 +357,6 @@ def test_batches_are_searched_side_by_side_and_results_stay_in_order(monkeypatch
         close(one, other)
 
 
-def test_lengths_that_are_close_to_the_next_are_not_compiled():
-    assert search_lengths((12, 16, 20, 24, 32)) == (12, 20, 32)
-    assert search_lengths((16, 32, 64, 100)) == (16, 32, 64, 100)
-    assert search_lengths((10,)) == (10,)
-
-
 @pytest.mark.slow
 def test_what_is_compiled_is_logged_and_warming_up_leaves_nothing_to_compile(caplog):
     """The buckets are 4 and 10, and batches have 1 or 3 rows."""
@@ -380,23 +373,6 @@ def test_what_is_compiled_is_logged_and_warming_up_leaves_nothing_to_compile(cap
     fresh(SENTENCES)
     fresh("a")
     assert caplog.records == []
-
-
-@pytest.mark.slow
-def test_the_longest_sentences_are_first_and_the_last_batch_has_few_rows(monkeypatch):
-    """The buckets are 4 and 10: two long sentences share a batch with 30 of 33 short ones."""
-    shapes = []
-    decode = generate.decode
-
-    def recorded(params, source, *arguments, **options):
-        shapes.append(source.shape)
-        return decode(params, source, *arguments, **options)
-
-    monkeypatch.setattr(generate, "decode", recorded)
-    many = translator_with(batch_size=32)
-    many.threads = 1
-    many(["a b c d e f", "f e d c b a", *["a"] * 33])
-    assert shapes == [(32, 10), (8, 4)]
 
 
 @pytest.mark.parametrize("decode", [{}, {"method": "sample", "seed": 3}])

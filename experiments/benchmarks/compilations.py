@@ -9,9 +9,10 @@ python -m experiments.benchmarks.compilations \\
 Each --command is an app with its flags; {folder} is a new folder in each start, and --stdin a file
 that every app reads as standard input, for `translate --interactive`. Each --notebook is run here,
 so that it finds its model in the folder `runs`. Standard output has
-one JSON object per start: seconds of the process, of tracing, lowering and compiling in it, their
-share of the process's time, and the programs that took longest, with the number of their shapes. A
-program that comes from the persistent cache counts as a hit, with the seconds that loading it took.
+one JSON object per start: seconds of the process, of tracing, lowering and compiling in it, and the
+programs that took longest, with the number of their shapes. A program that comes from the
+persistent cache counts as a hit, with the seconds that loading it took. Several threads compile at
+the same time; the share is of the process's time in which at least one did.
 A notebook also has the cells with the most of these seconds: their number among the code cells,
 seconds, compilations, and seconds of tracing, lowering and compiling.
 """
@@ -19,6 +20,7 @@ seconds, compilations, and seconds of tracing, lowering and compiling.
 import collections
 import datetime
 import json
+import math
 import os
 import re
 import shlex
@@ -67,8 +69,8 @@ def main() -> None:
 def _figures_of_app(command: str, folder: str, cache: str) -> dict[str, Any]:
     """The figures of one start of an app; `folder` stands for {folder} in the command."""
     began = time.perf_counter()
-    log = _log_of(shlex.split(command.replace("{folder}", folder)), cache)
-    return summarize(log, time.perf_counter() - began)
+    log, times = _log_of(shlex.split(command.replace("{folder}", folder)), cache)
+    return summarize(log, time.perf_counter() - began, times)
 
 
 def _figures_of_notebook(path: str, _: str, cache: str) -> dict[str, Any]:
@@ -76,26 +78,31 @@ def _figures_of_notebook(path: str, _: str, cache: str) -> dict[str, Any]:
     return summarize_cells(_cells_of(path, cache))
 
 
-def _log_of(arguments: list[str], cache: str) -> list[str]:
-    """The lines that an app, run to its end, writes to standard error.
+def _log_of(arguments: list[str], cache: str) -> tuple[list[str], list[float]]:
+    """The lines that an app, run to its end, writes to standard error, and when each came.
 
     Raises:
       InputError: if the app fails.
     """
-    with open(STDIN.value, encoding="utf-8") as stdin:
-        process = subprocess.run(
+    lines, times = [], []
+    with (
+        open(STDIN.value, encoding="utf-8") as stdin,
+        subprocess.Popen(
             [sys.executable, "-m", f"experiments.{arguments[0]}", *arguments[1:]],
             env=_environment(cache),
             text=True,
             stdin=stdin,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-        )
-    lines = process.stderr.splitlines()
+        ) as process,
+    ):
+        for line in process.stderr:
+            lines.append(line.rstrip("\n"))
+            times.append(time.perf_counter())
     if process.returncode:
         reason = lines[-1] if lines else "no message"
         raise InputError(f"{arguments[0]} ended with status {process.returncode}: {reason}")
-    return lines
+    return lines, times
 
 
 def _environment(cache: str) -> dict[str, str]:
@@ -174,32 +181,47 @@ def summarize_cells(cells: Sequence[Cell]) -> dict[str, Any]:
     return whole | {"code_cells": len(cells), "longest_cells": longest}
 
 
-def summarize(log: Iterable[str], seconds: float) -> dict[str, Any]:
+def summarize(
+    log: Sequence[str], seconds: float, times: Sequence[float] | None = None
+) -> dict[str, Any]:
     """Counts and seconds of a log with JAX_LOG_COMPILES=1.
 
     Args:
       log: lines of standard error.
       seconds: of the process.
+      times: when each line came, in seconds; None where only one thread compiles.
     """
     totals = dict.fromkeys(_STAGES.values(), 0.0)
     programs = collections.defaultdict(lambda: [0, 0.0])
-    hits = 0
-    for line in log:
+    hits, intervals = 0, []
+    for number, line in enumerate(log):
         hits += _HIT in line
         if match := _FINISHED.search(line):
             stage, name, value = _STAGES[match[1]], match[2], float(match[3])
             totals[stage] += value
             programs[name][0] += stage == "compiling"
             programs[name][1] += value
+            if times is not None:
+                intervals.append((times[number] - value, times[number]))
+    busy = sum(totals.values()) if times is None else covered(intervals)
     longest = sorted(programs.items(), key=lambda each: -each[1][1])[:LONGEST]
     return {
         "seconds": round(seconds, 2),
         "compilations": sum(count for count, _ in programs.values()),
         "cache_hits": hits,
         **{f"{stage}_seconds": round(value, 2) for stage, value in totals.items()},
-        "share": round(sum(totals.values()) / seconds, 3),
+        "share": round(busy / seconds, 3),
         "longest": {name: [count, round(value, 2)] for name, (count, value) in longest},
     }
+
+
+def covered(intervals: Iterable[tuple[float, float]]) -> float:
+    """The length of the union of intervals (start, end)."""
+    length, reached = 0.0, -math.inf
+    for start, end in sorted(intervals):
+        length += max(end - max(start, reached), 0.0)
+        reached = max(reached, end)
+    return length
 
 
 if __name__ == "__main__":

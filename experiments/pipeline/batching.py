@@ -110,6 +110,12 @@ class Batches:
         """The (rows, length) of all batches."""
         return [(self.rows(length), length) for length in self.buckets]
 
+    def shapes_between(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """The (rows, length) of batches `start` to `stop` - 1, an epoch at most, as they come."""
+        indices = range(start, min(stop, start + self.per_epoch))
+        lengths = dict.fromkeys(self._planned(index)[1].length for index in indices)
+        return [(self.rows(length), length) for length in lengths]
+
     def rows(self, length: int) -> int:
         """Number of rows of this length that fit the token budget."""
         multiple = self.config.row_multiple
@@ -133,6 +139,11 @@ class Batches:
     @functools.lru_cache(maxsize=2)  # noqa: B019 - one object a run
     def _cached_plan(self, epoch: int) -> list[PlannedBatch]:
         return self.plan(epoch)
+
+    def _planned(self, index: int) -> tuple[int, PlannedBatch]:
+        """The epoch of a batch, and its plan."""
+        epoch, position = divmod(index, self.per_epoch)
+        return epoch, self._cached_plan(epoch)[position]
 
     def _plan_rows(self, generator: np.random.Generator) -> list[PlannedBatch]:
         """One pair a row, within each length bucket."""
@@ -196,8 +207,7 @@ class Batches:
     # From a plan to arrays.
 
     def _batch(self, index: int, select_rows: Callable[[int], np.ndarray]) -> Batch:
-        epoch, position = divmod(index, self.per_epoch)
-        planned = self._cached_plan(epoch)[position]
+        epoch, planned = self._planned(index)
         rows = select_rows(self.rows(planned.length))
         local = np.isin(planned.rows, rows)
         planned = PlannedBatch(

@@ -8,7 +8,7 @@ import numpy as np
 from transformer.arrays import Int
 
 SMALL_BATCHES = (1, 8)
-"""Sizes of the last batch, which has fewer sentences than `batch_size`."""
+"""Sizes of the batch of a call with fewer sentences than `batch_size`."""
 LENGTH_RATIO = 1.5
 """Least ratio of the lengths of two searches."""
 
@@ -55,14 +55,14 @@ def batches_by_length(
     bucket: Callable[[int], int],
     pad_id: int = 0,
 ) -> Iterator[tuple[list[int], Int[np.ndarray, "B S"]]]:
-    """Group sentences of similar length.
+    """Group sentences of similar length, in few shapes, because each of them is compiled.
 
     The longest come first. A batch may hold sentences of several buckets: a few long ones alone
-    would need a program of their own, which takes seconds to compile.
+    would need a program of their own. For the same reason all batches have as many rows.
 
     Args:
       sentences: token ids of each sentence; empty ones are left out.
-      sizes: possible B, ascending; all batches but the last have the largest.
+      sizes: possible B, ascending.
       bucket: static length for a given number of tokens.
       pad_id: fills rows and missing rows.
 
@@ -71,9 +71,10 @@ def batches_by_length(
     """
     order = [index for index, ids in enumerate(sentences) if ids]
     order.sort(key=lambda index: -len(sentences[index]))
-    for start in range(0, len(order), sizes[-1]):
-        indices = order[start : start + sizes[-1]]
-        shape = static_size(len(indices), sizes), bucket(len(sentences[indices[0]]))
+    rows = static_size(len(order), sizes)
+    for start in range(0, len(order), rows):
+        indices = order[start : start + rows]
+        shape = rows, bucket(len(sentences[indices[0]]))
         yield indices, pad([sentences[index] for index in indices], shape, pad_id)
 
 
