@@ -48,7 +48,7 @@ class StepPrograms:
             *(functools.partial(experiment.lower_eval_step, *each) for each in evaluated),
         ]
         with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-            # Python traces, and so does not gain from threads.
+            # Tracing is Python, which threads do not make faster.
             compilations = [pool.submit(lower().compile) for lower in lowerings]
         for compilation in compilations:
             compilation.result()

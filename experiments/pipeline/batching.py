@@ -111,7 +111,7 @@ class Batches:
         return [(self.rows(length), length) for length in self.buckets]
 
     def shapes_between(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """The (rows, length) of batches `start` to `stop` - 1, an epoch at most, as they come."""
+        """The (rows, length) of batches `start` to `stop` - 1, of an epoch at most, in order."""
         indices = range(start, min(stop, start + self.per_epoch))
         lengths = dict.fromkeys(self._planned(index)[1].length for index in indices)
         return [(self.rows(length), length) for length in lengths]
