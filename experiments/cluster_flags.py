@@ -5,13 +5,14 @@ import contextlib
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from typing import NoReturn
 
 import jax
 from absl import flags
 
-from experiments import distributed
+from experiments import distributed, startup
 from transformer import paths
 from transformer.errors import InputError
 
@@ -75,7 +76,11 @@ def joined() -> Iterator[None]:
             yield
     except InputError:
         raise
-    except (jax.errors.JaxRuntimeError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other processes wait for this one
+        if startup.received:
+            raise
+        if not isinstance(error, (jax.errors.JaxRuntimeError, OSError)):
+            traceback.print_exc()
         _exit_now(error)
     jax.distributed.shutdown()
 

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two processes train like one."""
 
+import os
 import signal
 import socket
+from types import SimpleNamespace
 
+import jax
 import pytest
 from apps import Finished, lines_of, parameters, run, start
+
+from experiments import cluster_flags
 
 STEPS = 12
 SHORT = (f"--config.training.steps={STEPS}", "--config.training.validate_every=6")
@@ -41,6 +46,20 @@ def ended(processes):
         for process in processes:
             process.kill()  # with several processes JAX handles SIGTERM
     return finished
+
+
+def stopped_at_the_next_step(arguments, workdir):
+    """Train with two processes, send one a signal after a step, and return the saved step."""
+    processes = pair(arguments)
+    for line in processes[0].stderr:
+        if line.startswith("step ") and not line.startswith("step 1/"):
+            break
+    processes[1].send_signal(signal.SIGTERM)
+    stopped = ended(processes)
+    assert [one.status for one in stopped] == [143, 143], stopped
+    reached, _ = parameters(workdir)
+    assert f"stopped by SIGTERM after step {reached}, saved" in stopped[0].err
+    return reached
 
 
 @pytest.fixture(scope="module")
@@ -92,21 +111,23 @@ def test_a_signal_to_one_process_stops_both_after_the_same_step(
     tmp_path,
 ):
     arguments = train(tmp_path / "run", *SHORT, *TOGETHER, "--config.logging.samples=0")
-    processes = pair(arguments)
-    for line in processes[0].stderr:
-        if line.startswith("step 2/"):
-            break
-    processes[1].send_signal(signal.SIGTERM)
-    stopped = ended(processes)
-    assert [one.status for one in stopped] == [143, 143], stopped
-    reached, _ = parameters(tmp_path / "run")
-    assert f"stopped by SIGTERM after step {reached}, saved" in stopped[0].err
+    reached = stopped_at_the_next_step(arguments, tmp_path / "run")
     assert 2 <= reached < STEPS
 
     finished = ended(pair(arguments))
     assert [one.status for one in finished] == [0, 0], finished
     assert f"continuing from step {reached}" in finished[0].err
     assert parameters(tmp_path / "run") == parameters(together[0])
+
+
+@pytest.mark.slow
+def test_a_training_that_continues_can_be_stopped_again(train, tmp_path):
+    """By a signal before its next validation, so that no checkpoint of its own comes before."""
+    endless = "--config.training.steps=100000", "--config.training.validate_every=50000"
+    arguments = train(tmp_path / "run", *endless, *TOGETHER)
+    first = stopped_at_the_next_step(arguments, tmp_path / "run")
+    second = stopped_at_the_next_step(arguments, tmp_path / "run")
+    assert first < second
 
 
 @pytest.mark.slow
@@ -130,6 +151,25 @@ def test_incomplete_process_flags_are_refused(train, tmp_path, flags, words):
     finished = run("experiments.train", *train(tmp_path / "run"), *flags)
     assert (finished.status, finished.out) == (1, "")
     assert words in finished.err
+
+
+def test_an_unexpected_error_ends_its_process_at_once(monkeypatch, capfd):
+    """An orderly end waits for the other processes, which wait for this one."""
+
+    def end(status):
+        raise SystemExit(status)
+
+    for flag in ("COORDINATOR", "PROCESSES", "PROCESS"):
+        monkeypatch.setattr(cluster_flags, flag, SimpleNamespace(value=None))
+    monkeypatch.setattr(cluster_flags, "DISTRIBUTED", SimpleNamespace(value=True))
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **_: None)
+    monkeypatch.setattr(os, "_exit", end)
+    with pytest.raises(SystemExit) as ended_with, cluster_flags.joined():
+        raise TypeError("a mistake")
+    assert ended_with.value.code == 1
+    messages = capfd.readouterr().err
+    assert "Traceback" in messages
+    assert "error: process 0 of 1 cannot continue: a mistake" in messages
 
 
 @pytest.mark.slow

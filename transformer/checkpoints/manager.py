@@ -57,6 +57,19 @@ class _DamageError(InputError):
     """A checkpoint does not match its digests, or cannot be read."""
 
 
+class _Manager(ocp.CheckpointManager):
+    """Orbax's manager, which is not asked when a training should stop."""
+
+    def reached_preemption(self, step: int) -> bool:
+        """Return False: a training that must stop notices that itself, and saves.
+
+        After such a save Orbax would count the time since the checkpoint before. It fails where
+        that is one of an earlier process, whose time it has not read (`lightweight_initialize`).
+        """
+        del step
+        return False
+
+
 class Checkpoints(contextlib.AbstractContextManager):
     """The checkpoints of one workdir, saved in the background; use it in a ``with`` statement."""
 
@@ -277,7 +290,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             )
 
     def _new_manager(self) -> ocp.CheckpointManager:
-        return ocp.CheckpointManager(
+        return _Manager(
             self.directory,
             options=ocp.CheckpointManagerOptions(
                 create=False,
