@@ -122,7 +122,7 @@ def test_a_signal_to_one_process_stops_both_after_the_same_step(
 
 @pytest.mark.slow
 def test_a_training_that_continues_can_be_stopped_again(train, tmp_path):
-    """By a signal before its next validation, so that no checkpoint of its own comes before."""
+    """The second signal comes before the first checkpoint that these processes save."""
     endless = "--config.training.steps=100000", "--config.training.validate_every=50000"
     arguments = train(tmp_path / "run", *endless, *TOGETHER)
     first = stopped_at_the_next_step(arguments, tmp_path / "run")

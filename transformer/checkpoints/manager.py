@@ -61,10 +61,10 @@ class _Manager(ocp.CheckpointManager):
     """Orbax's manager, which is not asked when a training should stop."""
 
     def reached_preemption(self, step: int) -> bool:
-        """Return False: a training that must stop notices that itself, and saves.
+        """Return False: the training loop notices signals, and saves.
 
-        After such a save Orbax would count the time since the checkpoint before. It fails where
-        that is one of an earlier process, whose time it has not read (`lightweight_initialize`).
+        After a save because of a signal, Orbax computes the time since the previous checkpoint. It
+        fails if an earlier process saved that one: with `lightweight_initialize` its time is unset.
         """
         del step
         return False
