@@ -3,10 +3,11 @@
 
 python -m experiments.doctor --config=experiments/configs/pronouns.py
 
-It takes the flags of `train` except --workdir and changes nothing. A finding is printed with its
-first locations as file:line and with what `train` does about it: "error" (the run cannot start),
-"dropped" (the pairs are left out) or "warning" (the text is used). The last line on stdout is one
-JSON object with all figures. The exit status is 1 if `train` would refuse the config or the data.
+It takes the --config and the config fields of `train`, and changes nothing. A finding is printed
+with its first locations as file:line and with what `train` does about it: "error" (the run cannot
+start), "dropped" (the pairs are left out) or "warning" (the text is used). The last line on stdout
+is one JSON object with all figures. The exit status is 1 if `train` would refuse the config or the
+data.
 """
 
 import dataclasses

@@ -31,15 +31,6 @@ from transformer.config import Config, DataConfig
 from transformer.errors import InputError
 from transformer.fields import FieldGroup, difference, field_types, flat, unknown_field
 
-_SHARED_FLAGS = (
-    "experiments.workdir_flag",
-    "experiments.average_flags",
-    "experiments.checkpoint_flags",
-    "experiments.cluster_flags",
-    "experiments.benchmarks.reporting",
-    "experiments.benchmarks.real_text",
-)
-"""Modules that define flags of several apps."""
 CONFIGS = pathlib.Path(__file__).with_name("configs")
 _OVERRIDE = re.compile(r"--?(no)?config\.([^=]+)(=)?(.*)", re.DOTALL)
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -339,7 +330,8 @@ def help_text(
     lines = [inspect.getdoc(module) or "", "", "Flags:"]
     if config_from == "config":
         lines.append("  --config: NAME or FILE.py, or either with :ARGUMENT, for get_config().")
-    for name in (*_SHARED_FLAGS, module.__name__):
+    ours = [name for name in flags.FLAGS.flags_by_module_dict() if "experiments." in name]
+    for name in dict.fromkeys([*ours, module.__name__]):
         for flag in flags.FLAGS.get_flags_for_module(name):
             default = "" if flag.default is None else f" (default {flag.default})"
             lines.append(f"  --{flag.name}: {flag.help}{default}")

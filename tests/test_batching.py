@@ -370,6 +370,25 @@ def test_a_packed_mixture_reads_each_pair_as_its_weight_says():
         assert sorted(counts[9:].tolist()) == [0] * 4 + [1] * 4
 
 
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("weight", [0.1, 0.5, 1.7])
+def test_a_fraction_is_the_same_for_pairs_of_all_lengths(weight, packing):
+    """600 pairs, many of which are alone with their lengths."""
+    corpus = numbered(lengths_of(600, 20, 3))
+    batches = Batches([(weight, corpus)], PACKED if packing else CONFIG, 0)
+    epochs = [counted(batches, epoch) for epoch in range(300)]
+    mean = np.mean(epochs, axis=0)
+    assert mean.sum() == pytest.approx(weight * 600, rel=0.01)
+    assert (mean > 0).all(), "every pair is read at some time"
+    long = np.argsort(corpus.max_lengths)[-60:]
+    assert mean[long].mean() == pytest.approx(weight, rel=0.05)
+
+
+def test_a_weight_that_takes_less_than_a_pair_takes_one():
+    batches = Batches([(0.01, numbered([(3, 3)] * 5))], CONFIG, 0)
+    assert counted(batches, 0).sum() == batches.per_epoch == 1
+
+
 # Subword sampling.
 
 TEXT = ["the small house stands there", "the houses stood here", "a house is there"] * 5

@@ -388,3 +388,10 @@ def test_an_even_kernel_width_and_packed_rows_are_refused():
         TINY.replace(kernel_width=4)
     with pytest.raises(InputError, match="data.packing.*'convolutional'"):
         Config(model=TINY.replace(max_positions=150), data=DataConfig(packing=True))
+    model = base.build(TINY)
+    with pytest.raises(InputError, match="cannot keep the sentences of a packed row apart"):
+        model.apply(
+            *({"params": oracle.random_params(model, 1)}, SOURCE, SOURCE),
+            source_segments=jnp.ones_like(SOURCE),
+            target_segments=jnp.ones_like(SOURCE),
+        )

@@ -301,6 +301,7 @@ def test_help_exits_with_0_and_lists_every_flag(app):
     assert "--workdir" in finished.out
     for defined in re.findall(r'flags\.DEFINE_\w+\(\s*"(\w+)"', source):
         assert f"--{defined}" in finished.out
+    assert ("--bleu_tokenize" in finished.out) == (app == "evaluate")
     assert max(map(len, finished.out.splitlines())) <= 140
 
 

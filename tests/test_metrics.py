@@ -291,6 +291,7 @@ JAPANESE = ["男の人が寝ています。", "二匹の犬が草の上を走る
         (["GDP 增长了百分之三，低于去年。"], "zh"),
         (["แมวนอนหลับอยู่บนเสื่อ"], "char"),
         (["ឆ្មាកំពុងដេក"], "char"),
+        (["แมวนอนหลับอยู่บนเสื่อ", "の"], "char"),
     ],
 )
 def test_the_tokenization_fits_the_script(references, tokenization):

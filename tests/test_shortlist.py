@@ -15,7 +15,7 @@ from test_ensembles import member
 from test_translator import CONFIG, SENTENCES, TOKENIZER, close
 
 from transformer.arrays import SpecialIds
-from transformer.config import DecodeConfig, ParallelConfig
+from transformer.config import ClassifierConfig, Config, DecodeConfig, ParallelConfig
 from transformer.decoding import generate, shortlist
 from transformer.decoding.decode_loop import MIN_BATCH_TO_SHRINK
 from transformer.decoding.shortlist import Shortlist
@@ -261,6 +261,11 @@ def test_an_invalid_number_of_translations_raises_an_error(number):
 def test_shortlists_require_beam_search(method):
     with pytest.raises(InputError, match=rf"shortlist.*left out with decode.method={method!r}"):
         DecodeConfig(method=method, shortlist=20)
+
+
+def test_labels_are_not_chosen_from_a_shortlist():
+    with pytest.raises(InputError, match=r"decode\.shortlist is 5, but .* 'classifier' has labels"):
+        Config(model=ClassifierConfig(), decode=DecodeConfig(shortlist=5))
 
 
 def test_a_search_over_a_shortlist_cannot_be_recorded():

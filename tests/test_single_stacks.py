@@ -122,6 +122,13 @@ def test_search_in_a_language_model_is_the_oracles_search_from_scratch(beams):
 # The classifier.
 
 
+def test_a_classifier_refuses_packed_rows():
+    model = base.build(CLASSIFIER)
+    variables = {"params": oracle.random_params(model, 1)}
+    with pytest.raises(InputError, match="'classifier' cannot keep the sentences of a packed row"):
+        model.apply(variables, SOURCE, SOURCE, source_segments=jnp.ones_like(SOURCE))
+
+
 @pytest.mark.parametrize("pooling", ["mean", "first"])
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_the_label_logits_are_those_of_the_oracles_pooled_encoder(pooling, norm):

@@ -120,6 +120,16 @@ def test_a_word_with_an_unknown_character_keeps_its_segmentation(tokenizer):
         assert vocabulary.decode(sampled) == vocabulary.decode(ids)
 
 
+def test_a_word_of_unknown_characters_alone_stays_as_it_is():
+    """Not even those of SentencePiece's own `<unk>` are in the vocabulary."""
+    text = ["мама мыла раму очень долго", "рама была мылом мыта", "долго мама была очень"] * 20
+    vocabulary = Tokenizer.train(text, 40, "unigram", at_most=True)
+    [ids] = vocabulary.encode(["мама Z мыла"])
+    sampled = SubwordSampler(vocabulary, "unigram", 0.2)(ids, "1")
+    assert sampled.count(3) == ids.count(3) == 1
+    assert vocabulary.decode(sampled) == vocabulary.decode(ids)
+
+
 PROGRAM = """
 import sys
 from test_subwords import SIZES, TEXT

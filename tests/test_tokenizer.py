@@ -227,6 +227,14 @@ def test_an_invalid_file_raises_an_error_with_its_path_and_a_remedy(tmp_path, da
     assert str(path) in str(raised.value)
 
 
+def test_a_damaged_vocabulary_of_an_imported_model_is_named(tmp_path):
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(b"PK\x03\x04" + bytes(50))
+    with pytest.raises(InputError, match="cannot be read .*; restore the file") as raised:
+        Tokenizer.load(path)
+    assert str(path) in str(raised.value)
+
+
 def test_a_truncated_tokenizer_raises_an_error(tokenizer, tmp_path):
     path = tmp_path / "tokenizer.model"
     path.write_bytes(tokenizer.model[: len(tokenizer.model) // 2])

@@ -319,6 +319,20 @@ def test_a_string_has_one_translation_and_an_iterable_a_list(translator, transla
     assert translator("") == Translation("", 0.0, 0.0, ())
 
 
+def test_a_string_is_not_taken_for_several_of_one_character(translator):
+    """All but the last have as many characters as there should be texts."""
+    for call in (
+        lambda: translator.score("ab", ["a", "b"]),
+        lambda: translator.score(["a", "b"], "ab"),
+        lambda: translator.nbest(["a", "b"], 1, prefixes="ab"),
+        lambda: translator.continuations("ab"),
+    ):
+        with pytest.raises(InputError, match="is the string 'ab', but must be a list"):
+            call()
+    with pytest.raises(InputError, match="prefixes are several, but the sentence is one"):
+        translator.nbest("a", 1, prefixes=["b"])
+
+
 def test_decoding_options_are_arguments_of_a_call(translator, translations):
     greedy, _ = translator_with(beams=1).nbest(["b c", "a"], 1)
     close(translator("b c", beams=1), greedy[0])

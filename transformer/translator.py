@@ -214,7 +214,7 @@ class Translator:
           num_results: results for each sentence, at most decode.beams (with minimum Bayes risk:
             decode.mbr_samples). If fewer distinct ones were found, the last are `NO_TRANSLATION`.
           first_line: line number of the first sentence, for warnings and as a seed of samples.
-          prefixes: how the translation of each sentence must begin.
+          prefixes: how the translation of each sentence must begin; a string for one string.
           **decode: other values of fields of `config.decode` for this call.
 
         Raises:
@@ -223,8 +223,11 @@ class Translator:
             field of `config.decode`.
         """
         if isinstance(sentences, str):
+            if not isinstance(prefixes, str | None):
+                raise InputError("prefixes are several, but the sentence is one; pass one string")
             prefixes = None if prefixes is None else [prefixes]
             return self.nbest([sentences], num_results, first_line, prefixes, **decode)[0]
+        _require_several("prefixes", prefixes)
         config = self._decode_config(decode)
         field, limit = config.most_results
         if not 1 <= num_results <= limit:
@@ -260,9 +263,11 @@ class Translator:
           **decode: other values of fields of `config.decode` for this call.
 
         Raises:
-          InputError: for a model that reads a source, a prefix that does not fit into the longest
-            output, or an invalid field of `config.decode`.
+          InputError: for a model that reads a source, a string instead of several prefixes, a
+            prefix that does not fit into the longest output, or an invalid field of
+            `config.decode`.
         """
+        _require_several("prefixes", prefixes)
         config = self._decode_config(decode)
         if self.config.model.reads_source:
             raise InputError(
@@ -351,8 +356,10 @@ class Translator:
         EOS is included in both. Sentences of any length are scored completely.
 
         Raises:
-          InputError: if the numbers of sources and targets differ.
+          InputError: if the numbers of sources and targets differ, or one of them is a string.
         """
+        _require_several("sources", sources)
+        _require_several("targets", targets)
         if len(sources) != len(targets):
             raise InputError(
                 f"{len(sources)} sources and {len(targets)} targets; the numbers must be equal"
@@ -557,6 +564,12 @@ class Translator:
 def _max_length(config: DecodeConfig, source_length: int) -> int:
     """M of a batch."""
     return config.max_length or source_length + config.extra_length
+
+
+def _require_several(name: str, texts: Any) -> None:
+    """Refuse a string where several are meant: its characters would be taken for texts."""
+    if isinstance(texts, str):
+        raise InputError(f"{name} is the string {texts!r}, but must be a list; pass [text]")
 
 
 def _num_hypotheses(config: DecodeConfig, num_results: int) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decode with a vocabulary of 256,206 subwords, with and without shortlists.
+"""Decode with a vocabulary of 256,207 subwords, with and without shortlists.
 
 python -m experiments.benchmarks.large_vocabulary
 

@@ -8,18 +8,22 @@ endless sequence of batches depends on i alone, so the data position of a run is
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import grain
 import numpy as np
 
-from experiments.pipeline.packing import Packing, pack
+from experiments.pipeline.packing import pack
 from experiments.pipeline.token_corpus import TokenCorpus
 from transformer.arrays import SpecialIds
 from transformer.config import DataConfig
 from transformer.errors import InputError
 from transformer.text.subword_sampling import SubwordSampler
 from transformer.training.step import Batch
+
+_PACKED_EPOCHS = 8
+"""Epochs that are packed to find the number of batches, where a fraction of a corpus is read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +89,7 @@ class Batches:
             )
         if config.packing:
             self.buckets = {config.max_length: np.concatenate(list(self.buckets.values()))}
-        self._classes, self._packing = self._pack() if config.packing else ([], None)
-        self.per_epoch = len(self.plan(0))
+        self.per_epoch = self._num_batches()
 
     def __len__(self) -> int:
         return 1 << 40  # Grain needs a length; the sequence has no end.
@@ -130,10 +133,21 @@ class Batches:
 
     # Planning an epoch.
 
+    def _num_batches(self) -> int:
+        """The number of batches of every epoch."""
+        generators = (np.random.default_rng((self.seed, epoch)) for epoch in itertools.count())
+        if not self.config.packing:
+            return len(self._plan_rows(next(generators)))
+        # Random samples do not need the same number of rows.
+        epochs = _PACKED_EPOCHS if any(weight % 1 for weight in self.weights) else 1
+        most = max(self._pack(each)[2] for each in itertools.islice(generators, epochs))
+        [length] = self.buckets
+        return -(-most // self.rows(length))
+
     def plan(self, epoch: int) -> list[PlannedBatch]:
         """Plan the batches of one epoch."""
         generator = np.random.default_rng((self.seed, epoch))
-        batches = self._plan_packed(generator) if self._packing else self._plan_rows(generator)
+        batches = (self._plan_packed if self.config.packing else self._plan_rows)(generator)
         return [batches[index] for index in generator.permutation(len(batches))]
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - one object a run
@@ -157,37 +171,34 @@ class Batches:
         return batches
 
     def _plan_packed(self, generator: np.random.Generator) -> list[PlannedBatch]:
-        """Several pairs a row: deal the pairs of each length class to the slots of that class."""
-        packing = self._packing
-        dealt = [generator.permutation(self._sample(each, generator)) for each in self._classes]
-        pairs = np.empty(len(packing.kind), np.int64)
-        pairs[np.argsort(packing.kind, kind="stable")] = np.concatenate(dealt)
-        rank = np.empty(packing.num_rows, np.int64)
-        rank[generator.permutation(packing.num_rows)] = np.arange(packing.num_rows)
-        row = rank[packing.row]
-        order = np.argsort(row, kind="stable")
-        pairs, row = pairs[order], row[order]
+        """Several pairs a row, and about as many rows in every batch."""
+        pairs, rows, num_rows = self._pack(generator)
         [length] = self.buckets
-        num_rows = self.rows(length)
-        cuts = np.searchsorted(row, np.arange(0, packing.num_rows + num_rows, num_rows))
+        # A random sample may need a row more than those of the first epochs: it is left out.
+        num_rows = min(num_rows, self.per_epoch * self.rows(length))
+        starts = np.linspace(0, num_rows, self.per_epoch + 1).astype(np.int64)
         return [
-            PlannedBatch(length, pairs[start:stop], row[start:stop] % num_rows)
-            for start, stop in zip(cuts, cuts[1:], strict=False)
-            if stop > start
+            PlannedBatch(length, pairs[first:last], rows[first:last] - start)
+            for start, (first, last) in zip(
+                starts, itertools.pairwise(np.searchsorted(rows, starts)), strict=False
+            )
         ]
 
-    def _pack(self) -> tuple[list[np.ndarray], Packing]:
-        """The pairs of each length class, and the rows they are packed into."""
+    def _pack(self, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
+        """The pairs of an epoch, the row of each, ascending, and the number of rows."""
         [members] = self.buckets.values()
-        lengths = self.source_lengths[members].astype(np.int64), self.target_lengths[members]
-        key = lengths[0] * (self.config.max_length + 1) + lengths[1]
-        order = np.argsort(key, kind="stable")
-        kinds, starts = np.unique(key[order], return_index=True)
-        classes = np.split(members[order], starts[1:])
-        # The size of a sample is the same in every epoch.
-        counts = np.array([len(self._sample(each, np.random.default_rng(0))) for each in classes])
-        sources, targets = np.divmod(kinds, self.config.max_length + 1)
-        return classes, pack(sources, targets, counts, self.config.max_length)
+        sample = generator.permutation(self._sample(members, generator))
+        key = self.source_lengths[sample].astype(np.int64) * (self.config.max_length + 1)
+        key += self.target_lengths[sample]
+        classes, counts = np.unique(key, return_counts=True)
+        sources, targets = np.divmod(classes, self.config.max_length + 1)
+        packing = pack(sources, targets, counts, self.config.max_length)
+        # The shuffled pairs of a class are dealt to its slots.
+        pairs = np.empty_like(sample)
+        pairs[np.argsort(packing.kind, kind="stable")] = sample[np.argsort(key, kind="stable")]
+        rows = generator.permutation(packing.num_rows)[packing.row]
+        order = np.argsort(rows, kind="stable")
+        return pairs[order], rows[order], packing.num_rows
 
     def _sample(self, members: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """The pairs of an epoch; weight 2.5 takes each pair twice and a random half again."""
@@ -195,8 +206,9 @@ class Batches:
         for weight, pairs in zip(self.weights, self._by_corpus(members), strict=True):
             repeats, fraction = divmod(weight, 1)
             sample += [pairs] * int(repeats)
-            if fraction:
-                size = round(fraction * len(pairs))
+            if fraction and pairs.size:
+                # With less than one, the pairs of a short corpus would never be read.
+                size = max(1, round(fraction * len(pairs)))
                 sample.append(generator.choice(pairs, size, replace=False))
         return np.concatenate(sample)
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sequence packing: which sentence pairs share a row.
 
-Packing depends on lengths only. So rows are planned once, for length classes (pairs with equal
-source and target lengths), and every epoch deals the pairs of each class anew to its slots. The
-number of rows is the same in every epoch.
+Packing depends on lengths only. So rows are planned for length classes (pairs with equal source
+and target lengths), to whose slots the pairs of each class are dealt.
 """
 
 import dataclasses

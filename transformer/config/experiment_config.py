@@ -53,6 +53,11 @@ class Config(FieldGroup):
                 f"decode.shortlist is {self.decode.shortlist}, but shortlists need a shared "
                 "vocabulary; leave one of decode.shortlist and data.vocabulary out"
             )
+        if self.model.max_target_tokens is not None and self.decode.shortlist is not None:
+            raise InputError(
+                f"decode.shortlist is {self.decode.shortlist}, but the model family "
+                f"{self.model.family!r} has labels, not words, to choose from; leave it out"
+            )
         if self.optimizer.name == "schedule_free" and self.training.ema_decay is not None:
             raise InputError(
                 "optimizer.name='schedule_free' averages the weights itself; leave "

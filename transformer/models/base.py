@@ -165,6 +165,19 @@ def register(config_class: type[ModelConfig], model_class: type[nn.Module]) -> N
     FAMILIES[config_class] = model_class
 
 
+def require_unpacked(config: ModelConfig, segments: Int[Array, "B S"] | None) -> None:
+    """Refuse packed rows, for a family that reads across the sentences of a row.
+
+    Raises:
+      InputError: if there are `segments`.
+    """
+    if segments is not None:
+        raise InputError(
+            f"the model family {config.family!r} cannot keep the sentences of a packed row apart; "
+            "give each sentence a row (data.packing=False)"
+        )
+
+
 def build(config: ModelConfig) -> Model:
     """The model that a config describes; parameters come from its ``init``.
 

@@ -53,15 +53,17 @@ class Classifier(Transformer):
         source: Int[Array, "B S"],
         target_in: Int[Array, "B T"],
         *,
+        source_segments: Int[Array, "B S"] | None = None,
+        target_segments: Int[Array, "B T"] | None = None,
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
         capture: Capture = "none",
         interventions: Interventions | None = None,
-        **packed: None,
     ) -> tuple[Float[Array, "B T V"], Trace | None]:
         """Predict the label, then EOS, whatever `target_in` holds; see `base.Model`."""
         pooled, encoder_trace = self.encode(
             source,
+            segments=source_segments,
             train=train,
             example_ids=example_ids,
             capture=capture,
@@ -76,13 +78,18 @@ class Classifier(Transformer):
         self,
         source: Int[Array, "B S"],
         *,
-        segments: None = None,
+        segments: Int[Array, "B S"] | None = None,
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
         capture: Capture = "none",
         interventions: StackInterventions | None = None,
     ) -> tuple[Float[Array, "B D"], StackTrace | None]:
-        """One vector for the complete source, by `model.pooling`."""
+        """One vector for the complete source, by `model.pooling`.
+
+        Raises:
+          InputError: for packed rows.
+        """
+        base.require_unpacked(self.config, segments)
         options = {"train": train, "example_ids": example_ids, "capture": capture}
         x, trace = super().encode(source, interventions=interventions, **options)
         if self.config.pooling == "first":

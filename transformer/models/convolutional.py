@@ -252,19 +252,18 @@ class Convolutional(nn.Module):
         source: Int[Array, "B S"],
         target_in: Int[Array, "B T"],
         *,
-        source_segments: None = None,
-        target_segments: None = None,
+        source_segments: Int[Array, "B S"] | None = None,
+        target_segments: Int[Array, "B T"] | None = None,
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
         capture: Capture = "none",
         interventions: Interventions | None = None,
     ) -> tuple[Float[Array, "B T V"], Trace | None]:
-        """Predict the token after each position of `target_in`; see `base.Model`.
-
-        A convolution would read across the sentences of a packed row, so segments are not accepted.
-        """
+        """Predict the token after each position of `target_in`; see `base.Model`."""
         mode = {"train": train, "example_ids": example_ids}
-        memory, encoder_trace = self.encode(source, capture=capture, **mode)
+        memory, encoder_trace = self.encode(
+            source, segments=source_segments, capture=capture, **mode
+        )
         x, attention = self.decoder(
             self.target_embedding(target_in, self._positions(target_in.shape[1]), **mode),
             memory,
@@ -283,13 +282,18 @@ class Convolutional(nn.Module):
         self,
         source: Int[Array, "B S"],
         *,
-        segments: None = None,
+        segments: Int[Array, "B S"] | None = None,
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
         capture: Capture = "none",
         interventions: StackInterventions | None = None,
     ) -> tuple[EncodedSource, StackTrace | None]:
-        """The keys and values of the source; the encoder has no attention to capture or to gate."""
+        """The keys and values of the source; the encoder has no attention to capture or to gate.
+
+        Raises:
+          InputError: for packed rows, because a convolution reads across their sentences.
+        """
+        base.require_unpacked(self.config, segments)
         mode = {"train": train, "example_ids": example_ids}
         embedded = self.source_embedding(source, self._positions(source.shape[1]), **mode)
         trace = None if capture == "none" else StackTrace(self_attention=None)

@@ -31,7 +31,6 @@ import jax.numpy as jnp
 
 from transformer.arrays import Array, Bool, Float, Int, Params
 from transformer.config import RecurrentConfig
-from transformer.errors import InputError
 from transformer.models import base
 from transformer.models.base import AttentionSize, Description
 from transformer.nn.capture import (
@@ -116,11 +115,7 @@ class Recurrent(nn.Module):
         Raises:
           InputError: for packed rows.
         """
-        if segments is not None:
-            raise InputError(
-                "a recurrent model cannot keep the sentences of a packed row apart; give each "
-                "sentence a row (data.packing=False)"
-            )
+        base.require_unpacked(self.config, segments)
         mode = {"train": train, "example_ids": example_ids}
         return self.encoder(self._embed(source, "source", **mode), self._mask(source), **mode), None
 

@@ -76,34 +76,37 @@ class MappedVocabulary:
             if fields.pop("format") != _FORMAT:
                 raise ValueError("another version of this program wrote it")
             vocabulary = cls(source, target, **{name: tuple(fields[name]) for name in _JSON_FIELDS})
-        except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
-            raise InputError(f"the vocabulary cannot be read ({error})") from None
-        except (zipfile.BadZipFile, zlib.error, RecursionError, NotImplementedError) as error:
-            raise InputError(f"the vocabulary is damaged ({error})") from None
-        vocabulary.check()
+            vocabulary.check()
+        except (
+            *(ValueError, LookupError, TypeError, AttributeError, OSError, RecursionError),
+            *(zipfile.BadZipFile, zlib.error, NotImplementedError),
+        ) as error:
+            raise InputError(
+                f"the vocabulary cannot be read ({error}); restore the file from a copy"
+            ) from None
         return vocabulary
 
     def check(self) -> None:
-        """Check that the pieces are distinct, and that the others are among them.
+        """Check that the pieces are distinct, and that the prefixes and languages are among them.
 
         Raises:
           InputError: naming the piece.
         """
         first = self.pieces[: len(SPECIAL_PIECES)]
         if first != SPECIAL_PIECES:
-            raise InputError(f"the vocabulary begins with {[*first]}, not {[*SPECIAL_PIECES]}")
+            raise InputError(f"it begins with {[*first]}, not {[*SPECIAL_PIECES]}")
         known = collections.Counter(self.pieces)
         if len(known) < len(self.pieces):
             [(twice, _)] = known.most_common(1)
-            raise InputError(f"the vocabulary has the piece {twice!r} twice")
+            raise InputError(f"it has the piece {twice!r} twice")
         if len(self.original_ids) != len(self.pieces):
             raise InputError(
-                f"the vocabulary has {len(self.pieces)} pieces and {len(self.original_ids)} "
-                "original ids; the numbers must be equal"
+                f"it has {len(self.pieces)} pieces and {len(self.original_ids)} original ids; the "
+                "numbers must be equal"
             )
         for piece in (*self.languages, *self.source_prefix, *self.target_prefix):
             if piece not in known:
-                raise InputError(f"the vocabulary has no piece {piece!r}")
+                raise InputError(f"it has no piece {piece!r}")
 
 
 _JSON_FIELDS = ("pieces", "original_ids", "languages", "source_prefix", "target_prefix")

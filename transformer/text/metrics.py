@@ -155,7 +155,7 @@ def tokenization_of(references: Sequence[str]) -> str:
     if han + kana + unspaced <= letters / 2:
         return "13a"
     # Japanese is rarely without kana, and Chinese rarely has any.
-    japanese = kana > 0.05 * (han + kana)
+    japanese = han + kana > unspaced and kana > 0.05 * (han + kana)
     tokenization = "zh" if han > unspaced and not japanese else "char"
     if japanese:
         try:

@@ -77,8 +77,10 @@ class SubwordSampler:
 
     def _best(self, word: tuple[int, ...]) -> tuple[list[list[int]], list[float]]:
         """The best segmentations of a word, and the bounds of their cumulative probabilities."""
-        best = self._tokenizer.best_segmentations(word, NUM_CANDIDATES)
         # Words with unknown characters stay as they are: their ids do not determine their text.
+        if self._tokenizer.special_ids.unk in word:
+            return [list(word)], []
+        best = self._tokenizer.best_segmentations(word, NUM_CANDIDATES)
         if list(word) not in best:
             return [list(word)], []
         pieces = [self._tokenizer.pieces(ids) for ids in best]

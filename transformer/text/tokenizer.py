@@ -78,6 +78,8 @@ class Tokenizer:
             raise InputError(
                 f"{path} is not a tokenizer ({error}); restore the workdir from a copy"
             ) from None
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
 
     @classmethod
     def train(
