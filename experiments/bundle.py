@@ -3,22 +3,25 @@
 
 python -m experiments.bundle --workdir=runs/de --output=de.zip
 
-The file holds the parameters, the vocabulary, the config and a model card. Apps that only read
-accept it as a workdir: python -m experiments.translate --workdir=de.zip. The last line on standard
-output is one JSON object with the path and the size of the file.
+The file holds the parameters, the vocabulary, the config, with the --config.FIELD=VALUE given, and
+a model card. Apps that only read accept it as a workdir: python -m experiments.translate
+--workdir=de.zip. The last line on standard output is one JSON object with the path and the size of
+the file.
 """
 
+import dataclasses
 import json
 import sys
 
 from absl import flags
+from etils import epath
 
 from experiments import checkpoint_flags
 from experiments.flags import run
 from experiments.formatting import byte_size
 from transformer import paths
 from transformer.checkpoints import archive, workdir_files
-from transformer.config import Config
+from transformer.config import RUNS, Config
 from transformer.errors import InputError
 from transformer.interop.model_card import Export, model_card
 
@@ -44,6 +47,7 @@ def main(config: Config) -> None:
     opened = workdir_files.opened(workdir)
     present = [name for name in workdir_files.INFERENCE_FILES if (opened / name).exists()]
     files = {name: (opened / name).read_bytes() for name in sorted(present)}
+    files[workdir_files.CONFIG] = _config_file(workdir, config)
     card = model_card(
         opened,
         translator,
@@ -56,6 +60,14 @@ def main(config: Config) -> None:
     size = output.stat().length
     print(f"{output}: {byte_size(size)}, parameters in {DTYPE.value}", file=sys.stderr)
     print(json.dumps({"output": str(output), "bytes": size, "dtype": DTYPE.value}))
+
+
+def _config_file(workdir: epath.Path, config: Config) -> bytes:
+    """The workdir's config with the overrides, but for the devices of this process."""
+    parallel = workdir_files.load_config(workdir).parallel
+    values = dataclasses.asdict(config.replace(parallel=parallel))
+    runs = workdir_files.load_runs(workdir)
+    return json.dumps(values | {RUNS: runs}, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
 _USAGE = """\

@@ -55,6 +55,8 @@ def main() -> None:
     output = paths.reachable(OUTPUT.value) if OUTPUT.value else None
     if output and not (paths.is_remote(output) or output.parent.is_dir()):
         raise InputError(f"--output={output}: its folder does not exist; make it first")
+    if output and output.is_dir():
+        raise InputError(f"--output={output} is a directory; name a file")
     bleu_options = evaluation_flags.bleu_options()
     if OUTPUTS.value:
         sources, references, systems = _read_outputs()
@@ -62,12 +64,12 @@ def main() -> None:
         sources, references, systems, config = _translate_with_workdirs()
         bleu_options = evaluation_flags.bleu_options(config)
     results = comparison.compare(sources, references, systems, **bleu_options)
+    sys.stdout.reconfigure(encoding="utf-8")
+    print(comparison_report.as_text(results))
+    print(json.dumps(comparison.as_json(results)), flush=True)
     if output:
         workdir_files.write_text(output, comparison_report.as_page(results))
         print(f"page: {output}", file=sys.stderr)
-    sys.stdout.reconfigure(encoding="utf-8")
-    print(comparison_report.as_text(results))
-    print(json.dumps(comparison.as_json(results)))
 
 
 def _read_outputs() -> tuple[list[str] | None, list[str], dict[str, list[Run]]]:

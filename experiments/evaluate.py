@@ -75,6 +75,7 @@ def main(config: Config) -> None:
         metrics=workdir / workdir_files.METRICS,
         changes=workdir_files.load_changes(workdir),
     )
+    print(json.dumps(scores), flush=True)
     folder = workdir / workdir_files.EVALUATIONS
     if not paths.is_remote(folder):
         folder.mkdir(exist_ok=True)
@@ -84,7 +85,6 @@ def main(config: Config) -> None:
     workdir_files.write_json(folder / f"{stem}.json", scores)
     workdir_files.write_text(folder / f"{stem}.html", report)
     print(f"report: {folder / stem}.html", file=sys.stderr)
-    print(json.dumps(scores))
 
 
 def _origin_of(split: Split) -> dict[str, Any]:

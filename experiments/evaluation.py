@@ -21,8 +21,7 @@ def evaluate(
     The scores are those of `metrics.corpus_scores`, ``nll`` of the references in nats per token,
     ``perplexity``, ``sentences``, and the dataset's metrics.
     """
-    # A translation is one line of a file.
-    texts = [result.text.replace("\n", " ") for result in translator(split.sources)]
+    texts = [result.text for result in translator(split.sources)]
     scored = translator.score(split.sources, split.targets)
     nll = -math.fsum(log_prob for log_prob, _ in scored) / sum(tokens for _, tokens in scored)
     bleu = {"bleu_tokenize": bleu_tokenize, "bleu_lowercase": bleu_lowercase}

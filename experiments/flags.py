@@ -94,6 +94,25 @@ def parse_integers(flag: str, texts: Sequence[str]) -> list[int]:
     return list(map(int, texts))
 
 
+def require_one_line(flag: flags.FlagHolder) -> None:
+    """Reject text that is not one line of UTF-8.
+
+    Raises:
+      InputError: naming the flag, and the byte that is not UTF-8.
+    """
+    text = flag.value
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        byte = ord(text[error.start]) & 0xFF
+        raise InputError(
+            f"--{flag.name} has the byte 0x{byte:02X} as character {error.start + 1}, which is not "
+            "UTF-8; give the text in UTF-8"
+        ) from None
+    if "\n" in text:
+        raise InputError(f"--{flag.name} has several lines; give one")
+
+
 def _exit_status(error: BaseException) -> int | str:
     """The exit status after an exception, or a message for status 1; bugs are raised again."""
     notes = getattr(error, "__notes__", [])
@@ -162,15 +181,21 @@ def _load_config(arguments: Sequence[str], config_from: str) -> tuple[Config, Se
 
 
 def take_flag(arguments: Sequence[str], name: str) -> tuple[str, list[str]]:
-    """Return the value of ``--name=value`` or ``--name value``, and the other arguments."""
-    for index, argument in enumerate(arguments):
-        flag, equals, value = argument.partition("=")
+    """Return the value of ``--name=value`` or ``--name value``, and the other arguments.
+
+    Of several values the last counts, as with all flags.
+    """
+    value, others = "", []
+    rest = iter(arguments)
+    for argument in rest:
+        flag, equals, text = argument.partition("=")
         if flag in (f"--{name}", f"-{name}"):
-            end = index + 1 if equals else index + 2
-            value = value if equals else "".join(arguments[index + 1 : end])
-            if value:
-                return value, [*arguments[:index], *arguments[end:]]
-    raise InputError(f"missing {_MISSING[name]}")
+            value = text if equals else next(rest, "")
+        else:
+            others.append(argument)
+    if not value:
+        raise InputError(f"missing {_MISSING[name]}")
+    return value, others
 
 
 def override(config: Config, arguments: Sequence[str]) -> tuple[Config, list[str]]:

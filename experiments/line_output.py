@@ -68,7 +68,13 @@ class ResumableFile(contextlib.AbstractContextManager):
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._file.close()
         if error is None:
-            self._partial.replace(self._path)
+            try:
+                self._partial.replace(self._path)
+            except OSError as failure:
+                raise InputError(
+                    f"{self._path} cannot be written: {failure.strerror}; its lines are in "
+                    f"{self._partial}"
+                ) from None
         elif self.num_lines:
             error.add_note(
                 f"{self.num_lines:,} lines are in {self._partial}; --resume continues there"

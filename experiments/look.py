@@ -23,7 +23,7 @@ from absl import flags
 from etils import epath
 
 from experiments import checkpoint_flags
-from experiments.flags import run
+from experiments.flags import require_one_line, run
 from experiments.reports import sentence_page, sentence_question
 from experiments.reports.analyzed_pair import AnalyzedPair
 from transformer import paths
@@ -144,18 +144,9 @@ def _require_sentence(flag: flags.FlagHolder) -> None:
         if flag is SENTENCE:
             raise InputError(f"missing --{flag.name}=TEXT")
         return
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        byte = ord(text[error.start]) & 0xFF
-        raise InputError(
-            f"--{flag.name} has the byte 0x{byte:02X} as character {error.start + 1}, which is not "
-            "UTF-8; give the sentence in UTF-8"
-        ) from None
+    require_one_line(flag)
     if not text.strip():
         raise InputError(f"--{flag.name} is empty; give a sentence")
-    if "\n" in text:
-        raise InputError(f"--{flag.name} has several lines; give one sentence")
 
 
 def _encode(flag: flags.FlagHolder, config: Config, tokenizer: Tokenizer) -> list[int]:

@@ -14,7 +14,7 @@ included, and a tab precede each line.
 from absl import flags
 
 from experiments import checkpoint_flags
-from experiments.flags import run
+from experiments.flags import require_one_line, run
 from transformer.config import Config
 from transformer.errors import InputError
 
@@ -28,8 +28,7 @@ def main(config: Config) -> None:
     """Sample or search, and print."""
     if NUM_SAMPLES.value < 1:
         raise InputError(f"--num_samples={NUM_SAMPLES.value}, but it must be at least 1")
-    if "\n" in PROMPT.value:
-        raise InputError("--prompt has several lines; give one")
+    require_one_line(PROMPT)
     translator = checkpoint_flags.translator(config)
     method = {"method": "beam", "beams": NUM_SAMPLES.value} if BEST.value else {"method": "sample"}
     [samples] = translator.continuations([PROMPT.value], NUM_SAMPLES.value, **method)

@@ -85,6 +85,8 @@ def main(config: Config) -> None:
         for flag in (INPUT, OUTPUT, PREFIX):
             if flag.value is not None:
                 raise InputError(f"--{flag.name} and --interactive exclude each other; remove one")
+    if OUTPUT.value == "":
+        raise InputError("--output= is empty; name a file, or leave it out for standard output")
     if RESUME.value and not (_is_local_file(INPUT.value) and _is_local(OUTPUT.value)):
         raise InputError("--resume needs local files as --input and --output")
     translator = checkpoint_flags.translator(config)  # errors come before standard input is read

@@ -124,7 +124,7 @@ figures.plot_head_table(
 # %% [markdown]
 # The best of many heads scores above 0 even if no head has any information. A permutation test
 # measures how far: it shuffles the gold a thousand times, swapping the nouns of every pair of twins
-# with probability one half. *Chance* is the 95th percentile of the best head's score. And a mean
+# with probability one half. *Chance* is the 95th percentile of the largest size of a score. A mean
 # does not show how many sentences contribute to it: *sentences* is the share in which the best head
 # gives the correct noun more weight than the wrong one; chance is one half.
 

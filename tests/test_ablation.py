@@ -7,7 +7,7 @@ import numpy as np
 import oracle
 import pytest
 
-from transformer.config import TrainingConfig
+from transformer.config import TrainingConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import ablation
 from transformer.inspection.readout import LogitDifference
@@ -63,6 +63,21 @@ def test_the_baseline_is_the_loss_per_token_of_the_unchanged_model(result, shall
 
 
 @pytest.mark.slow
+def test_padding_is_what_the_config_says():
+    """With other special ids: the padding of the second sentence does not count, token 0 does."""
+    ids = {"pad_id": 10, "eos_id": 0, "bos_id": 1, "unk_id": 2}
+    config = TransformerConfig(vocab_size=11, num_layers=1, d_model=8, d_ff=8, num_heads=2, **ids)
+    params = oracle.random_params(base.build(config), seed=1)
+    source, target = jnp.array([[4, 7, 0], [5, 0, 10]]), jnp.array([[4, 5, 0], [6, 0, 10]])
+    targets_in = shift_right(target, bos_id=1)
+    logits = [run(params, config, *pair)[0] for pair in zip(source, targets_in, strict=True)]
+    log_probs = jax.nn.log_softmax(jnp.stack(logits))
+    tokens = [(0, 0, 4), (0, 1, 5), (0, 2, 0), (1, 0, 6), (1, 1, 0)]
+    expected = -sum(float(log_probs[token]) for token in tokens)
+    nll = ablation.nll_with_gates(params, config, source, target, ablation.open_gates(config))
+    assert float(nll) == pytest.approx(expected, rel=1e-5)
+
+
 def test_gates_of_one_give_bitwise_the_baseline(shallow, source):
     """Without jit, since XLA may order the sums of two programs differently."""
     gates = ablation.open_gates(shallow[1])

@@ -11,8 +11,9 @@ import pytest
 from apps import run
 from test_bad_input import WORDS, given, given_copy  # noqa: F401 - fixtures
 
-from transformer.checkpoints.workdir_files import load_inference_config
+from transformer.checkpoints.workdir_files import load_config, load_inference_config, load_runs
 from transformer.errors import InputError
+from transformer.fields import difference
 from transformer.translator import Translator
 
 TEXT = "".join(f"{line}\n" for line in WORDS[:4]).encode()
@@ -25,6 +26,19 @@ def bundle(given, tmp_path_factory):  # noqa: F811
     finished = run("experiments.bundle", f"--workdir={given / 'run'}", f"--output={path}")
     assert finished.status == 0, finished.err
     return path, finished
+
+
+def test_fields_on_the_command_line_are_in_the_bundle(given, tmp_path):  # noqa: F811
+    path = tmp_path / "model.zip"
+    fields = "--config.decode.beams=3", "--config.model.compute_dtype=bfloat16"
+    finished = run("experiments.bundle", f"--workdir={given / 'run'}", f"--output={path}", *fields)
+    assert finished.status == 0, finished.err
+    before, after = load_config(given / "run"), load_config(path)
+    assert difference(before, after) == {
+        "decode.beams": (before.decode.beams, 3),
+        "model.compute_dtype": ("float32", "bfloat16"),
+    }
+    assert load_runs(path) == load_runs(given / "run")
 
 
 def test_a_bundle_has_no_training_state(bundle):

@@ -394,6 +394,7 @@ BAD = {
         ["--config.decode.beams=2", "no config"],
     ),
     "no folder": (["--outputs=a,b", "--output={here}/x/y.html"], ["{here}/x/y.html", "folder"]),
+    "a folder as page": (["--outputs=a,b", "--output={here}"], ["{here} is a directory; name a"]),
     "tokenization": (
         ["--workdirs=a,b", "--bleu_tokenize=13b"],
         ["'13b' is unknown"],

@@ -140,15 +140,6 @@ def test_runs_that_are_missing_or_changed_by_hand_do_not_matter(directory, runs)
     assert [run["step"] for run in workdir_files.load_runs(directory)] == [5]
 
 
-def test_gelu_of_a_config_of_earlier_versions_is_the_approximation(directory):
-    model = CONFIG.model.replace(activation="gelu")
-    (directory / "config.json").write_text(CONFIG.replace(model=model).to_json())
-    assert workdir_files.load_config(directory).model.activation == "gelu_tanh"
-    (directory / "config.json").unlink()
-    workdir.initialize(directory, CONFIG.replace(model=model), VOCABULARIES)
-    assert workdir_files.load_config(directory).model.activation == "gelu"
-
-
 # Overrides after training.
 
 

@@ -74,6 +74,12 @@ def test_the_row_and_the_tokens_may_be_traced():
     assert float(total(3)) == pytest.approx(float(logits[3, 4] - logits[3, 7]), abs=1e-4)
 
 
+@pytest.mark.parametrize("metric", [LogitDifference(4, 4, 7), LogitDifference(2, 4, 11)])
+def test_a_row_or_a_token_that_does_not_exist_is_rejected(metric):
+    with pytest.raises(InputError, match="check that its position is a row of the logits and its"):
+        direct_logits(*model(), SOURCE, TARGET_IN, metric)
+
+
 def test_a_family_without_a_residual_stream_is_rejected():
     config = ConvolutionalConfig(vocab_size=11, d_model=8, num_layers=1)
     with pytest.raises(InputError, match="family 'convolutional' has no residual stream"):

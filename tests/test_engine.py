@@ -76,6 +76,13 @@ def test_many_threads_get_the_translations_of_the_translator_and_compile_nothing
                     close(one, other)
 
 
+@pytest.mark.slow
+def test_a_queue_of_one_sentence_is_long_enough_to_warm_up(translator):
+    with Engine(translator, capacity=1) as small:
+        small.warm_up()
+        assert small.ready
+
+
 def test_lines_that_would_be_cut_are_refused(engine):
     assert len(engine.translate(["", "a " * 9]).result(60)) == 1
     with pytest.raises(InputError, match="line 2 has 11 tokens, but this model reads at most 10"):

@@ -313,6 +313,15 @@ def test_pipes_are_read_once_as_source_and_target(evaluated, tmp_path, app):
         assert piped.result | {"origin": None} == files.result | {"origin": None}
 
 
+def test_scores_are_printed_where_the_workdir_cannot_be_written(given, tmp_path):  # noqa: F811
+    workdir = shutil.copytree(given / "run", tmp_path / "run")
+    (workdir / "evaluations").write_text("")
+    finished = run("experiments.evaluate", f"--workdir={workdir}", "--split=validation")
+    assert finished.status == 1
+    assert str(workdir / "evaluations") in finished.err and "Traceback" not in finished.err
+    assert finished.result["sentences"] == len(WORDS)
+
+
 def test_the_same_evaluation_replaces_its_files(evaluated):
     workdir, finished = evaluated
     again = evaluate(workdir, "--split=validation")

@@ -288,6 +288,13 @@ def test_config_files_are_loaded_without_a_command_line(tmp_path):
         flags.load_config_file(str(tmp_path / "none.py"))
 
 
+def test_of_a_repeated_flag_the_last_counts():
+    arguments = ["--config=a", "--x", "-config", "b", "y"]
+    assert flags.take_flag(arguments, "config") == ("b", ["--x", "y"])
+    with pytest.raises(InputError, match="missing --config=NAME"):
+        flags.take_flag(["--config=a", "--config="], "config")
+
+
 def fields_in(text):
     """Type and value of each config field in a help text."""
     return dict(re.findall(r"^ +([a-z_]+\.[a-z_0-9]+): (.*)$", text, re.MULTILINE))

@@ -43,6 +43,16 @@ def test_the_parts_of_a_transformer_are_its_stacks(model):
     assert {path[0] for path in parts["decoder"]} == {"decoder"}
 
 
+def test_the_map_to_the_logits_is_of_the_decoder(model):
+    config = model.config.replace(tied_embeddings="none", output_bias=True)
+    parts = parts_of(base.build(config))
+    assert {path for path in parts["decoder"] if path[0] == "embedding"} == {
+        ("embedding", "output"),
+        ("embedding", "output_bias"),
+    }
+    assert {path[0] for path in parts["encoder"]} == {"encoder"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "config",

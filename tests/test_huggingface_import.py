@@ -2,6 +2,7 @@
 """A Marian model of Hugging Face becomes a workdir with the same logits, or is refused."""
 
 import collections
+import dataclasses
 import io
 import json
 import os
@@ -49,6 +50,13 @@ def workdir(imported, tmp_path_factory):
 @pytest.fixture(scope="module")
 def translator(workdir):
     return Translator.from_workdir(workdir, extra_length=30)
+
+
+def test_a_model_with_gelu_is_loaded_with_gelu(imported, tmp_path):
+    model = imported.config.model.replace(activation="gelu")
+    config = imported.config.replace(model=model)
+    imported_model.write_workdir(dataclasses.replace(imported, config=config), tmp_path / "gelu")
+    assert Translator.from_workdir(tmp_path / "gelu").config.model.activation == "gelu"
 
 
 def ours(imported, ids):

@@ -118,6 +118,20 @@ def test_the_fields_of_deepl_are_understood():
             deepl_request(wrong, LANGUAGES)
 
 
+@pytest.mark.parametrize(
+    ("code", "targets", "found"),
+    [
+        ("PT-BR", ("pt-BR",), "pt-BR"),
+        ("zh-hans", ("zh-Hans", "zh"), "zh-Hans"),
+        ("ZH-HANT", ("zh-Hans", "zh"), "zh"),
+        ("srp_cyrl", ("bos_Latn", "srp_Cyrl"), "srp_Cyrl"),
+    ],
+)
+def test_codes_of_deepl_are_those_of_the_model_in_any_case(code, targets, found):
+    request = deepl_request({"text": ["a"], "target_lang": code}, Languages("en", targets))
+    assert request.target == found
+
+
 def test_attention_is_asked_for_one_line():
     assert attention_request({"source": "a b", "target": "c"}, LANGUAGES) == ("a b", "c", "de")
     for wrong in ({}, {"target": "c", "source": "a\nb"}, {"target": "c", "source": ["a"]}):

@@ -98,9 +98,13 @@ def test_the_best_texts_come_first_with_their_scores(workdir):
 
 @pytest.mark.slow
 def test_bad_input_is_refused_with_one_message(workdir):
-    refused = run("experiments.sample", f"--workdir={workdir}", "--num_samples=0")
-    assert refused.status == 1 and "--num_samples=0" in refused.err
-    assert "Traceback" not in refused.err
+    for flag, message in (
+        ("--num_samples=0", "--num_samples=0"),
+        ("--prompt=a\udcff", "--prompt has the byte 0xFF as character 2"),
+    ):
+        refused = run("experiments.sample", f"--workdir={workdir}", flag)
+        assert refused.status == 1 and message in refused.err
+        assert "Traceback" not in refused.err
 
 
 @pytest.mark.slow

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The question of a page and its evidence, compared with direct measurements of the model."""
 
+import dataclasses
 import types
 
 import numpy as np
 import pytest
 
-from experiments.reports import sentence_question
+from experiments.reports import sentence_answer, sentence_question
 from experiments.reports.analyzed_pair import AnalyzedPair
 from experiments.reports.sentence_question import Question, first_difference, least_certain
 from transformer.arrays import SpecialIds
@@ -85,6 +86,31 @@ def test_contributions_to_the_preference_are_those_to_the_difference_of_the_logi
         np.testing.assert_allclose(values[:4], direct.source, atol=1e-4)
         np.testing.assert_allclose(values[4:], direct.target, atol=1e-4)
     assert found.predictions.shape == (3, 7)
+
+
+@pytest.mark.slow
+def test_sentences_of_different_lengths_have_the_encoder_row_of_the_first_alone(shallow):
+    """Whichever is longer; the row of the other is that of another word."""
+    params, config = shallow
+    tokenizer = types.SimpleNamespace(pieces=lambda ids: [f"t{token}" for token in ids])
+    long, short = (
+        AnalyzedPair.of(params, config, tokenizer, source, target)
+        for source, target in (([4, 7, 5, 9, 10, 8, 2], TARGET), ([4, 7, 2], OTHER))
+    )
+    for first, second in ((long, short), (short, long)):
+        evidence = sentence_question.gather(first, second)
+        focus = dataclasses.replace(evidence.focus, source=len(first.source) - 1)
+        evidence = dataclasses.replace(evidence, focus=focus)
+        assert evidence.reads(first, "encoder").shape == (len(first.source),)
+        assert evidence.reads(second, "encoder") is None
+        assert evidence.reads(second, "cross").shape == (len(second.source),)
+        [finding] = [
+            finding
+            for name, finding in sentence_answer.evidence_items(evidence)
+            if "Encoder head" in name
+        ]
+        assert "in the second" not in finding
+        assert sentence_answer.opening(evidence).count("<figure") == 2
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from experiments import line_output
 from experiments.line_output import ResumableFile
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
+from transformer.errors import InputError
 from transformer.models import base
 from transformer.text.tokenizer import Tokenizer
 from transformer.training.step import TrainState
@@ -223,6 +224,7 @@ def test_a_terminal_has_a_prompt_and_ctrl_c_ends_the_interactive_mode(folder, pl
         (["--prefix={here}/no"], ["--prefix={here}/no cannot be read"]),
         (["--prefix={here}/three"], ["standard input has 4 lines but {here}/three has 3"]),
         (["--prefix={here}/long"], ["line 2: the prefix has 6 tokens", "has 6 including EOS"]),
+        (["--output="], ["--output= is empty; name a file"]),
         (["--interactive", "--input={here}/three"], ["--input and --interactive"]),
         (["--interactive", "--prefix={here}/three"], ["--prefix and --interactive"]),
         (["--ensemble={here}/no"], ["{here}/no does not exist"]),
@@ -344,6 +346,16 @@ def test_a_resumed_file_has_complete_groups_of_lines(tmp_path):
     with ResumableFile(path, "same", True, 3) as out:
         out.writelines(["last\n"])
     assert (tmp_path / "out").read_text() == "1\n2\n3\n4\n5\n6\nlast\n"
+
+
+def test_lines_that_cannot_be_put_in_place_are_named(tmp_path):
+    with (
+        pytest.raises(InputError, match="out cannot be written: Is a directory; its lines are in"),
+        ResumableFile(str(tmp_path / "out"), "identity", False, 1) as file,
+    ):
+        file.writelines(["a\n"])
+        (tmp_path / "out").mkdir()
+    assert [path.read_text() for path in tmp_path.glob("*.partial")] == ["a\n"]
 
 
 def test_a_link_is_kept_and_its_file_written(tmp_path):

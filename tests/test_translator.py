@@ -333,6 +333,12 @@ def test_a_string_is_not_taken_for_several_of_one_character(translator):
         translator.nbest("a", 1, prefixes=["b"])
 
 
+def test_a_translation_is_one_line(translator, monkeypatch):
+    """A vocabulary of text with line ends has them."""
+    monkeypatch.setattr(type(translator.vocabularies.target), "decode", lambda *_: "b\nc")
+    assert translator("b c").text == "b c"
+
+
 def test_decoding_options_are_arguments_of_a_call(translator, translations):
     greedy, _ = translator_with(beams=1).nbest(["b c", "a"], 1)
     close(translator("b c", beams=1), greedy[0])

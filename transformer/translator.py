@@ -520,7 +520,9 @@ class Translator:
         if score <= NEG_INF / 2:
             return NO_TRANSLATION
         ids = tuple(token for token in tokens if token != self._special_ids.pad)
-        return Translation(self.vocabularies.target.decode(ids), score, log_prob, ids)
+        # A translation is one line of a file, whatever text the vocabulary was trained on.
+        text = self.vocabularies.target.decode(ids).replace("\n", " ")
+        return Translation(text, score, log_prob, ids)
 
     def _shortlist(
         self, source: np.ndarray, prefix: np.ndarray | None, num_translations: int | None

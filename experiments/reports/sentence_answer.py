@@ -139,7 +139,7 @@ def _position_finding(evidence: Evidence) -> Html | None:
 
 def _head_finding(evidence: Evidence, kind: Kind) -> Html | None:
     """What the strongest head of a kind reads, and what is lost without it."""
-    (layer, head), _ = evidence.reads(evidence.pairs[0], kind)
+    layer, head = evidence.effects.strongest(kind)
     lost, total = evidence.effects.preference[kind][layer, head], evidence.total
     size = "difference" if evidence.is_about_two else "preference"
     name = f"head {layer + 1}.{head + 1} of {_STACKS[kind]}"
@@ -147,7 +147,9 @@ def _head_finding(evidence: Evidence, kind: Kind) -> Html | None:
         return _html(f"No single head of {_STACKS[kind]} is needed: the {size} never shrinks.")
     reads = []
     for index, pair in enumerate(evidence.pairs):
-        _, weights = evidence.reads(pair, kind)
+        weights = evidence.reads(pair, kind)
+        if weights is None:
+            continue
         best = int(weights.argmax())
         where = f" in the {ORDINALS[index]}" if evidence.is_about_two else ""
         reads += [
@@ -201,16 +203,17 @@ def _card(evidence: Evidence, index: int) -> Html:
     probabilities = question.probabilities(pair)
     candidates = list(zip(answers(evidence), probabilities, strict=True))[:: -1 if index else 1]
     readings = {
-        kind: evidence.reads(pair, kind)[1]
-        for kind in _STACKS
-        if kind in evidence.effects.preference
+        kind: evidence.reads(pair, kind) for kind in _STACKS if kind in evidence.effects.preference
     }
-    position = min(evidence.focus.source, len(pair.source) - 1)
+    position = evidence.focus.source
+    if len(pair.source) != len(evidence.pairs[0].source):
+        # The position of another word: follow the one that is read for the answer.
+        position = int(readings["cross"].argmax()) if "cross" in readings else 0
     path = ReadingPath(
         words=pair.source_labels,
         position=position,
         predictions=candidates,
-        encoder=readings.get("encoder") if position == evidence.focus.source else None,
+        encoder=readings.get("encoder"),
         cross=readings.get("cross"),
         shades=_shades(evidence, index),
     )
@@ -266,9 +269,10 @@ def _numbers(evidence: Evidence) -> Html:
         if kind not in evidence.effects.preference:
             continue
         for index, pair in enumerate(shown):
-            (layer, head), weights = evidence.reads(pair, kind)
+            layer, head = evidence.effects.strongest(kind)
             which = f", {ORDINALS[index]}" if len(shown) > 1 else ""
-            add(f"{kind} {layer + 1}.{head + 1} reads{which}", weights, 1.0, 2)
+            name = f"{kind} {layer + 1}.{head + 1} reads{which}"
+            add(name, evidence.reads(pair, kind), 1.0, 2)
     if evidence.contributions is not None:
         source = [each[: len(pairs[0].source)] for each in evidence.contributions.preferences]
         limit = max(float(np.abs(each).max()) for each in source)

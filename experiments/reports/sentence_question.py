@@ -276,11 +276,16 @@ class Evidence:
         signed = zip((1, -1), self.pairs, strict=False)
         return sum(sign * self.question.preference(pair) for sign, pair in signed)
 
-    def reads(self, pair: AnalyzedPair, kind: Kind) -> tuple[tuple[int, int], np.ndarray]:
-        """The strongest head (layer, head) of a kind, and the weights of its row of the focus."""
-        layer, head = self.effects.strongest(kind)
-        weights = pair.computed.trace.attention(kind).weights[layer, head]
-        return (layer, head), np.asarray(weights[self.focus.row(kind)], np.float64)
+    def reads(self, pair: AnalyzedPair, kind: Kind) -> np.ndarray | None:
+        """The weights of the strongest head of a kind in its row of the focus.
+
+        None for the encoder if the focus, a source position of the first sentence, is that of
+        another word here, because the sentences differ in length.
+        """
+        if kind == "encoder" and len(pair.source) != len(self.pairs[0].source):
+            return None
+        weights = pair.computed.trace.attention(kind).weights[self.effects.strongest(kind)]
+        return np.asarray(weights[self.focus.row(kind)], np.float64)
 
 
 def gather(first: AnalyzedPair, second: AnalyzedPair | None) -> Evidence:

@@ -51,7 +51,7 @@ class Engine:
         self.config = translator.config
         self.most_results = self.config.decode.most_results[1]
         self.shows_attention = word_attention.is_available(translator)
-        self._measures_costs = costs is None
+        self._measures_costs, self._capacity = costs is None, capacity
         self._costs = dict(
             costs or {rows: rows + BATCH_OVERHEAD for rows in translator.batch_rows()}
         )
@@ -77,7 +77,9 @@ class Engine:
 
         Blocks until that is done, in the threads of the batcher.
         """
-        list(map_in_threads(self._call, self._warm_up_steps(), self.translator.threads))
+        # Steps that wait count in the queue.
+        threads = min(self.translator.threads, self._capacity or self.translator.threads)
+        list(map_in_threads(self._call, self._warm_up_steps(), threads))
         if self._measures_costs:
             self._call(self._measure_costs)
         self.declare_ready()

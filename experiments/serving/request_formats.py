@@ -152,9 +152,17 @@ def deepl_request(fields: Mapping[str, Any], languages: Languages) -> Translatio
         code = fields.get(name) or "auto"
         if not isinstance(code, str):
             raise RequestError(400, f"{name} is {_shown(code)}; give a string")
-        codes.append(code.lower().partition("-")[0])
+        known = ("auto", languages.source) if name == "source_lang" else languages.targets
+        codes.append(_nearest_code(code, known))
     _check_languages(*codes, languages)
     return TranslationRequest(texts, True, target=codes[1])
+
+
+def _nearest_code(code: str, known: Sequence[str]) -> str:
+    """The model's spelling of a code of DeepL's: that of all of it, or of its language alone."""
+    spelled = {each.lower(): each for each in known}
+    language = code.lower().partition("-")[0]
+    return spelled.get(code.lower(), spelled.get(language, language))
 
 
 def attention_request(fields: Mapping[str, Any], languages: Languages) -> tuple[str, str, str]:

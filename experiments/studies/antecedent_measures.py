@@ -288,7 +288,7 @@ def _resampled(subject: Subject) -> Sites:
 
 
 def coreference(subject: Subject) -> dict[str, Any]:
-    """Coreference scores of all heads, with the threshold that chance exceeds in 5% of cases.
+    """Coreference scores of all heads, with the threshold that chance exceeds in 2.5% of cases.
 
     Of the encoder in the row of "it", and of cross-attention in the row that predicts the pronoun.
     """

@@ -125,13 +125,15 @@ def by_length(
 def alignment_error_rate(translator: Translator, scored_pairs: registry.Split) -> float | None:
     """Error rate of the head, or of the mean of a layer's heads, that aligns validation best.
 
-    None without a gold alignment, or for a model without attention.
+    None without a gold alignment, for a model without attention, and for separate vocabularies.
     """
     config = translator.config
     model = config.model.capturable()
     examples = scored_pairs.examples
     has_gold = bool(examples) and "alignment" in examples[0]
-    if not has_gold or "cross" not in base.build(model).describe().attention:
+    if not has_gold or not translator.vocabularies.are_shared:
+        return None
+    if "cross" not in base.build(model).describe().attention:
         return None
     rates = {}
     both = {"validation": registry.load(config.data, "validation"), "scored": scored_pairs}

@@ -158,7 +158,12 @@ def _chunks(
     """The pairs in chunks of one static shape; the last, incomplete batch is filled from the start.
 
     Few pairs make one chunk of fewer batches.
+
+    Raises:
+      InputError: if there are no pairs.
     """
+    if not len(pairs):
+        raise InputError("no two neighboring words are left to train on; give more text")
     batches = -(-len(pairs) // batch_size)
     size = min(CHUNK, batches)
     total = -(-batches // size) * size * batch_size

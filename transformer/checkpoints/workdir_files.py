@@ -88,13 +88,9 @@ def load_config(workdir: paths.Readable) -> Config:
     """
     path = opened(workdir) / CONFIG
     try:
-        config = Config.from_json(path.read_bytes().decode("utf-8"), str(path))
+        return Config.from_json(path.read_bytes().decode("utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({error}); is this a workdir of train?") from None
-    # Before the runs were recorded, this was the name of the approximation.
-    if getattr(config.model, "activation", None) == "gelu" and not load_runs(workdir):
-        return config.replace(model=config.model.replace(activation="gelu_tanh"))
-    return config
 
 
 def load_runs(workdir: paths.Readable) -> list[dict[str, Any]]:

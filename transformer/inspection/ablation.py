@@ -92,7 +92,7 @@ def nll_with_gates(
         shift_right(target, bos_id=config.bos_id),
         interventions=nothing.with_gates(gates),
     )
-    return smoothed_cross_entropy(logits, target, smoothing=0.0).nll
+    return smoothed_cross_entropy(logits, target, smoothing=0.0, pad_id=config.pad_id).nll
 
 
 def ablate_heads(

@@ -17,7 +17,7 @@ from transformer.arrays import Array, Float, Int, Params, wide
 from transformer.config import ModelConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import trace
-from transformer.inspection.readout import LogitDifference, checked_metric
+from transformer.inspection.readout import LogitDifference, check_finite, checked_metric
 from transformer.inspection.trace import Tokens
 from transformer.nn.capture import StackTrace
 
@@ -53,7 +53,8 @@ def direct_logits(
       metric: row and tokens.
 
     Raises:
-      InputError: for a model that is not a Transformer with a decoder.
+      InputError: for a model that is not a Transformer with a decoder, or for a row or a token
+        that does not exist.
     """
     if not isinstance(config, TransformerConfig) or "decoder" not in (
         trace.describe(config).residual_layers
@@ -64,6 +65,8 @@ def direct_logits(
         )
     checked_metric(metric, len(target_in), config)
     _, seen = trace.run(params, config, source, target_in, capture="full")
+    if trace.is_concrete(seen, metric):
+        check_finite(metric(seen.logits), "sentence pair")
     parts = _parts(params["decoder"], config, seen.decoder, metric.position)
     direction, offset = _output_map(params, config, metric)
     shares = jax.tree.map(lambda part: part @ direction, parts)

@@ -135,10 +135,11 @@ def share_above_zero(scores: Float[Array | np.ndarray, "B *L"]) -> Float[Array |
 
 
 def chance_threshold(scores: Float[Array | np.ndarray, "B *L"]) -> float:
-    """Threshold that the best mean score of all heads exceeds by chance in 5% of cases.
+    """Threshold that the largest mean score of all heads exceeds in size by chance in 5% of cases.
 
-    A permutation test: antecedent and distractor of each sentence are swapped at random, which
-    flips the sign of its scores. It corrects for the best of many heads being above 0 by chance.
+    Above it, not below its negative, is a head in half of them. A permutation test: antecedent and
+    distractor of each sentence are swapped at random, which flips the sign of its scores. It
+    corrects for the best of many heads being above 0 by chance.
 
     Args:
       scores: of B independent sentences; for pairs of twins, the means of both.

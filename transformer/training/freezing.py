@@ -18,7 +18,8 @@ def frozen_mask(model: Model, metadata: Params, parts: Sequence[str]) -> Params:
     """True for each parameter of the parts.
 
     Parts are defined for every family: ``embedding`` is the parameters of kind embedding,
-    ``encoder`` the others that `Model.encode` reads, and ``decoder`` the rest.
+    ``encoder`` the others that `Model.encode` reads, and ``decoder`` the rest, with the map to the
+    logits.
 
     Args:
       model: from `models.base.build`.
@@ -37,6 +38,9 @@ def frozen_mask(model: Model, metadata: Params, parts: Sequence[str]) -> Params:
     def part_of(path: tuple, parameter: object) -> str:
         if parameter.kind == "embedding":
             return "embedding"
+        # Modules declare the map to the logits together with the embedding, which encoding reads.
+        if "vocab" in parameter.names:
+            return "decoder"
         return "encoder" if path in encoder_paths else "decoder"
 
     part = jax.tree_util.tree_map_with_path(part_of, metadata, is_leaf=is_parameter)
