@@ -9,7 +9,6 @@ a model card. Apps that only read accept it as a workdir: python -m experiments.
 the file.
 """
 
-import dataclasses
 import json
 import sys
 
@@ -21,7 +20,7 @@ from experiments.flags import run
 from experiments.formatting import byte_size
 from transformer import paths
 from transformer.checkpoints import archive, workdir_files
-from transformer.config import RUNS, Config
+from transformer.config import Config
 from transformer.errors import InputError
 from transformer.interop.model_card import Export, model_card
 
@@ -63,11 +62,10 @@ def main(config: Config) -> None:
 
 
 def _config_file(workdir: epath.Path, config: Config) -> bytes:
-    """The workdir's config with the overrides, but for the devices of this process."""
+    """The workdir's config with the overrides; those of `parallel` are for this process alone."""
     parallel = workdir_files.load_config(workdir).parallel
-    values = dataclasses.asdict(config.replace(parallel=parallel))
     runs = workdir_files.load_runs(workdir)
-    return json.dumps(values | {RUNS: runs}, indent=2, ensure_ascii=False).encode() + b"\n"
+    return workdir_files.config_text(config.replace(parallel=parallel), runs).encode()
 
 
 _USAGE = """\

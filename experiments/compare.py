@@ -64,12 +64,14 @@ def main() -> None:
         sources, references, systems, config = _translate_with_workdirs()
         bleu_options = evaluation_flags.bleu_options(config)
     results = comparison.compare(sources, references, systems, **bleu_options)
-    sys.stdout.reconfigure(encoding="utf-8")
-    print(comparison_report.as_text(results))
-    print(json.dumps(comparison.as_json(results)), flush=True)
-    if output:
-        workdir_files.write_text(output, comparison_report.as_page(results))
-        print(f"page: {output}", file=sys.stderr)
+    try:
+        if output:
+            workdir_files.write_text(output, comparison_report.as_page(results))
+            print(f"page: {output}", file=sys.stderr)
+    finally:
+        sys.stdout.reconfigure(encoding="utf-8")
+        print(comparison_report.as_text(results))
+        print(json.dumps(comparison.as_json(results)), flush=True)
 
 
 def _read_outputs() -> tuple[list[str] | None, list[str], dict[str, list[Run]]]:

@@ -27,7 +27,7 @@ from experiments.corpora.registry import Split
 from experiments.evaluation import evaluate
 from experiments.evaluation_flags import SOURCE, SPLIT, TARGET
 from experiments.flags import run
-from experiments.reports.evaluation_report import evaluation_page
+from experiments.reports.evaluation_report import Evaluation, evaluation_page
 from transformer import paths
 from transformer.checkpoints import integrity, workdir_files
 from transformer.config import Config
@@ -75,11 +75,19 @@ def main(config: Config) -> None:
         metrics=workdir / workdir_files.METRICS,
         changes=workdir_files.load_changes(workdir),
     )
-    print(json.dumps(scores), flush=True)
-    folder = workdir / workdir_files.EVALUATIONS
+    stem = re.sub(r"[^\w.-]", "_", name) + f"-{digest[:8]}"
+    try:
+        _write(workdir / workdir_files.EVALUATIONS, stem, evaluation, scores, report)
+    finally:
+        print(json.dumps(scores), flush=True)
+
+
+def _write(
+    folder: epath.Path, stem: str, evaluation: Evaluation, scores: dict[str, Any], report: str
+) -> None:
+    """Write scores, translations and the report."""
     if not paths.is_remote(folder):
         folder.mkdir(exist_ok=True)
-    stem = re.sub(r"[^\w.-]", "_", name) + f"-{digest[:8]}"
     translations = "".join(text + "\n" for text in evaluation.translations)
     workdir_files.write_text(folder / f"{stem}.txt", translations)
     workdir_files.write_json(folder / f"{stem}.json", scores)

@@ -16,8 +16,8 @@ TARGET = flags.DEFINE_string("target", None, "Text file of reference translation
 BLEU_TOKENIZE = flags.DEFINE_string(
     "bleu_tokenize",
     None,
-    "sacreBLEU's name of a tokenization, 'none' for tokenized text; default: "
-    "evaluation.bleu_tokenize, or by the script.",
+    "Tokenization of BLEU by its name in sacreBLEU; 'none' for tokenized text; default: "
+    "evaluation.bleu_tokenize, or by the script of the references.",
 )
 BLEU_LOWERCASE = flags.DEFINE_boolean("bleu_lowercase", False, "Compute BLEU in lower case.")
 

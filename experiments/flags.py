@@ -355,11 +355,12 @@ def help_text(
     lines = [inspect.getdoc(module) or "", "", "Flags:"]
     if config_from == "config":
         lines.append("  --config: NAME or FILE.py, or either with :ARGUMENT, for get_config().")
-    ours = [name for name in flags.FLAGS.flags_by_module_dict() if "experiments." in name]
+    ours = [name for name in flags.FLAGS.flags_by_module_dict() if name.startswith("experiments.")]
     for name in dict.fromkeys([*ours, module.__name__]):
         for flag in flags.FLAGS.get_flags_for_module(name):
             default = "" if flag.default is None else f" (default {flag.default})"
-            lines.append(f"  --{flag.name}: {flag.help}{default}")
+            text = f"--{flag.name}: {flag.help}{default}"
+            lines += textwrap.wrap(text, 100, initial_indent="  ", subsequent_indent=" " * 8)
     if config_from is None:
         return "\n".join(lines)
     whose = f"those of --{config_from}" if config else "the paper's base model"

@@ -2,7 +2,6 @@
 """Opening a workdir for training: one config, one training at a time."""
 
 import contextlib
-import dataclasses
 import datetime
 import logging
 import os
@@ -16,7 +15,7 @@ from experiments import file_lock
 from experiments.corpora import registry, text_files
 from transformer import paths, user_functions
 from transformer.checkpoints import workdir_files
-from transformer.config import RUNS, Config
+from transformer.config import Config
 from transformer.errors import InputError
 from transformer.fields import difference
 from transformer.provenance import provenance
@@ -207,4 +206,4 @@ def initialize(
         time = datetime.datetime.now(datetime.UTC).isoformat("T", "seconds")
         run = {"step": step, "time": time, "changes": changed, "provenance": made_by}
         runs.append(run | ({"init_from": dict(init_from)} if init_from else {}))
-    workdir_files.write_json(path, dataclasses.asdict(config) | {RUNS: runs})
+    workdir_files.write_text(path, workdir_files.config_text(config, runs))

@@ -7,7 +7,7 @@
 # Jay Alammar's *The Illustrated Transformer* (2018) explains the model of *Attention Is All You
 # Need* (Vaswani et al. 2017) in pictures. This notebook draws the article's pictures, in its order,
 # from the numbers of a real model: a small model, trained on this machine, that translates English
-# to German. (The article also has loss curves and training data in passing; notebook 03 trains.)
+# to German. (The article also explains training and its loss; notebook 03 trains.)
 #
 # It shows, in this order:
 #

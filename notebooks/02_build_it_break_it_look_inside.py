@@ -289,7 +289,7 @@ np.testing.assert_array_equal(causal_mask(LENGTH), masks.causal_mask(LENGTH))
 # ### Feed-forward network, layer norm, residual connection
 #
 # Attention mixes positions, but it only averages values. The **feed-forward network** computes at
-# each position alone, and is the only nonlinear map of a vector (paper 3.3).
+# each position alone; but for the layer norm, it is the only nonlinear map of a vector (paper 3.3).
 #
 # Each sub-layer is wrapped: LayerNorm(x + Sublayer(x)) (paper 3.1). **Layer norm** keeps the scale
 # of the vectors constant (Ba et al. 2016). The **residual connection** x + ... keeps what was there
@@ -644,8 +644,8 @@ print(f"{len(BUILT)} functions, {lines} lines: model, loss, optimizer and search
 # ### Predict, then run
 #
 # **Exercise 2.** Which runs will reverse almost no string? Which will hardly differ from the whole
-# model? One run will have a *lower* loss than the whole model and still fail: which? The answers
-# are below the table.
+# model? One run will have a loss as low as the whole model's and still fail: which? The answers are
+# below the table.
 
 
 # %%
@@ -782,8 +782,8 @@ Answer(
 #   same set as *c b a*, so no training can help. (The causal mask gives the decoder a trace of
 #   order: how many letters it has read.)
 # - **No causal mask.** In training, a position sees the token that it must predict, one position to
-#   its right, and copies it. The loss falls towards 0 and nothing is learned: in generation there
-#   is nothing to copy.
+#   its right, and copies it. The loss falls as far as the whole model's, to what label smoothing
+#   leaves, and nothing useful is learned: in generation there is nothing to copy.
 # - **One vector.** This is the bottleneck. One vector must hold the complete string and its order;
 #   strings of 5 to 8 letters suffer less than longer ones.
 # - **No label smoothing.** The NLL is lower, because the model may be as certain as it likes. The

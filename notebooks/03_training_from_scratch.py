@@ -375,9 +375,9 @@ lengths = [len(ids) for ids in experiment.tokenizer.encode(subset.targets)]
 independent = np.mean([token_accuracy**length for length in lengths])
 Answer(
     f"aⁿ: {independent:.1%} for the {np.mean(lengths):.0f} tokens of a mean sentence and "
-    f"a = {token_accuracy:.1%}. The true share is {exact:.1%}. Errors are not spread evenly: "
-    "they gather in difficult sentences and at difficult tokens, and after a wrong word the "
-    "rest of a sentence is often wrong too."
+    f"a = {token_accuracy:.1%}. The true share is {exact:.1%}. It is higher if errors gather in "
+    "difficult sentences, and lower if greedy search, which has no correct prefix to continue "
+    "after a wrong word, makes errors that the accuracy does not count."
 )
 
 # %% [markdown]

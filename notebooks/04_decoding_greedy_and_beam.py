@@ -181,7 +181,7 @@ search_replay(beam, vocabulary)
 #
 # log P is a sum of negative numbers, so it decreases with the length of a translation, however good
 # it is. The paper divides by a *length penalty*, ((5 + length) / 6)^α with α = 0.6, where the
-# length includes EOS. α = 0 compares log P itself, α = 1 nearly its mean per token.
+# length includes EOS. α = 0 compares log P itself, α = 1 nearly in the order of its mean per token.
 
 # %%
 lengths = np.arange(1, 31)
@@ -331,7 +331,7 @@ figures.plot_beam_tree(tree, vocabulary, title=f"Beam search: {test.sources[leas
 # ### Predict, then run
 #
 # **Exercise 2.** If the best token has a probability of 0.9 at every step, how probable is a
-# translation of 17 tokens? In how many of 64 samples do you expect to see the best one? And with
+# translation of 14 tokens? In how many of 64 samples do you expect to see the best one? And with
 # `top_p=0.8`?
 
 

@@ -105,7 +105,8 @@ print(figures.read_predict(target_in, target_out)[-1])
 # one, and 0 on average for a head that does not distinguish them. In the encoder it uses the row of
 # "it". In decoder self-attention it uses the row that predicts the pronoun, and the nouns of the
 # translation so far. In encoder-decoder attention ("cross") it uses the same row, and the nouns of
-# the source. The score is the mean over 200 sentences.
+# the source. The score is the mean over 200 sentences; in decoder self-attention over those in
+# which both nouns precede the pronoun.
 #
 # ### Predict, then run
 #
@@ -124,9 +125,9 @@ figures.plot_head_table(
 # %% [markdown]
 # The best of many heads scores above 0 even if no head has any information. A permutation test
 # measures how far: it shuffles the gold a thousand times, swapping the nouns of every pair of twins
-# with probability one half. *Chance* is the 95th percentile of the largest size of a score. A mean
-# does not show how many sentences contribute to it: *sentences* is the share in which the best head
-# gives the correct noun more weight than the wrong one; chance is one half.
+# with probability one half. *Chance* is the 95th percentile of the largest absolute score of any
+# head. A mean does not show how many sentences contribute to it: *sentences* is the share in which
+# the best head gives the correct noun more weight than the wrong one; chance is one half.
 
 # %%
 untrained = resolution.coreference(untrained_params(config), config, sentences)
@@ -327,9 +328,12 @@ figures.plot_attribution(
 # %%
 SWAPPED = "The street didn't cross the animal because it was too tired."
 [swapped] = translator([SWAPPED])
-crossing = sum("street" in example["source"].partition("cross")[0] for example in examples)
+crossing = sum(
+    "street" in before and bool(cross)
+    for before, cross, _ in (example["source"].partition("cross") for example in examples)
+)
 Answer(
-    f"{swapped.text}\n\nFew sentences of the data are like it: *street* comes before *cross* in "
+    f"{swapped.text}\n\nThe data hardly has sentences like it: *street* comes before *cross* in "
     f"{crossing} of the {len(examples)} test sentences. Nothing guarantees either answer."
 )
 

@@ -103,8 +103,9 @@ Answer(
 )
 
 # %% [markdown]
-# These are the maximum path lengths of the paper's table 1: n for recurrence, n / (k − 1) for
-# stacked convolutions, log_k n if they are dilated, and 1 for self-attention.
+# These are the maximum path lengths of the paper's table 1 and section 4: n for recurrence, 1 for
+# self-attention, log_k n for dilated convolutions, and O(n / k) for others, which is n / (k − 1)
+# when it is counted.
 #
 # *What this does not prove.* A path is a possibility. A derivative that is not zero can be tiny,
 # and a short path helps learning only if the network finds a use for it.
@@ -213,7 +214,7 @@ figures.plot_curves(
 #
 # ### Predict, then run
 #
-# **Exercise 2.** The RNN without attention has a state of 64 numbers for up to 16 letters of 16
+# **Exercise 2.** The RNN without attention has a state of 128 numbers for up to 16 letters of 16
 # kinds. That is enough memory in principle: 64 bits would do. Why does it fail?
 
 # %%
@@ -339,7 +340,8 @@ costs = zip(SIZES_N, flops["self-attention"], flops["recurrent"], strict=True)
 dearer = [n for n, of_attention, of_recurrence in costs if of_attention > of_recurrence]
 Answer(
     f"Among the lengths above: from n = {min(dearer)}. The leading terms leave out constants. The "
-    "LSTM has four gates with two matrices each, and attention has its projections."
+    "LSTM has four gates with two matrices each, eight terms n d²; attention without its "
+    "projections has two terms n² d. So they are equal near n = 4 d."
 )
 
 # %%
@@ -387,7 +389,7 @@ assert paths == {
     "dilated convolution": 3,
     "self-attention": 1,
 }
-# Without attention the RNN fails on long strings only; with attention every model is better there.
+# Without attention the RNN fails on long strings; with attention every model is better there.
 bottleneck = exact["RNN without attention"]
 assert bottleneck[0] > 0.9 and bottleneck[-1] < 0.2
 assert reliable["RNN without attention"] < min(

@@ -62,7 +62,6 @@ def test_the_baseline_is_the_loss_per_token_of_the_unchanged_model(result, shall
     assert float(result.loss) == pytest.approx(float(sums.nll) / TOKENS, rel=1e-5)
 
 
-@pytest.mark.slow
 def test_padding_is_what_the_config_says():
     """With other special ids: the padding of the second sentence does not count, token 0 does."""
     ids = {"pad_id": 10, "eos_id": 0, "bos_id": 1, "unk_id": 2}
@@ -78,6 +77,7 @@ def test_padding_is_what_the_config_says():
     assert float(nll) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_gates_of_one_give_bitwise_the_baseline(shallow, source):
     """Without jit, since XLA may order the sums of two programs differently."""
     gates = ablation.open_gates(shallow[1])

@@ -2,10 +2,13 @@
 """Systems are compared: by hand, from files, and from workdirs."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
-from apps import run
+from apps import REPOSITORY, run
 from test_bad_input import WORDS, given  # noqa: F401 - a fixture
 from test_html import Reader
 
@@ -316,6 +319,19 @@ def test_two_files_are_compared_and_the_last_line_is_json(files, comparison):
     assert "a.txt and b.txt translate 1 of them the same" in finished.out
     assert f"page: {files / 'page.html'}" in finished.err
     Reader((files / "page.html").read_text(encoding="utf-8"))
+
+
+@pytest.mark.slow
+def test_the_page_is_written_where_nobody_reads_the_scores(files):
+    arguments = (outputs(files, "a.txt", "b.txt"), f"--target={files / 'ref'}")
+    command = [sys.executable, "-m", "experiments.compare", *arguments]
+    reader, writer = os.pipe()
+    os.close(reader)
+    page = files / "page.html"
+    finished = subprocess.run([*command, f"--output={page}"], stdout=writer, cwd=REPOSITORY)
+    os.close(writer)
+    assert finished.returncode == 0
+    assert page.exists()
 
 
 def test_a_repeated_flag_names_the_runs_of_one_system(files):

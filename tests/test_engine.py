@@ -78,6 +78,7 @@ def test_many_threads_get_the_translations_of_the_translator_and_compile_nothing
 
 @pytest.mark.slow
 def test_a_queue_of_one_sentence_is_long_enough_to_warm_up(translator):
+    assert translator.threads == 2
     with Engine(translator, capacity=1) as small:
         small.warm_up()
         assert small.ready

@@ -110,7 +110,7 @@ def test_the_fields_of_deepl_are_understood():
     assert deepl_request(fields, LANGUAGES).texts == ("a",)
     for wrong, message in (
         ({"text": ["a"]}, "target_lang is missing"),
-        ({"text": ["a"], "target_lang": "FR"}, "the target language is 'fr'"),
+        ({"text": ["a"], "target_lang": "FR"}, "the target language is 'FR'"),
         ({"text": ["a"], "target_lang": 7}, "target_lang is 7; give a string"),
         ({"text": ["a"], "target_lang": "DE", "tag_handling": "xml"}, "field 'tag_handling'"),
     ):
@@ -125,11 +125,20 @@ def test_the_fields_of_deepl_are_understood():
         ("zh-hans", ("zh-Hans", "zh"), "zh-Hans"),
         ("ZH-HANT", ("zh-Hans", "zh"), "zh"),
         ("srp_cyrl", ("bos_Latn", "srp_Cyrl"), "srp_Cyrl"),
+        ("PT", ("pt-BR",), "pt-BR"),
     ],
 )
 def test_codes_of_deepl_are_those_of_the_model_in_any_case(code, targets, found):
     request = deepl_request({"text": ["a"], "target_lang": code}, Languages("en", targets))
     assert request.target == found
+
+
+@pytest.mark.parametrize(
+    ("code", "targets"), [("PT-PT", ("pt-BR",)), ("PT", ("pt-BR", "pt-PT")), ("es-419", ("de",))]
+)
+def test_another_region_is_another_language(code, targets):
+    with pytest.raises(RequestError, match=f"the target language is '{code}', but"):
+        deepl_request({"text": ["a"], "target_lang": code}, Languages("en", targets))
 
 
 def test_attention_is_asked_for_one_line():

@@ -329,7 +329,7 @@ def test_a_string_is_not_taken_for_several_of_one_character(translator):
     ):
         with pytest.raises(InputError, match="is the string 'ab', but must be a list"):
             call()
-    with pytest.raises(InputError, match="prefixes are several, but the sentence is one"):
+    with pytest.raises(InputError, match="prefixes is a list, but sentences one string"):
         translator.nbest("a", 1, prefixes=["b"])
 
 

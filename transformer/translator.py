@@ -224,7 +224,7 @@ class Translator:
         """
         if isinstance(sentences, str):
             if not isinstance(prefixes, str | None):
-                raise InputError("prefixes are several, but the sentence is one; pass one string")
+                raise InputError("prefixes is a list, but sentences one string; pass one prefix")
             prefixes = None if prefixes is None else [prefixes]
             return self.nbest([sentences], num_results, first_line, prefixes, **decode)[0]
         _require_several("prefixes", prefixes)

@@ -22,8 +22,10 @@ from transformer.errors import InputError
 from transformer.text.subword_sampling import SubwordSampler
 from transformer.training.step import Batch
 
-_PACKED_EPOCHS = 8
-"""Epochs that are packed to find the number of batches, where a fraction of a corpus is read."""
+_PACKED_PAIRS = 400_000
+"""Pairs of the epochs that are packed to find the number of batches, where a fraction of a corpus
+is read. The larger an epoch, the less its number of rows varies.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,9 +141,10 @@ class Batches:
         if not self.config.packing:
             return len(self._plan_rows(next(generators)))
         # Random samples do not need the same number of rows.
-        epochs = _PACKED_EPOCHS if any(weight % 1 for weight in self.weights) else 1
+        [(length, members)] = self.buckets.items()
+        is_random = any(weight % 1 for weight in self.weights)
+        epochs = min(max(1, _PACKED_PAIRS // len(members)), 8) if is_random else 1
         most = max(self._pack(each)[2] for each in itertools.islice(generators, epochs))
-        [length] = self.buckets
         return -(-most // self.rows(length))
 
     def plan(self, epoch: int) -> list[PlannedBatch]:
@@ -174,14 +177,15 @@ class Batches:
         """Several pairs a row, and about as many rows in every batch."""
         pairs, rows, num_rows = self._pack(generator)
         [length] = self.buckets
-        # A random sample may need a row more than those of the first epochs: it is left out.
+        # A random sample may need more rows than `_num_batches` has found: the last are left out.
+        # Or so few that there is not one for each batch: then some are read twice.
         num_rows = min(num_rows, self.per_epoch * self.rows(length))
-        starts = np.linspace(0, num_rows, self.per_epoch + 1).astype(np.int64)
+        starts = np.arange(self.per_epoch + 1) * num_rows // self.per_epoch
+        stops = np.maximum(starts[1:], starts[:-1] + 1)
+        firsts, lasts = np.searchsorted(rows, starts[:-1]), np.searchsorted(rows, stops)
         return [
             PlannedBatch(length, pairs[first:last], rows[first:last] - start)
-            for start, (first, last) in zip(
-                starts, itertools.pairwise(np.searchsorted(rows, starts)), strict=False
-            )
+            for start, first, last in zip(starts, firsts, lasts, strict=False)
         ]
 
     def _pack(self, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:

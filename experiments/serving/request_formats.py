@@ -159,10 +159,17 @@ def deepl_request(fields: Mapping[str, Any], languages: Languages) -> Translatio
 
 
 def _nearest_code(code: str, known: Sequence[str]) -> str:
-    """The model's spelling of a code of DeepL's: that of all of it, or of its language alone."""
+    """The model's spelling of a code of DeepL's, or the code itself if the model has none like it.
+
+    A region that the model does not tell apart is ignored: ``de-CH`` is ``de``, ``EN`` is ``en-US``
+    if that is the only English.
+    """
+    exact, language = code.lower(), code.lower().partition("-")[0]
     spelled = {each.lower(): each for each in known}
-    language = code.lower().partition("-")[0]
-    return spelled.get(code.lower(), spelled.get(language, language))
+    alike = [each for each in known if each.lower().partition("-")[0] == exact]
+    if exact not in spelled and language not in spelled and len(alike) == 1:
+        return alike[0]
+    return spelled.get(exact, spelled.get(language, code))
 
 
 def attention_request(fields: Mapping[str, Any], languages: Languages) -> tuple[str, str, str]:

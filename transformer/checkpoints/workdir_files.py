@@ -5,10 +5,12 @@ A workdir is the directory of one training run. Everything needed to translate i
 be copied to another machine.
 """
 
+import dataclasses
 import io
 import json
 import os
 import zipfile
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -162,6 +164,15 @@ def write_text(path: epath.PathLike, text: str) -> None:
     write_bytes(path, text.encode())
 
 
+def config_text(config: Config, runs: Sequence[Mapping[str, Any]]) -> str:
+    """The text of `CONFIG`: the fields, and the runs of `load_runs`."""
+    return _json_text(dataclasses.asdict(config) | {RUNS: list(runs)})
+
+
 def write_json(path: epath.PathLike, value: Any) -> None:
     """Write an indented JSON file atomically; see `write_bytes`."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, _json_text(value))
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

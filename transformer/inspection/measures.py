@@ -135,10 +135,10 @@ def share_above_zero(scores: Float[Array | np.ndarray, "B *L"]) -> Float[Array |
 
 
 def chance_threshold(scores: Float[Array | np.ndarray, "B *L"]) -> float:
-    """Threshold that the largest mean score of all heads exceeds in size by chance in 5% of cases.
+    """Threshold that the largest absolute mean score of all heads exceeds by chance in 5% of cases.
 
-    Above it, not below its negative, is a head in half of them. A permutation test: antecedent and
-    distractor of each sentence are swapped at random, which flips the sign of its scores. It
+    The largest mean score, with its sign, exceeds it in about 2.5%. A permutation test: antecedent
+    and distractor of each sentence are swapped at random, which flips the sign of its scores. It
     corrects for the best of many heads being above 0 by chance.
 
     Args:

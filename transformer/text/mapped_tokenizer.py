@@ -74,7 +74,7 @@ class MappedVocabulary:
                 source = archive.read(_SOURCE)
                 target = archive.read(_TARGET) if _TARGET in archive.namelist() else source
             if fields.pop("format") != _FORMAT:
-                raise ValueError("another version of this program wrote it")
+                raise ValueError("another version of this program wrote it: import it again")
             vocabulary = cls(source, target, **{name: tuple(fields[name]) for name in _JSON_FIELDS})
             vocabulary.check()
         except (
