@@ -11,17 +11,18 @@ data.
 """
 
 import dataclasses
+import functools
 import itertools
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 from absl import flags
 
-from experiments import allocator, costs, training_data
+from experiments import allocator, compose, costs, training_data
 from experiments.corpora import registry
 from experiments.flags import run
 from experiments.formatting import byte_size, duration, print_table
@@ -30,6 +31,7 @@ from experiments.pipeline.text_checks import RULES, CheckedSplit, Finding, Reada
 from transformer import device_memory
 from transformer.config import Config
 from transformer.errors import InputError
+from transformer.text.metrics import check_tokenization
 from transformer.text.tokenizer import Vocabularies
 
 TIMING = flags.DEFINE_bool(
@@ -59,6 +61,13 @@ def examine(config: Config, *, timing: bool) -> dict[str, Any]:
         _print_line("error", str(error))
         report["errors"].append(str(error))
 
+    def check(require: Callable[..., None], *arguments: Any) -> None:
+        try:
+            require(*arguments)
+        except InputError as error:
+            fail(error)
+
+    check(check_tokenization, config.evaluation.bleu_tokenize)
     mixture, vocabularies, vocabulary_error = [], None, None
     try:
         mixture = registry.training_corpora(config.data)
@@ -95,6 +104,9 @@ def examine(config: Config, *, timing: bool) -> dict[str, Any]:
         report[name] = _report_split(split, findings)
         if name != "test":
             report["errors"] += [one.detail for one in findings if one.severity == "error"]
+            if vocabularies is not None:
+                location = functools.partial(split.location, side=1)
+                check(training_data.require_short_targets, config, split.target.lengths, location)
 
     report |= {"vocabulary": None, "run": None}
     train = splits.get("train", ())
@@ -220,6 +232,7 @@ def _report_run(
             ["micro-batches", f"{micro_batches:,}"],
         ]
     )
+    compose.require_memory(experiment)
     programs, before = [], device_memory.resident_bytes()
     for (rows, length), count in sorted(costs.batches_by_shape(experiment).items()):
         _log(f"compiling the step for batches of {rows} x {length} tokens")

@@ -6,6 +6,7 @@ import math
 from experiments.corpora.registry import Split
 from experiments.reports.evaluation_report import Evaluation
 from transformer.text.metrics import corpus_scores
+from transformer.training.losses import perplexity
 from transformer.translator import Translator
 
 
@@ -28,7 +29,7 @@ def evaluate(
     scores = {
         **corpus_scores(texts, split.targets, **bleu),
         "nll": nll,
-        "perplexity": math.exp(nll),
+        "perplexity": perplexity(nll),
         "sentences": len(split),
         **split.corpus_metrics(texts, translator.config.evaluation.metrics),
     }

@@ -35,7 +35,8 @@ def load(experiment: Experiment, directory: epath.Path) -> tuple[Params, dict[st
             f"--workdir={path} --output=merged.zip, then training.init_from=merged.zip"
         )
     model, parallel = config.model, config.parallel
-    initial = trained_model.load(path, saved.replace(model=model, parallel=parallel))
+    starting = saved.replace(model=model, parallel=parallel)
+    initial = trained_model.load(path, starting, shortlist=None)  # whether it has a lexicon or not
     vocabularies = experiment.data.vocabularies
     if [side.model for side in initial.vocabularies] != [side.model for side in vocabularies]:
         raise InputError(

@@ -76,9 +76,13 @@ def main(config: Config) -> None:
     source = _encode(SENTENCE, config, of_source)
     log = search_log.record(*model, source, decode=config.decode, prefix=tokenizer.forced_ids)
     target = log.results[0].tokens
+    longest = config.decode.max_length or len(source) + config.decode.extra_length
+    # The last token of the longest output is EOS, whatever the model predicts.
+    last = len(target) - 1 if len(target) >= longest > 1 else len(target)
+    chosen = slice(min(len(tokenizer.forced_ids), last - 1), last)
     texts = [("Source", SENTENCE.value), ("Translation", tokenizer.decode(list(target)))]
     if TARGET.value is not None:
-        target = _encode(TARGET, config, tokenizer)
+        target, chosen = _encode(TARGET, config, tokenizer), slice(None)
         texts.append(("Target that the decoder reads", TARGET.value))
     pair, second = AnalyzedPair.of(*model, tokenizer, source, target), None
     if COMPARE.value is not None:
@@ -89,7 +93,7 @@ def main(config: Config) -> None:
         texts.append(("Second sentence", COMPARE.value))
         texts.append(("Translation", tokenizer.decode(list(translation))))
         second = AnalyzedPair.of(*model, tokenizer, source, translation)
-    evidence = sentence_question.gather(pair, second)
+    evidence = sentence_question.gather(pair, second, chosen)
     read = "the model's own translation" if TARGET.value is None else "the given target"
     text = sentence_page.sentence_page(evidence, log, second, _about(config, texts), read)
     workdir_files.write_text(output, text)

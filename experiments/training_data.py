@@ -18,11 +18,13 @@ from experiments.pipeline.batching import Batches
 from experiments.pipeline.pairs import SentencePairs
 from experiments.pipeline.token_corpus import TokenCorpus
 from transformer import paths, sharding, trained_model
+from transformer.arrays import Int
 from transformer.checkpoints import workdir_files
 from transformer.config import Config, DataConfig
 from transformer.errors import InputError
 from transformer.fields import difference
 from transformer.text.metrics import check_tokenization
+from transformer.text.sentencepiece_fields import segmentation
 from transformer.text.subword_sampling import SubwordSampler
 from transformer.text.tokenizer import Tokenizer, Vocabularies
 
@@ -70,9 +72,9 @@ def load(config: Config, workdir: epath.Path | None, rows: NamedSharding) -> Tra
         config.model.special_ids.pad,
     )
     validation_corpus = TokenCorpus.encode(validation.sources, validation.targets, vocabularies)
-    _require_short_targets(
+    require_short_targets(
         config,
-        validation_corpus,
+        validation_corpus.target.lengths,
         lambda index: f"validation pair {index + 1} of {validation.dataset}",
     )
     return TrainingData(vocabularies, train, validation, validation_corpus)
@@ -184,12 +186,12 @@ def _tokenized(
             "model.family %r reads no source: it learns the targets of %s alone",
             *(config.model.family, pairs.name),
         )
-    _require_short_targets(config, corpus, lambda index: pairs.location(index)[1])
+    require_short_targets(config, corpus.target.lengths, lambda index: pairs.location(index)[1])
     return corpus
 
 
-def _require_short_targets(
-    config: Config, corpus: TokenCorpus, location: Callable[[int], str]
+def require_short_targets(
+    config: Config, lengths: Int[np.ndarray, " pairs"], location: Callable[[int], str]
 ) -> None:
     """Check that the model can predict every target.
 
@@ -197,11 +199,11 @@ def _require_short_targets(
       InputError: naming the first target that has too many tokens.
     """
     limit = config.model.max_target_tokens
-    if limit is None or not (corpus.target.lengths > limit).any():
+    if limit is None or not (lengths > limit).any():
         return
-    index = int(np.argmax(corpus.target.lengths > limit))
+    index = int(np.argmax(lengths > limit))
     raise InputError(
-        f"{location(index)}: the target has {corpus.target.lengths[index]} tokens with EOS, but "
+        f"{location(index)}: the target has {lengths[index]} tokens with EOS, but "
         f"model.family={config.model.family!r} predicts at most {limit}; make each target one "
         "word, and set --config.data.tokenizer=word and --config.data.vocabulary=separate, with "
         "which every word is one token"
@@ -209,8 +211,27 @@ def _require_short_targets(
 
 
 def _samplers(data: DataConfig, vocabularies: Vocabularies) -> dict[str, SubwordSampler] | None:
+    """The samplers of both sides; None without `data.subword_sampling`.
+
+    Raises:
+      InputError: when `data.tokenizer` is not the algorithm of a vocabulary.
+    """
     if not data.subword_sampling:
         return None
+    for side, tokenizer in vocabularies._asdict().items():
+        algorithm = segmentation(tokenizer.sentencepiece_model).algorithm
+        if algorithm != data.tokenizer:
+            remedy = "--config.data.subword_sampling=0"
+            if algorithm in ("bpe", "unigram"):
+                # Older versions imported every model as unigram.
+                remedy += (
+                    f", or --config.data.tokenizer={algorithm} (if training.init_from has the "
+                    "other: import its model again)"
+                )
+            raise InputError(
+                f"data.tokenizer is {data.tokenizer!r}, but the SentencePiece model of the {side} "
+                f"is {algorithm!r}, which data.subword_sampling must know; set {remedy}"
+            )
     return {
         side: SubwordSampler(tokenizer, data.tokenizer, data.subword_sampling)
         for side, tokenizer in vocabularies._asdict().items()

@@ -30,9 +30,9 @@ _NOT_COMPARED = (
 """Prefixes of the fields that do not change results."""
 
 _OF_THE_STATE = (
-    *("optimizer.name", "optimizer.clip_norm", "optimizer.weight_decay", "training.ema_decay"),
+    *("optimizer.name", "optimizer.clip_norm", "optimizer.weight_decay", "optimizer.beta1"),
     *("training.seed", "data.tokenizer", "data.vocabulary", "data.character_coverage"),
-    *("training.init_from", "training.freeze"),
+    *("training.init_from", "training.freeze", "training.ema_decay"),
     *("training.lora_rank", "training.lora_alpha", "training.lora_targets"),
 )
 """Fields that determine the vocabulary, the random key, the first weights, what is trained, or the

@@ -315,6 +315,14 @@ def test_the_config_names_the_score_that_ranks_checkpoints(tmp_path, best_by, be
     assert steps_in(tmp_path) == sorted({best, 70})
 
 
+def test_neighbours_of_a_best_that_comes_later_are_there():
+    config = TrainingConfig(keep_last=1, keep_around_best=2)
+    kept = []
+    for step, nll in enumerate([5.0, 6.0, 6.0, 6.0, 6.0, 4.0, 6.0, 6.0, 6.0], start=1):
+        kept = selection.retained([*kept, selection.Checkpoint(step, {"nll": nll})], config)
+    assert [one.step for one in kept] == [4, 5, 6, 7, 8, 9]
+
+
 def test_neighbours_of_the_best_are_kept_and_averaged(tmp_path, abstract):
     config = TrainingConfig(keep_last=1, best_by="bleu", keep_around_best=1)
     three_by_bleu(tmp_path, config)

@@ -20,6 +20,7 @@ from transformer.errors import InputError
 from transformer.inspection import trace
 from transformer.models import base
 from transformer.nn import convolution
+from transformer.nn.embedding import ZEROED
 
 TINY = ConvolutionalConfig(
     vocab_size=11, encoder_layers=2, decoder_layers=2, d_model=6, max_positions=9, dropout=0.0
@@ -381,6 +382,17 @@ def test_a_length_beyond_the_tables_of_positions_is_refused():
         )
     with pytest.raises(InputError, match=r"model.max_positions is 9, .* must reach 150"):
         Config(model=TINY)
+
+
+def test_the_vector_of_a_cut_token_is_zero():
+    """As if the row of another token were zero."""
+    model = base.build(TINY)
+    params = oracle.random_params(model, 1)
+    expected, _ = model.apply({"params": params}, SOURCE.at[0, 2].set(ZEROED), TARGET_IN)
+    table = params["source_embedding"]["table"]
+    params["source_embedding"]["table"] = table.at[9].set(0.0)
+    actual, _ = model.apply({"params": params}, SOURCE.at[0, 2].set(9), TARGET_IN)
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_an_even_kernel_width_and_packed_rows_are_refused():

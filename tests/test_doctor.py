@@ -151,6 +151,34 @@ def test_without_a_vocabulary_the_text_is_still_checked(write):
     assert finished.result["run"] is None
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--config.evaluation.bleu_tokenize=ko-mecab"], "'ko-mecab' needs more"),
+        (
+            ["--config.model.d_model=65536", "--config.model.d_ff=262144"],
+            "the training step needs at least",
+        ),
+    ],
+)
+def test_what_train_refuses_beside_the_text_is_an_error_too(write, flags, message):
+    """There is no MeCab for Korean here, and no such memory."""
+    files = [*write("train", PLAIN * 10), *write("validation", PLAIN)]
+    finished = doctor(*files, "--notiming", *flags)
+    assert finished.status == 1
+    assert message in " ".join(finished.result["errors"])
+
+
+def test_targets_that_are_too_long_for_a_classifier_are_an_error(write):
+    files = [*write("train", PLAIN * 10), *write("validation", PLAIN)]
+    config = f"--config={CONFIGS / 'antecedent_classifier.py'}"
+    vocabulary = "--config.model.vocab_size=20", "--config.model.source_vocab_size=20"
+    flags = "--config.data.dataset=text_files", "--notiming", *vocabulary
+    finished = run("experiments.doctor", config, *files, *flags)
+    assert finished.status == 1
+    assert "predicts at most 2" in " ".join(finished.result["errors"])
+
+
 def test_a_step_that_does_not_fit_the_memory_comes_with_a_remedy(capsys):
     doctor_app._print_memory(2**30, 2**30, micro_batches=2)
     assert capsys.readouterr().out.strip().endswith("1.00 GiB a device, of 1.00 GiB: it fits")

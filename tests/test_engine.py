@@ -134,6 +134,13 @@ class Pieces:
         ("我们走", "▁ 我们 走", [-1, 0, 1], ["我们", "走"]),
         ("a \U0001f600b c", "▁a ▁ <unk> ▁c", [0, 0, 1, 2], ["a", "\U0001f600b", "c"]),
         ("\U0001f600", "▁ <unk>", [-1, 0], ["\U0001f600"]),
+        (
+            "“The cat sat",
+            "▁ <unk> T he ▁c at ▁sat",
+            [-1, 0, 1, 1, 2, 2, 3],
+            ["“", "The", "cat", "sat"],
+        ),
+        ("喜欢𠮷和狗", "▁喜欢 <unk> 和狗", [0, 1, 2], ["喜欢", "𠮷", "和狗"]),
     ],
 )
 def test_words_are_found_in_the_text(text, pieces, numbers, words):

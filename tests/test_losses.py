@@ -12,6 +12,7 @@ import pytest
 from transformer.errors import InputError
 from transformer.training.losses import (
     Sums,
+    perplexity,
     smoothed_cross_entropy,
     symmetric_kl_sum,
     token_log_probs,
@@ -29,6 +30,11 @@ def rows(seed=0, shape=(2, 5, 7)):
 
 
 TARGET = jnp.array([[3, 6, 1, 2, 0], [5, 2, 0, 0, 0]])
+
+
+def test_the_perplexity_of_a_model_that_diverged_is_a_number():
+    assert perplexity(2.0) == pytest.approx(math.exp(2.0))
+    assert math.isfinite(perplexity(1e4))
 
 
 def test_uniform_others_by_hand():

@@ -39,6 +39,13 @@ def test_the_question_of_one_sentence_is_its_smallest_margin():
     assert least_certain(predicted([4, 4, 2], rows)) == Question(position=1, token=4, other=3)
 
 
+def test_a_token_that_the_model_has_not_chosen_is_no_question():
+    rows = [[0.2, 0.1, 0.1, 0.0999, 0.5001], [0.3, 0.2, 0.01, 0.2, 0.29], [0.1, 0.1, 0.6, 0.1, 0.1]]
+    pair = predicted([4, 4, 2], rows)
+    assert least_certain(pair, slice(2, 3)).position == 2
+    assert least_certain(pair, slice(0, 1)).position == 0
+
+
 @pytest.fixture(scope="module")
 def pairs(shallow):
     """Two sentences that differ in one token, with the first's translation."""

@@ -101,7 +101,9 @@ def load(
 def load_base(workdir: epath.Path, config: Config) -> Params:
     """The parameters of the base model of a workdir with LoRA adapters, on the mesh of `config`."""
     base = workdir / workdir_files.BASE
-    return load(base, workdir_files.load_config(base).replace(parallel=config.parallel)).params
+    config = workdir_files.load_config(base).replace(parallel=config.parallel)
+    # Its lexicon, if it had one, was not copied.
+    return load(base, config, shortlist=None).params
 
 
 def adapter_metadata(model: base.Model, metadata: Params, config: TrainingConfig) -> Params:

@@ -62,14 +62,20 @@ def first_difference(first: AnalyzedPair, second: AnalyzedPair) -> Question | No
     return None
 
 
-def least_certain(pair: AnalyzedPair) -> Question:
-    """The prediction with the smallest margin between its token and the best other one."""
+def least_certain(pair: AnalyzedPair, chosen: slice = slice(None)) -> Question:
+    """The prediction with the smallest margin between its token and the best other one.
+
+    Args:
+      pair: of one sentence.
+      chosen: positions whose token the model chose. Others, such as a language code, were forced.
+    """
     log_probs = np.array(pair.computed.log_probs)  # [T, V]
     positions, special = np.arange(len(pair.target)), pair.config.special_ids
     of_target = log_probs[positions, pair.target]
     log_probs[positions, pair.target] = -np.inf
     log_probs[:, [special.pad, special.bos]] = -np.inf
-    position = int((of_target - log_probs.max(-1)).argmin())
+    margins = of_target - log_probs.max(-1)
+    position = int(positions[chosen][margins[chosen].argmin()])
     return Question(position, pair.target[position], int(log_probs[position].argmax()))
 
 
@@ -288,17 +294,24 @@ class Evidence:
         return np.asarray(weights[self.focus.row(kind)], np.float64)
 
 
-def gather(first: AnalyzedPair, second: AnalyzedPair | None) -> Evidence:
+def gather(
+    first: AnalyzedPair, second: AnalyzedPair | None, chosen: slice = slice(None)
+) -> Evidence:
     """Find the question of one or two sentences, and measure what answers it.
 
     Equal sentences, and sentences with equal translations, pose no common question: that of the
     first is measured.
+
+    Args:
+      first: the sentence.
+      second: to compare it with.
+      chosen: see `least_certain`, of the first sentence.
     """
     question = None
     if second is not None and second.source != first.source:
         question = first_difference(first, second)
     if question is None:
-        question, second = least_certain(first), None
+        question, second = least_certain(first, chosen), None
     effects = head_effects(question, first, second)
     # Positions are compared one by one only between sentences of one length.
     same_length = second is not None and len(second.source) == len(first.source)

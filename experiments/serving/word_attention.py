@@ -6,6 +6,7 @@ each bucket.
 """
 
 import functools
+import itertools
 import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -126,16 +127,20 @@ def _words(
     """
     spans: list[list[int]] = []
     numbers, cursor = [], 0
-    for piece in tokenizer.pieces(ids):
+    pieces = tokenizer.pieces(ids)
+    for piece, following in itertools.zip_longest(pieces, pieces[1:], fillvalue=WORD_BEGIN):
         characters = piece.replace(WORD_BEGIN, "")
         unknown = piece == "<unk>"
         start = cursor if unknown else text.find(characters, cursor)
         if not characters or start < 0:
             numbers.append(len(spans) - 1 if spans else words.NO_WORD)
             continue
-        if unknown:  # its characters are those up to the next space
+        if unknown:  # its characters are those up to the next piece, or to the next space
             start += len(text[start:]) - len(text[start:].lstrip())
             length = len((text[start:].split() or [""])[0])
+            if not following.startswith(WORD_BEGIN):
+                end = text.find(following, start + 1, start + length)
+                length = end - start if end > 0 else length
         else:
             length = len(characters)
         joins = spans and spans[-1][1] == start and _continues(text[start - 1], text[start])

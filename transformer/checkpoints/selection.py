@@ -46,13 +46,17 @@ def best(checkpoints: list[Checkpoint], best_by: Literal["nll", "bleu"]) -> Chec
 
 
 def retained(checkpoints: list[Checkpoint], config: TrainingConfig) -> list[Checkpoint]:
-    """Return the last `keep_last` checkpoints, the best one and its neighbors."""
+    """Return the last `keep_last` checkpoints, the best one and its neighbors.
+
+    If more neighbors are kept than that, as many of the last are, because one may be the best next.
+    """
     if not checkpoints:
         return []
     center = checkpoints.index(best(checkpoints, config.best_by))
     first = max(center - config.keep_around_best, 0)
     around = checkpoints[first : center + config.keep_around_best + 1]
-    return [one for one in checkpoints if one in around + checkpoints[-config.keep_last :]]
+    last = max(config.keep_last, config.keep_around_best)
+    return [one for one in checkpoints if one in around + checkpoints[-last:]]
 
 
 def averaged(

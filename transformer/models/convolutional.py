@@ -42,6 +42,7 @@ from transformer.nn.convolution import (
     scale_gradient,
 )
 from transformer.nn.dropout import apply_dropout
+from transformer.nn.embedding import table_rows
 from transformer.nn.parameters import cast_params, declare
 
 
@@ -90,13 +91,11 @@ class InputEmbedding(nn.Module):
     ) -> Float[Array, "B T D"]:
         """Dropout(token + position), in the compute dtype; the mode is that of dropout."""
         config = self.config
-        tokens, positions = (
-            jnp.take(table, ids, axis=0)
-            for table, ids in ((self.table, tokens), (self.positions, position_ids))
-        )  # [B, T, D] and [T, D]
+        vectors = table_rows(self.table, tokens)  # [B, T, D]
+        positions = jnp.take(self.positions, position_ids, axis=0)  # [T, D]
         if config.compute_dtype == "bfloat16":
-            tokens, positions = tokens.astype(jnp.bfloat16), positions.astype(jnp.bfloat16)
-        return apply_dropout(self, tokens + positions, config.dropout, **mode)
+            vectors, positions = vectors.astype(jnp.bfloat16), positions.astype(jnp.bfloat16)
+        return apply_dropout(self, vectors + positions, config.dropout, **mode)
 
 
 class ConvolutionalEncoder(nn.Module):

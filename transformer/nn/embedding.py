@@ -60,8 +60,7 @@ class TokenEmbedding(nn.Module):
         The factor is absent with another `model.embedding_scale`. The vector of `ZEROED` is zero.
         """
         table = self.source_table if side == "source" else self.table
-        vectors = jnp.take(table, tokens, axis=0)  # [B, T, D]
-        vectors = jnp.where(tokens[..., None] == ZEROED, jnp.zeros_like(vectors), vectors)
+        vectors = table_rows(table, tokens)
         if self.config.compute_dtype == "bfloat16":
             vectors = vectors.astype(jnp.bfloat16)
         if self.embedding_scale != "tokens":
@@ -73,6 +72,12 @@ class TokenEmbedding(nn.Module):
         if self.output_kernel is not None:
             return project("BTD,DV->BTV", x, self.output_kernel, self.output_bias)
         return project("BTD,VD->BTV", x, self.table, self.output_bias)
+
+
+def table_rows(table: Float[Array, "V D"], tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+    """Each token's row of a table; that of `ZEROED` is zero."""
+    vectors = jnp.take(table, tokens, axis=0)  # [B, T, D]
+    return jnp.where(tokens[..., None] == ZEROED, jnp.zeros_like(vectors), vectors)
 
 
 def add_output_kernel(params: Params) -> Params:

@@ -6,6 +6,8 @@ unsmoothed negative log-likelihood (NLL) is always reported too, because smoothe
 different systems cannot be compared.
 """
 
+import math
+
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -40,9 +42,14 @@ class Sums:
         return {
             "loss": float(self.loss) / tokens,
             "nll": nll,
-            "perplexity": float(jnp.exp(nll)),
+            "perplexity": perplexity(nll),
             "accuracy": float(self.correct) / tokens,
         }
+
+
+def perplexity(nll: float) -> float:
+    """exp(nll), at most exp(700), because JSON has no infinity."""
+    return math.exp(min(nll, 700.0))
 
 
 def token_log_probs(
