@@ -89,8 +89,8 @@ def _translate(translator: Translator, source: str, output: pathlib.Path, resume
     for line in text_files.lines(source, allow_empty=True):
         digest.update(f"{line}\n".encode())
         total += 1
-    config, checkpoints = translator.config, sorted(translator.checkpoints.items())
-    settings = [config.decode, config.model, config.data.max_length, checkpoints]
+    config = translator.config
+    settings = [config.decode, config.model, config.data.max_length, translator.params_digest]
     identity = hashlib.sha256(f"{digest.hexdigest()} {settings}".encode()).hexdigest()
     if _identity_of(output) == identity and (output / TRANSLATIONS).exists():
         print(f"{output / TRANSLATIONS} is complete; filtering it", file=sys.stderr)

@@ -129,7 +129,9 @@ def _survey(config: Config, translator: Translator) -> tuple[int | None, str]:
     total, num_prefixes = counts
     if None not in counts and total != num_prefixes:
         raise _unequal(total, num_prefixes)
-    settings = [counts, NBEST.value, SCORES.value, translator.checkpoints]
+    settings = [counts, NBEST.value, SCORES.value]
+    if OUTPUT.value:
+        settings.append(translator.params_digest)
     return total, f"{digest.hexdigest()} {settings}"
 
 

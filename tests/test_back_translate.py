@@ -4,12 +4,14 @@
 import hashlib
 import shlex
 
+import jax
 import pytest
-from apps import run
+from apps import REPOSITORY, run
 
 from experiments import synthetic_pairs
 from experiments.corpora import registry
 from transformer.config import DataConfig
+from transformer.translator import Translation, Translator
 
 KEPT = {"max_length": 10, "max_ratio": 3.0, "min_score": -2.0}
 
@@ -72,6 +74,21 @@ def test_a_dataset_keeps_its_name_in_the_mixture(tmp_path):
 )
 def test_each_filter_leaves_out_what_it_names(line, translation, num_tokens, log_prob, reason):
     assert synthetic_pairs.dropped_by(line, translation, num_tokens, log_prob, **KEPT) == reason
+
+
+def test_translations_of_another_model_are_not_taken_for_its_own(tmp_path):
+    """Of a bundle with the same config and other weights."""
+    bundle = REPOSITORY / "docs" / "pronouns_de.zip"
+    (text,) = write(tmp_path, mono_txt=["The animal is tired.", "The street is wide."])
+    for change in (1.0, 0.5, 0.5):
+        translator = Translator.from_workdir(bundle)
+        translator.params = jax.tree.map(lambda leaf, c=change: leaf * c, translator.params)
+        translator.nbest = lambda lines, *_, c=change: [
+            [Translation(f"Satz {c}", -1.0, -1.0, (5, 5, 2))] for _ in lines
+        ]
+        synthetic_pairs.make(translator, str(text), tmp_path / "out", synthetic_pairs.Options())
+        lines = (tmp_path / "out" / "translations.tsv").read_text().splitlines()
+        assert all(line.endswith(f"Satz {change}") for line in lines)
 
 
 @pytest.mark.slow

@@ -113,6 +113,11 @@ def test_a_student_reads_the_pairs_and_the_translations_of_both_sides(study, tex
     assert again.out == finished.out
     assert "step " not in again.err and "scoring" not in again.err
     assert again.err.count("is complete; filtering it") == 2
+    # Other teachers make other text, on which this student has not learned.
+    other = study("--teachers=2", "--teacher_steps=40")
+    assert other.status == 1
+    assert "seed-0 was started with another config" in other.err
+    assert "data.mixture" in other.err and "--continue_with_changes" not in other.err
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ import httpx
 import pytest
 from capitals import running
 
+from experiments.benchmarks import load_clients
 from experiments.serving import http_server
 from experiments.serving.routes import Limits
 from transformer.errors import InputError
@@ -76,7 +77,7 @@ def test_deepl_clients_are_answered(service):
     assert [one["text"] for one in reply.json()["translations"]] == ["A\nB", "C"]
     refused = service.client.post("/v2/translate", json={"text": ["a"], "target_lang": "FR"})
     assert refused.status_code == 400
-    assert "'fr'" in refused.json()["message"]
+    assert "'FR'" in refused.json()["message"]
 
 
 def test_the_service_describes_itself(service):
@@ -338,6 +339,17 @@ def test_markup_in_a_sentence_is_text_in_the_reply(service):
 
 
 # Concurrency, shutdown, secrets.
+
+
+def test_the_client_of_the_benchmark_connects_again(service):
+    """As after a pause, in which a service closes the connection."""
+    host, port = service.address
+    client = load_clients.Client(f"{host}:{port}")
+    assert client.translate("a b").status == 200
+    client._socket.shutdown(socket.SHUT_RDWR)
+    reply = client.translate("b a")
+    client.close()
+    assert (reply.status, reply.text) == (200, "B A")
 
 
 def test_concurrent_clients_get_their_own_answers(service):

@@ -12,6 +12,7 @@ from etils import epath
 
 from experiments.studies import study_runs
 from experiments.studies.study_tables import Column, checked_names, markdown, write_table
+from transformer.checkpoints.workdir_files import load_config
 from transformer.errors import InputError
 
 
@@ -112,6 +113,8 @@ def test_generalization_trains_each_combination_once_and_averages_over_seeds(fil
     assert "step 2/2" in result.err
     assert "step 2/2" not in again.err
     assert "scoring" not in again.err
+    for training in (tmp_path / "runs").glob("files.*"):
+        assert load_config(training).decode.max_length == 6, "five letters and EOS"
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ translator("The animal didn't cross the street because it was too tired.").text
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import logging
 import math
@@ -170,6 +171,14 @@ class Translator:
             loaded.lexicon,
             loaded.checkpoints,
         )
+
+    @functools.cached_property
+    def params_digest(self) -> str:
+        """SHA-256 of the parameters, which tells models of the same config apart."""
+        digest = hashlib.sha256()
+        for leaf in jax.tree.leaves(self.params):
+            digest.update(np.ascontiguousarray(leaf).view(np.uint8))
+        return digest.hexdigest()
 
     @property
     def tokenizer(self) -> Tokenizer:

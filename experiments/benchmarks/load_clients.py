@@ -91,7 +91,7 @@ class Client:
         """Translate one sentence."""
         began = time.perf_counter()
         try:
-            status, body = self._post(json.dumps({"q": sentence, "source": "auto"}).encode())
+            status, body = self._request(json.dumps({"q": sentence, "source": "auto"}).encode())
             text = json.loads(body).get("translatedText", "")
         except OSError:
             self.close()
@@ -103,6 +103,17 @@ class Client:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+    def _request(self, body: bytes) -> tuple[int, bytes]:
+        """Post on the kept connection; on a new one if the service has closed that meanwhile."""
+        kept = self._socket is not None
+        try:
+            return self._post(body)
+        except ConnectionError:
+            self.close()
+            if not kept:
+                raise
+        return self._post(body)
 
     def _post(self, body: bytes) -> tuple[int, bytes]:
         if self._socket is None:

@@ -39,7 +39,8 @@ def diversify(config: Config, folder: epath.Path, *, teachers: int, steps: int) 
 
     The teachers have the config of the student but for their number of steps. Their workdirs are
     ``teacher-0``, ``teacher-1``, ... (seeds 0, 1, ...) and ``reverse`` in `folder`, beside the
-    directories of pairs ``forward-COUNT`` and ``back``.
+    directories of pairs ``forward-COUNT-STEPS`` and ``back-STEPS``. So the student's config names
+    what it learns from.
 
     Args:
       config: of a training on one corpus.
@@ -66,10 +67,11 @@ def diversify(config: Config, folder: epath.Path, *, teachers: int, steps: int) 
         return study_runs.trained(study_runs.with_fields(config, of_teacher), folder / name)
 
     results = study_runs.share(train, differences, folder)
-    sources, targets = _write_text(config, folder)
+    written = study_runs.share(lambda _: _write_text(config, folder), ["text"], folder)
+    sources, targets = written["text"]
     translations = {
-        f"forward-{teachers}": (forward, sources, Options(forward=True)),
-        "back": ([reverse], targets, Options()),
+        f"forward-{teachers}-{steps}": (forward, sources, Options(forward=True)),
+        f"back-{steps}": ([reverse], targets, Options()),
     }
     translated = study_runs.share(
         lambda name: _translate(*translations[name], folder / name), translations, folder

@@ -144,7 +144,11 @@ def config_of(seed: int, dataset: str, model: str, choice: str) -> Config:
         # The vocabulary is all words of the training text.
         data = _files_data(config)
         words = _words(*TRAIN.value)
-        config = config.replace(data=data, model=config.model.replace(vocab_size=4 + len(words)))
+        config = config.replace(
+            data=data,
+            model=config.model.replace(vocab_size=4 + len(words)),
+            decode=config.decode.replace(max_length=_longest_target()),
+        )
     if LAYERS.value:
         fields["model.num_layers"] = LAYERS.value
     steps = STEPS.value or config.training.steps
@@ -172,6 +176,13 @@ def _files_data(config: Config) -> DataConfig:
         bucket_lengths=tuple(sorted({-(-longest * part // 6) for part in range(1, 7)})),
         tokens_per_batch=max(config.data.tokens_per_batch, 8 * longest),
     )
+
+
+def _longest_target() -> int:
+    """The tokens of the longest target that is scored, EOS included."""
+    files = [TEST.value, VALIDATION.value or TRAIN.value]
+    targets = (line for pair in files for line in text_files.TwoFiles(*pair).read()[1])
+    return 1 + max(len(line.split()) for line in targets)
 
 
 def _words(*files: str) -> set[str]:
