@@ -87,7 +87,8 @@ flags.DEFINE_list(
 flags.DEFINE_list(
     "platforms",
     None,
-    "With --to=stablehlo: where the programs run, for example cpu,cuda; here by default.",
+    "With --to=stablehlo: where the programs run, some of "
+    f"{', '.join(stablehlo_export.PLATFORMS)}; here by default.",
 )
 
 _FLAGS = {

@@ -67,6 +67,10 @@ def test_an_export_has_a_model_card_that_says_what_made_it(given_copy, tmp_path)
             "exists; name a new directory, or remove it",
             marks=pytest.mark.slow,
         ),
+        (
+            ("--to=stablehlo", "--output={folder}/x", "--platforms=cpu,gpu"),
+            "--platforms: 'gpu' is not a platform of JAX; choose from cpu, cuda, rocm, tpu",
+        ),
         (("--from=marian", "--output=x"), "--output is only for --to; leave it out"),
         *(
             pytest.param(

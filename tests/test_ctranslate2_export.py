@@ -1,30 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """CTranslate2 computes the function of an exported model, and other models are refused by name."""
 
-import dataclasses
 import re
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-import test_huggingface_import
 from test_families import (
     BAHDANAU,
     CLASSIFIER,
     CONVOLUTIONAL,
     LANGUAGE_MODEL,
 )
+from test_huggingface_import import PREFIXES, SENTENCES, foreign_target, trained_model
 
 from experiments.configs.pronouns_variants import VARIANTS
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from transformer.errors import InputError
-from transformer.interop import ctranslate2_export, huggingface_import
+from transformer.interop import ctranslate2_export
 from transformer.models import base
-from transformer.text.mapped_tokenizer import MappedTokenizer
-from transformer.text.tokenizer import Vocabularies
-from transformer.trained_model import TrainedModel
 from transformer.translator import Translator
 
 ctranslate2 = pytest.importorskip("ctranslate2")
@@ -188,31 +183,51 @@ def test_quantized_weights_are_smaller_and_change_scores_little(quantization, sh
     np.testing.assert_allclose(*scores, atol=ERRORS[translator.compute_type])
 
 
+CARDS = {
+    "plain": ({}, {}),
+    "limit": ({"max_length": 6}, {}),
+    "constraints": ({"min_length": 9, "block_ngrams": 2}, {}),
+    "prefixes": ({}, PREFIXES),
+    "prefixes and constraints": ({"min_length": 9, "block_ngrams": 1}, PREFIXES),
+    "pieces of the source": ({"block_ngrams": 1}, foreign_target() | {"unknown": 1.0}),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("prefixed", [False, True])
-def test_the_code_of_the_card_translates_with_an_imported_model(prefixed, tmp_path, capsys):
-    imported = huggingface_import.load(test_huggingface_import.CHECKPOINT)
-    config = imported.config.replace(decode=DecodeConfig(max_length=12, beams=1))
-    vocabulary = imported.vocabulary
-    if prefixed:
-        # As in NLLB, every source begins with a piece, and every translation with another.
-        prefixes = {"source_prefix": vocabulary.pieces[9:10]}
-        prefixes |= {"target_prefix": vocabulary.pieces[8:9]}
-        vocabulary = dataclasses.replace(vocabulary, **prefixes)
-    vocabularies = Vocabularies.shared(MappedTokenizer(vocabulary.pack()))
-    params, mesh = jax.tree.map(jnp.asarray, imported.params), jax.make_mesh((1,), "x")
-    model = base.build(config.model)
-    trained = TrainedModel(config, params, vocabularies, model, mesh, None, {})
+@pytest.mark.parametrize("name", CARDS)
+def test_the_code_of_the_card_translates_with_an_imported_model(name, tmp_path, capsys):
+    search, fields = CARDS[name]
+    trained = trained_model(DecodeConfig(**{"max_length": 12, "beams": 1} | search), **fields)
     export = ctranslate2_export.export(trained, tmp_path)
     code = re.search("```python\n(.*)```", export.usage, re.DOTALL)[1]
-    translator = Translator(config, params, vocabularies)
-    sentences = test_huggingface_import.SENTENCES
-    translations = translator(sentences)
-    assert any(best.text for best in translations)
-    for sentence, best in zip(sentences, translations, strict=True):
+    translations = Translator(trained.config, trained.params, trained.vocabularies)(SENTENCES)
+    texts = [best.text for best in translations]
+    assert len({*texts}) > 1
+    if name == "pieces of the source":
+        assert any(" \u2047 " in text and " tired" in text for text in texts)
+    for sentence, text in zip(SENTENCES, texts, strict=True):
         replaced = code.replace("DIRECTORY", str(tmp_path)).replace('"a sentence"', repr(sentence))
         exec(replaced, {})
-        # At the limit of 12 tokens, EOS is forced here and any token may come there.
-        found = capsys.readouterr().out.removesuffix("\n")
-        assert found.startswith(best.text)
-        assert found == best.text or len(best.tokens) == 12
+        assert capsys.readouterr().out == f"{text}\n"
+
+
+MINIMUM = "`min_decoding_length` must be 0"
+LONGEST = "Translations have at most 114 tokens with EOS, whatever the length of the source."
+
+
+def test_a_card_notes_the_differences_of_its_search_only(tmp_path):
+    for search, notes, lines in (
+        ({}, (True, True), ("max_decoding_length=113", "min_decoding_length=0")),
+        ({"max_length": 9}, (True, False), ("max_decoding_length=8",)),
+        ({"min_length": 3}, (False, True), ("min_decoding_length=3",)),
+        ({"min_length": 300}, (False, True), ("min_decoding_length=113",)),
+        ({"max_length": 1}, (True, False), ("max_decoding_length=1",)),
+        ({"block_ngrams": 4}, (True, True), ("no_repeat_ngram_size=4",)),
+    ):
+        folder = tmp_path / str(search)
+        folder.mkdir()
+        export = ctranslate2_export.export(trained_model(DecodeConfig(**search)), folder)
+        found = "\n".join(export.differences)
+        assert (MINIMUM in found, LONGEST in found) == notes
+        assert all(f"    {line},\n" in export.usage for line in lines)
+        assert ("no_repeat_ngram_size" in export.usage) == ("block_ngrams" in search)

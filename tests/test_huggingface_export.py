@@ -9,6 +9,8 @@ import oracle
 import pytest
 import safetensors.numpy
 from test_families import BAHDANAU
+from test_huggingface_import import SENTENCES as SENTENCES_OF_CHECKPOINT
+from test_huggingface_import import trained_model
 
 from experiments.configs.pronouns_variants import VARIANTS
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
@@ -168,7 +170,43 @@ def test_the_files_are_those_that_transformers_reads(exported):
     assert [*vocabulary.values()] == list(range(13))
     languages = json.loads((folder / "tokenizer_config.json").read_text())
     assert (languages["source_lang"], languages["target_lang"]) == ("en", "de")
+    assert generation.keys().isdisjoint(("min_new_tokens", "no_repeat_ngram_size"))
     assert export.differences[0].startswith("Layer norms add 1e-05 to the variance, here 1e-06")
+    longest = "Translations have at most 12 tokens with EOS, whatever the length of the source."
+    assert longest in export.differences
+
+
+CONSTRAINTS = {"min_length": 9, "block_ngrams": 2}
+
+
+def test_constraints_and_search_survive_an_export_and_an_import(tmp_path):
+    decode = DecodeConfig(beams=3, length_penalty="length", alpha=0.7, **CONSTRAINTS)
+    export = huggingface_export.export(trained_model(decode.replace(max_length=12)), tmp_path)
+    generation = json.loads((tmp_path / "generation_config.json").read_text())
+    assert (generation["min_new_tokens"], generation["no_repeat_ngram_size"]) == (9, 2)
+    assert huggingface_import.load(tmp_path).config.decode == decode
+    assert not any("whatever the length" in note for note in export.differences)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+def test_transformers_obeys_the_constraints_of_the_search(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    from transformer.translator import Translator
+
+    # One beam: the rules that end a beam search differ.
+    trained = trained_model(DecodeConfig(beams=1, max_length=14, **CONSTRAINTS))
+    huggingface_export.export(trained, tmp_path)
+    tokenizer = transformers.MarianTokenizer.from_pretrained(tmp_path)
+    model = transformers.MarianMTModel.from_pretrained(tmp_path).eval()
+    ours = Translator(trained.config, trained.params, trained.vocabularies)
+    free = ours(SENTENCES_OF_CHECKPOINT, min_length=0, block_ngrams=None)
+    for sentence, best, unconstrained in zip(
+        SENTENCES_OF_CHECKPOINT, ours(SENTENCES_OF_CHECKPOINT), free, strict=True
+    ):
+        batch = tokenizer([sentence], return_tensors="pt")
+        assert model.generate(**batch)[0].tolist()[1:] == [*best.tokens]
+        assert best.tokens != unconstrained.tokens
 
 
 def test_importing_an_export_gives_the_same_parameters_bit_for_bit(exported):
@@ -201,6 +239,7 @@ def test_importing_an_export_gives_the_same_parameters_bit_for_bit(exported):
     assert [*vocabulary.pieces] == tokenizer.pieces(range(tokenizer.vocab_size))
     ids = MappedTokenizer(vocabulary.pack(), "source").encode(SENTENCES)
     assert ids == tokenizer.encode(SENTENCES)
+    assert imported.config.data.tokenizer == "bpe"
 
 
 def test_only_a_marian_model_has_a_choice_of_positions(exported):

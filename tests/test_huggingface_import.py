@@ -23,9 +23,13 @@ from apps import run
 from transformer.arrays import SpecialIds
 from transformer.checkpoints import workdir_files
 from transformer.checkpoints.manager import Checkpoints
+from transformer.config import DecodeConfig
 from transformer.errors import InputError
 from transformer.interop import huggingface_import, imported_model, pickle_tensors
 from transformer.models import base
+from transformer.text.mapped_tokenizer import MappedTokenizer
+from transformer.text.tokenizer import Tokenizer, Vocabularies
+from transformer.trained_model import TrainedModel
 from transformer.training.step import TrainState
 from transformer.translator import Translator
 
@@ -33,6 +37,33 @@ CHECKPOINT = pathlib.Path(__file__).parent / "marian_checkpoint"
 """Made by scripts/make_marian_fixture.py."""
 OUTPUTS = dict(np.load(CHECKPOINT / "outputs.npz"))
 SENTENCES = OUTPUTS["sentences"].tolist()
+PIECES = huggingface_import.load(CHECKPOINT).vocabulary.pieces
+PREFIXES = {"source_prefix": PIECES[9:10], "target_prefix": PIECES[8:9]}
+"""As in NLLB, every source begins with a piece, and every translation with another."""
+
+
+def trained_model(decode, unknown=0.0, **fields):
+    """The imported checkpoint as an export takes it.
+
+    Args:
+      decode: its decode section.
+      unknown: added to the logit of unknown characters.
+      **fields: of its vocabulary.
+    """
+    imported = huggingface_import.load(CHECKPOINT)
+    config = imported.config.replace(decode=decode)
+    vocabulary = dataclasses.replace(imported.vocabulary, **fields)
+    vocabularies = Vocabularies.shared(MappedTokenizer(vocabulary.pack()))
+    params, mesh = jax.tree.map(jnp.asarray, imported.params), jax.make_mesh((1,), "x")
+    bias = params["embedding"]["output_bias"]
+    params["embedding"]["output_bias"] = bias.at[SpecialIds().unk].add(unknown)
+    model = base.build(config.model)
+    return TrainedModel(config, params, vocabularies, model, mesh, None, {})
+
+
+def foreign_target():
+    """A SentencePiece model of the target that knows no piece of the checkpoint's words."""
+    return {"target_model": Tokenizer.train(["x y z"] * 9, 10, "bpe", at_most=True).model}
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +227,53 @@ def copy(tmp_path, **files):
     return directory
 
 
+GENERATION = json.loads((CHECKPOINT / "generation_config.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, {"beams": 4}),
+        ({"num_beams": None}, {"beams": 1}),
+        ({"no_repeat_ngram_size": 3, "min_new_tokens": 5}, {"block_ngrams": 3, "min_length": 5}),
+        ({"no_repeat_ngram_size": 0, "min_length": 5}, {"block_ngrams": None, "min_length": 4}),
+        ({"min_length": 0}, {"min_length": 0}),
+        ({"min_length": 5, "min_new_tokens": 0}, {"min_length": 0}),
+    ],
+    ids=str,
+)
+def test_the_search_is_that_of_the_files(fields, expected, tmp_path):
+    directory = copy(tmp_path, **{"generation_config.json": GENERATION | fields})
+    decode = huggingface_import.load(directory).config.decode
+    search = {"beams": 4, "length_penalty": "length", "alpha": 1.0} | expected
+    assert decode == DecodeConfig(**search)
+
+
+def test_without_a_generation_config_the_search_is_that_of_the_config(tmp_path):
+    config = config_json(num_beams=6, min_length=3)
+    directory = copy(tmp_path, config_json=config, **{"generation_config.json": None})
+    decode = huggingface_import.load(directory).config.decode
+    assert (decode.beams, decode.min_length, decode.alpha) == (6, 2, 1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("fields", [{"min_length": 14}, {"min_new_tokens": 14}], ids=str)
+def test_the_shortest_translations_are_those_of_transformers(fields, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    generation = GENERATION | {"num_beams": None, "no_repeat_ngram_size": 2} | fields
+    directory = copy(tmp_path, **{"generation_config.json": generation})
+    theirs = transformers.MarianMTModel.from_pretrained(directory).eval()
+    tokenizer = transformers.MarianTokenizer.from_pretrained(directory)
+    model = huggingface_import.load(directory)
+    sides = Vocabularies.shared(MappedTokenizer(model.vocabulary.pack()))
+    results = Translator(model.config, model.params, sides)(SENTENCES, max_length=23)
+    for number, (sentence, best) in enumerate(zip(SENTENCES, results, strict=True)):
+        [output] = theirs.generate(**tokenizer([sentence], return_tensors="pt")).tolist()
+        assert [SpecialIds().bos, *best.tokens] == ours(model, output)
+        assert output != OUTPUTS[f"greedy_{number}"].tolist()
+
+
 def config_json(**fields):
     return json.loads((CHECKPOINT / "config.json").read_text()) | fields
 
@@ -282,6 +360,14 @@ REFUSED = {
     ),
     "a vocabulary that is a list": ({"vocab_json": [1]}, "vocab.json must hold one JSON object"),
     "cut JSON": ({"config_json": b'{"model_type": "mar'}, "config.json is not JSON"),
+    "beams that are no number": (
+        {"generation_config.json": GENERATION | {"num_beams": "4"}},
+        "generation_config.json: decode.beams is '4'",
+    ),
+    "n-grams of no tokens": (
+        {"generation_config.json": GENERATION | {"no_repeat_ngram_size": -1}},
+        "generation_config.json: no_repeat_ngram_size is -1, but must be a whole number",
+    ),
     "no SentencePiece model": ({"source.spm": None}, "source.spm cannot be read"),
     "a damaged SentencePiece model": ({"target.spm": b"damaged"}, "target.spm is not a SentenceP"),
 }

@@ -2,6 +2,7 @@
 """M2M100 and NLLB models: pre-norm, positions from 2, and languages that are read and forced."""
 
 import html
+import io
 import json
 import shutil
 
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
+import sentencepiece
 from apps import run
 from test_huggingface_import import CHECKPOINT
 
@@ -104,6 +106,29 @@ def test_ids_are_those_of_fairseq_after_the_code_of_the_language(imported):
     assert sides.target.decode(ids) == "a dog"
     model = imported.config.model
     assert (model.norm, model.sinusoid_layout, model.position_offset) == ("pre", "halves", 2)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [("bpe", "bpe"), ("unigram", "unigram"), ("word", "word"), ("char", "word")],
+)
+def test_the_tokenizer_is_named_by_the_algorithm_of_its_model(
+    directory, tmp_path, algorithm, expected
+):
+    shutil.copytree(directory, tmp_path / "copy")
+    text = [" ".join(SENTENCES)] * 9
+    # Ids of SentencePiece are those of fairseq less padding.
+    ids = {f"{name}_id": index for name, index in (("bos", 0), ("eos", 1), ("unk", 2))}
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        **{"sentence_iterator": iter(text), "model_writer": model, "vocab_size": 20},
+        **{"model_type": algorithm, "hard_vocab_limit": False, "pad_id": -1, "minloglevel": 2},
+        **ids,
+        use_all_vocab=algorithm == "char",
+    )
+    (tmp_path / "copy" / "sentencepiece.bpe.model").write_bytes(model.getvalue())
+    imported = huggingface_import.load(tmp_path / "copy", None, "eng_Latn", "deu_Latn")
+    assert imported.config.data.tokenizer == expected
 
 
 @pytest.mark.slow

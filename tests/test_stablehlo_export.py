@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """An exported search runs without this project and finds what `Translator` finds."""
 
-import dataclasses
 import json
 import re
 import subprocess
 import sys
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
@@ -18,9 +16,8 @@ from test_families import BAHDANAU, CONVOLUTIONAL, LANGUAGE_MODEL
 
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from transformer.errors import InputError
-from transformer.interop import huggingface_import, stablehlo_export
+from transformer.interop import stablehlo_export
 from transformer.models import base
-from transformer.text.mapped_tokenizer import MappedTokenizer
 from transformer.text.tokenizer import Tokenizer, Vocabularies
 from transformer.trained_model import TrainedModel
 from transformer.translator import Translator
@@ -102,23 +99,27 @@ def test_every_family_that_translates_runs_without_this_project(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_imported_model_runs_without_this_project(tmp_path):
-    """As in NLLB, every source begins with a piece, and every translation with another."""
-    imported = huggingface_import.load(test_huggingface_import.CHECKPOINT)
-    config = imported.config.replace(decode=DecodeConfig(extra_length=9, beams=2))
-    pieces = imported.vocabulary.pieces
-    prefixes = {"source_prefix": pieces[9:10], "target_prefix": pieces[8:9]}
-    vocabulary = dataclasses.replace(imported.vocabulary, **prefixes)
-    vocabularies = Vocabularies.shared(MappedTokenizer(vocabulary.pack()))
-    model = base.build(config.model)
-    params = jax.tree.map(jnp.asarray, imported.params)
-    mesh = jax.make_mesh((1,), "x")
-    trained = TrainedModel(config, params, vocabularies, model, mesh, None, {})
-    sentences = test_huggingface_import.SENTENCES[:3]
+@pytest.mark.parametrize(
+    ("search", "fields"),
+    [
+        ({"beams": 2}, test_huggingface_import.PREFIXES),
+        (
+            {"beams": 1, "block_ngrams": 1},
+            test_huggingface_import.foreign_target() | {"unknown": 1.0},
+        ),
+    ],
+    ids=["prefixes", "pieces of the source"],
+)
+def test_an_imported_model_runs_without_this_project(search, fields, tmp_path):
+    decode = DecodeConfig(extra_length=9, **search)
+    trained = test_huggingface_import.trained_model(decode, **fields)
+    sentences = test_huggingface_import.SENTENCES[1:4]
     export = stablehlo_export.export(trained, tmp_path, batch_sizes=[3], lengths=[32])
     expected = translations(trained, sentences)
     assert run_alone(code_of(export), tmp_path, sentences) == expected
     assert any(expected)
+    if "unknown" in fields:
+        assert any(" \u2047 " in text and " tired" in text for text in expected)
 
 
 def test_the_manifest_lists_every_program(exported):
@@ -154,6 +155,23 @@ def test_the_encoder_is_a_program_too(exported):
 def test_what_has_no_program_is_refused_by_name(config, reason):
     with pytest.raises(InputError, match=reason):
         stablehlo_export.require_supported(config, [8])
+
+
+@pytest.mark.parametrize("name", ["gpu", "CUDA", "cpu cuda"])
+def test_an_unknown_platform_is_refused_before_anything_is_written(name, tmp_path):
+    message = f"--platforms: '{name}' is not a platform of JAX; choose from cpu, cuda, rocm, tpu"
+    with pytest.raises(InputError, match=message):
+        stablehlo_export.export(trained_model(config_of()), tmp_path, platforms=["cpu", name])
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_programs_are_written_for_every_platform(tmp_path):
+    trained = trained_model(config_of())
+    platforms = stablehlo_export.PLATFORMS
+    stablehlo_export.export(trained, tmp_path, [1], [4], platforms)
+    program = jax.export.deserialize((tmp_path / "search_1x4.stablehlo").read_bytes())
+    assert program.platforms == platforms
 
 
 def test_a_length_beyond_the_longest_sentence_is_refused():

@@ -6,10 +6,15 @@ import random
 import subprocess
 import sys
 
+import jax
 import pytest
 import scipy.stats
 from apps import REPOSITORY, environment
+from jax.sharding import NamedSharding, PartitionSpec
 
+from experiments import training_data
+from transformer.config import Config, DataConfig, TransformerConfig
+from transformer.errors import InputError
 from transformer.text.subword_sampling import SubwordSampler, merge, sharpen
 from transformer.text.tokenizer import Tokenizer
 
@@ -128,6 +133,57 @@ def test_a_word_of_unknown_characters_alone_stays_as_it_is():
     sampled = SubwordSampler(vocabulary, "unigram", 0.2)(ids, "1")
     assert sampled.count(3) == ids.count(3) == 1
     assert vocabulary.decode(sampled) == vocabulary.decode(ids)
+
+
+def data_config(folder, **fields):
+    """A corpus of two files, with a trained vocabulary and sampled subwords."""
+    path = folder / "text"
+    path.write_text("\n".join(TEXT) + "\n")
+    sides = {f"{split}_{side}": str(path) for split in SPLITS for side in ("source", "target")}
+    return DataConfig(
+        **{"dataset": "text_files", "subword_sampling": 0.3, **sides},
+        **{"max_length": 64, "bucket_lengths": (64,), "token_cache": str(folder / "tokens")},
+        **fields,
+    )
+
+
+SPLITS = ("train", "validation")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "other", "remedy"),
+    [
+        ("bpe", "unigram", "--config.data.tokenizer=bpe (if training.init_from has the other: "),
+        ("unigram", "bpe", "--config.data.tokenizer=unigram (if training.init_from has the other"),
+        ("word", "bpe", ""),
+    ],
+    ids=["bpe", "unigram", "word"],
+)
+def test_subwords_are_sampled_with_the_algorithm_of_the_vocabulary_or_not_at_all(
+    algorithm, other, remedy, tmp_path
+):
+    vocabulary = Tokenizer.train(TEXT, SIZES.get(algorithm, 30), algorithm, at_most=True)
+    (tmp_path / "tokenizer.model").write_bytes(vocabulary.model)
+    model = TransformerConfig(vocab_size=vocabulary.vocab_size)
+    rows = NamedSharding(jax.make_mesh((1,), "x"), PartitionSpec())
+
+    def load(name):
+        data = data_config(
+            tmp_path, tokenizer=name, tokenizer_model=str(tmp_path / "tokenizer.model")
+        )
+        return training_data.load(Config(model=model, data=data), None, rows)
+
+    with pytest.raises(InputError) as error:
+        load(other)
+    start = f"data.tokenizer is {other!r}, but the SentencePiece model of the source is "
+    assert str(error.value).startswith(f"{start}{algorithm!r}")
+    assert "--config.data.subword_sampling=0" in str(error.value)
+    assert (f", or {remedy}" if remedy else "=0") in str(error.value)
+    assert remedy or "data.tokenizer=" not in str(error.value)
+    if algorithm != "word":
+        batch = load(algorithm).train.global_batch(0)
+        sampled = {tuple(row[row > 0].tolist()) for row in batch.source} - {()}
+        assert len(sampled) > len({*TEXT})
 
 
 PROGRAM = """

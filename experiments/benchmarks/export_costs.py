@@ -127,7 +127,7 @@ def ctranslate2_system(
             beam_size=beams,
             length_penalty=export_limits.length_penalty(config.decode),
             max_batch_size=config.decode.batch_size,
-            max_decoding_length=export_limits.longest_output(config),
+            max_decoding_length=export_limits.longest_output(config) - 1,  # without EOS
             min_decoding_length=config.decode.min_length,
             suppress_sequences=[target.pieces([ids.pad]), target.pieces([ids.bos])],
         )

@@ -256,9 +256,11 @@ def _differences(config: Config) -> list[str]:
     notes = [
         "CTranslate2 stops a beam search when as many hypotheses as beams have finished, so a "
         "beam search may return other translations; greedy search returns the same.",
-        "`min_decoding_length` must be 0: by default no translation is empty. "
         "`suppress_sequences` forbids padding and BOS, which this project never generates.",
+        *export_limits.length_notes(config),
     ]
+    if not decode.min_length:
+        notes.append("`min_decoding_length` must be 0: by default no translation is empty.")
     if decode.length_penalty == "gnmt" and decode.beams > 1:
         notes.append("The length penalty `gnmt` is missing there; `length_penalty=1` is similar.")
     if model.positions in _ABSOLUTE:
@@ -271,23 +273,29 @@ def _usage(config: Config, files: TokenizerFiles, pieces: list[str]) -> str:
     forbidden = [[pieces[ids.pad]], [pieces[ids.bos]]]
     before = "".join(f"{piece!r}, " for piece in files.source_prefix)
     skipped = len(files.target_prefix)
-    forced = f"    target_prefix=[{[*files.target_prefix]!r}],\n" if skipped else ""
+    # There the limit does not count EOS, and must be at least 1 and the minimum.
+    longest = max(export_limits.longest_output(config) - 1, 1)
+    options = ""
+    if decode.block_ngrams is not None:
+        options += f"    no_repeat_ngram_size={decode.block_ngrams},\n"
+    if skipped:
+        options += f"    target_prefix=[{[*files.target_prefix]!r}],\n"
+    target = f'target = sentencepiece.SentencePieceProcessor("DIRECTORY/{files.target}")\n'
     return f"""\
 ```python
 import ctranslate2
 import sentencepiece
 
 source = sentencepiece.SentencePieceProcessor("DIRECTORY/{files.source}")
-target = sentencepiece.SentencePieceProcessor("DIRECTORY/{files.target}")
-translator = ctranslate2.Translator("DIRECTORY", device="cpu")
+{"" if files.joins_pieces else target}translator = ctranslate2.Translator("DIRECTORY", device="cpu")
 [result] = translator.translate_batch(
     [[{before}*source.encode("a sentence", out_type=str)]],
     beam_size={decode.beams},
     length_penalty={export_limits.length_penalty(decode):g},
-    max_decoding_length={export_limits.longest_output(config)},
-    min_decoding_length={decode.min_length},
+    max_decoding_length={longest},
+    min_decoding_length={min(decode.min_length, longest)},
     suppress_sequences={forbidden!r},
-{forced})
-print(target.decode(result.hypotheses[0][{skipped}:]))
-```
+{options})
+pieces = result.hypotheses[0][{skipped}:]
+{files.print_code("pieces", "target")}```
 """

@@ -51,6 +51,16 @@ def longest_output(config: Config) -> int:
     return config.decode.max_length or config.data.max_length + config.decode.extra_length
 
 
+def length_notes(config: Config) -> list[str]:
+    """The note of a card where the limit of the output depends on the source here only."""
+    if config.decode.max_length is not None:
+        return []
+    return [
+        f"Translations have at most {longest_output(config):,} tokens with EOS, whatever the "
+        "length of the source."
+    ]
+
+
 def num_positions(config: Config) -> int:
     """Length of an exported table of absolute positions, which limits sentences there."""
     if config.model.positions == "learned":

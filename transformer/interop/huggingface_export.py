@@ -250,12 +250,19 @@ def model_config(config: Config) -> dict[str, Any]:
 def generation_config(config: Config) -> dict[str, Any]:
     """The content of ``generation_config.json``: how ``generate`` searches by default."""
     decode, ids = config.decode, config.model.special_ids
+    constraints = {}
+    if decode.min_length:
+        # The tokens before EOS, as here; `min_length` would count BOS.
+        constraints["min_new_tokens"] = decode.min_length
+    if decode.block_ngrams is not None:
+        constraints["no_repeat_ngram_size"] = decode.block_ngrams
     return {
         "num_beams": decode.beams,
         "length_penalty": export_limits.length_penalty(decode),
         "early_stopping": False,
         # There the length counts BOS.
         "max_length": export_limits.longest_output(config) + 1,
+        **constraints,
         "bad_words_ids": [[ids.pad], [ids.bos]],
         "renormalize_logits": False,
         "pad_token_id": ids.pad,
@@ -306,10 +313,8 @@ def _differences(config: Config) -> list[str]:
         notes.append("`generation_config.json` has a plain beam search.")
     if decode.length_penalty == "gnmt" and decode.beams > 1:
         notes.append("The length penalty `gnmt` is missing there; `length_penalty` 1 is similar.")
-    notes.append(
-        f"Translations have at most {export_limits.longest_output(config):,} tokens, whatever the "
-        "length of the source; unknown characters are left out of the text."
-    )
+    notes += export_limits.length_notes(config)
+    notes.append("Unknown characters are left out of the text.")
     return notes
 
 

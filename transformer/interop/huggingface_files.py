@@ -43,9 +43,9 @@ class Fields:
         value = self._values.get(name)
         return default if value is None else value
 
-    def integer(self, name: str) -> int:
-        """A field that must be a whole number of at least 0."""
-        value = self._values.get(name)
+    def integer(self, name: str, default: int | None = None) -> int:
+        """A field that must be a whole number of at least 0; without a default it must exist."""
+        value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise InputError(f"{self.path}: {name} is {value!r}, but must be a whole number")
         return value
@@ -202,7 +202,7 @@ def read_model(
                 _require_positions(weights, name, positions[1](longest, model.d_model))
         params |= {side: _stack_params(weights, side, model) for side in SIDES}
         weights.require_all_taken()
-    config = imported_model.config_of(model, _decode_config(directory, fields), longest)
+    config = imported_model.config_of(model, _decode_config(directory, fields), longest, vocabulary)
     kind = fields.get("model_type", None)
     origin = {"format": "huggingface", "model_type": kind, "directory": directory.name}
     return ImportedModel(config, params, vocabulary, origin)
@@ -264,14 +264,24 @@ def _stack_params(weights: Weights, side: str, model: TransformerConfig) -> Para
 
 
 def _decode_config(directory: pathlib.Path, fields: Fields) -> DecodeConfig:
-    """The search that the model names, in ``generation_config.json`` or in older files."""
+    """The search that the model names, in ``generation_config.json`` or in older files.
+
+    Defaults are those of Transformers. There `min_new_tokens` takes precedence over `min_length`,
+    which counts the first decoder input.
+    """
     path = directory / "generation_config.json"
     generation = Fields(path) if path.exists() else fields
+    min_length = max(generation.integer("min_length", 0) - 1, 0)
     try:
         return DecodeConfig(
-            beams=generation.get("num_beams", 4),
+            beams=generation.get("num_beams", 1),
             length_penalty="length",
             alpha=generation.get("length_penalty", 1.0),
+            min_length=generation.integer("min_new_tokens", min_length),
+            block_ngrams=generation.integer("no_repeat_ngram_size", 0) or None,
         )
     except InputError as error:
-        raise InputError(f"{generation.path}: {error} (num_beams, length_penalty)") from None
+        raise InputError(
+            f"{generation.path}: {error} (num_beams, length_penalty, min_new_tokens, min_length, "
+            "no_repeat_ngram_size)"
+        ) from None

@@ -23,6 +23,7 @@ from transformer.interop.new_directory import new_directory
 from transformer.models import base
 from transformer.provenance import provenance
 from transformer.text.mapped_tokenizer import SPECIAL_PIECES, MappedVocabulary
+from transformer.text.sentencepiece_fields import segmentation
 
 EXCLUDED = -100.0
 """Logit of padding and BOS, which no imported model predicts.
@@ -48,18 +49,26 @@ class ImportedModel:
     """Where the model is from, for ``result.json``."""
 
 
-def config_of(model: TransformerConfig, decode: DecodeConfig, longest: int) -> Config:
+def config_of(
+    model: TransformerConfig, decode: DecodeConfig, longest: int, vocabulary: MappedVocabulary
+) -> Config:
     """The config of an imported model, which names no text to train on.
 
     Args:
       model: its model section.
       decode: its decode section.
       longest: sentence that the model was made for, in tokens.
+      vocabulary: names the algorithm, with which a training samples subwords.
     """
+    algorithm = segmentation(vocabulary.target_model).algorithm
     longest = min(longest, BUCKETS[-1])
     buckets = (*(size for size in BUCKETS if size < longest), longest)
     data = DataConfig(
-        dataset="text_files", tokenizer="unigram", max_length=longest, bucket_lengths=buckets
+        dataset="text_files",
+        # Like words, characters have one segmentation.
+        tokenizer="word" if algorithm == "char" else algorithm,
+        max_length=longest,
+        bucket_lengths=buckets,
     )
     return Config(model=model, decode=decode, data=data)
 

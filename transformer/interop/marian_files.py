@@ -97,7 +97,7 @@ def load(
         }
         stacks = {side: _stack(weights, side, model) for side in SIDES}
         weights.require_all_taken()
-    config = imported_model.config_of(model, _decode_config(directory), LONGEST)
+    config = imported_model.config_of(model, _decode_config(directory), LONGEST, vocabulary)
     origin = {"format": "marian", "positions": positions, "directory": directory.name}
     vocabulary = with_language(vocabulary, target_language)
     return ImportedModel(config, {"embedding": embedding, **stacks}, vocabulary, origin)

@@ -29,6 +29,8 @@ from transformer.trained_model import TrainedModel
 MANIFEST = "manifest.json"
 VOCABULARY = "vocabulary.json"
 """The list of pieces, whose positions are the ids."""
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+"""The platforms of `jax.export`, which accepts any other word too, or fails."""
 WEIGHTS = "weights.safetensors"
 
 
@@ -46,11 +48,11 @@ def export(
       directory: exists, and is empty.
       batch_sizes: B of the programs.
       lengths: S of the programs. None: `config.data.bucket_lengths`.
-      platforms: for example ``["cpu", "cuda"]``. None: that of this machine.
+      platforms: of `PLATFORMS`, for example ``["cpu", "cuda"]``. None: that of this machine.
 
     Raises:
-      InputError: for decoding that is not a plain search, a language model, or if the package
-        flatbuffers is not installed.
+      InputError: for decoding that is not a plain search, a language model, an unknown platform, or
+        if the package flatbuffers is not installed.
     """
     import safetensors.numpy
 
@@ -58,6 +60,7 @@ def export(
     lengths = sorted(set(lengths or config.data.bucket_lengths))
     batch_sizes = sorted(set(batch_sizes))
     require_supported(config, lengths)
+    require_platforms(platforms or ())
     weights = jax.jit(trained.model.cast_params)(trained.params)
     weights = {name: np.asarray(leaf) for name, leaf in flatten_dict(weights, sep="/").items()}
     (directory / WEIGHTS).write_bytes(safetensors.numpy.save(weights))
@@ -84,7 +87,8 @@ def export(
     }
     text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
     (directory / MANIFEST).write_text(text, encoding="utf-8")
-    usage = _USAGE.format(batch=batch_sizes[0], length=lengths[0])
+    print_text = files.print_code("found", 'models["target"]', indent="    ")
+    usage = _USAGE.format(batch=batch_sizes[0], length=lengths[0], print_text=print_text)
     return Export(usage, config.model.compute_dtype, [*files.notes(), *_differences(config)])
 
 
@@ -120,6 +124,20 @@ def require_supported(config: Config, lengths: Sequence[int]) -> None:
         raise InputError(
             f"--lengths: {lengths[-1]} is more than data.max_length = {config.data.max_length}"
         )
+
+
+def require_platforms(platforms: Sequence[str]) -> None:
+    """Refuse names that JAX has no platform for.
+
+    Raises:
+      InputError: naming the first one.
+    """
+    for name in platforms:
+        if name not in PLATFORMS:
+            raise InputError(
+                f"--platforms: {name!r} is not a platform of JAX; choose from "
+                f"{', '.join(PLATFORMS)} (GPUs are cuda or rocm)"
+            )
 
 
 def program(
@@ -225,6 +243,5 @@ skipped = len(manifest["target_prefix"])
 no_text = special["pad"], special["bos"], special["eos"]
 for tokens in np.asarray(best["tokens"])[: len(texts), skipped:].tolist():
     found = [pieces["target"][token] for token in tokens if token not in no_text]
-    print(models["target"].decode(found))
-```
+{print_text}```
 """

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The SentencePiece models of an export, and what comes before the text of a sentence."""
 
+import json
 import pathlib
 from typing import NamedTuple
 
 from transformer.checkpoints import workdir_files
-from transformer.text.mapped_tokenizer import MappedTokenizer
-from transformer.text.tokenizer import Vocabularies
+from transformer.text.mapped_tokenizer import SPECIAL_PIECES, UNKNOWN_TEXT, MappedTokenizer
+from transformer.text.tokenizer import WORD_BEGIN, Vocabularies
 
 
 class TokenizerFiles(NamedTuple):
@@ -21,6 +22,29 @@ class TokenizerFiles(NamedTuple):
     """Pieces with which every translation begins; they are no part of its text."""
     languages: tuple[str, ...] = ()
     """Pieces one of which must begin every source."""
+    joins_pieces: bool = False
+    """Whether joining its pieces gives the text of a translation, as `MappedTokenizer` does: the
+    SentencePiece model of the target does not know all of them.
+    """
+
+    def print_code(self, pieces: str, processor: str, indent: str = "") -> str:
+        """Write the lines of a card that print the text of a translation.
+
+        Args:
+          pieces: name of the variable with the list of pieces.
+          processor: expression of the SentencePiece processor of the target.
+          indent: before every line.
+        """
+        if not self.joins_pieces:
+            return f"{indent}print({processor}.decode({pieces}))\n"
+        # As escapes, which survive every encoding of a copy.
+        unknown, unknown_text, space = map(
+            json.dumps, (SPECIAL_PIECES[-1], UNKNOWN_TEXT, WORD_BEGIN)
+        )
+        return (
+            f"{indent}{pieces} = [{unknown_text} if p == {unknown} else p for p in {pieces}]\n"
+            f'{indent}print("".join({pieces}).replace({space}, " ").strip(" "))\n'
+        )
 
     def notes(self) -> list[str]:
         """What a user must do that this project's tokenizer does."""
@@ -43,4 +67,5 @@ def write_tokenizers(vocabularies: Vocabularies, directory: pathlib.Path) -> Tok
     if not isinstance(vocabularies.target, MappedTokenizer):
         return TokenizerFiles(*names)
     mapped = vocabularies.target.vocabulary
-    return TokenizerFiles(*names, mapped.source_prefix, mapped.target_prefix, mapped.languages)
+    prefixes = mapped.source_prefix, mapped.target_prefix
+    return TokenizerFiles(*names, *prefixes, mapped.languages, joins_pieces=True)

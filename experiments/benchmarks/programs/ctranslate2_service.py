@@ -65,7 +65,7 @@ class CTranslate2Translator:
             num_hypotheses=num_results,
             length_penalty=decode.alpha if decode.length_penalty == "length" else 1.0,
             max_batch_size=len(pieces),
-            max_decoding_length=decode.max_length or longest,
+            max_decoding_length=(decode.max_length or longest) - 1,  # without EOS
             return_scores=True,
         )
         return [
