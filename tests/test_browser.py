@@ -351,6 +351,22 @@ def test_the_shape_of_a_cell_is_the_sign_of_the_difference_and_its_opacity_the_v
     np.testing.assert_allclose(opacities, np.abs(difference), atol=0.0006)
 
 
+@pytest.mark.slow
+def test_a_list_keeps_the_focus_so_that_its_choices_are_reached_by_keys(show):
+    first, second = (pair(encoder=(3, 4), seed=seed) for seed in (0, 9))
+    measures = {"distance": {"encoder": np.ones((3, 4))}}
+    views = [head_overview(first, measures=measures), compare_sentences(first, second, layer=0)]
+    shown = show(page("x", views))
+    kind, order, _, layer, head = selects(shown).all()
+    for choice in (order, layer, head):
+        choice.focus()
+        press(shown, "ArrowDown", "ArrowDown")
+        assert choice.input_value() == "2"
+    # Another kind of attention has other measures.
+    kind.select_option(index=2)
+    assert (order.input_value(), order.locator("option").count()) == ("0", 2)
+
+
 # Values of any kind, and what all views share.
 
 

@@ -37,6 +37,27 @@ def test_the_length_ratio_counts_all_words():
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The cat, which sat: a cat's-paw\u00a0...", "The|cat,|which|sat:|a|cat's-paw|..."),
+        ("高い3階。 ok", "高|い|3|階|。|ok"),
+        ("แมว", "แ|ม|ว"),
+        ("고양이가 잔다.", "고양이가|잔다."),
+    ],
+    ids=["English", "Japanese", "Thai", "Korean"],
+)
+def test_words_are_separated_by_spaces_or_are_characters_of_scripts_without_spaces(text, expected):
+    assert diagnostics.words(text) == expected.split("|")
+
+
+def test_texts_without_spaces_have_lengths_and_repetitions():
+    reference, short = "这只动物没有过马路因为它太累了。", "这只。"
+    assert diagnostics.length_ratio([short], [reference]) == 3 / 16
+    assert [bucket.name for bucket in diagnostics.length_buckets([reference])] == ["16 to 20"]
+    assert diagnostics.extra_repeats("是是是是", reference, 2) == 2
+
+
+@pytest.mark.parametrize(
     ("translation", "reference", "n", "extra"),
     [
         ("the cat the cat", "the cat", 1, 1),

@@ -22,7 +22,7 @@ from test_html import Reader
 from experiments.corpora.registry import Split
 from experiments.reports.evaluation_report import Evaluation, evaluation_page, read_metrics
 from transformer.checkpoints.workdir_files import load_config
-from transformer.config import RUNS, Config, DecodeConfig, ParallelConfig
+from transformer.config import RUNS, Config, DecodeConfig, ParallelConfig, TrainingConfig
 from transformer.errors import InputError
 from transformer.provenance import provenance
 from transformer.text.metrics import corpus_scores
@@ -104,6 +104,16 @@ def test_the_report_draws_the_curves_of_the_training(evaluation, metrics):
     assert "BLEU: from 20 at 2 to 20 at 4" in curves
     assert "learning rate: from 0.1 at 1 to 0.1 at 5" in curves
     assert "gradient norm: from 2 at 1 to 0.4 at 5" in curves
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_report_says_that_the_loss_cannot_reach_0_only_with_label_smoothing(
+    evaluation, metrics, smoothing
+):
+    config = Config(training=TrainingConfig(label_smoothing=smoothing))
+    text = page_of(evaluation, metrics, config).text
+    assert "Training is measured with dropout while the weights change, validation without" in text
+    assert ("includes label smoothing and cannot reach 0" in text) == (smoothing > 0)
 
 
 def test_the_report_shows_the_changes_of_a_training_that_went_on_with_another_config(

@@ -3,15 +3,18 @@
 
 import re
 import resource
+import types
 
 import numpy as np
 import pytest
 from apps import run
-from exhibits import data_of
+from exhibits import data_of, pair
 from test_html import Reader
 from test_translate import make_workdir
 
+from experiments.reports import sentence_page
 from transformer.config import ConvolutionalConfig
+from transformer.inspection.views.attention_kinds import Focus
 
 ONE_SENTENCE = ["headView", "headOverview", "attentionSteps", "searchReplay", "valueMap"]
 TWO_SENTENCES = ["valueMap", "sentenceComparison", *ONE_SENTENCE]
@@ -175,12 +178,30 @@ def test_two_sentences_of_equal_length_have_a_difference_and_a_patch_map(result)
     comparison = data_of(result[1])["views"][1]
     assert "Second sentencea d c" in Reader(result[1]).text
     assert comparison["pairs"] == [0, 1]
+    assert "too large" not in Reader(result[1]).text, "every layer is here"
     effect = np.array(numbers_of(result[1], "Share of the preference"))
     assert effect.shape == (2, 4)
     # The sentences differ in the second token: at the input, no other site can restore anything.
     assert effect[0, [0, 2, 3]].tolist() == [0, 0, 0]
     assert effect[0, 1] == pytest.approx(1, abs=1e-3)
     assert effect[1].sum() != 0
+
+
+def test_a_large_comparison_has_the_layer_of_the_answer_and_says_which_layers_it_has():
+    attention = pair(source=14, target=14, encoder=(6, 8), decoder=(6, 8))
+    first = types.SimpleNamespace(source=range(14), attention=attention, has_residual_streams=False)
+    first.with_source = lambda source: first
+    focus = Focus("encoder", 1, 3, source=2, target=5)
+    evidence = types.SimpleNamespace(pairs=[first], focus=focus)
+    _, view = sentence_page.comparison(evidence, first)
+    kept = view.attention[0]
+    assert [(each.first_layer, len(each.weights)) for each in kept] == [(1, 4), (2, 4), (2, 4)]
+    assert (kept[0].first_layer + view.options["layer"], view.options["head"]) == (1, 3)
+    assert (
+        "would make the page too large. These layers are here, among them that of the head in the "
+        "answer: encoder self-attention 2 to 5 of 6; decoder self-attention 3 to 6 of 6; "
+        "cross-attention 3 to 6 of 6."
+    ) in Reader(view.note).text
 
 
 @pytest.mark.slow

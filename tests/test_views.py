@@ -243,6 +243,9 @@ def test_a_focus_that_does_not_exist_is_rejected():
         head_view(pair(), focus=dataclasses.replace(FOCUS, head=2))
     with pytest.raises(InputError, match="row of encoder self-attention is 5"):
         head_overview(pair(), focus=dataclasses.replace(FOCUS, source=5))
+    last = tuple(each.consecutive_layers(1) for each in pair())
+    with pytest.raises(InputError, match="layer 1 is not among the layers of the view, which begi"):
+        head_view(last, focus=dataclasses.replace(FOCUS, layer=1))
 
 
 def test_the_search_opens_on_the_step_of_the_word_and_at_most_on_the_last():
@@ -313,7 +316,7 @@ def test_sentences_of_different_lengths_are_not_compared():
 
 
 def test_a_comparison_of_the_last_layers_keeps_their_numbers():
-    pairs = [tuple(each.last_layers(1) for each in pair(seed=seed)) for seed in (0, 9)]
+    pairs = [tuple(each.consecutive_layers(1) for each in pair(seed=seed)) for seed in (0, 9)]
     view = compare_sentences(*pairs)
     assert "layer 2, head 1: the second sentence minus the first sentence" in view.description
     kinds = data_of(view.html)["pairs"][0]
@@ -322,7 +325,17 @@ def test_a_comparison_of_the_last_layers_keeps_their_numbers():
         (1, 2),
         (1, 2),
     ]
-    assert pair()[0].last_layers(5).weights.shape == (2, 4, 5, 5)
+    assert pair()[0].consecutive_layers(5).weights.shape == (2, 4, 5, 5)
+
+
+def test_consecutive_layers_keep_the_layer_of_the_focus():
+    kinds = pair(encoder=(3, 4), decoder=(5, 2))
+    for layer, first in ((1, 1), (4, 3)):
+        focus = dataclasses.replace(FOCUS, layer=layer)
+        kept = tuple(each.consecutive_layers(2, focus) for each in kinds)
+        assert [each.first_layer for each in kept] == [1, 3, first]
+        np.testing.assert_array_equal(kept[2].weights, kinds[2].weights[first : first + 2])
+        assert first + compare_sentences(kept, kept, focus=focus).options["layer"] == layer
 
 
 def test_six_steps_need_a_head_and_a_row_that_exist():

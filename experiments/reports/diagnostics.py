@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Properties of translations beside their score: length, repetition, empty and copied lines.
 
-Words are separated by spaces.
+Words are separated by spaces; in scripts without spaces, each character counts as a word.
 """
 
 import collections
 import dataclasses
+import re
 from collections.abc import Sequence
+
+UNSPACED = r"\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff"
+"""Ranges of a regular expression: Thai, Lao, Japanese kana, and Chinese characters."""
+
+_WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 
 BUCKET_BOUNDS = (5, 10, 15, 20, 30, 40, 60)
 """Largest number of words in the references of each length bucket; the last bucket has no limit."""
@@ -24,9 +30,14 @@ class LengthBucket:
     """Mean number of words of the references."""
 
 
+def words(text: str) -> list[str]:
+    """Words of a text, with the punctuation that no space separates from them."""
+    return _WORD.findall(text)
+
+
 def length_buckets(references: Sequence[str]) -> list[LengthBucket]:
     """Divide a corpus by the length of the reference; empty buckets are left out."""
-    lengths = [len(reference.split()) for reference in references]
+    lengths = [len(words(reference)) for reference in references]
     buckets = []
     for low, high in zip((-1, *BUCKET_BOUNDS), (*BUCKET_BOUNDS, None), strict=True):
         rows = [
@@ -42,8 +53,8 @@ def length_buckets(references: Sequence[str]) -> list[LengthBucket]:
 
 def length_ratio(translations: Sequence[str], references: Sequence[str]) -> float:
     """Words of all translations divided by words of all references; NaN without any of these."""
-    words = sum(len(reference.split()) for reference in references)
-    return sum(len(text.split()) for text in translations) / words if words else float("nan")
+    total = sum(len(words(reference)) for reference in references)
+    return sum(len(words(text)) for text in translations) / total if total else float("nan")
 
 
 def extra_repeats(translation: str, reference: str, n: int) -> int:
@@ -57,8 +68,8 @@ def extra_repeats(translation: str, reference: str, n: int) -> int:
 
 
 def _ngrams(text: str, n: int) -> collections.Counter[tuple[str, ...]]:
-    words = text.split()
-    return collections.Counter(zip(*(words[start:] for start in range(n)), strict=False))
+    all_words = words(text)
+    return collections.Counter(zip(*(all_words[start:] for start in range(n)), strict=False))
 
 
 def empty(sources: Sequence[str], translations: Sequence[str]) -> list[int]:

@@ -82,7 +82,10 @@ def evaluation_page(
     chrf = sentence_chrf(evaluation.translations, evaluation.split.targets)
     sections = {
         "Scores": _scores(evaluation.scores),
-        "Learning curves": [*_learning_curves(metrics), *_changes(changes)],
+        "Learning curves": [
+            *_learning_curves(metrics, config.training.label_smoothing),
+            *_changes(changes),
+        ],
         "Samples": _samples(evaluation, chrf),
         "Worst sentences": _worst_sentences(evaluation, chrf),
         "Length": _lengths(evaluation),
@@ -182,7 +185,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _learning_curves(path: epath.Path) -> list[Html]:
+def _learning_curves(path: epath.Path, label_smoothing: float) -> list[Html]:
     by_split, unreadable = read_metrics(path)
     train, validation = by_split.get("train", []), by_split.get("validation", [])
     dataset_measures = sorted(
@@ -211,10 +214,9 @@ def _learning_curves(path: epath.Path) -> list[Html]:
             parts.append(figure_html(figure))
     about = f"There are no curves: {path.name} has no measurements."
     if parts:
-        about = (
-            "Training is measured with dropout while the weights change, validation without. The "
-            "optimized loss includes label smoothing and cannot reach 0; an NLL can."
-        )
+        about = "Training is measured with dropout while the weights change, validation without."
+        if label_smoothing > 0:
+            about += " The optimized loss includes label smoothing and cannot reach 0; an NLL can."
     if unreadable:
         lines = "1 line" if unreadable == 1 else f"{unreadable:,} lines"
         parts.append(paragraph(f"{lines} of {path.name} could not be read and are left out."))
@@ -311,7 +313,8 @@ def _lengths(evaluation: Evaluation) -> list[Html]:
         paragraph(
             "Words in all translations, divided by words in all references: "
             f"{_ratio(diagnostics.length_ratio(translations, references))}. "
-            "Below 1, BLEU's brevity penalty applies."
+            "Below 1, BLEU's brevity penalty applies. Words are separated by spaces; in scripts "
+            "without spaces, such as Chinese, each character counts as a word."
         ),
         *charts,
         table(

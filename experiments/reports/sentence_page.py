@@ -41,7 +41,10 @@ Part = View | Html
 MAX_VECTOR_VALUES = 53_000
 """Values of queries, keys, values and outputs for the six steps."""
 MAX_COMPARED_WEIGHTS = 40_000
-"""Attention weights of the two sentences of a comparison; at least one layer is shown."""
+"""Attention weights of the two sentences of a comparison.
+
+At least one layer is shown, and always that of the focus.
+"""
 
 HEADINGS = {
     "patch": "Where the encoder holds the answer",
@@ -374,20 +377,36 @@ def comparison(evidence: Evidence, second: AnalyzedPair) -> list[Part]:
         return [head_view(second.attention, title=title).introduced(about, reason)]
     pairs = [each.attention for each in (first, first.with_source(second.source))]
     weights_per_layer = 2 * sum(kind.weights[0].size for kind in pairs[0])
-    layers = max(MAX_COMPARED_WEIGHTS // weights_per_layer, 1)
-    if max(len(kind.weights) for kind in pairs[0]) > layers:
-        pairs = [tuple(kind.last_layers(layers) for kind in pair) for pair in pairs]
-    view = compare_sentences(
-        *pairs,
-        focus=evidence.focus,
-        title=title,
-    ).introduced(
-        about,
-        paragraph(
-            "The decoder reads the first sentence's target in both, so that the rows are the same."
-        ),
+    count = max(MAX_COMPARED_WEIGHTS // weights_per_layer, 1)
+    notes = [
+        "The decoder reads the first sentence's target in both, so that the rows are the same."
+    ]
+    if max(len(kind.weights) for kind in pairs[0]) > count:
+        kept = [
+            tuple(kind.consecutive_layers(count, evidence.focus) for kind in pair) for pair in pairs
+        ]
+        notes.append(_kept_layers(kept[0], pairs[0]))
+        pairs = kept
+    view = compare_sentences(*pairs, focus=evidence.focus, title=title)
+    return [_patch_map(evidence, second), view.introduced(about, *map(paragraph, notes))]
+
+
+def _kept_layers(kept: Sequence[LabeledAttention], every: Sequence[LabeledAttention]) -> str:
+    """Which layers of each kind of attention are in the comparison, and why."""
+    layers = [
+        f"{kind.title.lower()} {_numbers(kind.first_layer + 1, len(kind.weights))} of "
+        f"{len(complete.weights)}"
+        for kind, complete in zip(kept, every, strict=True)
+    ]
+    return (
+        "The weights of all layers of both sentences would make the page too large. These layers "
+        f"are here, among them that of the head in the answer: {'; '.join(layers)}."
     )
-    return [_patch_map(evidence, second), view]
+
+
+def _numbers(first: int, count: int) -> str:
+    """Consecutive numbers, such as ``3 to 5``."""
+    return str(first) if count == 1 else f"{first} to {first + count - 1}"
 
 
 def _patch_map(evidence: Evidence, second: AnalyzedPair) -> Part:

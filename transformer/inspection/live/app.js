@@ -38,22 +38,20 @@ function changesOf({gates, patches}) {
 
 // Compute everything that depends on the changed fields, and draw the page again.
 function change(changes) {
-  const text = "sentence" in changes || "second" in changes;
+  const text = "sentence" in changes || "second" in changes, beams = "beams" in changes;
   Object.assign(state, changes);
-  if ("sentence" in changes) state.patches = [];
-  if (text) {
-    state.patches = [];
+  if (text) state.patches = [];
+  if (text || beams) {
     plain = translate(state.sentence, NO_CHANGES, {beams: state.beams});
-    if (!secondRun || "second" in changes) {
+    if (!secondRun || beams || "second" in changes) {
       secondRun = translate(state.second, NO_CHANGES, {beams: state.beams});
     }
+    const before = JSON.stringify(contrast);
     contrast = contrastOf(plain, secondRun);
-    openOnAnswer();
+    // If other beams find the same answers, what the reader has chosen stays.
+    if (text || JSON.stringify(contrast) !== before) openOnAnswer();
   }
-  if ("beams" in changes && !text) {
-    plain = translate(state.sentence, NO_CHANGES, {beams: state.beams});
-  }
-  if (text || ["gates", "patches", "beams"].some(name => name in changes)) {
+  if (text || beams || "gates" in changes || "patches" in changes) {
     run = isChanged() ? translate(state.sentence, changesOf(state), {beams: state.beams}) : plain;
     state.searchStep = Math.min(state.searchStep, run.steps.length - 1);
   }
@@ -195,10 +193,10 @@ function draw() {
   const focused = document.activeElement;
   const key = focused?.dataset?.key, within = focused?.closest("section") ?? document;
   drawHeader();
-  // What is in view is drawn at once, the rest when nothing else is to be done.
+  // What is in view or has the focus is drawn at once, the rest when nothing else is to be done.
   const inView = ({section}) => {
     const {top, bottom} = section.getBoundingClientRect();
-    return bottom > 0 && top < innerHeight;
+    return section === within || bottom > 0 && top < innerHeight;
   };
   const waiting = sections.filter(each => !inView(each));
   sections.filter(inView).forEach(drawSection);

@@ -13,17 +13,18 @@ addSection("Break it: heads",
           gates.map((gate, head) => gateButton(kind, layer, head, gate))))))),
     toolbar(button("Measure every head alone", measureHeads, {"data-key": "measure"}),
       button("All on", undo, {"data-key": "all on"})),
-    html("p", {class: "note"}, headLosses.sentence === state.sentence
+    html("p", {class: "note"}, headLosses.key === searchKey()
       ? "The number on a button: log-probability of the trained model's translation that is lost "
         + "without this head, in nats."
       : "Measured for your sentence alone. One sentence is an example, not evidence."),
   ]);
 
-const headLosses = {sentence: null, values: {}};
+const headLosses = {key: null, values: {}};
+const searchKey = () => `${state.sentence}\n${state.beams}`;
 
 function gateButton(kind, layer, head, gate) {
   const key = `${kind} ${layer} ${head}`;
-  const loss = headLosses.sentence === state.sentence ? headLosses.values[key] : undefined;
+  const loss = headLosses.key === searchKey() ? headLosses.values[key] : undefined;
   const text = loss === undefined ? `${head + 1}` : `${head + 1}: ${fixed(loss, 2)}`;
   return button(text, () => toggleHead(kind, layer, head), {
     "aria-pressed": gate === 1, "data-key": key,
@@ -40,7 +41,7 @@ function logProbability(tokens, changes) {
 
 function measureHeads() {
   const before = logProbability(plain.tokens, NO_CHANGES);
-  headLosses.sentence = state.sentence;
+  headLosses.key = searchKey();
   headLosses.values = {};
   for (const [kind, layers] of Object.entries(allGates())) {
     layers.forEach((gates, layer) => gates.forEach((_, head) => {
@@ -122,7 +123,7 @@ function answers() {
 }
 
 const patchEffects = {key: null, values: null};
-const patchKey = () => `${state.sentence}\n${state.second}`;
+const patchKey = () => `${searchKey()}\n${state.second}`;
 
 // For every level and word: the share of the difference between the two sentences that
 // overwriting this one state carries, in log P(second answer) - log P(first answer).

@@ -117,6 +117,9 @@ addSection("Before and after training",
     ];
   });
 
+// The model's own number of beams is always a choice.
+const beamChoices = [...new Set([1, 2, 3, 4, 5, 6, pageData.decode.beams])].sort((a, b) => a - b);
+
 addSection("Greedy search and beam search",
   "With one beam, the most probable token is taken at every step. Beam search keeps several "
   + "hypotheses, and may find a translation that begins with a less probable word. A finished "
@@ -126,8 +129,8 @@ addSection("Greedy search and beam search",
     const text = tokens => tokens.length ? tokenizer.decode(tokens) || "…" : "(nothing yet)";
     const {active, candidates, finished} = step;
     return [
-      toolbar(select("Beams", ["1: greedy", 2, 3, 4, 5, 6], state.beams - 1,
-        index => change({beams: index + 1})),
+      toolbar(select("Beams", beamChoices.map(beams => beams === 1 ? "1: greedy" : beams),
+        beamChoices.indexOf(state.beams), index => change({beams: beamChoices[index]})),
         html("span", {class: "note"}, `${steps.length} steps for ${source.length} source tokens`)),
       stepper("Search step", steps.length, at, searchStep => change({searchStep})),
       searchTree(steps, at),

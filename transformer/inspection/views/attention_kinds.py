@@ -48,10 +48,16 @@ class Focus:
     def options(self, attention: Sequence["LabeledAttention"]) -> dict[str, object]:
         """The options of a view: the index of the kind, layer and head in it, and each kind's row.
 
-        A head whose layer is not among those of the view is replaced by that of the first layer.
+        Raises:
+          InputError: The head or a row does not exist, or the view lacks the layer.
         """
         [index] = [i for i, each in enumerate(attention) if each.kind == self.kind]
-        layer = max(self.layer - attention[index].first_layer, 0)
+        layer = self.layer - attention[index].first_layer
+        if layer < 0:
+            raise InputError(
+                f"layer {self.layer} is not among the layers of the view, which begin at layer "
+                f"{attention[index].first_layer}; keep it with `consecutive_layers`"
+            )
         rows = [each.resolve("row", self.row(each.kind)) for each in attention]
         attention[index].resolve("layer", layer)
         attention[index].resolve("head", self.head)
@@ -80,11 +86,15 @@ class LabeledAttention:
         bits = -np.log2(self.weights, where=self.weights > 0, out=np.zeros_like(self.weights))
         return (self.weights * bits).sum(-1).mean(-1)
 
-    def last_layers(self, count: int) -> "LabeledAttention":
-        """Only the last `count` layers."""
-        dropped = max(len(self.weights) - count, 0)
+    def consecutive_layers(self, count: int, focus: Focus | None = None) -> "LabeledAttention":
+        """Only `count` layers: the last ones, or from that of the focus on if it is before them."""
+        first = max(len(self.weights) - count, 0)
+        if focus is not None and focus.kind == self.kind:
+            first = min(first, focus.layer - self.first_layer)
         return dataclasses.replace(
-            self, weights=self.weights[dropped:], first_layer=self.first_layer + dropped
+            self,
+            weights=self.weights[first : first + count],
+            first_layer=self.first_layer + first,
         )
 
     def resolve(self, axis: str, index: int) -> int:

@@ -76,11 +76,13 @@ function reveal(control) {
   control.focus();
 }
 
-// A labeled list of choices; change(index) is called with the selected one.
+// A labeled list of choices; change(index) is called with the selected one. A page that draws the
+// list again finds it by its data-key, to give it the focus back.
 function select(name, choices, selected, change) {
   const options = choices.map((choice, value) =>
     html("option", {value, selected: value === selected ? "" : null}, choice));
-  const list = html("select", {change: event => change(Number(event.target.value))}, options);
+  const list = html("select",
+    {"data-key": name, change: event => change(Number(event.target.value))}, options);
   return html("label", {}, `${name} `, list);
 }
 

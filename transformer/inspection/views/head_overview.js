@@ -28,8 +28,6 @@ function headOverview({measures: allMeasures, kind: firstKind, layer, head, rows
     if (state.order) {
       heads.sort((a, b) => measureOf(state.order - 1, b) - measureOf(state.order - 1, a));
     }
-    const orders = ["layer and head", ...measures().map(({name}) => `highest ${name}`)];
-    orderControl.replaceChildren(select("Order", orders, state.order, order => set({order})));
     list.style.gridTemplateColumns = `repeat(${weights[0].length},minmax(2.6rem,7rem))`;
     list.replaceChildren(...heads.map(({layer, head}, index) => {
       const number = firstLayer + layer + 1;
@@ -78,16 +76,23 @@ function headOverview({measures: allMeasures, kind: firstKind, layer, head, rows
     update();
   }
 
+  // Every kind of attention has its measures. Another order keeps the list, and so its focus.
+  function setKind(kind) {
+    set({kind, order: 0});
+    const orders = ["layer and head", ...measures().map(({name}) => `highest ${name}`)];
+    orderControl.replaceChildren(select("Order", orders, 0, order => set({order})));
+  }
+
   function showInHeadView() {
     const {kind, layer, head, row} = state;
     dispatchEvent(new CustomEvent("show-head", {detail: {pair, kind, layer, head, row}}));
   }
 
-  update();
+  setKind(firstKind);
   const hasHeadView = data.views.some(({script}) => script === "headView");
   return [
     toolbar(
-      select("Attention", pair.map(({title}) => title), state.kind, kind => set({kind, order: 0})),
+      select("Attention", pair.map(({title}) => title), state.kind, setKind),
       orderControl,
       saveButton(() => largeMap.firstChild),
       hasHeadView ? button("Show in the head view", showInHeadView) : []),

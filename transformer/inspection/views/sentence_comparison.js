@@ -13,7 +13,7 @@ function sentenceComparison({names, kind, layer, head, rows: firstRows}, pairs) 
     headControl.replaceChildren(
       select("Head", range(headCount).map(index => index + 1), state.head, chosen => {
         state.head = chosen;
-        update();
+        drawMaps();  // keeps this list, and so its focus
       }));
     drawMaps();
   }
