@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from experiments.reports import significance
+from experiments.reports import diagnostics, significance
 from experiments.reports.comparison import MEASURES, Comparison, System
 from experiments.reports.evaluation_report import MEASURE_NAMES, measure_name, signatures
 from transformer.inspection import figures
@@ -24,7 +24,7 @@ from transformer.inspection.html import (
 )
 from transformer.inspection.views.view import figure_html
 
-_WORD = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|\w+|\s+|.", re.DOTALL)
+_WORD = re.compile(rf"[{diagnostics.UNSPACED}]|\w+|\s+|.", re.DOTALL)
 """The units in which two sentences differ: words, spaces, signs, and single characters of scripts
 that are written without spaces.
 """
