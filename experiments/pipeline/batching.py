@@ -177,8 +177,8 @@ class Batches:
         """Several pairs a row, and about as many rows in every batch."""
         pairs, rows, num_rows = self._pack(generator)
         [length] = self.buckets
-        # A random sample may need more rows than `_num_batches` has found: the last are left out.
-        # Or so few that there is not one for each batch: then some are read twice.
+        # A random sample may need more rows than `_num_batches` has found, of which the last are
+        # left out, or fewer than there are batches, of which some then read a row again.
         num_rows = min(num_rows, self.per_epoch * self.rows(length))
         starts = np.arange(self.per_epoch + 1) * num_rows // self.per_epoch
         stops = np.maximum(starts[1:], starts[:-1] + 1)
