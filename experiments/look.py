@@ -76,7 +76,7 @@ def main(config: Config) -> None:
     source = _encode(SENTENCE, config, of_source)
     log = search_log.record(*model, source, decode=config.decode, prefix=tokenizer.forced_ids)
     target = log.results[0].tokens
-    longest = config.decode.max_length or len(source) + config.decode.extra_length
+    longest = config.decode.longest_output(len(source))
     # The last token of the longest output is EOS, whatever the model predicts.
     last = len(target) - 1 if len(target) >= longest > 1 else len(target)
     chosen = slice(min(len(tokenizer.forced_ids), last - 1), last)

@@ -42,7 +42,7 @@ optimizer's state.
 
 @contextlib.contextmanager
 def open_for_training(
-    workdir: epath.Path, config: Config, allow_changes: bool | None = False
+    workdir: epath.Path, config: Config, allow_changes: bool = False
 ) -> Iterator[Config]:
     """Create the directory, lock it against other trainings, and check its config.
 
@@ -78,16 +78,14 @@ def open_for_training(
         yield resume_config(config, workdir, allow_changes)
 
 
-def resume_config(
-    config: Config, workdir: epath.Path, allow_changes: bool | None = False
-) -> Config:
+def resume_config(config: Config, workdir: epath.Path, allow_changes: bool = False) -> Config:
     """Check a config against the one that the workdir was started with.
 
     Args:
       config: to train with.
       workdir: of the run.
       allow_changes: accept and log changes that leave the parameters and the optimizer's state
-        usable; None where no flag allows them.
+        usable.
 
     Returns:
       `config` with absolute paths. With ``batch_fitting='auto'`` it includes the micro-batch
@@ -129,8 +127,8 @@ def resume_config(
         remedy = "use that config, or choose another --workdir"
         if allow_changes:
             remedy = f"what was trained does not fit another {impossible[0]}; {remedy}"
-        elif allow_changes is not None and not impossible:
-            remedy += ", or give --continue_with_changes"
+        elif not impossible:
+            remedy += ", or give --continue_with_changes to train"
         raise InputError(
             f"{workdir} was started with another config:\n" + "\n".join(lines) + f"\n{remedy}"
         )

@@ -117,7 +117,7 @@ def test_a_student_reads_the_pairs_and_the_translations_of_both_sides(study, tex
     other = study("--teachers=2", "--teacher_steps=40")
     assert other.status == 1
     assert "seed-0 was started with another config" in other.err
-    assert "data.mixture" in other.err and "--continue_with_changes" not in other.err
+    assert "data.mixture" in other.err and "give --continue_with_changes to train" in other.err
 
 
 @pytest.mark.slow

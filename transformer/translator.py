@@ -352,7 +352,7 @@ class Translator:
             source = np.full(shape, self._special_ids.pad, np.int32)
             prefix = None
             if self.vocabularies.target.forced_ids:
-                prefix_shape = shape[0], _max_length(config, shape[1])
+                prefix_shape = shape[0], config.longest_output(shape[1])
                 prefix = np.full(prefix_shape, self._special_ids.pad, np.int32)
             lines = np.full(shape[0], -1, np.int32)
             self._search(searched, source, prefix, lines, num_hypotheses, config)
@@ -441,7 +441,7 @@ class Translator:
         target = self.vocabularies.target
         encoded = [ids[:-1] or target.forced_ids for ids in target.encode(prefixes)]
         for line, (ids, source) in enumerate(zip(encoded, sources, strict=True), first_line):
-            limit = _max_length(config, len(source))
+            limit = config.longest_output(len(source))
             if source and len(ids) >= limit:
                 field = "max_length" if config.max_length else "extra_length"
                 raise InputError(
@@ -468,7 +468,7 @@ class Translator:
             rows, length = source.shape
             prefix = None
             if prefixes is not None:
-                shape = rows, _max_length(config, length)
+                shape = rows, config.longest_output(length)
                 prefix = pad([prefixes[index] for index in indices], shape, self._special_ids.pad)
             line_numbers = np.full(rows, -1, np.int32)
             line_numbers[: len(indices)] = [first_line + index for index in indices]
@@ -522,7 +522,7 @@ class Translator:
             # Seed and shortlist are arguments, so that one compiled program serves all values.
             config=config.replace(seed=0, shortlist=None),
             num_results=num_hypotheses,
-            max_length=_max_length(config, source.shape[1]),
+            max_length=config.longest_output(source.shape[1]),
         )
 
     def _translation(self, tokens: list[int], score: float, log_prob: float) -> Translation:
@@ -570,11 +570,6 @@ class Translator:
     @functools.cached_property
     def _with_output_kernel(self) -> tuple[base.Model, Params]:
         return with_output_kernel(self.model, self._inference_params)
-
-
-def _max_length(config: DecodeConfig, source_length: int) -> int:
-    """M of a batch."""
-    return config.max_length or source_length + config.extra_length
 
 
 def _require_several(name: str, texts: Any) -> None:

@@ -37,7 +37,7 @@ def load(seed: int = 0, folder: str | os.PathLike = "runs") -> Translator:
         directory.mkdir(parents=True, exist_ok=True)
         # This is the lock of `workdir.open_for_training`: `experiments.train` is refused meanwhile.
         with file_lock.hold(directory, f"waiting for another process that trains {directory}"):
-            config = workdir.resume_config(config, directory, None)
+            config = workdir.resume_config(config, directory)
             if not (directory / workdir_files.RESULT).exists():
                 training_loop.train(config, directory)
     except OSError as error:

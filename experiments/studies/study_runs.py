@@ -47,7 +47,7 @@ def trained(config: Config, directory: epath.Path) -> dict[str, Any]:
       InputError: when the workdir is of another config.
       Stopped: after SIGINT, SIGTERM or SIGHUP.
     """
-    with workdir.open_for_training(directory, config, None) as opened:
+    with workdir.open_for_training(directory, config) as opened:
         if not (directory / workdir_files.RESULT).exists():
             print(f"training {directory}", file=sys.stderr, flush=True)
         result, stopped_by = training_loop.train(opened, directory, handle_signals=True)

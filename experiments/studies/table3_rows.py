@@ -126,7 +126,7 @@ def config_of(row: Row, config: Config, scale: int, steps: int) -> Config:
             "config of model.family='transformer'"
         )
     data, decode = config.data, config.decode
-    longest = max(data.max_length, decode.max_length or data.max_length + decode.extra_length)
+    longest = max(data.max_length, decode.longest_output(data.max_length))
     row_steps = steps * row.steps // PAPER_STEPS
     fields = scaled_fields(row, scale) | {
         "model.max_positions": max(config.model.max_positions, longest),

@@ -80,6 +80,10 @@ class DecodeConfig(FieldGroup):
             unset = getattr(self, name) == getattr(type(self), name)
             self.require(unset, name, f"left out with decode.method={self.method!r}")
 
+    def longest_output(self, source_length: int) -> int:
+        """Tokens of the longest output for a source of this many, EOS included."""
+        return self.max_length or source_length + self.extra_length
+
     @property
     def most_results(self) -> tuple[str, int]:
         """The field that limits the results of a sentence, and its value."""

@@ -36,8 +36,8 @@ class Config(FieldGroup):
 
     def validate(self) -> None:
         """Check how the groups fit together."""
-        longest = self.data.max_length + self.decode.extra_length
-        self.model.check_length(max(self.data.max_length, self.decode.max_length or longest))
+        longest = self.data.max_length
+        self.model.check_length(max(longest, self.decode.longest_output(longest)))
         if self.data.packing and not self.model.packable:
             raise InputError(
                 "data.packing is True, but the model family "

@@ -48,7 +48,7 @@ def require(config: ModelConfig, rules: Iterable[Rule], format_name: str) -> Non
 
 def longest_output(config: Config) -> int:
     """Tokens of the longest translation of any sentence, EOS included."""
-    return config.decode.max_length or config.data.max_length + config.decode.extra_length
+    return config.decode.longest_output(config.data.max_length)
 
 
 def length_notes(config: Config) -> list[str]:

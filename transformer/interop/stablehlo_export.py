@@ -167,7 +167,7 @@ def program(
 def _functions(trained: TrainedModel, length: int) -> dict[str, Callable[..., Any]]:
     """The functions of `(weights, source)` that are exported, by name."""
     model, decode = trained.model, trained.config.decode
-    max_length = decode.max_length or length + decode.extra_length
+    max_length = decode.longest_output(length)
     find = functools.partial(
         search, model=model, config=decode, num_results=1, max_length=max_length
     )
