@@ -11,6 +11,7 @@ but small allocations split the freed blocks, and the process grows to twice its
 import contextlib
 import os
 import sys
+import time
 
 _TUNABLES = "GLIBC_TUNABLES"
 _HUGE_PAGES = "glibc.malloc.hugetlb"
@@ -62,6 +63,24 @@ def _have_effect() -> bool:
 def return_unused_pages() -> None:
     """Return freed memory to the kernel, for example what a compilation no longer needs."""
     _call_glibc("malloc_trim", 0)
+
+
+class PeriodicReturn:
+    """Returns freed memory to the kernel every few seconds of a training.
+
+    A step allocates for a moment what fits somewhere into the memory that a compilation has freed.
+    Where that was returned, each such place takes a huge page, now here and now there, until all of
+    it is in use again.
+    """
+
+    def __init__(self, seconds: float = 10) -> None:
+        self._seconds, self._last = seconds, time.monotonic()
+
+    def after_step(self) -> None:
+        """Return unused pages if it is time to."""
+        if time.monotonic() - self._last >= self._seconds:
+            return_unused_pages()
+            self._last = time.monotonic()
 
 
 def use_few_arenas() -> None:

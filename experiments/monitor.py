@@ -89,6 +89,7 @@ class Monitor:
         # Sums of the steps since the last report, still on the devices.
         self._window: list[Sums] = []
         self._window_began = time.monotonic()
+        self._unused_pages = allocator.PeriodicReturn()
         # The wall-clock time of all restarts counts from here.
         self._zero_seconds = (self._window_began if began is None else began) - totals.seconds
 
@@ -156,6 +157,7 @@ class Monitor:
         self._window.append(sums)
         self.step += 1
         self._progress.advance(self.step)
+        self._unused_pages.after_step()
         last = self.step == config.training.steps
         validate = last or self.step % config.training.validate_every == 0
         if validate or self.step % config.logging.log_every == 0:
@@ -167,7 +169,11 @@ class Monitor:
             self._window_began = time.monotonic()
 
     def save(self, state: TrainState) -> None:
-        """Save the state and the totals, unless a checkpoint of this step exists."""
+        """Save the state and the totals, unless a checkpoint of this step exists.
+
+        On a CPU, wait until they are written: the copies of the state and the temporaries of the
+        next step would be in memory at once, and writing takes the cores of that step.
+        """
         if self._window:
             self._report()
         totals = self.totals
@@ -176,6 +182,8 @@ class Monitor:
         if totals.validated_at == self.step:
             metrics = {name: totals.validation[name] for name in ("nll", "bleu")}
         self._checkpoints.save(state, dataclasses.asdict(totals), metrics)
+        if self.experiment.mesh.devices.flat[0].platform == "cpu":
+            self._checkpoints.finish()
 
     def _report(self) -> None:
         """Log the means over the steps since the last report."""

@@ -71,6 +71,17 @@ def test_validation_translates_with_the_full_vocabulary_as_there_is_no_lexicon_y
     assert "bleu" in train(experiment, tmp_path, skipping=()).totals.validation
 
 
+def test_on_a_cpu_a_checkpoint_is_complete_before_the_next_step(experiment, tmp_path):
+    with (
+        Checkpoints(tmp_path, experiment.config.training, writing=True) as checkpoints,
+        logs.MetricsLog(tmp_path, 0, False) as log,
+        logs.Progress(0, 1) as progress,
+    ):
+        monitor = Monitor(experiment, 0, Totals(), tmp_path, checkpoints, log, progress)
+        monitor.save(experiment.__dict__["first_state"])
+        assert checkpoints.steps() == [0]
+
+
 @pytest.fixture
 def compilations(caplog):
     """The log, with the compilations of all threads; nothing is compiled yet."""
