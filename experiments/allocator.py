@@ -68,9 +68,9 @@ def return_unused_pages() -> None:
 class PeriodicReturn:
     """Returns freed memory to the kernel every few seconds of a training.
 
-    A step allocates for a moment what fits somewhere into the memory that a compilation has freed.
-    Where that was returned, each such place takes a huge page, now here and now there, until all of
-    it is in use again.
+    A step allocates short-lived blocks, which glibc cuts from what a compilation has freed, from a
+    different part of it each time. If that was returned, each first use of a part faults in a huge
+    page, until all of it is resident again.
     """
 
     def __init__(self, seconds: float = 10) -> None:

@@ -88,7 +88,7 @@ def main(config: Config) -> None:
 
 
 def _arenas_mib() -> dict[str, int] | None:
-    """MiB in use and free in glibc's arenas; None with another C library or allocator."""
+    """MiB in use and free in glibc's arenas; None with another C library."""
     mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo is None:
         return None
