@@ -84,7 +84,8 @@ class Monitor:
             totals.best_score, totals.validations_since_best = None, 0
         totals.best_by = best_by
         config, d_model = experiment.config, experiment.model.describe().d_model
-        self._learning_rate = optimizers.schedule(config.optimizer, d_model, config.training.steps)
+        rate = optimizers.schedule(config.optimizer, d_model, config.training.steps)
+        self._learning_rate = jax.jit(rate)  # one program, not one for each operation
         self._programs = StepPrograms(experiment, progress.say)
         # Sums of the steps since the last report, still on the devices.
         self._window: list[Sums] = []

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sentences are put into batches of few shapes, since every shape is compiled."""
 
-from transformer.decoding.sentence_batches import batches_by_length, search_lengths
+from transformer.decoding.sentence_batches import (
+    batches_by_length,
+    one_of_each_shape_first,
+    search_lengths,
+)
 
 
 def bucket(length):
@@ -36,3 +40,10 @@ def test_the_longest_sentences_come_first_and_share_a_batch_with_shorter_ones():
     assert (first, last) == ([1, 2], [0])
     assert padded.tolist() == [[2, 2, 2, 2, 2, 0, 0, 0, 0, 0], [3, 3, 0, 0, 0, 0, 0, 0, 0, 0]]
     assert short.tolist() == [[1, 0, 0, 0], [0, 0, 0, 0]]
+
+
+def test_threads_begin_with_one_batch_of_each_shape():
+    sentences = [[7] * length for length in (9, 8, 7, 3, 2, 1)]
+    batches = list(batches_by_length(sentences, [1], bucket=bucket))
+    ordered = one_of_each_shape_first(batches)
+    assert [indices for indices, _ in ordered] == [[0], [3], [1], [2], [4], [5]]

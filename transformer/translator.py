@@ -30,8 +30,10 @@ from transformer.decoding.constraints import NEG_INF
 from transformer.decoding.minimum_bayes_risk import rank_by_similarity
 from transformer.decoding.output_kernel import with_output_kernel
 from transformer.decoding.sentence_batches import (
+    NumberedBatch,
     batch_sizes,
     batches_by_length,
+    one_of_each_shape_first,
     pad,
     search_lengths,
     static_size,
@@ -379,7 +381,7 @@ class Translator:
         scores = [(0.0, 0)] * len(sources)
         params = self._inference_params
 
-        def score_batch(numbered: tuple[list[int], Int[np.ndarray, "B T"]]) -> None:
+        def score_batch(numbered: NumberedBatch) -> None:
             indices, padded = numbered
             batch = Batch(
                 *(
@@ -461,9 +463,7 @@ class Translator:
         """The index of each sentence that is not empty, with its hypotheses or samples."""
         searched = self._searched(config)
 
-        def decode_batch(
-            numbered: tuple[list[int], Int[np.ndarray, "B S"]],
-        ) -> list[tuple[int, list[Translation]]]:
+        def decode_batch(numbered: NumberedBatch) -> list[tuple[int, list[Translation]]]:
             indices, source = numbered
             rows, length = source.shape
             prefix = None
@@ -548,9 +548,11 @@ class Translator:
 
     def _batches(
         self, sentences: list[list[int]], sizes: list[int], bucket: Callable[[int], int]
-    ) -> Iterator[tuple[list[int], Int[np.ndarray, "B S"]]]:
+    ) -> list[NumberedBatch]:
+        """Batches in the order in which threads begin with them."""
         pad_id = self._special_ids.pad
-        return batches_by_length(sentences, sizes, bucket=bucket, pad_id=pad_id)
+        batches = batches_by_length(sentences, sizes, bucket=bucket, pad_id=pad_id)
+        return one_of_each_shape_first(batches)
 
     def _on_mesh(self, batch: Any) -> Any:
         """Divide arrays with the leading axis B over the devices."""

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches of sentences of similar length, in few static shapes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
 from transformer.arrays import Int
 
+NumberedBatch = tuple[list[int], Int[np.ndarray, "_B _S"]]
+"""The indices of at most B sentences, and their padded token ids; B and S differ by batch."""
 SMALL_BATCHES = (1, 8)
 """Sizes of the batch of a call with fewer sentences than `batch_size`."""
 LENGTH_RATIO = 1.5
@@ -54,7 +56,7 @@ def batches_by_length(
     *,
     bucket: Callable[[int], int],
     pad_id: int = 0,
-) -> Iterator[tuple[list[int], Int[np.ndarray, "B S"]]]:
+) -> Iterator[NumberedBatch]:
     """Group sentences of similar length, in few shapes, because each of them is compiled.
 
     The longest come first. A batch may hold sentences of several buckets: a few long ones alone
@@ -65,9 +67,6 @@ def batches_by_length(
       sizes: possible B, ascending.
       bucket: static length for a given number of tokens.
       pad_id: fills rows and missing rows.
-
-    Yields:
-      the indices of the sentences, at most B, and their padded token ids.
     """
     order = [index for index, ids in enumerate(sentences) if ids]
     order.sort(key=lambda index: -len(sentences[index]))
@@ -76,6 +75,21 @@ def batches_by_length(
         indices = order[start : start + rows]
         shape = rows, bucket(len(sentences[indices[0]]))
         yield indices, pad([sentences[index] for index in indices], shape, pad_id)
+
+
+def one_of_each_shape_first(batches: Iterable[NumberedBatch]) -> list[NumberedBatch]:
+    """Move the first batch of each shape to the front.
+
+    Threads that take the batches in this order compile different programs at the same time. With
+    equal shapes, they would wait for the same one.
+    """
+    firsts: dict[tuple[int, ...], NumberedBatch] = {}
+    others = []
+    for batch in batches:
+        _, padded = batch
+        if firsts.setdefault(padded.shape, batch) is not batch:
+            others.append(batch)
+    return [*firsts.values(), *others]
 
 
 def pad(
