@@ -377,6 +377,23 @@ def test_batches_are_searched_side_by_side_and_results_stay_in_order(monkeypatch
         close(one, other)
 
 
+def test_the_first_searches_have_different_shapes_and_results_stay_in_order(monkeypatch):
+    shapes, decode = [], generate.decode
+
+    def recorded(params, source, *arguments, **options):
+        shapes.append(source.shape)
+        return decode(params, source, *arguments, **options)
+
+    translator = translator_with(batch_size=1)
+    translator.threads = 1
+    sentences = ["a b c d e", "a b c d f", "a", "b"]  # a batch each; the buckets are 4 and 10
+    expected = [translator(sentence) for sentence in sentences]
+    monkeypatch.setattr(generate, "decode", recorded)
+    for one, other in zip(translator(sentences), expected, strict=True):
+        close(one, other)
+    assert shapes == [(1, 10), (1, 4), (1, 10), (1, 4)]
+
+
 @pytest.mark.slow
 def test_what_is_compiled_is_logged_and_warming_up_leaves_nothing_to_compile(caplog):
     """The buckets are 4 and 10, and batches have 1 or 3 rows."""
