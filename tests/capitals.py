@@ -34,9 +34,9 @@ class Capitals:
 
     config = CONFIG
     model = None
-    threads = 1
-    search_lengths = CONFIG.data.bucket_lengths
-    search_length = staticmethod(CONFIG.data.bucket)
+    search = types.SimpleNamespace(
+        threads=1, lengths=CONFIG.data.bucket_lengths, padded_length=CONFIG.data.bucket
+    )
     vocabularies = types.SimpleNamespace(source=_Words(), target=_Words())
 
     def __init__(self):

@@ -40,7 +40,7 @@ def translator():
     """A model with random parameters over seven words, two batches at a time on any machine."""
     params = oracle.random_params(base.build(CONFIG.model), seed=3)
     translator = Translator(CONFIG, params, Tokenizer.train(["a b c d e f g"], 11, "word"))
-    translator.threads = 2
+    translator.search.threads = 2
     return translator
 
 
@@ -78,7 +78,7 @@ def test_many_threads_get_the_translations_of_the_translator_and_compile_nothing
 
 @pytest.mark.slow
 def test_a_queue_of_one_sentence_is_long_enough_to_warm_up(translator):
-    assert translator.threads == 2
+    assert translator.search.threads == 2
     with Engine(translator, capacity=1) as small:
         small.warm_up()
         assert small.ready

@@ -369,7 +369,7 @@ def test_batches_are_searched_side_by_side_and_results_stay_in_order(monkeypatch
         return decode(*arguments, **options)
 
     alone, two = (translator_with(batch_size=2) for _ in range(2))
-    alone.threads, two.threads = 1, 2
+    alone.search.threads, two.search.threads = 1, 2
     sentences = ["a b c", "a"]  # a batch each
     expected = alone(sentences)
     monkeypatch.setattr(generate, "decode", meeting)
@@ -385,7 +385,7 @@ def test_the_first_searches_have_different_shapes_and_results_stay_in_order(monk
         return decode(params, source, *arguments, **options)
 
     translator = translator_with(batch_size=1)
-    translator.threads = 1
+    translator.search.threads = 1
     sentences = ["a b c d e", "a b c d f", "a", "b"]  # a batch each; the buckets are 4 and 10
     expected = [translator(sentence) for sentence in sentences]
     monkeypatch.setattr(generate, "decode", recorded)
@@ -399,7 +399,7 @@ def test_what_is_compiled_is_logged_and_warming_up_leaves_nothing_to_compile(cap
     """The buckets are 4 and 10, and batches have 1 or 3 rows."""
     caplog.set_level(logging.INFO, logger="transformer")
     fresh = translator_with(batch_size=6, extra_length=3)
-    fresh.threads = 2
+    fresh.search.threads = 2
     fresh.warm_up()
     logged = sorted(record.getMessage() for record in caplog.records)
     assert logged == [

@@ -8,10 +8,9 @@ translator("The animal didn't cross the street because it was too tired.").text
 import dataclasses
 import functools
 import hashlib
-import itertools
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -21,35 +20,18 @@ from etils import epath
 from jax.sharding import Mesh, NamedSharding
 
 from transformer import compile_cache, sharding, trained_model
-from transformer.arrays import Int, Params, SpecialIds
+from transformer.arrays import Params, SpecialIds
+from transformer.batched_search import BatchedSearch
 from transformer.config import Config, DecodeConfig
-from transformer.cores import map_in_threads, num_cores
-from transformer.decoding import generate
-from transformer.decoding.beam_search import Hypotheses
 from transformer.decoding.constraints import NEG_INF
 from transformer.decoding.minimum_bayes_risk import rank_by_similarity
-from transformer.decoding.output_kernel import with_output_kernel
-from transformer.decoding.sentence_batches import (
-    NumberedBatch,
-    batch_sizes,
-    batches_by_length,
-    one_of_each_shape_first,
-    pad,
-    search_lengths,
-    static_size,
-)
-from transformer.decoding.shortlist import Shortlist
 from transformer.errors import InputError
 from transformer.models import base
 from transformer.text import metrics
 from transformer.text.lexicon import Lexicon
 from transformer.text.tokenizer import Tokenizer, Vocabularies
-from transformer.training.step import Batch
 
 logger = logging.getLogger(__name__)
-
-MOST_THREADS = 4
-"""Threads that search at the same time on a CPU; each has fewer sentences, the more there are."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +67,7 @@ class Translator:
 
     The search is compiled once for each shape of a batch (`warm_up`), which the logger
     ``transformer.decoding.generate`` reports at level INFO. On a CPU, several batches are searched
-    at the same time (`threads`).
+    at the same time (`search.threads`).
     """
 
     def __init__(
@@ -127,6 +109,7 @@ class Translator:
             metadata = base.parameter_metadata(self.model)
             abstract = sharding.abstract_params(metadata, self.mesh, config.parallel)
             self.params = jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, abstract))
+        self.search = BatchedSearch(self.model, self.params, self.mesh, config.data, lexicon)
 
     @classmethod
     def from_workdir(
@@ -254,7 +237,9 @@ class Translator:
             forced = self._encode_prefixes(list(prefixes), sources, first_line, config)
         num_hypotheses = _num_hypotheses(config, num_results)
         translations = [[EMPTY_TRANSLATION] * num_results for _ in sources]
-        for index, hypotheses in self._decode(sources, forced, num_hypotheses, first_line, config):
+        results = self.search.decode(sources, forced, num_hypotheses, first_line, config)
+        for index, raw in results:
+            hypotheses = [self._translation(*each) for each in raw]
             if config.method == "mbr":
                 hypotheses = _rank_by_risk(hypotheses, config.mbr_metric)
             missing = [NO_TRANSLATION] * (num_results - len(hypotheses))
@@ -290,30 +275,8 @@ class Translator:
         # A source of EOS alone is not read; its length counts in the longest output.
         sources = [[self._special_ids.eos]] * len(prefixes)
         forced = self._encode_prefixes(prefixes, sources, first_line, config)
-        results = dict(self._decode(sources, forced, num_results, first_line, config))
-        return [results[index] for index in range(len(prefixes))]
-
-    @functools.cached_property
-    def threads(self) -> int:
-        """Batches that are searched at the same time, each in a thread.
-
-        On a CPU one for each core, at most `MOST_THREADS`: the steps of a single search have
-        little work for several cores. Several devices or processes work together on one batch.
-        """
-        on_one_cpu = self.mesh.size == 1 and self.mesh.devices.flat[0].platform == "cpu"
-        if not on_one_cpu or jax.process_count() > 1:
-            return 1
-        return min(num_cores(), MOST_THREADS)
-
-    @functools.cached_property
-    def search_lengths(self) -> tuple[int, ...]:
-        """The lengths to which sources are padded."""
-        return search_lengths(self.config.data.bucket_lengths)
-
-    def search_length(self, length: int) -> int:
-        """The length to which a source is padded; beyond the longest, a multiple of that."""
-        fitting = (each for each in self.search_lengths if length <= each)
-        return next(fitting, self.config.data.bucket(length))
+        results = dict(self.search.decode(sources, forced, num_results, first_line, config))
+        return [[self._translation(*each) for each in results[i]] for i in range(len(prefixes))]
 
     def batch_rows(self, num_results: int = 1, **decode: Any) -> list[int]:
         """The numbers of rows that a batch can have, ascending; the arguments are those of `nbest`.
@@ -321,7 +284,7 @@ class Translator:
         `decode.batch_size` sentences are divided over the threads.
         """
         config = self._decode_config(decode)
-        return self._sizes(config, _num_hypotheses(config, num_results))
+        return self.search.batch_rows(config, _num_hypotheses(config, num_results))
 
     def warm_up(
         self,
@@ -343,23 +306,13 @@ class Translator:
           **decode: the other values of fields of `config.decode` of the later calls.
         """
         config = self._decode_config(decode)
-        num_hypotheses = _num_hypotheses(config, num_results)
-        sizes = self._sizes(config, num_hypotheses)
-        rows = {static_size(count, sizes) for count in num_sentences} or sizes
-        buckets = {self.search_length(length) for length in lengths} or self.search_lengths
-        searched = self._searched(config)
-
-        def search_padding(shape: tuple[int, int]) -> None:
-            """The search of padding alone ends before its first step."""
-            source = np.full(shape, self._special_ids.pad, np.int32)
-            prefix = None
-            if self.vocabularies.target.forced_ids:
-                prefix_shape = shape[0], config.longest_output(shape[1])
-                prefix = np.full(prefix_shape, self._special_ids.pad, np.int32)
-            lines = np.full(shape[0], -1, np.int32)
-            self._search(searched, source, prefix, lines, num_hypotheses, config)
-
-        self._in_threads(search_padding, itertools.product(sorted(rows), sorted(buckets)))
+        self.search.warm_up(
+            num_sentences,
+            lengths,
+            _num_hypotheses(config, num_results),
+            config,
+            prefixed=bool(self.vocabularies.target.forced_ids),
+        )
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[float, int]]:
         """Natural-log probability of each target given its source, and its number of tokens.
@@ -377,27 +330,8 @@ class Translator:
             )
         source_ids = self.vocabularies.source.encode(sources)
         target_ids = self.vocabularies.target.encode(targets)
-        longer = [s if len(s) > len(t) else t for s, t in zip(source_ids, target_ids, strict=True)]
-        scores = [(0.0, 0)] * len(sources)
-        params = self._inference_params
-
-        def score_batch(numbered: NumberedBatch) -> None:
-            indices, padded = numbered
-            batch = Batch(
-                *(
-                    pad([ids[index] for index in indices], padded.shape, self._special_ids.pad)
-                    for ids in (source_ids, target_ids)
-                )
-            )
-            log_probs = generate.score(
-                params, self._on_mesh(batch), mesh=self.mesh, model=self.model
-            )
-            for index, log_prob in zip(indices, np.asarray(log_probs).tolist(), strict=False):
-                scores[index] = log_prob, len(target_ids[index])
-
-        sizes = self._sizes(self.config.decode, 1)
-        self._in_threads(score_batch, self._batches(longer, sizes, self.config.data.bucket))
-        return scores
+        log_probs = self.search.score(source_ids, target_ids, self.config.decode)
+        return list(zip(log_probs, map(len, target_ids), strict=True))
 
     @property
     def _special_ids(self) -> SpecialIds:
@@ -452,79 +386,6 @@ class Translator:
                 )
         return encoded
 
-    def _decode(
-        self,
-        sources: list[list[int]],
-        prefixes: list[list[int]] | None,
-        num_hypotheses: int,
-        first_line: int,
-        config: DecodeConfig,
-    ) -> Iterator[tuple[int, list[Translation]]]:
-        """The index of each sentence that is not empty, with its hypotheses or samples."""
-        searched = self._searched(config)
-
-        def decode_batch(numbered: NumberedBatch) -> list[tuple[int, list[Translation]]]:
-            indices, source = numbered
-            rows, length = source.shape
-            prefix = None
-            if prefixes is not None:
-                shape = rows, config.longest_output(length)
-                prefix = pad([prefixes[index] for index in indices], shape, self._special_ids.pad)
-            line_numbers = np.full(rows, -1, np.int32)
-            line_numbers[: len(indices)] = [first_line + index for index in indices]
-            hypotheses = self._search(
-                searched, source, prefix, line_numbers, num_hypotheses, config
-            )
-            fields = (hypotheses.tokens, hypotheses.scores, hypotheses.log_probs)
-            tokens, scores, log_probs = (
-                np.asarray(field)[:, :num_hypotheses].tolist() for field in fields
-            )
-            results = []
-            for row, index in enumerate(indices):
-                sentence = zip(tokens[row], scores[row], log_probs[row], strict=True)
-                results.append((index, [self._translation(*each) for each in sentence]))
-            return results
-
-        batches = self._batches(sources, self._sizes(config, num_hypotheses), self.search_length)
-        return itertools.chain.from_iterable(self._in_threads(decode_batch, batches))
-
-    def _sizes(self, config: DecodeConfig, num_hypotheses: int) -> list[int]:
-        """`batch_rows`; with mbr no more samples at a time than beam search has hypotheses."""
-        together = config.batch_size
-        if config.method == "mbr":
-            together = together * config.beams // num_hypotheses
-        rows = max(-(-together // self.threads), 1)
-        return batch_sizes(rows, self.mesh.shape["data"])
-
-    def _in_threads(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        """The results of a function for all items, in order, from `threads` threads."""
-        return list(map_in_threads(function, items, self.threads))
-
-    def _search(
-        self,
-        searched: tuple[base.Model, Params],
-        source: Int[np.ndarray, "B S"],
-        prefix: Int[np.ndarray, "B M"] | None,
-        line_numbers: Int[np.ndarray, " B"],
-        num_hypotheses: int,
-        config: DecodeConfig,
-    ) -> Hypotheses:
-        """Decode one batch on the mesh."""
-        line_numbers = None if config.method == "beam" else line_numbers
-        model, params = searched
-        return generate.decode(
-            params,
-            *self._on_mesh((source, prefix, line_numbers)),
-            np.uint32(config.seed),
-            self._shortlist(source, prefix, config.shortlist),
-            mesh=self.mesh,
-            model=model,
-            # Seed and shortlist are arguments, so that one compiled program serves all values.
-            config=config.replace(seed=0, shortlist=None),
-            num_results=num_hypotheses,
-            max_length=config.longest_output(source.shape[1]),
-        )
-
     def _translation(self, tokens: list[int], score: float, log_prob: float) -> Translation:
         if score <= NEG_INF / 2:
             return NO_TRANSLATION
@@ -532,46 +393,6 @@ class Translator:
         # A translation is one line of a file, whatever text the vocabulary was trained on.
         text = self.vocabularies.target.decode(ids).replace("\n", " ")
         return Translation(text, score, log_prob, ids)
-
-    def _shortlist(
-        self, source: np.ndarray, prefix: np.ndarray | None, num_translations: int | None
-    ) -> Shortlist | None:
-        """The subwords that the translations of a batch may contain, on the mesh."""
-        if num_translations is None:
-            return None
-        shortlist = Shortlist.from_lists(
-            self.lexicon.listed(source, num_translations, prefix, self._special_ids),
-            self._special_ids,
-        )
-        ids = sharding.put_on_mesh(shortlist.ids, sharding.replicated(self.mesh))
-        return Shortlist(ids, self._on_mesh(shortlist.listed))
-
-    def _batches(
-        self, sentences: list[list[int]], sizes: list[int], bucket: Callable[[int], int]
-    ) -> list[NumberedBatch]:
-        """Batches in the order in which threads begin with them."""
-        pad_id = self._special_ids.pad
-        batches = batches_by_length(sentences, sizes, bucket=bucket, pad_id=pad_id)
-        return one_of_each_shape_first(batches)
-
-    def _on_mesh(self, batch: Any) -> Any:
-        """Divide arrays with the leading axis B over the devices."""
-        return sharding.put_on_mesh(batch, sharding.batch_sharding(self.mesh))
-
-    @functools.cached_property
-    def _inference_params(self) -> Params:
-        """The parameters, cast to the compute dtype once instead of in every batch."""
-        return jax.jit(self.model.cast_params)(self.params)
-
-    def _searched(self, config: DecodeConfig) -> tuple[base.Model, Params]:
-        """The model that is searched, and its parameters."""
-        if config.shortlist is not None:  # slices the table, of which few rows remain
-            return self.model, self._inference_params
-        return self._with_output_kernel
-
-    @functools.cached_property
-    def _with_output_kernel(self) -> tuple[base.Model, Params]:
-        return with_output_kernel(self.model, self._inference_params)
 
 
 def _require_several(name: str, texts: Any) -> None:

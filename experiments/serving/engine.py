@@ -51,6 +51,7 @@ class Engine:
         self.config = translator.config
         self.most_results = self.config.decode.most_results[1]
         self.shows_attention = word_attention.is_available(translator)
+        self._threads = translator.search.threads
         self._measures_costs, self._capacity = costs is None, capacity
         self._costs = dict(
             costs or {rows: rows + BATCH_OVERHEAD for rows in translator.batch_rows()}
@@ -59,11 +60,11 @@ class Engine:
         self.batcher = Batcher(
             translator.nbest,
             costs=self._costs_of,
-            bucket=translator.search_length,
+            bucket=translator.search.padded_length,
             window=window,
             capacity=capacity,
             combine=self.config.decode.method == "beam",
-            threads=translator.threads,
+            threads=self._threads,
             observe=observe,
         )
 
@@ -78,7 +79,7 @@ class Engine:
         Blocks until that is done, in the threads of the batcher.
         """
         # Steps that wait count in the queue.
-        threads = min(self.translator.threads, self._capacity or self.translator.threads)
+        threads = min(self._threads, self._capacity or self._threads)
         list(map_in_threads(self._call, self._warm_up_steps(), threads))
         if self._measures_costs:
             self._call(self._measure_costs)
@@ -159,7 +160,7 @@ class Engine:
         steps = [
             functools.partial(self.translator.warm_up, [rows], num_results, [length])
             for rows, num_results in kinds
-            for length in self.translator.search_lengths
+            for length in self.translator.search.lengths
         ]
         if self.shows_attention:
             steps += word_attention.warm_up_steps(self.translator)
@@ -171,7 +172,7 @@ class Engine:
         The sentences are random subwords, whose translations differ in length more than those of
         text do. A batch takes the steps of its longest translation, so seconds are divided by that.
         """
-        threads = self.translator.threads
+        threads = self._threads
         batches = {
             rows: max(threads, min(_MOST_MEASURED, max(self._costs) * threads // rows))
             for rows in self._costs
@@ -188,7 +189,7 @@ class Engine:
 
     def _random_sentences(self, count: int) -> list[str]:
         """Sentences of random subwords, of the middle length."""
-        lengths = self.translator.search_lengths
+        lengths = self.translator.search.lengths
         length = lengths[len(lengths) // 2]
         tokenizer = self.translator.vocabularies.source
         generator = random.Random(0)

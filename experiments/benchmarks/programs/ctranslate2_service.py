@@ -9,6 +9,7 @@ CTranslate2's.
 
 import pathlib
 import tempfile
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,9 +39,11 @@ class CTranslate2Translator:
         trained = trained_model.load(checkpoint_flags.directory(), config)
         ctranslate2_export.export(trained, directory)
         self.config, self.vocabularies = config, trained.vocabularies
-        self.threads = CORES.value
-        self.search_lengths = config.data.bucket_lengths
-        self.search_length = config.data.bucket
+        self.search = types.SimpleNamespace(
+            threads=CORES.value,
+            lengths=config.data.bucket_lengths,
+            padded_length=config.data.bucket,
+        )
         # A thread for each batch: threads within a matmul wait for each other so often that another
         # busy process slows them down a hundredfold.
         self._translator = ctranslate2.Translator(
