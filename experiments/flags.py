@@ -60,6 +60,7 @@ def run(main: Callable[..., int | None], config_from: Literal["config", "workdir
         for the config saved there, reset to one device. With None, `main` takes no config.
     """
     startup.prepare()
+    startup.imports_are_done()
     handler = logging.StreamHandler()
     handler.setFormatter(_MessageFormatter())
     # Importing Orbax may have configured the root logger already.

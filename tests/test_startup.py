@@ -13,6 +13,19 @@ import contextlib, io, runpy, sys
 print(*sorted({{name.partition(".")[0] for name in sys.modules}}))
 """
 
+COLLECTION = """
+import gc
+from experiments import startup
+startup.prepare()
+assert not gc.isenabled()
+from transformer.config import Config
+startup.imports_are_done()
+assert gc.isenabled() and gc.get_freeze_count() > 100
+gc.unfreeze()
+startup.imports_are_done()
+assert gc.get_freeze_count() == 0
+"""
+
 HELP = """
 sys.argv = ["app", "--help"]
 with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
@@ -47,6 +60,11 @@ def test_the_public_names_are_loaded_when_they_are_used():
     assert all(getattr(transformer, name) for name in transformer.__all__)
     with pytest.raises(AttributeError, match="'transformer' has no attribute 'Transformer'"):
         transformer.Transformer  # noqa: B018
+
+
+def test_garbage_collection_is_off_during_imports_and_skips_modules_later():
+    """Once: objects of an app that runs later in the same process may become garbage."""
+    assert "experiments" in loaded(COLLECTION)
 
 
 @pytest.mark.parametrize(

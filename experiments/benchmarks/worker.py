@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from experiments import startup
 from experiments.benchmarks.workloads import Workload
 
 SAMPLE_SECONDS = 1.0
@@ -56,6 +57,7 @@ class Program:
 
 def main(function: str, request: str) -> None:
     """Prepare the program and answer until standard input ends."""
+    startup.imports_are_done()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     try:
