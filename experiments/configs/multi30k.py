@@ -16,8 +16,9 @@ Run:    python -m experiments.train --config=experiments/configs/multi30k.py:hou
         The text is at https://github.com/multi30k/dataset, under data/task1.
 Expect: On the raw validation text, `:hour` reaches 40.3 BLEU after 31 minutes on two CPU cores with
         `--config.model.compute_dtype=bfloat16`, 42.2 with translations by shorter trainings (73
-        minutes in all; three seeds have 42.2 each), `:best` with the translations 43.1, and
-        `:short` 36.6 (the mean of three seeds) after 15 minutes on one core (docs/results.md).
+        minutes in all; three seeds have 42.2 each), `:best` with the translations 43.1 and 42.6 in
+        two trainings, and `:short` 36.6 (the mean of three seeds) after 15 minutes on one core
+        (docs/results.md).
         With the corpus' lower-cased, tokenized text, `:published` and `evaluate --average=10
         --bleu_tokenize=none` have 40.9 on the validation text, the mean of three seeds; Wu et al.
         (2021), Good for Misconceived Reasons, report 41.02 on test2016. `:best` has 43.2 and
