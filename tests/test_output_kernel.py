@@ -10,6 +10,7 @@ from test_families import TINY, built
 from test_shortlist import lexicon_of
 from test_shortlist import translator as translator_with
 
+from transformer.decoding import generate
 from transformer.decoding.output_kernel import with_output_kernel
 from transformer.models import base
 from transformer.models.transformer import Transformer
@@ -113,15 +114,14 @@ def test_a_model_that_is_not_that_of_its_config_is_left_as_it_is():
 
 
 def test_a_shortlist_is_taken_from_the_table_and_all_other_searches_have_the_kernel(monkeypatch):
-    searched = []
+    searched, decode = [], generate.decode
     search = translator_with(lexicon_of(3), shortlist=None)
-    original = type(search)._search
 
-    def recorded(self, pair, *arguments):
-        searched.append("output" in pair[1]["embedding"])
-        return original(self, pair, *arguments)
+    def recorded(params, *arguments, **options):
+        searched.append("output" in params["embedding"])
+        return decode(params, *arguments, **options)
 
-    monkeypatch.setattr(type(search), "_search", recorded)
+    monkeypatch.setattr(generate, "decode", recorded)
     search("a b")
     search("a b", shortlist=2)
     assert searched == [True, False]
