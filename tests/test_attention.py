@@ -241,6 +241,24 @@ def test_a_causal_kernel_is_the_einsum_with_a_causal_mask(name, length):
     assert_is_the_einsum(kernel, inputs, [None, mask], reference)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("sizes", [(1, 2, 2 * CHUNK + 3), (2, 2, 1), (1, 2, 1)])
+def test_the_chunked_kernels_gradient_of_a_bias_is_the_einsums(sizes, causal):
+    length = 2 * CHUNK + 3
+    query, key, value, _ = random_inputs(queries=length, keys=length)
+    bias = jnp.sin(jnp.arange(float(np.prod(sizes) * length))).reshape(*sizes, length)
+    mask = causal_mask(length) if causal else None
+
+    def total(z):
+        return (z * jnp.cos(jnp.arange(z.size).reshape(z.shape))).sum()
+
+    ours = jax.grad(
+        lambda bias: total(chunked_attention(query, key, value, None, bias, causal=causal).z)
+    )
+    theirs = jax.grad(lambda bias: total(einsum_attention(query, key, value, mask, bias).z))
+    np.testing.assert_allclose(ours(bias), theirs(bias), atol=1e-5)
+
+
 def test_the_causal_chunked_kernel_does_not_read_later_parts():
     """A weight of 0 times NaN would be NaN."""
     query, key, value, _ = random_inputs(queries=16 * CHUNK, keys=16 * CHUNK, batch=1)

@@ -6,7 +6,8 @@ backward pass is written by hand, as in FlashAttention (Dao et al. 2022). On a C
 too, so that the scores of a chunk stay in the cores' cache from one operation to the next.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,16 +23,37 @@ CAUSAL_PARTS = 8
 """Parts of the queries of a causal `chunked_attention`: 16 take longer to compile."""
 
 
-class _Inputs(NamedTuple):
-    """The inputs of attention, heads before positions; keys and values end with the positions."""
+class _Queries(NamedTuple):
+    """What differs between queries, heads before positions; the causal mask by the positions."""
 
     query: Float[Array, "B N T H"]
+    mask: Bool[Array, "#B #N T S"] | None
+    bias: Float[Array, "#B N T S"] | None
+    positions: Int[Array, "1 1 T 1"] | None
+    """None if attention is not causal."""
+
+
+class _Keys(NamedTuple):
+    """What all queries share; it ends with the positions of the source."""
+
     key: Float[Array, "B N H S"]
     value: Float[Array, "B N Hv S"]
-    mask: Bool[Array, "#B #N #T S"] | None
-    bias: Float[Array, "#B N #T S"] | None
-    positions: Int[Array, " T"] | None
-    """Positions of the queries, if attention is causal."""
+    mask: Bool[Array, "#B #N 1 S"] | None
+    bias: Float[Array, "#B N 1 S"] | None
+
+
+class _Output(NamedTuple):
+    """The result, and what the weights of each query are computed from again."""
+
+    z: Float[Array, "B N T Hv"]
+    largest: Float[Array, "B N T 1"]
+    """The maximum of the scores."""
+    log_total: Float[Array, "B N T 1"]
+    """The logarithm of the sum of exp(scores - largest).
+
+    It is not added to `largest`, which for a query without keys is a number so large that the sum
+    would lose it.
+    """
 
 
 def chunked_attention(
@@ -62,176 +84,232 @@ def chunked_attention(
       causal: a query may attend only to keys up to its own position, besides what `mask` forbids.
     """
     length = query.shape[1]
-    inputs = _Inputs(
-        query.transpose(0, 2, 1, 3),
-        key.transpose(0, 2, 3, 1),
-        value.transpose(0, 2, 3, 1),
-        mask,
-        bias,
-        jnp.arange(length) if causal else None,
-    )
-    z = _head_by_head(inputs) if cpu_forms() and length > CHUNK else _in_parts(inputs)
-    return AttentionOutput(z.swapaxes(1, 2))
-
-
-def _head_by_head(inputs: _Inputs) -> Float[Array, "B N T Hv"]:
-    """Attention, one head after the other."""
-    num_heads = inputs.query.shape[1]
-    heads = {
-        name: jnp.moveaxis(x, 1, 0)[:, :, None]  # [N, B, 1, _, _]
-        for name, x in inputs._asdict().items()
-        if x is not None and x.ndim == 4 and x.shape[1] == num_heads
-    }
-    z = jax.lax.map(lambda head: _in_parts(inputs._replace(**head)), heads)
-    return jnp.moveaxis(z[:, :, 0], 0, 1)
-
-
-def _in_parts(inputs: _Inputs) -> Float[Array, "B N T Hv"]:
-    """Attention, in parts that read the keys up to their last query if it is causal."""
-    length = inputs.query.shape[2]
-    parts = 1 if inputs.positions is None else CAUSAL_PARTS
-    size = -(-length // (CHUNK * parts)) * CHUNK
-    z = [_in_chunks(_part(inputs, start, size)) for start in range(0, length, size)]
-    return jnp.concatenate(z, axis=2)
-
-
-def _part(inputs: _Inputs, start: int, size: int) -> _Inputs:
-    """The queries from `start` on, at most `size`, with the keys that they can see."""
-    end = inputs.key.shape[-1] if inputs.positions is None else start + size
-
-    def rows(x: Array | None) -> Array | None:
-        """[#B, #N, #T, S] to the rows and columns of the part."""
-        if x is None:
-            return None
-        return (x[:, :, start : start + size] if x.shape[2] > 1 else x)[..., :end]
-
-    return _Inputs(
-        inputs.query[:, :, start : start + size],
-        inputs.key[..., :end],
-        inputs.value[..., :end],
-        rows(inputs.mask),
-        rows(inputs.bias),
-        None if inputs.positions is None else inputs.positions[start : start + size],
-    )
-
-
-def _in_chunks(inputs: _Inputs) -> Float[Array, "B N T Hv"]:
-    """Attention, chunk by chunk."""
-    length = inputs.query.shape[2]
-    size = min(CHUNK, length)
-    count = -(-length // size)
-
-    def chunked(x: Array | None, axis: int = 2) -> Array | None:
-        """[B, N, T, _] to [count, B, N, size, _], [T] to [count, size]; None if equal for all T.
-
-        The padding is cut off below.
-        """
-        if x is None or x.shape[axis] < length:
-            return None
-        widths = [(0, count * size - length if i == axis else 0) for i in range(x.ndim)]
-        shape = (*x.shape[:axis], count, size, *x.shape[axis + 1 :])
-        return jnp.moveaxis(jnp.pad(x, widths).reshape(shape), axis, 0)
-
-    chunks = {
-        "query": chunked(inputs.query),
-        "mask": chunked(inputs.mask),
-        "bias": chunked(inputs.bias),
-        "positions": chunked(inputs.positions, axis=0),
-    }
-    chunks = {name: x for name, x in chunks.items() if x is not None}
-    z = jax.lax.map(lambda chunk: _attend(inputs._replace(**chunk)), chunks)
-    z = jnp.moveaxis(z, 0, 2)  # [B, N, count, size, Hv]
-    return z.reshape(*z.shape[:2], -1, z.shape[-1])[:, :, :length]
+    of_queries, of_keys = {}, {}
+    for name, x in {"mask": mask, "bias": bias}.items():
+        differs = x is not None and x.shape[2] == length
+        of_queries[name], of_keys[name] = (x, None) if differs else (None, x)
+    positions = jnp.arange(length)[:, None][None, None] if causal else None
+    queries = _Queries(query.transpose(0, 2, 1, 3), **of_queries, positions=positions)
+    keys = _Keys(key.transpose(0, 2, 3, 1), value.transpose(0, 2, 3, 1), **of_keys)
+    return AttentionOutput(_attend(queries, keys).swapaxes(1, 2))
 
 
 @jax.custom_vjp
-def _attend(inputs: _Inputs) -> Float[Array, "B N T Hv"]:
-    """Compute softmax(Q K^T / sqrt(d_k)) V (paper 3.2.1).
+def _attend(queries: _Queries, keys: _Keys) -> Float[Array, "B N T Hv"]:
+    """Compute softmax(Q K^T / sqrt(d_k)) V (paper 3.2.1), chunk by chunk.
 
-    For the backward pass it keeps its result and, for each query, the maximum of the scores and the
-    logarithm of the sum of their exponentials; with these, the weights are one exponential (Dao et
-    al. 2022, FlashAttention, appendix B).
+    The backward pass reads the inputs, the result and two numbers for each query; with these, the
+    weights are one exponential (Dao et al. 2022, FlashAttention, appendix B).
     """
-    return _forward(inputs)[0]
+    return _forward(queries, keys)[0]
 
 
-class _Residuals(NamedTuple):
-    """What the backward pass needs."""
-
-    inputs: _Inputs
-    z: Float[Array, "B N T Hv"]
-    largest: Float[Array, "B N T 1"]
-    """The maximum of the scores."""
-    log_total: Float[Array, "B N T 1"]
-    """The logarithm of the sum of exp(scores - largest).
-
-    It is not added to `largest`, which for a query without keys is a number so large that the sum
-    would lose it.
-    """
-
-
-def _forward(inputs: _Inputs) -> tuple[Float[Array, "B N T Hv"], _Residuals]:
+def _forward(
+    queries: _Queries, keys: _Keys
+) -> tuple[Float[Array, "B N T Hv"], tuple[_Queries, _Keys, _Output]]:
     """z, and what the backward pass needs."""
-    scores = _masked_scores(inputs)
-    largest = scores.max(-1, keepdims=True)
-    exponentials = jnp.exp(scores - largest)  # [B, N, T, S]
-    total = exponentials.sum(-1, keepdims=True)
-    z = jnp.einsum(
-        "BNTS,BNHS->BNTH",
-        exponentials.astype(inputs.value.dtype),
-        inputs.value,
-        preferred_element_type=scores.dtype,
-    )
-    z = (z / total).astype(inputs.query.dtype)
-    return z, _Residuals(inputs, z, largest, jnp.log(total))
+    output = _by_heads(_forward_of_heads, queries, keys)
+    return output.z, (queries, keys, output)
 
 
-def _backward(residuals: _Residuals, z_gradient: Float[Array, "B N T Hv"]) -> tuple[_Inputs]:
-    """The gradients of query, key, value and bias from that of z.
-
-    Scale and mask are applied to arrays [B, N, T, _], which take less time than those of T S.
-    """
-    query, key, value, _, bias, _ = residuals.inputs
-    scores = _masked_scores(residuals.inputs)
-    weights = jnp.exp(scores - residuals.largest - residuals.log_total)  # [B, N, T, S]
-    # The weight of a masked key is 0, and so is the gradient of its score, unless all are masked.
-    sees = residuals.largest > jnp.finfo(scores.dtype).min
-    seen_gradient = jnp.where(sees, z_gradient, 0)
-    weights_gradient = jnp.einsum(
-        "BNTH,BNHS->BNTS", seen_gradient, value, preferred_element_type=scores.dtype
-    )
-    # The gradient of softmax is w (g - sum(w g)), and sum(w g) over the keys is z . dz.
-    mean = (seen_gradient.astype(scores.dtype) * residuals.z).sum(-1, keepdims=True)  # [B, N, T, 1]
-    scores_gradient = weights * (weights_gradient - mean)
-    bias_gradient = None
-    if bias is not None:
-        broadcast = [axis for axis, size in enumerate(bias.shape) if size == 1]
-        bias_gradient = scores_gradient.sum(broadcast, keepdims=True).astype(bias.dtype)
-    scores_gradient = scores_gradient.astype(query.dtype)
-    scale = jnp.sqrt(query.shape[-1]).astype(query.dtype)
-    gradients = _Inputs(
-        rounded_einsum("BNTS,BNHS->BNTH", scores_gradient, key) / scale,
-        rounded_einsum("BNTH,BNTS->BNHS", query / scale, scores_gradient),
-        rounded_einsum("BNTH,BNTS->BNHS", z_gradient, weights.astype(value.dtype)),
-        mask=None,
-        bias=bias_gradient,
-        positions=None,
-    )
-    return (gradients,)
+def _backward(
+    residuals: tuple[_Queries, _Keys, _Output], dz: Float[Array, "B N T Hv"]
+) -> tuple[_Queries, _Keys]:
+    """The gradients of queries, keys, values and biases from that of z."""
+    return _by_heads(_backward_of_heads, *residuals, dz)
 
 
 _attend.defvjp(_forward, _backward)
 
 
-def _masked_scores(inputs: _Inputs) -> Float[Array, "B N T S"]:
+def _by_heads(function: Callable[..., Any], queries: _Queries, *others: Any) -> Any:
+    """`function` of all heads, or of one after the other: arrays [B, N, _, _] to such arrays."""
+    num_heads, length = queries.query.shape[1:3]
+    if not cpu_forms() or length <= CHUNK:
+        return function(queries, *others)
+    leaves, structure = jax.tree.flatten((queries, *others))
+    heads = {
+        index: jnp.moveaxis(x, 1, 0)[:, :, None]  # [N, B, 1, _, _]
+        for index, x in enumerate(leaves)
+        if x.shape[1] == num_heads
+    }
+
+    def of_one(head: dict[int, Array]) -> Any:
+        of_head = [head.get(index, x) for index, x in enumerate(leaves)]
+        return function(*jax.tree.unflatten(structure, of_head))
+
+    return jax.tree.map(lambda x: jnp.moveaxis(x[:, :, 0], 0, 1), jax.lax.map(of_one, heads))
+
+
+def _forward_of_heads(queries: _Queries, keys: _Keys) -> _Output:
+    """Attention, part by part."""
+    parts = [
+        _forward_of_part(_rows(queries, rows), _first(keys, num_keys))
+        for rows, num_keys in _parts(queries, keys)
+    ]
+    return jax.tree.map(lambda *x: jnp.concatenate(x, axis=2), *parts)
+
+
+def _forward_of_part(queries: _Queries, keys: _Keys) -> _Output:
+    """Attention, chunk by chunk."""
+    outputs = jax.lax.map(lambda chunk: _output(chunk, keys), _chunks(queries))
+    return _joined(outputs, queries.query.shape[2])
+
+
+def _backward_of_heads(
+    queries: _Queries, keys: _Keys, output: _Output, dz: Float[Array, "B N T Hv"]
+) -> tuple[_Queries, _Keys]:
+    """Gradients, part by part; what all queries share has the sum."""
+    of_queries, of_keys = [], _zeros(keys)
+    for rows, num_keys in _parts(queries, keys):
+        *of_part, seen = *_rows((queries, output, dz), rows), _first(keys, num_keys)
+        query_gradients, key_gradients = _backward_of_part(*of_part, seen)
+        of_queries.append(query_gradients)
+        of_keys = jax.tree.map(
+            lambda total, x: total.at[..., : x.shape[-1]].add(x), of_keys, key_gradients
+        )
+    of_keys = jax.tree.map(lambda x, total: total.astype(x.dtype), _arrays(keys), of_keys)
+    return jax.tree.map(lambda *x: jnp.concatenate(x, axis=2), *of_queries), of_keys
+
+
+def _backward_of_part(
+    queries: _Queries, output: _Output, dz: Float[Array, "B N T Hv"], keys: _Keys
+) -> tuple[_Queries, _Keys]:
+    """Gradients, chunk by chunk."""
+
+    def add(total: _Keys, chunk: tuple[Any, ...]) -> tuple[_Keys, _Queries]:
+        of_queries, of_keys = _gradients(*chunk, keys)
+        return jax.tree.map(jnp.add, total, of_keys), of_queries
+
+    # What fills the last chunk adds nothing, as its dz is 0.
+    chunks = (_chunks(queries), _chunks(output), _chunks(dz, "constant"))
+    of_keys, of_queries = jax.lax.scan(add, _zeros(keys), chunks)
+    return _joined(of_queries, queries.query.shape[2]), of_keys
+
+
+def _output(queries: _Queries, keys: _Keys) -> _Output:
+    """Attention of one chunk."""
+    scores = _masked_scores(queries, keys)
+    largest = scores.max(-1, keepdims=True)
+    exponentials = jnp.exp(scores - largest)  # [B, N, T, S]
+    total = exponentials.sum(-1, keepdims=True)
+    z = jnp.einsum(
+        "BNTS,BNHS->BNTH",
+        exponentials.astype(keys.value.dtype),
+        keys.value,
+        preferred_element_type=scores.dtype,
+    )
+    return _Output((z / total).astype(queries.query.dtype), largest, jnp.log(total))
+
+
+def _gradients(
+    queries: _Queries, output: _Output, dz: Float[Array, "B N T Hv"], keys: _Keys
+) -> tuple[_Queries, _Keys]:
+    """The gradients of one chunk.
+
+    Scale and mask are applied to arrays [B, N, T, _], which take less time than those of T S.
+    """
+    query, key, value = queries.query, keys.key, keys.value
+    scores = _masked_scores(queries, keys)
+    weights = jnp.exp(scores - output.largest - output.log_total)  # [B, N, T, S]
+    # The weight of a masked key is 0, and so is the gradient of its score, unless all are masked.
+    seen_dz = jnp.where(output.largest > jnp.finfo(scores.dtype).min, dz, 0)
+    weights_gradient = jnp.einsum(
+        "BNTH,BNHS->BNTS", seen_dz, value, preferred_element_type=scores.dtype
+    )
+    # The gradient of softmax is w (g - sum(w g)), and sum(w g) over the keys is z . dz.
+    mean = (seen_dz.astype(scores.dtype) * output.z).sum(-1, keepdims=True)  # [B, N, T, 1]
+    scores_gradient = weights * (weights_gradient - mean)
+    biases = [_gradient_of_bias(each.bias, scores_gradient) for each in (queries, keys)]
+    scores_gradient = scores_gradient.astype(query.dtype)
+    scale = jnp.sqrt(query.shape[-1]).astype(query.dtype)
+    of_query = rounded_einsum("BNTS,BNHS->BNTH", scores_gradient, key) / scale
+    of_key = rounded_einsum("BNTH,BNTS->BNHS", query / scale, scores_gradient)
+    of_value = rounded_einsum("BNTH,BNTS->BNHS", dz, weights.astype(value.dtype))
+    return _Queries(of_query, None, biases[0], None), _Keys(of_key, of_value, None, biases[1])
+
+
+def _gradient_of_bias(
+    bias: Float[Array, "#B N #T S"] | None, gradient: Float[Array, "B N T _"]
+) -> Float[Array, "#B N #T S"] | None:
+    """The gradient of the scores, summed where the bias is broadcast; 0 for keys not seen."""
+    if bias is None:
+        return None
+    broadcast = [axis for axis in range(3) if bias.shape[axis] == 1]
+    gradient = gradient.sum(broadcast, keepdims=True).astype(bias.dtype)
+    unseen = bias.shape[-1] - gradient.shape[-1]
+    return jnp.pad(gradient, [(0, 0)] * 3 + [(0, unseen)])
+
+
+def _masked_scores(queries: _Queries, keys: _Keys) -> Float[Array, "B N T S"]:
     """Q K^T / sqrt(d_k) + bias, the least number where masked."""
-    query, key, _, mask, bias, positions = inputs
+    query, key = queries.query, keys.key
     scores = jnp.einsum("BNTH,BNHS->BNTS", query, key, preferred_element_type=wide(query.dtype))
     scores = scores / jnp.sqrt(query.shape[-1]).astype(scores.dtype)
+    num_keys = key.shape[-1]
+    bias = queries.bias if keys.bias is None else keys.bias
     if bias is not None:
-        scores = scores + bias
-    if positions is not None:
-        mask = both(mask, (jnp.arange(key.shape[-1]) <= positions[:, None])[None, None])
+        scores = scores + bias[..., :num_keys]
+    mask = queries.mask if keys.mask is None else keys.mask
+    if mask is not None:
+        mask = mask[..., :num_keys]
+    if queries.positions is not None:
+        mask = both(mask, jnp.arange(num_keys) <= queries.positions)
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
     return scores
+
+
+def _parts(queries: _Queries, keys: _Keys) -> list[tuple[slice, int]]:
+    """The queries of each part, and how many keys they see: one part unless it is causal."""
+    length, num_keys = queries.query.shape[2], keys.key.shape[-1]
+    if queries.positions is None:
+        return [(slice(length), num_keys)]
+    size = -(-length // (CHUNK * CAUSAL_PARTS)) * CHUNK
+    return [
+        (slice(start, start + size), min(start + size, num_keys))
+        for start in range(0, length, size)
+    ]
+
+
+def _rows(tree: Any, rows: slice) -> Any:
+    """[B, N, T, _] to some of the queries."""
+    return jax.tree.map(lambda x: x[:, :, rows], tree)
+
+
+def _first(keys: _Keys, num_keys: int) -> _Keys:
+    """The first keys."""
+    return jax.tree.map(lambda x: x[..., :num_keys], keys)
+
+
+def _chunks(tree: Any, filling: str = "edge") -> Any:
+    """[B, N, T, _] to [count, B, N, size, _], the last one filled up (see `jnp.pad`)."""
+
+    def chunked(x: Array) -> Array:
+        length = x.shape[2]
+        size = min(CHUNK, length)
+        count = -(-length // size)
+        x = jnp.pad(x, [(0, 0), (0, 0), (0, count * size - length), (0, 0)], mode=filling)
+        return jnp.moveaxis(x.reshape(*x.shape[:2], count, size, x.shape[3]), 2, 0)
+
+    return jax.tree.map(chunked, tree)
+
+
+def _joined(tree: Any, length: int) -> Any:
+    """[count, B, N, size, _] to [B, N, T, _] with T = length."""
+
+    def joined(x: Array) -> Array:
+        x = jnp.moveaxis(x, 0, 2)
+        return x.reshape(*x.shape[:2], -1, x.shape[-1])[:, :, :length]
+
+    return jax.tree.map(joined, tree)
+
+
+def _arrays(keys: _Keys) -> _Keys:
+    """Those that have gradients."""
+    return keys._replace(mask=None)
+
+
+def _zeros(keys: _Keys) -> _Keys:
+    """Gradients to add to, in float32 or wider."""
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, wide(x.dtype)), _arrays(keys))
