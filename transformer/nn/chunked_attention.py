@@ -244,8 +244,11 @@ def _gradient_of_bias(
 def _masked_scores(queries: _Queries, keys: _Keys) -> Float[Array, "B N T S"]:
     """Q K^T / sqrt(d_k) + bias, the least number where masked."""
     query, key = queries.query, keys.key
+    scale = jnp.sqrt(query.shape[-1]).astype(wide(query.dtype))
+    if query.dtype == scale.dtype:  # fewer numbers to divide; in bfloat16 they would be rounded
+        query, scale = query / scale, 1
     scores = jnp.einsum("BNTH,BNHS->BNTS", query, key, preferred_element_type=wide(query.dtype))
-    scores = scores / jnp.sqrt(query.shape[-1]).astype(scores.dtype)
+    scores = scores / scale
     num_keys = key.shape[-1]
     bias = queries.bias if keys.bias is None else keys.bias
     if bias is not None:
