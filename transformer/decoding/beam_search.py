@@ -48,6 +48,7 @@ from transformer.decoding.constraints import NEG_INF, UNCONSTRAINED, Constraints
 from transformer.decoding.decode_loop import Cache, Grow, Take, decode_loop
 from transformer.decoding.top_k import top_k
 from transformer.errors import InputError
+from transformer.nn.gather import divmod_of_indices, gather
 
 Step = Callable[[Int[Array, "B K"], Cache], tuple[Float[Array, "B K V"], Cache]]
 Reorder = Callable[[Cache, Int[Array, "B K"]], Cache]
@@ -172,12 +173,12 @@ def beam_search(
         """The K hypotheses with the highest scores, best first."""
         both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), old, new)
         scores, chosen = jax.lax.top_k(both.scores, num_beams)  # [B, K]
-        tokens = jnp.take_along_axis(both.tokens, chosen[..., None], axis=1)  # [B, K, M]
+        tokens = gather(both.tokens, chosen[..., None])  # [B, K, M]
         exists = (scores > NEG_INF / 2)[..., None]
         return Hypotheses(
             tokens=jnp.where(exists, tokens, special_ids.pad),
             scores=scores,
-            log_probs=jnp.take_along_axis(both.log_probs, chosen, axis=1),
+            log_probs=gather(both.log_probs, chosen),
         )
 
     def advance(index: Int[Array, ""], state: _State, cache: Cache) -> tuple[_State, Cache]:
@@ -222,10 +223,9 @@ def beam_search(
         # Greedy search needs one: if it is EOS, the sentence is finished.
         num_candidates = 1 if num_beams == 1 else min(2 * group_beams, group_beams * vocab_size)
         ranking, flat_ids = top_k(ranking, num_candidates)  # [B, 2K/G]
-        log_probs = jnp.take_along_axis(log_probs.reshape(batch, -1), flat_ids, axis=1)
-        parents = flat_ids // vocab_size
-        tokens = (flat_ids % vocab_size).astype(jnp.int32)
-        sequences = jnp.take_along_axis(group.active_tokens, parents[..., None], axis=1)
+        log_probs = gather(log_probs.reshape(batch, -1), flat_ids)
+        parents, tokens = divmod_of_indices(flat_ids, vocab_size)
+        sequences = gather(group.active_tokens, parents[..., None])
         sequences = jax.lax.dynamic_update_index_in_dim(sequences, tokens, index, axis=2)
         # sequences: [B, 2K/G, M]
 
@@ -241,9 +241,9 @@ def beam_search(
         # The best K/G candidates without EOS stay active.
         _, chosen = jax.lax.top_k(jnp.where(is_eos, NEG_INF, ranking), group_beams)
         active_log_probs = jnp.where(is_eos, NEG_INF, log_probs)
-        active_log_probs = jnp.take_along_axis(active_log_probs, chosen, axis=1)  # [B, K/G]
-        active_tokens = jnp.take_along_axis(sequences, chosen[..., None], axis=1)  # [B, K/G, M]
-        parents = jnp.take_along_axis(parents, chosen, axis=1)  # [B, K/G]
+        active_log_probs = gather(active_log_probs, chosen)  # [B, K/G]
+        active_tokens = gather(sequences, chosen[..., None])  # [B, K/G, M]
+        parents = gather(parents, chosen)  # [B, K/G]
 
         # Log P only falls, and the penalty is monotonic in the length: its largest value over the
         # lengths that are still possible is at the shortest or at the longest of them.

@@ -16,6 +16,7 @@ from transformer.arrays import Array, Bool, Float, Int, Key, SpecialIds
 from transformer.decoding.beam_search import Hypotheses, Step, length_penalty
 from transformer.decoding.constraints import NEG_INF, UNCONSTRAINED, Constraints, next_log_probs
 from transformer.decoding.decode_loop import Cache, Grow, Take, decode_loop
+from transformer.nn.gather import gather
 from transformer.nn.matmul import cpu_forms
 
 
@@ -90,7 +91,7 @@ def sample(
         )
         adapted = truncate(log_probs, temperature, top_k, top_p, min_p)
         tokens = draw(fold_in_index(state.keys, index), adapted).astype(jnp.int32)  # [B, K]
-        log_probs = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)[..., 0]  # [B, K]
+        log_probs = gather(log_probs, tokens[..., None], axis=-1)[..., 0]  # [B, K]
         tokens = jnp.where(state.is_finished, special_ids.pad, tokens)
         state = state.replace(
             tokens=jax.lax.dynamic_update_index_in_dim(state.tokens, tokens, index, axis=2),
@@ -158,10 +159,10 @@ def keep_top_by_sorting(
 ) -> Float[Array, "... V"]:
     """Mask all but the fewest most probable tokens whose weights sum to at least `total`."""
     order = jnp.argsort(-logits, axis=-1)  # [..., V], most probable first
-    sums = jnp.cumsum(jnp.take_along_axis(weights, order, axis=-1), axis=-1)
+    sums = jnp.cumsum(gather(weights, order, axis=-1), axis=-1)
     # Number of tokens kept, less one. Rounding may leave the sum of all weights below `total`.
     last = jnp.minimum((sums < total).sum(-1, keepdims=True), logits.shape[-1] - 1)  # [..., 1]
-    threshold = jnp.take_along_axis(logits, jnp.take_along_axis(order, last, axis=-1), axis=-1)
+    threshold = gather(logits, gather(order, last, axis=-1), axis=-1)
     return jnp.where(logits >= threshold, logits, NEG_INF)
 
 

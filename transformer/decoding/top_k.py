@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Float, Int
+from transformer.nn.gather import divmod_of_indices, gather
 from transformer.nn.matmul import cpu_forms
 
 _CHUNK_SIZES = range(64, 257)
@@ -45,11 +46,11 @@ def two_level_top_k(
     _, chosen = jax.lax.top_k(chunks.max(-1).reshape(batch, -1), k)  # [B, k]
     chosen = jnp.sort(chosen, axis=-1)  # keeps equal values in the order of their indices
     chunks = chunks.reshape(batch, beams * num_chunks, size)
-    candidates = jnp.take_along_axis(chunks, chosen[..., None], axis=1)  # [B, k, size]
+    candidates = gather(chunks, chosen[..., None])  # [B, k, size]
     largest, indices = jax.lax.top_k(candidates.reshape(batch, k * size), k)  # [B, k]
-    chunk = jnp.take_along_axis(chosen, indices // size, axis=1)
-    beam, chunk_of_beam = chunk // num_chunks, chunk % num_chunks
-    return largest, beam * length + chunk_of_beam * size + indices % size
+    which, offset = divmod_of_indices(indices, size)
+    beam, chunk = divmod_of_indices(gather(chosen, which), num_chunks)
+    return largest, beam * length + chunk * size + offset
 
 
 def chunk_size(length: int) -> int:

@@ -43,6 +43,7 @@ from transformer.nn.convolution import (
 )
 from transformer.nn.dropout import apply_dropout
 from transformer.nn.embedding import table_rows
+from transformer.nn.gather import gather
 from transformer.nn.parameters import cast_params, declare
 
 
@@ -339,9 +340,7 @@ class Convolutional(nn.Module):
     def reorder(cache: WindowCache, parents: Int[Array, "B K"]) -> WindowCache:
         """Let beam k continue the hypothesis of beam ``parents[b, k]``, whose windows it copies."""
         indices = parents[:, :, None, None]
-        return cache.replace(
-            windows=tuple(jnp.take_along_axis(window, indices, axis=1) for window in cache.windows)
-        )
+        return cache.replace(windows=tuple(gather(window, indices) for window in cache.windows))
 
     @staticmethod
     def grow(cache: WindowCache, length: int) -> WindowCache:

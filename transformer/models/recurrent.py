@@ -44,6 +44,7 @@ from transformer.nn.capture import (
 )
 from transformer.nn.dropout import apply_dropout
 from transformer.nn.embedding import Side, TokenEmbedding
+from transformer.nn.gather import gather
 from transformer.nn.parameters import cast_params
 from transformer.nn.recurrent_cells import CELLS
 from transformer.nn.recurrent_decoder import Attended, DecoderState, RecurrentDecoder, SourceKeys
@@ -155,7 +156,7 @@ class Recurrent(nn.Module):
         """Copy the state of beam ``parents[b, k]`` to beam k."""
 
         def move(part: Float[Array, "B K D"]) -> Float[Array, "B K D"]:
-            return jnp.take_along_axis(part, parents[..., None], axis=1)
+            return gather(part, parents[..., None])
 
         return cache.replace(state=jax.tree.map(move, cache.state))
 

@@ -24,6 +24,7 @@ from transformer.nn.capture import (
     stack_layers,
 )
 from transformer.nn.embedding import Embedding, timestep_encodings
+from transformer.nn.gather import divmod_of_indices, gather
 from transformer.nn.layers import GATES, NORMS, DecoderLayer, EncoderLayer, LayerTrace
 from transformer.nn.masks import (
     ancestry_mask,
@@ -366,10 +367,8 @@ class Transformer(nn.Module):
         Keys and values stay where they are: only the ancestry is copied.
         """
         num_beams = cache.ancestry.shape[1]
-        within_group = parents.reshape(-1, num_beams) % num_beams  # [BG, K]
-        return cache.replace(
-            ancestry=jnp.take_along_axis(cache.ancestry, within_group[..., None], axis=1)
-        )
+        _, within_group = divmod_of_indices(parents.reshape(-1, num_beams), num_beams)  # [BG, K]
+        return cache.replace(ancestry=gather(cache.ancestry, within_group[..., None]))
 
     @staticmethod
     def grow(cache: DecodeCache, length: int) -> DecodeCache:
