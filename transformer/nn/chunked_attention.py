@@ -162,13 +162,13 @@ def _backward_of_heads(
     """Gradients, part by part; what all queries share has the sum."""
     of_queries, of_keys = [], _zeros(keys)
     for rows, num_keys in _parts(queries, keys):
-        *of_part, seen = *_rows((queries, output, dz), rows), _first(keys, num_keys)
-        query_gradients, key_gradients = _backward_of_part(*of_part, seen)
+        part = _rows((queries, output, dz), rows)
+        query_gradients, key_gradients = _backward_of_part(*part, _first(keys, num_keys))
         of_queries.append(query_gradients)
         of_keys = jax.tree.map(
             lambda total, x: total.at[..., : x.shape[-1]].add(x), of_keys, key_gradients
         )
-    of_keys = jax.tree.map(lambda x, total: total.astype(x.dtype), _arrays(keys), of_keys)
+    of_keys = jax.tree.map(lambda x, total: total.astype(x.dtype), _differentiable(keys), of_keys)
     return jax.tree.map(lambda *x: jnp.concatenate(x, axis=2), *of_queries), of_keys
 
 
@@ -181,7 +181,7 @@ def _backward_of_part(
         of_queries, of_keys = _gradients(*chunk, keys)
         return jax.tree.map(jnp.add, total, of_keys), of_queries
 
-    # What fills the last chunk adds nothing, as its dz is 0.
+    # The last chunk is filled with copies of the last query, whose weights are finite, and dz = 0.
     chunks = (_chunks(queries), _chunks(output), _chunks(dz, "constant"))
     of_keys, of_queries = jax.lax.scan(add, _zeros(keys), chunks)
     return _joined(of_queries, queries.query.shape[2]), of_keys
@@ -245,7 +245,7 @@ def _masked_scores(queries: _Queries, keys: _Keys) -> Float[Array, "B N T S"]:
     """Q K^T / sqrt(d_k) + bias, the least number where masked."""
     query, key = queries.query, keys.key
     scale = jnp.sqrt(query.shape[-1]).astype(wide(query.dtype))
-    if query.dtype == scale.dtype:  # fewer numbers to divide; in bfloat16 they would be rounded
+    if query.dtype == scale.dtype:  # divides T H numbers, not T S; bfloat16 would round them
         query, scale = query / scale, 1
     scores = jnp.einsum("BNTH,BNHS->BNTS", query, key, preferred_element_type=wide(query.dtype))
     scores = scores / scale
@@ -308,11 +308,11 @@ def _joined(tree: Any, length: int) -> Any:
     return jax.tree.map(joined, tree)
 
 
-def _arrays(keys: _Keys) -> _Keys:
-    """Those that have gradients."""
+def _differentiable(keys: _Keys) -> _Keys:
+    """Without the mask, which has no gradient."""
     return keys._replace(mask=None)
 
 
 def _zeros(keys: _Keys) -> _Keys:
     """Gradients to add to, in float32 or wider."""
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, wide(x.dtype)), _arrays(keys))
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, wide(x.dtype)), _differentiable(keys))

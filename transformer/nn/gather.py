@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers by indices that a search computed itself, and their quotients."""
+"""Gathering by indices that a search computed itself, and dividing them."""
 
 import jax
 import jax.numpy as jnp
@@ -8,14 +8,22 @@ from transformer.arrays import Array, Int
 
 
 def gather(values: Array, indices: Int[Array, "..."], axis: int = 1) -> Array:
-    """`jnp.take_along_axis` for indices of the array: neither negative nor too large.
+    """Select as `jnp.take_along_axis` does, without checks of the indices.
 
-    Checks for both, as NumPy has them, are code that every loop of a search compiles and runs.
+    These would be compiled into every loop of a search, and run at each step.
+
+    Args:
+      values: for example [B, K, M].
+      indices: from 0 to the size of the axis - 1; broadcast along the other axes, as [B, k, 1].
+      axis: to select along.
     """
     return jnp.take_along_axis(values, indices, axis, mode="promise_in_bounds")
 
 
 def divmod_of_indices(indices: Int[Array, "..."], size: int) -> tuple[Array, Array]:
-    """Quotients and remainders of numbers that are not negative: `//` and `%` compare signs."""
+    """Quotients and remainders, of the shape of `indices`, which must not be negative.
+
+    `//` and `%` would compare signs.
+    """
     size = jnp.asarray(size, indices.dtype)
     return jax.lax.div(indices, size), jax.lax.rem(indices, size)
