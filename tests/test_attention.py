@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from programs import operand_types
 
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
@@ -19,7 +20,7 @@ from transformer.nn.attention import cached_attention, einsum_attention, masked_
 from transformer.nn.attention_kernels import KERNELS, cudnn_computes, fused_attention
 from transformer.nn.chunked_attention import chunked_attention
 from transformer.nn.masks import causal_mask
-from transformer.nn.matmul import use_cpu_forms
+from transformer.nn.matmul import rounded_einsum, use_cpu_forms
 from transformer.nn.multi_head_attention import MultiHeadAttention
 
 CHUNK = 32
@@ -266,6 +267,26 @@ def test_the_causal_chunked_kernel_does_not_read_later_parts():
     z = chunked_attention(query, key, value, None, causal=True).z
     assert np.isfinite(z[:, : 2 * CHUNK]).all()
     assert np.isnan(z[:, 2 * CHUNK :]).all()
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="XLA's CPU backend decides this")
+@pytest.mark.parametrize("causal", [False, True])
+def test_xla_multiplies_in_bfloat16_in_the_whole_chunked_kernel_if_it_does_in_a_matmul(
+    causal, monkeypatch
+):
+    """Which depends on the processor; small matmuls are always in float32."""
+    monkeypatch.setattr(chunked_attention_module, "CHUNK", 256)
+    matmul = functools.partial(rounded_einsum, "TH,HS->TS")
+    shapes = (256, 64), (64, 512)
+    (expected,) = operand_types(matmul, *(jnp.ones(shape, "bfloat16") for shape in shapes))
+
+    def with_gradients(z_gradient, *inputs):
+        z, pull = jax.vjp(lambda *x: chunked_attention(*x, None, causal=causal).z, *inputs)
+        return z, pull(z_gradient)
+
+    found = operand_types(with_gradients, *[jnp.ones((2, 512, 2, 64), "bfloat16")] * 4)
+    assert len(found) == (14 if causal else 7)  # two parts of the queries, or one
+    assert all(types == expected for types in found)
 
 
 def test_the_memory_of_the_chunked_kernel_grows_linearly():

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from programs import operand_types
 
 from transformer.nn import matmul
 
@@ -107,16 +108,6 @@ def test_all_matmuls_of_bfloat16_training_are_of_bfloat16_with_a_float32_result(
     )
     assert jaxpr.count("dot_general[") == jaxpr.count("preferred_element_type=float32") == 3
     assert "new_dtype=float32" not in jaxpr  # which an operand of the other type would have
-
-
-def operand_types(function, *given):
-    """The number formats of the operands of each matmul in the program that XLA makes."""
-    found = []
-    for computation in jax.jit(function).lower(*given).compile().as_text().split("\n}"):
-        types = dict(re.findall(r"%([\w.-]+) = (\w+)\[", computation))
-        for operands in re.findall(r" dot\((.*?)\)", computation):
-            found.append({types[name] for name in re.findall(r"%([\w.-]+)", operands)})
-    return found
 
 
 def test_xla_multiplies_in_bfloat16_in_the_backward_pass_if_it_does_in_the_forward_pass():

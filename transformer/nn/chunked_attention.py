@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from transformer.arrays import Array, Bool, Float, Int, wide
 from transformer.nn.attention import AttentionOutput
 from transformer.nn.masks import both
-from transformer.nn.matmul import cpu_forms, rounded_einsum
+from transformer.nn.matmul import cpu_forms, rounded_einsum, transposed
 
 CHUNK = 256
 """Queries per chunk of `chunked_attention`."""
@@ -224,8 +224,8 @@ def _gradients(
     scores_gradient = scores_gradient.astype(query.dtype)
     scale = jnp.sqrt(query.shape[-1]).astype(query.dtype)
     of_query = rounded_einsum("BNTS,BNHS->BNTH", scores_gradient, key) / scale
-    of_key = rounded_einsum("BNTH,BNTS->BNHS", query / scale, scores_gradient)
-    of_value = rounded_einsum("BNTH,BNTS->BNHS", dz, weights.astype(value.dtype))
+    of_key = rounded_einsum("BNHT,BNTS->BNHS", transposed(query / scale), scores_gradient)
+    of_value = rounded_einsum("BNHT,BNTS->BNHS", transposed(dz), weights.astype(value.dtype))
     return _Queries(of_query, None, biases[0], None), _Keys(of_key, of_value, None, biases[1])
 
 

@@ -135,9 +135,7 @@ def _rounding_backward(spec: str, inputs: tuple[Array, Array], dy: Array) -> tup
     # As matrices: x [batch, contracting], dy [batch, output], dW [contracting, output].
     x_matrix = jnp.einsum(f"{x_axes}->{batch}{contracting}", x).reshape(-1, width)
     dy_matrix = jnp.einsum(f"{y_axes}->{batch}{output}", dy).reshape(len(x_matrix), -1)
-    # Row by row in memory, because otherwise XLA transposes while it multiplies, in float32.
-    x_transposed = with_layout_constraint(x_matrix.T, Layout((0, 1)))
-    dkernel = rounded_einsum("xr,ry->xy", x_transposed, dy_matrix)
+    dkernel = rounded_einsum("xr,ry->xy", transposed(x_matrix), dy_matrix)
     dkernel = dkernel.reshape([size[axis] for axis in contracting + output])
     return dx, jnp.einsum(f"{contracting}{output}->{kernel_axes}", dkernel)
 
@@ -148,6 +146,15 @@ rounding_matmul.defvjp(_rounding_forward, _rounding_backward)
 def rounded_einsum(spec: str, x: Array, y: Array) -> Array:
     """The einsum, summed in float32 or wider and rounded once to the dtype of x."""
     return jnp.einsum(spec, x, y, preferred_element_type=wide(x.dtype)).astype(x.dtype)
+
+
+def transposed(x: Array) -> Array:
+    """[..., X, Y] to [..., Y, X], on a CPU in memory too.
+
+    Otherwise XLA transposes while it multiplies, in bfloat16 by a multiplication in float32.
+    """
+    x = jnp.matrix_transpose(x)
+    return with_layout_constraint(x, Layout(tuple(range(x.ndim)))) if cpu_forms() else x
 
 
 def axes_of(spec: str) -> tuple[str, str, str]:
