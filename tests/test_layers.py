@@ -72,6 +72,23 @@ def test_layer_norm_adds_epsilon_to_the_variance():
     np.testing.assert_allclose(normed, [-0.5, 0.5], rtol=1e-6)
 
 
+@pytest.mark.parametrize("norm", [layers.layer_norm, layers.rms_norm])
+def test_a_sentence_alone_is_normalized_as_beside_another_one(norm):
+    """And so are its gradients."""
+    sentences, gradients = random(2, 3, 6), random(2, 3, 6, seed=1)
+    parameters = [random(6, seed=2), random(6, seed=3)][: 2 if norm is layers.layer_norm else 1]
+
+    def of_the_first(x, gradient):
+        y, pull = jax.vjp(lambda x, *parameters: norm(x, *parameters, 1e-6), x, *parameters)
+        x_gradient, *parameter_gradients = pull(gradient)
+        return y[0], x_gradient[0], *parameter_gradients
+
+    beside = of_the_first(sentences, gradients.at[1].set(0))
+    alone = of_the_first(sentences[:1], gradients[:1])
+    for one, other in zip(alone, beside, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
 def test_layer_norm_does_not_see_shift_and_scale_of_its_input():
     x = random(2, 3, 6)
     scale, bias = random(6, seed=1), random(6, seed=2)

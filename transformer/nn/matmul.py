@@ -149,12 +149,13 @@ def rounded_einsum(spec: str, x: Array, y: Array) -> Array:
 
 
 def transposed(x: Array) -> Array:
-    """[..., X, Y] to [..., Y, X], on a CPU in memory too.
+    """[..., X, Y] to [..., Y, X], for a matmul; on a CPU bfloat16 is transposed in memory.
 
-    Otherwise XLA transposes while it multiplies, in bfloat16 by a multiplication in float32.
+    Otherwise XLA transposes while it multiplies, in float32. A float32 matmul takes as long.
     """
     x = jnp.matrix_transpose(x)
-    return with_layout_constraint(x, Layout(tuple(range(x.ndim)))) if cpu_forms() else x
+    in_memory = cpu_forms() and x.dtype == jnp.bfloat16
+    return with_layout_constraint(x, Layout(tuple(range(x.ndim)))) if in_memory else x
 
 
 def axes_of(spec: str) -> tuple[str, str, str]:

@@ -12,7 +12,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Float, Int, wide
+from transformer.arrays import Array, Bool, Float, Int, wide
 from transformer.errors import InputError
 
 
@@ -105,7 +105,7 @@ def smoothed_cross_entropy(
     if smoothing:
         nll_of_all = vocab_size * log_normalizer - logits.sum(-1)  # -sum_v log p[v]: [B, T]
         loss = (gold - other) * nll + other * nll_of_all
-    correct = _argmax(logits) == target
+    correct = _is_argmax(logits, target)
     return Sums(
         loss=(loss * weights).sum(),
         nll=(nll * weights).sum(),
@@ -151,15 +151,16 @@ def _gold_logit(logits: Float[Array, "B T V"], target: Int[Array, "B T"]) -> Flo
     return jnp.where(tokens == target[..., None], logits, 0.0).sum(-1)
 
 
-def _argmax(logits: Float[Array, "B T V"]) -> Int[Array, "B T"]:
-    """`logits.argmax(-1)` as a maximum and a minimum.
+def _is_argmax(logits: Float[Array, "B T V"], target: Int[Array, "B T"]) -> Bool[Array, "B T"]:
+    """``logits.argmax(-1) == target``: no logit is larger, and none before it is as large.
 
-    XLA's CPU backend vectorizes these two reductions, but not argmax. A vocabulary that is divided
-    over devices needs no all-gather for them.
+    XLA's CPU backend does not vectorize argmax. A vocabulary that is divided over devices needs no
+    all-gather.
     """
-    is_max = logits == logits.max(-1, keepdims=True)  # [B, T, V]
-    indices = jnp.arange(logits.shape[-1], dtype=jnp.int32)
-    return jnp.where(is_max, indices, logits.shape[-1]).min(-1)
+    largest = logits.max(-1, keepdims=True)  # [B, T, 1]
+    is_before = jnp.arange(logits.shape[-1]) < target[..., None]  # [B, T, V]
+    is_largest = _gold_logit(logits, target) == largest[..., 0]
+    return is_largest & ~((logits == largest) & is_before).any(-1)
 
 
 def _at_least_float32(logits: Array) -> Array:
