@@ -154,8 +154,8 @@ def _gold_logit(logits: Float[Array, "B T V"], target: Int[Array, "B T"]) -> Flo
 def _is_argmax(logits: Float[Array, "B T V"], target: Int[Array, "B T"]) -> Bool[Array, "B T"]:
     """``logits.argmax(-1) == target``: no logit is larger, and none before it is as large.
 
-    XLA's CPU backend does not vectorize argmax. A vocabulary that is divided over devices needs no
-    all-gather.
+    XLA's CPU backend does not vectorize argmax, whose indices would also take as much memory as the
+    logits. A vocabulary that is divided over devices needs no all-gather.
     """
     largest = logits.max(-1, keepdims=True)  # [B, T, 1]
     is_before = jnp.arange(logits.shape[-1]) < target[..., None]  # [B, T, V]
