@@ -149,9 +149,9 @@ def rounded_einsum(spec: str, x: Array, y: Array) -> Array:
 
 
 def transposed(x: Array) -> Array:
-    """[..., X, Y] to [..., Y, X], for a matmul; on a CPU bfloat16 is transposed in memory.
+    """[..., X, Y] to [..., Y, X], for a matmul; bfloat16 is transposed in memory on a CPU.
 
-    Otherwise XLA transposes while it multiplies, in float32. A float32 matmul takes as long.
+    XLA would transpose while it multiplies, in float32. Matmuls of float32 gain nothing from it.
     """
     x = jnp.matrix_transpose(x)
     in_memory = cpu_forms() and x.dtype == jnp.bfloat16
