@@ -72,11 +72,11 @@ def test_layer_norm_adds_epsilon_to_the_variance():
     np.testing.assert_allclose(normed, [-0.5, 0.5], rtol=1e-6)
 
 
-@pytest.mark.parametrize("norm", [layers.layer_norm, layers.rms_norm])
-def test_a_sentence_alone_is_normalized_as_beside_another_one(norm):
+@pytest.mark.parametrize(("norm", "num_parameters"), [(layers.layer_norm, 2), (layers.rms_norm, 1)])
+def test_a_sentence_alone_is_normalized_as_beside_another_one(norm, num_parameters):
     """And so are its gradients."""
     sentences, gradients = random(2, 3, 6), random(2, 3, 6, seed=1)
-    parameters = [random(6, seed=2), random(6, seed=3)][: 2 if norm is layers.layer_norm else 1]
+    parameters = [random(6, seed=2 + index) for index in range(num_parameters)]
 
     def of_the_first(x, gradient):
         y, pull = jax.vjp(lambda x, *parameters: norm(x, *parameters, 1e-6), x, *parameters)
