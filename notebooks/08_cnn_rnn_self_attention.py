@@ -118,12 +118,12 @@ Answer(
 # among them at every step, by *attention*. Later models kept the attention and replaced the RNN: by
 # convolutions (Gehring et al. 2017), then by more attention (Vaswani et al. 2017).
 #
-# The task shows the bottleneck alone: repeat a string of up to 16 random letters, of 16 kinds, in
+# The task shows the bottleneck alone: repeat a string of up to 12 random letters, of 16 kinds, in
 # reverse order. Nothing is to be understood; everything must be remembered. All models have the
 # same width, batches, number of steps and learning rate.
 
 # %%
-LETTERS, LONGEST = "abcdefghijklmnop", 16
+LETTERS, LONGEST = "abcdefghijklmnop", 12
 FIRST = 4  # ids below are padding, BOS, EOS and unknown
 PIECES = ["<pad>", "<s>", "</s>", "<unk>", *LETTERS]
 SIZES = {"vocab_size": len(PIECES), "d_model": 64}
@@ -139,7 +139,7 @@ STEPS, ROWS = 400, 96
 
 
 def strings(seed, rows=ROWS, length=None):
-    """Random strings of one length, or of 1 to 16 letters, and their reversals."""
+    """Random strings of one length, or of 1 to 12 letters, and their reversals."""
     rng = np.random.default_rng(seed)
     source, target = np.zeros((2, rows, LONGEST + 1), np.int32)
     lengths = np.full(rows, length) if length else rng.integers(1, LONGEST + 1, rows)
@@ -188,7 +188,7 @@ def exact_by_length(params, model_config, lengths):
 
 
 # %%
-lengths = [2, 4, 6, 8, 10, 12, 14, 16]
+lengths = [2, 4, 6, 8, 10, 12]
 trained, exact = {}, {}
 print("model                    parameters   loss (nats)")
 for name, model_config in MODELS.items():
@@ -214,15 +214,15 @@ figures.plot_curves(
 #
 # ### Predict, then run
 #
-# **Exercise 2.** The RNN without attention has a state of 128 numbers for up to 16 letters of 16
-# kinds. That is enough memory in principle: 64 bits would do. Why does it fail?
+# **Exercise 2.** The RNN without attention has a state of 128 numbers for up to 12 letters of 16
+# kinds. That is enough memory in principle: 48 bits would do. Why does it fail?
 
 # %%
 reliable = {}
 for name, shares in exact.items():
     passed = [length for length, share in zip(lengths, shares, strict=True) if share >= 0.9]
     reliable[name] = max(passed, default=0)
-    print(f"{name:24} up to {reliable[name]:2} letters; of 16 letters {shares[-1]:.0%}")
+    print(f"{name:24} up to {reliable[name]:2} letters; of {LONGEST} letters {shares[-1]:.0%}")
 Answer(
     "It could hold the string, but it must learn to: every letter has to be written into the state "
     "so that later letters do not overwrite it, and the gradient of the first letters passes "
@@ -284,7 +284,7 @@ plot("Transformer", 0)
 
 
 # %%
-def weight_on_source(name, rows=64, length=12):
+def weight_on_source(name, rows=64, length=10):
     """Mean weight of each layer on the letter that is predicted next."""
     test = strings(8, rows=rows, length=length)
     last = length - 1
@@ -301,7 +301,7 @@ def weight_on_source(name, rows=64, length=12):
 on_source = {name: weight_on_source(name) for name in MODELS if name != "RNN without attention"}
 for name, of_layers in on_source.items():
     shares = "   ".join(f"layer {layer}: {share:.2f}" for layer, share in enumerate(of_layers, 1))
-    print(f"{name:20} {shares}      uniform: {1 / 13:.2f}")
+    print(f"{name:20} {shares}      uniform: {1 / 11:.2f}")
 
 # %% [markdown]
 # *What these pictures do not prove.* The task has a clean alignment; a translation has not
