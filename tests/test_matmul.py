@@ -24,7 +24,9 @@ MAPS = [
     "BTD,VD->BTV",
     "BKD,DNH->BKNH",
 ]
-OTHERS = ["BTNH,NHD->BNTD", "BTNH,BSNH->BNTS", "BTD,BTD->BTD"]
+SCORES, SUMS = "BTNH,BSNH->BNTS", "BNTS,BSNH->BTNH"
+"""The matmuls of attention: of queries and keys, and of weights and values."""
+OTHERS = ["BTNH,NHD->BNTD", SCORES, "BTD,BTD->BTD"]
 
 
 def random(axes, seed, dtype="float32"):
@@ -163,6 +165,73 @@ def test_an_einsum_that_does_not_contract_all_shared_axes_has_no_cpu_form(spec):
     ours = gradients(matmul.matmul, spec, x, kernel, cotangent)
     for one, other in zip(ours, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def attention_matmul(spec):
+    """`batched_einsum` with the result's number format in attention, and the reference for it."""
+    dtype = jnp.float32 if spec == SCORES else jnp.bfloat16
+
+    def ours(x, y):
+        return matmul.batched_einsum(spec, x, y, dtype)
+
+    def reference(x, y):
+        return jnp.einsum(spec, x, y, preferred_element_type=dtype)
+
+    return ours, reference
+
+
+@pytest.mark.parametrize("spec", [SCORES, SUMS])
+def test_the_bfloat16_matmuls_of_attention_are_the_einsum(spec):
+    """In values and gradients, also of second order and of a batch."""
+    ours, reference = attention_matmul(spec)
+    x, y, cotangent = arrays(spec, "bfloat16")
+
+    def all_of(product):
+        def loss(x, y):
+            return (jnp.sin(product(x, y).astype("float32")) * cotangent).sum()
+
+        def slope(x, y):
+            return (jax.grad(loss, 1)(x, y).astype("float32") ** 2).sum()
+
+        gradients = jax.grad(loss, (0, 1))
+        many = jax.vmap(gradients)(jnp.stack([x, 2 * x]), jnp.stack([y, -y]))
+        return product(x, y), gradients(x, y), jax.grad(slope, (0, 1))(x, y), many
+
+    found, expected = map(jax.jit(all_of, static_argnums=0), (ours, reference))
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert one.dtype == other.dtype
+        one, other = one.astype("float32"), other.astype("float32")
+        assert jnp.linalg.norm(one - other) < 0.02 * jnp.linalg.norm(other)
+
+
+@pytest.mark.parametrize("spec", [SCORES, SUMS])
+def test_xla_multiplies_in_bfloat16_in_attention_if_it_does_in_a_matmul(spec):
+    """Forward and backward; which depends on the processor."""
+    sizes = {"B": 2, "T": 256, "S": 512, "N": 2, "H": 64}
+    inputs, output = spec.split("->")
+    x, y, cotangent = (
+        jnp.ones([sizes[axis] for axis in axes], "bfloat16")
+        for axes in (*inputs.split(","), output)
+    )
+    matrices = [jnp.ones(shape, "bfloat16") for shape in ((256, 512), (512, 64))]
+    (expected,) = operand_types(lambda x, y: matmul.rounded_einsum("xr,ry->xy", x, y), *matrices)
+    ours, _ = attention_matmul(spec)
+
+    def with_gradients(x, y, cotangent):
+        z, pull = jax.vjp(ours, x, y)
+        return z, pull(cotangent.astype(z.dtype))
+
+    assert operand_types(with_gradients, x, y, cotangent) == [expected] * 3
+
+
+def test_the_matmuls_of_attention_have_a_cpu_form_only_in_bfloat16_on_a_cpu():
+    def has_cpu_form(dtype):
+        ours, _ = attention_matmul(SCORES)
+        return "custom_vjp" in str(jax.make_jaxpr(ours)(*arrays(SCORES, dtype)[:2]))
+
+    assert has_cpu_form("bfloat16") and not has_cpu_form("float32")
+    with matmul.use_cpu_forms(False):
+        assert not has_cpu_form("bfloat16")
 
 
 def test_axes_are_batch_contracting_or_output():

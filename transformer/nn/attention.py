@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from transformer.arrays import Array, Bool, Float, wide
 from transformer.nn.masks import both, causal_mask
+from transformer.nn.matmul import batched_einsum
 
 
 class AttentionOutput(NamedTuple):
@@ -30,7 +31,7 @@ def scaled_scores(
     query: Float[Array, "B T N H"], key: Float[Array, "B S N H"]
 ) -> Float[Array, "B N T S"]:
     """Q K^T / sqrt(d_k), in float32 or wider whatever the dtype of the inputs."""
-    scores = jnp.einsum("BTNH,BSNH->BNTS", query, key, preferred_element_type=wide(query.dtype))
+    scores = batched_einsum("BTNH,BSNH->BNTS", query, key, wide(query.dtype))
     return scores / jnp.sqrt(query.shape[-1]).astype(scores.dtype)
 
 
@@ -122,7 +123,7 @@ def einsum_attention(
         mask = both(mask, causal_mask(query.shape[1]))
     weights = edit(masked_softmax(scores, mask))
     dropped = dropout(weights).astype(value.dtype)
-    z = jnp.einsum("BNTS,BSNH->BTNH", dropped, value)
+    z = batched_einsum("BNTS,BSNH->BTNH", dropped, value, value.dtype)
     if value_term is not None:
         z = z + value_term_sum(dropped, value_term)
     return AttentionOutput(z, weights, scores) if with_weights else AttentionOutput(z)

@@ -9,7 +9,8 @@ On accelerators `matmul` is the einsum. XLA's CPU backend has two weaknesses tha
   Optimization barriers keep XLA from fusing the transposition again.
 - bfloat16 instructions, two to five times as fast as those for float32, are used only where the
   result is float32 and both matrices lie row by row in memory. `rounding_matmul` asks for that and
-  rounds once: the same matmul with more exact sums.
+  rounds once: the same matmul with more exact sums. `batched_einsum` does it for attention, whose
+  matrices are both activations.
 
 `cpu_forms` is the switch for these and for all other CPU-only forms of the library.
 """
@@ -23,6 +24,7 @@ from collections.abc import Iterator
 import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
+from jax.typing import DTypeLike
 
 from transformer.arrays import Array, wide
 
@@ -148,14 +150,72 @@ def rounded_einsum(spec: str, x: Array, y: Array) -> Array:
     return jnp.einsum(spec, x, y, preferred_element_type=wide(x.dtype)).astype(x.dtype)
 
 
+def batched_einsum(spec: str, x: Array, y: Array, dtype: DTypeLike) -> Array:
+    """``jnp.einsum(spec, x, y)`` of two activations that share their batch axes.
+
+    Args:
+      spec: for example ``BTNH,BSNH->BNTS``: both inputs have the batch axes B and N, one other axis
+        of the result each, and the axis to sum over.
+      x: the left matrices.
+      y: the right ones.
+      dtype: of the result; a CPU sums bfloat16 in float32 and rounds once.
+    """
+    if cpu_forms() and x.dtype == y.dtype == jnp.bfloat16:
+        return rounding_batched_einsum(spec, x, y).astype(dtype)
+    return jnp.einsum(spec, x, y, preferred_element_type=dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def rounding_batched_einsum(spec: str, x: Array, y: Array) -> Array:
+    """The einsum of bfloat16 arrays in float32; three bfloat16 matmuls with gradients (CPU form).
+
+    Without gradients it is the einsum itself, which can be exported; a layout cannot.
+    """
+    return jnp.einsum(spec, x, y, preferred_element_type=wide(x.dtype))
+
+
+def _batched_forward(spec: str, x: Array, y: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _multiply_by_rows(spec, x, y), (x, y)
+
+
+def _batched_backward(spec: str, inputs: tuple[Array, Array], dz: Array) -> tuple[Array, Array]:
+    """dx = dz y^T and dy = x^T dz."""
+    x, y = inputs
+    x_axes, y_axes, z_axes = _axes_of_arrays(spec)
+    dz = dz.astype(x.dtype)
+    dx = _multiply_by_rows(f"{z_axes},{y_axes}->{x_axes}", dz, y)
+    dy = _multiply_by_rows(f"{x_axes},{z_axes}->{y_axes}", x, dz)
+    return dx.astype(x.dtype), dy.astype(y.dtype)
+
+
+rounding_batched_einsum.defvjp(_batched_forward, _batched_backward)
+
+
+def _multiply_by_rows(spec: str, x: Array, y: Array) -> Array:
+    """The einsum of `batched_einsum` in float32, of matrices that are in memory row by row."""
+    x_axes, y_axes, z_axes = _axes_of_arrays(spec)
+    [contracting] = [axis for axis in x_axes if axis not in z_axes]
+    [row] = [axis for axis in x_axes if axis not in y_axes]
+    [column] = [axis for axis in y_axes if axis not in x_axes]
+    batch = "".join(axis for axis in z_axes if axis not in (row, column))
+    left = _by_rows(jnp.einsum(f"{x_axes}->{batch}{row}{contracting}", x))
+    right = _by_rows(jnp.einsum(f"{y_axes}->{batch}{contracting}{column}", y))
+    product = jnp.matmul(left, right, preferred_element_type=wide(x.dtype))
+    return jnp.einsum(f"{batch}{row}{column}->{z_axes}", product)
+
+
 def transposed(x: Array) -> Array:
     """[..., X, Y] to [..., Y, X], for a matmul; bfloat16 is transposed in memory on a CPU.
 
     XLA would transpose while it multiplies, in float32. Matmuls of float32 gain nothing from it.
     """
     x = jnp.matrix_transpose(x)
-    in_memory = cpu_forms() and x.dtype == jnp.bfloat16
-    return with_layout_constraint(x, Layout(tuple(range(x.ndim)))) if in_memory else x
+    return _by_rows(x) if cpu_forms() and x.dtype == jnp.bfloat16 else x
+
+
+def _by_rows(x: Array) -> Array:
+    """The same array, whose matrices [..., X, Y] are in memory row by row."""
+    return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
 def axes_of(spec: str) -> tuple[str, str, str]:
