@@ -62,7 +62,7 @@ LESSONS = {
     "05_attention_heads": Lesson("every head drawn, measured and switched off", 80),
     "06_where_does_it_find_the_animal": Lesson('how this model resolves "it"', 95),
     "07_alignment": Lesson("attention evaluated as a word alignment", 120),
-    "08_cnn_rnn_self_attention": Lesson("what came before the Transformer, side by side", 220),
+    "08_cnn_rnn_self_attention": Lesson("what came before the Transformer, side by side", 170),
 }
 """The notebooks in their reading order."""
 
