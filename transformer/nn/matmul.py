@@ -167,9 +167,9 @@ def batched_einsum(spec: str, x: Array, y: Array, dtype: DTypeLike) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def rounding_batched_einsum(spec: str, x: Array, y: Array) -> Array:
-    """The einsum of bfloat16 arrays in float32; three bfloat16 matmuls with gradients (CPU form).
+    """The einsum of bfloat16 arrays, in float32; its gradients are such matmuls too (CPU form).
 
-    Without gradients it is the einsum itself, which can be exported; a layout cannot.
+    Where no gradient is asked for, no layout is either, because a layout cannot be exported.
     """
     return jnp.einsum(spec, x, y, preferred_element_type=wide(x.dtype))
 
