@@ -73,7 +73,7 @@ class PeriodicReturn:
     page, until all of it is resident again.
     """
 
-    def __init__(self, seconds: float = 10) -> None:
+    def __init__(self, seconds: float = 2) -> None:
         self._seconds, self._last = seconds, time.monotonic()
 
     def after_step(self) -> None:
