@@ -56,6 +56,7 @@ def main(config: Config) -> None:
     chosen = [experiment.put_batch(batches[index]) for index in index_of_length.values()]
     state, needed, peaks, seconds, arenas = experiment.init_state(), 0, [], [], []
     jax.block_until_ready((state, chosen))
+    time.sleep(1)  # XLA frees the temporaries of a program after its results are ready.
     allocator.return_unused_pages()
     resident = [device_memory.resident_bytes()]
     for batch in chosen:
