@@ -61,7 +61,10 @@ def _have_effect() -> bool:
 
 
 def return_unused_pages() -> None:
-    """Return freed memory to the kernel, for example what a compilation no longer needs."""
+    """Return freed memory to the kernel, above all what compilations no longer need.
+
+    That can be half of a process that translates, and glibc keeps it for as long as it runs.
+    """
     _call_glibc("malloc_trim", 0)
 
 

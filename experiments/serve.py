@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from experiments import checkpoint_flags
+from experiments import allocator, checkpoint_flags
 from experiments.flags import run
 from experiments.workdir_flag import WORKDIR
 from transformer.config import Config
@@ -179,6 +179,7 @@ def _warm_up(engine: "Engine", url: str, server: "Server", failures: list[BaseEx
     began = time.monotonic()
     try:
         engine.warm_up()
+        allocator.return_unused_pages()
     except BatcherClosed:  # stopped meanwhile
         return
     except BaseException as error:  # noqa: BLE001 - raised by the main thread

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from experiments import allocator
 from experiments.corpora import text_files
 from experiments.line_output import LineProgress, ResumableFile
 from transformer import paths
@@ -105,6 +106,7 @@ def _translate(translator: Translator, source: str, output: pathlib.Path, resume
             for [best] in translator.nbest(chunk, 1, start + 1):
                 file.writelines([f"{best.log_prob:.6f}\t{len(best.tokens)}\t{best.text}\n"])
             file.flush()
+            allocator.return_unused_pages()
             start += len(chunk)
             progress.report(start)
     workdir_files.write_json(output / REPORT, {"identity": identity})

@@ -27,7 +27,7 @@ from typing import TextIO
 
 from absl import flags
 
-from experiments import checkpoint_flags
+from experiments import allocator, checkpoint_flags
 from experiments.corpora import text_files
 from experiments.flags import run
 from experiments.line_output import LineProgress, ResumableFile
@@ -106,6 +106,7 @@ def main(config: Config) -> None:
             forced = None if PREFIX.value is None else prefixes
             output.writelines(_translate(translator, lines, start, forced))
             output.flush()
+            allocator.return_unused_pages()
             start += len(lines)
             if len(chunk) == size:  # there may be more
                 progress.report(start)
@@ -225,6 +226,7 @@ def _translate_interactively(translator: Translator) -> None:
             nbest = batcher.submit([sentence], NBEST.value or 1, index + 1).result()
             output.writelines(_output_lines(nbest, index))
             output.flush()
+            allocator.return_unused_pages()
 
 
 def _read_typed_line() -> bytes:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 
 import pytest
@@ -50,6 +51,12 @@ def environment():
     }
 
 
+def users_environment(cache):
+    """Environment of a command as users start it, with all optimizations and glibc as it is."""
+    others = environment() | variables.USUAL | {"XDG_CACHE_HOME": str(cache)}
+    return {name: others[name] for name in others.keys() - variables.MEMORY}
+
+
 def start(module, *arguments, devices=1):
     """Start ``python -m MODULE ARGUMENTS`` with a number of simulated devices."""
     return subprocess.Popen(
@@ -60,6 +67,18 @@ def start(module, *arguments, devices=1):
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def memory_falls_below(share, pid):
+    """Whether the resident memory of a process soon falls below this share of its peak."""
+    status = pathlib.Path(f"/proc/{pid}/status")
+    for _ in range(100):
+        lines = dict(line.split(":") for line in status.read_text().splitlines())
+        resident, peak = (int(lines[name].split()[0]) for name in ("VmRSS", "VmHWM"))
+        if resident < share * peak:
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def run(module, *arguments, stdin=b""):

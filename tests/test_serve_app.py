@@ -2,11 +2,14 @@
 """The app `serve` as a process: it starts, answers under load, and stops as signals ask."""
 
 import collections
+import platform
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
-from apps import run, start
+from apps import REPOSITORY, memory_falls_below, run, start, users_environment
 from test_translate import make_workdir
 
 from experiments.benchmarks.load_clients import address_of, metrics, send
@@ -84,6 +87,19 @@ def test_a_signal_under_load_loses_nothing_that_was_accepted(workdir, number, st
     assert returned == status
     assert f"accepted {counts[200]} requests, answered {counts[200]}\n" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_the_memory_of_the_warm_up_is_returned(workdir, tmp_path):
+    command = [sys.executable, "-m", "experiments.serve", f"--workdir={workdir}", "--port=0"]
+    with subprocess.Popen(
+        command, cwd=REPOSITORY, env=users_environment(tmp_path), stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline(), "it is ready"
+        returned = memory_falls_below(0.85, process.pid)
+        process.terminate()
+        assert returned
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import platform
 import pty
 import select
 import signal
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import oracle
 import pytest
-from apps import REPOSITORY, environment, run
+from apps import REPOSITORY, environment, memory_falls_below, run, users_environment
 
 from experiments import line_output
 from experiments.line_output import ResumableFile
@@ -278,6 +279,27 @@ def test_lines_are_translated_before_the_input_ends(folder):
         lines = [process.stdout.readline() for _ in range(BATCHES)]
         process.stdin.close()
         assert (len(set(lines)), process.stdout.read()) == (1, b"")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+@pytest.mark.parametrize(("flags", "lines"), [((), BATCHES), (("--interactive",), 1)])
+def test_the_memory_of_compilations_is_returned(flags, lines, tmp_path):
+    bundle = REPOSITORY / "docs" / "pronouns_de.zip"
+    command = [sys.executable, "-m", "experiments.translate", f"--workdir={bundle}"]
+    with subprocess.Popen(
+        [*command, "--config.decode.batch_size=1", *flags],
+        cwd=REPOSITORY,
+        env=users_environment(tmp_path),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        process.stdin.write(b"It was late.\n" * lines)
+        process.stdin.flush()
+        process.stdout.readline()
+        returned = memory_falls_below(0.85, process.pid)
+        process.stdin.close()
+        assert returned
 
 
 @pytest.mark.slow
