@@ -9,8 +9,7 @@ import sys
 import unicodedata
 
 import pytest
-import variables
-from apps import CONFIGS, REPOSITORY, TINY, run
+from apps import CONFIGS, REPOSITORY, TINY, run, users_environment
 
 from experiments import doctor as doctor_app
 
@@ -218,9 +217,7 @@ runpy.run_module("experiments.train", run_name="__main__", alter_sys=True)
 def test_the_memory_that_is_announced_is_what_a_training_takes(tmp_path):
     """Every length of batches is trained on, and validated twice, with a user's allocator."""
     config = f"--config={CONFIGS / 'pronouns.py'}:de"
-    usual = {**os.environ, **variables.USUAL}
-    for setting in variables.MEMORY:
-        del usual[setting]
+    usual = users_environment(tmp_path / "cache")
 
     def last_line(*command: str) -> str:
         finished = subprocess.run(
