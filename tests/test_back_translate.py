@@ -2,11 +2,15 @@
 """Pairs of text and its translations: the direction of their mixture; filters; resuming."""
 
 import hashlib
+import platform
 import shlex
+import subprocess
+import sys
+import time
 
 import jax
 import pytest
-from apps import REPOSITORY, run
+from apps import REPOSITORY, memory_falls_below, run, users_environment
 
 from experiments import synthetic_pairs
 from experiments.corpora import registry
@@ -157,3 +161,22 @@ def test_an_interrupted_run_continues_at_its_line_and_its_pairs_train(train, tex
     steps = "--config.training.steps=2"
     finished = run("experiments.train", *train(tmp_path / "forward", *flags, steps))
     assert finished.status == 0, finished.err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_the_memory_of_compilations_is_returned_while_it_translates(tmp_path):
+    bundle = REPOSITORY / "docs" / "pronouns_de.zip"
+    (text,) = write(tmp_path, mono_txt=["The animal is tired."] * 100_000)
+    flags = (f"--workdir={bundle}", f"--input={text}", f"--output={tmp_path / 'out'}")
+    with subprocess.Popen(
+        [sys.executable, "-m", "experiments.back_translate", *flags],
+        cwd=REPOSITORY,
+        env=users_environment(tmp_path),
+    ) as process:
+        while not sum(path.stat().st_size for path in tmp_path.glob("out/*.partial")):
+            time.sleep(0.1)
+            assert process.poll() is None
+        returned = memory_falls_below(0.85, process.pid)
+        process.kill()
+        assert returned
