@@ -17,8 +17,9 @@ _platform = jax.make_user_context(None)
 
 
 def platform() -> str:
-    """The platform being compiled for, as ``jax.export`` names it; the default backend if unset."""
-    return _platform.value or jax.default_backend()
+    """The platform being compiled for, as `jax.export` names it; the default backend if unset."""
+    name = _platform.value
+    return jax.export.default_export_platform() if name in (None, "gpu") else name
 
 
 def compiling_for(platform: str) -> contextlib.AbstractContextManager[None]:

@@ -138,7 +138,7 @@ class TransformerConfig(ModelConfig):
 
     free_after_training: ClassVar[tuple[str, ...]] = (
         *("compute_dtype", "attention_kernel", "dropout_generator"),
-        *("dropout", "attention_dropout", "activation_dropout"),
+        *("dropout", "attention_dropout", "activation_dropout", "remat"),
     )
     packable: ClassVar[bool] = True
 
@@ -163,7 +163,7 @@ class TransformerConfig(ModelConfig):
     num_heads.
     """
     attention_bias: bool = False
-    attention_kernel: Literal["einsum", "chunked", "fused"] = "einsum"
+    attention_kernel: Literal["auto", "einsum", "chunked", "fused"] = "auto"
     """``chunked`` saves memory for long sentences; only ``einsum`` has weights to look at."""
     attention_score: Literal["dot", "additive"] = "dot"
     """``additive``: v . tanh(query + key), the score of Bahdanau et al. (2015)."""
@@ -228,6 +228,10 @@ class TransformerConfig(ModelConfig):
     """Between the two linear maps of the feed-forward network; not in the paper."""
     dropout_generator: Literal["threefry", "hash"] = "threefry"
     """Random bits of dropout: JAX's own, or a faster hash (`transformer/nn/dropout.py`)."""
+    remat: Literal["none", "full", "dots"] = "none"
+    """Recompute activations in the backward pass instead of storing them: those of every layer
+    (``full``), or all but the matmuls' (``dots``).
+    """
 
     def validate(self) -> None:
         """Check that heads divide d_model, and that the attention kernel allows the fields."""
@@ -242,7 +246,7 @@ class TransformerConfig(ModelConfig):
                 )
         far = self.position_max_distance > self.position_buckets
         self.require(far, "position_max_distance", "above model.position_buckets")
-        if self.attention_kernel != "einsum":
+        if self.attention_kernel not in ("auto", "einsum"):
             must = f"0 with the {self.attention_kernel} kernel"
             self.require(self.attention_dropout == 0, "attention_dropout", must)
         self._validate_variants()
@@ -257,7 +261,8 @@ class TransformerConfig(ModelConfig):
         for name, value in (("positions", "shaw"), ("attention_score", "additive")):
             if getattr(self, name) == value:
                 must = f"'einsum' with model.{name}={value!r}, which the other kernels lack"
-                self.require(self.attention_kernel == "einsum", "attention_kernel", must)
+                known = self.attention_kernel in ("auto", "einsum")
+                self.require(known, "attention_kernel", must)
         if self.positions in ("shaw", "rotary"):
             must = f"'dot' with model.positions={self.positions!r}, which changes dot products"
             self.require(self.attention_score == "dot", "attention_score", must)

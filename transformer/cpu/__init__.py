@@ -3,5 +3,14 @@
 
 from collections.abc import Callable
 
-OPERATIONS: dict[str, Callable] = {}
+from transformer.cpu import attention, matmul
+
+OPERATIONS: dict[str, Callable] = {
+    "by_heads": attention.by_heads,
+    "cache_dtype": attention.cache_dtype,
+    "einsum": matmul.einsum,
+    "norm": attention.norm,
+    "transpose": matmul.transpose,
+    "wide_einsum": matmul.wide_einsum,
+}
 """Operations by name. Each computes what the default form does, but for rounding."""

@@ -63,7 +63,7 @@ def search(
         must be certain before a search may stop early.
       max_length: M.
     """
-    source_lengths = (source != model.config.pad_id).sum(-1)  # [B]
+    source_lengths = model.source_mask(source).sum(-1)  # [B]
     limits = output_length_limits(source_lengths, config)
     limits = jnp.where(source_lengths > 0, limits, 0)
 
@@ -76,7 +76,7 @@ def search(
     def call(method: Callable, *arguments):
         return model.apply(variables, *arguments, method=method)
 
-    memory, _ = call(model.encode, source)
+    memory = call(model.encode, source)
     # A cache that grows makes steps faster but compiles them three times. The steps of a single
     # sentence read the weights and little else.
     cache_grows = len(source) > 1
@@ -216,7 +216,7 @@ def required_bytes(
     def allocate(params: Params, source: Int[Array, "B S"]) -> tuple[Params, Cache, Array]:
         """The parameters, the complete cache, and the logits of one step."""
         variables = {"params": params}
-        memory, _ = model.apply(variables, source, method=model.encode)
+        memory = model.apply(variables, source, method=model.encode)
         arguments = memory, source, beams, max_length
         cache = model.apply(variables, *arguments, method=model.init_cache)
         return params, cache, jnp.zeros((len(source), beams, vocab_size))

@@ -15,12 +15,13 @@ import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Float, Int, Params
-from transformer.config import ModelConfig
 from transformer.errors import InputError
 from transformer.inspection import trace
+from transformer.inspection.activations import PerHead
+from transformer.inspection.interventions import no_interventions
 from transformer.inspection.readout import Metric, as_pytree, checked_metric
 from transformer.inspection.trace import Tokens
-from transformer.nn.capture import Kind, PerHead
+from transformer.models.base import Kind, Model
 from transformer.nn.positions import shift_right
 from transformer.training.losses import smoothed_cross_entropy
 
@@ -65,14 +66,14 @@ class HeadImportance:
     """First-order estimate of `HeadAblation.increase`: minus the sum of d loss / d gate."""
 
 
-def open_gates(config: ModelConfig) -> PerHead:
+def open_gates(model: Model) -> PerHead:
     """Gates of 1 on every head, which change nothing."""
-    return trace.no_interventions(config, 1, 1).gates
+    return no_interventions(model, 1, 1).gates
 
 
 def nll_with_gates(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     source: Int[Array, "B S"],
     target: Int[Array, "B T"],
     gates: PerHead,
@@ -84,20 +85,20 @@ def nll_with_gates(
       target: ids of their translations, padded.
       gates: factors of the heads' outputs.
     """
-    nothing = trace.no_interventions(config, source.shape[1], target.shape[1])
+    nothing = no_interventions(model, source.shape[1], target.shape[1])
     logits, _ = trace.apply(
+        model,
         params,
-        config,
         source,
-        shift_right(target, bos_id=config.bos_id),
+        shift_right(target, bos_id=model.config.bos_id),
         interventions=nothing.with_gates(gates),
     )
-    return smoothed_cross_entropy(logits, target, smoothing=0.0, pad_id=config.pad_id).nll
+    return smoothed_cross_entropy(logits, target, smoothing=0.0, pad_id=model.config.pad_id).nll
 
 
 def ablate_heads(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     source: Tokens,
     target: Tokens,
     *,
@@ -114,13 +115,13 @@ def ablate_heads(
         memory of a batch, mostly for its logits.
     """
     trace.check_positive("heads_at_once", heads_at_once)
-    source, target = trace.check_pairs(source, target, config)
-    return _ablate_heads(params, config, source, target, heads_at_once)
+    source, target = trace.check_pairs(source, target, model.config)
+    return _ablate_heads(model, params, source, target, heads_at_once)
 
 
 def ablate_heads_for_metric(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     source: Tokens,
     target_in: Tokens,
     metric: Metric,
@@ -147,7 +148,7 @@ def ablate_heads_for_metric(
             f"replacement {replacement!r} is unknown; choose one of {list(get_args(Replacement))}"
         )
     trace.check_positive("heads_at_once", heads_at_once)
-    source, target_in = trace.check_pairs(source, target_in, config)
+    source, target_in = trace.check_pairs(source, target_in, model.config)
     metric = as_pytree(metric)
     shapes = [list(jnp.shape(leaf)) for leaf in jax.tree.leaves(metric)]
     if any(shape[:1] != [len(source)] for shape in shapes):
@@ -155,96 +156,94 @@ def ablate_heads_for_metric(
             f"there are {len(source)} sentence pairs, but the metric's fields have the shapes "
             f"{shapes}; give a value of each field for every sentence pair"
         )
-    checked_metric(jax.tree.map(lambda leaf: leaf[0], metric), target_in.shape[1], config)
-    arguments = (params, config, source, target_in, metric)
+    checked_metric(jax.tree.map(lambda leaf: leaf[0], metric), target_in.shape[1], model.config)
+    arguments = (model, params, source, target_in, metric)
     return _ablate_heads_for_metric(*arguments, replacement, heads_at_once)
 
 
-def gate_gradients(params: Params, config: ModelConfig, source: Tokens, target: Tokens) -> PerHead:
+def gate_gradients(model: Model, params: Params, source: Tokens, target: Tokens) -> PerHead:
     """Compute d loss / d gate of every sentence and head, ``[B,L,N]``, at gates of 1.
 
     The loss is the sum of the negative log-likelihood of the sentence, in nats.
     """
-    return _gate_gradients(params, config, *trace.check_pairs(source, target, config))
+    return _gate_gradients(model, params, *trace.check_pairs(source, target, model.config))
 
 
-def head_importance(
-    params: Params, config: ModelConfig, source: Tokens, target: Tokens
-) -> HeadImportance:
+def head_importance(model: Model, params: Params, source: Tokens, target: Tokens) -> HeadImportance:
     """Compute the importance of every head from one backward pass."""
-    source, target = trace.check_pairs(source, target, config)
-    gradients = _gate_gradients(params, config, source, target)
-    tokens = _number_of_tokens(target, config)
+    source, target = trace.check_pairs(source, target, model.config)
+    gradients = _gate_gradients(model, params, source, target)
+    tokens = _number_of_tokens(model, target)
     return HeadImportance(
         magnitude=jax.tree.map(lambda each: jnp.abs(each).sum(0) / tokens, gradients),
         removal=jax.tree.map(lambda each: -each.sum(0) / tokens, gradients),
     )
 
 
-@functools.partial(jax.jit, static_argnames=("config", "heads_at_once"))
+@functools.partial(jax.jit, static_argnames=("model", "heads_at_once"))
 def _ablate_heads(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     source: Int[Array, "B S"],
     target: Int[Array, "B T"],
     heads_at_once: int | None,
 ) -> HeadAblation:
-    tokens = _number_of_tokens(target, config)
+    tokens = _number_of_tokens(model, target)
 
     def loss(gates: PerHead) -> Float[Array, ""]:
-        return nll_with_gates(params, config, source, target, gates) / tokens
+        return nll_with_gates(model, params, source, target, gates) / tokens
 
-    baseline, losses = _without_each(loss, open_gates(config), heads_at_once)
+    baseline, losses = _without_each(loss, open_gates(model), heads_at_once)
     return HeadAblation(baseline, jax.tree.map(lambda each: each - baseline, losses))
 
 
-@functools.partial(jax.jit, static_argnames=("config", "replacement", "heads_at_once"))
+@functools.partial(jax.jit, static_argnames=("model", "replacement", "heads_at_once"))
 def _ablate_heads_for_metric(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     source: Int[Array, "B S"],
     target_in: Int[Array, "B T"],
     metric: Metric,
     replacement: str,
     heads_at_once: int | None,
 ) -> MetricAblation:
-    nothing = trace.no_interventions(config, source.shape[1], target_in.shape[1])
+    nothing = no_interventions(model, source.shape[1], target_in.shape[1])
 
     def values(gates: PerHead) -> Float[Array, " B"]:
         changed = nothing.with_gates(gates)
-        logits, _ = trace.apply(params, config, source, target_in, interventions=changed)
+        logits, _ = trace.apply(model, params, source, target_in, interventions=changed)
         return jax.vmap(lambda metric, logits: metric(logits))(metric, logits)
 
     if replacement != "zero":
-        outputs = _replacements(params, config, source, target_in, replacement)
+        outputs = _replacements(model, params, source, target_in, replacement)
 
         def of_pair(gates, source, target_in, metric, outputs):
             changed = nothing
             for kind, z in outputs.items():
                 removed = getattr(gates, kind) == 0
-                changed = changed.patched_heads(kind, "z", removed[..., None, None], z)
-            return metric(trace.run(params, config, source, target_in, interventions=changed)[0])
+                changed = changed.patch_heads(kind, "z", removed[..., None, None], z)
+            return metric(trace.run(model, params, source, target_in, interventions=changed)[0])
 
         def values(gates: PerHead) -> Float[Array, " B"]:
             pairs = (source, target_in, metric, outputs)
             return jax.vmap(of_pair, (None, 0, 0, 0, 0))(gates, *pairs)
 
-    value, without = _without_each(values, open_gates(config), heads_at_once)  # [B], [L, N, B]
+    value, without = _without_each(values, open_gates(model), heads_at_once)  # [B], [L, N, B]
     return MetricAblation(value, jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), without))
 
 
 def _replacements(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     source: Int[Array, "B S"],
     target_in: Int[Array, "B T"],
     replacement: str,
 ) -> dict[Kind, Float[Array, "B ..."]]:
     """For each sentence, the outputs [B,L,N,T,Hv] that replace those of all heads."""
-    _, seen = trace.apply(params, config, source, target_in, capture="full")
-    real = {"encoder": source != config.pad_id, "decoder": target_in != config.pad_id}
+    _, seen = trace.apply(model, params, source, target_in, capture="full")
+    real = {"encoder": source != model.config.pad_id, "decoder": target_in != model.config.pad_id}
     outputs = {}
-    for kind in trace.describe(config).attention:
+    for kind in trace.describe(model).attention:
         z = jnp.moveaxis(seen.attention(kind).z, 1, 0)  # [B, L, N, T, Hv]
         if replacement == "resample":
             outputs[kind] = jnp.roll(z, -1, axis=0)
@@ -274,21 +273,21 @@ def _without_each(
     return all_heads, PerHead(**without)
 
 
-@functools.partial(jax.jit, static_argnames="config")
+@functools.partial(jax.jit, static_argnames="model")
 def _gate_gradients(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     source: Int[Array, "B S"],
     target: Int[Array, "B T"],
 ) -> PerHead:
     def loss(
         gates: PerHead, source: Int[Array, " S"], target: Int[Array, " T"]
     ) -> Float[Array, ""]:
-        return nll_with_gates(params, config, source[None], target[None], gates)
+        return nll_with_gates(model, params, source[None], target[None], gates)
 
-    return jax.vmap(jax.grad(loss), (None, 0, 0))(open_gates(config), source, target)
+    return jax.vmap(jax.grad(loss), (None, 0, 0))(open_gates(model), source, target)
 
 
-def _number_of_tokens(target: Int[Array, "B T"], config: ModelConfig) -> Int[Array, ""]:
+def _number_of_tokens(model: Model, target: Int[Array, "B T"]) -> Int[Array, ""]:
     """At least 1, so that the loss of no token is 0."""
-    return jnp.maximum((target != config.pad_id).sum(), 1)
+    return jnp.maximum((target != model.config.pad_id).sum(), 1)

@@ -21,11 +21,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from transformer.arrays import Array, Bool, Float, Int, Params
-from transformer.config import ModelConfig
 from transformer.errors import InputError
 from transformer.inspection import words
 from transformer.inspection.trace import check_pairs, describe, run
-from transformer.models import base
+from transformer.models.base import Model
 from transformer.nn.positions import shift_right
 from transformer.text.tokenizer import Tokenizer
 
@@ -197,7 +196,7 @@ class AlignmentErrors:
 
 
 def alignment_errors(
-    params: Params, config: ModelConfig, batch: AlignedBatch, convention: Convention
+    model: Model, params: Params, batch: AlignedBatch, convention: Convention
 ) -> AlignmentErrors:
     """Compute the alignment error rate of every head and of each layer's mean, over all sentences.
 
@@ -205,7 +204,6 @@ def alignment_errors(
     `words.merge`. Special tokens are never linked.
 
     Args:
-      config: of the model, one that captures weights.
       batch: sentence pairs and their gold alignment.
       convention: as in `target_rows`.
 
@@ -213,42 +211,43 @@ def alignment_errors(
       InputError: for tokens that are not sentence pairs of the vocabulary, an unknown convention,
         or a model that cannot capture cross-attention weights.
     """
-    check_pairs(batch.source, batch.target, config)
-    if "cross" not in describe(config).attention:
-        raise InputError(f"the model family {config.family!r} has no cross-attention to align with")
-    heads, layers = _counts(params, config, batch, convention)
+    check_pairs(batch.source, batch.target, model.config)
+    if "cross" not in describe(model).attention:
+        raise InputError(
+            f"the model family {model.config.family!r} has no cross-attention to align with"
+        )
+    heads, layers = _counts(model, params, batch, convention)
     return AlignmentErrors(heads.error_rate(), layers.error_rate())
 
 
 def alignment_errors_against_untrained(
-    params: Params, config: ModelConfig, batch: AlignedBatch, *, seed: int = 0
+    model: Model, params: Params, batch: AlignedBatch, *, seed: int = 0
 ) -> dict[Literal["trained", "untrained"], dict[Convention, AlignmentErrors]]:
     """Compute both conventions for a trained model and for the same model untrained."""
-    models = {"trained": params, "untrained": untrained_params(config, seed)}
+    models = {"trained": params, "untrained": untrained_params(model, seed)}
     return {
         name: {
-            convention: alignment_errors(weights, config, batch, convention)
+            convention: alignment_errors(model, weights, batch, convention)
             for convention in get_args(Convention)
         }
         for name, weights in models.items()
     }
 
 
-def untrained_params(config: ModelConfig, seed: int = 0) -> Params:
+def untrained_params(model: Model, seed: int = 0) -> Params:
     """Initial parameters of the model."""
-    tokens = jnp.full((1, 1), config.eos_id, jnp.int32)
-    init = jax.jit(base.build(config).init)
-    return nn.unbox(init(jax.random.key(seed), tokens, tokens)["params"])
+    tokens = jnp.full((1, 1), model.config.eos_id, jnp.int32)
+    return nn.unbox(jax.jit(model.init)(jax.random.key(seed), tokens, tokens)["params"])
 
 
-@functools.partial(jax.jit, static_argnames=("config", "convention"))
+@functools.partial(jax.jit, static_argnames=("model", "convention"))
 def _counts(
-    params: Params, config: ModelConfig, batch: AlignedBatch, convention: Convention
+    model: Model, params: Params, batch: AlignedBatch, convention: Convention
 ) -> tuple[AlignmentCounts, AlignmentCounts]:
     """Counts of every head [L,N] and of every layer's mean [L], summed over sentences."""
 
     def count_pair(pair: AlignedBatch, target_in: Int[Array, " T"]):
-        _, trace = run(params, config, pair.source, target_in, capture="weights")
+        _, trace = run(model, params, pair.source, target_in, capture="weights")
         heads = target_rows(trace.attention("cross").weights, convention)  # [L, N, T, S]
         sizes = pair.sure.shape
 
@@ -258,6 +257,6 @@ def _counts(
 
         return count(heads), count(heads.mean(1))
 
-    target_in = shift_right(jnp.asarray(batch.target), bos_id=config.bos_id)
+    target_in = shift_right(jnp.asarray(batch.target), bos_id=model.config.bos_id)
     counts = jax.vmap(count_pair)(batch, target_in)
     return jax.tree.map(lambda each: each.sum(0), counts)

@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Float, Int, Params, wide
-from transformer.config import ModelConfig
 from transformer.errors import InputError
 from transformer.inspection import trace
+from transformer.inspection.interventions import no_interventions
 from transformer.inspection.readout import Metric, check_finite, checked_metric
 from transformer.inspection.trace import Tokens
+from transformer.models.base import Model
 
 POINTS_AT_ONCE = 64
 """Points of the path that are computed together; each needs the memory of a sentence pair."""
@@ -50,8 +51,8 @@ class Attribution:
 
 
 def integrated_gradients(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     source: Tokens,
     target_in: Tokens,
     metric: Metric,
@@ -74,23 +75,23 @@ def integrated_gradients(
     """
     trace.check_positive("steps", steps)
     midpoints = (jnp.arange(steps) + 0.5) / steps
-    return _checked(params, config, source, target_in, metric, midpoints)
+    return _checked(model, params, source, target_in, metric, midpoints)
 
 
 def input_x_gradient(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     source: Tokens,
     target_in: Tokens,
     metric: Metric,
 ) -> Attribution:
     """Attribute a metric to tokens with input times gradient, the end point of the path alone."""
-    return _checked(params, config, source, target_in, metric, jnp.ones(1))
+    return _checked(model, params, source, target_in, metric, jnp.ones(1))
 
 
 def occlusion(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     source: Tokens,
     target_in: Tokens,
     metric: Metric,
@@ -100,27 +101,27 @@ def occlusion(
     The position of the token stays, as in the baseline of `integrated_gradients` (Zeiler and Fergus
     2014). The contributions of tokens that replace each other do not add up to anything.
     """
-    return _checked(params, config, source, target_in, metric, None)
+    return _checked(model, params, source, target_in, metric, None)
 
 
 def _checked(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     source: Tokens,
     target_in: Tokens,
     metric: Metric,
     points: Float[Array, " points"] | None,
 ) -> Attribution:
     """Check the arguments, compute the attribution (occlusion without points), check the result."""
-    if {"encoder", "decoder"} - trace.describe(config).residual_layers.keys():
+    if {"encoder", "decoder"} - trace.describe(model).residual_layers.keys():
         raise InputError(
-            f"the model family {config.family!r} has no residual streams, whose inputs attribution "
-            "needs"
+            f"the model family {model.config.family!r} has no residual streams, whose inputs "
+            "attribution needs"
         )
-    source = trace.check_tokens("source", source, config)
-    target_in = trace.check_tokens("target_in", target_in, config)
-    metric = checked_metric(metric, len(target_in), config)
-    arguments = (params, config, source, target_in, metric)
+    source = trace.check_tokens("source", source, model.config)
+    target_in = trace.check_tokens("target_in", target_in, model.config)
+    metric = checked_metric(metric, len(target_in), model.config)
+    arguments = (model, params, source, target_in, metric)
     attribution = _occlude(*arguments) if points is None else _attribute(*arguments, points)
     if trace.is_concrete(attribution):
         check_finite(attribution.value, "sentence pair")
@@ -133,19 +134,19 @@ Vectors = tuple[Float[Array, "S D"], Float[Array, "T D"]]
 
 
 def _metric_of_embeddings(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     source: Int[Array, " S"],
     target_in: Int[Array, " T"],
     metric: Metric,
 ) -> tuple[Callable[[Vectors], Float[Array, ""]], Vectors]:
     """The metric as a function of the embeddings, which are its inputs, and the embeddings."""
-    _, seen = trace.run(params, config, source, target_in, capture="full")
+    _, seen = trace.run(model, params, source, target_in, capture="full")
     stacks = (seen.encoder, seen.decoder)
     dtype = wide(seen.encoder.embedded.dtype)
     embedded = tuple(stack.embedded.astype(dtype) for stack in stacks)  # [S, D], [T, D]
     positions = tuple(stack.positions.astype(dtype) for stack in stacks)
-    nothing = trace.no_interventions(config, len(source), len(target_in))
+    nothing = no_interventions(model, len(source), len(target_in))
 
     def value(vectors: Vectors) -> Float[Array, ""]:
         """The metric with these embeddings, which overwrite the inputs of both stacks."""
@@ -153,21 +154,21 @@ def _metric_of_embeddings(
         for side, each, position in zip(("encoder", "decoder"), vectors, positions, strict=True):
             residual = getattr(nothing, side).residual.value.at[0].set(each + position)
             mask = jnp.zeros(residual.shape[:2], bool).at[0].set(True)
-            changed = changed.patched(side, mask, residual)
-        return metric(trace.run(params, config, source, target_in, interventions=changed)[0])
+            changed = changed.patch_residual(side, mask, residual)
+        return metric(trace.run(model, params, source, target_in, interventions=changed)[0])
 
     return value, embedded
 
 
-@functools.partial(jax.jit, static_argnames="config")
+@functools.partial(jax.jit, static_argnames="model")
 def _occlude(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     source: Int[Array, " S"],
     target_in: Int[Array, " T"],
     metric: Metric,
 ) -> Attribution:
-    value, embedded = _metric_of_embeddings(params, config, source, target_in, metric)
+    value, embedded = _metric_of_embeddings(model, params, source, target_in, metric)
     length, number = len(source), len(source) + len(target_in)
     # One row a token; then none is occluded, and all are.
     kept = jnp.concatenate([1.0 - jnp.eye(number), jnp.ones((1, number)), jnp.zeros((1, number))])
@@ -181,16 +182,16 @@ def _occlude(
     return Attribution(contributions[:length], contributions[length:], values[-2], values[-1])
 
 
-@functools.partial(jax.jit, static_argnames="config")
+@functools.partial(jax.jit, static_argnames="model")
 def _attribute(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     source: Int[Array, " S"],
     target_in: Int[Array, " T"],
     metric: Metric,
     points: Float[Array, " points"],
 ) -> Attribution:
-    value, embedded = _metric_of_embeddings(params, config, source, target_in, metric)
+    value, embedded = _metric_of_embeddings(model, params, source, target_in, metric)
     dtype = embedded[0].dtype
 
     def on_path(point: Float[Array, ""]) -> Vectors:

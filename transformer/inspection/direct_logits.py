@@ -14,12 +14,13 @@ import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Float, Int, Params, wide
-from transformer.config import ModelConfig, TransformerConfig
+from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import trace
+from transformer.inspection.activations import StackTrace
 from transformer.inspection.readout import LogitDifference, check_finite, checked_metric
 from transformer.inspection.trace import Tokens
-from transformer.nn.capture import StackTrace
+from transformer.models.base import Model
 
 
 @flax.struct.dataclass
@@ -41,8 +42,8 @@ class DirectLogits:
 
 
 def direct_logits(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     source: Tokens,
     target_in: Tokens,
     metric: LogitDifference,
@@ -56,19 +57,19 @@ def direct_logits(
       InputError: for a model that is not a Transformer with a decoder, or for a row or a token
         that does not exist.
     """
-    if not isinstance(config, TransformerConfig) or "decoder" not in (
-        trace.describe(config).residual_layers
+    if not isinstance(model.config, TransformerConfig) or "decoder" not in (
+        trace.describe(model).residual_layers
     ):
         raise InputError(
-            f"the model family {config.family!r} has no residual stream that its logits read, so "
-            "they cannot be split among its parts; give a Transformer"
+            f"the model family {model.config.family!r} has no residual stream that its logits "
+            "read, so they cannot be split among its parts; give a Transformer"
         )
-    checked_metric(metric, len(target_in), config)
-    _, seen = trace.run(params, config, source, target_in, capture="full")
+    checked_metric(metric, len(target_in), model.config)
+    _, seen = trace.run(model, params, source, target_in, capture="full")
     if trace.is_concrete(seen, metric):
         check_finite(metric(seen.logits), "sentence pair")
-    parts = _parts(params["decoder"], config, seen.decoder, metric.position)
-    direction, offset = _output_map(params, config, metric)
+    parts = _parts(params["decoder"], model.config, seen.decoder, metric.position)
+    direction, offset = _output_map(model, params, metric)
     shares = jax.tree.map(lambda part: part @ direction, parts)
     return shares.replace(biases=shares.biases + offset)
 
@@ -137,13 +138,13 @@ def _normed(
 
 
 def _output_map(
-    params: Params, config: ModelConfig, metric: LogitDifference
+    model: Model, params: Params, metric: LogitDifference
 ) -> tuple[Float[Array, " D"], Float[Array, ""]]:
     """The difference of two columns of the output map, and of their biases."""
     embedding = params["embedding"]
     columns = embedding["output"].T if "output" in embedding else embedding["table"]  # [V, D]
     direction = columns[metric.token] - columns[metric.other]
-    if not config.output_bias:
+    if not model.config.output_bias:
         return direction, jnp.zeros((), direction.dtype)
     bias = embedding["output_bias"]
     return direction, bias[metric.token] - bias[metric.other]

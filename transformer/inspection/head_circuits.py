@@ -11,20 +11,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.arrays import Array, Float, Params
-from transformer.config import ModelConfig, TransformerConfig
+from transformer.config import TransformerConfig
 from transformer.errors import InputError
-from transformer.inspection.trace import describe
+from transformer.inspection.activations import PARTS, describe
+from transformer.models.base import Kind, Model
 from transformer.nn.attention import repeat_heads
-from transformer.nn.capture import Kind
 
 
-def ov_circuits(params: Params, config: ModelConfig, kind: Kind) -> Float[Array, "L N D D"]:
+def ov_circuits(model: Model, params: Params, kind: Kind) -> Float[Array, "L N D D"]:
     """W^V W^O of every head: its output for a key vector that gets all weight, without biases."""
-    kernels = _kernels(params, config, kind)
+    kernels = _kernels(model, params, kind)
     return jnp.einsum("LDNH,LNHE->LNDE", kernels["value"], kernels["output"])
 
 
-def qk_circuits(params: Params, config: ModelConfig, kind: Kind) -> Float[Array, "L N D D"]:
+def qk_circuits(model: Model, params: Params, kind: Kind) -> Float[Array, "L N D D"]:
     """W^Q (W^K)^T / sqrt(d_k) of every head: the score of a query vector and a key vector.
 
     Without biases, and without what positions add to the scores.
@@ -32,13 +32,14 @@ def qk_circuits(params: Params, config: ModelConfig, kind: Kind) -> Float[Array,
     Raises:
       InputError: for rotary positions and the additive score, whose scores are no such product.
     """
+    config = model.config
     if config.positions == "rotary" or config.attention_score == "additive":
         raise InputError(
             "the scores of this model are not the product of query and key vectors "
             f"(positions {config.positions!r}, attention_score {config.attention_score!r}), so its "
             "heads have no QK matrix; see the scores of a trace"
         )
-    kernels = _kernels(params, config, kind)
+    kernels = _kernels(model, params, kind)
     d_k = kernels["query"].shape[-1]
     products = jnp.einsum("LDNH,LENH->LNDE", kernels["query"], kernels["key"])
     return products / jnp.sqrt(d_k).astype(products.dtype)
@@ -54,21 +55,20 @@ def copying_score(circuits: Float[Array | np.ndarray, "L N D D"]) -> Float[np.nd
     return values.sum(-1).real / np.abs(values).sum(-1).clip(1e-30)
 
 
-def _kernels(params: Params, config: ModelConfig, kind: Kind) -> dict[str, Float[Array, "L ..."]]:
+def _kernels(model: Model, params: Params, kind: Kind) -> dict[str, Float[Array, "L ..."]]:
     """The four kernels of every layer, as each query head uses them."""
-    description = describe(config)
-    if not isinstance(config, TransformerConfig) or kind not in description.attention:
+    description = describe(model)
+    if not isinstance(model.config, TransformerConfig) or kind not in description.attention:
         raise InputError(
-            f"the model family {config.family!r} has no multi-head attention of kind {kind!r}; "
-            "give a Transformer's config and one of its kinds"
+            f"the model family {model.config.family!r} has no multi-head attention of kind "
+            f"{kind!r}; give a Transformer and one of its kinds"
         )
-    stack = "encoder" if kind == "encoder" else "decoder"
-    sublayer = "cross_attention" if kind == "cross" else "self_attention"
+    stack, sublayer = PARTS[kind]
     depth, heads = description.attention[kind]
     # With `model.shared_layers`, all layers have the parameters of layer_0.
     names = [f"layer_{index}" for index in range(depth) if f"layer_{index}" in params[stack]]
     layers = [params[stack][name][sublayer] for name in names] * (depth // len(names))
     kernels = {name: jnp.stack([layer[name] for layer in layers]) for name in ("query", "output")}
     for name in ("key", "value"):
-        kernels[name] = repeat_heads(jnp.stack([layer[name] for layer in layers]), heads, axis=2)
+        kernels[name] = repeat_heads(jnp.stack([layer[name] for layer in layers]), heads)
     return kernels

@@ -16,9 +16,9 @@ import numpy as np
 from jax.scipy.special import entr
 
 from transformer.arrays import Array, Bool, Float, Int, Params
-from transformer.config import ModelConfig
-from transformer.inspection.trace import describe
-from transformer.nn.capture import Kind
+from transformer.inspection import activations
+from transformer.inspection.activations import PARTS, describe
+from transformer.models.base import Kind, Model
 
 Weights = Float[Array | np.ndarray, "*L T S"]
 
@@ -172,12 +172,8 @@ def norm_weighted_attention(
     return weights * jnp.linalg.norm(transformed, axis=-1)[..., None, :]
 
 
-def output_kernels(params: Params, config: ModelConfig, kind: Kind) -> Float[Array, "L N H D"]:
+def output_kernels(model: Model, params: Params, kind: Kind) -> Float[Array, "L N H D"]:
     """W^O of every layer and head of one kind of attention, of a Transformer."""
-    stack = "encoder" if kind == "encoder" else "decoder"
-    sublayer = "cross_attention" if kind == "cross" else "self_attention"
-    # With `model.shared_layers`, all L layers have the parameters of layer_0.
-    depth = describe(config).attention[kind].layers
-    names = [f"layer_{i}" for i in range(depth) if f"layer_{i}" in params[stack]]
-    kernels = [params[stack][name][sublayer]["output"] for name in names]
-    return jnp.stack(kernels * (depth // len(names)))
+    side, name = PARTS[kind]
+    depth = describe(model).attention[kind].layers
+    return activations.output_kernels(params[side], name, depth)

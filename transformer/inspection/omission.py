@@ -42,17 +42,17 @@ def omission(
         )
     without = [[*source[:s], *source[s + 1 :], model.config.pad_id] for s in range(len(source))]
     sources = jnp.array([list(source), *without], jnp.int32)  # [S+1, S]
-    log_probs = np.asarray(_log_probs(params, sources, jnp.array(target, jnp.int32), model))
+    log_probs = np.asarray(_log_probs(model, params, sources, jnp.array(target, jnp.int32)))
     return (log_probs[0] - log_probs[1:]).T  # [T, S]
 
 
 @functools.partial(jax.jit, static_argnames="model")
 def _log_probs(
-    params: Params, sources: Int[Array, "B S"], target: Int[Array, " T"], model: Model
+    model: Model, params: Params, sources: Int[Array, "B S"], target: Int[Array, " T"]
 ) -> Float[Array, "B T"]:
     """The log-probability of each target token, given each source."""
     targets = jnp.broadcast_to(target, (len(sources), len(target)))
     target_in = shift_right(targets, bos_id=model.config.bos_id)
-    logits, _ = model.apply({"params": params}, sources, target_in)  # [B, T, V]
+    logits = model.apply({"params": params}, sources, target_in)  # [B, T, V]
     log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
     return jnp.take_along_axis(log_probs, targets[..., None], axis=-1)[..., 0]

@@ -16,12 +16,13 @@ import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Bool, Float, Int, Params
-from transformer.config import ModelConfig
 from transformer.errors import InputError
 from transformer.inspection import trace
+from transformer.inspection.activations import Trace
+from transformer.inspection.interventions import Interventions, Site, no_interventions
 from transformer.inspection.readout import Metric, check_finite, checked_metric
 from transformer.inspection.trace import Tokens
-from transformer.nn.capture import Interventions, Kind, Site, Trace
+from transformer.models.base import Kind, Model
 
 Side = Literal["encoder", "decoder"]
 """The stack whose residual stream is patched."""
@@ -54,7 +55,7 @@ class ResidualSite:
 
     def take(self, nothing: Interventions, seen: Trace) -> Interventions:
         """Interventions that put the values of a trace here."""
-        return nothing.patched(self.side, self.mask, getattr(seen, self.side).residual)
+        return nothing.patch_residual(self.side, self.mask, getattr(seen, self.side).residual)
 
 
 @flax.struct.dataclass
@@ -69,7 +70,7 @@ class HeadSite:
     def take(self, nothing: Interventions, seen: Trace) -> Interventions:
         """Interventions that put the values of a trace here."""
         value = getattr(seen.attention(self.kind), self.site)
-        return nothing.patched_heads(self.kind, self.site, self.mask[..., None], value)
+        return nothing.patch_heads(self.kind, self.site, self.mask[..., None], value)
 
 
 class _Runs(NamedTuple):
@@ -82,8 +83,8 @@ class _Runs(NamedTuple):
 
 
 def patch_sites(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     clean_source: Tokens,
     corrupt_source: Tokens,
     target_in: Tokens,
@@ -108,15 +109,15 @@ def patch_sites(
         number, or (if concrete) a metric that is equal in both runs.
     """
     trace.check_positive("sites_at_once", sites_at_once)
-    runs = _checked_runs(config, clean_source, corrupt_source, target_in, metric, side)
+    runs = _checked_runs(model, clean_source, corrupt_source, target_in, metric, side)
     return _checked_result(
-        _patch_sites(params, config, runs, side=side, sites_at_once=sites_at_once)
+        _patch_sites(model, params, runs, side=side, sites_at_once=sites_at_once)
     )
 
 
 def attribution_patching(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     clean_source: Tokens,
     corrupt_source: Tokens,
     target_in: Tokens,
@@ -132,13 +133,13 @@ def attribution_patching(
 
     Args and errors are those of `patch_sites`.
     """
-    runs = _checked_runs(config, clean_source, corrupt_source, target_in, metric, side)
-    return _checked_result(_attribution_patching(params, config, runs, side=side))
+    runs = _checked_runs(model, clean_source, corrupt_source, target_in, metric, side)
+    return _checked_result(_attribution_patching(model, params, runs, side=side))
 
 
 def patch_path(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     clean_source: Tokens,
     corrupt_source: Tokens,
     target_in: Tokens,
@@ -163,12 +164,12 @@ def patch_path(
     Raises:
       InputError: as `patch_sites`.
     """
-    runs = _checked_runs(config, clean_source, corrupt_source, target_in, metric, "encoder")
-    return _checked_result(_patch_path(params, config, runs, sender, receiver))
+    runs = _checked_runs(model, clean_source, corrupt_source, target_in, metric, "encoder")
+    return _checked_result(_patch_path(model, params, runs, sender, receiver))
 
 
 def _checked_runs(
-    config: ModelConfig,
+    model: Model,
     clean_source: Tokens,
     corrupt_source: Tokens,
     target_in: Tokens,
@@ -177,20 +178,20 @@ def _checked_runs(
 ) -> _Runs:
     if side not in get_args(Side):
         raise InputError(f"side {side!r} is unknown; choose one of {list(get_args(Side))}")
-    if side not in trace.describe(config).residual_layers:
+    if side not in trace.describe(model).residual_layers:
         raise InputError(
-            f"the model family {config.family!r} has no residual stream in its {side}, so there "
-            "are no sites to patch"
+            f"the model family {model.config.family!r} has no residual stream in its {side}, so "
+            "there are no sites to patch"
         )
-    clean = trace.check_tokens("clean_source", clean_source, config)
-    corrupt = trace.check_tokens("corrupt_source", corrupt_source, config)
-    target_in = trace.check_tokens("target_in", target_in, config)
+    clean = trace.check_tokens("clean_source", clean_source, model.config)
+    corrupt = trace.check_tokens("corrupt_source", corrupt_source, model.config)
+    target_in = trace.check_tokens("target_in", target_in, model.config)
     if clean.shape != corrupt.shape:
         raise InputError(
             f"clean_source has {len(clean)} tokens and corrupt_source {len(corrupt)}, but sites "
             "are compared position by position; choose two sentences of one length"
         )
-    return _Runs(clean, corrupt, target_in, checked_metric(metric, len(target_in), config))
+    return _Runs(clean, corrupt, target_in, checked_metric(metric, len(target_in), model.config))
 
 
 def _checked_result(patching: Patching) -> Patching:
@@ -205,16 +206,16 @@ def _checked_result(patching: Patching) -> Patching:
     return patching
 
 
-@functools.partial(jax.jit, static_argnames=("config", "side", "sites_at_once"))
+@functools.partial(jax.jit, static_argnames=("model", "side", "sites_at_once"))
 def _patch_sites(
-    params: Params, config: ModelConfig, runs: _Runs, *, side: str, sites_at_once: int | None
+    model: Model, params: Params, runs: _Runs, *, side: str, sites_at_once: int | None
 ) -> Patching:
-    (clean, corrupt), (residual, _) = _both_runs(params, config, runs, side)
-    nothing = trace.no_interventions(config, len(runs.corrupt_source), len(runs.target_in))
+    (clean, corrupt), (residual, _) = _both_runs(model, params, runs, side)
+    nothing = no_interventions(model, len(runs.corrupt_source), len(runs.target_in))
 
     def corrupt_metric(mask: Bool[Array, "levels S"]) -> Float[Array, ""]:
-        changed = nothing.patched(side, mask, residual)
-        arguments = (params, config, runs.corrupt_source, runs.target_in)
+        changed = nothing.patch_residual(side, mask, residual)
+        arguments = (model, params, runs.corrupt_source, runs.target_in)
         return runs.metric(trace.run(*arguments, interventions=changed)[0])
 
     shape = residual.shape[:2]
@@ -224,12 +225,10 @@ def _patch_sites(
     return Patching(values.reshape(shape), clean, corrupt)
 
 
-@functools.partial(jax.jit, static_argnames=("config", "side"))
-def _attribution_patching(
-    params: Params, config: ModelConfig, runs: _Runs, *, side: str
-) -> Patching:
-    (clean, corrupt), (clean_residual, residual) = _both_runs(params, config, runs, side)
-    nothing = trace.no_interventions(config, len(runs.corrupt_source), len(runs.target_in))
+@functools.partial(jax.jit, static_argnames=("model", "side"))
+def _attribution_patching(model: Model, params: Params, runs: _Runs, *, side: str) -> Patching:
+    (clean, corrupt), (clean_residual, residual) = _both_runs(model, params, runs, side)
+    nothing = no_interventions(model, len(runs.corrupt_source), len(runs.target_in))
 
     def metric_of_layer(
         values: Float[Array, "levels S D"], layer: Int[Array, ""]
@@ -237,8 +236,8 @@ def _attribution_patching(
         """The metric as a function of the residual stream after one layer, at all positions."""
         mask = jnp.arange(len(values)) == layer
         mask = jnp.broadcast_to(mask[:, None], values.shape[:2])
-        changed = nothing.patched(side, mask, values)
-        arguments = (params, config, runs.corrupt_source, runs.target_in)
+        changed = nothing.patch_residual(side, mask, values)
+        arguments = (model, params, runs.corrupt_source, runs.target_in)
         return runs.metric(trace.run(*arguments, interventions=changed)[0])
 
     layers = jnp.arange(len(residual))
@@ -248,19 +247,19 @@ def _attribution_patching(
     return Patching(estimate, clean, corrupt)
 
 
-@functools.partial(jax.jit, static_argnames="config")
+@functools.partial(jax.jit, static_argnames="model")
 def _patch_path(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     runs: _Runs,
     sender: ResidualSite | HeadSite,
     receiver: ResidualSite | HeadSite,
 ) -> Patching:
-    nothing = trace.no_interventions(config, len(runs.corrupt_source), len(runs.target_in))
+    nothing = no_interventions(model, len(runs.corrupt_source), len(runs.target_in))
 
     def run(source: Int[Array, " S"], changed: Interventions) -> tuple[Float[Array, ""], Trace]:
         tokens = (source, runs.target_in)
-        logits, seen = trace.run(params, config, *tokens, capture="full", interventions=changed)
+        logits, seen = trace.run(model, params, *tokens, capture="full", interventions=changed)
         return runs.metric(logits), seen
 
     clean, clean_trace = run(runs.clean_source, nothing)
@@ -271,12 +270,12 @@ def _patch_path(
 
 
 def _both_runs(
-    params: Params, config: ModelConfig, runs: _Runs, side: str
+    model: Model, params: Params, runs: _Runs, side: str
 ) -> tuple[Float[Array, " 2"], Float[Array, "2 levels _ D"]]:
     """Metric and residual stream of the clean and of the corrupt run, by the same program."""
 
     def of_source(source: Int[Array, " S"]) -> tuple[Float[Array, ""], Float[Array, "levels _ D"]]:
-        logits, seen = trace.run(params, config, source, runs.target_in, capture="full")
+        logits, seen = trace.run(model, params, source, runs.target_in, capture="full")
         return runs.metric(logits), getattr(seen, side).residual
 
     return jax.lax.map(of_source, jnp.stack([runs.clean_source, runs.corrupt_source]))

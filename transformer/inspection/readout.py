@@ -13,6 +13,8 @@ from transformer.arrays import Array, Float, Int, Params, wide
 from transformer.config import ModelConfig
 from transformer.errors import InputError
 from transformer.inspection import trace
+from transformer.inspection.interventions import no_interventions
+from transformer.models.base import Model
 
 Metric = Callable[[Float[Array, "T V"]], Float[Array, ""]]
 """One number of a sentence pair's logits: `LogProbability`, `LogitDifference`, or a function."""
@@ -138,7 +140,7 @@ def check_finite(value: Float[Array, ""], where: str) -> None:
 
 
 def logit_lens(
-    params: Params, config: ModelConfig, residual: Float[Array, "levels T D"]
+    model: Model, params: Params, residual: Float[Array, "levels T D"]
 ) -> Float[Array, "levels T V"]:
     """Logits that the model would predict from the residual stream of each decoder layer.
 
@@ -150,13 +152,14 @@ def logit_lens(
       residual: `Trace.decoder.residual` of one sentence pair with full capture; P = L + 1.
     """
     # The stream after the last layer is overwritten everywhere, so the tokens do not matter.
-    source, target_in = jnp.full(1, config.eos_id), jnp.full(residual.shape[1], config.bos_id)
-    nothing = trace.no_interventions(config, len(source), len(target_in))
+    source = jnp.full(1, model.config.eos_id)
+    target_in = jnp.full(residual.shape[1], model.config.bos_id)
+    nothing = no_interventions(model, len(source), len(target_in))
     last_layer = jnp.zeros(residual.shape[:2], bool).at[-1].set(True)
 
     def read(layer: Float[Array, "T D"]) -> Float[Array, "T V"]:
         value = jnp.zeros_like(residual).at[-1].set(layer)
-        changed = nothing.patched("decoder", last_layer, value)
-        return trace.run(params, config, source, target_in, interventions=changed)[0]
+        changed = nothing.patch_residual("decoder", last_layer, value)
+        return trace.run(model, params, source, target_in, interventions=changed)[0]
 
     return jax.vmap(read)(residual)

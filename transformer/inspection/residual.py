@@ -15,7 +15,7 @@ import numpy as np
 
 from transformer.arrays import Array, Float
 from transformer.errors import InputError
-from transformer.nn.capture import StackTrace
+from transformer.inspection.activations import StackTrace
 
 Vectors = Float[Array | np.ndarray, "U T D"]
 Norms = Float[Array | np.ndarray, "U T"]

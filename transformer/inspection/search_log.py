@@ -24,8 +24,7 @@ from transformer.decoding import generate
 from transformer.decoding.beam_search import Hypotheses, length_penalty, output_length_limits
 from transformer.decoding.constraints import NEG_INF, Constraints, next_log_probs
 from transformer.errors import InputError
-from transformer.inspection.trace import check_positive, check_tokens
-from transformer.models import base
+from transformer.inspection.trace import apply, check_positive, check_tokens
 from transformer.models.base import Decodable, Model
 from transformer.nn.positions import shift_right
 
@@ -96,8 +95,8 @@ class SearchLog:
 
 
 def record(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     source: ArrayLike,
     *,
     decode: DecodeConfig | None = None,
@@ -121,30 +120,32 @@ def record(
     """
     decode = decode or DecodeConfig()
     check_positive("top", top)
-    model, row = base.build(config.capturable()), _checked_source(config, source, decode, results)
-    forced = _padded_prefix(prefix, row, config, decode)
-    hypotheses, events = _search(params, model, row, forced, decode, results)
-    steps = list(_steps(events, hypotheses.tokens.shape[-1], config, decode, forced, top))
-    attention = _cross_attention(params, model, row, steps)
+    row = _checked_source(model.config, source, decode, results)
+    forced = _padded_prefix(prefix, row, model.config, decode)
+    hypotheses, events = _search(model, params, row, forced, decode, results)
+    steps = list(_steps(events, hypotheses.tokens.shape[-1], model.config, decode, forced, top))
+    attention = _cross_attention(model, params, row, steps)
     steps = [
         dataclasses.replace(step, cross_attention=weights)
         for step, weights in zip(steps, attention, strict=True)
     ]
-    return SearchLog(tuple(row[0].tolist()), tuple(steps), _results(hypotheses, config.pad_id))
+    return SearchLog(
+        tuple(row[0].tolist()), tuple(steps), _results(hypotheses, model.config.pad_id)
+    )
 
 
 def best_result(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     source: ArrayLike,
     decode: DecodeConfig,
     prefix: Sequence[int] = (),
 ) -> Result:
     """The best result alone, by the program that `record` compiles."""
-    model, row = base.build(config.capturable()), _checked_source(config, source, decode, 1)
-    forced = _padded_prefix(prefix, row, config, decode)
-    hypotheses, _ = _search(params, model, row, forced, decode, 1)
-    return _results(hypotheses, config.pad_id)[0]
+    row = _checked_source(model.config, source, decode, 1)
+    forced = _padded_prefix(prefix, row, model.config, decode)
+    hypotheses, _ = _search(model, params, row, forced, decode, 1)
+    return _results(hypotheses, model.config.pad_id)[0]
 
 
 def _checked_source(
@@ -220,8 +221,12 @@ class _ReportingModel(nn.Module):
     def config(self) -> ModelConfig:
         return self.model.config
 
-    def encode(self, source: Int[Array, "B S"]) -> tuple[Any, Any]:
+    def encode(self, source: Int[Array, "B S"]) -> Any:
         return self.model.encode(source)
+
+    @nn.nowrap
+    def source_mask(self, source: Int[Array, "B S"]) -> Array:
+        return self.model.source_mask(source)
 
     def init_cache(self, *arguments) -> Any:
         return self.model.init_cache(*arguments)
@@ -246,8 +251,8 @@ class _ReportingModel(nn.Module):
 
 
 def _search(
-    params: Params,
     model: Model,
+    params: Params,
     source: Int[Array, "1 S"],
     prefix: Int[Array, "1 M"] | None,
     decode: DecodeConfig,
@@ -367,7 +372,7 @@ def _finished(
 
 
 def _cross_attention(
-    params: Params, model: Model, source: Int[Array, "1 S"], steps: list[SearchStep]
+    model: Model, params: Params, source: Int[Array, "1 S"], steps: list[SearchStep]
 ) -> Iterator[Float[np.ndarray, "K L N S"] | None]:
     """Cross-attention weights of every active hypothesis at every step.
 
@@ -388,18 +393,18 @@ def _cross_attention(
     target = np.full((len(longest), len(steps)), model.config.pad_id, np.int32)
     for row, tokens in zip(target, longest, strict=True):
         row[: len(tokens)] = tokens
-    weights = _teacher_forced_attention(params, source, jnp.asarray(target), model)
+    weights = _teacher_forced_attention(model, params, source, jnp.asarray(target))
     for index, step in enumerate(steps):
         rows = [row_of[tokens] for tokens in step.tokens]
         at_step = np.asarray(weights)[:, :, :, index]  # [L, B, N, S]
         yield at_step[:, rows].swapaxes(0, 1)  # [K, L, N, S]
 
 
-@functools.partial(jax.jit, static_argnums=3)
+@functools.partial(jax.jit, static_argnums=0)
 def _teacher_forced_attention(
-    params: Params, source: Int[Array, "1 S"], target: Int[Array, "B T"], model: Model
+    model: Model, params: Params, source: Int[Array, "1 S"], target: Int[Array, "B T"]
 ) -> Float[Array, "L B N T S"]:
     sources = jnp.broadcast_to(source, (target.shape[0], source.shape[1]))  # [B, S]
     target_in = shift_right(target, bos_id=model.config.bos_id)
-    _, trace = model.apply({"params": params}, sources, target_in, capture="weights")
+    _, trace = apply(model, params, sources, target_in, capture="weights")
     return trace.attention("cross").weights

@@ -13,15 +13,16 @@ import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Float, Int, Params
-from transformer.config import ModelConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import trace
+from transformer.inspection.activations import PARTS
+from transformer.inspection.interventions import no_interventions
 from transformer.inspection.trace import Tokens
-from transformer.nn.capture import Kind
+from transformer.models.base import Kind, Model
 
 
 def value_zeroing(
-    params: Params, config: ModelConfig, source: Tokens, target_in: Tokens, kind: Kind = "encoder"
+    model: Model, params: Params, source: Tokens, target_in: Tokens, kind: Kind = "encoder"
 ) -> Float[Array, "L T S"]:
     """Share of each key in the change of each query's vector; rows sum to 1.
 
@@ -35,34 +36,34 @@ def value_zeroing(
       kind: of attention; the rows of ``cross`` are target positions.
 
     Raises:
-      InputError: for a model that is not a Transformer, or lacks this kind of attention.
+      InputError: for a model that lacks this kind of attention, or its residual stream.
     """
-    attention = trace.describe(config).attention
-    if not isinstance(config, TransformerConfig) or kind not in attention:
+    description, (side, _) = trace.describe(model), PARTS[kind]
+    if kind not in description.attention or side not in description.residual_layers:
         raise InputError(
-            f"the model family {config.family!r} has no values of {kind!r} attention that could be "
-            "set to zero; give a Transformer and one of its kinds of attention"
+            f"the model family {model.config.family!r} has no {kind!r} attention that writes to a "
+            "residual stream; give a Transformer and one of its kinds of attention"
         )
-    source = trace.check_tokens("source", source, config)
-    target_in = trace.check_tokens("target_in", target_in, config)
-    return _value_zeroing(params, config, source, target_in, kind)
+    source = trace.check_tokens("source", source, model.config)
+    target_in = trace.check_tokens("target_in", target_in, model.config)
+    return _value_zeroing(model, params, source, target_in, kind)
 
 
 ROUNDING = 1e-10
 """Smaller changes are rounding errors; shares would magnify them."""
 
 
-@functools.partial(jax.jit, static_argnames=("config", "kind"))
+@functools.partial(jax.jit, static_argnames=("model", "kind"))
 def _value_zeroing(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     source: Int[Array, " S"],
     target_in: Int[Array, " T"],
     kind: Kind,
 ) -> Float[Array, "L _ _"]:
-    side = "encoder" if kind == "encoder" else "decoder"
-    nothing = trace.no_interventions(config, len(source), len(target_in))
-    _, seen = trace.run(params, config, source, target_in, capture="full")
+    side, _ = PARTS[kind]
+    nothing = no_interventions(model, len(source), len(target_in))
+    _, seen = trace.run(model, params, source, target_in, capture="full")
     value = seen.attention(kind).value  # [L, N, S, Hv]
     depth, _, keys, _ = value.shape
 
@@ -73,11 +74,11 @@ def _value_zeroing(
         """Of the vectors after the layer, without the value of one key there."""
         layer, key = site // keys, site % keys
         chosen = (jnp.arange(depth) == layer)[:, None] & (jnp.arange(keys) == key)  # [L, S]
-        changed = nothing.patched_heads(
+        changed = nothing.patch_heads(
             kind, "value", chosen[:, None, :, None], jnp.zeros_like(value)
         )
         _, without = trace.run(
-            params, config, source, target_in, capture="full", interventions=changed
+            model, params, source, target_in, capture="full", interventions=changed
         )
         before, after = (unit(getattr(each, side).residual[layer + 1]) for each in (seen, without))
         return jnp.square(before - after).sum(-1) / 2  # 1 - cos, without its cancellation

@@ -18,7 +18,7 @@ from transformer.errors import InputError
 from transformer.interop import export_limits
 from transformer.interop.model_card import Export
 from transformer.interop.tokenizer_files import TokenizerFiles, write_tokenizers
-from transformer.nn.layers import GATES
+from transformer.nn.feed_forward import GATES
 from transformer.nn.positions import sinusoids
 from transformer.trained_model import TrainedModel
 

@@ -3,22 +3,25 @@
 
 A new family is one file: a config class, a Linen module with the calls of `Model`, and
 ``register(Config, Module)``. Training, decoding, scoring and evaluation use these calls only.
-Inspection also needs the traces that `Description` announces.
+Inspection needs the taps (`nn.taps`) that `Description` announces.
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Float, Int, Params
+from transformer.arrays import Array, Bool, Float, Int, Params
 from transformer.config import ModelConfig
 from transformer.errors import InputError
-from transformer.nn.capture import Capture, Interventions, Kind, StackInterventions
+
+Kind = Literal["encoder", "decoder", "cross"]
+"""Self-attention of the encoder, self-attention of the decoder, and cross-attention."""
+KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
 
 Memory = Any
 """A pytree that `encode` returns; every leaf has the leading axis B."""
@@ -40,11 +43,9 @@ class Description:
     d_model: int
     """Width of the decoder's output, which the learning-rate schedule reads (paper 5.3)."""
     attention: Mapping[Kind, AttentionSize]
-    """The kinds of attention that a trace captures; empty if there are none."""
+    """The kinds of attention that have taps; empty if there are none."""
     residual_layers: Mapping[str, int]
-    """Layers of the ``encoder`` and ``decoder`` residual streams that a trace captures; empty if
-    there are none.
-    """
+    """Layers of the ``encoder`` and ``decoder`` whose residual stream has a tap; empty if none."""
     forward_flops: Callable[[int, int, int], int]
     """From (B, S, T) to the floating-point operations of the matmuls of one forward pass."""
 
@@ -66,10 +67,11 @@ class Decodable(Protocol):
         segments: Int[Array, "B S"] | None = None,
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
-        capture: Capture = "none",
-        interventions: StackInterventions | None = None,
-    ) -> tuple[Memory, Any]:
-        """Encode the source; returns the memory, and the encoder's trace or None."""
+    ) -> Memory:
+        """Encode the source."""
+
+    def source_mask(self, source: Int[Array, "B S"]) -> Bool[Array, "B S"]:
+        """True where the source is not padding."""
 
     def init_cache(
         self,
@@ -122,9 +124,7 @@ class Model(Decodable, Protocol):
         target_segments: Int[Array, "B T"] | None = None,
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
-        capture: Capture = "none",
-        interventions: Interventions | None = None,
-    ) -> tuple[Float[Array, "B T V"], Any]:
+    ) -> Float[Array, "B T V"]:
         """Predict the token after each position of `target_in`, all positions at once.
 
         Args:
@@ -136,12 +136,9 @@ class Model(Decodable, Protocol):
           train: apply dropout, which needs an rng named ``dropout``. Static.
           example_ids: global index of each example in the batch, so that the examples of a
             micro-batch or of one device have the dropout of the complete batch. None: 0, 1, ...
-          capture: what the trace holds. Static. A family without traces ignores it.
-          interventions: gates and patches, the same for every row.
 
         Returns:
-          the logits in the compute dtype, and the trace (None when capture is ``none``, or if the
-          family has none).
+          the logits, in float32.
         """
 
     def cast_params(self, params: Params) -> Params:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The encoder-decoder Transformer (paper 3, figure 1)."""
+"""The encoder-decoder Transformer (paper 3, figure 1): layers, stacks and the model."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import functools
 
 import flax.linen as nn
 import flax.struct
@@ -11,33 +10,138 @@ import jax.numpy as jnp
 
 from transformer.arrays import Array, Bool, Float, Int, Params
 from transformer.config import TransformerConfig
-from transformer.models import base
+from transformer.models import base, flops
 from transformer.models.base import AttentionSize, Description
-from transformer.nn.cache import LayerCache, take_sentences
-from transformer.nn.capture import (
-    Capture,
-    Interventions,
-    StackInterventions,
-    StackTrace,
-    Trace,
-    patch,
-    stack_layers,
-)
+from transformer.models.relative_positions import SCHEMES
+from transformer.nn.cache import KeyValueCache, LayerCache
+from transformer.nn.dropout import example_ids_of
 from transformer.nn.embedding import Embedding, timestep_encodings
+from transformer.nn.feed_forward import FeedForward
 from transformer.nn.gather import divmod_of_indices, gather
-from transformer.nn.layers import GATES, NORMS, DecoderLayer, EncoderLayer, LayerTrace
-from transformer.nn.masks import (
-    ancestry_mask,
-    neighborhood_mask,
-    packed_mask,
-    padding_mask,
-    restrict,
-)
+from transformer.nn.masks import ancestry_mask, neighborhood_mask, packed_mask, restrict
+from transformer.nn.multi_head_attention import MultiHeadAttention
+from transformer.nn.norm import NORMS
 from transformer.nn.parameters import cast_params
-from transformer.nn.positions import SCHEMES, positions_within_segments
+from transformer.nn.positions import NO_POSITIONS, PositionTerm, positions_within_segments
+from transformer.nn.residual import Residual
+from transformer.nn.taps import tap
 
-Layer = EncoderLayer | DecoderLayer
-Results = TypeVar("Results")
+REMAT = {
+    "none": lambda layer_class: layer_class,
+    "full": nn.remat,
+    "dots": functools.partial(
+        nn.remat, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    ),
+}
+"""What `model.remat` does to the class of a layer."""
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward (figure 1, left)."""
+
+    config: TransformerConfig
+    attention_class = MultiHeadAttention
+    feed_forward_class = FeedForward
+
+    def setup(self) -> None:
+        """Two sub-layers, and the residual connection around each."""
+        self.self_attention = self.attention_class(self.config, "encoder")
+        self.feed_forward = self.feed_forward_class(self.config)
+        self.self_attention_residual = Residual(self.config)
+        self.feed_forward_residual = Residual(self.config)
+
+    def __call__(
+        self,
+        x: Float[Array, "B S D"],
+        mask: Bool[Array, "#B 1 #S S"],
+        positions: PositionTerm = NO_POSITIONS,
+        dropout: Int[Array, " B"] | None = None,
+    ) -> Float[Array, "B S D"]:
+        """Apply the layer to all source positions."""
+        y = self.self_attention_residual.prepare(x)
+        y = self.self_attention(y, y, y, mask, positions=positions, dropout=dropout)
+        x = self.self_attention_residual(x, y, dropout)
+        y = self.feed_forward(self.feed_forward_residual.prepare(x), dropout)
+        return self.feed_forward_residual(x, y, dropout)
+
+
+class DecoderLayer(nn.Module):
+    """Masked self-attention, cross-attention over the memory, then feed-forward (figure 1, right).
+
+    The paper calls cross-attention "encoder-decoder attention".
+    """
+
+    config: TransformerConfig
+    attention_class = MultiHeadAttention
+    cross_attention_class = MultiHeadAttention
+    feed_forward_class = FeedForward
+
+    def setup(self) -> None:
+        """Three sub-layers, and the residual connection around each."""
+        self.self_attention = self.attention_class(self.config, "decoder")
+        self.cross_attention = self.cross_attention_class(self.config, "decoder")
+        self.feed_forward = self.feed_forward_class(self.config)
+        self.self_attention_residual = Residual(self.config)
+        self.cross_attention_residual = Residual(self.config)
+        self.feed_forward_residual = Residual(self.config)
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        memory: Float[Array, "B S D"],
+        self_mask: Bool[Array, "#B 1 #T T"] | None,
+        cross_mask: Bool[Array, "#B 1 #T S"],
+        positions: PositionTerm = NO_POSITIONS,
+        dropout: Int[Array, " B"] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Apply the layer to all target positions at once; `positions` is for self-attention.
+
+        Self-attention is causal besides what `self_mask` forbids (paper 3.2.3, third item).
+        """
+        y = self.self_attention_residual.prepare(x)
+        y = self.self_attention(
+            y, y, y, self_mask, causal=True, positions=positions, dropout=dropout
+        )
+        x = self.self_attention_residual(x, y, dropout)
+        y = self.cross_attention_residual.prepare(x)
+        y = self.cross_attention(y, memory, memory, cross_mask, dropout=dropout)
+        x = self.cross_attention_residual(x, y, dropout)
+        y = self.feed_forward(self.feed_forward_residual.prepare(x), dropout)
+        return self.feed_forward_residual(x, y, dropout)
+
+    def init_cache(
+        self, memory: Float[Array, "B S D"], num_beams: int, length: int, num_groups: int
+    ) -> LayerCache:
+        """An empty cache of self-attention, and the memory's keys and values."""
+        groups, group_beams = len(memory) * num_groups, num_beams // num_groups
+        return LayerCache(
+            self.self_attention.init_cache(groups, group_beams, length, memory.dtype),
+            KeyValueCache.of(*self.cross_attention.keys_values(memory, memory)),
+        )
+
+    def step(
+        self,
+        x: Float[Array, "B _ D"],
+        cache: LayerCache,
+        index: Int[Array, ""],
+        self_mask: Bool[Array, "BG 1 K C"],
+        cross_mask: Bool[Array, "B 1 1 S"],
+        positions: PositionTerm = NO_POSITIONS,
+    ) -> tuple[Float[Array, "B _ D"], LayerCache]:
+        """Apply the layer to target position `index` of every beam, as `__call__` does to its row.
+
+        The beams of a sentence act as query positions over one copy of its keys. In self-attention
+        these are the keys of all K beams of a group, and the mask selects each hypothesis's slots.
+        """
+        groups, _, group_beams, _ = self_mask.shape
+        y = self.self_attention_residual.prepare(x).reshape(groups, group_beams, -1)  # [BG, K, D]
+        y, written = self.self_attention.step(y, cache.self_attention, index, self_mask, positions)
+        x = self.self_attention_residual(x, y.reshape(x.shape))
+        y = self.cross_attention_residual.prepare(x)
+        y = self.cross_attention.attend_cached(y, cache.cross_attention, cross_mask)
+        x = self.cross_attention_residual(x, y)
+        y = self.feed_forward(self.feed_forward_residual.prepare(x))
+        return self.feed_forward_residual(x, y), cache.replace(self_attention=written)
 
 
 @flax.struct.dataclass
@@ -62,87 +166,41 @@ class Stack(nn.Module):
     layer_class = EncoderLayer
 
     def setup(self) -> None:
-        """Declare the layers, whose parameters are ``layer_0``, ``layer_1``, ...
+        """Declare the layers, whose parameters are ``layer_0``, ``layer_1``, ..."""
+        self.layer = self.make_layers()
+        self.position_scheme = SCHEMES[self.config.positions](self.config, self.side)
+        if self.config.norm == "pre":
+            self.final_norm = NORMS[self.config.norm_kind](self.config.norm_epsilon)
 
-        With `model.shared_layers` there is one, which is applied L times.
-        """
+    def make_layers(self) -> list[nn.Module]:
+        """The layers that have parameters: with `model.shared_layers` one, applied L times."""
         config = self.config
-        distinct = 1 if config.shared_layers else config.depth(self.side)
-        self.layer = [self.layer_class(config) for _ in range(distinct)]
-        self.position_scheme = SCHEMES[config.positions](config, self.side)
-        if config.norm == "pre":
-            self.final_norm = NORMS[config.norm_kind](config.norm_epsilon)
+        layer_class = REMAT[config.remat](self.layer_class)
+        return [
+            layer_class(config)
+            for _ in range(1 if config.shared_layers else config.depth(self.side))
+        ]
 
     @property
-    def layers(self) -> list[Layer]:
+    def layers(self) -> list[nn.Module]:
         """The L layers in the order of their application."""
         return [*self.layer] * (self.config.depth(self.side) // len(self.layer))
 
-    def run(
-        self,
-        x: Float[Array, "B T D"],
-        *layer_inputs: Array | None,
-        position_ids: Int[Array, "*#B T"],
-        capture: Capture = "none",
-        interventions: StackInterventions | None = None,
-        **mode: Any,
-    ) -> tuple[Float[Array, "B T D"], StackTrace | None]:
-        """Apply all layers to the residual stream `x`.
+    def with_timestep(self, x: Float[Array, "B T D"], number: int) -> Float[Array, "B T D"]:
+        """The output of layer `number`, plus the encoding of the next layer's number if asked for.
 
-        Args:
-          x: the embedded tokens.
-          *layer_inputs: further inputs of every layer: masks, and in the decoder the memory.
-          position_ids: position of each token in its sentence, for relative schemes.
-          capture: what the trace holds.
-          interventions: gates and patches.
-          **mode: `train` and `example_ids`, for dropout.
-        """
-        positions = self.position_scheme(position_ids, position_ids)
-        x = patch(x, interventions, 0)
-        residual, traces = [x], []
-
-        def apply(layer: Layer, x: Array, changes: dict) -> tuple[Array, LayerTrace]:
-            options = {"positions": positions, "capture": capture, **changes, **mode}
-            return layer(x, *layer_inputs, **options)
-
-        if not (mode.get("train") or self.is_initializing()):
-            apply = self.traced_once(apply, x)
-        for index, layer in enumerate(self.layers):
-            changes = {} if interventions is None else interventions.of_layer(index)
-            x, trace = apply(layer, x, changes)
-            x = patch(self.with_timestep(x, index + 1), interventions, index + 1)
-            residual.append(x)
-            traces.append(trace)
-        return self.normalize(x), _stack_trace(traces, residual, capture)
-
-    def traced_once(self, call: Callable[..., Results], x: Array) -> Callable[..., Results]:
-        """Return `call` such that JAX traces it once for all L layers, which have the same shapes.
-
-        XLA inlines the layers, so results do not change. Dropout differs between layers and must
-        not be traced once.
-
-        Args:
-          call: a function of a layer and pytrees.
-          x: the input of the stack. Outside of a JAX transformation `call` is returned as it is,
-            because compiling a layer would take longer than computing it.
-        """
-        if not isinstance(x, jax.core.Tracer):
-            return call
-        layer = self.layer_class(self.config, parent=None)
-        traced = jax.jit(lambda variables, *inputs: layer.apply(variables, *inputs, method=call))
-        return lambda layer, *inputs: traced(layer.variables, *inputs)
-
-    def with_timestep(self, x: Float[Array, "B T D"], index: int) -> Float[Array, "B T D"]:
-        """The input of layer `index` from the output of the layer before, if it is not the last.
-
-        The embedding adds the encoding of layer 0.
+        The embedding adds the encoding of the first layer.
         """
         depth = self.config.depth(self.side)
-        if not self.config.timestep_encoding or index == depth:
+        if not self.config.timestep_encoding or number == depth:
             return x
-        return x + timestep_encodings(self.config, depth)[index].astype(x.dtype)
+        return x + timestep_encodings(self.config, depth)[number].astype(x.dtype)
 
-    def restricted(
+    def normalize(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        """Apply the final norm, which only pre-norm stacks have."""
+        return self.final_norm(x) if self.config.norm == "pre" else x
+
+    def within_window(
         self, mask: Bool[Array, "#B 1 #T T"] | None, position_ids: Int[Array, "*#B T"]
     ) -> Bool[Array, "#B 1 #T T"] | None:
         """The mask of self-attention within `model.attention_window`, if there is one."""
@@ -152,9 +210,16 @@ class Stack(nn.Module):
         neighborhood = neighborhood_mask(position_ids, position_ids, size)
         return neighborhood if mask is None else restrict(mask, neighborhood)
 
-    def normalize(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        """Apply the final norm, which only pre-norm stacks have."""
-        return self.final_norm(x) if self.config.norm == "pre" else x
+    def step_inputs(self, cache: DecodeCache) -> tuple[Bool[Array, "BG 1 K C"], PositionTerm]:
+        """The mask and the positions of self-attention at the next position of a search."""
+        _, num_beams, length = cache.ancestry.shape
+        mask = ancestry_mask(cache.ancestry, cache.index)  # [BG, 1, K, C]
+        # Slot m K + k of the cache holds a key of position m.
+        key_positions = jnp.arange(length * num_beams) // num_beams  # [C]
+        if self.config.attention_window is not None:
+            size = self.config.attention_window
+            mask = mask & neighborhood_mask(cache.index[None], key_positions, size)
+        return mask, self.position_scheme(cache.index[None], key_positions)
 
 
 class Encoder(Stack):
@@ -165,11 +230,16 @@ class Encoder(Stack):
         x: Float[Array, "B S D"],
         mask: Bool[Array, "#B 1 #S S"],
         position_ids: Int[Array, "*#B S"],
-        **options: Any,
-    ) -> tuple[Float[Array, "B S D"], StackTrace | None]:
-        """From the embedded source to the memory; the options are those of `run`."""
-        mask = self.restricted(mask, position_ids)
-        return self.run(x, mask, position_ids=position_ids, **options)
+        dropout: Int[Array, " B"] | None = None,
+    ) -> Float[Array, "B S D"]:
+        """From the embedded source to the memory."""
+        mask = self.within_window(mask, position_ids)
+        positions = self.position_scheme(position_ids, position_ids)
+        x = tap(self, "residual", x)
+        for number, layer in enumerate(self.layers, 1):
+            x = self.with_timestep(layer(x, mask, positions, dropout), number)
+            x = tap(self, "residual", x)
+        return self.normalize(x)
 
 
 class Decoder(Stack):
@@ -185,14 +255,16 @@ class Decoder(Stack):
         self_mask: Bool[Array, "#B 1 #T T"] | None,
         cross_mask: Bool[Array, "#B 1 #T S"],
         position_ids: Int[Array, "*#B T"],
-        **options: Any,
-    ) -> tuple[Float[Array, "B T D"], StackTrace | None]:
-        """From the embedded target to the input of the output map; the options are `run`'s.
-
-        Every layer's self-attention is causal besides what `self_mask` forbids.
-        """
-        self_mask = self.restricted(self_mask, position_ids)
-        return self.run(x, memory, self_mask, cross_mask, position_ids=position_ids, **options)
+        dropout: Int[Array, " B"] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """From the embedded target to the input of the output map."""
+        self_mask = self.within_window(self_mask, position_ids)
+        positions = self.position_scheme(position_ids, position_ids)
+        x = tap(self, "residual", x)
+        for number, layer in enumerate(self.layers, 1):
+            x = layer(x, memory, self_mask, cross_mask, positions, dropout)
+            x = tap(self, "residual", self.with_timestep(x, number))
+        return self.normalize(x)
 
     def init_cache(
         self, memory: Float[Array, "B S D"], num_beams: int, length: int, num_groups: int
@@ -206,25 +278,16 @@ class Decoder(Stack):
         self, x: Float[Array, "B _ D"], cache: DecodeCache
     ) -> tuple[Float[Array, "B _ D"], tuple[LayerCache, ...]]:
         """Compute one target position of every beam."""
-        _, num_beams, length = cache.ancestry.shape
-        self_mask = ancestry_mask(cache.ancestry, cache.index)  # [BG, 1, K, C]
-        # Slot m K + k of the cache holds a key of position m.
-        key_positions = jnp.arange(length * num_beams) // num_beams  # [C]
-        if self.config.attention_window is not None:
-            size = self.config.attention_window
-            self_mask = self_mask & neighborhood_mask(cache.index[None], key_positions, size)
-        positions = self.position_scheme(cache.index[None], key_positions)
-        layers = []
-
-        def apply(layer: DecoderLayer, x: Array, layer_cache: LayerCache) -> tuple:
-            return layer.step(x, layer_cache, cache.index, self_mask, cache.source_mask, positions)
-
-        step = self.traced_once(apply, x)
-        for index, (layer, layer_cache) in enumerate(zip(self.layers, cache.layers, strict=True)):
-            x, layer_cache = step(layer, x, layer_cache)
-            x = self.with_timestep(x, index + 1)
-            layers.append(layer_cache)
-        return self.normalize(x), tuple(layers)
+        self_mask, positions = self.step_inputs(cache)
+        caches = []
+        layers = zip(self.layers, cache.layers, strict=True)
+        for number, (layer, layer_cache) in enumerate(layers, 1):
+            x, layer_cache = layer.step(
+                x, layer_cache, cache.index, self_mask, cache.source_mask, positions
+            )
+            x = self.with_timestep(x, number)
+            caches.append(layer_cache)
+        return self.normalize(x), tuple(caches)
 
 
 class Transformer(nn.Module):
@@ -235,12 +298,14 @@ class Transformer(nn.Module):
     """
 
     config: TransformerConfig
+    encoder_class = Encoder
+    decoder_class = Decoder
 
     def setup(self) -> None:
         """The embedding and the two stacks."""
         self.embedding = Embedding(self.config)
-        self.encoder = Encoder(self.config)
-        self.decoder = Decoder(self.config)
+        self.encoder = self.encoder_class(self.config)
+        self.decoder = self.decoder_class(self.config)
 
     def __call__(
         self,
@@ -251,39 +316,18 @@ class Transformer(nn.Module):
         target_segments: Int[Array, "B T"] | None = None,
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
-        capture: Capture = "none",
-        interventions: Interventions | None = None,
-    ) -> tuple[Float[Array, "B T V"], Trace | None]:
+    ) -> Float[Array, "B T V"]:
         """Predict the token after each position of `target_in`; see `base.Model`."""
-        options = {"train": train, "example_ids": example_ids, "capture": capture}
-        memory, encoder_trace = self.encode(
-            source,
-            segments=source_segments,
-            interventions=None if interventions is None else interventions.encoder,
-            **options,
-        )
-        self_mask, cross_mask = None, self._padding_mask(source)  # [B, 1, 1, S]
+        memory = self.encode(source, segments=source_segments, train=train, example_ids=example_ids)
+        self_mask, cross_mask = None, self.source_mask(source)[:, None, None]  # [B, 1, 1, S]
         if target_segments is not None:
             self_mask = packed_mask(target_segments, target_segments)  # [B, 1, T, T]
             cross_mask = packed_mask(target_segments, source_segments)  # [B, 1, T, S]
-        position_ids, positions = self._positions(target_in, target_segments)
-        x, decoder_trace = self.decoder(
-            self.embedding.embed(target_in, positions, train=train, example_ids=example_ids),
-            memory,
-            self_mask,
-            cross_mask,
-            position_ids,
-            interventions=None if interventions is None else interventions.decoder,
-            **options,
-        )
-        logits = self.embedding.logits(x)
-        if capture == "none":
-            return logits, None
-        if capture == "full":
-            decoder_trace = decoder_trace.replace(
-                embedded=self.embedding.tokens(target_in), positions=positions
-            )
-        return logits, Trace(encoder_trace, decoder_trace, logits if capture == "full" else None)
+        position_ids, positions = self._positions(target_in.shape[1], target_segments)
+        dropout = example_ids_of(len(target_in), train, example_ids)
+        x = self.embedding.embed(target_in, positions, "target", dropout)
+        x = self.decoder(x, memory, self_mask, cross_mask, position_ids, dropout)
+        return self.embedding.logits(x)
 
     def encode(
         self,
@@ -292,39 +336,40 @@ class Transformer(nn.Module):
         segments: Int[Array, "B S"] | None = None,
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
-        capture: Capture = "none",
-        interventions: StackInterventions | None = None,
-    ) -> tuple[Float[Array, "B S D"], StackTrace | None]:
+    ) -> Float[Array, "B S D"]:
         """The memory: one vector for every source position."""
-        position_ids, positions = self._positions(source, segments)
-        mode = {"train": train, "example_ids": example_ids}
-        memory, trace = self.encoder(
-            self.embedding.embed(source, positions, "source", **mode),
-            self._padding_mask(source) if segments is None else packed_mask(segments, segments),
-            position_ids,
-            capture=capture,
-            interventions=interventions,
-            **mode,
+        mask = self.source_mask(source)  # [B, S]
+        position_ids, positions = self._positions(mask.shape[1], segments)
+        dropout = example_ids_of(len(mask), train, example_ids)
+        mask = mask[:, None, None] if segments is None else packed_mask(segments, segments)
+        return self.encoder(
+            self.embed_source(source, positions, dropout), mask, position_ids, dropout
         )
-        if capture == "full":
-            trace = trace.replace(
-                embedded=self.embedding.tokens(source, "source"), positions=positions
-            )
-        return memory, trace
 
-    def _padding_mask(self, tokens: Int[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
-        return padding_mask(tokens, self.config.pad_id)
+    def source_mask(self, source: Int[Array, "B S"]) -> Bool[Array, "B S"]:
+        """True where the source is not padding."""
+        return source != self.config.pad_id
+
+    def embed_source(
+        self,
+        source: Int[Array, "B S"],
+        positions: Float[Array, "*#B #S D"],
+        dropout: Int[Array, " B"] | None,
+    ) -> Float[Array, "B S D"]:
+        """The input of the encoder; a model whose source is not text overrides this."""
+        return self.embedding.embed(source, positions, "source", dropout)
 
     def _positions(
-        self, tokens: Int[Array, "B T"], segments: Int[Array, "B T"] | None
+        self, length: int, segments: Int[Array, "B T"] | None
     ) -> tuple[Int[Array, "*#B T"], Float[Array, "*#B T D"]]:
         """The position of each token in its sentence, from 0, and its absolute encoding."""
-        length = tokens.shape[1]
         table = self.embedding.positions(length)  # [T, D]
         if segments is None:
             return jnp.arange(length), table
         position_ids = positions_within_segments(segments)  # [B, T]
         return position_ids, table[position_ids]
+
+    # One target position of a search.
 
     def init_cache(
         self,
@@ -342,7 +387,7 @@ class Transformer(nn.Module):
         groups = len(memory) * num_groups
         return DecodeCache(
             layers=self.decoder.init_cache(memory, num_beams, length, num_groups),
-            source_mask=self._padding_mask(source),
+            source_mask=self.source_mask(source)[:, None, None],
             ancestry=jnp.zeros((groups, num_beams // num_groups, length), jnp.int32),
             index=jnp.zeros((), jnp.int32),
         )
@@ -367,8 +412,11 @@ class Transformer(nn.Module):
         Keys and values stay where they are: only the ancestry is copied.
         """
         num_beams = cache.ancestry.shape[1]
-        _, within_group = divmod_of_indices(parents.reshape(-1, num_beams), num_beams)  # [BG, K]
-        return cache.replace(ancestry=gather(cache.ancestry, within_group[..., None]))
+        _, parents = divmod_of_indices(parents.reshape(-1, num_beams), num_beams)  # [BG, K]
+        return cache.replace(
+            layers=tuple(layer.reorder(parents) for layer in cache.layers),
+            ancestry=gather(cache.ancestry, parents[..., None]),
+        )
 
     @staticmethod
     def grow(cache: DecodeCache, length: int) -> DecodeCache:
@@ -383,11 +431,13 @@ class Transformer(nn.Module):
     def take(cache: DecodeCache, sentences: Int[Array, "_"]) -> DecodeCache:
         """Select these sentences of the batch."""
         batch = len(cache.source_mask)
-        return cache.replace(
-            layers=tuple(layer.take(sentences) for layer in cache.layers),
-            source_mask=cache.source_mask[sentences],
-            ancestry=take_sentences(cache.ancestry, sentences, batch),
-        )
+
+        def take(leaf: Array) -> Array:
+            rows = len(leaf) // batch  # The groups of a sentence are adjacent.
+            per_sentence = leaf.reshape(batch, rows, *leaf.shape[1:])  # [B, G, ...]
+            return per_sentence[sentences].reshape(len(sentences) * rows, *leaf.shape[1:])
+
+        return jax.tree.map(take, cache.replace(index=None)).replace(index=cache.index)
 
     @nn.nowrap
     def cast_params(self, params: Params) -> Params:
@@ -405,89 +455,8 @@ class Transformer(nn.Module):
             d_model=config.d_model,
             attention={"encoder": encoder, "decoder": decoder, "cross": decoder},
             residual_layers={"encoder": encoder.layers, "decoder": decoder.layers},
-            forward_flops=lambda b, s, t: b * forward_flops(config, s, t),
+            forward_flops=lambda b, s, t: b * flops.forward_flops(config, s, t),
         )
-
-
-def forward_flops(config: TransformerConfig, source: int, target: int) -> int:
-    """Floating-point operations of the matmuls of a forward pass over one sentence pair.
-
-    A matmul of [m, k] and [k, n] counts as 2 m k n. For S and T positions, padding included:
-
-    - attention from t to s positions: projections 2 D N (t d_k + s d_k + s d_v + t d_v), scores
-      and weighted sum 2 t s N (d_k + d_v), masked scores included, because they are computed;
-    - of these, keys and values have `model.num_kv_heads` instead of N heads in the projections, and
-      self-attention with ``model.positions="shaw"`` has scores and weighted sum twice;
-    - feed-forward network: 4 t D F, or 6 t D F if it is gated;
-    - logits: 2 T D V.
-
-    An encoder layer has one attention from S to S. A decoder layer has one from T to T and one from
-    T to S. Norms, softmax, embeddings and the optimizer are not counted, as is usual.
-
-    Args:
-      config: the sizes.
-      source: S.
-      target: T.
-    """
-    decoder = decoder_flops(config, source, target)
-    return encoder_flops(config, source) + decoder + logits_flops(config, target)
-
-
-def encoder_flops(config: TransformerConfig, source: int) -> int:
-    """The encoder's share of `forward_flops`."""
-    layer = _self_attention_flops(config, "encoder", source) + _feed_forward_flops(config, source)
-    return config.depth("encoder") * layer
-
-
-def decoder_flops(config: TransformerConfig, source: int | None, target: int) -> int:
-    """The decoder's share of `forward_flops`; without cross-attention if `source` is None."""
-    layer = _self_attention_flops(config, "decoder", target)
-    layer += _feed_forward_flops(config, target)
-    if source is not None:
-        layer += _attention_flops(config, "decoder", target, source)
-    return config.depth("decoder") * layer
-
-
-def logits_flops(config: TransformerConfig, target: int) -> int:
-    """The output map's share of `forward_flops`."""
-    return 2 * target * config.d_model * config.vocab_size
-
-
-def _self_attention_flops(config: TransformerConfig, side: str, positions: int) -> int:
-    vectors = config.heads(side) * sum(config.head_widths(side))
-    relative = 2 * positions**2 * vectors if config.positions == "shaw" else 0
-    return _attention_flops(config, side, positions, positions) + relative
-
-
-def _attention_flops(config: TransformerConfig, side: str, queries: int, keys: int) -> int:
-    heads, head_size = config.heads(side), sum(config.head_widths(side))
-    rows = queries * heads + keys * config.kv_heads(side)
-    projections = 2 * config.d_model * rows * head_size
-    return projections + 2 * queries * keys * heads * head_size
-
-
-def _feed_forward_flops(config: TransformerConfig, positions: int) -> int:
-    kernels = 3 if config.activation in GATES else 2
-    return 2 * kernels * positions * config.d_model * config.d_ff
-
-
-def _stack_trace(
-    traces: list[LayerTrace], residual: list[Array], capture: Capture
-) -> StackTrace | None:
-    """The traces of a stack's layers, with a leading axis L."""
-    if capture == "none":
-        return None
-    trace = StackTrace(
-        self_attention=stack_layers([trace.self_attention for trace in traces]),
-        cross_attention=stack_layers([trace.cross_attention for trace in traces]),
-    )
-    if capture == "weights":
-        return trace
-    return trace.replace(
-        feed_forward=jnp.stack([trace.feed_forward for trace in traces]),
-        sublayers=jnp.stack([jnp.stack(trace.sublayers) for trace in traces]),
-        residual=jnp.stack(residual),
-    )
 
 
 base.register(TransformerConfig, Transformer)

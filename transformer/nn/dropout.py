@@ -15,16 +15,25 @@ import jax.numpy as jnp
 from transformer.arrays import Array, Bool, Int, Key, UInt
 
 
+def example_ids_of(batch: int, train: bool, example_ids: Int[Array, " B"] | None) -> Array | None:
+    """The argument `dropout` of every layer: the index of each example in training, else None."""
+    if not train:
+        return None
+    return jnp.arange(batch) if example_ids is None else example_ids
+
+
 def apply_dropout(
-    module: nn.Module,
-    x: Array,
-    rate: float,
-    *,
-    train: bool,
-    example_ids: Int[Array, " B"] | None,
+    module: nn.Module, x: Array, rate: float, example_ids: Int[Array, " B"] | None
 ) -> Array:
-    """In training, apply dropout to ``x`` with a key and the generator of a Linen module."""
-    if not train or not rate:
+    """Apply dropout to ``x``, with a key and the generator of a Linen module.
+
+    Args:
+      module: has a `config` with a `dropout_generator`.
+      x: one example a row, `[B, ...]`.
+      rate: probability of zeroing an element.
+      example_ids: global index of each example in the batch; None: no dropout.
+    """
+    if example_ids is None or not rate:
         return x
     generator = module.config.dropout_generator
     return dropout(x, rate, module.make_rng("dropout"), example_ids, generator)
@@ -34,20 +43,10 @@ def dropout(
     x: Array,
     rate: float,
     key: Key[Array, ""],
-    example_ids: Int[Array, " B"] | None = None,
+    example_ids: Int[Array, " B"],
     generator: str = "threefry",
 ) -> Array:
-    """Apply dropout to ``x``, `[B, ...]`.
-
-    Args:
-      x: one example a row.
-      rate: probability of zeroing an element.
-      key: of this module at this step.
-      example_ids: global index of each example in the batch; None: 0, 1, ...
-      generator: a name in `GENERATORS`.
-    """
-    if example_ids is None:
-        example_ids = jnp.arange(len(x))
+    """Apply dropout to ``x``, `[B, ...]`, with the key of a module at a step."""
     return drop(x, rate, GENERATORS[generator](key, example_ids, x.shape[1:]))
 
 

@@ -7,13 +7,14 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax.nn.initializers import normal, zeros
 
-from transformer.arrays import Array, Float, Int, Params, wide
+from transformer.arrays import Array, Float, Int, wide
 from transformer.config import ModelConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.nn.dropout import apply_dropout
-from transformer.nn.matmul import project
+from transformer.nn.linear import wide_einsum
 from transformer.nn.parameters import declare
 from transformer.nn.positions import sinusoids
+from transformer.nn.taps import tap
 
 Side = Literal["source", "target"]
 
@@ -68,25 +69,20 @@ class TokenEmbedding(nn.Module):
         return (vectors * jnp.sqrt(self.config.d_model)).astype(vectors.dtype)
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-        """The linear map before the softmax, with the embedding table as its kernel (paper 3.4)."""
-        if self.output_kernel is not None:
-            return project("BTD,DV->BTV", x, self.output_kernel, self.output_bias)
-        return project("BTD,VD->BTV", x, self.table, self.output_bias)
+        """The linear map before the softmax, in float32 (paper 3.4).
+
+        Its kernel is the embedding table, unless `model.tied_embeddings` separates them.
+        """
+        kernel = self.table if self.output_kernel is None else self.output_kernel
+        spec = "BTD,VD->BTV" if self.output_kernel is None else "BTD,DV->BTV"
+        logits = wide_einsum(spec, x, kernel.astype(x.dtype))
+        return logits if self.output_bias is None else logits + self.output_bias
 
 
 def table_rows(table: Float[Array, "V D"], tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
     """Each token's row of a table; that of `ZEROED` is zero."""
     vectors = jnp.take(table, tokens, axis=0)  # [B, T, D]
     return jnp.where(tokens[..., None] == ZEROED, jnp.zeros_like(vectors), vectors)
-
-
-def add_output_kernel(params: Params) -> Params:
-    """The parameters of a `TokenEmbedding` whose logits have a separate kernel, equal to the table.
-
-    Args:
-      params: of an embedding whose table is the kernel of the logits.
-    """
-    return {**params, "output": params["table"].T}  # [V, D] -> [D, V]
 
 
 class Embedding(TokenEmbedding):
@@ -145,15 +141,13 @@ class Embedding(TokenEmbedding):
         tokens: Int[Array, "B T"],
         positions: Float[Array, "*#B #T D"],
         side: Side = "target",
-        *,
-        train: bool = False,
-        example_ids: Int[Array, " B"] | None = None,
+        dropout: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T D"]:
         """Dropout(embedding * sqrt(d_model) + position), scaled as `model.embedding_scale` says."""
-        vectors = self.tokens(tokens, side)  # [B, T, D]
+        vectors = tap(self, f"{side}_tokens", self.tokens(tokens, side))  # [B, T, D]
+        positions = tap(self, f"{side}_positions", positions)
         vectors = vectors + positions.astype(vectors.dtype)
-        rate = self.config.dropout
-        return apply_dropout(self, vectors, rate, train=train, example_ids=example_ids)
+        return apply_dropout(self, vectors, self.config.dropout, dropout)
 
 
 def timestep_encodings(config: TransformerConfig, number: int) -> Float[Array, "L D"]:

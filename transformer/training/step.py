@@ -140,8 +140,7 @@ def forward(
             "source_segments": batch.source_segments,
             "target_segments": batch.target_segments,
         }
-    logits, _ = model.apply({"params": params}, source, target_in, **options)
-    return logits  # [B, T, V]
+    return model.apply({"params": params}, source, target_in, **options)  # [B, T, V]
 
 
 def cut_off(

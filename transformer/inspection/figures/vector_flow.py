@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 
 from transformer.arrays import Float
 from transformer.errors import InputError
+from transformer.inspection.activations import StackTrace
 from transformer.inspection.argument_checks import Sizes, check_weights
 from transformer.inspection.figures import parts, style
 from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import listed, text_width
-from transformer.nn.capture import StackTrace
 
 WIDTH = 8.2
 """Width of all paths."""

@@ -11,10 +11,11 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.errors import InputError
+from transformer.inspection.activations import Trace
 from transformer.inspection.argument_checks import Sizes, check_weights, checked_index
 from transformer.inspection.html import is_invisible
 from transformer.inspection.words import display_tokens
-from transformer.nn.capture import KINDS, Kind, Trace
+from transformer.models.base import KINDS, Kind
 
 TITLES = {
     "encoder": "Encoder self-attention",

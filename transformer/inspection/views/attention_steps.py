@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from transformer.errors import InputError
+from transformer.inspection.activations import AttentionTrace, Trace
 from transformer.inspection.html import number_table
 from transformer.inspection.views.attention_kinds import Focus, LabeledAttention, label_text
 from transformer.inspection.views.view import View
-from transformer.nn.capture import AttentionTrace, Trace
 
 
 def attention_steps(

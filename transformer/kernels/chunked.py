@@ -2,8 +2,7 @@
 """Attention for a few queries at a time: the formula of paper 3.2.1 for long sentences.
 
 Memory grows with T + S instead of T S, and what a causal mask hides is mostly not computed. The
-backward pass is written by hand, as in FlashAttention (Dao et al. 2022). On a CPU, heads take turns
-too, so that the scores of a chunk stay in the cores' cache from one operation to the next.
+backward pass is written by hand, as in FlashAttention (Dao et al. 2022).
 """
 
 from collections.abc import Callable
@@ -13,9 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Bool, Float, Int, wide
-from transformer.nn.attention import AttentionOutput
-from transformer.nn.masks import both
-from transformer.nn.matmul import cpu_forms, rounded_einsum, transposed
+from transformer.platforms import operation
 
 CHUNK = 256
 """Queries per chunk of `chunked_attention`."""
@@ -64,7 +61,7 @@ def chunked_attention(
     bias: Float[Array, "#B N #T S"] | None = None,
     *,
     causal: bool = False,
-) -> AttentionOutput:
+) -> Float[Array, "B T N Hv"]:
     """The formula for `CHUNK` queries at a time, in memory that grows with T + S.
 
     Queries are independent, so the result is unchanged. The backward pass computes a chunk's
@@ -91,7 +88,7 @@ def chunked_attention(
     positions = jnp.arange(length)[:, None][None, None] if causal else None
     queries = _Queries(query.transpose(0, 2, 1, 3), **of_queries, positions=positions)
     keys = _Keys(key.transpose(0, 2, 3, 1), value.transpose(0, 2, 3, 1), **of_keys)
-    return AttentionOutput(_attend(queries, keys).swapaxes(1, 2))
+    return _attend(queries, keys).swapaxes(1, 2)
 
 
 @jax.custom_vjp
@@ -123,22 +120,14 @@ _attend.defvjp(_forward, _backward)
 
 
 def _by_heads(function: Callable[..., Any], queries: _Queries, *others: Any) -> Any:
-    """`function` of all heads, or of one after the other: arrays [B, N, _, _] to such arrays."""
-    num_heads, length = queries.query.shape[1:3]
-    if not cpu_forms() or length <= CHUNK:
+    """`function` of all heads, or of one after the other where a platform prefers that."""
+    if queries.query.shape[2] <= CHUNK:
         return function(queries, *others)
-    leaves, structure = jax.tree.flatten((queries, *others))
-    heads = {
-        index: jnp.moveaxis(x, 1, 0)[:, :, None]  # [N, B, 1, _, _]
-        for index, x in enumerate(leaves)
-        if x.shape[1] == num_heads
-    }
+    return operation("by_heads", _at_once)(function, queries.query.shape[1], queries, *others)
 
-    def of_one(head: dict[int, Array]) -> Any:
-        of_head = [head.get(index, x) for index, x in enumerate(leaves)]
-        return function(*jax.tree.unflatten(structure, of_head))
 
-    return jax.tree.map(lambda x: jnp.moveaxis(x[:, :, 0], 0, 1), jax.lax.map(of_one, heads))
+def _at_once(function: Callable[..., Any], num_heads: int, *trees: Any) -> Any:
+    return function(*trees)
 
 
 def _forward_of_heads(queries: _Queries, keys: _Keys) -> _Output:
@@ -223,10 +212,16 @@ def _gradients(
     biases = [_gradient_of_bias(each.bias, scores_gradient) for each in (queries, keys)]
     scores_gradient = scores_gradient.astype(query.dtype)
     scale = jnp.sqrt(query.shape[-1]).astype(query.dtype)
-    of_query = rounded_einsum("BNTS,BNHS->BNTH", scores_gradient, key) / scale
-    of_key = rounded_einsum("BNHT,BNTS->BNHS", transposed(query / scale), scores_gradient)
-    of_value = rounded_einsum("BNHT,BNTS->BNHS", transposed(dz), weights.astype(value.dtype))
+    transpose = operation("transpose", jnp.matrix_transpose)
+    of_query = _rounded_einsum("BNTS,BNHS->BNTH", scores_gradient, key) / scale
+    of_key = _rounded_einsum("BNHT,BNTS->BNHS", transpose(query / scale), scores_gradient)
+    of_value = _rounded_einsum("BNHT,BNTS->BNHS", transpose(dz), weights.astype(value.dtype))
     return _Queries(of_query, None, biases[0], None), _Keys(of_key, of_value, None, biases[1])
+
+
+def _rounded_einsum(spec: str, x: Array, y: Array) -> Array:
+    """The einsum, summed in float32 or wider and rounded once to the dtype of x."""
+    return jnp.einsum(spec, x, y, preferred_element_type=wide(x.dtype)).astype(x.dtype)
 
 
 def _gradient_of_bias(
@@ -257,7 +252,8 @@ def _masked_scores(queries: _Queries, keys: _Keys) -> Float[Array, "B N T S"]:
     if mask is not None:
         mask = mask[..., :num_keys]
     if queries.positions is not None:
-        mask = both(mask, jnp.arange(num_keys) <= queries.positions)
+        causal = jnp.arange(num_keys) <= queries.positions
+        mask = causal if mask is None else mask & causal
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
     return scores

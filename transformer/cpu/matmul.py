@@ -1,82 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multiplication of activations by a kernel, with the forms that only XLA's CPU backend needs.
+"""Einsums in the forms that XLA's CPU backend computes fastest, with those of their gradients.
 
-On accelerators `matmul` is the einsum. XLA's CPU backend has two weaknesses that other forms avoid:
+The backend has two weaknesses:
 
-- The gradient of y = x W with respect to W is x^T dy. The backend fuses the transposition of x into
-  the matmul, which then reads x across its rows and takes up to twice the time of the forward pass.
+- The gradient of y = x W with respect to W is x^T dy. XLA fuses the transposition of x into the
+  matmul, which then reads x across its rows and takes up to twice the time of the forward pass.
   `transposing_matmul` transposes x first, or dy if that is narrower, and computes (dy^T x)^T.
   Optimization barriers keep XLA from fusing the transposition again.
 - bfloat16 instructions, two to five times as fast as those for float32, are used only where the
-  result is float32 and both matrices lie row by row in memory. `rounding_matmul` asks for that and
-  rounds once: the same matmul with more exact sums. `batched_einsum` does it for attention, whose
-  matrices are both activations.
-
-`cpu_forms` is the switch for these and for all other CPU-only forms of the library.
+  result is float32 and both matrices lie row by row in memory. `rounding_matmul` and
+  `batched_matmul` ask for that.
 """
 
-import contextlib
-import contextvars
 import functools
 import math
-from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
-from jax.typing import DTypeLike
 
 from transformer.arrays import Array, wide
 
-_override: contextvars.ContextVar[bool | None] = contextvars.ContextVar("cpu_forms", default=None)
+
+def einsum(spec: str, x: Array, y: Array) -> Array:
+    """The form of ``jnp.einsum(spec, x, y)``: the same but for rounding."""
+    if x.dtype == y.dtype == jnp.bfloat16:
+        return wide_einsum(spec, x, y).astype(x.dtype)
+    return transposing_matmul(spec, x, y) if _is_linear_map(spec) else jnp.einsum(spec, x, y)
 
 
-def cpu_forms() -> bool:
-    """Whether to trace the forms for XLA's CPU backend: by default, where that is the backend."""
-    override = _override.get()
-    return jax.default_backend() == "cpu" if override is None else override
-
-
-@contextlib.contextmanager
-def use_cpu_forms(value: bool) -> Iterator[None]:
-    """Override `cpu_forms` for what is traced inside; compiled functions are not traced again."""
-    token = _override.set(value)
-    try:
-        yield
-    finally:
-        _override.reset(token)
-
-
-def project(spec: str, x: Array, kernel: Array, bias: Array | None = None) -> Array:
-    """Apply a linear map: an einsum of activations and a kernel, plus a bias.
-
-    The kernel is cast to the compute dtype, which is that of the activations. The bias is added in
-    float32 or wider, because its gradient is a sum over all positions of the batch.
-    """
-    output = matmul(spec, x, kernel.astype(x.dtype))
-    if bias is None:
-        return output
-    return (output.astype(wide(x.dtype)) + bias).astype(x.dtype)
-
-
-def matmul(spec: str, x: Array, kernel: Array) -> Array:
-    """``jnp.einsum(spec, x, kernel)``: the same values and, but for rounding, derivatives.
-
-    Args:
-      spec: an einsum of two arrays, for example ``BTD,DNH->BTNH``. CPU forms exist where every axis
-        of both inputs is contracted.
-      x: the activations.
-      kernel: in the dtype of the activations.
-    """
-    if cpu_forms() and _contracts_shared_axes(spec):
-        rounds = x.dtype == kernel.dtype == jnp.bfloat16
-        return (rounding_matmul if rounds else transposing_matmul)(spec, x, kernel)
-    return jnp.einsum(spec, x, kernel)
+def wide_einsum(spec: str, x: Array, y: Array) -> Array:
+    """The form of `linear.wide_einsum` of bfloat16 arrays, in float32."""
+    return (rounding_matmul if _is_linear_map(spec) else batched_matmul)(spec, x, y)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def transposing_matmul(spec: str, x: Array, kernel: Array) -> Array:
-    """The einsum, with a weight gradient that transposes x first (CPU form)."""
+    """The einsum of a linear map, with a weight gradient that transposes x first."""
     return jnp.einsum(spec, x, kernel)
 
 
@@ -93,7 +53,7 @@ def _transposing_jvp(
     (x, kernel), (dx, dkernel) = primals, tangents
     barrier = jax.lax.optimization_barrier
     x = barrier(x)
-    batch, contracting, output = axes_of(spec)
+    batch, contracting, output = _axes_of(spec)
     x_axes, kernel_axes, y_axes = _axes_of_arrays(spec)
     size = dict(zip(x_axes + kernel_axes, x.shape + kernel.shape, strict=True))
     width = math.prod(size[axis] for axis in contracting)
@@ -113,12 +73,12 @@ def _transposing_jvp(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def rounding_matmul(spec: str, x: Array, kernel: Array) -> Array:
-    """The einsum of bfloat16 arrays, summed in float32 and rounded once (CPU form).
+    """The einsum of a linear map of bfloat16 arrays, in float32.
 
     A VJP rather than a JVP, because the gradients of x and of the kernel must be matmuls of
     bfloat16 arrays too; there is no forward mode.
     """
-    return rounded_einsum(spec, x, kernel)
+    return _wide(spec, x, kernel)
 
 
 def _rounding_forward(spec: str, x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
@@ -128,50 +88,34 @@ def _rounding_forward(spec: str, x: Array, kernel: Array) -> tuple[Array, tuple[
 def _rounding_backward(spec: str, inputs: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
     """dx = dy W^T and dW = x^T dy, with x transposed first."""
     x, kernel = inputs
-    batch, contracting, output = axes_of(spec)
+    dy = dy.astype(x.dtype)
+    batch, contracting, output = _axes_of(spec)
     x_axes, kernel_axes, y_axes = _axes_of_arrays(spec)
     size = dict(zip(x_axes + kernel_axes, x.shape + kernel.shape, strict=True))
     width = math.prod(size[axis] for axis in contracting)
 
-    dx = rounded_einsum(f"{y_axes},{kernel_axes}->{x_axes}", dy, kernel)
+    dx = _wide(f"{y_axes},{kernel_axes}->{x_axes}", dy, kernel)
     # As matrices: x [batch, contracting], dy [batch, output], dW [contracting, output].
     x_matrix = jnp.einsum(f"{x_axes}->{batch}{contracting}", x).reshape(-1, width)
     dy_matrix = jnp.einsum(f"{y_axes}->{batch}{output}", dy).reshape(len(x_matrix), -1)
-    dkernel = rounded_einsum("xr,ry->xy", transposed(x_matrix), dy_matrix)
+    dkernel = _wide("xr,ry->xy", transpose(x_matrix), dy_matrix)
     dkernel = dkernel.reshape([size[axis] for axis in contracting + output])
-    return dx, jnp.einsum(f"{contracting}{output}->{kernel_axes}", dkernel)
+    dkernel = jnp.einsum(f"{contracting}{output}->{kernel_axes}", dkernel)
+    return dx.astype(x.dtype), dkernel.astype(x.dtype)
 
 
 rounding_matmul.defvjp(_rounding_forward, _rounding_backward)
 
 
-def rounded_einsum(spec: str, x: Array, y: Array) -> Array:
-    """The einsum, summed in float32 or wider and rounded once to the dtype of x."""
-    return jnp.einsum(spec, x, y, preferred_element_type=wide(x.dtype)).astype(x.dtype)
-
-
-def batched_einsum(spec: str, x: Array, y: Array, dtype: DTypeLike) -> Array:
-    """``jnp.einsum(spec, x, y)`` of two activations that share their batch axes.
-
-    Args:
-      spec: for example ``BTNH,BSNH->BNTS``: both inputs have the batch axes B and N, one other axis
-        of the result each, and the axis to sum over.
-      x: the left matrices.
-      y: the right ones.
-      dtype: of the result; a CPU sums bfloat16 in float32 and rounds once.
-    """
-    if cpu_forms() and x.dtype == y.dtype == jnp.bfloat16:
-        return rounding_batched_einsum(spec, x, y).astype(dtype)
-    return jnp.einsum(spec, x, y, preferred_element_type=dtype)
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def rounding_batched_einsum(spec: str, x: Array, y: Array) -> Array:
-    """The einsum of bfloat16 arrays, in float32; its gradients are such matmuls too (CPU form).
+def batched_matmul(spec: str, x: Array, y: Array) -> Array:
+    """The einsum of bfloat16 activations, in float32; its gradients are such matmuls too.
 
-    Where no gradient is asked for, no layout is either, because a layout cannot be exported.
+    Both inputs have the batch axes (B and N in ``BTNH,BSNH->BNTS``), one other axis of the result
+    each, and the axis to sum over. Where no gradient is asked for, no layout is either, because a
+    layout cannot be exported.
     """
-    return jnp.einsum(spec, x, y, preferred_element_type=wide(x.dtype))
+    return _wide(spec, x, y)
 
 
 def _batched_forward(spec: str, x: Array, y: Array) -> tuple[Array, tuple[Array, Array]]:
@@ -188,11 +132,11 @@ def _batched_backward(spec: str, inputs: tuple[Array, Array], dz: Array) -> tupl
     return dx.astype(x.dtype), dy.astype(y.dtype)
 
 
-rounding_batched_einsum.defvjp(_batched_forward, _batched_backward)
+batched_matmul.defvjp(_batched_forward, _batched_backward)
 
 
 def _multiply_by_rows(spec: str, x: Array, y: Array) -> Array:
-    """The einsum of `batched_einsum` in float32, of matrices that are in memory row by row."""
+    """The einsum of `batched_matmul`, of matrices that are in memory row by row."""
     x_axes, y_axes, z_axes = _axes_of_arrays(spec)
     [contracting] = [axis for axis in x_axes if axis not in z_axes]
     [row] = [axis for axis in x_axes if axis not in y_axes]
@@ -204,13 +148,13 @@ def _multiply_by_rows(spec: str, x: Array, y: Array) -> Array:
     return jnp.einsum(f"{batch}{row}{column}->{z_axes}", product)
 
 
-def transposed(x: Array) -> Array:
-    """[..., X, Y] to [..., Y, X], for a matmul; bfloat16 is transposed in memory on a CPU.
+def transpose(x: Array) -> Array:
+    """[..., X, Y] to [..., Y, X], for a matmul; bfloat16 is transposed in memory.
 
     XLA would transpose while it multiplies, in float32. Matmuls of float32 gain nothing from it.
     """
     x = jnp.matrix_transpose(x)
-    return _by_rows(x) if cpu_forms() and x.dtype == jnp.bfloat16 else x
+    return _by_rows(x) if x.dtype == jnp.bfloat16 else x
 
 
 def _by_rows(x: Array) -> Array:
@@ -218,7 +162,11 @@ def _by_rows(x: Array) -> Array:
     return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
-def axes_of(spec: str) -> tuple[str, str, str]:
+def _wide(spec: str, x: Array, y: Array) -> Array:
+    return jnp.einsum(spec, x, y, preferred_element_type=wide(x.dtype))
+
+
+def _axes_of(spec: str) -> tuple[str, str, str]:
     """The batch axes (in x only), contracting axes (in both) and output axes (in the kernel)."""
     x_axes, kernel_axes, _ = _axes_of_arrays(spec)
     batch = "".join(axis for axis in x_axes if axis not in kernel_axes)
@@ -229,12 +177,11 @@ def axes_of(spec: str) -> tuple[str, str, str]:
 
 def _axes_of_arrays(spec: str) -> tuple[str, str, str]:
     """``BTD,DF->BTF`` as BTD, DF and BTF."""
-    inputs, y_axes = spec.split("->")
-    x_axes, kernel_axes = inputs.split(",")
+    x_axes, kernel_axes, y_axes = spec.replace("->", ",").split(",")
     return x_axes, kernel_axes, y_axes
 
 
-def _contracts_shared_axes(spec: str) -> bool:
+def _is_linear_map(spec: str) -> bool:
     """Whether the output has all axes of one input alone, and none that both inputs have."""
-    batch, _, output = axes_of(spec)
+    batch, _, output = _axes_of(spec)
     return sorted(batch + output) == sorted(_axes_of_arrays(spec)[2])
