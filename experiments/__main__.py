@@ -23,7 +23,6 @@ APPS = (
     "compare",
     "doctor",
     "plan",
-    "learn_lexicon",
     "bundle",
     "back_translate",
     "convert",

@@ -29,7 +29,7 @@ from experiments.evaluation_flags import SOURCE, SPLIT, TARGET
 from experiments.flags import run
 from experiments.reports.evaluation_report import Evaluation, evaluation_page
 from transformer import paths
-from transformer.checkpoints import integrity, workdir_files
+from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.provenance import provenance
@@ -59,7 +59,6 @@ def main(config: Config) -> None:
         "checkpoints": translator.checkpoints,
         "decode": dataclasses.asdict(translator.config.decode),
         "compute_dtype": config.model.compute_dtype,
-        **_lexicon_of(workdir, config),
         **provenance(),
     }
     digest = hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()
@@ -102,13 +101,6 @@ def _origin_of(split: Split) -> dict[str, Any]:
         files = {"source": SOURCE.value, "target": TARGET.value}
         return {side: str(paths.absolute(path)) for side, path in files.items()} | pairs
     return {"dataset": split.dataset, "split": SPLIT.value} | pairs
-
-
-def _lexicon_of(workdir: epath.Path, config: Config) -> dict[str, str]:
-    """The digest of the lexicon, if shortlists are made with it."""
-    if config.decode.shortlist is None:
-        return {}
-    return {"lexicon": integrity.file_digest(workdir / workdir_files.LEXICON)}
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def load(experiment: Experiment, directory: epath.Path) -> tuple[Params, dict[st
         )
     model, parallel = config.model, config.parallel
     starting = saved.replace(model=model, parallel=parallel)
-    initial = trained_model.load(path, starting, shortlist=None)  # whether it has a lexicon or not
+    initial = trained_model.load(path, starting)
     vocabularies = experiment.data.vocabularies
     if [side.model for side in initial.vocabularies] != [side.model for side in vocabularies]:
         raise InputError(

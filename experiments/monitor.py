@@ -248,10 +248,8 @@ class Monitor:
                 "is intact"
             )
         split = experiment.data.validation.first(config.training.validation_sentences)
-        # A lexical shortlist needs a lexicon, which is learned after training.
-        unrestricted = config.replace(decode=config.decode.replace(shortlist=None))
         vocabularies = experiment.data.vocabularies
-        translator = Translator(unrestricted, params, vocabularies, mesh=experiment.mesh)
+        translator = Translator(config, params, vocabularies, mesh=experiment.mesh)
         hypotheses = [translation.text for translation in translator(split.sources)]
         tokenize = config.evaluation.bleu_tokenize
         scores = corpus_scores(hypotheses, split.targets, bootstrap=0, bleu_tokenize=tokenize)

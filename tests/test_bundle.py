@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A bundle is one file that translates like the workdir it was made from."""
 
-import json
 import zipfile
 
 import jax
@@ -162,18 +161,3 @@ def test_the_model_of_a_workdir_and_of_a_bundle_cannot_be_changed(bundle, given)
             Translator.from_workdir(path, other)
         half = config.replace(model=config.model.replace(compute_dtype="bfloat16"))
         Translator.from_workdir(path, half)
-
-
-@pytest.mark.slow
-def test_a_shortlist_is_in_the_bundle(given_copy, tmp_path):  # noqa: F811
-    workdir, path = given_copy / "run", tmp_path / "model.zip"
-    learned = run("experiments.learn_lexicon", f"--workdir={workdir}")
-    assert learned.status == 0, learned.err
-    run("experiments.bundle", f"--workdir={workdir}", f"--output={path}")
-    flag = "--config.decode.shortlist=3"
-    outputs = [
-        run("experiments.translate", f"--workdir={one}", flag, stdin=TEXT)
-        for one in (workdir, path)
-    ]
-    assert outputs[0].out == outputs[1].out != "", outputs[1].err
-    assert json.loads((zipfile.Path(path) / "config.json").read_text())

@@ -279,6 +279,15 @@ def test_a_field_of_json_under_its_former_name_is_read():
     assert "tokenizing_processes" not in config.to_json()
 
 
+def test_removed_fields_are_read_only_with_their_default():
+    config = Config.from_json('{"decode": {"shortlist": null, "beams": 3}}')
+    assert config == Config(decode=DecodeConfig(beams=3))
+    assert "shortlist" not in config.to_json()
+    message = r"decode\.shortlist is 20, but this version no longer has the field; remove it"
+    with pytest.raises(InputError, match=message):
+        Config.from_json('{"decode": {"shortlist": 20}}')
+
+
 def test_fields_left_out_of_json_are_the_defaults():
     assert Config.from_json('{"model": {"d_ff": 7}}') == Config(model=TransformerConfig(d_ff=7))
 

@@ -15,7 +15,6 @@ import oracle
 import pytest
 
 from transformer.config import Config, ConvolutionalConfig, DataConfig
-from transformer.decoding import shortlist
 from transformer.errors import InputError
 from transformer.inspection import trace
 from transformer.models import base
@@ -314,26 +313,6 @@ def test_no_prediction_depends_on_a_later_target_token():
     changed = logits(TARGET_IN.at[:, 2].set(9)) != logits(TARGET_IN)
     assert not np.asarray(changed[:, :2]).any()
     assert np.asarray(changed[:, 2:]).any(-1).all()
-
-
-@pytest.mark.slow
-def test_a_step_over_a_shortlist_has_the_logits_of_the_complete_vocabulary():
-    model, params = built()
-    listed = np.zeros((2, 11), bool)
-    listed[:, [0, 1, 2, 3, 5, 9]] = True
-    words = jax.tree.map(jnp.asarray, shortlist.Shortlist.from_lists(listed))
-    restricted, variables = shortlist.restrict(model, params, words)
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def logits(model, variables, tokens):
-        memory, _ = model.apply(variables, SOURCE, method="encode")
-        cache = model.apply(variables, memory, SOURCE, 2, 3, method="init_cache")
-        return model.apply(variables, tokens, cache, method="step")[0]
-
-    position = words.positions_of(jnp.full((2, 2), 9), 11)
-    actual = logits(restricted, variables, position)
-    expected = logits(model, {"params": params}, jnp.full((2, 2), 9))
-    np.testing.assert_allclose(actual[..., :6], expected[..., words.ids[:6]], rtol=1e-5, atol=1e-6)
 
 
 # Capture and interventions.

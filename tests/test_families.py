@@ -350,7 +350,7 @@ def test_every_parameter_has_a_kind_and_known_logical_axes(calls):
 
 
 def test_every_axis_of_the_vocabulary_is_named(calls):
-    """A shortlist slices the axes named ``vocab``; a shared table's are the target's."""
+    """The axes of a shared table are the target's."""
     for parameter in jax.tree.leaves(base.parameter_metadata(calls.model), is_leaf=is_parameter):
         for name, size in zip(parameter.names, parameter.value.shape, strict=True):
             assert (name == "vocab") == (size == 11)

@@ -5,17 +5,13 @@ import json
 import re
 import shutil
 
-import jax
 import numpy as np
 import pytest
-from apps import CONFIGS, REPOSITORY, parameters, run, start
+from apps import CONFIGS, parameters, run, start
 from etils import epath
 
 from experiments import flags, training_data, workdir
-from transformer import trained_model
-from transformer.checkpoints import base_model, workdir_files
-from transformer.checkpoints.identity import Identity
-from transformer.checkpoints.manager import Checkpoints
+from transformer.checkpoints import workdir_files
 from transformer.config import Config, DataConfig, TrainingConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.text.tokenizer import Tokenizer, Vocabularies
@@ -34,22 +30,6 @@ def model(tmp_path_factory):
     directory = epath.Path(tmp_path_factory.mktemp("model"))
     workdir.initialize(directory, SAVED, VOCABULARIES)
     return directory
-
-
-def test_a_base_with_a_shortlist_needs_no_lexicon(tmp_path):
-    """LoRA copies the model without it, and so does training from it."""
-    bundle, general = REPOSITORY / "docs" / "pronouns_de.zip", epath.Path(tmp_path / "general")
-    loaded = trained_model.load(bundle)
-    general.mkdir()
-    config = loaded.config.replace(decode=loaded.config.decode.replace(shortlist=20))
-    workdir.initialize(general, config, loaded.vocabularies)
-    vocabularies = [side.model for side in loaded.vocabularies]
-    identity = Identity.of(config.model, *vocabularies)
-    with Checkpoints(general, config.training, identity, writing=True) as checkpoints:
-        checkpoints.save_params(loaded.params)
-    base_model.copy_into(epath.Path(tmp_path), general, 0)
-    params = trained_model.load_base(epath.Path(tmp_path), config)
-    jax.tree.map(np.testing.assert_array_equal, params, loaded.params)
 
 
 def fine_tune(init_from, *overrides):

@@ -83,8 +83,8 @@ def test_without_overrides_the_app_gets_the_config_of_the_file():
 
 
 def test_none_unsets_an_optional_field():
-    config = Config(decode=DecodeConfig(shortlist=5, max_length=9))
-    arguments = ["app", "--config.decode.shortlist=None", "--x=None"]
+    config = Config(decode=DecodeConfig(block_ngrams=5, max_length=9))
+    arguments = ["app", "--config.decode.block_ngrams=None", "--x=None"]
     expected = config.replace(decode=DecodeConfig(max_length=9))
     assert flags.override(config, arguments) == (expected, ["app", "--x=None"])
     with pytest.raises(InputError, match="decode.beams is 'None', but must be a whole number"):

@@ -399,7 +399,7 @@ def test_another_family_is_refused_by_name():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("method", "sample"), ("groups", 2), ("shortlist", 3), ("min_length", 2), ("block_ngrams", 3)],
+    [("method", "sample"), ("groups", 2), ("min_length", 2), ("block_ngrams", 3)],
 )
 def test_another_search_is_refused_by_name(field, value):
     decode = DecodeConfig(**{field: value})

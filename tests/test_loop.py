@@ -31,7 +31,7 @@ def experiment(config, tmp_path_factory):  # noqa: F811
     config = config.replace(
         training=training,
         logging=config.logging.replace(log_every=2, samples=0),
-        decode=config.decode.replace(beams=1, max_length=4, shortlist=5),
+        decode=config.decode.replace(beams=1, max_length=4),
     )
     built = compose.build(config, tmp_path_factory.mktemp("loop"))
     built.__dict__["first_state"] = built.init_state()
@@ -61,14 +61,6 @@ def train(experiment, directory, skipping, steps=None):
             state, sums = step(state, experiment.data.train[index])
             monitor.after_step(state, sums)
     return monitor
-
-
-@pytest.mark.slow
-def test_validation_translates_with_the_full_vocabulary_as_there_is_no_lexicon_yet(
-    experiment, tmp_path
-):
-    assert experiment.config.decode.shortlist == 5
-    assert "bleu" in train(experiment, tmp_path, skipping=()).totals.validation
 
 
 def test_on_a_cpu_a_checkpoint_is_complete_before_the_next_step(experiment, tmp_path):

@@ -13,7 +13,6 @@ from transformer import sharding
 from transformer.config import Config, DecodeConfig, ParallelConfig, TransformerConfig
 from transformer.decoding import generate
 from transformer.decoding.constraints import NEG_INF
-from transformer.decoding.shortlist import Shortlist
 from transformer.models import base
 from transformer.training import optimizers, step
 from transformer.training.step import Batch
@@ -42,10 +41,9 @@ def permute_rows(params):
 
 
 METHODS = {
-    "beam search": ({"groups": 2, "min_length": 2, "block_ngrams": 2}, False, False),
-    "greedy search with prefixes": ({"beams": 1}, True, False),
-    "a shortlist": ({"beams": 3}, True, True),
-    "sampling": ({"method": "sample", "top_k": 12}, True, False),
+    "beam search": ({"groups": 2, "min_length": 2, "block_ngrams": 2}, False),
+    "greedy search with prefixes": ({"beams": 1}, True),
+    "sampling": ({"method": "sample", "top_k": 12}, True),
 }
 
 
@@ -58,10 +56,8 @@ METHODS = {
 )
 def test_decoding_is_equivariant_to_a_permutation_of_the_vocabulary(params, name):
     """Of samples, which are drawn by index, only the special ids can be compared."""
-    options, with_prefix, with_shortlist = METHODS[name]
+    options, with_prefix = METHODS[name]
     prefix = np.array([[6, 7, 0], [0, 0, 0], [11, 0, 0], [0, 0, 0]]) if with_prefix else None
-    listed = np.ones((4, 13), bool)
-    listed[0, 9:] = listed[1, 4:7] = False
     keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(0)))(jnp.arange(4))
     decode = DecodeConfig(**{"beams": 4, "max_length": 9} | options)
 
@@ -73,15 +69,10 @@ def test_decoding_is_equivariant_to_a_permutation_of_the_vocabulary(params, name
             num_results=decode.beams,
             max_length=9,
         )
-        lists = None
-        if with_shortlist:
-            columns = np.empty_like(listed)
-            columns[:, ids] = listed
-            lists = Shortlist.from_lists(columns, config.special_ids)
         forced = None
         if with_prefix:
             forced = ids[np.pad(prefix, ((0, 0), (0, 6)))]
-        return jax.jit(search)(params, ids[SOURCE], forced, keys, lists)
+        return jax.jit(search)(params, ids[SOURCE], forced, keys)
 
     expected = translate(CONFIG, params, np.arange(13, dtype=np.int32))
     actual = translate(PERMUTED, permute_rows(params), PERMUTATION)

@@ -212,7 +212,6 @@ def test_overrides_of_another_form_are_rejected(text):
         ("decoding_speed", ["--overrides=model.dropuot=0"], "did you mean 'model.dropout'"),
         ("decoding_speed", ["--workloads=R1"], "its peer does not decode; choose from W1, W2"),
         ("decoding_speed", ["--beams=1,none"], "'none' is not a whole number of at least 1"),
-        ("large_vocabulary", ["--batch_sizes="], "--batch_sizes= is empty; give whole numbers"),
         ("decoding_speed", ["--against=a", "--only=Sockeye*"], "checkout a"),
         ("decoding_speed", ["--lines=a"], "--train_source=FILE is missing"),
         ("attention_memory", ["--kernels=no"], "--kernels=no: value should be one of <einsum|"),

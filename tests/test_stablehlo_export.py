@@ -147,10 +147,9 @@ def test_the_encoder_is_a_program_too(exported):
     ("config", "reason"),
     [
         (config_of(method="sample"), "decode.method is 'sample', but --to=stablehlo exports a"),
-        (config_of(shortlist=5), "decode.shortlist is 5, but"),
         (config_of(LANGUAGE_MODEL), "model.family is 'language_model', which translates no"),
     ],
-    ids=["sample", "shortlist", "language model"],
+    ids=["sample", "language model"],
 )
 def test_what_has_no_program_is_refused_by_name(config, reason):
     with pytest.raises(InputError, match=reason):

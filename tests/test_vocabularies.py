@@ -4,7 +4,7 @@
 import pytest
 from apps import run
 
-from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
+from transformer.config import Config, DataConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.text.tokenizer import Tokenizer
 from transformer.translator import Translator
@@ -58,9 +58,6 @@ def test_what_needs_a_shared_vocabulary_raises_an_error(workdir):
     translator = Translator.from_workdir(workdir)
     with pytest.raises(InputError, match="separate vocabularies"):
         _ = translator.tokenizer
-    finished = run("experiments.learn_lexicon", f"--workdir={workdir}")
-    assert finished.status == 1
-    assert "shortlists need a shared one" in finished.err
 
 
 def test_a_workdir_without_its_source_tokenizer_raises_an_error(workdir, tmp_path):
@@ -72,23 +69,16 @@ def test_a_workdir_without_its_source_tokenizer_raises_an_error(workdir, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("data", "model", "decode", "words"),
+    ("data", "model", "words"),
     [
-        ({"vocabulary": "separate"}, {}, {}, "model.source_vocab_size is None"),
-        ({}, {"source_vocab_size": 9}, {}, "data.vocabulary is 'shared', but model.source_vocab"),
-        ({"source_tokenizer_model": "x"}, {}, {}, "left out with a shared vocabulary"),
-        (
-            {"vocabulary": "separate"},
-            {"source_vocab_size": 9},
-            {"shortlist": 5},
-            "shortlists need a shared vocabulary",
-        ),
+        ({"vocabulary": "separate"}, {}, "model.source_vocab_size is None"),
+        ({}, {"source_vocab_size": 9}, "data.vocabulary is 'shared', but model.source_vocab"),
+        ({"source_tokenizer_model": "x"}, {}, "left out with a shared vocabulary"),
     ],
 )
-def test_inconsistent_configs_raise_an_error(data, model, decode, words):
+def test_inconsistent_configs_raise_an_error(data, model, words):
     with pytest.raises(InputError, match=words):
         Config(
             model=TransformerConfig(**model),
             data=DataConfig(**data),
-            decode=DecodeConfig(**decode),
         )

@@ -20,7 +20,6 @@ from transformer.config import DataConfig, DecodeConfig
 from transformer.cores import map_in_threads, num_cores
 from transformer.decoding import generate
 from transformer.decoding.beam_search import Hypotheses
-from transformer.decoding.output_kernel import with_output_kernel
 from transformer.decoding.sentence_batches import (
     NumberedBatch,
     batch_sizes,
@@ -30,9 +29,7 @@ from transformer.decoding.sentence_batches import (
     search_lengths,
     static_size,
 )
-from transformer.decoding.shortlist import Shortlist
 from transformer.models import base
-from transformer.text.lexicon import Lexicon
 from transformer.training.step import Batch
 
 MOST_THREADS = 4
@@ -49,14 +46,7 @@ class BatchedSearch:
     object at the same time.
     """
 
-    def __init__(
-        self,
-        model: base.Model,
-        params: Params,
-        mesh: Mesh,
-        data: DataConfig,
-        lexicon: Lexicon | None = None,
-    ):
+    def __init__(self, model: base.Model, params: Params, mesh: Mesh, data: DataConfig):
         """Compile nothing yet.
 
         Args:
@@ -64,13 +54,11 @@ class BatchedSearch:
           params: on the mesh.
           mesh: from `sharding.make_mesh`.
           data: has the lengths to which sentences are padded.
-          lexicon: source of the shortlists of `DecodeConfig.shortlist`.
         """
         self.model = model
         self.params = params
         self.mesh = mesh
         self.data = data
-        self.lexicon = lexicon
 
     @functools.cached_property
     def threads(self) -> int:
@@ -127,7 +115,7 @@ class BatchedSearch:
         sizes = self.batch_rows(config, num_hypotheses)
         rows = {static_size(count, sizes) for count in num_sentences} or sizes
         padded = {self.padded_length(length) for length in lengths} or self.lengths
-        searched = self._searched(config)
+        params = self._inference_params
 
         def search_padding(shape: tuple[int, int]) -> None:
             """The search of padding alone ends before its first step."""
@@ -137,7 +125,7 @@ class BatchedSearch:
                 prefix_shape = shape[0], config.longest_output(shape[1])
                 prefix = np.full(prefix_shape, self._pad_id, np.int32)
             lines = np.full(shape[0], -1, np.int32)
-            self._search(searched, source, prefix, lines, num_hypotheses, config)
+            self._search(params, source, prefix, lines, num_hypotheses, config)
 
         self._in_threads(search_padding, itertools.product(sorted(rows), sorted(padded)))
 
@@ -158,7 +146,7 @@ class BatchedSearch:
           first_line: line number of the first source, on which its samples depend.
           config: how to search or to sample.
         """
-        searched = self._searched(config)
+        params = self._inference_params
 
         def decode_batch(numbered: NumberedBatch) -> list[tuple[int, list[RawHypothesis]]]:
             indices, source = numbered
@@ -169,7 +157,7 @@ class BatchedSearch:
                 prefix = pad([prefixes[index] for index in indices], shape, self._pad_id)
             lines = np.full(rows, -1, np.int32)
             lines[: len(indices)] = [first_line + index for index in indices]
-            hypotheses = self._search(searched, source, prefix, lines, num_hypotheses, config)
+            hypotheses = self._search(params, source, prefix, lines, num_hypotheses, config)
             tokens, scores, log_probs = (
                 np.asarray(field)[:, :num_hypotheses].tolist()
                 for field in (hypotheses.tokens, hypotheses.scores, hypotheses.log_probs)
@@ -223,7 +211,7 @@ class BatchedSearch:
 
     def _search(
         self,
-        searched: tuple[base.Model, Params],
+        params: Params,
         source: Int[np.ndarray, "B S"],
         prefix: Int[np.ndarray, "B M"] | None,
         lines: Int[np.ndarray, " B"],
@@ -231,32 +219,16 @@ class BatchedSearch:
         config: DecodeConfig,
     ) -> Hypotheses:
         """Decode one batch on the mesh."""
-        model, params = searched
         return generate.decode(
             params,
             *self._on_mesh((source, prefix, None if config.method == "beam" else lines)),
             np.uint32(config.seed),
-            self._shortlist(source, prefix, config.shortlist),
             mesh=self.mesh,
-            model=model,
-            # Seed and shortlist are arguments, so that one compiled program serves all values.
-            config=config.replace(seed=0, shortlist=None),
+            model=self.model,
+            config=config.replace(seed=0),  # the argument replaces it
             num_results=num_hypotheses,
             max_length=config.longest_output(source.shape[1]),
         )
-
-    def _shortlist(
-        self, source: np.ndarray, prefix: np.ndarray | None, num_translations: int | None
-    ) -> Shortlist | None:
-        """The subwords that the translations of a batch may contain, on the mesh."""
-        if num_translations is None:
-            return None
-        special_ids = self.model.config.special_ids
-        shortlist = Shortlist.from_lists(
-            self.lexicon.listed(source, num_translations, prefix, special_ids), special_ids
-        )
-        ids = sharding.put_on_mesh(shortlist.ids, sharding.replicated(self.mesh))
-        return Shortlist(ids, self._on_mesh(shortlist.listed))
 
     def _batches(
         self,
@@ -276,20 +248,7 @@ class BatchedSearch:
         """Divide arrays with the leading axis B over the devices."""
         return sharding.put_on_mesh(batch, sharding.batch_sharding(self.mesh))
 
-    def _searched(self, config: DecodeConfig) -> tuple[base.Model, Params]:
-        """The model that is searched, and its parameters.
-
-        Threads get them from their caller, because each of them would cast the parameters.
-        """
-        if config.shortlist is not None:  # slices the table, of which few rows remain
-            return self.model, self._inference_params
-        return self._with_output_kernel
-
     @functools.cached_property
     def _inference_params(self) -> Params:
-        """The parameters, cast to the compute dtype once instead of in every batch."""
+        """The parameters, cast to the compute dtype once, before the threads start."""
         return jax.jit(self.model.cast_params)(self.params)
-
-    @functools.cached_property
-    def _with_output_kernel(self) -> tuple[base.Model, Params]:
-        return with_output_kernel(self.model, self._inference_params)

@@ -60,6 +60,8 @@ class FieldGroup:
     group: ClassVar[str] = ""
     former_names: ClassVar[dict[str, str]] = {}
     """From field names of earlier versions, which a ``config.json`` may have, to current names."""
+    removed_fields: ClassVar[dict[str, Any]] = {}
+    """Fields of earlier versions and the values that they may have in a ``config.json``."""
 
     def __post_init__(self) -> None:
         for name, expected in field_types(type(self)).items():
@@ -106,6 +108,14 @@ class FieldGroup:
                 raise InputError(unknown_field(cls.path(name), known))
 
     @classmethod
+    def _check_removed(cls, name: str, value: Any) -> None:
+        if value != cls.removed_fields[name]:
+            raise InputError(
+                f"{cls.path(name)} is {value!r}, but this version no longer has the field; remove "
+                "it from the config, or use the version that wrote it"
+            )
+
+    @classmethod
     def variant(cls, values: dict[str, Any]) -> type[Self]:
         """The class that these values are for; a union of groups overrides this."""
         return cls
@@ -122,6 +132,9 @@ class FieldGroup:
             return variant.from_dict(values)
         expected, arguments = field_types(cls), {}
         for name, value in values.items():
+            if name in cls.removed_fields:
+                cls._check_removed(name, value)
+                continue
             name = cls.former_names.get(name, name)
             cls.require_known([name])
             if _is_group(expected[name]) and isinstance(value, dict):

@@ -20,7 +20,6 @@ from transformer.config import Config, TrainingConfig
 from transformer.errors import InputError
 from transformer.models import base
 from transformer.models import ensemble as ensembles
-from transformer.text.lexicon import Lexicon
 from transformer.text.tokenizer import Vocabularies
 from transformer.training import freezing, lora
 
@@ -34,8 +33,6 @@ class TrainedModel:
     vocabularies: Vocabularies
     model: base.Model
     mesh: Mesh
-    lexicon: Lexicon | None
-    """None unless `config.decode.shortlist` is set."""
     checkpoints: dict[str, list[int]]
     """Steps whose parameters were used (several: their mean), by workdir; bundles have none."""
 
@@ -89,21 +86,16 @@ def load(
             params.append(saved_states.restore_params(abstract, average, around, to_model))
             checkpoints[str(paths.absolute(directory))] = saved_states.restored_steps
 
-    config, lexicon = members[0], None
-    if config.decode.shortlist is not None:
-        path = workdir / workdir_files.LEXICON
-        lexicon = Lexicon.load(path, vocabularies.tokenizer.vocab_size)
     models = [base.build(member.model) for member in members]
     model, joined = ensembles.join(models, params) if others else (models[0], params[0])
-    return TrainedModel(config, joined, vocabularies, model, mesh, lexicon, checkpoints)
+    return TrainedModel(members[0], joined, vocabularies, model, mesh, checkpoints)
 
 
 def load_base(workdir: epath.Path, config: Config) -> Params:
     """The parameters of the base model of a workdir with LoRA adapters, on the mesh of `config`."""
     base = workdir / workdir_files.BASE
     config = workdir_files.load_config(base).replace(parallel=config.parallel)
-    # Its lexicon, if it had one, was not copied.
-    return load(base, config, shortlist=None).params
+    return load(base, config).params
 
 
 def adapter_metadata(model: base.Model, metadata: Params, config: TrainingConfig) -> Params:

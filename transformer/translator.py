@@ -28,7 +28,6 @@ from transformer.decoding.minimum_bayes_risk import rank_by_similarity
 from transformer.errors import InputError
 from transformer.models import base
 from transformer.text import metrics
-from transformer.text.lexicon import Lexicon
 from transformer.text.tokenizer import Tokenizer, Vocabularies
 
 logger = logging.getLogger(__name__)
@@ -44,9 +43,7 @@ class Translation:
     the mean similarity to the other samples, in 0..100.
     """
     log_prob: float
-    """Natural logarithm of the probability, EOS included. With `decode.shortlist`, probabilities
-    are renormalized over the subwords on the list of the sentence.
-    """
+    """Natural logarithm of the probability, EOS included."""
     tokens: tuple[int, ...]
     """Token ids, EOS last."""
 
@@ -77,7 +74,6 @@ class Translator:
         vocabularies: Vocabularies | Tokenizer,
         model: base.Model | None = None,
         mesh: Mesh | None = None,
-        lexicon: Lexicon | None = None,
         checkpoints: Mapping[str, Sequence[int]] = MappingProxyType({}),
     ):
         """See `from_workdir` for a trained model.
@@ -88,20 +84,16 @@ class Translator:
           vocabularies: tokenizers of source and target, or one tokenizer for both.
           model: replaces the model of `config.model`.
           mesh: replaces the mesh of `config.parallel`.
-          lexicon: source of the shortlists of `config.decode.shortlist`.
           checkpoints: where the parameters are from; see `TrainedModel.checkpoints`.
 
         Raises:
-          InputError: if `config.parallel` needs more devices than there are, or shortlists are
-            configured without a lexicon.
+          InputError: if `config.parallel` needs more devices than there are.
         """
         self.config = config
         self.vocabularies = vocabularies
         if isinstance(vocabularies, Tokenizer):
             self.vocabularies = Vocabularies.shared(vocabularies)
-        self.lexicon = lexicon
         self.checkpoints = checkpoints
-        self._decode_config({})
         self.model = model or base.build(config.model)
         self.mesh = mesh or sharding.make_mesh(config.parallel)
         self.params = params
@@ -109,7 +101,7 @@ class Translator:
             metadata = base.parameter_metadata(self.model)
             abstract = sharding.abstract_params(metadata, self.mesh, config.parallel)
             self.params = jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, abstract))
-        self.search = BatchedSearch(self.model, self.params, self.mesh, config.data, lexicon)
+        self.search = BatchedSearch(self.model, self.params, self.mesh, config.data)
 
     @classmethod
     def from_workdir(
@@ -141,9 +133,8 @@ class Translator:
 
         Raises:
           InputError: if a workdir is missing, unfinished or damaged, if the vocabularies differ, if
-            `config.model` gives the parameters another function than in training, if
-            `config.parallel` needs more devices than there are, or if `config.decode.shortlist`
-            is set and there is no lexicon.
+            `config.model` gives the parameters another function than in training, or if
+            `config.parallel` needs more devices than there are.
         """
         compile_cache.enable()
         loaded = trained_model.load(workdir, config, average, around, ensemble, dtype, **decode)
@@ -153,7 +144,6 @@ class Translator:
             loaded.vocabularies,
             loaded.model,
             loaded.mesh,
-            loaded.lexicon,
             loaded.checkpoints,
         )
 
@@ -295,7 +285,7 @@ class Translator:
     ) -> None:
         """Compile the search ahead, so that later calls need not wait for it.
 
-        This covers neither calls with `prefixes` nor shortlists longer than the smallest.
+        This does not cover calls with `prefixes`.
 
         Args:
           num_sentences: of the later calls, for example ``[1]`` where sentences come one by one.
@@ -354,13 +344,7 @@ class Translator:
 
     def _decode_config(self, options: dict[str, Any]) -> DecodeConfig:
         """The fields of decoding with those of a call, validated."""
-        decode = self.config.decode.replace(**options)
-        if decode.shortlist is not None and self.lexicon is None:
-            raise InputError(
-                f"decode.shortlist is {decode.shortlist}, but no lexicon is given; pass "
-                "lexicon=Lexicon.load(...), or leave decode.shortlist out"
-            )
-        return self.config.replace(decode=decode).decode
+        return self.config.replace(decode=self.config.decode.replace(**options)).decode
 
     def _encode_prefixes(
         self,

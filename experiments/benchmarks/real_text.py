@@ -7,7 +7,7 @@ within the same token budget.
 
 Decoding: this project goes from text to text, each translation one token longer than its source;
 samples are of one sentence. Peers go from ids to ids in batches sorted by length, with the same
-number of tokens in total. A lexicon is learned for --variant=shortlist:decode.shortlist=20.
+number of tokens in total.
 """
 
 import contextlib
@@ -20,13 +20,12 @@ from absl import flags
 
 from experiments.benchmarks import reporting
 from experiments.benchmarks.settings import config_of
-from experiments.benchmarks.text_batches import LEXICON, TEXT, TOKENIZER, Text
+from experiments.benchmarks.text_batches import TEXT, TOKENIZER, Text
 from experiments.benchmarks.workloads import Workload
 from experiments.corpora import text_files
 from experiments.pipeline.batching import Batches
 from experiments.pipeline.token_corpus import TokenCorpus
 from transformer.errors import InputError
-from transformer.text.lexicon import MAX_PAIRS, Lexicon
 from transformer.text.tokenizer import Tokenizer, Vocabularies
 
 SOURCE = flags.DEFINE_string(
@@ -71,7 +70,7 @@ def prepare(
     pairs: tuple[Sequence[str], Sequence[str]],
     lines: Sequence[str],
 ) -> Text:
-    """Write the vocabulary, a lexicon and the `Text` into a folder.
+    """Write the vocabulary and the `Text` into a folder.
 
     Args:
       workload: sizes; its buckets are the lengths of batches.
@@ -91,10 +90,6 @@ def prepare(
         ) from None
     (folder / TOKENIZER).write_bytes(tokenizer.model)
     corpus = TokenCorpus.encode(*pairs, Vocabularies.shared(tokenizer))
-    if lines:
-        some = range(0, len(corpus), -(-len(corpus) // MAX_PAIRS))
-        sides = ([side[pair] for pair in some] for side in (corpus.source, corpus.target))
-        Lexicon.learn(*sides, tokenizer.vocab_size).save(folder / LEXICON)
     planned = Batches([(1.0, corpus)], config_of(workload).data, seed=0).plan(0)[:BATCHES]
     chosen = [pair for batch in planned for pair in batch.pairs]
     encoded = zip(lines, tokenizer.encode(list(lines)), strict=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.benchmarks.workloads import Workload
 
-TEXT, TOKENIZER, LEXICON = "text.json", "tokenizer.model", "lexicon.npz"
+TEXT, TOKENIZER = "text.json", "tokenizer.model"
 """Files of a prepared text."""
 PAD_ID = 0
 Sentences = list[list[int]]

@@ -25,7 +25,6 @@ def get_config(init_from: str | None = None) -> Config:
     kept += ("bucket_lengths", "row_multiple")
     data = DataConfig(dataset="text_files", **{name: getattr(saved.data, name) for name in kept})
     return saved.replace(
-        decode=saved.decode.replace(shortlist=None),  # its lexicon is of another text
         optimizer=OptimizerConfig(
             schedule="cosine", learning_rate=2e-4, warmup_steps=100, clip_norm=1.0
         ),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bundles: one file with everything that translating needs, and no training state.
 
-A bundle is a ZIP archive of ``config.json``, the tokenizers, the lexicon if there is one, a model
-card ``README.md``, and the parameters in Flax's MessagePack format. ZIP has a checksum per file.
+A bundle is a ZIP archive of ``config.json``, the tokenizers, a model card ``README.md``, and the
+parameters in Flax's MessagePack format. ZIP has a checksum per file.
 """
 
 import io

@@ -32,8 +32,6 @@ RESULT = "result.json"
 """The result of a finished training; its absence means that the training has not finished."""
 EVALUATIONS = "evaluations"
 """Directory of scores, translations and reports of `experiments.evaluate`."""
-LEXICON = "shortlist.npz"
-"""Lexical translation table of `experiments.learn_lexicon`, for ``decode.shortlist``."""
 SKIPPED = "skipped"
 """Directory of the sentence pairs of batches whose loss or gradient was not finite."""
 TOKENS = "tokens"
@@ -45,7 +43,7 @@ training state, or a bundle.
 PROFILE = "profile"
 """Directory of profiler traces."""
 
-INFERENCE_FILES = frozenset({CONFIG, TOKENIZER, SOURCE_TOKENIZER, LEXICON})
+INFERENCE_FILES = frozenset({CONFIG, TOKENIZER, SOURCE_TOKENIZER})
 """The files that translating reads, beside the parameters."""
 
 

@@ -2,7 +2,7 @@
 """Config of decoding."""
 
 import dataclasses
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from transformer.fields import Bounds, Count, FieldGroup, Length, Seed
 
@@ -17,6 +17,7 @@ class DecodeConfig(FieldGroup):
     """Beam search (paper 6.1), sampling, and minimum Bayes risk."""
 
     group: ClassVar[str] = "decode"
+    removed_fields: ClassVar[dict[str, Any]] = {"shortlist": None}
 
     method: Literal["beam", "sample", "mbr"] = "beam"
     """beam: beam search. sample: draws from the model. mbr: of several samples, the one most like
@@ -63,10 +64,6 @@ class DecodeConfig(FieldGroup):
     """Sentences decoded together: in one batch, or on a CPU in as many as are searched at the same
     time.
     """
-    shortlist: Annotated[int, Bounds(1, 100, "a lexicon holds no more")] | None = None
-    """Beam search over the most frequent subwords and this many translations of each source subword
-    (`experiments.learn_lexicon`); over all unless given. An approximation.
-    """
 
     def validate(self) -> None:
         """Check groups and lengths; reject fields that the method does not use."""
@@ -76,7 +73,7 @@ class DecodeConfig(FieldGroup):
         self.require(longer, "min_length", f"below decode.max_length = {self.max_length}")
         # A field without effect is more likely a mistake.
         sampling = ("temperature", "top_k", "top_p", "min_p")
-        for name in sampling if self.method == "beam" else ("groups", "shortlist"):
+        for name in sampling if self.method == "beam" else ("groups",):
             unset = getattr(self, name) == getattr(type(self), name)
             self.require(unset, name, f"left out with decode.method={self.method!r}")
 

@@ -48,16 +48,6 @@ class Config(FieldGroup):
                 f"data.vocabulary is {self.data.vocabulary!r}, but model.source_vocab_size is "
                 f"{self.model.source_vocab_size}; set a size for a separate source vocabulary only"
             )
-        if self.model.source_vocab_size is not None and self.decode.shortlist is not None:
-            raise InputError(
-                f"decode.shortlist is {self.decode.shortlist}, but shortlists need a shared "
-                "vocabulary; leave one of decode.shortlist and data.vocabulary out"
-            )
-        if self.model.max_target_tokens is not None and self.decode.shortlist is not None:
-            raise InputError(
-                f"decode.shortlist is {self.decode.shortlist}, but the model family "
-                f"{self.model.family!r} has labels, not words, to choose from; leave it out"
-            )
         if self.optimizer.name == "schedule_free" and self.training.ema_decay is not None:
             raise InputError(
                 "optimizer.name='schedule_free' averages the weights itself; leave "

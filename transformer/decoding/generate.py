@@ -24,7 +24,6 @@ from transformer.decoding.beam_search import Hypotheses, beam_search, output_len
 from transformer.decoding.constraints import Constraints
 from transformer.decoding.decode_loop import Cache, cache_lengths
 from transformer.decoding.sampling import sample
-from transformer.decoding.shortlist import Shortlist, restrict
 from transformer.models.base import Decodable, Model
 from transformer.sharding import replicated
 from transformer.threaded_jit import threaded_jit
@@ -42,7 +41,6 @@ def search(
     source: Int[Array, "B S"],
     prefix: Int[Array, "B M"] | None = None,
     keys: Key[Array, " B"] | None = None,
-    shortlist: Shortlist | None = None,
     *,
     model: Decodable,
     config: DecodeConfig,
@@ -56,7 +54,6 @@ def search(
       source: token ids, padded; sources that are all padding have no results.
       prefix: forced first tokens of each translation, padded.
       keys: one for each sentence; for sampling only.
-      shortlist: the subwords that may occur in the translations. None: all.
       model: of any family, or an ensemble.
       config: how to search or to sample.
       num_results: number of samples; with beam search at most K, and the number of results that
@@ -67,14 +64,8 @@ def search(
     limits = output_length_limits(source_lengths, config)
     limits = jnp.where(source_lengths > 0, limits, 0)
 
-    variables = {"params": params}
-    if shortlist is not None:
-        if prefix is not None:
-            prefix = shortlist.positions_of(prefix, model.config.vocab_size)
-        model, variables = restrict(model, params, shortlist)
-
     def call(method: Callable, *arguments):
-        return model.apply(variables, *arguments, method=method)
+        return model.apply({"params": params}, *arguments, method=method)
 
     memory = call(model.encode, source)
     # A cache that grows makes steps faster but compiles them three times. The steps of a single
@@ -96,7 +87,7 @@ def search(
         "special_ids": model.config.special_ids,
     }
     if config.method == "beam":
-        hypotheses = beam_search(
+        return beam_search(
             step,
             model.reorder,
             init_cache(config.beams, config.groups),
@@ -108,22 +99,18 @@ def search(
             finish_from=config.finish_from,
             **options,
         )
-    else:
-        hypotheses = sample(
-            step,
-            init_cache(num_results, num_results),
-            limits,
-            keys,
-            num_samples=num_results,
-            temperature=config.temperature,
-            top_k=config.top_k,
-            top_p=config.top_p,
-            min_p=config.min_p,
-            **options,
-        )
-    if shortlist is None:
-        return hypotheses
-    return hypotheses.replace(tokens=shortlist.ids[hypotheses.tokens])
+    return sample(
+        step,
+        init_cache(num_results, num_results),
+        limits,
+        keys,
+        num_samples=num_results,
+        temperature=config.temperature,
+        top_k=config.top_k,
+        top_p=config.top_p,
+        min_p=config.min_p,
+        **options,
+    )
 
 
 @threaded_jit("mesh", "model", "config", "num_results", "max_length")
@@ -133,7 +120,6 @@ def decode(
     prefix: Int[Array, "B M"] | None,
     line_numbers: Int[Array, " B"] | None,
     seed: UInt[Array, ""],
-    shortlist: Shortlist | None = None,
     *,
     mesh: Mesh,
     model: Model,
@@ -163,7 +149,6 @@ def decode(
         model=model,
         beams=beams,
         max_length=max_length,
-        vocab_size=model.config.vocab_size if shortlist is None else len(shortlist.ids),
     )
     device_memory.require(
         needed // mesh.shape["model"],
@@ -175,21 +160,18 @@ def decode(
     if line_numbers is not None:
         fold_in_each = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
         keys = fold_in_each(jax.random.key(seed), line_numbers)  # [B]
-    ids, listed = (None, None) if shortlist is None else (shortlist.ids, shortlist.listed)
 
-    def compute(shared: tuple, sentences: tuple) -> Hypotheses:
-        params, ids = shared
-        source, prefix, keys, listed = sentences
-        shortlist = None if ids is None else Shortlist(ids, listed)
+    def compute(params: Params, sentences: tuple) -> Hypotheses:
         return search(
-            *(params, source, prefix, keys, shortlist),
+            params,
+            *sentences,
             model=model,
             config=config,
             num_results=num_results,
             max_length=max_length,
         )
 
-    return data_parallel(compute, mesh)((params, ids), (source, prefix, keys, listed))
+    return data_parallel(compute, mesh)(params, (source, prefix, keys))
 
 
 @threaded_jit("mesh", "model")
@@ -209,7 +191,6 @@ def required_bytes(
     model: Model,
     beams: int,
     max_length: int,
-    vocab_size: int,
 ) -> int:
     """A lower bound of the memory of a search."""
 
@@ -219,7 +200,7 @@ def required_bytes(
         memory = model.apply(variables, source, method=model.encode)
         arguments = memory, source, beams, max_length
         cache = model.apply(variables, *arguments, method=model.init_cache)
-        return params, cache, jnp.zeros((len(source), beams, vocab_size))
+        return params, cache, jnp.zeros((len(source), beams, model.config.vocab_size))
 
     return device_memory.tree_bytes(jax.eval_shape(allocate, params, source))
 

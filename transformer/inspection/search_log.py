@@ -115,8 +115,8 @@ def record(
 
     Raises:
       InputError: if the source is empty, padded, or has an id outside the vocabulary; for other
-        methods than beam search, for diverse beams, for a shortlist, for more results than beams,
-        and for a prefix that is as long as the longest output.
+        methods than beam search, for diverse beams, for more results than beams, and for a prefix
+        that is as long as the longest output.
     """
     decode = decode or DecodeConfig()
     check_positive("top", top)
@@ -161,11 +161,6 @@ def _checked_source(
         raise InputError(
             f"decode.method is {decode.method!r} and decode.groups {decode.groups}, but only plain "
             "beam search can be recorded; set them to 'beam' and 1"
-        )
-    if decode.shortlist is not None:
-        raise InputError(
-            f"decode.shortlist is {decode.shortlist}, but only a search over the full vocabulary "
-            "can be recorded; set it to None"
         )
     if not 1 <= results <= decode.beams:
         raise InputError(

@@ -115,11 +115,6 @@ def require_supported(config: Config, lengths: Sequence[int]) -> None:
             f"decode.method is {decode.method!r}, but --to=stablehlo exports a search; add "
             "--config.decode.method=beam"
         )
-    if decode.shortlist is not None:
-        raise InputError(
-            f"decode.shortlist is {decode.shortlist}, but --to=stablehlo exports a search over "
-            "the complete vocabulary; add --config.decode.shortlist=None"
-        )
     if lengths[-1] > config.data.max_length:
         raise InputError(
             f"--lengths: {lengths[-1]} is more than data.max_length = {config.data.max_length}"

@@ -15,16 +15,14 @@ import numpy as np
 
 from experiments import compose, costs, roofline
 from experiments.benchmarks.settings import config_of
-from experiments.benchmarks.text_batches import LEXICON, TOKENIZER, Text
+from experiments.benchmarks.text_batches import TOKENIZER, Text
 from experiments.benchmarks.worker import STEPS_AHEAD, Program
 from experiments.benchmarks.workloads import Workload
 from experiments.pipeline.token_corpus import TokenCorpus, TokenSequences
 from transformer import compile_cache, sharding
 from transformer.arrays import Array
 from transformer.decoding import generate
-from transformer.decoding.output_kernel import with_output_kernel
 from transformer.nn.attention_kernels import KERNELS
-from transformer.text.lexicon import Lexicon
 from transformer.text.tokenizer import Tokenizer
 from transformer.training.step import Batch
 from transformer.translator import Translator
@@ -101,7 +99,6 @@ def translating(
         experiment.init_state().params,
         tokenizer,
         mesh=experiment.mesh,
-        lexicon=Lexicon.load(folder / LEXICON, tokenizer.vocab_size),
     )
     lengths = [len(translation.tokens) for translation in translator(text.lines)]
     assert lengths == [len(ids) + 1 for ids in text.line_ids]
@@ -120,7 +117,6 @@ def decoding(workload: Workload, beams: int, overrides: Mapping[str, Any]) -> Pr
     experiment = _experiment(workload, fields | dict(overrides))
     source = sharding.put_on_mesh(workload.token_ids()[0], sharding.batch_sharding(experiment.mesh))
     params = jax.jit(experiment.model.cast_params)(experiment.init_state().params)
-    model, params = with_output_kernel(experiment.model, params)
 
     def call() -> np.ndarray:
         hypotheses = generate.decode(
@@ -130,7 +126,7 @@ def decoding(workload: Workload, beams: int, overrides: Mapping[str, Any]) -> Pr
             None,
             np.uint32(0),
             mesh=experiment.mesh,
-            model=model,
+            model=experiment.model,
             config=experiment.config.decode,
             num_results=1,
             max_length=workload.target_length,

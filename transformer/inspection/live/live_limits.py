@@ -32,7 +32,6 @@ MODEL_FIELDS: dict[str, tuple[Any, ...]] = {
 DECODE_FIELDS: dict[str, tuple[Any, ...]] = {
     "method": ("beam",),
     "groups": (1,),
-    "shortlist": (None,),
     "min_length": (0,),
     "block_ngrams": (None,),
 }
