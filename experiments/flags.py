@@ -61,10 +61,8 @@ def run(main: Callable[..., int | None], config_from: Literal["config", "workdir
     """
     startup.prepare()
     startup.imports_are_done()
-    handler = logging.StreamHandler()
-    handler.setFormatter(_MessageFormatter())
     # Importing Orbax may have configured the root logger already.
-    logging.basicConfig(handlers=[handler], force=True)
+    logging.basicConfig(handlers=[log_handler()], force=True)
     absl_logging.set_verbosity(absl_logging.ERROR)  # warnings there are Orbax's
     try:
         with startup.unwound_by_signals():
@@ -112,6 +110,23 @@ def require_one_line(flag: flags.FlagHolder) -> None:
         ) from None
     if "\n" in text:
         raise InputError(f"--{flag.name} has several lines; give one")
+
+
+def log_handler() -> logging.Handler:
+    """Log messages of an app, on standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_MessageFormatter())
+    handler.addFilter(_is_not_of_a_raised_error)
+    return handler
+
+
+def _is_not_of_a_raised_error(record: logging.LogRecord) -> bool:
+    """Whether a record adds to the error of a failed save or restore, which the app reports."""
+    if record.name == "absl" and f"{os.sep}orbax{os.sep}" in record.pathname:
+        return False  # Orbax logs every error that it also raises
+    # After the first failed write asyncio reports the others of a save, which are never awaited.
+    error = record.exc_info[1] if record.name == "asyncio" and record.exc_info else None
+    return not (isinstance(error, ValueError) and "OCDBT" in str(error))
 
 
 def _exit_status(error: BaseException) -> int | str:

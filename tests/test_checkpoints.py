@@ -96,14 +96,18 @@ def test_the_last_and_the_best_are_kept_and_the_rest_deleted(tmp_path, abstract)
     assert bits(best_params(tmp_path, abstract)) == bits(state_at(2).params)
 
 
-def test_a_checkpoint_that_is_being_read_is_deleted_later(tmp_path, abstract):
-    save(tmp_path, [1], keep_last=1)
+@pytest.mark.parametrize("average", [None, 1])
+def test_a_reader_whose_checkpoint_was_deleted_meanwhile_uses_those_of_now(
+    tmp_path, abstract, caplog, average
+):
+    save(tmp_path, [1, 2], keep_last=1, nll={1: 1.0, 2: 2.0})
     with Checkpoints(tmp_path, KEEP_ALL) as reader:
-        save(tmp_path, [2, 3], keep_last=1)
-        assert steps_in(tmp_path) == [1, 3]
-        assert bits(reader.restore_params(abstract.params)) == bits(state_at(1).params)
-    save(tmp_path, [4], keep_last=1)
-    assert steps_in(tmp_path) == [4]
+        save(tmp_path, [3], keep_last=1, nll={3: 0.5})
+        assert steps_in(tmp_path) == [3]
+        params = reader.restore_params(abstract.params, average)
+        assert reader.restored_steps == [3]
+    assert bits(params) == bits(state_at(3).params)
+    assert not caplog.records
 
 
 @pytest.mark.slow

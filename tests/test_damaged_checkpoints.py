@@ -47,25 +47,6 @@ def lose(workdir, step):
     return "file meta/metadata is missing"
 
 
-def digests(text):
-    """Overwrite the record of digests."""
-
-    def damage(workdir, step):
-        path = workdir / "checkpoints" / "digests" / f"{step}.json"
-        path.write_bytes(text)
-        return f"digests/{step}.json is damaged"
-
-    return damage
-
-
-def fifo_of_digests(workdir, step):
-    """Replace the record of digests by a FIFO."""
-    path = workdir / "checkpoints" / "digests" / f"{step}.json"
-    path.unlink()
-    os.mkfifo(path)
-    return f"digests/{step}.json is damaged"
-
-
 def fifo(workdir, step):
     """Make a FIFO beside the arrays."""
     os.mkfifo(workdir / "checkpoints" / str(step) / "params" / "pipe")
@@ -76,12 +57,6 @@ DAMAGES = {
     "a flipped bit": flip,
     "a file cut short": truncate,
     "a file missing": lose,
-    "digests empty": digests(b""),
-    "digests cut short": digests(b'{"params/_METADATA": "ab'),
-    "digests not text": digests(b"\xff\xfe{}"),
-    "digests not an object": digests(b"[]"),
-    "digests of nested brackets": digests(b"[" * 100_000),
-    "digests a FIFO": fifo_of_digests,
     "a FIFO beside the arrays": fifo,
 }
 
@@ -152,13 +127,14 @@ def test_without_digests_a_readable_checkpoint_is_used_with_a_warning(three, abs
     assert bits(averaged) == bits(state_at(30).params)
 
 
-def test_damaged_digests_alone_do_not_make_a_run_unusable(tmp_path, abstract, caplog):
-    save(tmp_path, [10])
-    (tmp_path / "checkpoints" / "digests" / "10.json").write_text("{")
-    state, _ = restored(tmp_path, abstract)
-    assert bits(state) == bits(state_at(10))
-    assert "digests/10.json is damaged" in caplog.text
-    assert "step 10: used although it cannot be verified" in caplog.text
+@pytest.mark.parametrize("text", [b"", b'{"files": {"params/_METADATA": "ab', b"\xff\xfe{}", None])
+def test_damaged_digests_alone_do_not_make_a_run_unusable(three, abstract, caplog, text):
+    path = three / "checkpoints" / "digests" / "30.json"
+    path.unlink()
+    os.mkfifo(path) if text is None else path.write_bytes(text)
+    state, _ = restored(three, abstract)
+    assert bits(state) == bits(state_at(30))
+    assert "step 30: used although it cannot be verified: digests/30.json is" in caplog.text
 
 
 def test_a_damaged_checkpoint_is_not_used_even_if_it_is_the_only_one(tmp_path, abstract):
@@ -174,8 +150,8 @@ def test_swapped_digests_are_both_detected(three, abstract, caplog):
         (folder / old).rename(folder / new)
     state, _ = restored(three, abstract)
     assert bits(state) == bits(state_at(10))
-    assert "step 20: digests/20.json" in caplog.text
-    assert "step 30: digests/30.json" in caplog.text
+    assert "step 20: file" in caplog.text
+    assert "step 30: file" in caplog.text
 
 
 def worse_metrics(three):
@@ -209,17 +185,6 @@ def test_damaged_metrics_do_not_make_another_checkpoint_the_best(three):
     path.write_text(path.read_text().replace("2.0", "0.0"))
     with Checkpoints(three, KEEP_ALL) as checkpoints:
         assert checkpoints.best() == 10
-
-
-@pytest.mark.parametrize("harm", [worse_metrics, broken_metrics])
-def test_a_training_sets_a_damaged_checkpoint_aside_instead_of_deleting_it(three, abstract, harm):
-    harm(three)
-    restored(three, abstract)
-    save(three, [40], keep_last=1, nll={40: 0.5})
-    assert steps_in(three) == [40]
-    assert (three / "checkpoints" / "damaged-10").is_dir()
-    kept = sorted(path.name for path in (three / "checkpoints" / "digests").iterdir())
-    assert kept == ["40.json"]
 
 
 @pytest.mark.parametrize("text", ["{}", "7", "[" * 100_000, '{"nll": "low"}', '{"nll": [1]}'])
@@ -329,7 +294,6 @@ def test_a_reader_changes_nothing_on_disk(three, abstract):
 def test_digests_name_every_file_of_a_checkpoint(three):
     folder = three / "checkpoints" / "30"
     record = json.loads((three / "checkpoints" / "digests" / "30.json").read_text())
-    assert record["step"] == 30
     # Older releases of Orbax do not write the second.
     written_last = {"_CHECKPOINT_METADATA", "commit_success.txt"}
     assert contents(folder).keys() - record["files"].keys() <= written_last

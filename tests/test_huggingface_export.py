@@ -147,7 +147,7 @@ def exported(tmp_path_factory, request):
     model = base.build(config.model)
     params = oracle.random_params(model, seed=0)
     vocabularies = Vocabularies.shared(tokenizer)
-    trained = TrainedModel(config, params, vocabularies, model, jax.make_mesh((1,), "x"), None, {})
+    trained = TrainedModel(config, params, vocabularies, model, jax.make_mesh((1,), "x"), {})
     folder = tmp_path_factory.mktemp("exported")
     return folder, trained, huggingface_export.export(trained, folder)
 

@@ -58,7 +58,7 @@ def trained_model(decode, unknown=0.0, **fields):
     bias = params["embedding"]["output_bias"]
     params["embedding"]["output_bias"] = bias.at[SpecialIds().unk].add(unknown)
     model = base.build(config.model)
-    return TrainedModel(config, params, vocabularies, model, mesh, None, {})
+    return TrainedModel(config, params, vocabularies, model, mesh, {})
 
 
 def foreign_target():

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Digests name the file that differs, and a record of digests detects its own damage."""
-
-import json
-import shutil
+"""Digests name the file that differs, and their record is read or refused."""
 
 import pytest
 from etils import epath
@@ -50,53 +47,19 @@ def test_the_first_difference_is_named(actual, difference):
     assert integrity.first_difference({"a": "1", "b": "2"}, actual) == difference
 
 
-@pytest.fixture
-def record(tmp_path):
-    """The record of step 7."""
+def test_a_record_is_read_as_it_was_written(tmp_path):
     path = epath.Path(tmp_path) / "7.json"
-    integrity.write_record(path, 7, {"a": ABC, "b": EMPTY})
-    return path
+    integrity.write_record(path, {"a": ABC, "b": EMPTY})
+    assert integrity.read_record(path) == {"a": ABC, "b": EMPTY}
+    assert [path.name for path in tmp_path.iterdir()] == ["7.json"]
 
 
-def test_a_record_is_read_as_it_was_written(record):
-    assert integrity.read_record(record, 7) == {"a": ABC, "b": EMPTY}
-    assert [path.name for path in record.parent.iterdir()] == ["7.json"]
+def test_a_missing_record_has_no_digests(tmp_path):
+    assert integrity.read_record(epath.Path(tmp_path) / "8.json") is None
 
 
-def test_missing_and_damaged_records_are_distinguished(record):
-    with pytest.raises(integrity.RecordError, match="/8.json is missing"):
-        integrity.read_record(record.with_name("8.json"), 8)
-    record.write_text("")
-    with pytest.raises(integrity.RecordError, match="/7.json is damaged"):
-        integrity.read_record(record, 7)
-
-
-def test_a_record_of_another_step_is_damaged(record):
-    with pytest.raises(integrity.RecordError):
-        integrity.read_record(record, 8)
-    shutil.copy(record, record.with_name("8.json"))
-    with pytest.raises(integrity.RecordError):
-        integrity.read_record(record.with_name("8.json"), 8)
-
-
-@pytest.mark.parametrize(
-    "text", ["[]", "{", "null", '"x"', "{}", '{"step": 7, "files": {}, "sha256": "0"}', "7"]
-)
-def test_other_json_is_no_record(record, text):
-    record.write_text(text)
-    with pytest.raises(integrity.RecordError):
-        integrity.read_record(record, 7)
-
-
-def test_a_flipped_bit_is_detected_or_changes_nothing(record):
-    """Every seventh bit, so each bit position of a byte is covered."""
-    data = record.read_bytes()
-    for bit in range(0, 8 * len(data), 7):
-        changed = bytearray(data)
-        changed[bit // 8] ^= 1 << bit % 8
-        record.write_bytes(bytes(changed))
-        try:
-            assert integrity.read_record(record, 7) == {"a": ABC, "b": EMPTY}
-        except integrity.RecordError:
-            continue
-        assert json.loads(changed) == json.loads(data), "only white space may differ"
+@pytest.mark.parametrize("text", ["", "[]", "{", "null", '"x"', "{}", '{"files": 7}', "[" * 10**5])
+def test_other_text_is_no_record(tmp_path, text):
+    path = epath.Path(tmp_path) / "7.json"
+    path.write_text(text)
+    assert integrity.read_record(path) is None

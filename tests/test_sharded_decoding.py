@@ -256,18 +256,15 @@ def collectives(parallel, rows=16, **decode):
     lines = None
     if config.decode.method != "beam":
         lines = jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=where)
-    lowered = generate.decode.lower(
-        abstract_params(config),
-        source,
-        None,
-        lines,
-        np.uint32(0),
+    search = functools.partial(
+        generate.decode,
         mesh=mesh,
         model=base.build(config.model),
         config=config.decode,
         num_results=4,
         max_length=15,
     )
+    lowered = jax.jit(search).lower(abstract_params(config), source, None, lines, np.uint32(0))
     actual, repeated = [], False
     for line in lowered.compile().as_text().splitlines():
         if line.endswith("{") and not line.startswith(" "):

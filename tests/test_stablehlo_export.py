@@ -43,7 +43,7 @@ def trained_model(config):
     model = base.build(config.model)
     params = oracle.random_params(model, seed=0)
     mesh = jax.make_mesh((1,), "x")
-    return TrainedModel(config, params, Vocabularies.shared(tokenizer), model, mesh, None, {})
+    return TrainedModel(config, params, Vocabularies.shared(tokenizer), model, mesh, {})
 
 
 def run_alone(code, folder, sentences=SENTENCES):

@@ -19,7 +19,8 @@ import numpy as np
 from etils import epath
 from jax.sharding import Mesh, NamedSharding
 
-from transformer import compile_cache, sharding, trained_model
+from transformer import compile_cache as program_cache
+from transformer import sharding, trained_model
 from transformer.arrays import Params, SpecialIds
 from transformer.batched_search import BatchedSearch
 from transformer.config import Config, DecodeConfig
@@ -113,12 +114,10 @@ class Translator:
         ensemble: Sequence[epath.PathLike] = (),
         *,
         dtype: Literal["float32", "bfloat16"] | None = None,
+        compile_cache: bool = False,
         **decode: Any,
     ) -> "Translator":
         """Load what `experiments.train` or `experiments.bundle` wrote.
-
-        Programs that take long to compile are kept in the user's cache folder for later processes
-        (`compile_cache.enable`).
 
         Args:
           workdir: directory of the run, or a bundle.
@@ -129,6 +128,8 @@ class Translator:
           ensemble: further workdirs whose models decode together with the first. Only their models
             are used, not their `decode` fields. `average` and `around` apply to each.
           dtype: of the activations, instead of `config.model.compute_dtype`.
+          compile_cache: keep compiled programs in the user's cache folder for later processes; sets
+            JAX's persistent cache for this process (`compile_cache.enable`).
           **decode: other values of fields of `config.decode`, for example ``beams=1``.
 
         Raises:
@@ -136,7 +137,8 @@ class Translator:
             `config.model` gives the parameters another function than in training, or if
             `config.parallel` needs more devices than there are.
         """
-        compile_cache.enable()
+        if compile_cache:
+            program_cache.enable()
         loaded = trained_model.load(workdir, config, average, around, ensemble, dtype, **decode)
         return cls(
             loaded.config,

@@ -15,11 +15,11 @@ import numpy as np
 
 from transformer.arrays import Array, Float, Int, Params
 from transformer.config import ModelConfig
+from transformer.decoding.generate import compiled
 from transformer.errors import InputError
 from transformer.inspection import trace, words
 from transformer.nn.positions import shift_right
 from transformer.text.tokenizer import WORD_BEGIN, Tokenizer
-from transformer.threaded_jit import threaded_jit
 from transformer.translator import Translator
 
 
@@ -102,7 +102,7 @@ def _run(
     return np.asarray(_cross_attention(translator.params, *arrays, config=model_config))
 
 
-@threaded_jit("config")
+@compiled
 def _cross_attention(
     params: Params, source: Int[Array, " S"], target: Int[Array, " T"], *, config: ModelConfig
 ) -> Float[Array, "L T S"]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SHA-256 digests of the files of a directory, in a record that detects its own damage."""
+"""SHA-256 digests of the files of a directory, and the record that holds them."""
 
 import contextlib
 import hashlib
@@ -12,10 +12,6 @@ from transformer import paths
 from transformer.cores import map_in_threads, num_cores
 
 _CHUNK_BYTES = 2**20
-
-
-class RecordError(ValueError):
-    """A record of digests is missing or damaged; the message begins with its name."""
 
 
 def directory_digests(directory: epath.Path, exclude: Collection[str] = ()) -> dict[str, str]:
@@ -45,30 +41,17 @@ def first_difference(expected: dict[str, str], actual: dict[str, str]) -> str | 
     return None
 
 
-def write_record(record: epath.Path, step: int, digests: dict[str, str]) -> None:
-    """Write the digests of a step atomically."""
-    values = {"step": step, "files": digests, "sha256": _checksum(step, digests)}
-    paths.write_atomic(record, json.dumps(values, indent=1).encode())
+def write_record(record: epath.Path, digests: dict[str, str]) -> None:
+    """Write the digests of a directory atomically."""
+    paths.write_atomic(record, json.dumps({"files": digests}, indent=1).encode())
 
 
-def read_record(record: epath.Path, step: int) -> dict[str, str]:
-    """Read the digests that `write_record` wrote for this step.
-
-    Raises:
-      RecordError: when the record is missing, damaged, or of another step.
-    """
-    name = f"{record.parent.name}/{record.name}"
-    if not record.exists():
-        raise RecordError(f"{name} is missing")
+def read_record(record: epath.Path) -> dict[str, str] | None:
+    """Read the digests that `write_record` wrote; None if they are missing or unreadable."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-        values = json.loads(record.read_text()) if paths.is_regular_file(record) else {}
-        if values["step"] == step and values["sha256"] == _checksum(step, values["files"]):
-            return values["files"]
-    raise RecordError(f"{name} is damaged")
-
-
-def _checksum(step: int, digests: dict[str, str]) -> str:
-    return hashlib.sha256(json.dumps([step, digests], sort_keys=True).encode()).hexdigest()
+        if paths.is_regular_file(record):
+            return dict(json.loads(record.read_text())["files"])
+    return None
 
 
 def _files(directory: epath.Path, prefix: str) -> dict[str, epath.Path]:

@@ -7,12 +7,12 @@ with the `Identity` of model and vocabularies) and, after a validation, ``metric
 parameters needs no ``progress``, which may be deleted from a copy.
 
 Orbax does not detect a flipped byte, so ``digests/<step>.json`` has the SHA-256 of every file. It
-is written after all files, and before the directory gets its final name. A checkpoint that does not
-match its digests is never used: a training sets it aside as ``damaged-<step>``. One whose digests
-are missing or damaged is used, with a warning, only if no other checkpoint is intact.
+is written after all files, and before the directory gets its final name. Files are compared with it
+when a checkpoint is restored. One that differs is never used: a training sets it aside as
+``damaged-<step>``. One without readable digests is used, with a warning.
 
-A training deletes old checkpoints only when the new one is complete, and none that a reader holds
-(`reader_locks`).
+A training deletes old checkpoints only when the new one is complete. A reader whose checkpoint is
+deleted meanwhile chooses again.
 
 With several processes, all of them call every method. All write and read arrays; process 0 alone
 inspects and changes the directory.
@@ -33,7 +33,7 @@ from etils import epath
 
 from transformer import paths, processes
 from transformer.arrays import Params
-from transformer.checkpoints import integrity, reader_locks, selection, workdir_files
+from transformer.checkpoints import integrity, selection, workdir_files
 from transformer.checkpoints.identity import Identity
 from transformer.checkpoints.selection import Checkpoint
 from transformer.config import TrainingConfig
@@ -55,6 +55,10 @@ DELETED = "deleted"
 
 class _DamageError(InputError):
     """A checkpoint does not match its digests, or cannot be read."""
+
+
+class _DeletedError(Exception):
+    """A training has deleted the checkpoint that is being read."""
 
 
 class _Manager(ocp.CheckpointManager):
@@ -97,12 +101,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         self._digests = self.directory / "digests"
         self._config, self._identity, self._writing = config, identity, writing
         self._saving: int | None = None  # the step
-        self._held = contextlib.ExitStack()
         self.restored_steps: list[int] = []  # of the parameters restored last
-        # Orbax logs every error that it also raises, with a traceback.
-        logging.getLogger("absl").addFilter(_is_not_from_orbax)
-        # When a write fails, asyncio may report other writes of the save, which are never awaited.
-        logging.getLogger("asyncio").addFilter(_is_not_of_a_failed_write)
         processes.from_main_process(self._prepare_directory)
         self._manager = self._new_manager()
         self._update(warn=True)
@@ -116,7 +115,6 @@ class Checkpoints(contextlib.AbstractContextManager):
             self.finish()
         finally:
             self._manager.close()
-            self._held.close()
 
     def finish(self) -> None:
         """Wait for the save in progress, and delete the checkpoints that are no longer kept.
@@ -136,7 +134,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         return [checkpoint.step for checkpoint in self._checkpoints]
 
     def best(self) -> int | None:
-        """The step with the best intact validation score; the newest if none was validated."""
+        """The step with the best validation score; the newest if none was validated."""
         best = selection.best(self._checkpoints, self._config.best_by)
         return None if best is None else best.step
 
@@ -213,11 +211,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             return TrainState(**weights, **items["progress"]), items["meta"]
 
         step, restored = self._first_intact(reversed(self._checkpoints), read)
-        damaged = [
-            one.step
-            for one in self._checkpoints
-            if one.step > step or (one.problem is not None and one.verifiable)
-        ]
+        damaged = [newer for newer in self.steps() if newer > step]
         if self._writing and damaged:
             processes.from_main_process(lambda: self._set_aside(damaged))
             self._manager.close()
@@ -249,6 +243,15 @@ class Checkpoints(contextlib.AbstractContextManager):
             params = self._read(step, params=ocp.args.StandardRestore(abstract))["params"]
             return params if to_model is None else to_model(params)
 
+        while True:
+            try:
+                return self._restore_params(read, average, around)
+            except _DeletedError:
+                self._update()
+
+    def _restore_params(
+        self, read: Callable[[int], Params], average: int | None, around: Literal["last", "best"]
+    ) -> Params:
         best = selection.best(self._checkpoints, self._config.best_by)
         if average is None:
             newest_first = reversed(self._checkpoints)
@@ -264,9 +267,8 @@ class Checkpoints(contextlib.AbstractContextManager):
         center = best if around == "best" else None
         chosen = selection.averaged(self._checkpoints, average, center)
         self.restored_steps = [checkpoint.step for checkpoint in chosen]
-        allow_unverified = not any(checkpoint.verifiable for checkpoint in self._checkpoints)
         try:
-            params = [self._intact(one, read, allow_unverified) for one in chosen]
+            params = [self._intact(step, read) for step in self.restored_steps]
         except _DamageError as error:
             raise InputError(
                 f"--average={average} needs intact checkpoints {self.restored_steps}, but {error}; "
@@ -294,7 +296,6 @@ class Checkpoints(contextlib.AbstractContextManager):
             self.directory,
             options=ocp.CheckpointManagerOptions(
                 create=False,
-                read_only=not self._writing,
                 # Orbax would fail on damaged metrics; they are read here, after their digests.
                 lightweight_initialize=True,
                 async_options=ocp.AsyncOptions(post_finalization_callback=self._write_digests),
@@ -309,24 +310,21 @@ class Checkpoints(contextlib.AbstractContextManager):
     def _inspect_all(self, warn: bool) -> list[dict[str, Any]]:
         if self._writing:
             self._remove_leftovers()
-        else:
-            self._held.enter_context(reader_locks.hold(paths.children(self._digests)))
-        checkpoints = [
-            self._inspect(step) for step in sorted(ocp.utils.checkpoint_steps(self.directory))
-        ]
-        notes = {
-            str(one.step): one.problem and f"{one.problem}; not used if another is intact"
-            for one in checkpoints
-        }
+        while True:
+            steps = sorted(ocp.utils.checkpoint_steps(self.directory))
+            checkpoints = [self._inspect(step, warn) for step in steps]
+            if all(self._path(step).exists() for step in steps):  # none was deleted meanwhile
+                break
         for record in paths.children(self._digests):
-            if record.stem not in notes:
-                if record.suffix == ".json" and (self._writing or not self._is_moving(record.stem)):
-                    notes[record.stem] = "missing: its save did not finish, or it was removed"
+            if not self._path(record.stem).exists():
+                reported = self._writing or not self._is_moving(record.stem)
+                if warn and record.suffix == ".json" and reported:
+                    logger.warning(
+                        "%s: step %s: missing: its save did not finish, or it was removed",
+                        *(self.directory, record.stem),
+                    )
                 if self._writing:
                     record.unlink()
-        for step, note in notes.items():
-            if warn and note:
-                logger.warning("%s: step %s: %s", self.directory, step, note)
         return [dataclasses.asdict(checkpoint) for checkpoint in checkpoints]
 
     def _is_moving(self, step: str) -> bool:
@@ -335,7 +333,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         return any((self.directory / name).exists() for name in names)
 
     def _delete_old(self) -> None:
-        """Delete the checkpoints that are not to be kept and that no process reads."""
+        """Delete the checkpoints that are not to be kept."""
         kept = selection.retained(self._checkpoints, self._config)
         old = [one.step for one in self._checkpoints if one not in kept]
 
@@ -344,7 +342,7 @@ class Checkpoints(contextlib.AbstractContextManager):
                 if paths.is_remote(self.directory):  # to rename is to copy
                     self._record(step).unlink(missing_ok=True)
                     self._path(step).rmtree()
-                elif not reader_locks.is_held(self._record(step)):
+                else:
                     (self.directory / DELETED).mkdir(exist_ok=True)
                     self._path(step).rename(self.directory / DELETED / str(step))
 
@@ -362,35 +360,45 @@ class Checkpoints(contextlib.AbstractContextManager):
             if path.name == DELETED or (suffix and step.isdecimal()):
                 path.rmtree()
 
-    def _inspect(self, step: int) -> Checkpoint:
-        """Read the metrics of a checkpoint and compare them with their digest."""
-        path, problem, verifiable, metrics = self._path(step) / METRICS, None, True, None
-        validated = paths.is_regular_file(path)
-        try:
-            digests = integrity.read_record(self._record(step), step)
+    def _inspect(self, step: int, warn: bool) -> Checkpoint:
+        """Read the validation scores of a checkpoint; damaged ones do not count."""
+        path, metrics = self._path(step) / METRICS, None
+        validated, digests = paths.is_regular_file(path), integrity.read_record(self._record(step))
+        if digests is not None:
             expected = {METRICS: digests[METRICS]} if METRICS in digests else {}
             actual = {METRICS: integrity.file_digest(path)} if validated else {}
             problem = integrity.first_difference(expected, actual)
-        except integrity.RecordError as error:
-            problem, verifiable = str(error), False
+            if problem is not None:
+                if warn:
+                    logger.warning("%s: step %d: %s", self.directory, step, problem)
+                return Checkpoint(step, None)
         if validated:
             with contextlib.suppress(OSError, ValueError, RecursionError):
                 metrics = json.loads(path.read_text())
-        if not selection.has_score(metrics, self._config.best_by):
-            metrics = None
-        return Checkpoint(step, metrics, problem, verifiable)
+        return Checkpoint(
+            step, metrics if selection.has_score(metrics, self._config.best_by) else None
+        )
 
     def _damage(self, step: int) -> str | None:
         """Describe the first file of a checkpoint that differs from its digest."""
+        if not self._path(step).exists():
+            return "deleted"
+        expected = integrity.read_record(self._record(step))
+        if expected is None:
+            logger.warning(
+                "%s: step %d: used although it cannot be verified: digests/%d.json is missing or "
+                "damaged",
+                *(self.directory, step, step),
+            )
+            return None
+        if not (self._writing or (self._path(step) / "progress").exists()):
+            needed = (name for name in expected if not name.startswith("progress/"))
+            expected = {name: expected[name] for name in needed}
         try:
-            expected = integrity.read_record(self._record(step), step)
             actual = integrity.directory_digests(self._path(step), WRITTEN_LAST)
-            if not (self._writing or (self._path(step) / "progress").exists()):
-                needed = (name for name in expected if not name.startswith("progress/"))
-                expected = {name: expected[name] for name in needed}
-            return integrity.first_difference(expected, actual)
-        except (integrity.RecordError, OSError) as error:
+        except OSError as error:
             return str(error)
+        return integrity.first_difference(expected, actual)
 
     def _set_aside(self, steps: Iterable[int]) -> None:
         for step in steps:
@@ -405,26 +413,14 @@ class Checkpoints(contextlib.AbstractContextManager):
     def _first_intact(
         self, candidates: Iterable[Checkpoint], read: Callable[[int], Restored]
     ) -> tuple[int, Restored]:
-        """Return the step and content of the first intact checkpoint.
-
-        If none is intact, the first one that can be read among those that cannot be verified.
-        """
+        """Return the step and content of the first intact checkpoint."""
         problems = []
-        for checkpoint in sorted(candidates, key=lambda one: not one.verifiable):
+        for checkpoint in candidates:
             try:
-                restored = self._intact(checkpoint, read, allow_unverified=True)
+                return checkpoint.step, self._intact(checkpoint.step, read)
             except _DamageError as error:
-                # The other problems were reported when the directory was opened.
-                if checkpoint.problem is None:
-                    logger.warning("%s: %s; not used", self.directory, error)
+                logger.warning("%s: %s; not used", self.directory, error)
                 problems.append(str(error))
-                continue
-            if not checkpoint.verifiable:
-                logger.warning(
-                    "%s: step %d: used although it cannot be verified, since no other is intact",
-                    *(self.directory, checkpoint.step),
-                )
-            return checkpoint.step, restored
         if not problems:
             raise InputError(
                 f"{self.directory} holds no checkpoint yet; the first validation of a training "
@@ -435,22 +431,15 @@ class Checkpoints(contextlib.AbstractContextManager):
             "directory from a copy, or train again in another --workdir"
         )
 
-    def _intact(
-        self, checkpoint: Checkpoint, read: Callable[[int], Restored], allow_unverified: bool
-    ) -> Restored:
+    def _intact(self, step: int, read: Callable[[int], Restored]) -> Restored:
         """Verify and read a checkpoint; if it is damaged, raise a `_DamageError` with its step."""
-        restored, problem = None, checkpoint.problem
-        if not checkpoint.verifiable and allow_unverified:
-            problem = None
-        elif problem is None:
-            problem = processes.from_main_process(lambda: self._damage(checkpoint.step))
+        restored, problem = None, processes.from_main_process(lambda: self._damage(step))
         if problem is None:
             try:
-                meta = self._read(checkpoint.step, meta=ocp.args.JsonRestore())["meta"]
+                meta = self._read(step, meta=ocp.args.JsonRestore())["meta"]
                 if self._identity and IDENTITY in meta:
-                    path = self._path(checkpoint.step)
-                    self._identity.require(meta[IDENTITY], f"checkpoint {path}")
-                restored = read(checkpoint.step)
+                    self._identity.require(meta[IDENTITY], f"checkpoint {self._path(step)}")
+                restored = read(step)
             except InputError:
                 raise
             # Orbax and TensorStore raise many types for a checkpoint that cannot be read.
@@ -458,10 +447,12 @@ class Checkpoints(contextlib.AbstractContextManager):
                 problem = paths.reason(error)
             problem = processes.first_error(problem, "read it")
         if problem is not None:
-            raise _DamageError(f"step {checkpoint.step}: {problem}")
+            if not processes.from_main_process(self._path(step).exists):
+                raise _DeletedError
+            raise _DamageError(f"step {step}: {problem}")
         return restored
 
-    def _path(self, step: int) -> epath.Path:
+    def _path(self, step: int | str) -> epath.Path:
         return self.directory / str(step)
 
     def _record(self, step: int | str) -> epath.Path:
@@ -474,7 +465,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         # In an object store the files have their final names from the start.
         path = path if path.exists() else self._path(step)
         digests = integrity.directory_digests(path, WRITTEN_LAST)
-        integrity.write_record(self._record(step), step, digests)
+        integrity.write_record(self._record(step), digests)
 
     @contextlib.contextmanager
     def _explained(self, step: int) -> Iterator[None]:
@@ -491,8 +482,8 @@ class Checkpoints(contextlib.AbstractContextManager):
             # Writes of other arrays may still be under way.
             with contextlib.suppress(OSError, InputError):
                 self._update()
-            intact = [one.step for one in self._checkpoints if one.problem is None]
-            previous = f"that of step {intact[-1]} is intact" if intact else "no other was saved"
+            steps = self.steps()
+            previous = f"that of step {steps[-1]} is intact" if steps else "no other was saved"
             match = re.search(r"os_error_code='(\d+)'", str(error))
             reason = os.strerror(int(match[1])) if match else paths.reason(error)
             raise InputError(
@@ -518,12 +509,3 @@ def _progress(state: TrainState) -> dict[str, Any]:
         for name, value in vars(state).items()
         if name not in (_weights_field(state), "base") and value is not None
     }
-
-
-def _is_not_from_orbax(record: logging.LogRecord) -> bool:
-    return f"{os.sep}orbax{os.sep}" not in record.pathname
-
-
-def _is_not_of_a_failed_write(record: logging.LogRecord) -> bool:
-    error = record.exc_info[1] if record.exc_info else None
-    return not (isinstance(error, ValueError) and "OCDBT" in str(error))

@@ -15,9 +15,6 @@ class Checkpoint:
     step: int
     metrics: dict[str, float] | None
     """Validation scores at this step, if it was validated."""
-    problem: str | None = None
-    verifiable: bool = True
-    """Whether its digests can be read."""
 
 
 def has_score(metrics: Any, best_by: Literal["nll", "bleu"]) -> bool:
@@ -33,16 +30,15 @@ def score(metrics: dict[str, float], best_by: Literal["nll", "bleu"]) -> float:
 def best(checkpoints: list[Checkpoint], best_by: Literal["nll", "bleu"]) -> Checkpoint | None:
     """Return the checkpoint with the best score, or the newest if none was validated.
 
-    Checkpoints with a problem count only if all have one. The newest of equal scores wins.
+    The newest of equal scores wins.
     """
-    candidates = [one for one in checkpoints if one.problem is None] or checkpoints
 
     def rank(checkpoint: Checkpoint) -> tuple[float, int]:
         value = score(checkpoint.metrics, best_by)
         return (value if math.isfinite(value) else -math.inf), checkpoint.step
 
-    validated = [one for one in candidates if one.metrics is not None]
-    return max(validated, key=rank, default=candidates[-1] if candidates else None)
+    validated = [one for one in checkpoints if one.metrics is not None]
+    return max(validated, key=rank, default=checkpoints[-1] if checkpoints else None)
 
 
 def retained(checkpoints: list[Checkpoint], config: TrainingConfig) -> list[Checkpoint]:

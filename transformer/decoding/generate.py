@@ -10,6 +10,7 @@ replicated, so that every process has them.
 
 import functools
 import logging
+import threading
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -26,7 +27,6 @@ from transformer.decoding.decode_loop import Cache, cache_lengths
 from transformer.decoding.sampling import sample
 from transformer.models.base import Decodable, Model
 from transformer.sharding import replicated
-from transformer.threaded_jit import threaded_jit
 from transformer.training.step import Batch, score_step
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,27 @@ logger = logging.getLogger(__name__)
 Shared = TypeVar("Shared")
 Sentences = TypeVar("Sentences")
 Results = TypeVar("Results")
+
+
+def compiled(function: Callable) -> Callable:
+    """Compile a function of arrays for each value of its keyword arguments.
+
+    Several threads may call it. `jax.jit` alone crashes if threads compare static arguments whose
+    ``__eq__`` is Python code, such as models, at the same time (jaxlib 0.10.2).
+    """
+    programs: dict[frozenset, Callable] = {}
+    lock = threading.Lock()
+
+    @functools.wraps(function)
+    def call(*arrays, **static):
+        with lock:
+            key = frozenset(static.items())
+            if key not in programs:
+                programs[key] = jax.jit(functools.partial(function, **static))
+            program = programs[key]
+        return program(*arrays)
+
+    return call
 
 
 def search(
@@ -113,7 +134,7 @@ def search(
     )
 
 
-@threaded_jit("mesh", "model", "config", "num_results", "max_length")
+@compiled
 def decode(
     params: Params,
     source: Int[Array, "B S"],
@@ -174,7 +195,7 @@ def decode(
     return data_parallel(compute, mesh)(params, (source, prefix, keys))
 
 
-@threaded_jit("mesh", "model")
+@compiled
 def score(params: Params, batch: Batch, *, mesh: Mesh, model: Model) -> Float[Array, " B"]:
     """Natural-log probability of every target, EOS included; 0 for targets that are all padding."""
 
