@@ -77,3 +77,31 @@ def test_help_loads_no_library_that_only_running_needs(app):
     found = loaded(HELP.format(app=app))
     assert "experiments" in found
     assert not found & unneeded
+
+
+WITHOUT_FCNTL = """
+import sys
+sys.modules["fcntl"] = None  # as on Windows
+import jax
+from transformer.translator import Translator
+
+before = dict(jax.config.values)
+translator = Translator.from_workdir("docs/pronouns_de.zip")
+assert dict(jax.config.values) == before
+Translator.from_workdir("docs/pronouns_de.zip", compile_cache=True)
+print(jax.config.jax_compilation_cache_dir)
+"""
+
+
+def test_a_translator_needs_no_fcntl_and_changes_jax_only_when_asked(tmp_path):
+    variables = environment() | {"XDG_CACHE_HOME": str(tmp_path)}
+    variables.pop("JAX_COMPILATION_CACHE_DIR", None)
+    finished = subprocess.run(
+        [sys.executable, "-c", WITHOUT_FCNTL],
+        cwd=REPOSITORY,
+        env=variables,
+        capture_output=True,
+        text=True,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout == f"{tmp_path}/attention-transformer/compiled\n"

@@ -20,6 +20,7 @@ inspects and changes the directory.
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import logging
 import os
@@ -362,22 +363,22 @@ class Checkpoints(contextlib.AbstractContextManager):
 
     def _inspect(self, step: int, warn: bool) -> Checkpoint:
         """Read the validation scores of a checkpoint; damaged ones do not count."""
-        path, metrics = self._path(step) / METRICS, None
-        validated, digests = paths.is_regular_file(path), integrity.read_record(self._record(step))
-        if digests is not None:
-            expected = {METRICS: digests[METRICS]} if METRICS in digests else {}
-            actual = {METRICS: integrity.file_digest(path)} if validated else {}
-            problem = integrity.first_difference(expected, actual)
-            if problem is not None:
-                if warn:
-                    logger.warning("%s: step %d: %s", self.directory, step, problem)
-                return Checkpoint(step, None)
-        if validated:
-            with contextlib.suppress(OSError, ValueError, RecursionError):
-                metrics = json.loads(path.read_text())
-        return Checkpoint(
-            step, metrics if selection.has_score(metrics, self._config.best_by) else None
-        )
+        path, metrics, actual = self._path(step) / METRICS, None, None
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            if paths.is_regular_file(path):
+                data = path.read_bytes()
+                actual = hashlib.sha256(data).hexdigest()
+                metrics = json.loads(data)
+        digests = integrity.read_record(self._record(step))
+        if digests is not None and digests.get(METRICS) != actual:
+            metrics = None
+            if warn and self._path(step).exists():
+                logger.warning(
+                    "%s: step %d: file %s is missing or does not match its digest",
+                    *(self.directory, step, METRICS),
+                )
+        scored = selection.has_score(metrics, self._config.best_by)
+        return Checkpoint(step, metrics if scored else None)
 
     def _damage(self, step: int) -> str | None:
         """Describe the first file of a checkpoint that differs from its digest."""
