@@ -17,6 +17,7 @@ import pytest
 from apps import run
 from browsing import press
 from test_html import Reader
+from transformer.nn.capture import Interventions, Patch
 
 from experiments.configs import pronouns
 from transformer.checkpoints.manager import Checkpoints
@@ -33,7 +34,6 @@ from transformer.inspection import run as inspection_run
 from transformer.inspection.live import live_limits, live_page, weight_encoding
 from transformer.inspection.trace import no_interventions
 from transformer.models import base
-from transformer.nn.capture import Interventions, Patch
 from transformer.text.sentencepiece_fields import segmentation
 from transformer.text.tokenizer import Tokenizer
 from transformer.training.step import TrainState

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.extend
 import numpy as np
+from transformer.nn.attention_kernels import KERNELS
 
 from experiments import compose, costs, roofline
 from experiments.benchmarks.settings import config_of
@@ -22,7 +23,6 @@ from experiments.pipeline.token_corpus import TokenCorpus, TokenSequences
 from transformer import compile_cache, sharding
 from transformer.arrays import Array
 from transformer.decoding import generate
-from transformer.nn.attention_kernels import KERNELS
 from transformer.text.tokenizer import Tokenizer
 from transformer.training.step import Batch
 from transformer.translator import Translator
