@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from transformer.arrays import Array, Bool, Float, Int, Params
 from transformer.config import ModelConfig
 from transformer.errors import InputError
+from transformer.nn.parameters import cast_params, declarations
 
 Kind = Literal["encoder", "decoder", "cross"]
 """Self-attention of the encoder, self-attention of the decoder, and cross-attention."""
@@ -141,11 +142,35 @@ class Model(Decodable, Protocol):
           the logits, in float32.
         """
 
+    def example_inputs(self) -> tuple[Array, Array]:
+        """The smallest source and decoder input, which initialize the parameters."""
+
     def cast_params(self, params: Params) -> Params:
         """Cast parameters to the dtypes they are used in, once and not at every call."""
 
     def describe(self) -> Description:
         """Return the facts about this model that training, cost estimates and inspection need."""
+
+
+class TextModel(nn.Module):
+    """What the families share whose source and target are token ids."""
+
+    config: ModelConfig
+
+    @nn.nowrap
+    def example_inputs(self) -> tuple[Int[Array, "1 1"], Int[Array, "1 1"]]:
+        """The smallest source and decoder input, which initialize the parameters."""
+        return jnp.zeros((1, 1), jnp.int32), jnp.zeros((1, 1), jnp.int32)
+
+    @nn.nowrap
+    def source_mask(self, source: Int[Array, "B S"]) -> Bool[Array, "B S"]:
+        """True where the source is not padding."""
+        return source != self.config.pad_id
+
+    @nn.nowrap
+    def cast_params(self, params: Params) -> Params:
+        """Cast kernels and embeddings to the compute dtype."""
+        return cast_params(params, parameter_metadata(self), self.config.compute_dtype)
 
 
 FAMILIES: dict[type[ModelConfig], type[nn.Module]] = {}
@@ -196,5 +221,4 @@ def parameter_metadata(model: nn.Module) -> Params:
     Every call returns the same tree, which must not be changed: tracing a deep model takes a third
     of a second.
     """
-    tokens = jnp.zeros((1, 1), jnp.int32)
-    return jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
+    return declarations(lambda: model.init(jax.random.key(0), *model.example_inputs()))

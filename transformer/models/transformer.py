@@ -8,7 +8,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Bool, Float, Int, Params
+from transformer.arrays import Array, Bool, Float, Int
 from transformer.config import TransformerConfig
 from transformer.models import base, flops
 from transformer.models.base import AttentionSize, Description
@@ -21,7 +21,6 @@ from transformer.nn.gather import divmod_of_indices, gather
 from transformer.nn.masks import ancestry_mask, neighborhood_mask, packed_mask, restrict
 from transformer.nn.multi_head_attention import MultiHeadAttention
 from transformer.nn.norm import NORMS
-from transformer.nn.parameters import cast_params
 from transformer.nn.positions import NO_POSITIONS, PositionTerm, positions_within_segments
 from transformer.nn.residual import Residual
 from transformer.nn.taps import tap
@@ -290,7 +289,7 @@ class Decoder(Stack):
         return self.normalize(x), tuple(caches)
 
 
-class Transformer(nn.Module):
+class Transformer(base.TextModel):
     """The complete model, a `base.Model`.
 
     By default one embedding table serves the target, the logits and, with a shared vocabulary, the
@@ -345,10 +344,6 @@ class Transformer(nn.Module):
         return self.encoder(
             self.embed_source(source, positions, dropout), mask, position_ids, dropout
         )
-
-    def source_mask(self, source: Int[Array, "B S"]) -> Bool[Array, "B S"]:
-        """True where the source is not padding."""
-        return source != self.config.pad_id
 
     def embed_source(
         self,
@@ -438,11 +433,6 @@ class Transformer(nn.Module):
             return per_sentence[sentences].reshape(len(sentences) * rows, *leaf.shape[1:])
 
         return jax.tree.map(take, cache.replace(index=None)).replace(index=cache.index)
-
-    @nn.nowrap
-    def cast_params(self, params: Params) -> Params:
-        """Cast kernels and embeddings to the compute dtype."""
-        return cast_params(params, base.parameter_metadata(self), self.config.compute_dtype)
 
     @nn.nowrap
     def describe(self) -> Description:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Declarations of parameters: an array with its logical axes and its kind.
 
-Sharding rules, weight decay, Muon and the cast for inference read this metadata. No code matches on
-a parameter's name. `models.base.parameter_metadata` returns the metadata of a model.
+``model.init`` gives plain arrays. `declarations` gives what their declarations say, which sharding
+rules, weight decay, Muon and the cast for inference read.
 """
 
+import contextvars
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import flax.linen as nn
 import flax.struct
@@ -21,12 +22,14 @@ Kind = Literal["kernel", "embedding", "bias", "scale"]
 Initializer = Callable[[Key[Array, ""], tuple[int, ...]], Array]
 
 
+_declaring = contextvars.ContextVar("declaring", default=False)
+
+
 @flax.struct.dataclass
 class Parameter(nn.LogicallyPartitioned):
-    """A parameter's value or shape, boxed with what its declaration says about it.
+    """A parameter's shape with what its declaration says about it; `flax.linen.unbox` removes it.
 
-    `names` are its logical axes, which `sharding` maps to mesh axes. Linen unboxes the value when a
-    module reads it; `flax.linen.unbox` does so for a tree.
+    `names` are its logical axes, which `sharding` maps to mesh axes.
     """
 
     kind: Kind = flax.struct.field(pytree_node=False, default="kernel")
@@ -55,17 +58,32 @@ def declare(
       module: the module that owns the parameter; this is called from its `setup` or `__call__`.
       name: the last part of the parameter's path.
       kind: see `Kind`.
-      axes: the logical name of each axis, from `config.LOGICAL_AXES`.
+      axes: the logical name of each axis.
       initializer: from a key and a shape to the initial array.
       shape: of the array.
       num_input_axes: of a kernel, the number of leading axes that are contracted with its input.
     """
+    if not _declaring.get():
+        return module.param(name, initializer, shape)
     inputs = num_input_axes if kind == "kernel" else 0
 
     def boxed(key: Key[Array, ""], shape: tuple[int, ...]) -> Parameter:
         return Parameter(initializer(key, shape), axes, kind=kind, num_input_axes=inputs)
 
     return module.param(name, boxed, shape)
+
+
+def declarations(init: Callable[[], Any]) -> Params:
+    """The tree of `Parameter` declarations, with shapes and dtypes, of what `init` initializes.
+
+    Args:
+      init: calls the ``init`` of a module; it is traced, not computed.
+    """
+    token = _declaring.set(True)
+    try:
+        return jax.eval_shape(lambda: init())["params"]
+    finally:
+        _declaring.reset(token)
 
 
 def glorot_uniform(in_axis: int | tuple[int, ...], out_axis: int | tuple[int, ...]) -> Initializer:
