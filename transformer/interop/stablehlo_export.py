@@ -23,6 +23,7 @@ from transformer.decoding.generate import search
 from transformer.errors import InputError
 from transformer.interop.model_card import Export
 from transformer.interop.tokenizer_files import write_tokenizers
+from transformer.platforms import compiling_for
 from transformer.text.tokenizer import Vocabularies
 from transformer.trained_model import TrainedModel
 
@@ -149,7 +150,11 @@ def program(
     """
     shapes = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in weights.items()}
     source = jax.ShapeDtypeStruct((batch, length), jnp.int32)
-    exported = jax.export.export(jax.jit(function), platforms=platforms)(shapes, source)
+    platforms = platforms or [jax.export.default_export_platform()]
+    # A program for several platforms has no form that only a CPU computes fast.
+    target = next((name for name in platforms if name != "cpu"), "cpu")
+    with compiling_for(target):
+        exported = jax.export.export(jax.jit(function), platforms=platforms)(shapes, source)
     try:
         return bytes(exported.serialize())
     except ImportError:
@@ -183,9 +188,8 @@ def _functions(trained: TrainedModel, length: int) -> dict[str, Callable[..., An
 
     def encode(weights: dict[str, Array], source: Int[Array, "B S"]) -> Any:
         """The memory, [B,S,D]; in some families several arrays, in a list."""
-        memory, _ = model.apply(
-            {"params": unflatten_dict(weights, sep="/")}, source, method=model.encode
-        )
+        variables = {"params": unflatten_dict(weights, sep="/")}
+        memory = model.apply(variables, source, method=model.encode)
         leaves = jax.tree.leaves(memory)
         return leaves[0] if len(leaves) == 1 else leaves
 
