@@ -347,7 +347,7 @@ def test_a_subclass_of_the_transformer_is_refused(name, monkeypatch):
         """A model with other layers."""
 
     monkeypatch.setitem(base.FAMILIES, TransformerConfig, Normalized)
-    with pytest.raises(InputError, match="model.family is 'transformer', whose Normalized "):
+    with pytest.raises(InputError, match="model.family is 'transformer', whose model Normalized "):
         LIMITS[name](TINY)
 
 

@@ -36,7 +36,9 @@ def require_transformer(config: ModelConfig, problem: str) -> None:
     """
     model = type(base.build(config))
     if model is not Transformer:
-        raise InputError(f"model.family is {config.family!r}, whose {model.__name__} {problem}")
+        raise InputError(
+            f"model.family is {config.family!r}, whose model {model.__name__} {problem}"
+        )
 
 
 def require_fields(
