@@ -310,8 +310,8 @@ LIMITS = {
     "huggingface": lambda model: huggingface_export.require_supported(Config(model=model)),
     "ctranslate2": lambda model: ctranslate2_export.require_supported(Config(model=model)),
     "live page": lambda model: live_limits.require_model(Config(model=model)),
-    "qk_circuits": lambda model: qk_circuits(
-        oracle.random_params(base.build(model), seed=0), model, "encoder"
+    "qk_circuits": lambda config: qk_circuits(
+        base.build(config), oracle.random_params(base.build(config), seed=0), "encoder"
     ),
 }
 
