@@ -6,15 +6,21 @@ import json
 import re
 import typing
 
+import numpy as np
 import pytest
 
 from transformer.config import (
+    ClassifierConfig,
     Config,
+    ConvolutionalConfig,
     DataConfig,
     DecodeConfig,
+    LanguageModelConfig,
     LoggingConfig,
+    ModelConfig,
     OptimizerConfig,
     ParallelConfig,
+    RecurrentConfig,
     TrainingConfig,
     TransformerConfig,
 )
@@ -173,6 +179,12 @@ REFUSED = [
         "model.position_max_distance is 32, but must be above model.position_buckets",
     ),
     (Config, {"model": 3}, "model is 3, but must be a group of fields"),
+    (
+        TransformerConfig,
+        {"num_layer": 2},
+        "unknown config field 'model.num_layer'; did you mean 'model.num_layers'?",
+    ),
+    (Config, {"modle": 2}, "unknown config field 'modle'; did you mean 'model'?"),
 ]
 
 
@@ -208,12 +220,55 @@ def test_a_bound_is_given_with_its_reason():
     with pytest.raises(InputError) as error:
         DecodeConfig(beams=2000)
     assert str(error.value) == (
-        "decode.beams is 2000, but must be at least 1 and at most 1,024 (beams x vocabulary are "
-        "32-bit integers)"
+        "decode.beams is 2000, but must be at least 1 and at most 1,024 (beams x vocabulary must "
+        "fit 32-bit integers)"
     )
     with pytest.raises(InputError, match=r"must be at least 0 and below 2\^32 \(random keys"):
         TrainingConfig(seed=2**32)
     assert TrainingConfig(seed=2**32 - 1).seed == 2**32 - 1
+
+
+def test_the_kernel_auto_is_allowed_with_every_field():
+    for fields in (
+        {"attention_dropout": 0.1},
+        {"d_k": 64, "d_v": 32},
+        {"positions": "shaw"},
+        {"attention_score": "additive"},
+    ):
+        assert TransformerConfig(**fields).attention_kernel == "auto"
+
+
+FUNCTION = {
+    ModelConfig: "family vocab_size source_vocab_size pad_id bos_id eos_id unk_id",
+    TransformerConfig: "num_layers encoder_layers decoder_layers d_model d_ff num_heads "
+    "encoder_heads decoder_heads d_k d_v num_kv_heads attention_bias attention_score "
+    "attention_window shared_layers timestep_encoding activation norm norm_kind norm_epsilon "
+    "tied_embeddings embedding_scale positions sinusoid_layout position_offset max_positions "
+    "position_buckets position_max_distance max_relative_position output_bias",
+    ClassifierConfig: "pooling",
+    ConvolutionalConfig: "num_layers encoder_layers decoder_layers d_model kernel_width "
+    "max_positions",
+    RecurrentConfig: "cell num_layers d_model encoder_direction attention local_window "
+    "input_feeding tied_embeddings output_bias",
+}
+"""Fields that change the function of trained parameters, by the class that adds them."""
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        TransformerConfig,
+        LanguageModelConfig,
+        ClassifierConfig,
+        ConvolutionalConfig,
+        RecurrentConfig,
+    ],
+)
+def test_every_field_of_a_family_is_free_after_training_or_not(group):
+    owners = [owner for owner in FUNCTION if issubclass(group, owner)]
+    fixed = [name for owner in owners for name in FUNCTION[owner].split()]
+    names = [field.name for field in dataclasses.fields(group)]
+    assert sorted([*fixed, *group.free_after_training]) == sorted(names)
 
 
 def test_heads_need_not_divide_d_model_if_both_head_sizes_are_given():
@@ -226,6 +281,29 @@ def test_an_int_is_accepted_for_a_float():
     assert config.learning_rate == 2.0
     assert isinstance(config.learning_rate, float)
     assert isinstance(OptimizerConfig(clip_norm=1).clip_norm, float)
+
+
+def test_numbers_of_numpy_become_those_of_python():
+    model = TransformerConfig(
+        d_model=np.int64(64), dropout=np.float32(0.5), attention_bias=np.bool_(True)
+    )
+    data = DataConfig(max_length=np.int32(8), bucket_lengths=(np.int16(4), np.uint8(8)))
+    values = model.d_model, model.dropout, model.attention_bias, *data.bucket_lengths
+    assert values == (64, 0.5, True, 4, 8)
+    assert [*map(type, values)] == [int, float, bool, int, int]
+    config = Config(model=model, data=data)
+    assert Config.from_json(config.to_json()) == config
+    assert type(OptimizerConfig(learning_rate=np.int64(2)).learning_rate) is float
+    with pytest.raises(InputError, match=r"model.d_model is 64.0, but must be a whole number"):
+        TransformerConfig(d_model=np.float64(64))
+
+
+def test_a_class_whose_fields_would_be_ignored_is_refused():
+    class Forgotten(TransformerConfig):
+        qk_norm: bool = True
+
+    with pytest.raises(InputError, match=r"fields of Forgotten are ignored; decorate the class"):
+        Forgotten()
 
 
 def test_zero_rates_are_allowed():

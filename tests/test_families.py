@@ -3,6 +3,8 @@
 
 import dataclasses
 import functools
+import inspect
+from typing import Literal
 
 import bag_of_words
 import jax
@@ -11,19 +13,25 @@ import numpy as np
 import oracle
 import pytest
 
+from transformer.checkpoints import workdir_files
+from transformer.checkpoints.identity import Identity
 from transformer.config import (
     LOGICAL_AXES,
     ClassifierConfig,
     Config,
     ConvolutionalConfig,
     DataConfig,
+    DecodeConfig,
     LanguageModelConfig,
     ModelConfig,
     RecurrentConfig,
     TransformerConfig,
 )
 from transformer.errors import InputError
-from transformer.models import base, ensemble
+from transformer.inspection.head_circuits import qk_circuits
+from transformer.inspection.live import live_limits
+from transformer.interop import ctranslate2_export, huggingface_export
+from transformer.models import base, ensemble, limits
 from transformer.models.transformer import Transformer
 from transformer.nn.parameters import is_parameter
 
@@ -254,6 +262,103 @@ def test_a_config_without_a_model_is_refused_with_the_remedy():
             base.build(Unregistered())
     finally:
         del ModelConfig.families["unregistered"]
+
+
+def test_the_config_of_an_experiment_is_refused_with_the_remedy():
+    with pytest.raises(InputError, match=r"a Config, but it must be that of the model: config.mo"):
+        inspect.unwrap(base.build)(Config())
+
+
+@dataclasses.dataclass(frozen=True)
+class QkNormConfig(TransformerConfig):
+    """A config of a notebook, without a name for its family."""
+
+    qk_norm: bool = True
+
+
+def test_a_subclass_of_a_config_does_not_take_its_name_and_has_its_model():
+    assert ModelConfig.families["transformer"] is TransformerConfig
+    assert type(Config.from_json(Config().to_json()).model) is TransformerConfig
+    assert type(base.build(QkNormConfig())) is Transformer
+
+
+def test_a_subclass_without_a_family_cannot_be_saved():
+    config = Config(model=QkNormConfig())
+    identity = Identity.of(config.model, b"", b"")
+    saves = (config.to_json, identity.to_json, lambda: workdir_files.config_text(config, []))
+    for save in saves:
+        with pytest.raises(InputError, match=r"QkNormConfig cannot be saved.*give its field `fam"):
+            save()
+
+
+def test_a_subclass_with_a_family_is_saved_and_loaded(monkeypatch):
+    monkeypatch.setattr(ModelConfig, "families", dict(ModelConfig.families))
+
+    @dataclasses.dataclass(frozen=True)
+    class Named(QkNormConfig):
+        family: Literal["named"] = "named"
+
+    config = Config(model=Named(qk_norm=False))
+    assert Config.from_json(config.to_json()) == config
+    assert type(base.build(config.model)) is Transformer
+
+
+# Fields that a format or a method does not know.
+
+
+LIMITS = {
+    "huggingface": lambda model: huggingface_export.require_supported(Config(model=model)),
+    "ctranslate2": lambda model: ctranslate2_export.require_supported(Config(model=model)),
+    "live page": lambda model: live_limits.require_model(Config(model=model)),
+    "qk_circuits": lambda config: qk_circuits(
+        base.build(config), oracle.random_params(base.build(config), seed=0), "encoder"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_every_field_of_the_transformer_is_classified(name, monkeypatch):
+    """`require_fields` refuses an unclassified field of every model, also with its default."""
+    calls, require_fields = [], limits.require_fields
+
+    def recorded(*args):
+        calls.append(args)
+        require_fields(*args)
+
+    monkeypatch.setattr(limits, "require_fields", recorded)
+    LIMITS[name](TINY.replace(source_vocab_size=None))
+    [(model, rules, supported, _)] = calls
+    limited = {field for field, *_ in rules}
+    names = {field.name for field in dataclasses.fields(model)}
+    assert {*supported, *limited} - {"pooling"} == names
+    assert not ({*supported} - {*model.free_after_training}) & limited
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_an_unknown_field_is_refused_by_name(name):
+    fields = {field.name: getattr(TINY, field.name) for field in dataclasses.fields(TINY)}
+    with pytest.raises(InputError, match=r"model.qk_norm is True, but this field is unknown there"):
+        LIMITS[name](QkNormConfig(**fields))
+
+
+@pytest.mark.parametrize("name", ["huggingface", "ctranslate2", "live page"])
+def test_a_subclass_of_the_transformer_is_refused(name, monkeypatch):
+    class Normalized(Transformer):
+        """A model with other layers."""
+
+    monkeypatch.setitem(base.FAMILIES, TransformerConfig, Normalized)
+    with pytest.raises(InputError, match="model.family is 'transformer', whose model Normalized "):
+        LIMITS[name](TINY)
+
+
+def test_every_field_of_a_search_is_classified_by_the_live_page():
+    @dataclasses.dataclass(frozen=True)
+    class Further(DecodeConfig):
+        penalty: float = 0.0
+
+    live_limits.require_search(DecodeConfig())
+    with pytest.raises(InputError, match=r"decode.penalty is 0.0, but this field is unknown"):
+        live_limits.require_search(Further())
 
 
 def test_packed_rows_are_refused_for_a_family_that_cannot_keep_their_sentences_apart():

@@ -96,7 +96,9 @@ def test_other_fields_are_refused_by_name(fields, reason):
 
 
 def test_another_family_is_refused_by_name():
-    with pytest.raises(InputError, match="model.family is 'recurrent', which has no counterpart"):
+    with pytest.raises(
+        InputError, match="model.family is 'recurrent', whose model Recurrent has no co"
+    ):
         huggingface_export.require_supported(Config(model=BAHDANAU))
 
 

@@ -383,9 +383,6 @@ def test_a_model_that_the_page_does_not_compute_is_refused_by_name(field):
         **{"sinusoid_layout": "halves", "position_offset": 2, "output_bias": True},
         **{"compute_dtype": "bfloat16"},
     }
-    if field == "norm":
-        live_limits.require_model(Config(model=TransformerConfig(norm="pre")))
-        return
     model = {field: others[field]} | ({"tied_embeddings": "none"} if "source" in field else {})
     with pytest.raises(InputError, match=rf"model\.{field} is {others[field]!r}"):
         live_limits.require_model(Config(model=TransformerConfig(**model)))

@@ -346,11 +346,11 @@ def test_the_six_steps_are_refused_where_scores_are_not_dot_products():
     [
         (
             {"positions": "shaw", "attention_kernel": "fused"},
-            "model.attention_kernel is 'fused', but must be 'einsum' with model.positions='shaw'",
+            "model.attention_kernel is 'fused', but must be 'auto' or 'einsum' with model.posit",
         ),
         (
             {"attention_score": "additive", "attention_kernel": "chunked"},
-            "model.attention_kernel is 'chunked', but must be 'einsum' with model.attention_score",
+            "model.attention_kernel is 'chunked', but must be 'auto' or 'einsum' with model.at",
         ),
         (
             {"attention_score": "additive", "positions": "rotary"},

@@ -8,12 +8,15 @@ as the command line does, and rejects an unknown field with the nearest known na
 import dataclasses
 import difflib
 import functools
+import inspect
 import math
 import operator
 import types
 import typing
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
+
+import numpy as np
 
 from transformer.errors import InputError
 
@@ -28,7 +31,7 @@ class Bounds:
     at_least: float = -math.inf
     at_most: float = math.inf
     because: str = ""
-    """The reason for the upper bound."""
+    """What would go wrong above the upper bound."""
     _: dataclasses.KW_ONLY
     above: float = -math.inf
     below: float = math.inf
@@ -47,11 +50,15 @@ class Bounds:
         return f"{text} ({self.because})" if self.because else text
 
 
+_INT32 = "stored as a 32-bit integer"
+_FLOAT32 = "computed in float32"
 Rate = Annotated[float, Bounds(0, below=1)]
 Seed = Annotated[int, Bounds(0, below=2**32, because="random keys have 32-bit seeds")]
-Length = Annotated[int, Bounds(1, 2**20, "attention compares every pair of positions")]
-Steps = Annotated[int, Bounds(1, below=2**31, because="counted in 32-bit integers")]
-Count = Annotated[int, Bounds(0, below=2**31, because="counted in 32-bit integers")]
+Length = Annotated[int, Bounds(1, 2**20, "a score for every pair of positions takes 4 TiB")]
+Positive = Annotated[int, Bounds(1, below=2**31, because=_INT32)]
+Count = Annotated[int, Bounds(0, below=2**31, because=_INT32)]
+PositiveReal = Annotated[float, Bounds(1e-30, 1e18, _FLOAT32)]
+NonNegativeReal = Annotated[float, Bounds(0, 1e18, _FLOAT32)]
 
 
 class FieldGroup:
@@ -63,12 +70,20 @@ class FieldGroup:
     removed_fields: ClassVar[dict[str, Any]] = {}
     """Fields of earlier versions and the values that they may have in a ``config.json``."""
 
+    def __new__(cls, *_: Any, **values: Any) -> Self:
+        """Check the names of the fields, which `__init__` would report without the nearest."""
+        if inspect.get_annotations(cls) and "__dataclass_fields__" not in vars(cls):
+            raise InputError(
+                f"the fields of {cls.__name__} are ignored; decorate the class with "
+                "@dataclasses.dataclass(frozen=True)"
+            )
+        cls.require_known(values)
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         for name, expected in field_types(type(self)).items():
-            value = getattr(self, name)
-            if type(value) is int and float in (typing.get_args(expected) or (expected,)):
-                value = float(value) if abs(value) < 2**1000 else math.inf
-                object.__setattr__(self, name, value)
+            value = _converted(getattr(self, name), expected)
+            object.__setattr__(self, name, value)
             if type(value) is float and not math.isfinite(value):
                 raise InputError(f"{self.path(name)} is {value!r}, but must be finite")
             self.require(_is_a(value, expected), name, _describe(expected))
@@ -96,7 +111,6 @@ class FieldGroup:
 
     def replace(self, **changes: Any) -> Self:
         """A validated copy with some fields changed; an InputError for an unknown field."""
-        self.require_known(changes)
         return dataclasses.replace(self, **changes)
 
     @classmethod
@@ -210,6 +224,17 @@ def _number(value: float) -> str:
     if exponent >= 16 and value == 2**exponent:
         return f"2^{exponent}"
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def _converted(value: Any, expected: Any) -> Any:
+    """NumPy's numbers as Python's, and an integer as a float where the field is one."""
+    if isinstance(value, tuple):
+        return tuple(_converted(item, expected) for item in value)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if type(value) is int and float in (typing.get_args(expected) or (expected,)):
+        return float(value) if abs(value) < 2**1000 else math.inf
+    return value
 
 
 def _is_group(expected: Any) -> bool:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model section of a config and the vocabularies that parameters were trained with."""
 
-import dataclasses
 import hashlib
 from typing import Any, NamedTuple
 
@@ -34,7 +33,7 @@ class Identity(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """A value that JSON can represent."""
-        values = {"model": dataclasses.asdict(self.model), "vocabularies": self.vocabularies}
+        values = {"model": self.model.to_dict(), "vocabularies": self.vocabularies}
         return values if self.adapters is None else values | {"adapters": self.adapters}
 
     def require(self, saved: dict[str, Any], checkpoint: str) -> None:

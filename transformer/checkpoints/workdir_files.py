@@ -5,7 +5,6 @@ A workdir is the directory of one training run. Everything needed to translate i
 be copied to another machine.
 """
 
-import dataclasses
 import io
 import json
 import os
@@ -164,7 +163,7 @@ def write_text(path: epath.PathLike, text: str) -> None:
 
 def config_text(config: Config, runs: Sequence[Mapping[str, Any]]) -> str:
     """The text of `CONFIG`: the fields, and the runs of `load_runs`."""
-    return _json_text(dataclasses.asdict(config) | {RUNS: list(runs)})
+    return _json_text(config.to_dict() | {RUNS: list(runs)})
 
 
 def write_json(path: epath.PathLike, value: Any) -> None:

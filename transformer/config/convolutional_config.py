@@ -2,11 +2,11 @@
 """Config of the convolutional encoder-decoder (Gehring et al. 2017)."""
 
 import dataclasses
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from transformer.config.model_config import Layers, ModelConfig, Width
 from transformer.errors import InputError
-from transformer.fields import Bounds, Length, Rate
+from transformer.fields import Length, Positive, Rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class ConvolutionalConfig(ModelConfig):
     """If it differs from num_layers."""
     decoder_layers: Layers | None = None
     d_model: Width = 512
-    kernel_width: Annotated[int, Bounds(1, 2**10, "each position has a kernel")] = 3
+    kernel_width: Positive = 3
     """k, the inputs that one convolution reads; odd, so that the encoder's windows are centered."""
     max_positions: Length = 1024
     """Length of the tables of learned positions (section 3.1)."""

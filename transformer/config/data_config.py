@@ -4,7 +4,7 @@
 import dataclasses
 from typing import Annotated, ClassVar, Literal
 
-from transformer.fields import Bounds, FieldGroup, Length
+from transformer.fields import Bounds, FieldGroup, Length, Positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class DataConfig(FieldGroup):
     validation_target: str | None = None
     test_source: str | None = None
     test_target: str | None = None
-    tsv_columns: Annotated[tuple[int, ...], Bounds(1, 2**16, "columns of a file")] = (1, 2)
+    tsv_columns: Annotated[tuple[int, ...], Bounds(1)] = (1, 2)
     """Columns of a ``.tsv`` file with source and target, counted from 1."""
     empty_sources: bool = False
     """Train on pairs with an empty source too, as a language model does; with ``text_files`` the
@@ -62,17 +62,17 @@ class DataConfig(FieldGroup):
     """
     token_cache: str | None = None
     """Folder of tokenized corpora, which runs may share; default: ``tokens`` in the workdir."""
-    tokenizing_threads: Annotated[int, Bounds(1, 1024, "more only wait for a core")] | None = None
+    tokenizing_threads: Annotated[int, Bounds(1, 1024, "the system limits threads")] | None = None
     """Threads that tokenize a corpus; default: one per core."""
     max_length: Length = 100
     """Longest source or target in tokens, with EOS. Longer training examples are left out and
     counted; longer input to translate is cut, with a warning.
     """
-    tokens_per_batch: Annotated[int, Bounds(1, 2**28, "a batch is held in memory")] = 4096
+    tokens_per_batch: Positive = 4096
     """Target positions (rows x length) of a training batch; the source has the same number."""
     bucket_lengths: Annotated[tuple[int, ...], Bounds(1)] = (16, 32, 64, 100)
     """Lengths of batches, so that few shapes are compiled; the last is max_length."""
-    row_multiple: Annotated[int, Bounds(1, 2**16, "a batch is held in memory")] = 8
+    row_multiple: Positive = 8
     """Batches have a multiple of this number of rows, whatever the mesh."""
     packing: bool = False
     """Training rows of max_length tokens hold several sentences, which do not attend to each

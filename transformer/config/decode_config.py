@@ -4,12 +4,10 @@
 import dataclasses
 from typing import Annotated, Any, ClassVar, Literal
 
-from transformer.fields import Bounds, Count, FieldGroup, Length, Seed
+from transformer.fields import Bounds, Count, FieldGroup, Length, NonNegativeReal, Positive, Seed
 
-Beams = Annotated[int, Bounds(1, 1024, "beams x vocabulary are 32-bit integers")]
-Ngram = Annotated[int, Bounds(1, 100, "its tokens are compared one by one")]
-Samples = Annotated[int, Bounds(1, 10_000, "every pair of samples is compared")]
-Temperature = Annotated[float, Bounds(1e-3, 1e3, "logits are float32; decode.beams=1 is greedy")]
+Beams = Annotated[int, Bounds(1, 1024, "beams x vocabulary must fit 32-bit integers")]
+Ngram = Annotated[int, Bounds(1, 100, "a comparison is compiled for each of its tokens")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +25,7 @@ class DecodeConfig(FieldGroup):
     """K; 1 is greedy search."""
     groups: Annotated[int, Bounds(1)] = 1
     """Diverse beam search: groups that the beams are divided into."""
-    diversity: Annotated[float, Bounds(0, 1e6, "log-probabilities are smaller")] = 0.5
+    diversity: NonNegativeReal = 0.5
     """Diverse beam search: log-probability that a group pays for a token, for each hypothesis of an
     earlier group that chose it at this step.
     """
@@ -37,7 +35,7 @@ class DecodeConfig(FieldGroup):
     """
     length_penalty: Literal["gnmt", "length", "none"] = "gnmt"
     """gnmt: ((5 + len) / 6)^alpha. length: len^alpha. EOS counts in len."""
-    alpha: Annotated[float, Bounds(-5, 5, "length^alpha is float32")] = 0.6
+    alpha: Annotated[float, Bounds(-5, 5, "length^alpha is computed in float32")] = 0.6
     extra_length: Length = 50
     """The longest output has the source's number of tokens plus this many, as in the paper ..."""
     max_length: Length | None = None
@@ -46,9 +44,9 @@ class DecodeConfig(FieldGroup):
     """The fewest tokens before EOS; the longest output takes precedence."""
     block_ngrams: Ngram | None = None
     """No n-gram of this many tokens occurs twice in an output."""
-    temperature: Temperature = 1.0
+    temperature: Annotated[float, Bounds(1e-3, 1e18, "logits are float32")] = 1.0
     """Sampling: divides the logits."""
-    top_k: Annotated[int, Bounds(1, 2**20, "no vocabulary is larger")] | None = None
+    top_k: Positive | None = None
     """Sampling: only the most probable tokens, this many."""
     top_p: Annotated[float, Bounds(above=0, at_most=1)] = 1.0
     """Sampling: only the fewest tokens that together have this probability."""
@@ -56,11 +54,11 @@ class DecodeConfig(FieldGroup):
     """Sampling: only tokens with at least this fraction of the highest probability."""
     seed: Seed = 0
     """Sampling: with a line's number and its text, determines the line's samples."""
-    mbr_samples: Samples = 32
+    mbr_samples: Positive = 32
     """Minimum Bayes risk: samples per sentence. Batches have at most batch_size x beams samples."""
     mbr_metric: Literal["chrf", "bleu"] = "chrf"
     """Minimum Bayes risk: sentence score that measures similarity."""
-    batch_size: Annotated[int, Bounds(1, 2**16, "a batch is held in memory")] = 64
+    batch_size: Positive = 64
     """Sentences decoded together: in one batch, or on a CPU in as many as are searched at the same
     time.
     """

@@ -70,9 +70,17 @@ class Config(FieldGroup):
                 f"{self.training.cutoff!r}, but a step makes two passes; set one of them to 0"
             )
 
+    def to_dict(self) -> dict[str, Any]:
+        """The fields in their order, from which `from_dict` constructs the config.
+
+        Raises:
+          InputError: see `ModelConfig.to_dict`.
+        """
+        return dataclasses.asdict(self) | {"model": self.model.to_dict()}
+
     def to_json(self) -> str:
-        """Indented JSON, in the order of the fields."""
-        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+        """Indented JSON; see `to_dict`."""
+        return json.dumps(self.to_dict(), indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str, path: str = "config.json") -> Self:

@@ -8,12 +8,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from transformer.arrays import SpecialIds
 from transformer.errors import InputError
-from transformer.fields import Bounds, FieldGroup, Length, Rate, difference
+from transformer.fields import Bounds, FieldGroup, Length, Positive, PositiveReal, Rate, difference
 
-VocabSize = Annotated[int, Bounds(1, 2**20, "beams x vocabulary are 32-bit integers")]
-Layers = Annotated[int, Bounds(1, 256, "every layer is compiled")]
-Heads = Annotated[int, Bounds(1, 2**12, "more would be narrower than one number")]
-Width = Annotated[int, Bounds(1, 2**18, "a kernel of this width squared fills memory")]
+VocabSize = Annotated[int, Bounds(1, 2**20, "beams x vocabulary must fit 32-bit integers")]
+Width = Annotated[int, Bounds(1, 2**20, "a square matrix of this width takes 4 TiB")]
+Layers = Annotated[int, Bounds(1, 1000, "every layer is traced and compiled")]
 Activation = Literal["relu", "gelu", "gelu_tanh", "swish", "reglu", "geglu", "swiglu"]
 Positions = Literal["sinusoidal", "learned", "t5", "shaw", "rotary", "alibi", "none"]
 Tied = Literal["all", "target_output", "source_target", "none"]
@@ -23,15 +22,18 @@ Tied = Literal["all", "target_output", "source_target", "none"]
 class ModelConfig(FieldGroup):
     """The fields that all model families have; `family` selects the subclass.
 
-    The set of families is open. A subclass registers itself under the default of its `family`, and
-    `models.base.register` adds its model. A family outside this package has the name of the module
-    that defines it (``family="my_package.my_model"``), which is imported when a config names it.
+    The set of families is open. A subclass that gives `family` another default is registered under
+    that name, and `models.base.register` adds its model. A family outside this package has the name
+    of the module that defines it (``family="my_package.my_model"``), which is imported when a
+    config names it. A subclass without a `family` works in one program, but cannot be saved.
     """
 
     group: ClassVar[str] = "model"
     families: ClassVar[dict[str, type["ModelConfig"]]] = {}
     free_after_training: ClassVar[tuple[str, ...]] = ("compute_dtype",)
-    """Fields that do not change the function of trained parameters, up to rounding."""
+    """Fields that do not change the function of trained parameters, up to rounding; the others may
+    not be changed after training.
+    """
     packable: ClassVar[bool] = False
     """Whether the model accepts several sentences in one row (`data.packing`)."""
     reads_source: ClassVar[bool] = True
@@ -59,7 +61,27 @@ class ModelConfig(FieldGroup):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        ModelConfig.families[cls.family] = cls
+        if cls._has_family():
+            ModelConfig.families[cls.family] = cls
+
+    @classmethod
+    def _has_family(cls) -> bool:
+        """Whether the class has a name of its family that is not inherited."""
+        return "family" in vars(cls)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, from which `from_dict` constructs the config.
+
+        Raises:
+          InputError: for a class that has the `family` of another.
+        """
+        if not self._has_family():
+            raise InputError(
+                f"{type(self).__name__} cannot be saved: model.family is {self.family!r}, the name "
+                "of another class; give its field `family` the name of the module that defines "
+                "the class"
+            )
+        return dataclasses.asdict(self)
 
     @classmethod
     def variant(cls, values: dict[str, Any]) -> type[Self]:
@@ -148,23 +170,26 @@ class TransformerConfig(ModelConfig):
     """If it differs from num_layers."""
     decoder_layers: Layers | None = None
     d_model: Width = 512
-    d_ff: Width = 2048
-    num_heads: Heads = 8
-    encoder_heads: Heads | None = None
+    d_ff: Positive = 2048
+    num_heads: Positive = 8
+    encoder_heads: Positive | None = None
     """If it differs from num_heads."""
-    decoder_heads: Heads | None = None
-    d_k: Width | None = None
+    decoder_heads: Positive | None = None
+    d_k: Positive | None = None
     """Head size of queries and keys; default: d_model / heads (table 3, rows A and B)."""
-    d_v: Width | None = None
+    d_v: Positive | None = None
     """Head size of values; default: d_model / heads."""
-    num_kv_heads: Heads | None = None
+    num_kv_heads: Positive | None = None
     """Heads of the keys and values, each shared by equally many query heads: 1 for multi-query
     attention (Shazeer 2019), more for grouped-query attention (Ainslie et al. 2023); default:
     num_heads.
     """
     attention_bias: bool = False
     attention_kernel: Literal["auto", "einsum", "chunked", "fused"] = "auto"
-    """``chunked`` saves memory for long sentences; only ``einsum`` has weights to look at."""
+    """``auto``: the fastest that the platform and the call allow; ``einsum`` is the formula of the
+    paper, and the only one whose weights can be read and patched (a call that does so takes it);
+    ``chunked`` saves memory for long sentences; ``fused``: cuDNN's flash attention.
+    """
     attention_score: Literal["dot", "additive"] = "dot"
     """``additive``: v . tanh(query + key), the score of Bahdanau et al. (2015)."""
     attention_window: Length | None = None
@@ -186,7 +211,7 @@ class TransformerConfig(ModelConfig):
     norm: Literal["post", "pre"] = "post"
     norm_kind: Literal["layer_norm", "rms_norm"] = "layer_norm"
     """``rms_norm``: neither mean nor bias (Zhang and Sennrich 2019)."""
-    norm_epsilon: Annotated[float, Bounds(1e-30, 1, "it only avoids division by 0")] = 1e-6
+    norm_epsilon: PositiveReal = 1e-6
     tied_embeddings: Tied = "all"
     """Which of the source embedding, the target embedding and the output map share one table:
     ``all`` of them (paper 3.4), two of them, or none. A separate source vocabulary always has a
@@ -208,11 +233,11 @@ class TransformerConfig(ModelConfig):
     """Order of the columns: sines and cosines alternate (paper 3.5), or all sines come first.
     ``halves`` also has the wavelengths of Tensor2Tensor and Marian, ``halves_paper`` the paper's.
     """
-    position_offset: Annotated[int, Bounds(0, 2**10, "it only skips rows of the table")] = 0
+    position_offset: Annotated[int, Bounds(0, 2**10, "the table has the skipped rows too")] = 0
     """``sinusoidal``: position of the first token, 2 in models of fairseq."""
     max_positions: Length = 512
     """``learned``: length of the table."""
-    position_buckets: Annotated[int, Bounds(4, 2**16, "each has a bias for every head")] = 32
+    position_buckets: Annotated[Positive, Bounds(4)] = 32
     """``t5``: number of buckets of distances."""
     position_max_distance: Length = 128
     """``t5``: distances from here on share the last bucket."""
@@ -246,7 +271,7 @@ class TransformerConfig(ModelConfig):
                 )
         far = self.position_max_distance > self.position_buckets
         self.require(far, "position_max_distance", "above model.position_buckets")
-        if self.attention_kernel not in ("auto", "einsum"):
+        if self.attention_kernel in ("chunked", "fused"):
             must = f"0 with the {self.attention_kernel} kernel"
             self.require(self.attention_dropout == 0, "attention_dropout", must)
         self._validate_variants()
@@ -260,9 +285,9 @@ class TransformerConfig(ModelConfig):
         """Check that the variants of attention, positions and embeddings fit together."""
         for name, value in (("positions", "shaw"), ("attention_score", "additive")):
             if getattr(self, name) == value:
-                must = f"'einsum' with model.{name}={value!r}, which the other kernels lack"
-                known = self.attention_kernel in ("auto", "einsum")
-                self.require(known, "attention_kernel", must)
+                must = f"'auto' or 'einsum' with model.{name}={value!r}, which the others lack"
+                formula = self.attention_kernel in ("auto", "einsum")
+                self.require(formula, "attention_kernel", must)
         if self.positions in ("shaw", "rotary"):
             must = f"'dot' with model.positions={self.positions!r}, which changes dot products"
             self.require(self.attention_score == "dot", "attention_score", must)

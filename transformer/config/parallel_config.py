@@ -2,10 +2,10 @@
 """Config of the device mesh."""
 
 import dataclasses
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from transformer.errors import InputError
-from transformer.fields import Bounds, FieldGroup, nearest
+from transformer.fields import FieldGroup, Positive, nearest
 
 LOGICAL_AXES = (
     *("vocab", "source_vocab", "position", "embed", "heads", "kv_heads", "kv", "mlp", "norm"),
@@ -13,7 +13,6 @@ LOGICAL_AXES = (
 )
 """Names of the axes of parameters (`nn.parameters.declare`)."""
 MESH_AXES = ("data", "model")
-Devices = Annotated[int, Bounds(1, 2**20, "no machine has more")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,9 +21,9 @@ class ParallelConfig(FieldGroup):
 
     group: ClassVar[str] = "parallel"
 
-    data: Devices = 1
+    data: Positive = 1
     """Devices along the mesh axis ``data``, which divides the rows of batches."""
-    model: Devices = 1
+    model: Positive = 1
     """Devices along the mesh axis ``model``, which divides heads, d_ff and vocabulary."""
     preset: Literal["replicated", "fsdp", "tensor", "fsdp_tensor"] = "replicated"
     """Sharding of the parameters. replicated: none. fsdp: d_model along ``data``. tensor: heads,

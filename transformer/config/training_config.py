@@ -5,10 +5,18 @@ import dataclasses
 from typing import Annotated, ClassVar, Literal
 
 from transformer.config.parallel_config import LOGICAL_AXES
-from transformer.fields import Bounds, Count, FieldGroup, Rate, Seed, Steps
+from transformer.fields import (
+    Bounds,
+    Count,
+    FieldGroup,
+    NonNegativeReal,
+    Positive,
+    PositiveReal,
+    Rate,
+    Seed,
+)
 from transformer.user_functions import is_function
 
-Positive = Annotated[float, Bounds(1e-30, 1e6, "numbers are float32")]
 OPTIMIZERS = ("adam", "adamw", "adafactor", "lion", "muon", "schedule_free")
 
 
@@ -24,18 +32,18 @@ class OptimizerConfig(FieldGroup):
     """
     beta1: Rate = 0.9
     beta2: Rate = 0.98
-    epsilon: Positive = 1e-9
-    weight_decay: Annotated[float, Bounds(0, 1e6, "numbers are float32")] = 0.0
+    epsilon: PositiveReal = 1e-9
+    weight_decay: NonNegativeReal = 0.0
     """Multiplied by the learning rate; of kernels and embeddings (muon: kernels); not with adam."""
-    clip_norm: Positive | None = None
+    clip_norm: PositiveReal | None = None
     """Largest global norm of the gradient."""
-    learning_rate: Positive = 1.0
+    learning_rate: PositiveReal = 1.0
     """A factor of noam, 1 in the paper; the peak of the other schedules."""
     schedule: Literal["noam", "constant", "cosine"] = "noam"
     """noam: d_model^-0.5 min(step^-0.5, step warmup^-1.5), the paper's. constant and cosine: linear
     warmup, then constant, or half a cosine down to 0 at training.steps.
     """
-    warmup_steps: Steps = 4000
+    warmup_steps: Positive = 4000
 
     def validate(self) -> None:
         """Check that the optimizer is known and has the fields."""
@@ -54,11 +62,11 @@ class TrainingConfig(FieldGroup):
 
     group: ClassVar[str] = "training"
 
-    steps: Steps = 100_000
+    steps: Positive = 100_000
     seed: Seed = 0
     label_smoothing: Rate = 0.1
     label_smoothing_mass: Literal["uniform_others", "uniform"] = "uniform_others"
-    r_drop: Annotated[float, Bounds(0, 1e3, "it outweighs the loss")] = 0.0
+    r_drop: NonNegativeReal = 0.0
     """R-Drop: weight of the divergence between two passes with different dropout (Liang et al.
     2021); 0 makes one pass.
     """
@@ -66,33 +74,33 @@ class TrainingConfig(FieldGroup):
     """SimCut: probability with which the vector of a token, of source or target, is zeroed in a
     second pass (Gao et al. 2022; 0.05 is usual); 0 makes one pass.
     """
-    cutoff_weight: Annotated[float, Bounds(0, 1e3, "it outweighs the loss")] = 3.0
+    cutoff_weight: NonNegativeReal = 3.0
     """SimCut: weight of the divergence of the second pass from the first."""
     ema_decay: Annotated[float, Bounds(above=0, below=1)] | None = None
     """Decay of an exponential moving average of the weights, which is validated and used (0.999 is
     usual).
     """
-    micro_batches: Annotated[int, Bounds(1, 2**16, "batches have fewer rows")] | None = None
+    micro_batches: Positive | None = None
     """Gradient accumulation: equal parts of a batch, computed in turn to save memory; default 1."""
     batch_fitting: Literal["fixed", "auto"] = "fixed"
     """auto: the smallest number of micro_batches with which the compiled step fits into
     memory_limit_gib, written to config.json; the batch stays the same.
     """
-    memory_limit_gib: Positive | None = None
+    memory_limit_gib: PositiveReal | None = None
     """For batch_fitting; default: the memory of the device or the machine."""
-    validate_every: Steps = 1000
+    validate_every: Positive = 1000
     """Steps between validations; each one also saves a checkpoint, and so does the last step."""
-    validation_sentences: Steps = 500
+    validation_sentences: Positive = 500
     """Validation sentences translated for BLEU; the NLL is over all."""
     best_by: Literal["nll", "bleu"] = "nll"
     """Validation score that selects the best checkpoint."""
-    patience: Steps | None = None
+    patience: Positive | None = None
     """Stop after this many validations in a row without improvement."""
-    max_skipped: Steps = 10
+    max_skipped: Positive = 10
     """Stop after this many steps in a row with a non-finite loss or gradient, which are skipped and
     counted.
     """
-    keep_last: Steps = 5
+    keep_last: Positive = 5
     """Checkpoints kept, besides the best."""
     keep_around_best: Count = 0
     """Checkpoints kept on each side of the best, for averaging (`evaluate --around=best`)."""
@@ -104,11 +112,11 @@ class TrainingConfig(FieldGroup):
     """Parts that are not trained: ``embedding`` (tables of tokens and learned positions),
     ``encoder`` (its other parameters), ``decoder`` (the rest). With LoRA: parts without adapters.
     """
-    lora_rank: Annotated[int, Bounds(0, 2**12, "full training costs less")] = 0
+    lora_rank: Count = 0
     """LoRA: the rank of the adapters, which are trained instead of the weights (Hu et al. 2021);
     0 trains the weights.
     """
-    lora_alpha: Positive = 16.0
+    lora_alpha: PositiveReal = 16.0
     """LoRA: the product of the two factors of an adapter is multiplied by lora_alpha / lora_rank.
     """
     lora_targets: tuple[str, ...] = ("heads", "kv_heads", "mlp", "hidden")
@@ -147,7 +155,7 @@ class LoggingConfig(FieldGroup):
 
     group: ClassVar[str] = "logging"
 
-    log_every: Steps = 50
+    log_every: Positive = 50
     """Steps between lines of metrics."""
     samples: Count = 3
     """Sample translations printed at each validation."""

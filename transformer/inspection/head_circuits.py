@@ -14,8 +14,17 @@ from transformer.arrays import Array, Float, Params
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection.activations import PARTS, describe
+from transformer.models import limits
 from transformer.models.base import Kind, Model
 from transformer.nn.attention import repeat_heads
+
+_ANY_VALUE = (
+    *("source_vocab_size", "d_k", "d_v", "num_kv_heads", "attention_bias", "attention_window"),
+    *("shared_layers", "timestep_encoding", "activation", "norm_kind", "tied_embeddings"),
+    *("embedding_scale", "sinusoid_layout", "position_offset", "output_bias", "pooling"),
+    *limits.COMMON_FIELDS,
+)
+"""Fields with which scores are products of vectors and a matrix, whatever the values."""
 
 
 def ov_circuits(model: Model, params: Params, kind: Kind) -> Float[Array, "L N D D"]:
@@ -30,16 +39,21 @@ def qk_circuits(model: Model, params: Params, kind: Kind) -> Float[Array, "L N D
     Without biases, and without what positions add to the scores.
 
     Raises:
-      InputError: for rotary positions and the additive score, whose scores are no such product.
+      InputError: for rotary positions and the additive score, whose scores are no such product, and
+        for a field that may change the scores in an unknown way.
     """
     config = model.config
-    if config.positions == "rotary" or config.attention_score == "additive":
-        raise InputError(
-            "the scores of this model are not the product of query and key vectors "
-            f"(positions {config.positions!r}, attention_score {config.attention_score!r}), so its "
-            "heads have no QK matrix; see the scores of a trace"
-        )
     kernels = _kernels(model, params, kind)
+    rules = [
+        ("positions", config.positions != "rotary", "rotary positions turn queries and keys"),
+        ("attention_score", config.attention_score == "dot", "the additive score is no product"),
+    ]
+    limits.require_fields(
+        config,
+        rules,
+        (*_ANY_VALUE, *config.free_after_training),
+        "the heads of this model have no QK matrix; see the scores of a trace",
+    )
     d_k = kernels["query"].shape[-1]
     products = jnp.einsum("LDNH,LENH->LNDE", kernels["query"], kernels["key"])
     return products / jnp.sqrt(d_k).astype(products.dtype)

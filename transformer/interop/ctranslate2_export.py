@@ -26,6 +26,12 @@ FORMAT = "CTranslate2"
 QUANTIZATIONS = ("int8", "int16", "float16")
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "swish": "SWISH"}
 _ABSOLUTE = ("sinusoidal", "learned", "none")
+_ANY_VALUE = (
+    *("source_vocab_size", "d_k", "num_kv_heads", "attention_bias", "shared_layers", "activation"),
+    *("norm_kind", "tied_embeddings", "embedding_scale", "sinusoid_layout", "position_offset"),
+    "output_bias",
+)
+"""Fields that CTranslate2 holds with every value, besides `limits.COMMON_FIELDS`."""
 
 
 def export(
@@ -72,7 +78,7 @@ def require_supported(config: Config) -> None:
         ("timestep_encoding", not model.timestep_encoding, "its layers add no encodings"),
         ("d_v", same, "its values are as wide as its keys (model.d_k)"),
     ]
-    export_limits.require(model, rules, FORMAT)
+    export_limits.require(model, rules, _ANY_VALUE, FORMAT)
 
 
 def build_spec(

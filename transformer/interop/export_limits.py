@@ -6,44 +6,36 @@ An exported model computes the same function, or it is not exported.
 
 from collections.abc import Iterable
 
-from transformer.config import Config, DecodeConfig, ModelConfig, TransformerConfig
-from transformer.errors import InputError
-
-Rule = tuple[str, bool, str]
-"""A field of `model`, whether its value is supported, and the reason if it is not."""
+from transformer.config import Config, DecodeConfig, ModelConfig
+from transformer.models import limits
 
 _MIN_POSITIONS = 512
 
 
 def require_transformer(config: ModelConfig, format_name: str) -> None:
-    """Refuse every family but the encoder-decoder Transformer.
+    """Refuse every model but the encoder-decoder Transformer.
 
     Raises:
       InputError: naming the family.
     """
-    if type(config) is not TransformerConfig:
-        raise InputError(
-            f"model.family is {config.family!r}, which has no counterpart in {format_name}: it "
-            "holds encoder-decoder Transformers; --to=stablehlo exports every family that "
-            "translates"
-        )
+    limits.require_transformer(
+        config,
+        f"has no counterpart in {format_name}: it holds encoder-decoder Transformers; "
+        "--to=stablehlo exports every family that translates",
+    )
 
 
-def require(config: ModelConfig, rules: Iterable[Rule], format_name: str) -> None:
-    """Refuse a model with unsupported fields.
+def require(
+    config: ModelConfig, rules: Iterable[limits.Rule], supported: Iterable[str], format_name: str
+) -> None:
+    """Refuse a model with unsupported fields; see `limits.require_fields`.
 
     Raises:
       InputError: naming every such field, its value and the reason.
     """
-    reasons = [
-        f"model.{name} is {getattr(config, name)!r}, but {reason}"
-        for name, supported, reason in rules
-        if not supported
-    ]
-    if reasons:
-        raise InputError(
-            f"this model has no exact counterpart in {format_name}: {'; '.join(reasons)}"
-        )
+    supported = (*supported, *limits.COMMON_FIELDS, *config.free_after_training)
+    problem = f"this model has no exact counterpart in {format_name}"
+    limits.require_fields(config, rules, supported, problem)
 
 
 def longest_output(config: Config) -> int:

@@ -111,7 +111,7 @@ def require_supported(config: Config) -> None:
             "they scale the embeddings of tokens, or none",
         ),
     ]
-    export_limits.require(model, rules, FORMAT)
+    export_limits.require(model, rules, ("attention_bias", "output_bias"), FORMAT)
 
 
 def named_tensors(config: TransformerConfig, params: Params) -> dict[str, Float[np.ndarray, "..."]]:

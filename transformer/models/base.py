@@ -203,15 +203,22 @@ def require_unpacked(config: ModelConfig, segments: Int[Array, "B S"] | None) ->
 def build(config: ModelConfig) -> Model:
     """The model that a config describes; parameters come from its ``init``.
 
+    A subclass of a registered config class has its model, unless another one is registered for it.
+
     Raises:
-      InputError: for a config class without a model.
+      InputError: for a config class without a model, and for the config of an experiment.
     """
-    if type(config) not in FAMILIES:
+    if not isinstance(config, ModelConfig):
         raise InputError(
-            f"no model is registered for {type(config).__name__} (model.family is "
-            f"{config.family!r}); call transformer.models.base.register"
+            f"config is a {type(config).__name__}, but it must be that of the model: config.model"
         )
-    return FAMILIES[type(config)](config)
+    for config_class in type(config).__mro__:
+        if config_class in FAMILIES:
+            return FAMILIES[config_class](config)
+    raise InputError(
+        f"no model is registered for {type(config).__name__} (model.family is {config.family!r}); "
+        "call transformer.models.base.register"
+    )
 
 
 @functools.lru_cache(maxsize=16)

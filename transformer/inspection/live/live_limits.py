@@ -1,41 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the live page can run. Other models, tokenizers and searches are refused by name."""
 
+from collections.abc import Iterable
 from typing import Any
 
-from transformer.config import Config, DecodeConfig, TransformerConfig
+from transformer.config import Config, DecodeConfig
 from transformer.errors import InputError
+from transformer.fields import FieldGroup
+from transformer.models import limits
 from transformer.text.sentencepiece_fields import CONTROL, NORMAL, UNKNOWN, Segmentation
 from transformer.text.tokenizer import Tokenizer
 
-MODEL_FIELDS: dict[str, tuple[Any, ...]] = {
-    "source_vocab_size": (None,),
-    "compute_dtype": ("float32",),
-    "num_kv_heads": (None,),
-    "attention_bias": (False,),
-    "attention_score": ("dot",),
-    "attention_window": (None,),
-    "shared_layers": (False,),
-    "timestep_encoding": (False,),
-    "activation": ("relu",),
-    "norm": ("post", "pre"),
-    "norm_kind": ("layer_norm",),
-    "tied_embeddings": ("all",),
-    "embedding_scale": ("tokens",),
-    "positions": ("sinusoidal",),
-    "sinusoid_layout": ("interleaved",),
-    "position_offset": (0,),
-    "output_bias": (False,),
+MODEL_FIELDS: dict[str, Any] = {
+    "source_vocab_size": None,
+    "compute_dtype": "float32",
+    "num_kv_heads": None,
+    "attention_bias": False,
+    "attention_score": "dot",
+    "attention_window": None,
+    "shared_layers": False,
+    "timestep_encoding": False,
+    "activation": "relu",
+    "norm_kind": "layer_norm",
+    "tied_embeddings": "all",
+    "embedding_scale": "tokens",
+    "positions": "sinusoidal",
+    "sinusoid_layout": "interleaved",
+    "position_offset": 0,
+    "output_bias": False,
 }
-"""The values of `model` that the scripts compute; other fields may have any value."""
+"""The only value of these fields of `model` that the scripts compute. They compute every value of
+``d_k``, ``d_v`` and `limits.COMMON_FIELDS`.
+"""
 
-DECODE_FIELDS: dict[str, tuple[Any, ...]] = {
-    "method": ("beam",),
-    "groups": (1,),
-    "min_length": (0,),
-    "block_ngrams": (None,),
+DECODE_FIELDS: dict[str, Any] = {
+    "method": "beam",
+    "groups": 1,
+    "min_length": 0,
+    "block_ngrams": None,
 }
-"""The same for `decode`."""
+"""The only value of these fields of `decode` that the scripts compute."""
+
+_DECODE_ANY_VALUE = (
+    *("beams", "finish_from", "length_penalty", "alpha", "extra_length", "max_length"),
+    *("batch_size", "diversity", "temperature", "top_k", "top_p", "min_p", "seed"),
+    *("mbr_samples", "mbr_metric"),
+)
+"""Fields that the scripts compute with every value, or that have no effect on such a search."""
 
 
 def require_model(config: Config) -> None:
@@ -44,12 +55,14 @@ def require_model(config: Config) -> None:
     Raises:
       InputError: naming the family, or every field with another value.
     """
-    if type(config.model) is not TransformerConfig:
-        raise InputError(
-            f"model.family is {config.model.family!r}, but the live page runs the encoder-decoder "
-            "Transformer alone; leave --live out, or give the workdir of family 'transformer'"
-        )
-    _require_fields(config.model, MODEL_FIELDS, "leave --live out to look at this model")
+    model = config.model
+    limits.require_transformer(
+        model,
+        "is not the encoder-decoder Transformer, the only model of the live page; leave --live "
+        "out, or give the workdir of family 'transformer'",
+    )
+    supported = ("d_k", "d_v", *limits.COMMON_FIELDS, *model.free_after_training)
+    _require_fields(model, MODEL_FIELDS, supported, "leave --live out")
 
 
 def require_search(decode: DecodeConfig) -> None:
@@ -58,18 +71,18 @@ def require_search(decode: DecodeConfig) -> None:
     Raises:
       InputError: naming every field with another value.
     """
-    _require_fields(decode, DECODE_FIELDS, "override them with --config.decode.FIELD=VALUE")
+    remedy = "override them with --config.decode.FIELD=VALUE"
+    _require_fields(decode, DECODE_FIELDS, _DECODE_ANY_VALUE, remedy)
 
 
-def _require_fields(group: Any, fields: dict[str, tuple[Any, ...]], remedy: str) -> None:
-    reasons = [
-        f"{group.group}.{name} is {getattr(group, name)!r} (it computes "
-        f"{' or '.join(map(repr, values))})"
-        for name, values in fields.items()
-        if getattr(group, name) not in values
+def _require_fields(
+    group: FieldGroup, fields: dict[str, Any], supported: Iterable[str], remedy: str
+) -> None:
+    rules = [
+        (name, getattr(group, name) == value, f"it computes {value!r}")
+        for name, value in fields.items()
     ]
-    if reasons:
-        raise InputError(f"the live page cannot run this: {'; '.join(reasons)}; {remedy}")
+    limits.require_fields(group, rules, supported, f"the live page cannot run this, so {remedy}")
 
 
 def require_segmentation(tokenizer: Tokenizer, fields: Segmentation) -> None:
