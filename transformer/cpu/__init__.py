@@ -4,6 +4,7 @@
 from collections.abc import Callable
 
 from transformer.cpu import attention, matmul
+from transformer.cpu.top_k import two_level_top_k
 
 OPERATIONS: dict[str, Callable] = {
     "by_heads": attention.by_heads,
@@ -12,5 +13,6 @@ OPERATIONS: dict[str, Callable] = {
     "norm": attention.norm,
     "transpose": matmul.transpose,
     "wide_einsum": matmul.wide_einsum,
+    "top_k": two_level_top_k,
 }
 """Operations by name. Each computes what the default form does, but for rounding."""

@@ -42,13 +42,12 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Bool, Float, Int, SpecialIds
+from transformer.arrays import Array, Bool, Float, Int, SpecialIds, gather
 from transformer.config import DecodeConfig
 from transformer.decoding.constraints import NEG_INF, UNCONSTRAINED, Constraints, next_log_probs
 from transformer.decoding.decode_loop import Cache, Grow, Take, decode_loop
-from transformer.decoding.top_k import top_k
 from transformer.errors import InputError
-from transformer.nn.gather import divmod_of_indices, gather
+from transformer.platforms import operation
 
 Step = Callable[[Int[Array, "B K"], Cache], tuple[Float[Array, "B K V"], Cache]]
 Reorder = Callable[[Cache, Int[Array, "B K"]], Cache]
@@ -222,9 +221,9 @@ def beam_search(
         # 2 K/G candidates suffice: at most K/G of them end, one for each parent, so K/G remain.
         # Greedy search needs one: if it is EOS, the sentence is finished.
         num_candidates = 1 if num_beams == 1 else min(2 * group_beams, group_beams * vocab_size)
-        ranking, flat_ids = top_k(ranking, num_candidates)  # [B, 2K/G]
+        ranking, flat_ids = operation("top_k", top_k)(ranking, num_candidates)  # [B, 2K/G]
         log_probs = gather(log_probs.reshape(batch, -1), flat_ids)
-        parents, tokens = divmod_of_indices(flat_ids, vocab_size)
+        parents, tokens = jnp.divmod(flat_ids, vocab_size)
         sequences = gather(group.active_tokens, parents[..., None])
         sequences = jax.lax.dynamic_update_index_in_dim(sequences, tokens, index, axis=2)
         # sequences: [B, 2K/G, M]
@@ -293,6 +292,14 @@ def beam_search(
         new_scores = jnp.where(is_same.any(1), NEG_INF, other.scores)
         results = best(results, other.replace(scores=new_scores))
     return results  # [B, K]
+
+
+def top_k(values: Float[Array, "B K V"], k: int) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
+    """The k largest of the K V values of each sentence, largest first, and their flat indices.
+
+    Equal values come in the order of their indices. `k` is at most K V.
+    """
+    return tuple(jax.lax.top_k(values.reshape(len(values), -1), k))
 
 
 def _is_active(state: _State) -> Bool[Array, " B"]:
