@@ -49,7 +49,7 @@ def next_log_probs(
     constraints: Constraints = UNCONSTRAINED,
     special_ids: SpecialIds = SpecialIds(),
 ) -> Float[Array, "B K V"]:
-    """Log-probabilities of the next token in float32, `NEG_INF` for forbidden tokens.
+    """Log-probabilities of the next token, `NEG_INF` for forbidden tokens.
 
     Args:
       logits: predictions for position `index`.
@@ -75,8 +75,6 @@ def next_log_probs(
         allowed = jnp.where(forced != special_ids.pad, token_ids == forced, allowed)
     at_limit = (index + 1 >= length_limits)[:, None, None]  # [B, 1, 1]
     allowed = jnp.where(at_limit, is_eos, allowed)
-    logits = logits.astype(jnp.float32)
-    # `log_softmax` subtracts the maximum first, and XLA for CPUs writes that as another [B, K, V].
     log_normalizer = jax.nn.logsumexp(logits, axis=-1, keepdims=True)  # [B, K, 1]
     return jnp.where(allowed, logits - log_normalizer, NEG_INF)
 
