@@ -5,6 +5,7 @@ import dataclasses
 from typing import Annotated, Any, ClassVar, Literal
 
 from transformer.fields import Bounds, Count, FieldGroup, Length, Seed
+from transformer.user_functions import is_function
 
 Beams = Annotated[int, Bounds(1, 1024, "beams x vocabulary are 32-bit integers")]
 Ngram = Annotated[int, Bounds(1, 100, "its tokens are compared one by one")]
@@ -54,6 +55,11 @@ class DecodeConfig(FieldGroup):
     """Sampling: only the fewest tokens that together have this probability."""
     min_p: Annotated[float, Bounds(0, 1)] = 0.0
     """Sampling: only tokens with at least this fraction of the highest probability."""
+    truncation: str | None = None
+    """Sampling: ``FILE.py:FUNCTION``, where FUNCTION(log_probs) returns which tokens may be drawn,
+    Booleans, of those that the rules above leave. log_probs has one row of the vocabulary for each
+    sample.
+    """
     seed: Seed = 0
     """Sampling: with a line's number and its text, determines the line's samples."""
     mbr_samples: Samples = 32
@@ -71,8 +77,10 @@ class DecodeConfig(FieldGroup):
         self.require(divides, "groups", f"a divisor of decode.beams = {self.beams}")
         longer = self.max_length is None or self.min_length < self.max_length
         self.require(longer, "min_length", f"below decode.max_length = {self.max_length}")
+        named = self.truncation is None or is_function(self.truncation)
+        self.require(named, "truncation", "FILE.py:FUNCTION")
         # A field without effect is more likely a mistake.
-        sampling = ("temperature", "top_k", "top_p", "min_p")
+        sampling = ("temperature", "top_k", "top_p", "min_p", "truncation")
         for name in sampling if self.method == "beam" else ("groups",):
             unset = getattr(self, name) == getattr(type(self), name)
             self.require(unset, name, f"left out with decode.method={self.method!r}")
