@@ -70,8 +70,7 @@ def next_log_probs(
         may_end = (index >= constraints.min_length) | ~continues.any(-1, keepdims=True)
         allowed = continues | (may_end & is_eos)
     if constraints.prefix is not None:
-        forced = jax.lax.dynamic_index_in_dim(constraints.prefix, index, axis=1)  # [B, 1]
-        forced = forced[..., None]  # [B, 1, 1]
+        forced = constraints.prefix[:, index, None, None]  # [B, 1, 1]
         allowed = jnp.where(forced != special_ids.pad, token_ids == forced, allowed)
     at_limit = (index + 1 >= length_limits)[:, None, None]  # [B, 1, 1]
     allowed = jnp.where(at_limit, is_eos, allowed)
@@ -90,7 +89,7 @@ def _repeats_ngram(
     repeated = jnp.broadcast_to(repeated, (batch, num_beams, num_ngrams))  # [B, K, M-n+1]
     # Keep the n-grams whose first n-1 tokens equal the hypothesis's last n-1 tokens.
     for offset in range(n - 1):
-        current = jax.lax.dynamic_index_in_dim(tokens, index - n + 1 + offset, axis=2)  # [B, K, 1]
+        current = tokens[:, :, index - n + 1 + offset, None]  # [B, K, 1]
         repeated = repeated & (tokens[:, :, offset : offset + num_ngrams] == current)
     last_tokens = tokens[:, :, n - 1 :]  # [B, K, M-n+1]
     sentence, beam = jnp.arange(batch)[:, None, None], jnp.arange(num_beams)[:, None]

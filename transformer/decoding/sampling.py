@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Bool, Float, Int, Key, SpecialIds, gather
-from transformer.decoding.beam_search import Hypotheses, Step, length_penalty
+from transformer.decoding.beam_search import Hypotheses, Step, last_tokens, length_penalty
 from transformer.decoding.constraints import NEG_INF, UNCONSTRAINED, Constraints, next_log_probs
 from transformer.decoding.decode_loop import Cache, Grow, Take, decode_loop
 from transformer.errors import InputError
@@ -77,18 +77,13 @@ def sample(
       K samples for each sentence, in the order in which they were drawn. Log-probabilities are
       those of the model, not of the adapted distribution.
     """
-    batch = length_limits.shape[0]
+    batch = len(length_limits)
     fold_in = jnp.vectorize(jax.random.fold_in)
     draw = jnp.vectorize(jax.random.categorical, signature="(),(v)->()")
 
     def advance(index: Int[Array, ""], state: _State, cache: Cache) -> tuple[_State, Cache]:
         """Draw the token at position `index`."""
-        last_tokens = jax.lax.dynamic_index_in_dim(
-            state.tokens, jnp.maximum(index - 1, 0), axis=2, keepdims=False
-        )  # [B, K]
-        logits, cache = step(
-            jnp.where(index == 0, special_ids.bos, last_tokens), cache
-        )  # [B, K, V]
+        logits, cache = step(last_tokens(state.tokens, index, special_ids.bos), cache)  # [B, K, V]
         log_probs = next_log_probs(
             logits, state.tokens, index, state.length_limits, state.constraints, special_ids
         )
