@@ -35,8 +35,9 @@ def two_level_top_k(
     chunks = chunks.reshape(batch, beams * num_chunks, size)
     candidates = gather(chunks, chosen[..., None])  # [B, k, size]
     largest, indices = jax.lax.top_k(candidates.reshape(batch, k * size), k)  # [B, k]
-    which, offset = jnp.divmod(indices, size)
-    beam, chunk = jnp.divmod(gather(chosen, which), num_chunks)
+    which, offset = jax.lax.div(indices, size), jax.lax.rem(indices, size)
+    chosen = gather(chosen, which)
+    beam, chunk = jax.lax.div(chosen, num_chunks), jax.lax.rem(chosen, num_chunks)
     return largest, beam * length + chunk * size + offset
 
 
