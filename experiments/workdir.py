@@ -153,9 +153,9 @@ def with_absolute_paths(config: Config) -> Config:
     def absolute(path: str | None) -> str | None:
         return path and os.fspath(paths.absolute(path))
 
-    def absolute_name(name: str) -> str:
+    def absolute_name(name: str | None) -> str | None:
         """With an absolute path if the name is ``FILE.py:FUNCTION``."""
-        return absolute(name) if user_functions.is_function(name) else name
+        return absolute(name) if name and user_functions.is_function(name) else name
 
     def absolute_entry(entry: str) -> str:
         """With absolute paths in ``WEIGHT*SOURCE,TARGET`` or ``FILE.tsv``."""
@@ -174,6 +174,7 @@ def with_absolute_paths(config: Config) -> Config:
     return config.replace(
         data=data.replace(**changed),
         training=training,
+        decode=config.decode.replace(truncation=absolute_name(config.decode.truncation)),
         optimizer=optimizer.replace(name=absolute_name(optimizer.name)),
         evaluation=evaluation.replace(metrics=tuple(map(absolute_name, evaluation.metrics))),
     )

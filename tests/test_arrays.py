@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The glossary of axis letters is complete, special ids differ, and tests check shapes."""
+"""The glossary of axis letters, special ids, gathers, and that tests check shapes."""
 
 import ast
 import collections
@@ -7,12 +7,14 @@ import pathlib
 import re
 
 import beartype
+import jax
 import jax.numpy as jnp
 import jaxtyping
+import numpy as np
 import pytest
 
 from transformer import arrays
-from transformer.arrays import Array, Float, SpecialIds
+from transformer.arrays import Array, Float, SpecialIds, gather
 from transformer.nn import masks, positions
 
 PACKAGE = pathlib.Path(arrays.__file__).parent
@@ -90,3 +92,16 @@ def test_a_letter_has_one_size_within_a_call():
     assert first(jnp.ones((2, 3)), jnp.ones((2, 3))).shape == (2, 3)
     with pytest.raises(jaxtyping.TypeCheckError):
         first(jnp.ones((2, 3)), jnp.ones((2, 4)))
+
+
+def test_a_gather_is_numpys():
+    values = np.arange(24).reshape(2, 3, 4)
+    indices = np.array([[2, 0], [1, 1]])[..., None]
+    expected = np.take_along_axis(values, indices, axis=1)
+    np.testing.assert_array_equal(gather(jnp.asarray(values), jnp.asarray(indices)), expected)
+
+
+def test_a_gather_compiles_no_check_of_its_indices():
+    lowered = jax.jit(gather).lower(jnp.ones((2, 3)), jnp.zeros((2, 2), jnp.int32)).as_text()
+    assert "gather" in lowered
+    assert not {"compare", "select"} & set(lowered.replace(".", " ").split())

@@ -463,6 +463,10 @@ def test_lists_become_tuples_when_read_from_a_dict():
         ({"method": "mbr", "min_p": -0.1}, "decode.min_p is -0.1, but must be at least 0 and"),
         ({"method": "mbr", "mbr_samples": 0}, "decode.mbr_samples is 0, but must be at least 1"),
         ({"seed": 2**32}, r"decode.seed is 4294967296, but must be at least 0 and below 2\^32"),
+        (
+            {"method": "sample", "truncation": "typical"},
+            "decode.truncation is 'typical', but must be FILE.py:FUNCTION",
+        ),
         # What would do nothing.
         ({"top_k": 5}, "decode.top_k is 5, but must be left out with decode.method='beam'"),
         (

@@ -97,18 +97,6 @@ def test_log_probabilities_are_not_renormalized_over_the_allowed_tokens():
     assert (np.asarray(log_probs)[0, 0, [0, 1, EOS, B]] == np.float32(NEG_INF)).all()
 
 
-def test_log_probabilities_of_bfloat16_logits_are_float32():
-    """Four words of equal logits have -log 4 = -1.386294; the nearest bfloat16 is -1.382812."""
-    log_probs = next_log_probs(
-        jnp.zeros((1, 1, 4), jnp.bfloat16),
-        jnp.zeros((1, 1, 3), jnp.int32),
-        jnp.array(0),
-        jnp.array([3]),
-    )
-    assert log_probs.dtype == jnp.float32
-    np.testing.assert_allclose(log_probs[0, 0, [EOS, A]], -np.log(4), rtol=1e-6)
-
-
 # By brute force: three words and at most four tokens make 1 + 3 + 9 + 27 translations.
 
 

@@ -168,10 +168,12 @@ def test_data_paths_are_kept_absolute(tmp_path, monkeypatch):
         data=files | {"mixture": mixture, "dataset": "mine.py:corpus"},
         optimizer={"name": "mine.py:sgd"},
         evaluation={"metrics": ("mine.py:length",)},
+        decode={"method": "sample", "truncation": "mine.py:typical"},
     )
     config = workdir.with_absolute_paths(config)
     assert config.optimizer.name == f"{tmp_path}/mine.py:sgd"
     assert config.evaluation.metrics == (f"{tmp_path}/mine.py:length",)
+    assert config.decode.truncation == f"{tmp_path}/mine.py:typical"
     data = config.data
     assert data.dataset == f"{tmp_path}/mine.py:corpus"
     assert data.train_source == str(tmp_path / "a.en")

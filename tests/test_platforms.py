@@ -30,10 +30,10 @@ def test_compiled_functions_are_traced_for_each_platform(form):
             assert form(zero) == 0
 
 
-@pytest.mark.parametrize("backend", ["cpu", "gpu", "tpu"])
-def test_the_default_is_the_platform_of_the_default_backend(monkeypatch, backend):
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    assert platform() == backend
+@pytest.mark.parametrize("default", ["cpu", "cuda", "tpu"])
+def test_the_default_is_the_platform_of_the_default_backend(monkeypatch, default):
+    monkeypatch.setattr(jax.export, "default_export_platform", lambda: default)
+    assert platform() == default
     with compiling_for("rocm"):
         assert platform() == "rocm"
 

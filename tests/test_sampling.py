@@ -10,13 +10,14 @@ import pytest
 import scipy.stats
 from test_decoding import EOS, A, B, C, log_probs_of, random_tables
 
+from transformer.config import DecodeConfig
+from transformer.cpu.most_probable import most_probable_by_bisection
+from transformer.decoding import generate
 from transformer.decoding.constraints import NEG_INF
-from transformer.decoding.sampling import (
-    keep_top_by_bisection,
-    keep_top_by_sorting,
-    sample,
-    truncate,
-)
+from transformer.decoding.sampling import most_probable, sample, truncate
+from transformer.errors import InputError
+from transformer.models import base
+from transformer.platforms import compiling_for
 
 D = 6
 SIGNIFICANCE = 1e-3
@@ -121,25 +122,93 @@ def test_a_token_as_probable_as_the_last_one_kept_is_kept_too():
         assert kept.tolist() == [False, True, True, True], options
 
 
-@pytest.mark.parametrize("keep_top", [keep_top_by_sorting, keep_top_by_bisection])
-def test_both_forms_of_truncation_keep_the_tokens_that_numpy_keeps(keep_top):
+@pytest.mark.parametrize("form", [most_probable, most_probable_by_bisection])
+@pytest.mark.parametrize("scale", [3, 1000])
+def test_both_forms_of_truncation_keep_the_tokens_that_numpy_keeps(form, scale):
+    """With the larger scale most tokens are less probable than the best by e^-100 or more."""
     rng = np.random.default_rng(0)
-    logits = jax.nn.log_softmax(jnp.asarray(rng.normal(0, 3, (5, 4, 97)), jnp.float32))
-    logits = logits.at[:, :, 7].set(NEG_INF)
-    order = np.argsort(-np.asarray(logits), axis=-1)
+    log_probs = jax.nn.log_softmax(jnp.asarray(rng.normal(0, scale, (5, 4, 97)), jnp.float32))
+    log_probs = log_probs.at[:, :, 7].set(NEG_INF)
+    order = np.argsort(-np.asarray(log_probs), axis=-1)
     for weights, totals in (
-        (jnp.ones_like(logits), (1, 2, 40, 97, 500)),
-        (jnp.exp(logits), (0.01, 0.3, 0.9, 0.999, 1.5)),
+        (jnp.ones_like(log_probs), (1, 2, 40, 97, 500)),
+        (jnp.exp(log_probs), (0.01, 0.3, 0.9, 0.999, 1.5)),
     ):
         ranked = np.take_along_axis(np.asarray(weights, np.float64), order, axis=-1)
         before = np.cumsum(ranked, axis=-1) - ranked  # weights of the more probable tokens
         for total in totals:
             rank = np.argsort(order, axis=-1)
             expected = np.take_along_axis(before < total, rank, axis=-1)
-            actual = np.asarray(keep_top(logits, weights, total))
-            possible = np.asarray(logits) > NEG_INF / 2
-            np.testing.assert_array_equal((actual > NEG_INF / 2)[possible], expected[possible])
-            np.testing.assert_array_equal(actual[expected], np.asarray(logits)[expected])
+            np.testing.assert_array_equal(form(log_probs, weights, total), expected)
+
+
+@pytest.mark.parametrize("options", [{"top_k": 40}, {"top_p": 0.9}, {"temperature": 1e-3}])
+def test_the_same_tokens_are_kept_on_every_platform(options):
+    log_probs = jax.nn.log_softmax(jnp.linspace(-500.0, 0.0, 97))
+    kept = []
+    for platform in ("cpu", "cuda"):
+        with compiling_for(platform):
+            kept.append(truncate(log_probs, **options) > NEG_INF / 2)
+    np.testing.assert_array_equal(*kept)
+    assert 0 < kept[0].sum() == options.get("top_k", kept[0].sum())
+
+
+# Rules of a user.
+
+TYPICAL = """
+import jax.numpy as jnp
+
+def typical(log_probs):
+    surprise = -log_probs
+    entropy = (jnp.exp(log_probs) * surprise).sum(-1, keepdims=True)
+    return jnp.abs(surprise - entropy) < 0.5
+
+def nothing(log_probs):
+    return log_probs > 0
+
+def probabilities(log_probs):
+    return jnp.exp(log_probs)
+"""
+
+
+@pytest.fixture
+def rules(tmp_path):
+    """A function from the name of a rule in a user's file to its name in a config."""
+    file = tmp_path / "rules.py"
+    file.write_text(TYPICAL)
+    return lambda name: f"{file}:{name}"
+
+
+def test_a_rule_named_in_a_config_decides_which_tokens_are_drawn(shallow, rules):
+    """Of a user's file, with no change elsewhere; the most probable token is always kept."""
+    params, config = shallow
+    model = base.build(config)
+    source = jnp.array([[4, 5, 6, 2], [7, 8, 2, 0]])
+
+    def tokens(**options):
+        config = DecodeConfig(method="sample", max_length=6, **options)
+        options = {"model": model, "config": config, "num_results": 20, "max_length": 6}
+        return jax.jit(functools.partial(generate.search, **options))(
+            params, source, keys=keys_of(0, 1)
+        ).tokens
+
+    greedy = tokens(truncation=rules("nothing"))
+    np.testing.assert_array_equal(greedy, tokens(top_k=1))
+    typical = tokens(truncation=rules("typical"), temperature=2.0)
+    assert (typical != tokens(temperature=2.0)).any()
+    with pytest.raises(InputError, match="must return Booleans"):
+        tokens(truncation=rules("probabilities"))
+
+
+def test_a_rule_is_a_function_from_python():
+    """Typical sampling (Meister et al. 2023) of the words: their entropy is 1.39 nats."""
+
+    def typical(log_probs):
+        entropy = -(jnp.exp(log_probs) * log_probs).sum(-1, keepdims=True)
+        return jnp.abs(-log_probs - entropy) < 0.6
+
+    kept = truncate(jnp.log(jnp.asarray(PROBABILITIES)), truncation=typical)
+    np.testing.assert_array_equal(kept > NEG_INF / 2, [False, True, True, True, False])
 
 
 # Sequences of words.

@@ -5,6 +5,7 @@ import dataclasses
 from typing import Annotated, Any, ClassVar, Literal
 
 from transformer.fields import Bounds, Count, FieldGroup, Length, NonNegativeReal, Positive, Seed
+from transformer.user_functions import is_function
 
 Beams = Annotated[int, Bounds(1, 1024, "beams x vocabulary must fit 32-bit integers")]
 Ngram = Annotated[int, Bounds(1, 100, "a comparison is compiled for each of its tokens")]
@@ -52,6 +53,11 @@ class DecodeConfig(FieldGroup):
     """Sampling: only the fewest tokens that together have this probability."""
     min_p: Annotated[float, Bounds(0, 1)] = 0.0
     """Sampling: only tokens with at least this fraction of the highest probability."""
+    truncation: str | None = None
+    """Sampling: ``FILE.py:FUNCTION``, where FUNCTION(log_probs) returns which tokens may be drawn,
+    Booleans, of those that the rules above leave. log_probs has one row of the vocabulary for each
+    sample.
+    """
     seed: Seed = 0
     """Sampling: with a line's number and its text, determines the line's samples."""
     mbr_samples: Positive = 32
@@ -69,8 +75,10 @@ class DecodeConfig(FieldGroup):
         self.require(divides, "groups", f"a divisor of decode.beams = {self.beams}")
         longer = self.max_length is None or self.min_length < self.max_length
         self.require(longer, "min_length", f"below decode.max_length = {self.max_length}")
+        named = self.truncation is None or is_function(self.truncation)
+        self.require(named, "truncation", "FILE.py:FUNCTION")
         # A field without effect is more likely a mistake.
-        sampling = ("temperature", "top_k", "top_p", "min_p")
+        sampling = ("temperature", "top_k", "top_p", "min_p", "truncation")
         for name in sampling if self.method == "beam" else ("groups",):
             unset = getattr(self, name) == getattr(type(self), name)
             self.require(unset, name, f"left out with decode.method={self.method!r}")

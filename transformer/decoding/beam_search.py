@@ -34,7 +34,6 @@ Diverse beam search (Vijayakumar et al. 2016) splits the K beams into G groups o
   translation that several groups found is one result.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -42,13 +41,12 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Bool, Float, Int, SpecialIds
+from transformer.arrays import Array, Bool, Float, Int, SpecialIds, gather
 from transformer.config import DecodeConfig
 from transformer.decoding.constraints import NEG_INF, UNCONSTRAINED, Constraints, next_log_probs
 from transformer.decoding.decode_loop import Cache, Grow, Take, decode_loop
-from transformer.decoding.top_k import top_k
 from transformer.errors import InputError
-from transformer.nn.gather import divmod_of_indices, gather
+from transformer.platforms import operation
 
 Step = Callable[[Int[Array, "B K"], Cache], tuple[Float[Array, "B K V"], Cache]]
 Reorder = Callable[[Cache, Int[Array, "B K"]], Cache]
@@ -183,13 +181,10 @@ def beam_search(
 
     def advance(index: Int[Array, ""], state: _State, cache: Cache) -> tuple[_State, Cache]:
         """Extend every hypothesis by the token at position `index`."""
-        active_tokens = _all_beams([group.active_tokens for group in state.groups])  # [B, K, M]
-        last_tokens = _tokens_at(active_tokens, jnp.maximum(index - 1, 0))  # [B, K]
-        logits, cache = step(
-            jnp.where(index == 0, special_ids.bos, last_tokens), cache
-        )  # [B, K, V]
+        tokens = _all_beams([group.active_tokens for group in state.groups])  # [B, K, M]
+        logits, cache = step(last_tokens(tokens, index, special_ids.bos), cache)  # [B, K, V]
         log_probs = next_log_probs(
-            logits, active_tokens, index, state.length_limits, state.constraints, special_ids
+            logits, tokens, index, state.length_limits, state.constraints, special_ids
         )
 
         groups, parents = [], []
@@ -213,18 +208,17 @@ def beam_search(
     ) -> tuple[_Group, Int[Array, "B group_beams"]]:
         """Extend one group; also returns the parent, within the group, of each active beam."""
         # log P of every extension of every active hypothesis.
-        log_probs = group.active_log_probs[..., None] + log_probs  # [B, K/G, V]
+        ranking = log_probs = group.active_log_probs[..., None] + log_probs  # [B, K/G, V]
         batch, _, vocab_size = log_probs.shape
-        ranking = log_probs
         if chosen_counts is not None:
             ranking = log_probs - diversity * chosen_counts[:, None]
 
         # 2 K/G candidates suffice: at most K/G of them end, one for each parent, so K/G remain.
         # Greedy search needs one: if it is EOS, the sentence is finished.
         num_candidates = 1 if num_beams == 1 else min(2 * group_beams, group_beams * vocab_size)
-        ranking, flat_ids = top_k(ranking, num_candidates)  # [B, 2K/G]
-        log_probs = gather(log_probs.reshape(batch, -1), flat_ids)
-        parents, tokens = divmod_of_indices(flat_ids, vocab_size)
+        ranking, flat = operation("top_k", top_k)(ranking, num_candidates)  # [B, 2K/G]
+        log_probs = gather(log_probs.reshape(batch, -1), flat)
+        parents, tokens = jnp.divmod(flat, vocab_size)
         sequences = gather(group.active_tokens, parents[..., None])
         sequences = jax.lax.dynamic_update_index_in_dim(sequences, tokens, index, axis=2)
         # sequences: [B, 2K/G, M]
@@ -240,8 +234,7 @@ def beam_search(
 
         # The best K/G candidates without EOS stay active.
         _, chosen = jax.lax.top_k(jnp.where(is_eos, NEG_INF, ranking), group_beams)
-        active_log_probs = jnp.where(is_eos, NEG_INF, log_probs)
-        active_log_probs = gather(active_log_probs, chosen)  # [B, K/G]
+        active_log_probs = gather(jnp.where(is_eos, NEG_INF, log_probs), chosen)  # [B, K/G]
         active_tokens = gather(sequences, chosen[..., None])  # [B, K/G, M]
         parents = gather(parents, chosen)  # [B, K/G]
 
@@ -262,7 +255,7 @@ def beam_search(
         group = _Group(active_tokens, active_log_probs, finished, num_finished, is_finished)
         return group, parents
 
-    batch = length_limits.shape[0]
+    batch = len(length_limits)
     no_hypotheses = Hypotheses(
         tokens=jnp.full((batch, num_beams, max_length), special_ids.pad, jnp.int32),
         scores=jnp.full((batch, num_beams), NEG_INF),
@@ -281,7 +274,7 @@ def beam_search(
         advance,
         _State(length_limits, constraints, (start,) * num_groups),
         cache,
-        active=_is_active,
+        active=lambda state: ~jnp.stack([group.is_finished for group in state.groups]).all(0),
         max_length=max_length,
         grow=grow,
         take=take,
@@ -295,9 +288,19 @@ def beam_search(
     return results  # [B, K]
 
 
-def _is_active(state: _State) -> Bool[Array, " B"]:
-    """A sentence is active until all its groups are finished."""
-    return ~functools.reduce(jnp.logical_and, [group.is_finished for group in state.groups])
+def top_k(values: Float[Array, "B K V"], k: int) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
+    """The k largest of the K V values of each sentence, largest first, and their flat indices.
+
+    Equal values come in the order of their indices. `k` is at most K V.
+    """
+    return tuple(jax.lax.top_k(values.reshape(len(values), -1), k))
+
+
+def last_tokens(
+    tokens: Int[Array, "B K M"], index: Int[Array, ""], bos_id: int
+) -> Int[Array, "B K"]:
+    """The token before position `index` of each hypothesis; BOS at position 0."""
+    return jnp.where(index == 0, bos_id, tokens[:, :, index - 1])
 
 
 def _all_beams(groups: Sequence[Array]) -> Array:
@@ -305,16 +308,11 @@ def _all_beams(groups: Sequence[Array]) -> Array:
     return jnp.concatenate(groups, axis=1)
 
 
-def _tokens_at(tokens: Int[Array, "B K M"], index: Int[Array, ""]) -> Int[Array, "B K"]:
-    return jax.lax.dynamic_index_in_dim(tokens, index, axis=2, keepdims=False)
-
-
 def _chosen_counts(
     groups: Sequence[_Group], index: Int[Array, ""], vocab_size: int
 ) -> Float[Array, "B V"]:
     """Number of active hypotheses of these groups that have each token at position `index`."""
-    tokens = _tokens_at(_all_beams([group.active_tokens for group in groups]), index)
+    tokens = _all_beams([group.active_tokens for group in groups])[:, :, index]
     exists = _all_beams([group.active_log_probs for group in groups]) > NEG_INF / 2
-    batch = tokens.shape[0]
-    counts = jnp.zeros((batch, vocab_size))
-    return counts.at[jnp.arange(batch)[:, None], tokens].add(exists.astype(jnp.float32))
+    counts = jnp.zeros((len(tokens), vocab_size))
+    return counts.at[jnp.arange(len(tokens))[:, None], tokens].add(exists)

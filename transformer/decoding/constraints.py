@@ -49,7 +49,7 @@ def next_log_probs(
     constraints: Constraints = UNCONSTRAINED,
     special_ids: SpecialIds = SpecialIds(),
 ) -> Float[Array, "B K V"]:
-    """Log-probabilities of the next token in float32, `NEG_INF` for forbidden tokens.
+    """Log-probabilities of the next token, `NEG_INF` for forbidden tokens.
 
     Args:
       logits: predictions for position `index`.
@@ -70,13 +70,10 @@ def next_log_probs(
         may_end = (index >= constraints.min_length) | ~continues.any(-1, keepdims=True)
         allowed = continues | (may_end & is_eos)
     if constraints.prefix is not None:
-        forced = jax.lax.dynamic_index_in_dim(constraints.prefix, index, axis=1)  # [B, 1]
-        forced = forced[..., None]  # [B, 1, 1]
+        forced = constraints.prefix[:, index, None, None]  # [B, 1, 1]
         allowed = jnp.where(forced != special_ids.pad, token_ids == forced, allowed)
     at_limit = (index + 1 >= length_limits)[:, None, None]  # [B, 1, 1]
     allowed = jnp.where(at_limit, is_eos, allowed)
-    logits = logits.astype(jnp.float32)
-    # `log_softmax` subtracts the maximum first, and XLA for CPUs writes that as another [B, K, V].
     log_normalizer = jax.nn.logsumexp(logits, axis=-1, keepdims=True)  # [B, K, 1]
     return jnp.where(allowed, logits - log_normalizer, NEG_INF)
 
@@ -92,7 +89,7 @@ def _repeats_ngram(
     repeated = jnp.broadcast_to(repeated, (batch, num_beams, num_ngrams))  # [B, K, M-n+1]
     # Keep the n-grams whose first n-1 tokens equal the hypothesis's last n-1 tokens.
     for offset in range(n - 1):
-        current = jax.lax.dynamic_index_in_dim(tokens, index - n + 1 + offset, axis=2)  # [B, K, 1]
+        current = tokens[:, :, index - n + 1 + offset, None]  # [B, K, 1]
         repeated = repeated & (tokens[:, :, offset : offset + num_ngrams] == current)
     last_tokens = tokens[:, :, n - 1 :]  # [B, K, M-n+1]
     sentence, beam = jnp.arange(batch)[:, None, None], jnp.arange(num_beams)[:, None]

@@ -28,6 +28,7 @@ from transformer.decoding.sampling import sample
 from transformer.models.base import Decodable, Model
 from transformer.sharding import replicated
 from transformer.training.step import Batch, score_step
+from transformer.user_functions import load_function
 
 logger = logging.getLogger(__name__)
 
@@ -130,6 +131,7 @@ def search(
         top_k=config.top_k,
         top_p=config.top_p,
         min_p=config.min_p,
+        truncation=config.truncation and load_function(config.truncation),
         **options,
     )
 

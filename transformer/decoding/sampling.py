@@ -7,17 +7,21 @@ the number of samples.
 """
 
 import math
+from collections.abc import Callable
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Bool, Float, Int, Key, SpecialIds
-from transformer.decoding.beam_search import Hypotheses, Step, length_penalty
+from transformer.arrays import Array, Bool, Float, Int, Key, SpecialIds, gather
+from transformer.decoding.beam_search import Hypotheses, Step, last_tokens, length_penalty
 from transformer.decoding.constraints import NEG_INF, UNCONSTRAINED, Constraints, next_log_probs
 from transformer.decoding.decode_loop import Cache, Grow, Take, decode_loop
-from transformer.nn.gather import gather
-from transformer.nn.matmul import cpu_forms
+from transformer.errors import InputError
+from transformer.platforms import operation
+
+Truncation = Callable[[Float[Array, "B K V"]], Bool[Array, "B K V"]]
+"""A rule for which tokens may be drawn, given their log-probabilities."""
 
 
 @flax.struct.dataclass
@@ -46,6 +50,7 @@ def sample(
     top_k: int | None = None,
     top_p: float = 1.0,
     min_p: float = 0.0,
+    truncation: Truncation | None = None,
     penalty: str = "gnmt",
     alpha: float = 0.6,
     constraints: Constraints = UNCONSTRAINED,
@@ -63,7 +68,7 @@ def sample(
       num_samples: K.
       max_length: M, static.
       grow, take: see `decode_loop.decode_loop`.
-      temperature, top_k, top_p, min_p: see `truncate`.
+      temperature, top_k, top_p, min_p, truncation: see `truncate`.
       penalty, alpha: see `beam_search.length_penalty`.
       constraints: tokens that may not follow.
       special_ids: ids of padding, BOS and EOS.
@@ -72,25 +77,18 @@ def sample(
       K samples for each sentence, in the order in which they were drawn. Log-probabilities are
       those of the model, not of the adapted distribution.
     """
-    batch = length_limits.shape[0]
-    fold_in_each = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
-    sample_keys = jax.vmap(fold_in_each, in_axes=(0, None))(keys, jnp.arange(num_samples))  # [B, K]
-    fold_in_index = jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(0, None)), in_axes=(0, None))
-    draw = jax.vmap(jax.vmap(jax.random.categorical))
+    batch = len(length_limits)
+    fold_in = jnp.vectorize(jax.random.fold_in)
+    draw = jnp.vectorize(jax.random.categorical, signature="(),(v)->()")
 
     def advance(index: Int[Array, ""], state: _State, cache: Cache) -> tuple[_State, Cache]:
         """Draw the token at position `index`."""
-        last_tokens = jax.lax.dynamic_index_in_dim(
-            state.tokens, jnp.maximum(index - 1, 0), axis=2, keepdims=False
-        )  # [B, K]
-        logits, cache = step(
-            jnp.where(index == 0, special_ids.bos, last_tokens), cache
-        )  # [B, K, V]
+        logits, cache = step(last_tokens(state.tokens, index, special_ids.bos), cache)  # [B, K, V]
         log_probs = next_log_probs(
             logits, state.tokens, index, state.length_limits, state.constraints, special_ids
         )
-        adapted = truncate(log_probs, temperature, top_k, top_p, min_p)
-        tokens = draw(fold_in_index(state.keys, index), adapted).astype(jnp.int32)  # [B, K]
+        adapted = truncate(log_probs, temperature, top_k, top_p, min_p, truncation)
+        tokens = draw(fold_in(state.keys, index), adapted).astype(jnp.int32)  # [B, K]
         log_probs = gather(log_probs, tokens[..., None], axis=-1)[..., 0]  # [B, K]
         tokens = jnp.where(state.is_finished, special_ids.pad, tokens)
         state = state.replace(
@@ -104,7 +102,7 @@ def sample(
     state = _State(
         length_limits=length_limits,
         constraints=constraints,
-        keys=sample_keys,
+        keys=fold_in(keys[:, None], jnp.arange(num_samples)),
         tokens=jnp.full((batch, num_samples, max_length), special_ids.pad, jnp.int32),
         log_probs=jnp.where(skipped, NEG_INF, 0.0),
         is_finished=skipped,
@@ -129,6 +127,7 @@ def truncate(
     top_k: int | None = None,
     top_p: float = 1.0,
     min_p: float = 0.0,
+    truncation: Truncation | None = None,
 ) -> Float[Array, "... V"]:
     """Logits of the distribution to draw from, `NEG_INF` for tokens that are never drawn.
 
@@ -141,48 +140,35 @@ def truncate(
       top_k: keeps the k most probable tokens.
       top_p: keeps the fewest most probable tokens whose probabilities sum to at least this.
       min_p: keeps the tokens with at least this share of the probability of the most probable one.
+      truncation: returns which tokens to keep, given the log-probabilities. The most probable one
+        is always kept.
+
+    Raises:
+      InputError: if `truncation` returns no Boolean array.
     """
     logits = log_probs / temperature
-    keep_top = keep_top_by_bisection if cpu_forms() else keep_top_by_sorting
+    keep_top = operation("most_probable", most_probable)
     if top_k is not None:
-        logits = keep_top(logits, jnp.ones_like(logits), top_k)
+        logits = jnp.where(keep_top(logits, jnp.ones_like(logits), top_k), logits, NEG_INF)
     if top_p < 1:
-        logits = keep_top(logits, jax.nn.softmax(logits), top_p)
+        logits = jnp.where(keep_top(logits, jax.nn.softmax(logits), top_p), logits, NEG_INF)
+    best = logits.max(-1, keepdims=True)
     if min_p > 0:
-        threshold = logits.max(-1, keepdims=True) + math.log(min_p)
-        logits = jnp.where(logits >= threshold, logits, NEG_INF)
+        logits = jnp.where(logits >= best + math.log(min_p), logits, NEG_INF)
+    if truncation is not None:
+        kept = truncation(jax.nn.log_softmax(logits))
+        if getattr(kept, "dtype", None) != jnp.bool_:
+            raise InputError(f"the truncation rule returned {kept}, but must return Booleans")
+        logits = jnp.where(kept | (logits == best), logits, NEG_INF)
     return logits
 
 
-def keep_top_by_sorting(
-    logits: Float[Array, "... V"], weights: Float[Array, "... V"], total: int | float
-) -> Float[Array, "... V"]:
-    """Mask all but the fewest most probable tokens whose weights sum to at least `total`."""
-    order = jnp.argsort(-logits, axis=-1)  # [..., V], most probable first
+def most_probable(
+    log_probs: Float[Array, "... V"], weights: Float[Array, "... V"], total: int | float
+) -> Bool[Array, "... V"]:
+    """Mark the fewest most probable tokens whose weights sum to at least `total`."""
+    order = jnp.argsort(log_probs, axis=-1, descending=True)
     sums = jnp.cumsum(gather(weights, order, axis=-1), axis=-1)
     # Number of tokens kept, less one. Rounding may leave the sum of all weights below `total`.
-    last = jnp.minimum((sums < total).sum(-1, keepdims=True), logits.shape[-1] - 1)  # [..., 1]
-    threshold = gather(logits, gather(order, last, axis=-1), axis=-1)
-    return jnp.where(logits >= threshold, logits, NEG_INF)
-
-
-def keep_top_by_bisection(
-    logits: Float[Array, "... V"], weights: Float[Array, "... V"], total: int | float
-) -> Float[Array, "... V"]:
-    """`keep_top_by_sorting` for CPUs, on which sorting a vocabulary takes ten times as long.
-
-    Bisection finds the smallest logit to keep. Tokens less probable than the most probable one by a
-    factor of e^100 are never kept.
-    """
-    shifted = logits - logits.max(-1, keepdims=True)
-
-    def halve(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = bounds
-        middle = (low + high) / 2
-        enough = jnp.where(shifted >= middle, weights, 0.0).sum(-1, keepdims=True) >= total
-        return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
-
-    # After 36 steps the interval, 100 / 2^36, is below the resolution of float32.
-    high = jnp.zeros_like(shifted[..., :1])  # [..., 1]
-    low, _ = jax.lax.fori_loop(0, 36, halve, (high - 100.0, high))
-    return jnp.where(shifted >= low, logits, NEG_INF)
+    last = jnp.minimum((sums < total).sum(-1, keepdims=True), order.shape[-1] - 1)  # [..., 1]
+    return log_probs >= gather(log_probs, gather(order, last, axis=-1), axis=-1)

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import normal
 
-from transformer.arrays import Array, Bool, Float, Int, Params
+from transformer.arrays import Array, Bool, Float, Int, Params, gather
 from transformer.config import ConvolutionalConfig
 from transformer.models import base
 from transformer.models.base import AttentionSize, Description
@@ -43,7 +43,6 @@ from transformer.nn.convolution import (
 )
 from transformer.nn.dropout import apply_dropout
 from transformer.nn.embedding import table_rows
-from transformer.nn.gather import gather
 from transformer.nn.parameters import cast_params, declare
 
 

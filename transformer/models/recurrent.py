@@ -29,7 +29,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Bool, Float, Int, Params
+from transformer.arrays import Array, Bool, Float, Int, Params, gather
 from transformer.config import RecurrentConfig
 from transformer.models import base
 from transformer.models.base import AttentionSize, Description
@@ -44,7 +44,6 @@ from transformer.nn.capture import (
 )
 from transformer.nn.dropout import apply_dropout
 from transformer.nn.embedding import Side, TokenEmbedding
-from transformer.nn.gather import gather
 from transformer.nn.parameters import cast_params
 from transformer.nn.recurrent_cells import CELLS
 from transformer.nn.recurrent_decoder import Attended, DecoderState, RecurrentDecoder, SourceKeys

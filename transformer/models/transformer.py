@@ -8,7 +8,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Bool, Float, Int
+from transformer.arrays import Array, Bool, Float, Int, gather
 from transformer.config import TransformerConfig
 from transformer.models import base, flops
 from transformer.models.base import AttentionSize, Description
@@ -17,7 +17,6 @@ from transformer.nn.cache import KeyValueCache, LayerCache
 from transformer.nn.dropout import example_ids_of
 from transformer.nn.embedding import Embedding, timestep_encodings
 from transformer.nn.feed_forward import FeedForward
-from transformer.nn.gather import divmod_of_indices, gather
 from transformer.nn.masks import ancestry_mask, neighborhood_mask, packed_mask, restrict
 from transformer.nn.multi_head_attention import MultiHeadAttention
 from transformer.nn.norm import NORMS
@@ -407,7 +406,7 @@ class Transformer(base.TextModel):
         Keys and values stay where they are: only the ancestry is copied.
         """
         num_beams = cache.ancestry.shape[1]
-        _, parents = divmod_of_indices(parents.reshape(-1, num_beams), num_beams)  # [BG, K]
+        parents = parents.reshape(-1, num_beams) % num_beams  # [BG, K]
         return cache.replace(
             layers=tuple(layer.reorder(parents) for layer in cache.layers),
             ancestry=gather(cache.ancestry, parents[..., None]),

@@ -1,37 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Top-k of the extensions of all beams: `jax.lax.top_k`, and a form that is faster on CPUs."""
+"""Top-k of the extensions of all beams, by maxima of chunks."""
 
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Float, Int
-from transformer.nn.gather import divmod_of_indices, gather
-from transformer.nn.matmul import cpu_forms
+from transformer.arrays import Array, Float, Int, gather
 
 _CHUNK_SIZES = range(64, 257)
 """The time hardly depends on the chunk size in this range; one that divides V saves a copy."""
 
 
-def top_k(values: Float[Array, "B K V"], k: int) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
-    """The k largest of the K V values of each sentence, largest first, and their flat indices.
-
-    Equal values come in the order of their indices. `k` is static and at most K V.
-    """
-    if cpu_forms():
-        return two_level_top_k(values, k)
-    largest, indices = jax.lax.top_k(values.reshape(len(values), -1), k)
-    return largest, indices
-
-
 def two_level_top_k(
     values: Float[Array, "B K V"], k: int
 ) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
-    """`jax.lax.top_k` for CPUs: the top k of the k chunks with the largest maxima.
+    """The k largest of the K V values of each sentence: the top k of the k best chunks.
 
     On a CPU `jax.lax.top_k` scans all values one by one, while maxima of chunks use the vector
-    instructions. The result is the same, except that 0 and -0 are equal and that NaNs are
-    unsupported. The k largest values are in the k chunks with the largest maxima: if one were in
-    another chunk, each of the k chunks would contain a value that precedes it.
+    instructions. The result is that of `beam_search.top_k`, except that 0 and -0 are equal and that
+    NaNs are unsupported. The k largest values are in the k chunks with the largest maxima: if one
+    were in another chunk, each of the k chunks would contain a value that precedes it.
     """
     batch, beams, length = values.shape
     size = chunk_size(length)
@@ -48,8 +35,9 @@ def two_level_top_k(
     chunks = chunks.reshape(batch, beams * num_chunks, size)
     candidates = gather(chunks, chosen[..., None])  # [B, k, size]
     largest, indices = jax.lax.top_k(candidates.reshape(batch, k * size), k)  # [B, k]
-    which, offset = divmod_of_indices(indices, size)
-    beam, chunk = divmod_of_indices(gather(chosen, which), num_chunks)
+    which, offset = jax.lax.div(indices, size), jax.lax.rem(indices, size)
+    chosen = gather(chosen, which)
+    beam, chunk = jax.lax.div(chosen, num_chunks), jax.lax.rem(chosen, num_chunks)
     return largest, beam * length + chunk * size + offset
 
 
