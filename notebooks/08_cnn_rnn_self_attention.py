@@ -28,6 +28,7 @@ import numpy as np
 from experiments.studies import layer_measurements
 from experiments.studies.exercises import Answer
 from transformer import compile_cache
+from transformer.batch import Batch
 from transformer.config import (
     Config,
     ConvolutionalConfig,
@@ -43,7 +44,6 @@ from transformer.models import base
 from transformer.nn.positions import shift_right
 from transformer.training import optimizers
 from transformer.training import step as training
-from transformer.training.step import Batch
 
 compile_cache.enable()  # what compiles here need not compile the next time
 
