@@ -6,6 +6,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import oracle
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
@@ -109,6 +110,27 @@ def test_all_gathered_parameters_are_not_divided_along_data(metadata):
     )
     assert both != tensor
     assert sharding.all_gathered(both) == tensor
+
+
+def test_kernels_are_cast_before_they_are_all_gathered_and_their_gradients_are_float32(metadata):
+    of_params = param_shardings(metadata, data=8, preset="fsdp")
+    params = oracle.random_params(base.build(CONFIG), seed=0)
+
+    def gather(params):
+        return sharding.all_gather(params, metadata, of_params, "bfloat16")
+
+    def total(params):
+        return sum(leaf.astype(jnp.float32).sum() for leaf in jax.tree.leaves(gather(params)))
+
+    gathered = jax.jit(gather, in_shardings=(of_params,))(params)
+    network, table = gathered["encoder"]["layer_0"]["feed_forward"], gathered["embedding"]["table"]
+    assert network["kernel_in"].dtype == jnp.bfloat16
+    assert network["bias_out"].dtype == table.dtype == jnp.float32
+    assert network["kernel_in"].is_fully_replicated and table.is_fully_replicated
+    gradient = jax.jit(jax.grad(total), in_shardings=(of_params,))(params)
+    assert all(
+        (leaf == 1).all() and leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(gradient)
+    )
 
 
 # Rules that cannot be applied.
@@ -239,7 +261,7 @@ def test_a_rule_of_an_axis_that_the_model_lacks_is_refused_with_its_axes(metadat
         sharding.require_axes(metadata, ParallelConfig(rules=("vocab=", "hedas=model")))
     assert str(error.value) == (
         "parallel.rules has 'hedas=model', but the model has no logical axis 'hedas'; did you mean "
-        "'heads'? (logical axes: embed, heads, kv, mlp, norm, vocab, rank)"
+        "'heads'? (logical axes: embed, heads, kv, norm, mlp, vocab, rank)"
     )
 
 

@@ -49,7 +49,7 @@ class Batch:
 def target_log_probs(model: Model, params: Params, batch: Batch) -> Float[Array, "B T"]:
     """Natural-log probability of every target token; 0 for padding."""
     special_ids = model.config.special_ids
-    logits, _ = model.apply({"params": params}, **batch.inputs(special_ids.bos))
+    logits = model.apply({"params": params}, **batch.inputs(special_ids.bos))
     log_probs = token_log_probs(logits, batch.target)
     return jnp.where(batch.target != special_ids.pad, log_probs, 0.0)
 

@@ -6,14 +6,15 @@ mesh axes ``data`` and ``model``; an axis without a rule is not divided. One dev
 size 1 x 1.
 """
 
-from typing import TypeVar
+import functools
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from transformer.arrays import Params
+from transformer.arrays import Array, Params
 from transformer.config import MESH_AXES, ParallelConfig
 from transformer.errors import InputError
 from transformer.fields import nearest
@@ -197,16 +198,39 @@ def all_gather(params: Params, metadata: Params, of_params: Params, dtype: str) 
     """
 
     def gather(
-        parameter: Parameter, leaf: jax.Array, sharded: NamedSharding, gathered: NamedSharding
-    ) -> jax.Array:
+        parameter: Parameter, leaf: Array, sharded: NamedSharding, gathered: NamedSharding
+    ) -> Array:
         if gathered == sharded:
             return leaf
-        if parameter.kind == "kernel" and dtype == "bfloat16":
-            leaf = jax.lax.with_sharding_constraint(leaf.astype(dtype), sharded)
-        return jax.lax.with_sharding_constraint(leaf, gathered)
+        is_cast = parameter.kind == "kernel" and dtype == "bfloat16"
+        return _cast_and_gather(leaf, dtype if is_cast else str(leaf.dtype), sharded, gathered)
 
     shardings = of_params, all_gathered(of_params)
     return jax.tree.map(gather, metadata, params, *shardings, is_leaf=is_parameter)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def _cast_and_gather(
+    leaf: Array, dtype: str, sharded: NamedSharding, gathered: NamedSharding
+) -> Array:
+    # Without the first constraint, XLA would cast what it has gathered.
+    leaf = jax.lax.with_sharding_constraint(leaf.astype(dtype), sharded)
+    return jax.lax.with_sharding_constraint(leaf, gathered)
+
+
+def _cast_and_gather_forward(leaf: Array, *options: Any) -> tuple[Array, Array]:
+    return _cast_and_gather(leaf, *options), leaf[:0]  # for the dtype of the gradient
+
+
+def _cast_and_gather_backward(
+    dtype: str, sharded: NamedSharding, gathered: NamedSharding, like: Array, gradient: Array
+) -> tuple[Array]:
+    # The derivative of a constraint is the same constraint, with which XLA would all-reduce each
+    # part of the gradient of a tied table by itself.
+    return (gradient.astype(like.dtype),)
+
+
+_cast_and_gather.defvjp(_cast_and_gather_forward, _cast_and_gather_backward)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

@@ -22,7 +22,8 @@ class ParallelConfig(FieldGroup):
     """Devices along the mesh axis ``model``, which divides heads, d_ff and vocabulary."""
     preset: Literal["replicated", "fsdp", "tensor", "fsdp_tensor"] = "replicated"
     """Sharding of the parameters. replicated: none. fsdp: d_model along ``data``. tensor: heads,
-    d_ff and vocabulary along ``model``. fsdp_tensor: both. XXX
+    d_ff and vocabulary along ``model``. fsdp_tensor: both. In a step of fsdp each device also
+    holds all parameters, all-gathered: embeddings in float32, kernels in the compute dtype.
     """
     rules: tuple[str, ...] = ()
     """Rules that replace the preset's, each as LOGICAL=MESH, or LOGICAL= for unsharded; for example

@@ -20,7 +20,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from transformer.arrays import Array, Key, Params
 from transformer.config import TrainingConfig
 from transformer.errors import InputError
-from transformer.models.base import EXAMPLE_INPUTS, Model
+from transformer.models.base import Model
 from transformer.nn.parameters import Parameter, is_parameter
 
 A, B = "lora_a", "lora_b"
@@ -42,7 +42,7 @@ def frozen_mask(model: Model, metadata: Params, parts: Sequence[str]) -> Params:
     Raises:
       InputError: for a part without parameters, or if no parameter is left to train.
     """
-    source, _ = EXAMPLE_INPUTS
+    source, _ = model.example_inputs()
     encode = functools.partial(model.init, method="encode")
     encoder = jax.eval_shape(encode, jax.random.key(0), source).get("params", {})
     leaves = jax.tree_util.tree_leaves_with_path(encoder, is_leaf=is_parameter)

@@ -97,7 +97,7 @@ def _predict(
     model: Model, params: Params, batch: Batch, inputs: dict[str, Any], smoothing: dict[str, Any]
 ) -> _Prediction:
     """One of the two passes."""
-    (logits, _), sown = model.apply({"params": params}, **inputs, mutable="losses")
+    logits, sown = model.apply({"params": params}, **inputs, mutable="losses")
     sums = smoothed_cross_entropy(logits, batch.target, pad_id=model.config.pad_id, **smoothing)
     return _Prediction(logits, sums.with_auxiliary(sown))
 

@@ -90,7 +90,7 @@ def loss(
       mass: of the label.
     """
     inputs = batch.inputs(model.config.bos_id, rng, example_ids)
-    (logits, _), sown = model.apply({"params": params}, **inputs, mutable="losses")
+    logits, sown = model.apply({"params": params}, **inputs, mutable="losses")
     sums = smoothed_cross_entropy(logits, batch.target, smoothing, mass, model.config.pad_id)
     return sums.with_auxiliary(sown)
 

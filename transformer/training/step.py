@@ -8,7 +8,6 @@ number of devices and micro-batches.
 import functools
 from collections.abc import Callable
 
-import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ import optax
 
 from transformer.arrays import Array, Int, Key, Params
 from transformer.batch import Batch
-from transformer.models.base import EXAMPLE_INPUTS, Model
+from transformer.models.base import Model
 from transformer.training import adapters, losses
 from transformer.training.losses import Loss, Sums
 from transformer.training.optimizers import schedule_free_average
@@ -67,7 +66,7 @@ class TrainState:
         """
         init_key, rng = jax.random.split(key)
         if params is None:
-            params = nn.unbox(model.init(init_key, *EXAMPLE_INPUTS)["params"])
+            params = model.init(init_key, *model.example_inputs())["params"]
         base = None
         if adapter_metadata is not None:
             # Another key than that of the model, whose draws would be correlated.
