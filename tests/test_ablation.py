@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from transformer.nn.capture import KINDS
 
 from transformer.batch import Batch
 from transformer.config import TransformerConfig
@@ -14,7 +15,6 @@ from transformer.inspection import ablation
 from transformer.inspection.readout import LogitDifference
 from transformer.inspection.trace import no_interventions, run
 from transformer.models import base
-from transformer.nn.capture import KINDS
 from transformer.nn.positions import shift_right
 from transformer.training.losses import loss
 

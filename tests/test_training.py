@@ -15,10 +15,11 @@ from transformer.batch import Batch, target_log_probs
 from transformer.config import Config, OptimizerConfig, TrainingConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.models import base
-from transformer.models.transformer import Transformer
+from transformer.models.transformer import Encoder, EncoderLayer, Transformer
 from transformer.nn.embedding import ZEROED
-from transformer.nn.parameters import declare
-from transformer.training import consistency, optimizers
+from transformer.nn.feed_forward import FeedForward
+from transformer.nn.parameters import declare, glorot_uniform
+from transformer.training import consistency, losses, optimizers
 from transformer.training import step as training
 from transformer.training.step import TrainState
 
@@ -362,7 +363,7 @@ def test_sentences_packed_into_one_row_do_not_attend_to_each_other(state_0):
     """Another second sentence changes nothing in the first, and vice versa."""
     model, _ = parts(DRY)
     variables = {"params": state_0.params}
-    predict = jax.jit(lambda batch: model.apply(variables, **batch.inputs(1))[0])
+    predict = jax.jit(lambda batch: model.apply(variables, **batch.inputs(1)))
 
     def logits(first, second):
         ids, segments = packed([[first, second]])
@@ -391,7 +392,7 @@ def test_r_drop_is_the_mean_of_two_passes_and_their_divergence(state_0):
 
     @jax.jit
     def logits_of(key):
-        return model.apply({"params": state_0.params}, **batch.inputs(1, key))[0]
+        return model.apply({"params": state_0.params}, **batch.inputs(1, key))
 
     sums = sums_of(alpha, key)
     first, second = (logits_of(each) for each in jax.random.split(key))
@@ -452,8 +453,8 @@ def test_simcut_is_the_loss_of_one_pass_and_its_divergence_from_a_cut_one(state_
         inputs[side] = consistency.cut_off(inputs[side], cut_key, None, 0.3)
         assert (inputs[side] == ZEROED).any()
     variables = {"params": state_0.params}
-    whole, _ = model.apply(variables, **batch.inputs(1, first_key))
-    cut, _ = model.apply(variables, **inputs)
+    whole = model.apply(variables, **batch.inputs(1, first_key))
+    cut = model.apply(variables, **inputs)
     p, q = (np.asarray(jax.nn.log_softmax(x), np.float64) for x in (whole, cut))
     kl = (np.exp(p) * (p - q)).sum(-1)[np.asarray(batch.target) != 0].sum()
     assert kl > 0.1
@@ -585,18 +586,60 @@ def test_an_infinite_gradient_of_a_finite_loss_is_skipped():
 # Losses that modules sow.
 
 
+class Experts(FeedForward):
+    """A mixture of two experts, with the load-balancing loss of its router."""
+
+    def setup(self):
+        self.experts = [FeedForward(self.config, name=f"expert_{number}") for number in range(2)]
+        axes, shape = ("embed", "expert"), (self.config.d_model, 2)
+        self.router = declare(self, "router", "kernel", axes, glorot_uniform(0, 1), shape)
+
+    def __call__(self, x, dropout=None):
+        shares = jax.nn.softmax(x @ self.router)  # [B, T, 2]
+        self.sow("losses", "load_balancing", 2 * (shares.mean((0, 1)) ** 2).sum())
+        outputs = jnp.stack([expert(x, dropout) for expert in self.experts], -1)
+        return (outputs * shares[..., None, :]).sum(-1)
+
+
+class ExpertsLayer(EncoderLayer):
+    feed_forward_class = Experts
+
+
+class ExpertsEncoder(Encoder):
+    layer_class = ExpertsLayer
+
+
+class MixtureOfExperts(Transformer):
+    encoder_class = ExpertsEncoder
+
+
+@pytest.mark.parametrize("remat", ["none", "full"])
+def test_a_mixture_of_experts_has_its_load_balancing_loss_in_training_and_evaluation(remat):
+    """Its largest value, 2, is that of a router that always takes one expert; the least is 1."""
+    model, batch = MixtureOfExperts(DRY.model.replace(remat=remat)), copy_batch()
+    state = jax.jit(functools.partial(TrainState.create, model, RECORDER))(jax.random.key(0))
+    after, sums = jax.jit(training.train_step, static_argnums=(0, 1))(model, RECORDER, state, batch)
+    evaluated = jax.jit(training.eval_step, static_argnums=0)(model, state.params, batch)
+    logits = jax.jit(model.apply)({"params": state.params}, **batch.inputs(1))
+    plain = losses.smoothed_cross_entropy(logits, batch.target)
+    auxiliary = (float(sums.loss) - float(plain.loss)) / float(plain.tokens)
+    assert 1 <= auxiliary <= 2
+    assert float(evaluated.loss) == pytest.approx(float(sums.loss), rel=1e-5)
+    assert float(evaluated.nll) == pytest.approx(float(plain.nll), rel=1e-5)
+    assert jnp.abs(after.opt_state["encoder"]["layer_0"]["feed_forward"]["router"]).max() > 1e-3
+
+
 class Sowing(Transformer):
-    """Sows the square of a parameter, 3, and half of its output's first value."""
+    """Sows the square of a parameter, 3, and half of it."""
 
     def setup(self):
         super().setup()
         self.weight = declare(self, "weight", "scale", ("expert",), constant(3.0), (1,))
 
     def __call__(self, *tokens, **options):
-        logits, trace = super().__call__(*tokens, **options)
         self.sow("losses", "square", self.weight[0] ** 2)
         self.sow("losses", "half", self.weight[0] / 2)
-        return logits, trace
+        return super().__call__(*tokens, **options)
 
 
 @pytest.mark.parametrize("micro_batches", [None, 2])
@@ -623,8 +666,8 @@ def test_a_loss_that_is_sown_in_two_passes_is_in_the_mean_loss_once(fields):
     state = jax.jit(functools.partial(TrainState.create, sowing, RECORDER))(jax.random.key(0))
     params = {name: leaf for name, leaf in state.params.items() if name != "weight"}
     loss, key = consistency.loss_of(config.training), jax.random.key(1)
-    losses = [
+    sown, plain = (
         mean(jax.jit(functools.partial(loss, model))(tree, batch, key))
         for model, tree in ((sowing, state.params), (parts(config)[0], params))
-    ]
-    assert losses[0] == pytest.approx(losses[1] + 10.5, rel=1e-5)
+    )
+    assert sown == pytest.approx(plain + 10.5, rel=1e-5)
