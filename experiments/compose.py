@@ -18,13 +18,15 @@ from experiments.pipeline.batching import evaluation_batches
 from experiments.training_data import TrainingData
 from transformer import device_memory, sharding, trained_model
 from transformer.arrays import Array, Key, Params
+from transformer.batch import Batch
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.models import base
 from transformer.models.base import Model
 from transformer.text.tokenizer import Tokenizer
-from transformer.training import freezing, lora, optimizers, step
-from transformer.training.step import Batch, TrainState
+from transformer.training import adapters, consistency, optimizers, step
+from transformer.training.losses import Loss
+from transformer.training.step import TrainState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Experiment:
     mesh: Mesh
     param_shardings: Params
     """Of the model's parameters, whether they or adapters are trained."""
-    adapters: Params | None = None
+    adapter_metadata: Params | None = None
     """With LoRA, the declarations of the adapters."""
     frozen: Params | None = None
     """With ``training.freeze``, True for each parameter that is not trained."""
@@ -49,6 +51,11 @@ class Experiment:
         return self.data.vocabularies and self.data.vocabularies.tokenizer
 
     @functools.cached_property
+    def loss(self) -> Loss:
+        """The loss of the config, for training and evaluation."""
+        return consistency.loss_of(self.config.training)
+
+    @functools.cached_property
     def train_step(self) -> jax.stages.Wrapped:
         """`transformer.training.step.train_step`, jitted: (state, batch) -> (state, sums).
 
@@ -57,11 +64,12 @@ class Experiment:
         return jax.jit(
             functools.partial(
                 step.train_step,
-                model=self.model,
-                optimizer=self.optimizer,
-                config=self.config,
-                all_gathered=sharding.all_gathered(self.param_shardings),
-                frozen=self.frozen,
+                self.model,
+                self.optimizer,
+                loss=self.loss,
+                to_model=self._to_model,
+                micro_batches=self.config.training.micro_batches or 1,
+                ema_decay=self.config.training.ema_decay,
             ),
             in_shardings=(self.state_shardings, sharding.batch_sharding(self.mesh)),
             out_shardings=(self.state_shardings, sharding.replicated(self.mesh)),
@@ -69,15 +77,24 @@ class Experiment:
             compiler_options=_compiler_options(self.mesh),
         )
 
+    def _to_model(self, trained: Params, base: Params | None) -> Params:
+        """The argument `to_model` of `train_step`: LoRA, freezing, and the all-gather of FSDP."""
+        if base is not None:
+            trained = adapters.merge(trained, base, self.config.training.lora_scale)
+        elif self.frozen is not None:
+            trained = adapters.stop_gradients(trained, frozen=self.frozen)
+        return self._all_gather(trained)
+
+    def _all_gather(self, params: Params, _: None = None) -> Params:
+        metadata, dtype = base.parameter_metadata(self.model), self.config.model.compute_dtype
+        return sharding.all_gather(params, metadata, self.param_shardings, dtype)
+
     @functools.cached_property
     def eval_step(self) -> jax.stages.Wrapped:
         """`transformer.training.step.eval_step`, jitted: (params, batch) -> sums."""
         return jax.jit(
             functools.partial(
-                step.eval_step,
-                model=self.model,
-                config=self.config,
-                all_gathered=sharding.all_gathered(self.param_shardings),
+                step.eval_step, self.model, loss=self.loss, to_model=self._all_gather
             ),
             in_shardings=(self.param_shardings, sharding.batch_sharding(self.mesh)),
             out_shardings=sharding.replicated(self.mesh),
@@ -90,11 +107,11 @@ class Experiment:
 
     def model_params(self, state: TrainState) -> Params:
         """The parameters of the model to validate and to decode with, adapters merged."""
-        return state.weights if state.base is None else self._merge(state.base, state.weights)
+        return state.weights if state.base is None else self._merge(state.weights, state.base)
 
     @functools.cached_property
     def _merge(self) -> jax.stages.Wrapped:
-        merge = functools.partial(lora.merge, scale=self.config.training.lora_scale)
+        merge = functools.partial(adapters.merge, scale=self.config.training.lora_scale)
         return jax.jit(merge, out_shardings=self.param_shardings)
 
     @property
@@ -127,9 +144,9 @@ class Experiment:
     @functools.cached_property
     def state_shardings(self) -> TrainState:
         """The sharding of every array of the training state."""
-        if self.adapters is None:
+        if self.adapter_metadata is None:
             return sharding.state_shardings(self._state_shapes, self.param_shardings)
-        shardings = sharding.param_shardings(self.adapters, self.mesh, self.config.parallel)
+        shardings = sharding.param_shardings(self.adapter_metadata, self.mesh, self.config.parallel)
         trained = sharding.state_shardings(self._state_shapes.replace(base=None), shardings)
         return trained.replace(base=self.param_shardings)
 
@@ -169,13 +186,15 @@ class Experiment:
         return jax.eval_shape(self._init, jax.random.key(0))
 
     def _init(self, key: Key[Array, ""], params: Params | None = None) -> TrainState:
-        return step.init_state(
+        config = self.config
+        averages_itself = config.optimizer.name == "schedule_free"
+        return TrainState.create(
             self.model,
             self.optimizer,
             key,
-            with_average=step.keeps_average(self.config),
+            with_average=averages_itself or config.training.ema_decay is not None,
             params=params,
-            adapters=self.adapters,
+            adapter_metadata=self.adapter_metadata,
         )
 
 
@@ -206,18 +225,18 @@ def build(
     mesh, model = sharding.make_mesh(config.parallel), base.build(config.model)
     # Before the data: devices that do not fit the model are reported at once.
     metadata = base.parameter_metadata(model)
+    sharding.require_axes(metadata, config.parallel)
     param_shardings = sharding.param_shardings(metadata, mesh, config.parallel)
-    frozen, adapters, training = None, None, config.training
+    frozen, declared, training = None, None, config.training
     if training.lora_rank:
-        adapters = trained_model.adapter_metadata(model, metadata, training)
-    elif training.freeze:
-        frozen = freezing.frozen_mask(model, metadata, training.freeze)
-    optimizer = optimizers.build(
-        config.optimizer, adapters or metadata, model.describe().d_model, training.steps, frozen
-    )
+        declared = trained_model.adapter_metadata(model, metadata, training)
+    optimizer = optimizers.optimizer(model, config.optimizer, training.steps, trained=declared)
+    if training.freeze and not training.lora_rank:
+        frozen = adapters.frozen_mask(model, metadata, training.freeze)
+        optimizer = adapters.freeze(optimizer, frozen)
     if data is None:
         data = training_data.load(config, workdir, sharding.batch_sharding(mesh))
-    experiment = Experiment(config, model, optimizer, data, mesh, param_shardings, adapters, frozen)
+    experiment = Experiment(config, model, optimizer, data, mesh, param_shardings, declared, frozen)
     _require_divisible_batches(experiment)
     if config.training.batch_fitting == "auto" and config.training.micro_batches is None:
         return fit_micro_batches(experiment)
@@ -251,13 +270,12 @@ def least_memory(experiment: Experiment, rows: int, length: int) -> int:
     backward pass, because XLA computes some of them again.
     """
     state, shapes = experiment.abstract_state, experiment._state_shapes
-    training = experiment.config.training
-    micro_batches = training.micro_batches or 1
+    micro_batches = experiment.config.training.micro_batches or 1
     batch = experiment.abstract_batch(rows // micro_batches, length)
 
     def backward(params: Params, batch: Batch, key: Key[Array, ""]) -> Callable:
         def loss(params: Params) -> Array:
-            return step.loss_sums(params, batch, experiment.model, training, key).loss
+            return experiment.loss(experiment.model, params, batch, key).loss
 
         return jax.vjp(loss, params)[1]  # a pytree, whose leaves are those values
 

@@ -17,6 +17,7 @@ from experiments.ahead_of_time import StepPrograms
 from experiments.compose import Experiment
 from transformer import sharding
 from transformer.arrays import Params
+from transformer.batch import Batch
 from transformer.checkpoints import selection, workdir_files
 from transformer.checkpoints.manager import Checkpoints
 from transformer.errors import InputError
@@ -25,7 +26,7 @@ from transformer.text.metrics import corpus_scores
 from transformer.text.tokenizer import Tokenizer
 from transformer.training import optimizers
 from transformer.training.losses import Sums
-from transformer.training.step import Batch, TrainState
+from transformer.training.step import TrainState
 from transformer.translator import Translator
 
 MOST_SKIPPED = 0.01

@@ -33,6 +33,7 @@ from experiments.configs import reverse
 from experiments.corpora import symbols
 from experiments.studies.exercises import Answer
 from transformer import compile_cache
+from transformer.batch import Batch
 from transformer.config import DecodeConfig, OptimizerConfig
 from transformer.decoding import generate
 from transformer.inspection import figures, run
@@ -41,7 +42,6 @@ from transformer.nn import attention as library_attention
 from transformer.nn import layers, masks, multi_head_attention, positions
 from transformer.nn.embedding import Embedding
 from transformer.training import losses, optimizers
-from transformer.training import step as training
 
 FULL_TRAINING = 800
 STEPS = int(os.environ.get("TRAINING_STEPS", FULL_TRAINING))
@@ -514,13 +514,12 @@ def mean_loss(params, source, target, smoothing, parts=WHOLE):
     return loss / tokens
 
 
-experiment_config = reverse.get_config()
-batch = training.Batch(source, target)
+batch = Batch(source, target)
 
 
 def library_loss(params):
     """The library's smoothed loss per token."""
-    sums = training.loss_sums(params, batch, library_model, experiment_config.training)
+    sums = losses.loss(library_model, params, batch)
     return sums.loss / sums.tokens
 
 
@@ -577,7 +576,7 @@ for step in (1, 50, 100, 1000):
     same(learning_rate(step, PEAK, WARMUP), schedule(step - 1))
 
 # Three updates of one parameter, by our Adam and by the library's optimizer.
-optimizer = optimizers.build(paper, base.parameter_metadata(library_model), WIDTH, STEPS)
+optimizer = optimizers.optimizer(library_model, paper, STEPS)
 library_state = optimizer.init(random_params)
 mean = square = jnp.zeros_like(table)
 for step in (1, 2, 3):

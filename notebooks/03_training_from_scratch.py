@@ -39,7 +39,6 @@ from transformer.inspection import figures, run
 from transformer.nn.positions import shift_right
 from transformer.trained_model import abstract_params
 from transformer.training import optimizers
-from transformer.training import step as training
 from transformer.training.losses import smoothed_cross_entropy
 
 compile_cache.enable()  # what compiles here need not compile the next time
@@ -193,7 +192,7 @@ print(f"peak of the small model at step {warmup}: {schedule(warmup - 1):.2e}")
 @jax.value_and_grad
 def loss_and_gradient(params):
     """Mean loss per target token of the batch, and its gradient."""
-    sums = training.loss_sums(params, batch, experiment.model, config.training)
+    sums = experiment.loss(experiment.model, params, batch)
     return sums.loss / sums.tokens
 
 

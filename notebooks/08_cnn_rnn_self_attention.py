@@ -28,6 +28,7 @@ import numpy as np
 from experiments.studies import layer_measurements
 from experiments.studies.exercises import Answer
 from transformer import compile_cache
+from transformer.batch import Batch
 from transformer.config import (
     Config,
     ConvolutionalConfig,
@@ -41,9 +42,8 @@ from transformer.decoding import generate
 from transformer.inspection import figures, run
 from transformer.models import base
 from transformer.nn.positions import shift_right
-from transformer.training import optimizers
-from transformer.training import step as training
-from transformer.training.step import Batch
+from transformer.training import consistency, optimizers
+from transformer.training.step import TrainState, train_step
 
 compile_cache.enable()  # what compiles here need not compile the next time
 
@@ -158,11 +158,10 @@ def train(model_config):
         training=TrainingConfig(steps=STEPS, label_smoothing=0.0),
     )
     model = base.build(config.model)
-    metadata = base.parameter_metadata(model)
-    optimizer = optimizers.build(config.optimizer, metadata, config.model.d_model, STEPS)
-    parts = {"model": model, "optimizer": optimizer}
-    state = jax.jit(functools.partial(training.init_state, **parts))(key=jax.random.key(0))
-    step = jax.jit(functools.partial(training.train_step, **parts, config=config), donate_argnums=0)
+    parts = model, optimizers.optimizer(model, config.optimizer, STEPS)
+    state = jax.jit(functools.partial(TrainState.create, *parts))(jax.random.key(0))
+    loss = consistency.loss_of(config.training)
+    step = jax.jit(functools.partial(train_step, *parts, loss=loss), donate_argnums=0)
     for number in range(STEPS):
         state, sums = step(state, strings(number))
     return state.params, float(sums.nll / sums.tokens)

@@ -26,7 +26,7 @@ def frames_to_first_einsum() -> tuple[int, set[str]]:
     config = TransformerConfig(vocab_size=11, num_layers=1, d_model=8, d_ff=8, num_heads=2)
     model = transformer.Transformer(config)
     optimizer = transformer.optimizer(model)
-    state = transformer.init_state(model, optimizer, jax.random.key(0))
+    state = transformer.TrainState.create(model, optimizer, jax.random.key(0))
     tokens = jnp.ones((2, 3), jnp.int32)
     found: list[str] = []
 
@@ -38,7 +38,7 @@ def frames_to_first_einsum() -> tuple[int, set[str]]:
                 found.append(frame.f_code.co_filename)
 
     def step(state, batch):
-        return transformer.train_step(state, batch, model=model, optimizer=optimizer)
+        return transformer.train_step(model, optimizer, state, batch)
 
     with transformer.platforms.compiling_for("tpu"):  # jnp.einsum, and no form of a CPU
         sys.setprofile(profile)

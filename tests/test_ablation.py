@@ -6,16 +6,17 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from transformer.nn.capture import KINDS
 
-from transformer.config import TrainingConfig, TransformerConfig
+from transformer.batch import Batch
+from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import ablation
 from transformer.inspection.readout import LogitDifference
 from transformer.inspection.trace import no_interventions, run
 from transformer.models import base
-from transformer.nn.capture import KINDS
 from transformer.nn.positions import shift_right
-from transformer.training.step import Batch, loss_sums
+from transformer.training.losses import loss
 
 TARGET = jnp.array([[5, 9, 4, 2], [10, 7, 2, 0], [6, 2, 0, 0]])
 TOKENS = 9
@@ -41,8 +42,7 @@ def gradients(shallow, source):
 
 def plain_nll(params, config, source):
     """Sum of the negative log-likelihood of a model without gates."""
-    batch, training = Batch(source, TARGET), TrainingConfig(label_smoothing=0.0)
-    return loss_sums(params, batch, base.build(config), training)
+    return loss(base.build(config), params, Batch(source, TARGET), smoothing=0.0)
 
 
 def changed(params, side, layer, attention, head, factor):

@@ -76,8 +76,8 @@ def given(tmp_path_factory):
     tokenizer = Tokenizer.train(WORDS, 8, "word")
     (folder / "run" / "tokenizer.model").write_bytes(tokenizer.model)
     model = base.build(config.model)
-    params, metadata = oracle.random_params(model, seed=0), base.parameter_metadata(model)
-    opt_state = optimizers.build(config.optimizer, metadata, d_model=8, steps=2).init(params)
+    params = oracle.random_params(model, seed=0)
+    opt_state = optimizers.optimizer(model, config.optimizer, 2).init(params)
     identity = Identity.of(config.model, tokenizer.model, tokenizer.model)
     with Checkpoints(folder / "run", config.training, identity, writing=True) as checkpoints:
         for step in (1, 2):

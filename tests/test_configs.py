@@ -17,13 +17,13 @@ from experiments.configs import pronouns_variants
 from experiments.corpora import registry, tfds_corpora
 from experiments.flags import load_config_file
 from transformer import sharding
+from transformer.batch import Batch
 from transformer.config import Config, DataConfig
 from transformer.errors import InputError
 from transformer.fields import difference
 from transformer.models import base as families
-from transformer.training import optimizers
+from transformer.training import consistency, optimizers
 from transformer.training import step as training
-from transformer.training.step import Batch
 
 ARGUMENTS = {
     "multi30k": ("best", "published", "hour", "short"),
@@ -57,10 +57,14 @@ def load(spec):
 def parts(config):
     """The step, and the shapes of its state."""
     model = families.build(config.model)
-    metadata, d_model = families.parameter_metadata(model), model.describe().d_model
-    optimizer = optimizers.build(config.optimizer, metadata, d_model, config.training.steps)
-    step = functools.partial(training.train_step, model=model, optimizer=optimizer, config=config)
-    make = functools.partial(training.init_state, model, optimizer)
+    optimizer = optimizers.optimizer(model, config.optimizer, config.training.steps)
+    options = {
+        "loss": consistency.loss_of(config.training),
+        "micro_batches": config.training.micro_batches or 1,
+        "ema_decay": config.training.ema_decay,
+    }
+    step = functools.partial(training.train_step, model, optimizer, **options)
+    make = functools.partial(training.TrainState.create, model, optimizer)
     return step, make, jax.eval_shape(make, jax.random.key(0))
 
 

@@ -16,6 +16,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from transformer import sharding
+from transformer.batch import Batch
 from transformer.config import (
     ClassifierConfig,
     Config,
@@ -30,7 +31,7 @@ from transformer.config import (
 from transformer.models import base
 from transformer.training import optimizers
 from transformer.training import step as training
-from transformer.training.step import Batch, TrainState
+from transformer.training.step import TrainState
 
 CONFIG = Config(
     model=TransformerConfig(vocab_size=24, num_layers=1, d_model=16, num_heads=8, d_ff=32),
@@ -108,8 +109,7 @@ def batch_of(step):
 def parts(config):
     """(model, optimizer) of a config."""
     model = base.build(config.model)
-    metadata, steps = base.parameter_metadata(model), config.training.steps
-    return model, optimizers.build(config.optimizer, metadata, config.model.d_model, steps)
+    return model, optimizers.optimizer(model, config.optimizer, config.training.steps)
 
 
 def in_parts(micro_batches, config=CONFIG):
@@ -119,9 +119,9 @@ def in_parts(micro_batches, config=CONFIG):
 
 def pure_step(config, **options):
     """`training.train_step`, of state and batch alone."""
-    model, optimizer = parts(config)
+    micro_batches = config.training.micro_batches or 1
     return functools.partial(
-        training.train_step, model=model, optimizer=optimizer, config=config, **options
+        training.train_step, *parts(config), micro_batches=micro_batches, **options
     )
 
 
@@ -134,7 +134,7 @@ def fresh(dtype, config=CONFIG):
 
 @functools.cache
 def _fresh(dtype, config):
-    init = jax.jit(functools.partial(training.init_state, *parts(config)))
+    init = jax.jit(functools.partial(TrainState.create, *parts(config)))
     return jax.tree.map(
         lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf,
         init(jax.random.key(0)),
@@ -154,13 +154,17 @@ def trained(step, state, steps, batch_of=batch_of):
 
 def jitted(mesh, parallel, config):
     """The step on a mesh, jitted as in `experiments.compose`, and the shardings of its state."""
-    model, optimizer = parts(config)
-    of_params = sharding.param_shardings(base.parameter_metadata(model), mesh, parallel)
-    init = functools.partial(training.init_state, model, optimizer)
+    metadata = base.parameter_metadata(parts(config)[0])
+    of_params = sharding.param_shardings(metadata, mesh, parallel)
+    init = functools.partial(TrainState.create, *parts(config))
     shapes = jax.eval_shape(init, jax.random.key(0))
     of_state = sharding.state_shardings(shapes, of_params)
+
+    def gather(params, _):
+        return sharding.all_gather(params, metadata, of_params, config.model.compute_dtype)
+
     step = jax.jit(
-        pure_step(config, all_gathered=sharding.all_gathered(of_params)),
+        pure_step(config, to_model=gather),
         in_shardings=(of_state, sharding.batch_sharding(mesh)),
         out_shardings=(of_state, sharding.replicated(mesh)),
     )

@@ -12,14 +12,15 @@ import oracle
 import pytest
 import search_oracle
 
-from transformer.config import DecodeConfig, TrainingConfig, TransformerConfig
+from transformer.batch import Batch
+from transformer.config import DecodeConfig, TransformerConfig
 from transformer.decoding import generate
 from transformer.models import base
 from transformer.models.transformer import Decoder, Encoder
 from transformer.nn.masks import causal_mask, padding_mask
 from transformer.nn.multi_head_attention import MultiHeadAttention
 from transformer.nn.positions import shift_right
-from transformer.training import step as training
+from transformer.training import losses
 
 SMALL = TransformerConfig(
     vocab_size=9, encoder_layers=1, decoder_layers=2, d_model=12, num_heads=3, d_ff=16
@@ -155,8 +156,7 @@ def variant(name):
 
 def mean_loss(params, model, smoothing, mass):
     """The model's loss per token."""
-    config = TrainingConfig(label_smoothing=smoothing, label_smoothing_mass=mass)
-    sums = training.loss_sums(params, training.Batch(SOURCE, TARGET), model, config)
+    sums = losses.loss(model, params, Batch(SOURCE, TARGET), smoothing=smoothing, mass=mass)
     return sums.loss / sums.tokens
 
 
@@ -178,7 +178,7 @@ def test_logits_and_loss_are_the_oracles_to_1e_9(name):
             lambda params: model.apply({"params": params}, SOURCE, shift_right(TARGET))[0]
         )(oracle.float64(params))
         assert logits.dtype == jnp.float64
-        sums = training.smoothed_cross_entropy(logits, TARGET, 0.1, "uniform_others")
+        sums = losses.smoothed_cross_entropy(logits, TARGET, 0.1, "uniform_others")
         sums = [float(value) for value in (sums.loss, sums.nll, sums.correct, sums.tokens)]
     p = oracle.arrays(params)
     target_in = np.array([[1, 5, 8, 4], [1, 7, 2, 0]])

@@ -245,18 +245,15 @@ import jax.numpy as jnp
 import transformer
 from transformer.checkpoints.manager import Checkpoints
 from transformer.decoding import beam_search
-from transformer.training import optimizers, step as training
 
 config = transformer.Config(model=transformer.TransformerConfig(
     vocab_size=11, num_layers=1, d_model=8, d_ff=8, num_heads=2))
 model = transformer.build(config.model)
-metadata = transformer.models.base.parameter_metadata(model)
-optimizer = optimizers.build(config.optimizer, metadata, d_model=8, steps=10)
-state = jax.jit(lambda key: training.init_state(model, optimizer, key))(jax.random.key(0))
+optimizer = transformer.optimizer(model)
+state = jax.jit(lambda key: transformer.TrainState.create(model, optimizer, key))(jax.random.key(0))
 source = jnp.array([[4, 5, 6, 2], [7, 2, 0, 0]])
-step = jax.jit(lambda state, batch: training.train_step(
-    state, batch, model=model, optimizer=optimizer, config=config))
-state, sums = step(state, training.Batch(source, source))
+step = jax.jit(transformer.train_step, static_argnums=(0, 1))
+state, sums = step(model, optimizer, state, transformer.Batch(source, source))
 assert int(state.step) == 1 and float(sums.tokens) == 6, sums
 
 def translate(params, beams):

@@ -15,11 +15,11 @@ from test_train import config  # noqa: F401 - a fixture
 from experiments import ahead_of_time, compose, logs
 from experiments.monitor import Monitor, Totals, validation_losses
 from experiments.profiling import Profile
+from transformer.batch import Batch
 from transformer.checkpoints.manager import Checkpoints
 from transformer.errors import InputError
 from transformer.provenance import provenance
 from transformer.training.losses import Sums
-from transformer.training.step import Batch
 
 
 @pytest.fixture(scope="module")

@@ -6,17 +6,20 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax.traverse_util import flatten_dict
 from jax.sharding import PartitionSpec
 
 from transformer import sharding
+from transformer.batch import Batch
 from transformer.config import Config, ParallelConfig, TrainingConfig
 from transformer.errors import InputError
 from transformer.models import base
-from transformer.training import freezing, lora, optimizers
+from transformer.training import adapters as lora
+from transformer.training import optimizers
 from transformer.training import step as training
-from transformer.training.step import Batch
+from transformer.training.losses import loss as smoothed_loss
 
 TARGETS = TrainingConfig().lora_targets
 
@@ -39,7 +42,7 @@ def test_an_adapter_adds_the_scaled_product_of_its_factors_to_its_kernel_alone()
     }
     a, b = random.normal(size=(3, 4, 2)), random.normal(size=(2, 5))
     adapters = {"output": {"kernel": {lora.A: a, lora.B: b}}}
-    merged = lora.merge(jax.tree.map(jnp.asarray, params), adapters, 1.5)
+    merged = lora.merge(adapters, jax.tree.map(jnp.asarray, params), 1.5)
     expected = params["output"]["kernel"] + 1.5 * np.einsum("nhr,rd->nhd", a, b)
     np.testing.assert_allclose(merged["output"]["kernel"], expected, rtol=1e-5)
     np.testing.assert_array_equal(merged["output"]["bias"], np.float32(params["output"]["bias"]))
@@ -47,8 +50,8 @@ def test_an_adapter_adds_the_scaled_product_of_its_factors_to_its_kernel_alone()
 
 
 def test_fresh_adapters_change_nothing(metadata, params):
-    adapters = lora.init(jax.random.key(0), lora.adapter_metadata(metadata, 3, TARGETS))
-    jax.tree.map(np.testing.assert_array_equal, lora.merge(params, adapters, 2.0), params)
+    adapters = lora.init(jax.random.key(0), lora.declare(metadata, 3, TARGETS))
+    jax.tree.map(np.testing.assert_array_equal, lora.merge(adapters, params, 2.0), params)
     # A is not zero: then B would have no gradient, and A has none while B is zero.
     a = [leaf for path, leaf in flatten_dict(adapters).items() if path[-1] == lora.A]
     deviations = [float(jnp.std(leaf)) * (leaf.size // leaf.shape[-1]) ** 0.5 for leaf in a]
@@ -56,21 +59,23 @@ def test_fresh_adapters_change_nothing(metadata, params):
 
 
 def test_targets_choose_kernels_by_their_logical_axes(model, metadata):
-    attention = adapted(lora.adapter_metadata(metadata, 2, ("heads",)))
-    network = adapted(lora.adapter_metadata(metadata, 2, ("mlp",)))
+    attention = adapted(lora.declare(metadata, 2, ("heads",)))
+    network = adapted(lora.declare(metadata, 2, ("mlp",)))
     assert attention and all("attention" in path for path in attention)
     assert network and all("feed_forward" in path for path in network)
-    assert adapted(lora.adapter_metadata(metadata, 2, TARGETS)) == attention | network
-    frozen = freezing.frozen_mask(model, metadata, ("encoder",))
-    remaining = adapted(lora.adapter_metadata(metadata, 2, ("mlp",), frozen))
+    assert adapted(lora.declare(metadata, 2, TARGETS)) == attention | network
+    frozen = lora.frozen_mask(model, metadata, ("encoder",))
+    remaining = adapted(lora.declare(metadata, 2, ("mlp",), frozen))
     assert remaining == {path for path in network if path.startswith("decoder")}
     with pytest.raises(InputError, match=r"\('vocab',\), but .* axes are embed, heads, kv, mlp"):
-        lora.adapter_metadata(metadata, 2, ("vocab",))
+        lora.declare(metadata, 2, ("vocab",))
+    with pytest.raises(InputError, match="'mpl'.*has the axis 'mpl'; their axes are embed, heads"):
+        lora.declare(metadata, 2, ("heads", "mpl"))
 
 
 def test_the_factors_are_sharded_like_the_axes_of_their_kernel(metadata):
     parallel = ParallelConfig(data=2, model=2, preset="fsdp_tensor")
-    adapters = lora.adapter_metadata(metadata, 3, ("mlp",))
+    adapters = lora.declare(metadata, 3, ("mlp",))
     layer = sharding.param_shardings(adapters, sharding.make_mesh(parallel), parallel)
     network = layer["encoder"]["layer_0"]["feed_forward"]
     kernel_in, kernel_out = network["kernel_in"], network["kernel_out"]
@@ -88,17 +93,18 @@ def test_a_step_trains_the_adapters_by_the_gradient_of_the_merged_model(shallow,
         training=TrainingConfig(init_from="model", lora_rank=2, lora_alpha=6.0),
     )
     model = base.build(config.model)
-    adapters = lora.adapter_metadata(base.parameter_metadata(model), 2, ("mlp",))
-    optimizer = optimizers.build(config.optimizer, adapters, 6, 10)
-    state = training.init_state(
-        model, optimizer, jax.random.key(0), params=params, adapters=adapters
+    adapters = lora.declare(base.parameter_metadata(model), 2, ("mlp",))
+    optimizer = optimizers.optimizer(model, config.optimizer, 10, trained=adapters)
+    state = training.TrainState.create(
+        model, optimizer, jax.random.key(0), params=params, adapter_metadata=adapters
     )
     batch = Batch(source, target_in)
-    step = functools.partial(training.train_step, model=model, optimizer=optimizer, config=config)
+    to_model = functools.partial(lora.merge, scale=config.training.lora_scale)
+    step = functools.partial(training.train_step, model, optimizer, to_model=to_model)
     after, sums = jax.jit(step)(state, batch)
 
     def loss(params):
-        sums = training.loss_sums(params, batch, model, config.training)
+        sums = smoothed_loss(model, params, batch)
         return sums.loss / sums.tokens, sums.loss
 
     gradient, total = jax.jit(jax.grad(loss, has_aux=True))(params)
@@ -120,8 +126,22 @@ def test_a_step_trains_the_adapters_by_the_gradient_of_the_merged_model(shallow,
         if not np.array_equal(leaf, flatten_dict(state.params)[path])
     }
     assert changed == {lora.B}
-    merged = lora.merge(after.base, after.params, config.training.lora_scale)
+    merged = lora.merge(after.params, after.base, config.training.lora_scale)
     assert not np.array_equal(*(kernel_of(tree) for tree in (merged, params)))
+
+
+def test_the_model_and_its_adapters_are_drawn_with_different_keys(model, metadata):
+    declared = lora.declare(metadata, 2, ("mlp",))
+    key = jax.random.key(0)
+    create = functools.partial(training.TrainState.create, model, optax.identity())
+    state = create(key, adapter_metadata=declared)
+    plain = create(key)
+    jax.tree.map(np.testing.assert_array_equal, state.base, plain.params)
+    assert (jax.random.key_data(state.rng) == jax.random.key_data(plain.rng)).all()
+    of_model_key, _ = jax.random.split(key)
+    same = lora.init(of_model_key, declared)
+    first, *_ = jax.tree.leaves(state.params)
+    assert not np.array_equal(first, jax.tree.leaves(same)[0])
 
 
 def kernel_of(params):

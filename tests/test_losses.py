@@ -9,13 +9,13 @@ import numpy as np
 import oracle
 import pytest
 
+from transformer.batch import token_log_probs
 from transformer.errors import InputError
+from transformer.training.consistency import symmetric_kl_sum
 from transformer.training.losses import (
     Sums,
     perplexity,
     smoothed_cross_entropy,
-    symmetric_kl_sum,
-    token_log_probs,
 )
 
 PROBABILITIES = [0.5, 0.25, 0.125, 0.125]

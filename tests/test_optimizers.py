@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.config import OptimizerConfig
+from transformer.config import OptimizerConfig, TransformerConfig
+from transformer.models import base
 from transformer.nn.parameters import Parameter
 from transformer.training import optimizers
 
@@ -18,7 +19,9 @@ def rate(step, **arguments):
 
 def build(config, metadata=None, d_model=6, steps=10):
     """The optimizer; adam without weight decay needs no metadata."""
-    return optimizers.build(config, metadata, d_model, steps)
+    widths = {"d_model": d_model, "num_heads": 1, "d_ff": 8}
+    model = base.build(TransformerConfig(vocab_size=9, num_layers=1, **widths))
+    return optimizers.optimizer(model, config, steps, trained=metadata)
 
 
 @pytest.mark.parametrize(("d_model", "peak"), [(512, 6.99e-4), (1024, 4.94e-4)])

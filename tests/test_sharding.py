@@ -6,13 +6,13 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import oracle
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
 from experiments.parameter_table import parameter_table
 from transformer import sharding
 from transformer.config import (
-    LOGICAL_AXES,
     MESH_AXES,
     OptimizerConfig,
     ParallelConfig,
@@ -91,12 +91,10 @@ def test_tensor_divides_heads_d_ff_and_vocabulary_along_model(metadata):
     assert not any("model" in spec for name, spec in by_name.items() if "norm" in name)
 
 
-def test_every_preset_has_a_rule_for_every_logical_axis():
+def test_the_rules_are_those_of_the_preset():
     for preset, divided in sharding.PRESETS.items():
-        rules = sharding.rules_of(ParallelConfig(preset=preset))
-        assert tuple(rules) == LOGICAL_AXES
-        assert {axis: mesh for axis, mesh in rules.items() if mesh} == divided
-        assert {*divided} <= {*LOGICAL_AXES} and {*divided.values()} <= {*MESH_AXES}
+        assert sharding.rules_of(ParallelConfig(preset=preset)) == divided
+        assert {*divided.values()} <= {*MESH_AXES}
 
 
 def test_rows_of_a_batch_are_divided_along_data_and_scalars_are_replicated():
@@ -114,6 +112,27 @@ def test_all_gathered_parameters_are_not_divided_along_data(metadata):
     assert sharding.all_gathered(both) == tensor
 
 
+def test_kernels_are_cast_before_they_are_all_gathered_and_their_gradients_are_float32(metadata):
+    of_params = param_shardings(metadata, data=8, preset="fsdp")
+    params = oracle.random_params(base.build(CONFIG), seed=0)
+
+    def gather(params):
+        return sharding.all_gather(params, metadata, of_params, "bfloat16")
+
+    def total(params):
+        return sum(leaf.astype(jnp.float32).sum() for leaf in jax.tree.leaves(gather(params)))
+
+    gathered = jax.jit(gather, in_shardings=(of_params,))(params)
+    network, table = gathered["encoder"]["layer_0"]["feed_forward"], gathered["embedding"]["table"]
+    assert network["kernel_in"].dtype == jnp.bfloat16
+    assert network["bias_out"].dtype == table.dtype == jnp.float32
+    assert network["kernel_in"].is_fully_replicated and table.is_fully_replicated
+    gradient = jax.jit(jax.grad(total), in_shardings=(of_params,))(params)
+    assert all(
+        (leaf == 1).all() and leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(gradient)
+    )
+
+
 # Rules that cannot be applied.
 
 
@@ -127,29 +146,17 @@ def refused(metadata, **fields):
 def test_rules_of_the_config_replace_those_of_the_preset():
     rules = sharding.rules_of(ParallelConfig(preset="tensor", rules=("vocab=", "kv=data")))
     assert rules == {
-        "vocab": None,
         "source_vocab": "model",
-        "position": None,
-        "embed": None,
         "heads": "model",
         "kv_heads": "model",
         "kv": "data",
         "mlp": "model",
-        "norm": None,
-        "hidden": None,
-        "rank": None,
     }
 
 
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        (
-            ("hedas=model",),
-            "parallel.rules has 'hedas=model', but there is no logical axis 'hedas'; did you mean "
-            "'heads'? (logical axes: vocab, source_vocab, position, embed, heads, kv_heads, kv, "
-            "mlp, norm, hidden, rank)",
-        ),
         (
             ("vocab=", "heads=modle"),
             "parallel.rules has 'heads=modle', but there is no mesh axis 'modle'; did you mean "
@@ -239,11 +246,23 @@ def test_two_axes_of_a_parameter_along_one_mesh_axis_are_refused(metadata, rule,
     )
 
 
-def test_a_declared_axis_without_a_rule_is_an_assertion_error():
-    leaf = jax.ShapeDtypeStruct((4,), jnp.float32)
-    metadata = {"kernel": Parameter(leaf, names=("width",))}
-    with pytest.raises(AssertionError, match=r"\('width',\) are not all in LOGICAL_AXES"):
-        param_shardings(metadata)
+def test_an_axis_of_any_name_is_divided_if_a_rule_names_it():
+    leaf = jax.ShapeDtypeStruct((4, 6), jnp.float32)
+    metadata = {"kernel": Parameter(leaf, names=("expert", "embed"))}
+    for rules, spec in [((), (None, "data")), (("expert=model",), ("model", "data"))]:
+        config = {"data": 2, "model": 4, "preset": "fsdp", "rules": rules}
+        assert param_shardings(metadata, **config)["kernel"].spec == PartitionSpec(*spec)
+        sharding.require_axes(metadata, ParallelConfig(**config))
+
+
+def test_a_rule_of_an_axis_that_the_model_lacks_is_refused_with_its_axes(metadata):
+    sharding.require_axes(metadata, ParallelConfig(rules=("vocab=", "rank=model")))
+    with pytest.raises(InputError) as error:
+        sharding.require_axes(metadata, ParallelConfig(rules=("vocab=", "hedas=model")))
+    assert str(error.value) == (
+        "parallel.rules has 'hedas=model', but the model has no logical axis 'hedas'; did you mean "
+        "'heads'? (logical axes: embed, heads, kv, norm, mlp, vocab, rank)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -285,11 +304,10 @@ def test_rows_must_divide_over_devices_and_micro_batches(shapes, micro_batches, 
 def abstract_state(model_config, optimizer_config, with_average=False, **fields):
     """A training state of shapes, dtypes and shardings."""
     model = base.build(model_config)
-    metadata = base.parameter_metadata(model)
-    optimizer = optimizers.build(optimizer_config, metadata, d_model=16, steps=10)
-    init = functools.partial(step.init_state, model, optimizer, with_average=with_average)
+    optimizer = optimizers.optimizer(model, optimizer_config, 10)
+    init = functools.partial(step.TrainState.create, model, optimizer, with_average=with_average)
     shapes = jax.eval_shape(init, jax.random.key(0))
-    of_params = param_shardings(metadata, **fields)
+    of_params = param_shardings(base.parameter_metadata(model), **fields)
     shardings = sharding.state_shardings(shapes, of_params)
     assert jax.tree.structure(shardings) == jax.tree.structure(shapes)
     return jax.tree.map(

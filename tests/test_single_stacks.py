@@ -13,6 +13,7 @@ import search_oracle
 from experiments import training_data
 from experiments.corpora.pronouns.english_tasks import antecedent_metrics, antecedents
 from transformer import sharding
+from transformer.batch import Batch, target_log_probs
 from transformer.config import (
     ClassifierConfig,
     Config,
@@ -24,8 +25,6 @@ from transformer.decoding import generate
 from transformer.errors import InputError
 from transformer.inspection import trace
 from transformer.models import base
-from transformer.training import step as training
-from transformer.training.step import Batch
 
 SIZES = {"num_layers": 2, "d_model": 12, "num_heads": 3, "d_ff": 16}
 LANGUAGE_MODEL = LanguageModelConfig(vocab_size=11, **SIZES)
@@ -152,7 +151,7 @@ def test_with_a_shared_vocabulary_the_linear_layer_is_the_embedding():
 def test_eos_is_certain_after_the_label():
     model = base.build(CLASSIFIER)
     variables = {"params": oracle.random_params(model, 0)}
-    log_probs = training.score_step(variables["params"], Batch(SOURCE, LABELS), model=model)
+    log_probs = target_log_probs(model, variables["params"], Batch(SOURCE, LABELS))
     logits, _ = model.apply(variables, SOURCE, jnp.ones((3, 1), jnp.int32))
     labels = jax.nn.log_softmax(logits[:, 0])[jnp.arange(3), LABELS[:, 0]]
     np.testing.assert_allclose(log_probs[:, 0], labels, rtol=1e-6)

@@ -10,12 +10,12 @@ import oracle
 import pytest
 
 from transformer import sharding
+from transformer.batch import Batch
 from transformer.config import Config, DecodeConfig, ParallelConfig, TransformerConfig
 from transformer.decoding import generate
 from transformer.decoding.constraints import NEG_INF
 from transformer.models import base
 from transformer.training import optimizers, step
-from transformer.training.step import Batch
 
 TARGET = np.array([[5, 6, 2, 0, 0], [7, 2, 0, 0, 0], [4, 8, 9, 10, 2], [0] * 5])
 CONFIG = TransformerConfig(
@@ -108,12 +108,9 @@ def test_training_does_not_depend_on_the_special_ids(params):
     def train(model_config, params, ids):
         config = Config(model=model_config.replace(dropout=0.1))
         model = base.build(config.model)
-        metadata = base.parameter_metadata(model)
-        optimizer = optimizers.build(config.optimizer, metadata, CONFIG.d_model, 3)
-        state = step.init_state(model, optimizer, jax.random.key(0))
-        state = state.replace(params=params, opt_state=optimizer.init(params))
-        options = {"model": model, "optimizer": optimizer, "config": config}
-        train_step = jax.jit(functools.partial(step.train_step, **options))
+        optimizer = optimizers.optimizer(model, config.optimizer, 3)
+        state = step.TrainState.create(model, optimizer, jax.random.key(0), params=params)
+        train_step = jax.jit(functools.partial(step.train_step, model, optimizer))
         for _ in range(3):
             state, sums = train_step(state, Batch(ids[SOURCE], ids[TARGET]))
         return state.params, sums

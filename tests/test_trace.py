@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from transformer.nn.capture import KINDS
 
 from transformer import inspection
 from transformer.config import ModelConfig, TransformerConfig
@@ -18,7 +19,6 @@ from transformer.inspection.readout import LogProbability, logit_lens
 from transformer.inspection.trace import no_interventions, run
 from transformer.models import base
 from transformer.models.transformer import Transformer
-from transformer.nn.capture import KINDS
 
 ROW = 1
 """The traced sentence pair of the tests' batch; its source is padded."""

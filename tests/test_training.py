@@ -7,16 +7,21 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from jax.nn.initializers import constant
 
+from transformer.batch import Batch, target_log_probs
 from transformer.config import Config, OptimizerConfig, TrainingConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.models import base
-from transformer.models.transformer import Transformer
+from transformer.models.transformer import Encoder, EncoderLayer, Transformer
 from transformer.nn.embedding import ZEROED
-from transformer.training import optimizers
+from transformer.nn.feed_forward import FeedForward
+from transformer.nn.parameters import declare, glorot_uniform
+from transformer.training import consistency, losses, optimizers
 from transformer.training import step as training
-from transformer.training.step import Batch
+from transformer.training.step import TrainState
 
 CONFIG = Config(
     model=TransformerConfig(vocab_size=12, num_layers=1, d_model=16, num_heads=4, d_ff=32),
@@ -40,35 +45,48 @@ def copy_batch(rows=8, seed=0):
 def parts(config):
     """(model, optimizer) of a config."""
     model = base.build(config.model)
-    metadata, steps = base.parameter_metadata(model), config.training.steps
-    return model, optimizers.build(config.optimizer, metadata, config.model.d_model, steps)
+    return model, optimizers.optimizer(model, config.optimizer, config.training.steps)
+
+
+def loss_of(config):
+    """The loss of a config, of (params, batch) and of what else `losses.loss` takes."""
+    return functools.partial(consistency.loss_of(config.training), parts(config)[0])
 
 
 @functools.cache
 def evaluation(config):
     """`eval_step` on one device."""
-    return jax.jit(functools.partial(training.eval_step, model=parts(config)[0], config=config))
+    loss = consistency.loss_of(config.training)
+    return jax.jit(functools.partial(training.eval_step, parts(config)[0], loss=loss))
 
 
 @jax.jit
 def fresh(seed):
     """The state before the first step."""
-    return training.init_state(*parts(CONFIG), jax.random.key(seed))
+    return TrainState.create(*parts(CONFIG), jax.random.key(seed))
 
 
 def averaging(config):
     """The same with a running average, for a config that keeps one."""
-    init = functools.partial(training.init_state, *parts(config), with_average=True)
+    init = functools.partial(TrainState.create, *parts(config), with_average=True)
     return jax.jit(init)(jax.random.key(0))
+
+
+def stepping(config, optimizer=None):
+    """`train_step` of state and batch alone."""
+    model, of_config = parts(config)
+    options = {
+        "loss": consistency.loss_of(config.training),
+        "micro_batches": config.training.micro_batches or 1,
+        "ema_decay": config.training.ema_decay,
+    }
+    return functools.partial(training.train_step, model, optimizer or of_config, **options)
 
 
 @functools.cache
 def compiled(config):
     """`train_step` on one device."""
-    model, optimizer = parts(config)
-    return jax.jit(
-        functools.partial(training.train_step, model=model, optimizer=optimizer, config=config)
-    )
+    return jax.jit(stepping(config))
 
 
 @pytest.fixture(scope="module")
@@ -97,18 +115,11 @@ def test_the_loss_goes_down_on_a_batch_to_be_copied(state_0):
 def test_two_steps_are_adam_on_the_gradient_of_the_mean_loss(state_0):
     """The dropout of a step is drawn from `fold_in(rng, step)`."""
     batch = copy_batch()
-    model, _ = parts(CONFIG)
 
     @jax.jit
     def gradient(params, step):
         def loss(params):
-            sums = training.loss_sums(
-                params,
-                batch,
-                model,
-                CONFIG.training,
-                rng=jax.random.fold_in(state_0.rng, step),
-            )
+            sums = loss_of(CONFIG)(params, batch, jax.random.fold_in(state_0.rng, step))
             return sums.loss / sums.tokens
 
         return jax.grad(loss)(params)
@@ -146,10 +157,10 @@ def test_the_sums_are_those_before_the_update_and_count_real_tokens(state_0):
 
 @pytest.mark.parametrize("micro_batches", [None, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_step_returns_the_norm_of_the_gradient_of_the_mean_loss(state_0, micro_batches):
-    batch, (model, _) = copy_batch(), parts(DRY)
+    batch = copy_batch()
 
     def loss(params):
-        sums = training.loss_sums(params, batch, model, DRY.training)
+        sums = loss_of(DRY)(params, batch)
         return sums.loss / sums.tokens
 
     gradient = jax.tree.leaves(jax.jit(jax.grad(loss))(state_0.params))
@@ -216,7 +227,7 @@ def test_the_loss_has_the_smoothing_and_the_mass_of_the_config(state_0):
 def test_scores_are_log_probabilities_of_target_tokens_and_zero_where_padded(state_0):
     batch = copy_batch()
     model, _ = parts(DRY)
-    scores = jax.jit(functools.partial(training.score_step, model=model))(state_0.params, batch)
+    scores = jax.jit(functools.partial(target_log_probs, model))(state_0.params, batch)
     assert scores.shape == batch.target.shape
     np.testing.assert_array_equal(scores == 0, batch.target == 0)
     sums = evaluation(DRY)(state_0.params, batch)
@@ -234,15 +245,23 @@ def test_the_state_before_the_first_step_is_a_function_of_the_seed():
 # Micro-batches.
 
 
+RECORDER = optax.GradientTransformation(
+    lambda params: params,
+    lambda gradient, state, params: (jax.tree.map(jnp.zeros_like, params), gradient),
+)
+"""An optimizer whose state is the last gradient, and which changes nothing."""
+
+
 @functools.cache
 def summed(config):
-    """`gradient_sums` on one device."""
-    model, _ = parts(config)
-    return jax.jit(
-        lambda params, batch, rng: training.gradient_sums(
-            params, batch, model, config.training, rng, jnp.arange(len(batch.target))
-        )
-    )
+    """The gradient of the summed loss and the sums: (params, batch, rng) -> both."""
+
+    @jax.jit
+    def gradient_and_sums(params, batch, rng):
+        state, sums = stepping(config, RECORDER)(TrainState(0, params, params, rng), batch)
+        return jax.tree.map(lambda leaf: leaf * sums.tokens, state.opt_state), sums
+
+    return gradient_and_sums
 
 
 def uneven_batch():
@@ -290,12 +309,10 @@ def test_equal_examples_have_different_dropout(state_0):
     """Also in different micro-batches."""
     one = copy_batch(rows=1)
     twice = jax.tree.map(lambda rows: jnp.concatenate([rows, rows]), one)
-    model, _ = parts(CONFIG)
 
     @jax.jit
     def sums(batch, example_ids):
-        options = (batch, model, CONFIG.training, state_0.rng, example_ids)
-        return training.loss_sums(state_0.params, *options)
+        return loss_of(CONFIG)(state_0.params, batch, state_0.rng, example_ids)
 
     def loss(batch, example_ids):
         return float(sums(batch, jnp.asarray(example_ids)).loss)
@@ -345,7 +362,8 @@ def test_packed_rows_have_the_loss_and_the_gradient_of_one_sentence_per_row(stat
 def test_sentences_packed_into_one_row_do_not_attend_to_each_other(state_0):
     """Another second sentence changes nothing in the first, and vice versa."""
     model, _ = parts(DRY)
-    predict = jax.jit(lambda batch: training.forward(state_0.params, batch, model))
+    variables = {"params": state_0.params}
+    predict = jax.jit(lambda batch: model.apply(variables, **batch.inputs(1)))
 
     def logits(first, second):
         ids, segments = packed([[first, second]])
@@ -368,25 +386,25 @@ def test_r_drop_is_the_mean_of_two_passes_and_their_divergence(state_0):
     key = jax.random.key(5)
 
     @functools.partial(jax.jit, static_argnums=0)
-    def loss_of(alpha, key):
-        config = CONFIG.training.replace(r_drop=alpha)
-        return training.loss_sums(state_0.params, batch, model, config, key)
+    def sums_of(alpha, key):
+        config = CONFIG.replace(training=CONFIG.training.replace(r_drop=alpha))
+        return loss_of(config)(state_0.params, batch, key)
 
     @jax.jit
     def logits_of(key):
-        return training.forward(state_0.params, batch, model, key)
+        return model.apply({"params": state_0.params}, **batch.inputs(1, key))
 
-    sums = loss_of(alpha, key)
+    sums = sums_of(alpha, key)
     first, second = (logits_of(each) for each in jax.random.split(key))
-    ones = [float(loss_of(0.0, each).loss) for each in jax.random.split(key)]
+    ones = [float(sums_of(0.0, each).loss) for each in jax.random.split(key)]
     p, q = (np.asarray(jax.nn.log_softmax(x), np.float64) for x in (first, second))
     kl = lambda a, b: (np.exp(a) * (a - b)).sum(-1)[np.asarray(batch.target) != 0].sum()  # noqa: E731
     expected = sum(ones) / 2 + alpha * (kl(p, q) + kl(q, p)) / 4
     assert ones[0] != ones[1]
     assert float(sums.loss) == pytest.approx(expected, rel=1e-5)
     assert float(sums.tokens) == float((batch.target != 0).sum())
-    dry = float(loss_of(alpha, None).loss)
-    assert dry == pytest.approx(float(loss_of(0.0, None).loss))
+    dry = float(sums_of(alpha, None).loss)
+    assert dry == pytest.approx(float(sums_of(0.0, None).loss))
 
 
 # SimCut.
@@ -394,7 +412,7 @@ def test_r_drop_is_the_mean_of_two_passes_and_their_divergence(state_0):
 
 def test_cut_tokens_are_of_the_given_share_and_never_special():
     tokens = jnp.tile(jnp.array([5, 6, 1, 7, 8, 2, 0, 9]), (4000, 1))
-    cut = np.asarray(training.cut_off(tokens, jax.random.key(3), None, 0.3))
+    cut = np.asarray(consistency.cut_off(tokens, jax.random.key(3), None, 0.3))
     assert ((cut == tokens) | (cut == ZEROED)).all()
     assert (cut[:, [2, 5, 6]] != ZEROED).all()
     share = (cut[:, [0, 1, 3, 4, 7]] == ZEROED).mean(0)
@@ -405,7 +423,8 @@ def test_what_is_cut_depends_on_the_example_and_not_on_its_place_in_the_batch():
     tokens = jnp.full((6, 20), 7)
     ids = jnp.array([4, 0, 5, 2, 1, 3])
     cut, moved = (
-        np.asarray(training.cut_off(tokens, jax.random.key(3), each, 0.5)) for each in (None, ids)
+        np.asarray(consistency.cut_off(tokens, jax.random.key(3), each, 0.5))
+        for each in (None, ids)
     )
     np.testing.assert_array_equal(moved, cut[ids])
     assert len({row.tobytes() for row in cut}) == 6
@@ -424,12 +443,18 @@ def test_simcut_is_the_loss_of_one_pass_and_its_divergence_from_a_cut_one(state_
     batch = copy_batch()
     model, _ = parts(CONFIG)
     key = jax.random.key(5)
-    config = CONFIG.training.replace(cutoff=0.3, cutoff_weight=2.0)
-    forward = functools.partial(training.forward, state_0.params, batch, model)
-    sums = training.loss_sums(state_0.params, batch, model, config, key)
+    config = CONFIG.replace(training=CONFIG.training.replace(cutoff=0.3, cutoff_weight=2.0))
+    sums = loss_of(config)(state_0.params, batch, key)
     first_key, second_key = jax.random.split(key)
-    plain = training.loss_sums(state_0.params, batch, model, CONFIG.training, first_key)
-    whole, cut = forward(first_key), forward(second_key, None, 0.3)
+    plain = loss_of(CONFIG)(state_0.params, batch, first_key)
+    second_key, *cut_keys = jax.random.split(second_key, 3)
+    inputs = batch.inputs(1, second_key)
+    for side, cut_key in zip(("source", "target_in"), cut_keys, strict=True):
+        inputs[side] = consistency.cut_off(inputs[side], cut_key, None, 0.3)
+        assert (inputs[side] == ZEROED).any()
+    variables = {"params": state_0.params}
+    whole = model.apply(variables, **batch.inputs(1, first_key))
+    cut = model.apply(variables, **inputs)
     p, q = (np.asarray(jax.nn.log_softmax(x), np.float64) for x in (whole, cut))
     kl = (np.exp(p) * (p - q)).sum(-1)[np.asarray(batch.target) != 0].sum()
     assert kl > 0.1
@@ -447,19 +472,18 @@ def test_r_drop_and_simcut_exclude_each_other():
 
 def test_the_running_average_by_hand():
     """Decay 0.9, but at most (1 + t) / (10 + t): 2/11 after the first update, 3/12 after it."""
-    config = CONFIG.replace(training=CONFIG.training.replace(ema_decay=0.9))
-    state = training.TrainState(
+    state = TrainState(
         step=jnp.asarray(1),
         params={"a": jnp.array([4.0])},
         opt_state=(),
         rng=jax.random.key(0),
         average={"a": jnp.array([1.0])},
     )
-    first = training.next_average(state, config)
+    first = training.next_average(state, 0.9)
     assert float(first["a"][0]) == pytest.approx(2 / 11 * 1 + 9 / 11 * 4)
-    later = training.next_average(state.replace(step=jnp.asarray(10_000)), config)
+    later = training.next_average(state.replace(step=jnp.asarray(10_000)), 0.9)
     assert float(later["a"][0]) == pytest.approx(0.9 * 1 + 0.1 * 4)
-    assert training.next_average(state.replace(average=None), config) is None
+    assert training.next_average(state.replace(average=None), 0.9) is None
 
 
 @pytest.mark.slow
@@ -480,9 +504,6 @@ def test_the_weights_are_the_average_if_one_is_kept():
         name="schedule_free", schedule="constant", learning_rate=0.01, warmup_steps=1
     )
     config = CONFIG.replace(optimizer=optimizer)
-    assert training.keeps_average(config)
-    assert training.keeps_average(CONFIG.replace(training=TrainingConfig(ema_decay=0.5)))
-    assert not training.keeps_average(CONFIG)
     state = averaging(config)
     for seed in range(3):
         state, _ = compiled(config)(state, copy_batch(seed=seed))
@@ -554,11 +575,99 @@ def test_an_infinite_gradient_of_a_finite_loss_is_skipped():
             return logits + jnp.sqrt(self.zero), trace
 
     steep, (_, optimizer) = Steep(DRY.model), parts(DRY)
-    init = functools.partial(training.init_state, steep, optimizer)
-    state, options = jax.jit(init)(jax.random.key(0)), {"model": steep, "config": DRY}
-    step = jax.jit(functools.partial(training.train_step, optimizer=optimizer, **options))
-    after, sums = step(state, copy_batch())
-    evaluate = jax.jit(functools.partial(training.eval_step, **options))
-    loss = evaluate(state.params, copy_batch()).loss
+    state = jax.jit(functools.partial(TrainState.create, steep, optimizer))(jax.random.key(0))
+    step = jax.jit(training.train_step, static_argnums=(0, 1))
+    after, sums = step(steep, optimizer, state, copy_batch())
+    loss = jax.jit(training.eval_step, static_argnums=0)(steep, state.params, copy_batch()).loss
     assert np.isfinite(loss) and float(sums.tokens) == 0
     assert same(after.params, state.params)
+
+
+# Losses that modules sow.
+
+
+class Experts(FeedForward):
+    """A mixture of two experts, with the load-balancing loss of its router."""
+
+    def setup(self):
+        self.experts = [FeedForward(self.config, name=f"expert_{number}") for number in range(2)]
+        axes, shape = ("embed", "expert"), (self.config.d_model, 2)
+        self.router = declare(self, "router", "kernel", axes, glorot_uniform(0, 1), shape)
+
+    def __call__(self, x, dropout=None):
+        shares = jax.nn.softmax(x @ self.router)  # [B, T, 2]
+        self.sow("losses", "load_balancing", 2 * (shares.mean((0, 1)) ** 2).sum())
+        outputs = jnp.stack([expert(x, dropout) for expert in self.experts], -1)
+        return (outputs * shares[..., None, :]).sum(-1)
+
+
+class ExpertsLayer(EncoderLayer):
+    feed_forward_class = Experts
+
+
+class ExpertsEncoder(Encoder):
+    layer_class = ExpertsLayer
+
+
+class MixtureOfExperts(Transformer):
+    encoder_class = ExpertsEncoder
+
+
+@pytest.mark.parametrize("remat", ["none", "full"])
+def test_a_mixture_of_experts_has_its_load_balancing_loss_in_training_and_evaluation(remat):
+    """Its largest value, 2, is that of a router that always takes one expert; the least is 1."""
+    model, batch = MixtureOfExperts(DRY.model.replace(remat=remat)), copy_batch()
+    state = jax.jit(functools.partial(TrainState.create, model, RECORDER))(jax.random.key(0))
+    after, sums = jax.jit(training.train_step, static_argnums=(0, 1))(model, RECORDER, state, batch)
+    evaluated = jax.jit(training.eval_step, static_argnums=0)(model, state.params, batch)
+    logits = jax.jit(model.apply)({"params": state.params}, **batch.inputs(1))
+    plain = losses.smoothed_cross_entropy(logits, batch.target)
+    auxiliary = (float(sums.loss) - float(plain.loss)) / float(plain.tokens)
+    assert 1 <= auxiliary <= 2
+    assert float(evaluated.loss) == pytest.approx(float(sums.loss), rel=1e-5)
+    assert float(evaluated.nll) == pytest.approx(float(plain.nll), rel=1e-5)
+    assert jnp.abs(after.opt_state["encoder"]["layer_0"]["feed_forward"]["router"]).max() > 1e-3
+
+
+class Sowing(Transformer):
+    """Sows the square of a parameter, 3, and half of it."""
+
+    def setup(self):
+        super().setup()
+        self.weight = declare(self, "weight", "scale", ("expert",), constant(3.0), (1,))
+
+    def __call__(self, *tokens, **options):
+        self.sow("losses", "square", self.weight[0] ** 2)
+        self.sow("losses", "half", self.weight[0] / 2)
+        return super().__call__(*tokens, **options)
+
+
+@pytest.mark.parametrize("micro_batches", [None, 2])
+def test_a_loss_that_a_module_sows_is_in_the_mean_loss_once(micro_batches):
+    """9 + 1.5, whose derivative at 3 is 6.5; with rows of padding, and not in the NLL."""
+    batch = uneven_batch()
+    sowing, plain = Sowing(DRY.model), parts(DRY)[0]
+    state = jax.jit(functools.partial(TrainState.create, sowing, RECORDER))(jax.random.key(0))
+    step = jax.jit(training.train_step, static_argnums=(0, 1), static_argnames="micro_batches")
+    after, sums = step(sowing, RECORDER, state, batch, micro_batches=micro_batches or 1)
+    params = {name: leaf for name, leaf in state.params.items() if name != "weight"}
+    without = jax.jit(training.eval_step, static_argnums=0)(plain, params, batch)
+    assert mean(sums) == pytest.approx(mean(without) + 10.5, rel=1e-5)
+    assert float(sums.nll) == pytest.approx(float(without.nll), rel=1e-5)
+    assert after.opt_state["weight"][0] == pytest.approx(6.5, rel=1e-5)
+    evaluated = jax.jit(training.eval_step, static_argnums=0)(sowing, state.params, batch)
+    assert mean(evaluated) == pytest.approx(mean(sums), rel=1e-5)
+
+
+@pytest.mark.parametrize("fields", [{"r_drop": 1.0}, {"cutoff": 0.3, "cutoff_weight": 0.0}])
+def test_a_loss_that_is_sown_in_two_passes_is_in_the_mean_loss_once(fields):
+    config = CONFIG.replace(training=CONFIG.training.replace(**fields))
+    batch, sowing = copy_batch(), Sowing(config.model)
+    state = jax.jit(functools.partial(TrainState.create, sowing, RECORDER))(jax.random.key(0))
+    params = {name: leaf for name, leaf in state.params.items() if name != "weight"}
+    loss, key = consistency.loss_of(config.training), jax.random.key(1)
+    sown, plain = (
+        mean(jax.jit(functools.partial(loss, model))(tree, batch, key))
+        for model, tree in ((sowing, state.params), (parts(config)[0], params))
+    )
+    assert sown == pytest.approx(plain + 10.5, rel=1e-5)

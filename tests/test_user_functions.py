@@ -8,8 +8,15 @@ import pytest
 from apps import TINY, run
 
 from experiments.corpora import registry
-from transformer.config import Config, DataConfig, EvaluationConfig, OptimizerConfig
+from transformer.config import (
+    Config,
+    DataConfig,
+    EvaluationConfig,
+    OptimizerConfig,
+    TransformerConfig,
+)
 from transformer.errors import InputError
+from transformer.models import base as families
 from transformer.training import optimizers
 
 MINE = """
@@ -117,16 +124,16 @@ def test_a_metric_is_named_as_file_and_function():
 
 
 def test_an_optimizer_gets_the_schedule_and_is_optax_s(mine):
-    metadata = {"w": None}
+    model = families.build(TransformerConfig(vocab_size=9, num_layers=1, d_model=16, d_ff=8))
     config = OptimizerConfig(name=f"{mine}:plain", schedule="constant", warmup_steps=2)
-    optimizer = optimizers.build(config, metadata, d_model=16, steps=10)
+    optimizer = optimizers.optimizer(model, config, 10)
     gradient = {"w": jnp.ones(1)}
     updates, _ = optimizer.update(gradient, optimizer.init(gradient))
     # The first step of two warms up to half of the learning rate, 1.
     assert updates["w"].tolist() == [-0.5]
     mine.write_text("def plain(learning_rate):\n    return learning_rate\n")
     with pytest.raises(InputError, match="must return an optax.Grad"):
-        optimizers.build(config, metadata, d_model=16, steps=10)
+        optimizers.optimizer(model, config, 10)
 
 
 def test_an_unknown_optimizer_is_refused_with_the_known_ones():

@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 
 from transformer import sharding
 from transformer.arrays import Int, Params
+from transformer.batch import Batch
 from transformer.config import DataConfig, DecodeConfig
 from transformer.cores import map_in_threads, num_cores
 from transformer.decoding import generate
@@ -30,7 +31,6 @@ from transformer.decoding.sentence_batches import (
     static_size,
 )
 from transformer.models import base
-from transformer.training.step import Batch
 
 MOST_THREADS = 4
 """Threads that search at the same time on a CPU; each has fewer sentences, the more there are."""

@@ -1,24 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """The device mesh, and the sharding of parameters, training state and batches on it.
 
-Parameters declare logical axes (``embed``, ``heads``, ...). Rules map them to the mesh axes
-``data`` and ``model``. One device is a mesh of size 1 x 1.
+Parameters declare logical axes (``embed``, ``heads``, or any other name). Rules map them to the
+mesh axes ``data`` and ``model``; an axis without a rule is not divided. One device is a mesh of
+size 1 x 1.
 """
 
-from typing import TypeVar
+import functools
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from transformer.arrays import Params
-from transformer.config import LOGICAL_AXES, MESH_AXES, ParallelConfig
+from transformer.arrays import Array, Params
+from transformer.config import MESH_AXES, ParallelConfig
 from transformer.errors import InputError
+from transformer.fields import nearest
 from transformer.nn.parameters import Parameter, is_parameter
-from transformer.training.step import TrainState
 
 Tree = TypeVar("Tree")
+State = TypeVar("State")
 
 _FSDP = {"embed": "data"}
 _TENSOR = dict.fromkeys(("vocab", "source_vocab", "heads", "kv_heads", "mlp"), "model")
@@ -32,11 +35,32 @@ PRESETS: dict[str, dict[str, str]] = {
 """Logical axis -> mesh axis; a logical axis without an entry is not divided."""
 
 
-def rules_of(config: ParallelConfig) -> dict[str, str | None]:
-    """The mesh axis of each logical axis: that of ``parallel.rules``, else the preset's."""
+def rules_of(config: ParallelConfig) -> dict[str, str]:
+    """The mesh axis of each logical axis that is divided, by ``parallel.rules`` or the preset."""
     overrides = dict(rule.split("=") for rule in config.rules)
-    preset = PRESETS[config.preset]
-    return {axis: overrides.get(axis, preset.get(axis)) or None for axis in LOGICAL_AXES}
+    rules = PRESETS[config.preset] | overrides
+    return {axis: mesh_axis for axis, mesh_axis in rules.items() if mesh_axis}
+
+
+def require_axes(metadata: Params, config: ParallelConfig) -> None:
+    """Refuse rules of axes that neither a parameter of the model nor a LoRA adapter has.
+
+    Args:
+      metadata: from `models.base.parameter_metadata`.
+      config: the rules.
+
+    Raises:
+      InputError: with the axes of the model.
+    """
+    parameters = jax.tree.leaves(metadata, is_leaf=is_parameter)
+    axes = dict.fromkeys([*(axis for leaf in parameters for axis in leaf.names), "rank"])
+    for rule in config.rules:
+        axis = rule.partition("=")[0]
+        if axis not in axes:
+            raise InputError(
+                f"parallel.rules has {rule!r}, but the model has no logical axis {axis!r}; did you "
+                f"mean {nearest(axis, axes)!r}? (logical axes: {', '.join(axes)})"
+            )
 
 
 def make_mesh(config: ParallelConfig) -> Mesh:
@@ -75,12 +99,11 @@ def param_shardings(metadata: Params, mesh: Mesh, config: ParallelConfig) -> Par
     rules = rules_of(config)
     failures: dict[str, str] = {}  # the first of each logical axis
     for path, leaf in jax.tree_util.tree_leaves_with_path(metadata, is_leaf=is_parameter):
-        assert {*leaf.names} <= {*rules}, f"{leaf.names} are not all in LOGICAL_AXES {LOGICAL_AXES}"
         name, shape = "/".join(key.key for key in path), leaf.value.shape
         parameter = f"parameter {name} {[*shape]} ({', '.join(leaf.names)})"
         divided: dict[str, str] = {}
         for axis, length in zip(leaf.names, shape, strict=True):
-            mesh_axis = rules[axis]
+            mesh_axis = rules.get(axis)
             if mesh_axis is None:
                 continue
             first = divided.setdefault(mesh_axis, axis)
@@ -105,7 +128,7 @@ def param_shardings(metadata: Params, mesh: Mesh, config: ParallelConfig) -> Par
 
     def sharding(parameter: Parameter) -> NamedSharding:
         # For example [embed, heads, kv] -> PartitionSpec("data", "model", None).
-        return NamedSharding(mesh, PartitionSpec(*(rules[axis] for axis in parameter.names)))
+        return NamedSharding(mesh, PartitionSpec(*(rules.get(axis) for axis in parameter.names)))
 
     return jax.tree.map(sharding, metadata, is_leaf=is_parameter)
 
@@ -119,14 +142,14 @@ def abstract_params(metadata: Params, mesh: Mesh, config: ParallelConfig) -> Par
     )
 
 
-def state_shardings(state: TrainState, of_params: Params) -> TrainState:
+def state_shardings(state: State, of_params: Params) -> State:
     """The sharding of every array of a training state.
 
     Moments and averages in the shape of a parameter are sharded as the parameter. Everything else,
     for example factored moments and counters, is replicated.
 
     Args:
-      state: its shapes are read.
+      state: a `training.step.TrainState`, whose shapes are read.
       of_params: from `param_shardings`.
     """
     everywhere = replicated(jax.tree.leaves(of_params)[0].mesh)
@@ -159,6 +182,55 @@ def all_gathered(of_params: Params) -> Params:
         return NamedSharding(sharding.mesh, PartitionSpec(*axes))
 
     return jax.tree.map(without_data, of_params)
+
+
+def all_gather(params: Params, metadata: Params, of_params: Params, dtype: str) -> Params:
+    """The parameters as the forward pass needs them: see `all_gathered`.
+
+    Kernels are cast to the compute dtype first, so that in bfloat16 half as much is sent and held.
+    Embeddings are not: their gradient is a sum over tokens, which has to be in float32.
+
+    Args:
+      params: of the model, sharded.
+      metadata: from `models.base.parameter_metadata`.
+      of_params: from `param_shardings`.
+      dtype: the compute dtype.
+    """
+
+    def gather(
+        parameter: Parameter, leaf: Array, sharded: NamedSharding, gathered: NamedSharding
+    ) -> Array:
+        if gathered == sharded:
+            return leaf
+        is_cast = parameter.kind == "kernel" and dtype == "bfloat16"
+        return _cast_and_gather(leaf, dtype if is_cast else str(leaf.dtype), sharded, gathered)
+
+    shardings = of_params, all_gathered(of_params)
+    return jax.tree.map(gather, metadata, params, *shardings, is_leaf=is_parameter)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def _cast_and_gather(
+    leaf: Array, dtype: str, sharded: NamedSharding, gathered: NamedSharding
+) -> Array:
+    # Without the first constraint, XLA would cast what it has gathered.
+    leaf = jax.lax.with_sharding_constraint(leaf.astype(dtype), sharded)
+    return jax.lax.with_sharding_constraint(leaf, gathered)
+
+
+def _cast_and_gather_forward(leaf: Array, *options: Any) -> tuple[Array, Array]:
+    return _cast_and_gather(leaf, *options), leaf[:0]  # for the dtype of the gradient
+
+
+def _cast_and_gather_backward(
+    dtype: str, sharded: NamedSharding, gathered: NamedSharding, like: Array, gradient: Array
+) -> tuple[Array]:
+    # The derivative of a constraint is the same constraint, with which XLA would all-reduce each
+    # part of the gradient of a tied table by itself.
+    return (gradient.astype(like.dtype),)
+
+
+_cast_and_gather.defvjp(_cast_and_gather_forward, _cast_and_gather_backward)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

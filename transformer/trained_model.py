@@ -21,7 +21,7 @@ from transformer.errors import InputError
 from transformer.models import base
 from transformer.models import ensemble as ensembles
 from transformer.text.tokenizer import Vocabularies
-from transformer.training import freezing, lora
+from transformer.training import adapters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,9 +78,9 @@ def load(
                 )
             params.append(archive.read_params(directory, abstract))
             continue
-        adapters = base_model.adapters_identity(directory, member.training)
-        identity = Identity.of(member.model, *(side.model for side in vocabularies), adapters)
-        if adapters:
+        adapted = base_model.adapters_identity(directory, member.training)
+        identity = Identity.of(member.model, *(side.model for side in vocabularies), adapted)
+        if adapted:
             abstract, to_model = _abstract_adapters(directory, member, mesh)
         with Checkpoints(directory, member.training, identity) as saved_states:
             params.append(saved_states.restore_params(abstract, average, around, to_model))
@@ -99,11 +99,11 @@ def load_base(workdir: epath.Path, config: Config) -> Params:
 
 
 def adapter_metadata(model: base.Model, metadata: Params, config: TrainingConfig) -> Params:
-    """Declarations of the LoRA adapters that a config describes; see `lora.adapter_metadata`."""
+    """Declarations of the LoRA adapters that a config describes; see `adapters.declare`."""
     frozen = None
     if config.freeze:
-        frozen = freezing.frozen_mask(model, metadata, config.freeze)
-    return lora.adapter_metadata(metadata, config.lora_rank, config.lora_targets, frozen)
+        frozen = adapters.frozen_mask(model, metadata, config.freeze)
+    return adapters.declare(metadata, config.lora_rank, config.lora_targets, frozen)
 
 
 def _abstract_adapters(
@@ -116,8 +116,8 @@ def _abstract_adapters(
     params = load_base(workdir, config)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
     scale = config.training.lora_scale
-    merge = jax.jit(functools.partial(lora.merge, scale=scale), out_shardings=shardings)
-    return abstract, lambda adapters: merge(params, adapters)
+    merge = jax.jit(functools.partial(adapters.merge, scale=scale), out_shardings=shardings)
+    return abstract, lambda trained: merge(trained, params)
 
 
 def abstract_params(config: Config, mesh: Mesh | None = None) -> Params:
@@ -129,6 +129,7 @@ def abstract_params(config: Config, mesh: Mesh | None = None) -> Params:
     """
     mesh = mesh or sharding.make_mesh(config.parallel)
     metadata = base.parameter_metadata(base.build(config.model))
+    sharding.require_axes(metadata, config.parallel)
     return sharding.abstract_params(metadata, mesh, config.parallel)
 
 

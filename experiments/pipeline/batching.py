@@ -17,10 +17,10 @@ import numpy as np
 from experiments.pipeline.packing import pack
 from experiments.pipeline.token_corpus import TokenCorpus
 from transformer.arrays import SpecialIds
+from transformer.batch import Batch
 from transformer.config import DataConfig
 from transformer.errors import InputError
 from transformer.text.subword_sampling import SubwordSampler
-from transformer.training.step import Batch
 
 _PACKED_PAIRS = 400_000
 """Pairs of the epochs that are packed to find the number of batches, where a fraction of a corpus

@@ -12,13 +12,12 @@ from transformer.config.decode_config import DecodeConfig
 from transformer.config.evaluation_config import EvaluationConfig
 from transformer.config.experiment_config import RUNS, Config
 from transformer.config.model_config import ModelConfig, TransformerConfig
-from transformer.config.parallel_config import LOGICAL_AXES, MESH_AXES, ParallelConfig
+from transformer.config.parallel_config import MESH_AXES, ParallelConfig
 from transformer.config.recurrent_config import RecurrentConfig
 from transformer.config.single_stack_config import ClassifierConfig, LanguageModelConfig
 from transformer.config.training_config import LoggingConfig, OptimizerConfig, TrainingConfig
 
 __all__ = [
-    "LOGICAL_AXES",
     "MESH_AXES",
     "RUNS",
     "ClassifierConfig",

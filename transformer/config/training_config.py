@@ -4,7 +4,6 @@
 import dataclasses
 from typing import Annotated, ClassVar, Literal
 
-from transformer.config.parallel_config import LOGICAL_AXES
 from transformer.fields import (
     Bounds,
     Count,
@@ -140,9 +139,6 @@ class TrainingConfig(FieldGroup):
             auto = self.batch_fitting == "auto"
             self.require(auto, "memory_limit_gib", "left out unless training.batch_fitting='auto'")
         self.require(len({*self.freeze}) == len(self.freeze), "freeze", "different parts")
-        for axis in self.lora_targets:
-            known = axis in LOGICAL_AXES
-            self.require(known, "lora_targets", f"logical axes, from {', '.join(LOGICAL_AXES)}")
         if self.init_from is None:
             must = "left out unless training.init_from names the model to start from"
             self.require(not self.freeze, "freeze", must)

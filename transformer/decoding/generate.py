@@ -20,6 +20,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from transformer import device_memory
 from transformer.arrays import Array, Float, Int, Key, Params, UInt
+from transformer.batch import Batch, target_log_probs
 from transformer.config import DecodeConfig
 from transformer.decoding.beam_search import Hypotheses, beam_search, output_length_limits
 from transformer.decoding.constraints import Constraints
@@ -27,7 +28,6 @@ from transformer.decoding.decode_loop import Cache, cache_lengths
 from transformer.decoding.sampling import sample
 from transformer.models.base import Decodable, Model
 from transformer.sharding import replicated
-from transformer.training.step import Batch, score_step
 from transformer.user_functions import load_function
 
 logger = logging.getLogger(__name__)
@@ -202,7 +202,7 @@ def score(params: Params, batch: Batch, *, mesh: Mesh, model: Model) -> Float[Ar
     """Natural-log probability of every target, EOS included; 0 for targets that are all padding."""
 
     def compute(params: Params, batch: Batch) -> Float[Array, " B"]:
-        return score_step(params, batch, model=model).sum(-1)  # [B, T] -> [B]
+        return target_log_probs(model, params, batch).sum(-1)  # [B, T] -> [B]
 
     return data_parallel(compute, mesh)(params, batch)
 

@@ -7,13 +7,17 @@ different systems cannot be compared.
 """
 
 import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Bool, Float, Int, wide
+from transformer.arrays import Array, Bool, Float, Int, Key, Params, wide
+from transformer.batch import Batch, gold_logits
 from transformer.errors import InputError
+from transformer.models.base import Model
 
 
 @flax.struct.dataclass
@@ -35,6 +39,11 @@ class Sums:
         """The sums over no tokens."""
         return cls(*(jnp.zeros(()) for _ in range(5)))
 
+    def with_auxiliary(self, sown: Mapping[str, Any]) -> "Sums":
+        """Add the losses that modules have sown, once for each token."""
+        auxiliary = jax.tree.leaves(sown)
+        return self.replace(loss=self.loss + sum(auxiliary) * self.tokens) if auxiliary else self
+
     def means(self) -> dict[str, float]:
         """Loss and NLL per token in nats, perplexity, and accuracy."""
         tokens = max(float(self.tokens), 1.0)
@@ -47,17 +56,43 @@ class Sums:
         }
 
 
+Loss = Callable[..., Sums]
+"""A function with the signature of `loss`."""
+
+
 def perplexity(nll: float) -> float:
     """exp(nll), at most exp(700), because JSON has no infinity."""
     return math.exp(min(nll, 700.0))
 
 
-def token_log_probs(
-    logits: Float[Array, "B T V"], target: Int[Array, "B T"]
-) -> Float[Array, "B T"]:
-    """Natural-log probability of each target token, computed in float32."""
-    logits = _at_least_float32(logits)
-    return _gold_logit(logits, target) - jax.nn.logsumexp(logits, axis=-1)
+def loss(
+    model: Model,
+    params: Params,
+    batch: Batch,
+    rng: Key[Array, ""] | None = None,
+    example_ids: Int[Array, " B"] | None = None,
+    *,
+    smoothing: float = 0.1,
+    mass: str = "uniform_others",
+) -> Sums:
+    """The label-smoothed loss of a batch; with dropout if an `rng` is given.
+
+    What modules sow into the collection ``losses``, for example ``self.sow("losses", "balance",
+    value)`` in a mixture of experts, is added to the loss of every token.
+
+    Args:
+      model: of any family.
+      params: of the model.
+      batch: source and target.
+      rng: for dropout.
+      example_ids: global index of each example, for dropout; 0, 1, ... unless given.
+      smoothing: see `smoothed_cross_entropy`, as for `mass`.
+      mass: of the label.
+    """
+    inputs = batch.inputs(model.config.bos_id, rng, example_ids)
+    logits, sown = model.apply({"params": params}, **inputs, mutable="losses")
+    sums = smoothed_cross_entropy(logits, batch.target, smoothing, mass, model.config.pad_id)
+    return sums.with_auxiliary(sown)
 
 
 def smoothed_cross_entropy(
@@ -97,10 +132,10 @@ def smoothed_cross_entropy(
         raise InputError(
             f"label-smoothing mass {mass!r} is unknown; choose 'uniform_others' or 'uniform'"
         )
-    logits = _at_least_float32(logits)
+    logits = logits.astype(wide(logits.dtype))
     weights = (target != pad_id).astype(logits.dtype)  # [B, T]
     log_normalizer = jax.nn.logsumexp(logits, axis=-1)  # [B, T]
-    nll = log_normalizer - _gold_logit(logits, target)
+    nll = log_normalizer - gold_logits(logits, target)
     loss = nll
     if smoothing:
         nll_of_all = vocab_size * log_normalizer - logits.sum(-1)  # -sum_v log p[v]: [B, T]
@@ -114,54 +149,13 @@ def smoothed_cross_entropy(
     )
 
 
-def kl_sum(
-    logits: Float[Array, "B T V"],
-    other_logits: Float[Array, "B T V"],
-    target: Int[Array, "B T"],
-    pad_id: int = 0,
-) -> Float[Array, ""]:
-    """KL(p||q) of a prediction p and another one, summed over the tokens that are not padding.
-
-    In nats: sum_v p[v] (log p[v] - log q[v]).
-    """
-    log_p = jax.nn.log_softmax(_at_least_float32(logits))
-    log_q = jax.nn.log_softmax(_at_least_float32(other_logits))
-    per_token = (jnp.exp(log_p) * (log_p - log_q)).sum(-1)  # [B, T]
-    return jnp.where(target != pad_id, per_token, 0.0).sum()
-
-
-def symmetric_kl_sum(
-    logits: Float[Array, "B T V"],
-    other_logits: Float[Array, "B T V"],
-    target: Int[Array, "B T"],
-    pad_id: int = 0,
-) -> Float[Array, ""]:
-    """(KL(p||q) + KL(q||p)) / 2 of two predictions; see `kl_sum`."""
-    there = kl_sum(logits, other_logits, target, pad_id)
-    return (there + kl_sum(other_logits, logits, target, pad_id)) / 2
-
-
-def _gold_logit(logits: Float[Array, "B T V"], target: Int[Array, "B T"]) -> Float[Array, "B T"]:
-    """The logit of each target token.
-
-    The sum of one logit and zeros: the gradient of a gather would be a scatter into an array of
-    zeros `[B, T, V]`, which takes a pass over memory by itself.
-    """
-    tokens = jnp.arange(logits.shape[-1])
-    return jnp.where(tokens == target[..., None], logits, 0.0).sum(-1)
-
-
 def _is_argmax(logits: Float[Array, "B T V"], target: Int[Array, "B T"]) -> Bool[Array, "B T"]:
     """``logits.argmax(-1) == target``: no logit is larger, and none before it is as large.
 
-    XLA's CPU backend does not vectorize argmax, whose indices would also take as much memory as the
-    logits. A vocabulary that is divided over devices needs no all-gather.
+    An argmax reduces pairs of logit and index, which XLA's CPU backend does not vectorize. The
+    maximum is a plain reduction, and needs no all-gather of a vocabulary divided over devices.
     """
     largest = logits.max(-1, keepdims=True)  # [B, T, 1]
     is_before = jnp.arange(logits.shape[-1]) < target[..., None]  # [B, T, V]
-    is_largest = _gold_logit(logits, target) == largest[..., 0]
+    is_largest = gold_logits(logits, target) == largest[..., 0]
     return is_largest & ~((logits == largest) & is_before).any(-1)
-
-
-def _at_least_float32(logits: Array) -> Array:
-    return logits.astype(wide(logits.dtype))

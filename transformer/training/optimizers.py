@@ -12,8 +12,8 @@ import optax
 from transformer.arrays import Params
 from transformer.config import OptimizerConfig
 from transformer.errors import InputError
+from transformer.models.base import Model, parameter_metadata
 from transformer.nn.parameters import Parameter, is_parameter
-from transformer.training import freezing
 from transformer.user_functions import is_function, load_function
 
 
@@ -46,24 +46,23 @@ def schedule(config: OptimizerConfig, d_model: int, steps: int) -> optax.Schedul
     return optax.schedules.join_schedules([warm_up, decay], [warmup - 1])
 
 
-def build(
-    config: OptimizerConfig,
-    metadata: Params,
-    d_model: int,
-    steps: int,
-    frozen: Params | None = None,
+def optimizer(
+    model: Model,
+    config: OptimizerConfig = OptimizerConfig(),
+    steps: int = 100_000,
+    *,
+    trained: Params | None = None,
 ) -> optax.GradientTransformation:
-    """The optimizer `config.name` with its schedule; moments are float32.
+    """The optimizer `config.name` with its schedule, by default the paper's; moments are float32.
 
     Args:
+      model: its width is that of the ``noam`` schedule.
       config: validated.
-      metadata: of what is trained: from `models.base.parameter_metadata` or
-        `lora.adapter_metadata`.
-      d_model: width of the model, for the ``noam`` schedule.
       steps: length of the training, for the ``cosine`` schedule.
-      frozen: from `freezing.frozen_mask`: parameters that are never changed.
+      trained: metadata of what is trained, if it is not the model: from `adapters.declare`.
     """
-    rate = schedule(config, d_model, steps)
+    metadata = parameter_metadata(model) if trained is None else trained
+    rate = schedule(config, model.describe().d_model, steps)
     adam = {"b1": config.beta1, "b2": config.beta2, "eps": config.epsilon}
     # Kernels and embeddings decay; biases and scales do not.
     decayed = jax.tree.map(lambda leaf: leaf.is_weight, metadata, is_leaf=is_parameter)
@@ -105,17 +104,17 @@ def build(
         ),
     }
     if is_function(config.name):
-        optimizer = load_function(config.name)(rate)
-        if not isinstance(optimizer, optax.GradientTransformation):
+        chosen = load_function(config.name)(rate)
+        if not isinstance(chosen, optax.GradientTransformation):
             raise InputError(
-                f"optimizer.name is {config.name!r}, which returned {optimizer!r}; it must return "
+                f"optimizer.name is {config.name!r}, which returned {chosen!r}; it must return "
                 "an optax.GradientTransformation"
             )
     else:
-        optimizer = optimizers[config.name]()
+        chosen = optimizers[config.name]()
     if config.clip_norm is not None:
-        optimizer = optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
-    return optimizer if frozen is None else freezing.freeze(optimizer, frozen)
+        return optax.chain(optax.clip_by_global_norm(config.clip_norm), chosen)
+    return chosen
 
 
 def _matrix_axes(parameter: Parameter) -> optax.contrib.MuonDimensionNumbers | None:

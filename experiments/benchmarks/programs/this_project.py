@@ -22,9 +22,9 @@ from experiments.benchmarks.workloads import Workload
 from experiments.pipeline.token_corpus import TokenCorpus, TokenSequences
 from transformer import compile_cache, sharding
 from transformer.arrays import Array
+from transformer.batch import Batch
 from transformer.decoding import generate
 from transformer.text.tokenizer import Tokenizer
-from transformer.training.step import Batch
 from transformer.translator import Translator
 
 VERSION = {"version": f"jax {jax.__version__}"}
