@@ -58,31 +58,33 @@ def compiled(function: Callable) -> Callable:
     return call
 
 
-def search(
+def generate(
+    model: Decodable,
     params: Params,
     source: Int[Array, "B S"],
+    config: DecodeConfig = DecodeConfig(),
+    *,
     prefix: Int[Array, "B M"] | None = None,
     keys: Key[Array, " B"] | None = None,
-    *,
-    model: Decodable,
-    config: DecodeConfig,
-    num_results: int,
-    max_length: int,
+    num_results: int = 1,
+    max_length: int | None = None,
 ) -> Hypotheses:
     """Encode once, then search for or sample translations of each source.
 
     Args:
-      params: the model's parameters.
-      source: token ids, padded; sources that are all padding have no results.
-      prefix: forced first tokens of each translation, padded.
-      keys: one for each sentence; for sampling only.
       model: of any family, or an ensemble.
-      config: how to search or to sample.
+      params: of the model.
+      source: token ids, padded; sources that are all padding have no results.
+      config: how to search or to sample; by default the paper's beam search (6.1).
+      prefix: forced first tokens of each translation, padded.
+      keys: one for each sentence, for sampling only; by default from `config.seed`.
       num_results: number of samples; with beam search at most K, and the number of results that
         must be certain before a search may stop early.
-      max_length: M.
+      max_length: M; by default the longest output that `config` allows for S tokens.
     """
-    source_lengths = model.source_mask(source).sum(-1)  # [B]
+    source_mask = model.source_mask(source)  # [B, S]
+    max_length = max_length or config.longest_output(source_mask.shape[1])
+    source_lengths = source_mask.sum(-1)  # [B]
     limits = output_length_limits(source_lengths, config)
     limits = jnp.where(source_lengths > 0, limits, 0)
 
@@ -92,7 +94,7 @@ def search(
     memory = call(model.encode, source)
     # A cache that grows makes steps faster but compiles them three times. The steps of a single
     # sentence read the weights and little else.
-    cache_grows = len(source) > 1
+    cache_grows = len(source_mask) > 1
 
     def init_cache(num_beams: int, num_groups: int) -> Cache:
         length = cache_lengths(max_length)[0] if cache_grows else max_length
@@ -121,6 +123,8 @@ def search(
             finish_from=config.finish_from,
             **options,
         )
+    if keys is None:
+        keys = jax.random.split(jax.random.key(config.seed), len(source_mask))
     return sample(
         step,
         init_cache(num_results, num_results),
@@ -150,7 +154,7 @@ def decode(
     num_results: int,
     max_length: int,
 ) -> Hypotheses:
-    """`search` on a mesh, compiled, which is logged; the arguments are those of `search`, except:
+    """`generate` on a mesh, compiled, which is logged; the arguments are its, except:
 
     Args:
       params: on the mesh, with any sharding.
@@ -185,11 +189,11 @@ def decode(
         keys = fold_in_each(jax.random.key(seed), line_numbers)  # [B]
 
     def compute(params: Params, sentences: tuple) -> Hypotheses:
-        return search(
-            params,
-            *sentences,
-            model=model,
-            config=config,
+        source, prefix, keys = sentences
+        return generate(
+            *(model, params, source, config),
+            prefix=prefix,
+            keys=keys,
             num_results=num_results,
             max_length=max_length,
         )

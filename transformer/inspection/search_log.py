@@ -20,9 +20,9 @@ from numpy.typing import ArrayLike
 
 from transformer.arrays import Array, Float, Int, Params, SpecialIds
 from transformer.config import DecodeConfig, ModelConfig
-from transformer.decoding import generate
 from transformer.decoding.beam_search import Hypotheses, length_penalty, output_length_limits
 from transformer.decoding.constraints import NEG_INF, Constraints, next_log_probs
+from transformer.decoding.generate import generate
 from transformer.errors import InputError
 from transformer.inspection.trace import apply, check_positive, check_tokens
 from transformer.models.base import Decodable, Model
@@ -272,8 +272,8 @@ def _compiled_search(
         events.append(_Event(*(np.asarray(value)[0] for value in values)))
 
     search = functools.partial(
-        generate.search,
-        model=_ReportingModel(model, report),
+        generate,
+        _ReportingModel(model, report),
         config=decode,
         num_results=results,
         max_length=max_length,

@@ -6,7 +6,6 @@ complete search with the config's decoding. The weights are a separate file, whi
 argument. Every model family that translates can be exported.
 """
 
-import functools
 import json
 import pathlib
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer.arrays import Array, Int
 from transformer.config import Config
-from transformer.decoding.generate import search
+from transformer.decoding.generate import generate
 from transformer.errors import InputError
 from transformer.interop.model_card import Export
 from transformer.interop.tokenizer_files import write_tokenizers
@@ -168,9 +167,6 @@ def _functions(trained: TrainedModel, length: int) -> dict[str, Callable[..., An
     """The functions of `(weights, source)` that are exported, by name."""
     model, decode = trained.model, trained.config.decode
     max_length = decode.longest_output(length)
-    find = functools.partial(
-        search, model=model, config=decode, num_results=1, max_length=max_length
-    )
     forced = trained.vocabularies.target.forced_ids
 
     def prefix(batch: int) -> Int[Array, "B M"] | None:
@@ -182,7 +178,11 @@ def _functions(trained: TrainedModel, length: int) -> dict[str, Callable[..., An
 
     def best(weights: dict[str, Array], source: Int[Array, "B S"]) -> dict[str, Array]:
         """The best translation of each source: tokens [B,M], scores and log-probabilities [B]."""
-        hypotheses = find(unflatten_dict(weights, sep="/"), source, prefix(len(source)))
+        hypotheses = generate(
+            *(model, unflatten_dict(weights, sep="/"), source, decode),
+            prefix=prefix(len(source)),
+            max_length=max_length,
+        )
         names = ("tokens", "scores", "log_probs")
         return {name: getattr(hypotheses, name)[:, 0] for name in names}
 
