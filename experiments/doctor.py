@@ -253,7 +253,8 @@ def _report_run(
         costs.time_steps(experiment, programs)
     flops = sum(step.flops * step.batches for step in steps) / batches.per_epoch * training.steps
     _print_steps(steps)
-    _print_memory(needed, available, micro_batches)
+    remat = getattr(experiment.config.model, "remat", None)
+    _print_memory(needed, available, micro_batches, remat)
     if process is not None:
         _print_line("", f"the process, with Python and its programs, about {byte_size(process)}")
     _print_line("matmuls", f"{flops:.2e} FLOPs in the complete training, padding included")
@@ -319,7 +320,8 @@ def _print_steps(steps: Sequence[costs.StepCost]) -> None:
     print_table([head, *rows])
 
 
-def _print_memory(needed: int, available: int, micro_batches: int) -> None:
+def _print_memory(needed: int, available: int, micro_batches: int, remat: str | None) -> None:
+    """Whether the step fits, and what would make it fit; `remat` is None if a family has none."""
     text = f"the step needs {byte_size(needed)} a device, of {byte_size(available)}"
     if needed <= available:
         _print_line("memory", f"{text}: it fits")
@@ -329,6 +331,11 @@ def _print_memory(needed: int, available: int, micro_batches: int) -> None:
         f"{_INDENT}set --config.training.micro_batches={2 * micro_batches} or more, which keeps "
         f"the batch,\n{_INDENT}or --config.training.batch_fitting=auto, which finds the number"
     )
+    if remat == "none":
+        print(
+            f"{_INDENT}or --config.model.remat=full, which computes activations again instead of "
+            f"storing them:\n{_INDENT}about a third more time, and the same results"
+        )
 
 
 # Output.

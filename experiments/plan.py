@@ -206,6 +206,12 @@ def print_plans(plans: Sequence[dict[str, Any]]) -> None:
     ):
         print(f"\n{title}")
         print_table(rows)
+    if any(chip["memory_share"] > 1 for plan in plans for chip in plan["chips"].values()):
+        print(
+            "\nAbove 100% of its memory a chip cannot compute the step: add devices, "
+            "--config.training.micro_batches,\nor --config.model.remat=full, which computes "
+            "activations again instead of storing them."
+        )
 
 
 if __name__ == "__main__":

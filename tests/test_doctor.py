@@ -179,13 +179,16 @@ def test_targets_that_are_too_long_for_a_classifier_are_an_error(write):
 
 
 def test_a_step_that_does_not_fit_the_memory_comes_with_a_remedy(capsys):
-    doctor_app._print_memory(2**30, 2**30, micro_batches=2)
+    doctor_app._print_memory(2**30, 2**30, micro_batches=2, remat="none")
     assert capsys.readouterr().out.strip().endswith("1.00 GiB a device, of 1.00 GiB: it fits")
-    doctor_app._print_memory(2**30 + 1, 2**30, micro_batches=2)
+    doctor_app._print_memory(2**30 + 1, 2**30, micro_batches=2, remat="none")
     out = capsys.readouterr().out
     assert "it does not fit" in out
     assert "--config.training.micro_batches=4" in out
     assert "--config.training.batch_fitting=auto" in out
+    assert "--config.model.remat=full" in out
+    doctor_app._print_memory(2**30 + 1, 2**30, micro_batches=2, remat="full")
+    assert "remat" not in capsys.readouterr().out
 
 
 @pytest.mark.slow
