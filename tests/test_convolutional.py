@@ -18,7 +18,7 @@ from transformer.config import Config, ConvolutionalConfig, DataConfig
 from transformer.errors import InputError
 from transformer.inspection import trace
 from transformer.models import base
-from transformer.nn import convolution
+from transformer.models.convolutional import convolution
 from transformer.nn.embedding import ZEROED
 
 TINY = ConvolutionalConfig(

@@ -2,7 +2,6 @@
 """The house rules that a program can check: imports, licenses, module names, library boundaries."""
 
 import ast
-import collections
 import os
 import subprocess
 import sys
@@ -88,20 +87,6 @@ def test_every_file_has_a_license_line_and_a_docstring():
 def test_no_module_is_a_drawer_for_everything():
     drawers = ("utils", "util", "helpers", "misc", "common")
     assert [relative(path) for path in FILES if path.stem.strip("_") in drawers] == []
-
-
-def test_a_module_name_occurs_once_in_the_project():
-    # Config files are loaded by path and named after what they train.
-    modules = [
-        path
-        for path in FILES
-        if path.relative_to(REPOSITORY).parts[0] in PACKAGES
-        and path.stem != "__init__"
-        and path.parent.name != "configs"
-    ]
-    counts = collections.Counter(path.stem for path in modules)
-    repeated = [relative(path) for path in modules if counts[path.stem] > 1]
-    assert repeated == []
 
 
 def test_the_architecture_page_lists_every_module():

@@ -17,9 +17,9 @@ from transformer.config import RecurrentConfig
 from transformer.errors import InputError
 from transformer.inspection import trace
 from transformer.models import base
-from transformer.nn import recurrent_attention
-from transformer.nn.recurrent_cells import CELLS, multiply_by, scan_time
-from transformer.nn.recurrent_layers import RecurrentEncoder
+from transformer.models.recurrent import attention
+from transformer.models.recurrent.cells import CELLS, multiply_by, scan_time
+from transformer.models.recurrent.layers import RecurrentEncoder
 
 CLOSE = {"rtol": 0, "atol": 1e-9}
 SIZES = {"vocab_size": 11, "d_model": 4, "output_bias": True}
@@ -50,7 +50,7 @@ def sigmoid(x):
 
 
 def cell_step(p, cell, x, state, context=None):
-    """The next state, unit by unit, from the equations in `transformer/nn/recurrent_cells.py`."""
+    """The next state, unit by unit, from the equations of `transformer.models.recurrent.cells`."""
     h, width = state[0], len(state[0])
     inputs = x @ p["input"] + p["bias"]
     if context is not None:
@@ -337,7 +337,7 @@ def test_a_sum_of_tanh_has_the_gradients_of_the_formula():
         for one, other in zip(
             *(
                 jax.vjp(scores, query, key, vector)[1](cotangent)
-                for scores in (recurrent_attention.additive_scores, formula)
+                for scores in (attention.additive_scores, formula)
             ),
             strict=True,
         ):
@@ -348,7 +348,7 @@ def test_local_attention_is_within_the_window_of_the_predicted_position():
     # v . tanh(0) = 0, so p is half the length of the sentence: 4 of 8 tokens, 2 of 4.
     mask = jnp.arange(8) < jnp.array([8, 4])[:, None, None]  # [B, 1, S]
     hidden, vector = jnp.zeros((2, 1, 3)), jnp.ones(3)
-    bias, window = recurrent_attention.local_window(hidden, vector, mask, 2)
+    bias, window = attention.local_window(hidden, vector, mask, 2)
     assert [np.flatnonzero(row).tolist() for row in window[:, 0]] == [[2, 3, 4, 5, 6], [0, 1, 2, 3]]
     np.testing.assert_allclose(bias[0, 0, 2:7], [-2, -0.5, 0, -0.5, -2], atol=1e-6)
 

@@ -20,11 +20,16 @@ from etils import epath
 
 from transformer import paths
 from transformer.arrays import Array, Bool, Float
+from transformer.models.convolutional.convolution import (
+    HALF,
+    causal_padding,
+    convolve,
+    gated_linear_unit,
+)
+from transformer.models.recurrent.cells import lstm, multiply_by, scan_time
 from transformer.nn.attention import einsum_attention
-from transformer.nn.convolution import HALF, causal_padding, convolve, gated_linear_unit
 from transformer.nn.masks import neighborhood_mask
 from transformer.nn.matmul import project
-from transformer.nn.recurrent_cells import lstm, multiply_by, scan_time
 
 KERNEL_WIDTH = 3
 """k of the convolutions."""

@@ -33,6 +33,14 @@ from transformer.arrays import Array, Bool, Float, Int, Params, gather
 from transformer.config import RecurrentConfig
 from transformer.models import base
 from transformer.models.base import AttentionSize, Description
+from transformer.models.recurrent.cells import CELLS
+from transformer.models.recurrent.decoder import (
+    Attended,
+    DecoderState,
+    RecurrentDecoder,
+    SourceKeys,
+)
+from transformer.models.recurrent.layers import EncodedSource, RecurrentEncoder
 from transformer.nn.capture import (
     AttentionTrace,
     Capture,
@@ -45,9 +53,6 @@ from transformer.nn.capture import (
 from transformer.nn.dropout import apply_dropout
 from transformer.nn.embedding import Side, TokenEmbedding
 from transformer.nn.parameters import cast_params
-from transformer.nn.recurrent_cells import CELLS
-from transformer.nn.recurrent_decoder import Attended, DecoderState, RecurrentDecoder, SourceKeys
-from transformer.nn.recurrent_layers import EncodedSource, RecurrentEncoder
 
 
 @flax.struct.dataclass
@@ -236,6 +241,3 @@ def _trace(attended: Attended, logits: Array | None) -> Trace:
     if logits is not None:
         attention = attention.replace(scores=scores, z=context)
     return Trace(StackTrace(None), StackTrace(None, stack_layers([attention])), logits)
-
-
-base.register(RecurrentConfig, Recurrent)

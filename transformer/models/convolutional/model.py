@@ -22,6 +22,15 @@ from transformer.arrays import Array, Bool, Float, Int, Params, gather
 from transformer.config import ConvolutionalConfig
 from transformer.models import base
 from transformer.models.base import AttentionSize, Description
+from transformer.models.convolutional.convolution import (
+    HALF,
+    GatedConvolution,
+    NormalizedLinear,
+    causal_padding,
+    centered_padding,
+    dot_product_attention,
+    scale_gradient,
+)
 from transformer.nn.capture import (
     AttentionTrace,
     Capture,
@@ -31,15 +40,6 @@ from transformer.nn.capture import (
     Trace,
     gate,
     stack_layers,
-)
-from transformer.nn.convolution import (
-    HALF,
-    GatedConvolution,
-    NormalizedLinear,
-    causal_padding,
-    centered_padding,
-    dot_product_attention,
-    scale_gradient,
 )
 from transformer.nn.dropout import apply_dropout
 from transformer.nn.embedding import table_rows
@@ -391,6 +391,3 @@ def forward_flops(config: ConvolutionalConfig, source: int, target: int) -> int:
     attention = 2 * target * d * d + 4 * target * source * d
     decoder = config.depth("decoder") * (target * convolution + attention) + 4 * target * d * d
     return encoder + decoder + 2 * target * d * config.vocab_size
-
-
-base.register(ConvolutionalConfig, Convolutional)

@@ -12,10 +12,10 @@ from jax.nn.initializers import orthogonal, variance_scaling, zeros
 
 from transformer.arrays import Array, Bool, Float, Int, Key, wide
 from transformer.config import RecurrentConfig
+from transformer.models.recurrent.cells import CELLS, Multiply, State, scan_time
 from transformer.nn.dropout import apply_dropout
 from transformer.nn.matmul import project
 from transformer.nn.parameters import declare
-from transformer.nn.recurrent_cells import CELLS, Multiply, State, scan_time
 
 
 class RecurrentLayer(nn.Module):

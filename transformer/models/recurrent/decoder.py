@@ -15,13 +15,13 @@ import jax.numpy as jnp
 
 from transformer.arrays import Array, Bool, Float, Int
 from transformer.config import RecurrentConfig
+from transformer.models.recurrent.attention import additive_scores, dot_scores, local_window, maxout
+from transformer.models.recurrent.cells import CELLS, Multiply, State, multiply_by, scan_time
+from transformer.models.recurrent.layers import EncodedSource, RecurrentLayer, cast
 from transformer.nn.attention import masked_softmax
 from transformer.nn.dropout import apply_dropout
 from transformer.nn.matmul import matmul, project
 from transformer.nn.parameters import declare, glorot_uniform
-from transformer.nn.recurrent_attention import additive_scores, dot_scores, local_window, maxout
-from transformer.nn.recurrent_cells import CELLS, Multiply, State, multiply_by, scan_time
-from transformer.nn.recurrent_layers import EncodedSource, RecurrentLayer, cast
 
 
 @flax.struct.dataclass
