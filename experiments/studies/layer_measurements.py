@@ -26,7 +26,7 @@ from transformer.models.convolutional.convolution import (
     convolve,
     gated_linear_unit,
 )
-from transformer.models.recurrent.cells import lstm, multiply_by, scan_time
+from transformer.models.recurrent.cells import lstm
 from transformer.nn.attention import einsum_attention
 from transformer.nn.masks import neighborhood_mask
 from transformer.nn.matmul import project
@@ -101,18 +101,17 @@ def convolve_gated(x: Float[Array, "B S D"], kernel: Array, *, dilation: int = 1
     return (x + gated_linear_unit(convolve(padded, kernel, dilation=dilation))) * HALF
 
 
-def lstm_step(multiply: Any, constants: Any, state: Any, x: Array) -> tuple[Any, Array]:
-    """One time step, for `scan_time`."""
-    state = lstm(x, state, multiply)
-    return state, state[0]
-
-
 def recur(x: Float[Array, "B S D"], kernel: Array, recurrent: Array) -> Array:
     """An LSTM: a matmul for the inputs of all steps, then one for the state in every step."""
-    inputs = project("BSD,DP->BSP", x, kernel).swapaxes(0, 1)  # [S, B, P]
-    state = (jnp.zeros_like(x[:, 0]),) * 2
-    _, outputs = scan_time(lstm_step, False, state, inputs, (), {"recurrent": recurrent})
-    return outputs.swapaxes(0, 1)
+    inputs = project("BSD,DP->BSP", x, kernel).swapaxes(0, 1)[:, :, None]  # [S, B, 1, P]
+    state = (jnp.zeros_like(x[:, :1]),) * 2
+
+    def step(state: Any, inputs: Array) -> tuple[Any, Array]:
+        state = lstm(inputs, state, {"recurrent": recurrent})
+        return state, state[0]
+
+    _, outputs = jax.lax.scan(step, state, inputs)
+    return outputs[:, :, 0].swapaxes(0, 1)
 
 
 def recur_once(x: Float[Array, "B S D"], state: Array, kernel: Array, recurrent: Array) -> Array:
@@ -122,18 +121,18 @@ def recur_once(x: Float[Array, "B S D"], state: Array, kernel: Array, recurrent:
     """
     before = jnp.pad(state[:, :-1], ((0, 0), (1, 0), (0, 0)))
     inputs = project("BSD,DP->BSP", x, kernel)
-    multiply = multiply_by({"recurrent": recurrent})
-    return jnp.concatenate(lstm(inputs, tuple(jnp.split(before, 2, -1)), multiply), axis=-1)
+    state = tuple(jnp.split(before, 2, -1))
+    return jnp.concatenate(lstm(inputs, state, {"recurrent": recurrent}), axis=-1)
 
 
 def recurrent_body(batch: int, width: int) -> tuple[Function, tuple[Array, ...]]:
     """The body of the loop of `recur`, and its arguments."""
 
     def body(x: Array, h: Array, c: Array, recurrent: Array) -> Any:
-        return lstm_step(multiply_by({"recurrent": recurrent}), (), (h, c), x)
+        return lstm(x, (h, c), {"recurrent": recurrent})
 
-    h = jnp.zeros((batch, width))
-    return body, (jnp.zeros((batch, 4 * width)), h, h, random(width, 4 * width))
+    h = jnp.zeros((batch, 1, width))
+    return body, (jnp.zeros((batch, 1, 4 * width)), h, h, random(width, 4 * width))
 
 
 def kernel_of_convolution(d: int) -> tuple[Array]:

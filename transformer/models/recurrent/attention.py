@@ -9,10 +9,67 @@ q is a state of the decoder and m one of the encoder. What depends on m alone, t
 once for a sentence. `local_window` restricts attention to a predicted position (local-p).
 """
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 
 from transformer.arrays import Array, Bool, Float, wide
+from transformer.config import RecurrentConfig
+from transformer.models.recurrent.cells import Weights
+from transformer.nn.attention import masked_softmax
+from transformer.nn.matmul import project
+
+
+@flax.struct.dataclass
+class SourceKeys:
+    """The annotations of a source and their keys, computed once."""
+
+    annotations: Float[Array, "B S A"]
+    keys: Float[Array, "B S D"]
+    mask: Bool[Array, "B 1 S"]
+    gate: Float[Array, ""] | None = None
+    """Factor of the context, for interventions."""
+
+
+@flax.struct.dataclass
+class Attended:
+    """The result of attention."""
+
+    context: Float[Array, "B T A"]
+    weights: Float[Array, "B T S"]
+    scores: Float[Array, "B T S"]
+
+
+def attend(
+    config: RecurrentConfig, weights: Weights, source: SourceKeys, query: Float[Array, "B T D"]
+) -> Attended:
+    """The context of decoder states: the sum of the annotations, weighted by their scores."""
+    if config.attention in ("additive", "concat"):
+        projected = project("BTD,Dy->BTy", query, weights["query"])
+        vector = weights["score"][:, 0].astype(query.dtype)
+        scores = additive_scores(projected, source.keys, vector)
+    else:
+        scores = dot_scores(query, source.keys)
+    mask = source.mask
+    if config.local_window is not None:
+        hidden = project("BTD,Dy->BTy", query, weights["position"])
+        vector = weights["position_score"][:, 0].astype(query.dtype)
+        bias, mask = local_window(hidden, vector, mask, config.local_window)
+        scores = scores + bias
+    attention = masked_softmax(scores[:, None], mask[:, None])[:, 0]  # [B, T, S]
+    annotations = source.annotations
+    context = jnp.einsum("BTS,BSA->BTA", attention.astype(annotations.dtype), annotations)
+    if source.gate is not None:
+        context = context * source.gate.astype(context.dtype)
+    return Attended(context, attention, scores)
+
+
+def attentional_vector(
+    weights: Weights, hidden: Float[Array, "B T D"], context: Float[Array, "B T A"]
+) -> Float[Array, "B T D"]:
+    """tanh(W [c; s]) (Luong et al. 2015, equation 5)."""
+    both = jnp.concatenate([context.astype(hidden.dtype), hidden], axis=-1)
+    return jnp.tanh(project("BTx,xy->BTy", both, weights["combine"]))
 
 
 def dot_scores(query: Float[Array, "B T D"], key: Float[Array, "B S D"]) -> Float[Array, "B T S"]:

@@ -8,14 +8,14 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
-from jax.nn.initializers import orthogonal, variance_scaling, zeros
+from jax.nn.initializers import orthogonal, zeros
 
 from transformer.arrays import Array, Bool, Float, Int, Key, wide
 from transformer.config import RecurrentConfig
-from transformer.models.recurrent.cells import CELLS, Multiply, State, scan_time
+from transformer.models.recurrent.cells import CELLS, State, Weights
 from transformer.nn.dropout import apply_dropout
 from transformer.nn.matmul import project
-from transformer.nn.parameters import declare
+from transformer.nn.parameters import declare, glorot_uniform
 
 
 class RecurrentLayer(nn.Module):
@@ -36,30 +36,19 @@ class RecurrentLayer(nn.Module):
             axes, each_gate = ("embed", "hidden"), functools.partial(per_gate, initializer, width)
             return declare(self, name, "kernel", axes, each_gate, (inputs, outputs))
 
-        glorot = variance_scaling(1.0, "fan_avg", "uniform")
-        self.input_kernel = kernel("input", self.input_width, gates, glorot)
-        loop_kernels = {
-            name: kernel(name, width, number * width, orthogonal())
-            for name, number in cell.recurrent_kernels.items()
-        }
+        glorot = glorot_uniform(0, 1)
+        weights = {"input": kernel("input", self.input_width, gates, glorot)}
+        for name, number in cell.recurrent_kernels.items():
+            weights[name] = kernel(name, width, number * width, orthogonal())
         if self.context_width:
-            loop_kernels["context"] = kernel("context", self.context_width, gates, glorot)
-        self.loop_kernels = loop_kernels
+            weights["context"] = kernel("context", self.context_width, gates, glorot)
         initial = forget_bias if config.cell == "lstm" else zeros
-        self.bias = declare(self, "bias", "bias", ("hidden",), initial, (gates,))
-        self.recurrent_bias = None
+        weights["bias"] = declare(self, "bias", "bias", ("hidden",), initial, (gates,))
         if cell.has_recurrent_bias:
             axes = ("hidden",)
-            self.recurrent_bias = declare(self, "recurrent_bias", "bias", axes, zeros, (width,))
-
-    def gates(self, x: Float[Array, "B T _"]) -> Float[Array, "B T P"]:
-        """W x + b of all time steps, in one matmul."""
-        return project("BTx,xP->BTP", x, self.input_kernel, self.bias)
-
-    def kernels(self) -> dict[str, Array]:
-        """The kernels that are used within the loop, in the compute dtype."""
-        dtype = self.config.compute_dtype
-        return {name: cast(kernel, dtype) for name, kernel in self.loop_kernels.items()}
+            bias = declare(self, "recurrent_bias", "bias", axes, zeros, (width,))
+            weights["recurrent_bias"] = bias
+        self.weights = weights
 
     def __call__(
         self,
@@ -80,23 +69,34 @@ class RecurrentLayer(nn.Module):
         Returns:
           the outputs of all positions, and the last state.
         """
-        gates = self.gates(x.swapaxes(0, 1))  # [T, B, P]
-        real = None if mask is None else mask.T[..., None]  # [T, B, 1]
-        step = functools.partial(_layer_step, self.config.cell, x.dtype)
-        constants = self.recurrent_bias
-        state, outputs = scan_time(step, reverse, state, (gates, real), constants, self.kernels())
-        return outputs.swapaxes(0, 1), state
+        cell = CELLS[self.config.cell].step
+
+        def step(state: State, now: tuple[Array, Array | None]) -> tuple[State, Array]:
+            gates, is_token = now  # [B, 1, P], [B, 1, 1]
+            new = cell(gates, state, self.weights)
+            if is_token is not None:
+                new = tuple(jnp.where(is_token, *parts) for parts in zip(new, state, strict=True))
+            return new, new[0].astype(x.dtype)
+
+        is_token = None if mask is None else mask[..., None]
+        gates = input_gates(x, self.weights)
+        state, outputs = jax.lax.scan(step, state, by_time((gates, is_token)), reverse=reverse)
+        return by_batch(outputs), state
 
 
-def _layer_step(
-    cell: str, dtype: Any, multiply: Multiply, bias: Array | None, state: State, x: Any
-) -> tuple[State, Array]:
-    """One time step of one layer, for `scan_time`."""
-    gates, real = x
-    new = CELLS[cell].step(gates, state, multiply, bias)
-    if real is not None:
-        new = tuple(jnp.where(real, *parts) for parts in zip(new, state, strict=True))
-    return new, new[0].astype(dtype)
+def input_gates(x: Float[Array, "B T _"], weights: Weights) -> Float[Array, "B T P"]:
+    """W x + b of all time steps, in one matmul."""
+    return project("BTx,xP->BTP", x, weights["input"], weights["bias"])
+
+
+def by_time(arrays: Any) -> Any:
+    """Arrays [B,T,_] as those of each time step, [T,B,1,_]."""
+    return jax.tree.map(lambda x: x.swapaxes(0, 1)[:, :, None], arrays)
+
+
+def by_batch(arrays: Any) -> Any:
+    """The inverse of `by_time`."""
+    return jax.tree.map(lambda x: x[:, :, 0].swapaxes(0, 1), arrays)
 
 
 @flax.struct.dataclass
@@ -108,8 +108,8 @@ class EncodedSource:
     without attention.
     """
     states: tuple[State, ...]
-    """The last state of each layer, after the last token of the source, not of the padding. With
-    two directions, that of the backward encoder, after the first token.
+    """The last state of each layer, [B,1,D], after the last token of the source, not of the
+    padding. With two directions, that of the backward encoder, after the first token.
     """
 
 
@@ -138,7 +138,7 @@ class RecurrentEncoder(nn.Module):
     ) -> EncodedSource:
         """Encode the embedded source."""
         config, states = self.config, []
-        zero = jnp.zeros((len(x), config.d_model), wide(x.dtype))
+        zero = jnp.zeros((len(x), 1, config.d_model), wide(x.dtype))
         initial = (zero,) * CELLS[config.cell].state_size
         for index in range(config.num_layers):
             if index:
@@ -167,8 +167,3 @@ def forget_bias(key: Key[Array, ""], shape: tuple[int]) -> Float[Array, " P"]:
     """1 for an LSTM's forget gate, so that it first remembers (Gers et al. 2000), 0 for others."""
     i, f, g, o = jnp.split(jnp.zeros(shape), 4)
     return jnp.concatenate([i, f + 1, g, o])
-
-
-def cast(array: Array, dtype: str) -> Array:
-    """Cast to the compute dtype if that is bfloat16; parameters are float32 already."""
-    return array.astype(dtype) if dtype == "bfloat16" else array

@@ -97,7 +97,6 @@ class Recurrent(nn.Module):
             self._embed(target_in, **mode),
             self.decoder.initial(memory),
             source_keys,
-            capture=capture != "none",
             **mode,
         )
         logits = self.embedding.logits(apply_dropout(self, x, self.config.dropout, **mode))
