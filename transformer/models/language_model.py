@@ -1,45 +1,101 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decoder-only language model: masked self-attention and feed-forward, without a source.
 
-P(y) is the product of P(y_t | y_<t) over the target and its EOS. The layers, the embedding, the
-cache and the search are the encoder-decoder's. Any source is cut to no tokens, so the memory has no
-positions, and the layers have no cross-attention.
+P(y) is the product of P(y_t | y_<t) over the target and its EOS.
 """
-
-from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Float, Int
+from transformer.arrays import Array, Bool, Float, Int, Params
 from transformer.config import LanguageModelConfig
 from transformer.models import base
 from transformer.models.base import AttentionSize, Description
-from transformer.models.transformer import (
-    DecodeCache,
-    Decoder,
-    Transformer,
-    decoder_flops,
-    logits_flops,
-)
-from transformer.nn.capture import Trace
+from transformer.models.flops import decoder_flops, logits_flops
+from transformer.models.transformer import DecodeCache, Encoder
+from transformer.nn.cache import LayerCache
+from transformer.nn.dropout import example_ids_of
 from transformer.nn.embedding import Embedding
-from transformer.nn.layers import DecoderLayer
+from transformer.nn.feed_forward import FeedForward
+from transformer.nn.masks import packed_mask
+from transformer.nn.multi_head_attention import MultiHeadAttention
+from transformer.nn.parameters import cast_params
+from transformer.nn.positions import NO_POSITIONS, PositionTerm, positions_within_segments
+from transformer.nn.residual import Residual
 
 
-class CausalLayer(DecoderLayer):
+class CausalLayer(nn.Module):
     """Masked self-attention, then feed-forward."""
 
-    has_cross_attention = False
+    config: LanguageModelConfig
+    attention_class = MultiHeadAttention
+    feed_forward_class = FeedForward
+
+    def setup(self) -> None:
+        """Two sub-layers, and the residual connection around each."""
+        self.self_attention = self.attention_class(self.config, "decoder")
+        self.feed_forward = self.feed_forward_class(self.config)
+        self.self_attention_residual = Residual(self.config)
+        self.feed_forward_residual = Residual(self.config)
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        mask: Bool[Array, "#B 1 #T T"] | None,
+        positions: PositionTerm = NO_POSITIONS,
+        dropout: Int[Array, " B"] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Apply the layer to all positions; it is causal besides what `mask` forbids."""
+        y = self.self_attention_residual.prepare(x)
+        y = self.self_attention(y, y, y, mask, causal=True, positions=positions, dropout=dropout)
+        x = self.self_attention_residual(x, y, dropout)
+        y = self.feed_forward(self.feed_forward_residual.prepare(x), dropout)
+        return self.feed_forward_residual(x, y, dropout)
+
+    def step(
+        self,
+        x: Float[Array, "B _ D"],
+        cache: LayerCache,
+        index: Int[Array, ""],
+        mask: Bool[Array, "BG 1 K C"],
+        positions: PositionTerm = NO_POSITIONS,
+    ) -> tuple[Float[Array, "B _ D"], LayerCache]:
+        """Apply the layer to position `index` of every beam, as `__call__` does to its row."""
+        groups, _, group_beams, _ = mask.shape
+        y = self.self_attention_residual.prepare(x).reshape(groups, group_beams, -1)  # [BG, K, D]
+        y, written = self.self_attention.step(y, cache.self_attention, index, mask, positions)
+        x = self.self_attention_residual(x, y.reshape(x.shape))
+        y = self.feed_forward(self.feed_forward_residual.prepare(x))
+        return self.feed_forward_residual(x, y), cache.replace(self_attention=written)
 
 
-class CausalStack(Decoder):
-    """The decoder without cross-attention."""
+class CausalStack(Encoder):
+    """A stack of causal layers, applied as the encoder's are."""
 
+    side = "decoder"
     layer_class = CausalLayer
 
+    def init_cache(self, groups: int, group_beams: int, length: int) -> tuple[LayerCache, ...]:
+        """The empty cache of every layer."""
+        sizes = (groups, group_beams, length, self.config.compute_dtype)
+        return tuple(LayerCache(layer.self_attention.init_cache(*sizes)) for layer in self.layers)
 
-class LanguageModel(Transformer):
+    def step(
+        self, x: Float[Array, "B _ D"], cache: DecodeCache
+    ) -> tuple[Float[Array, "B _ D"], tuple[LayerCache, ...]]:
+        """Compute one position of every beam."""
+        mask, positions = self.step_inputs(cache)
+        caches = []
+        for number, (layer, layer_cache) in enumerate(
+            zip(self.layers, cache.layers, strict=True), 1
+        ):
+            x, layer_cache = layer.step(x, layer_cache, cache.index, mask, positions)
+            x = self.with_timestep(x, number)
+            caches.append(layer_cache)
+        return self.normalize(x), tuple(caches)
+
+
+class LanguageModel(nn.Module):
     """See `base.Model`; the source is not read."""
 
     config: LanguageModelConfig
@@ -55,40 +111,17 @@ class LanguageModel(Transformer):
         target_in: Int[Array, "B T"],
         *,
         source_segments: Int[Array, "B S"] | None = None,
-        **options: Any,
-    ) -> tuple[Float[Array, "B T V"], Trace | None]:
+        target_segments: Int[Array, "B T"] | None = None,
+        train: bool = False,
+        example_ids: Int[Array, " B"] | None = None,
+    ) -> Float[Array, "B T V"]:
         """Predict the token after each position of `target_in`; see `base.Model`."""
-        if source_segments is not None:
-            source_segments = source_segments[:, :0]
-        return super().__call__(
-            source[:, :0], target_in, source_segments=source_segments, **options
-        )
-
-    def encode(
-        self, source: Int[Array, "B S"], **options: Any
-    ) -> tuple[Float[Array, "B _ D"], None]:
-        """The empty memory, `[B, 0, D]`, and no trace."""
-        return jnp.zeros((len(source), 0, self.config.d_model), self.config.compute_dtype), None
-
-    def init_cache(
-        self, memory: Float[Array, "B _ D"], source: Int[Array, "B S"], *sizes: int
-    ) -> DecodeCache:
-        """Create the cache of a search; see `base.Model`."""
-        return super().init_cache(memory, source[:, :0], *sizes)
-
-    @nn.nowrap
-    def describe(self) -> Description:
-        """Self-attention of the decoder and its residual stream can be captured."""
-        config = self.config
-        layers, heads = config.depth("decoder"), config.heads("decoder")
-        return Description(
-            d_model=config.d_model,
-            attention={"decoder": AttentionSize(layers, heads)},
-            residual_layers={"decoder": layers},
-            forward_flops=lambda b, s, t: (
-                b * (decoder_flops(config, None, t) + logits_flops(config, t))
-            ),
-        )
-
-
-base.register(LanguageModelConfig, LanguageModel)
+        mask, position_ids = None, jnp.arange(target_in.shape[1])
+        positions = self.embedding.positions(target_in.shape[1])  # [T, D]
+        if target_segments is not None:
+            mask = packed_mask(target_segments, target_segments)  # [B, 1, T, T]
+            position_ids = positions_within_segments(target_segments)  # [B, T]
+            positions = positions[position_ids]
+        dropout = example_ids_of(len(target_in), train, example_ids)
+        x = self.embedding.embed(target_in, positions, "target", dropout)
+        return self.embedding.logits(self.decoder(x, mask, position_ids, dropout))

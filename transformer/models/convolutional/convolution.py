@@ -7,6 +7,7 @@ a plain function; the modules declare parameters and call it.
 
 import functools
 import math
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -14,8 +15,8 @@ import jax.numpy as jnp
 from jax.nn.initializers import constant, normal, zeros
 
 from transformer.arrays import Array, Bool, Float, wide
-from transformer.nn.attention import AttentionOutput, masked_softmax
-from transformer.nn.matmul import project
+from transformer.nn.attention import masked_softmax
+from transformer.nn.linear import einsum, project, wide_einsum
 from transformer.nn.parameters import declare
 
 HALF = math.sqrt(0.5)
@@ -88,18 +89,21 @@ def dot_product_attention(
     key: Float[Array, "B S D"],
     value: Float[Array, "B S D"],
     mask: Bool[Array, "B S"],
-) -> AttentionOutput:
+    tap: Callable[[str, Array], Array] = lambda name, x: x,
+) -> Float[Array, "B T D"]:
     """sqrt(m) softmax(Q K^T) V over the m source positions that the mask selects.
 
     Scores are not divided by sqrt(D) (equation 1). The factor m sqrt(1/m) undoes the loss of
-    variance of a mean over m values (section 3.4).
+    variance of a mean over m values (section 3.4). The taps are those of multi-head attention with
+    one head; there are none of query and key, whose product is not scaled as there.
     """
-    scores = jnp.einsum("BTD,BSD->BTS", query, key, preferred_element_type=wide(query.dtype))
-    weights = masked_softmax(scores[:, None], mask[:, None, None])  # [B, 1, T, S]
-    z = jnp.einsum("BTS,BSD->BTD", weights[:, 0].astype(value.dtype), value)
+    value = tap("value", value[:, :, None])[:, :, 0]  # [B, S, 1, D], one head
+    scores = tap("scores", wide_einsum("BTD,BSD->BTS", query, key)[:, None])  # [B, 1, T, S]
+    weights = tap("weights", masked_softmax(scores, mask[:, None, None]))
+    z = einsum("BTS,BSD->BTD", weights[:, 0].astype(value.dtype), value)
     factor = jnp.sqrt(mask.sum(-1).astype(wide(value.dtype)))[:, None, None]  # [B, 1, 1]
-    z = (z * factor).astype(value.dtype)
-    return AttentionOutput(z[:, :, None], weights, scores[:, None])
+    z = tap("z", (z * factor).astype(value.dtype)[:, :, None])  # [B, T, 1, D]
+    return tap("output", z[:, :, 0])
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -126,6 +130,8 @@ class NormalizedLinear(nn.Module):
     input_dropout: float = 0.0
     """Rate of the dropout that is applied to the inputs."""
     axes: tuple[str, str] = ("embed", "mlp")
+    is_wide: bool = False
+    """Whether the outputs are float32 or wider in every compute dtype, as logits are."""
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T O"]:
@@ -135,7 +141,10 @@ class NormalizedLinear(nn.Module):
         direction = declare(self, "direction", "kernel", self.axes, initial[0], shape)
         scale = declare(self, "scale", "scale", self.axes[1:], initial[1], shape[1:])
         bias = declare(self, "bias", "bias", self.axes[1:], zeros, shape[1:])
-        return project("BTD,DO->BTO", x, normalized_kernel(direction, scale, x.dtype), bias)
+        kernel = normalized_kernel(direction, scale, x.dtype)
+        if self.is_wide:
+            return wide_einsum("BTD,DO->BTO", x, kernel) + bias
+        return project("BTD,DO->BTO", x, kernel, bias)
 
 
 class GatedConvolution(nn.Module):

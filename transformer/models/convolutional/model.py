@@ -10,7 +10,7 @@ Deviations: embeddings and hidden states have one width, `d_model`; and the scal
 normalization begin with the expected norm of the drawn kernels, not with the norm of each.
 """
 
-from typing import Any
+import functools
 
 import flax.linen as nn
 import flax.struct
@@ -31,19 +31,11 @@ from transformer.models.convolutional.convolution import (
     dot_product_attention,
     scale_gradient,
 )
-from transformer.nn.capture import (
-    AttentionTrace,
-    Capture,
-    Interventions,
-    StackInterventions,
-    StackTrace,
-    Trace,
-    gate,
-    stack_layers,
-)
-from transformer.nn.dropout import apply_dropout
+from transformer.models.convolutional.flops import forward_flops
+from transformer.nn.dropout import apply_dropout, example_ids_of
 from transformer.nn.embedding import table_rows
 from transformer.nn.parameters import cast_params, declare
+from transformer.nn.taps import tap
 
 
 @flax.struct.dataclass
@@ -87,15 +79,18 @@ class InputEmbedding(nn.Module):
         self.positions = declare(self, "positions", "embedding", axes, draw, shape)
 
     def __call__(
-        self, tokens: Int[Array, "B T"], position_ids: Int[Array, " #T"], **mode: Any
+        self,
+        tokens: Int[Array, "B T"],
+        position_ids: Int[Array, " #T"],
+        dropout: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """Dropout(token + position), in the compute dtype; the mode is that of dropout."""
+        """Dropout(token + position), in the compute dtype."""
         config = self.config
         vectors = table_rows(self.table, tokens)  # [B, T, D]
         positions = jnp.take(self.positions, position_ids, axis=0)  # [T, D]
         if config.compute_dtype == "bfloat16":
             vectors, positions = vectors.astype(jnp.bfloat16), positions.astype(jnp.bfloat16)
-        return apply_dropout(self, vectors + positions, config.dropout, **mode)
+        return apply_dropout(self, vectors + positions, config.dropout, dropout)
 
 
 class ConvolutionalEncoder(nn.Module):
@@ -108,24 +103,33 @@ class ConvolutionalEncoder(nn.Module):
         self,
         embedded: Float[Array, "B S D"],
         mask: Bool[Array, "B S"],
-        *,
-        train: bool = False,
-        example_ids: Int[Array, " B"] | None = None,
+        dropout: Int[Array, " B"] | None = None,
     ) -> EncodedSource:
         """Encode the embedded source; padding is zero wherever a convolution reads it."""
         config, rate, real = self.config, self.config.dropout, mask[..., None]  # [B, S, 1]
         x = NormalizedLinear(config.d_model, rate, name="linear_in")(embedded)
         for index in range(config.depth("encoder")):
             y = jnp.where(real, x, jnp.zeros_like(x))
-            y = apply_dropout(self, y, rate, train=train, example_ids=example_ids)
+            y = apply_dropout(self, y, rate, dropout)
             y = centered_padding(y, config.kernel_width)
             y = GatedConvolution(config.kernel_width, rate, name=f"layer_{index}")(y)
             x = (x + y) * HALF
         z = NormalizedLinear(config.d_model, name="linear_out")(x)
-        if train:
+        if dropout is not None:
             # Every layer of the decoder adds its gradient (3.4).
             z = scale_gradient(z, 1 / config.depth("decoder"))
         return EncodedSource(key=z, value=(z + embedded) * HALF)
+
+
+class CrossAttention(nn.Module):
+    """Attention to the source, which has no parameters besides those of the queries."""
+
+    def __call__(
+        self, query: Float[Array, "B T D"], memory: EncodedSource, source_mask: Bool[Array, "B S"]
+    ) -> Float[Array, "B T D"]:
+        """The weighted sum of the values."""
+        tap_here = functools.partial(tap, self)
+        return dot_product_attention(query, memory.key, memory.value, source_mask, tap_here)
 
 
 class ConvolutionalDecoderLayer(nn.Module):
@@ -141,10 +145,7 @@ class ConvolutionalDecoderLayer(nn.Module):
         embedded: Float[Array, "B T D"],
         memory: EncodedSource,
         source_mask: Bool[Array, "B S"],
-        *,
-        capture: Capture = "none",
-        cross_gates: Float[Array, " N"] | None = None,
-    ) -> tuple[Float[Array, "B T D"], AttentionTrace | None]:
+    ) -> Float[Array, "B T D"]:
         """h = GLU(window * W + b) + x, then c + h with c the attention of W h + b + g.
 
         Args:
@@ -154,30 +155,13 @@ class ConvolutionalDecoderLayer(nn.Module):
           embedded: g, the embedded target.
           memory: the encoded source.
           source_mask: true where the source is not padding.
-          capture: what the trace holds.
-          cross_gates: a factor for the output of the attention, as if it were one head.
         """
         config = self.config
         convolution = GatedConvolution(config.kernel_width, config.dropout, name="convolution")
         h = (convolution(window).reshape(x.shape) + x) * HALF
         query = (NormalizedLinear(config.d_model, name="query")(h) + embedded) * HALF
-        attended = dot_product_attention(query, memory.key, memory.value, source_mask)
-        z = gate(attended.z, cross_gates)  # [B, T, 1, D]
-        context = z[:, :, 0]  # [B, T, D]
-        output = (h + context) * HALF
-        if capture == "none":
-            return output, None
-        trace = AttentionTrace(weights=attended.weights)
-        if capture == "full":
-            # No query and key: views would divide their product by sqrt(D).
-            trace = trace.replace(
-                scores=attended.scores,
-                value=memory.value[:, None],  # [B, 1, S, D]
-                z=z.swapaxes(1, 2),  # [B, 1, T, D]
-                head_out=z.swapaxes(1, 2),
-                output=context,
-            )
-        return output, trace
+        context = CrossAttention(name="cross_attention")(query, memory, source_mask)
+        return (h + context) * HALF
 
 
 class ConvolutionalDecoder(nn.Module):
@@ -197,23 +181,14 @@ class ConvolutionalDecoder(nn.Module):
         embedded: Float[Array, "B T D"],
         memory: EncodedSource,
         source_mask: Bool[Array, "B S"],
-        *,
-        train: bool = False,
-        example_ids: Int[Array, " B"] | None = None,
-        capture: Capture = "none",
-        interventions: StackInterventions | None = None,
-    ) -> tuple[Float[Array, "B T D"], AttentionTrace | None]:
+        dropout: Int[Array, " B"] | None = None,
+    ) -> Float[Array, "B T D"]:
         """Apply all layers to all target positions at once."""
-        mode = {"train": train, "example_ids": example_ids}
-        x, traces = self.linear_in(embedded), []
-        for index, layer in enumerate(self.layer):
-            gates = {} if interventions is None else interventions.of_layer(index)
-            window = apply_dropout(self, x, self.config.dropout, **mode)
-            window = causal_padding(window, self.config.kernel_width)
-            x, trace = layer(x, window, embedded, memory, source_mask, capture=capture, **gates)
-            traces.append(trace)
-        x = apply_dropout(self, self.linear_out(x), self.config.dropout, **mode)
-        return x, stack_layers(traces)
+        x, rate = self.linear_in(embedded), self.config.dropout
+        for layer in self.layer:
+            window = causal_padding(apply_dropout(self, x, rate, dropout), self.config.kernel_width)
+            x = layer(x, window, embedded, memory, source_mask)
+        return apply_dropout(self, self.linear_out(x), rate, dropout)
 
     def step(
         self, embedded: Float[Array, "B K D"], cache: WindowCache
@@ -227,7 +202,7 @@ class ConvolutionalDecoder(nn.Module):
         for layer, window in zip(self.layer, cache.windows, strict=True):
             window = jnp.concatenate([window, x[:, :, None]], axis=2)  # [B, K, E, D]
             rows = window.reshape(-1, *window.shape[2:])  # [BK, E, D]
-            x, _ = layer(x, rows, embedded, cache.memory, cache.source_mask)
+            x = layer(x, rows, embedded, cache.memory, cache.source_mask)
             windows.append(window[:, :, 1:])
         return self.linear_out(x), tuple(windows)
 
@@ -244,7 +219,9 @@ class Convolutional(nn.Module):
         self.target_embedding = InputEmbedding(config, "target")
         self.encoder = ConvolutionalEncoder(config)
         self.decoder = ConvolutionalDecoder(config)
-        self.output = NormalizedLinear(config.vocab_size, config.dropout, ("embed", "vocab"))
+        self.output = NormalizedLinear(
+            config.vocab_size, config.dropout, ("embed", "vocab"), is_wide=True
+        )
 
     def __call__(
         self,
@@ -255,27 +232,13 @@ class Convolutional(nn.Module):
         target_segments: Int[Array, "B T"] | None = None,
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
-        capture: Capture = "none",
-        interventions: Interventions | None = None,
-    ) -> tuple[Float[Array, "B T V"], Trace | None]:
+    ) -> Float[Array, "B T V"]:
         """Predict the token after each position of `target_in`; see `base.Model`."""
-        mode = {"train": train, "example_ids": example_ids}
-        memory, encoder_trace = self.encode(
-            source, segments=source_segments, capture=capture, **mode
-        )
-        x, attention = self.decoder(
-            self.target_embedding(target_in, self._positions(target_in.shape[1]), **mode),
-            memory,
-            self._mask(source),
-            capture=capture,
-            interventions=None if interventions is None else interventions.decoder,
-            **mode,
-        )
-        logits = self.output(x)
-        if capture == "none":
-            return logits, None
-        decoder_trace = StackTrace(self_attention=None, cross_attention=attention)
-        return logits, Trace(encoder_trace, decoder_trace, logits if capture == "full" else None)
+        memory = self.encode(source, segments=source_segments, train=train, example_ids=example_ids)
+        dropout = example_ids_of(len(target_in), train, example_ids)
+        positions = self._positions(target_in.shape[1])
+        embedded = self.target_embedding(target_in, positions, dropout)
+        return self.output(self.decoder(embedded, memory, self.source_mask(source), dropout))
 
     def encode(
         self,
@@ -284,22 +247,20 @@ class Convolutional(nn.Module):
         segments: Int[Array, "B S"] | None = None,
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
-        capture: Capture = "none",
-        interventions: StackInterventions | None = None,
-    ) -> tuple[EncodedSource, StackTrace | None]:
-        """The keys and values of the source; the encoder has no attention to capture or to gate.
+    ) -> EncodedSource:
+        """The keys and values of the source.
 
         Raises:
           InputError: for packed rows, because a convolution reads across their sentences.
         """
         base.require_unpacked(self.config, segments)
-        mode = {"train": train, "example_ids": example_ids}
-        embedded = self.source_embedding(source, self._positions(source.shape[1]), **mode)
-        trace = None if capture == "none" else StackTrace(self_attention=None)
-        return self.encoder(embedded, self._mask(source), **mode), trace
+        dropout = example_ids_of(len(source), train, example_ids)
+        embedded = self.source_embedding(source, self._positions(source.shape[1]), dropout)
+        return self.encoder(embedded, self.source_mask(source), dropout)
 
-    def _mask(self, tokens: Int[Array, "B S"]) -> Bool[Array, "B S"]:
-        return tokens != self.config.pad_id
+    def source_mask(self, source: Int[Array, "B S"]) -> Bool[Array, "B S"]:
+        """True where the source is not padding."""
+        return source != self.config.pad_id
 
     def _positions(self, length: int) -> Int[Array, " T"]:
         """0, 1, ... as far as the tables of positions reach."""
@@ -321,7 +282,7 @@ class Convolutional(nn.Module):
         return WindowCache(
             windows=(empty,) * self.config.depth("decoder"),
             memory=memory,
-            source_mask=self._mask(source),
+            source_mask=self.source_mask(source),
             index=jnp.zeros((), jnp.int32),
             length=length,
         )
@@ -331,7 +292,7 @@ class Convolutional(nn.Module):
     ) -> tuple[Float[Array, "B K V"], WindowCache]:
         """Read the token at position `cache.index` of every beam and predict the next."""
         self.config.check_length(cache.length)
-        embedded = self.target_embedding(tokens, cache.index[None], train=False, example_ids=None)
+        embedded = self.target_embedding(tokens, cache.index[None])
         x, windows = self.decoder.step(embedded, cache)
         return self.output(x), cache.replace(windows=windows, index=cache.index + 1)
 
@@ -369,25 +330,3 @@ class Convolutional(nn.Module):
             residual_layers={},
             forward_flops=lambda b, s, t: b * forward_flops(config, s, t),
         )
-
-
-def forward_flops(config: ConvolutionalConfig, source: int, target: int) -> int:
-    """Floating-point operations of the matmuls of a forward pass over one sentence pair.
-
-    A matmul of [m, k] and [k, n] counts as 2 m k n. For S and T positions, padding included:
-
-    - a convolution of width k over t positions: 4 t k D^2, zeros before and after included;
-    - the linear maps at both ends of both stacks: 2 t D^2 each;
-    - in every layer of the decoder, the queries 2 T D^2, and scores and weighted sum 4 T S D;
-    - logits: 2 T D V.
-
-    Args:
-      config: the sizes.
-      source: S.
-      target: T.
-    """
-    d, convolution = config.d_model, 4 * config.kernel_width * config.d_model**2
-    encoder = config.depth("encoder") * source * convolution + 4 * source * d * d
-    attention = 2 * target * d * d + 4 * target * source * d
-    decoder = config.depth("decoder") * (target * convolution + attention) + 4 * target * d * d
-    return encoder + decoder + 2 * target * d * config.vocab_size

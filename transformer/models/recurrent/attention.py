@@ -9,15 +9,22 @@ q is a state of the decoder and m one of the encoder. What depends on m alone, t
 once for a sentence. `local_window` restricts attention to a predicted position (local-p).
 """
 
+from collections.abc import Callable
+
+import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Bool, Float, wide
+from transformer.arrays import Array, Bool, Float, Int, wide
 from transformer.config import RecurrentConfig
 from transformer.models.recurrent.cells import Weights
 from transformer.nn.attention import masked_softmax
-from transformer.nn.matmul import project
+from transformer.nn.linear import project, wide_einsum
+from transformer.nn.taps import patch_of, record
+
+TIME_AXIS = {"scores": 2, "weights": 2, "z": 1}
+"""The taps of attention, and the axis of the target positions in each."""
 
 
 @flax.struct.dataclass
@@ -27,23 +34,23 @@ class SourceKeys:
     annotations: Float[Array, "B S A"]
     keys: Float[Array, "B S D"]
     mask: Bool[Array, "B 1 S"]
-    gate: Float[Array, ""] | None = None
-    """Factor of the context, for interventions."""
 
 
-@flax.struct.dataclass
-class Attended:
-    """The result of attention."""
-
-    context: Float[Array, "B T A"]
-    weights: Float[Array, "B T S"]
-    scores: Float[Array, "B T S"]
+Tap = Callable[[str, Array], Array]
+"""From the name of a tap and an activation to the activation, which may be patched."""
 
 
 def attend(
-    config: RecurrentConfig, weights: Weights, source: SourceKeys, query: Float[Array, "B T D"]
-) -> Attended:
-    """The context of decoder states: the sum of the annotations, weighted by their scores."""
+    config: RecurrentConfig,
+    weights: Weights,
+    source: SourceKeys,
+    query: Float[Array, "B T D"],
+    tap: Tap = lambda name, x: x,
+) -> Float[Array, "B T A"]:
+    """The context of decoder states: the sum of the annotations, weighted by their scores.
+
+    Its taps are ``scores``, ``weights`` and ``z``, with the axes of multi-head attention.
+    """
     if config.attention in ("additive", "concat"):
         projected = project("BTD,Dy->BTy", query, weights["query"])
         vector = weights["score"][:, 0].astype(query.dtype)
@@ -56,12 +63,44 @@ def attend(
         vector = weights["position_score"][:, 0].astype(query.dtype)
         bias, mask = local_window(hidden, vector, mask, config.local_window)
         scores = scores + bias
-    attention = masked_softmax(scores[:, None], mask[:, None])[:, 0]  # [B, T, S]
+    scores = tap("scores", scores[:, None])  # [B, 1, T, S]
+    shares = tap("weights", masked_softmax(scores, mask[:, None]))[:, 0]  # [B, T, S]
     annotations = source.annotations
-    context = jnp.einsum("BTS,BSA->BTA", attention.astype(annotations.dtype), annotations)
-    if source.gate is not None:
-        context = context * source.gate.astype(context.dtype)
-    return Attended(context, attention, scores)
+    context = jnp.einsum("BTS,BSA->BTA", shares.astype(annotations.dtype), annotations)
+    return tap("z", context[:, :, None])[:, :, 0]
+
+
+class CrossAttention(nn.Module):
+    """The taps of `attend`, for one layer with one head. The parameters are the decoder's."""
+
+    def taps_of_loop(self, length: int) -> Callable[[Int[Array, ""], dict[str, Array]], Tap]:
+        """Read the patches before a loop over `length` positions.
+
+        Returns:
+          a function from a position and a dictionary to the tap of that time step, which adds the
+          activations to the dictionary.
+        """
+        patches = {
+            name: patch_of(self, name) for name in TIME_AXIS if self.has_variable("patches", name)
+        }
+
+        def at(t: Int[Array, ""], seen: dict[str, Array]) -> Tap:
+            def tap(name: str, x: Array) -> Array:
+                if name in patches:
+                    axis = TIME_AXIS[name]
+                    patched = patches[name](jnp.repeat(x, length, axis))  # As at all positions.
+                    x = jax.lax.dynamic_slice_in_dim(patched, t, 1, axis)
+                seen[name] = x
+                return x
+
+            return tap
+
+        return at
+
+    def record(self, seen: dict[str, Array]) -> None:
+        """Record the activations of all time steps, each with a leading time axis."""
+        for name, x in seen.items():
+            record(self, name, jnp.moveaxis(x, 0, TIME_AXIS[name]).squeeze(TIME_AXIS[name] + 1))
 
 
 def attentional_vector(
@@ -74,8 +113,7 @@ def attentional_vector(
 
 def dot_scores(query: Float[Array, "B T D"], key: Float[Array, "B S D"]) -> Float[Array, "B T S"]:
     """q . k, without a scale factor."""
-    dtype = wide(key.dtype)
-    return jnp.einsum("BTD,BSD->BTS", query.astype(key.dtype), key, preferred_element_type=dtype)
+    return wide_einsum("BTD,BSD->BTS", query.astype(key.dtype), key)
 
 
 @jax.checkpoint

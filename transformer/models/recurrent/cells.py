@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from transformer.arrays import Array, Float
-from transformer.nn.matmul import project
+from transformer.nn.linear import wide_einsum
 
 State = tuple[Float[Array, "B K D"], ...]
 """The arrays of a cell's state, at least float32; the first is its output h. In the encoder and in
@@ -25,11 +25,11 @@ Weights = Mapping[str, Array]
 
 
 def multiply(x: Float[Array, "B K D"], kernel: Float[Array, "D P"], dtype: DTypeLike) -> Array:
-    """The matmul of a state and a kernel in the compute dtype; the result has that of the state.
+    """The matmul of a state and a kernel in the compute dtype, summed in the dtype of the state.
 
     The kernel is cast here, within the loop, so that its gradient is summed in its own dtype.
     """
-    return project("BKD,DP->BKP", x.astype(dtype), kernel).astype(x.dtype)
+    return wide_einsum("BKD,DP->BKP", x.astype(dtype), kernel.astype(dtype))
 
 
 def lstm(inputs: Float[Array, "B K P"], state: State, weights: Weights) -> State:

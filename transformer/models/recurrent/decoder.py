@@ -5,6 +5,7 @@ The time step, `RecurrentDecoder._step`, is one function for training and for ca
 """
 
 import functools
+from typing import Any
 
 import flax.linen as nn
 import flax.struct
@@ -14,8 +15,9 @@ import jax.numpy as jnp
 from transformer.arrays import Array, Bool, Float, Int
 from transformer.config import RecurrentConfig
 from transformer.models.recurrent.attention import (
-    Attended,
+    CrossAttention,
     SourceKeys,
+    Tap,
     attend,
     attentional_vector,
     maxout,
@@ -29,8 +31,9 @@ from transformer.models.recurrent.layers import (
     input_gates,
 )
 from transformer.nn.dropout import apply_dropout
-from transformer.nn.matmul import project
+from transformer.nn.linear import project
 from transformer.nn.parameters import declare, glorot_uniform
+from transformer.nn.taps import tap
 
 
 @flax.struct.dataclass
@@ -81,6 +84,7 @@ class RecurrentDecoder(nn.Module):
         elif attention != "none":
             weights["combine"] = kernel("combine", memory + width, width)
         self.weights = weights
+        self.cross_attention = CrossAttention()
 
     def initial(self, memory: EncodedSource) -> DecoderState:
         """The first state, [B,1,D], from the last one of the encoder."""
@@ -99,58 +103,72 @@ class RecurrentDecoder(nn.Module):
         is_bfloat16 = self.config.compute_dtype == "bfloat16"
         return jnp.tanh(multiply(state, kernel, jnp.bfloat16 if is_bfloat16 else kernel.dtype))
 
-    def source_keys(
-        self, memory: EncodedSource, mask: Bool[Array, "B S"], gate: Array | None = None
-    ) -> SourceKeys | None:
+    def source_keys(self, memory: EncodedSource, mask: Bool[Array, "B S"]) -> SourceKeys | None:
         """The keys of a source: U m (additive), W m (general), or m itself (dot)."""
         if memory.annotations is None:
             return None
         keys = memory.annotations  # [B, S, A]
         if self.config.attention != "dot":
             keys = project("BSA,AD->BSD", keys, self.weights["key"])
-        return SourceKeys(memory.annotations, keys, mask[:, None], gate)
+        return SourceKeys(memory.annotations, keys, mask[:, None])
 
     def __call__(
         self,
         embedded: Float[Array, "B T D"],
         state: DecoderState,
         source: SourceKeys | None,
-        *,
-        train: bool = False,
-        example_ids: Int[Array, " B"] | None = None,
-    ) -> tuple[Float[Array, "B T D"], Attended | None]:
-        """Read all target positions; returns the input of the output map, and the attention."""
-        config, mode = self.config, {"train": train, "example_ids": example_ids}
-        attended = None
+        dropout: Int[Array, " B"] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Read all target positions; returns the input of the output map."""
+        config = self.config
         if config.attention == "additive" or config.input_feeding:
-            masks = []
-            if train and config.dropout:
-                ones = jnp.ones_like(embedded)
-                masks = [apply_dropout(self, ones, config.dropout, **mode) for _ in self.layer[1:]]
-            layers = [layer.weights for layer in self.layer]
-            xs = by_time((input_gates(embedded, layers[0]), masks))
-            step = functools.partial(self._step, layers, source)
-            _, outputs = jax.lax.scan(step, state, xs)
-            hidden, attended = by_batch(outputs)
+            hidden, context = self._loop(embedded, state, source, dropout)
         else:
-            hidden = embedded
+            hidden, context = embedded, None
             for index, (layer, first) in enumerate(zip(self.layer, state.layers, strict=True)):
                 if index:
-                    hidden = apply_dropout(self, hidden, config.dropout, **mode)
+                    hidden = apply_dropout(self, hidden, config.dropout, dropout)
                 hidden, _ = layer(hidden, first)
             if config.attention != "none":
-                attended = attend(config, self.weights, source, hidden)
-                hidden = attentional_vector(self.weights, hidden, attended.context)
-        return self._output(hidden, embedded, attended), attended
+                cross_tap = functools.partial(tap, self.cross_attention)
+                context = attend(config, self.weights, source, hidden, cross_tap)
+                hidden = attentional_vector(self.weights, hidden, context)
+        return self._output(hidden, embedded, context)
+
+    def _loop(
+        self,
+        embedded: Float[Array, "B T D"],
+        state: DecoderState,
+        source: SourceKeys,
+        dropout: Int[Array, " B"] | None,
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B T A"]]:
+        """The outputs and the contexts, where a step needs the attention of the one before it."""
+        length, rate, masks = embedded.shape[1], self.config.dropout, []
+        if dropout is not None and rate:
+            ones = jnp.ones_like(embedded)
+            masks = [apply_dropout(self, ones, rate, dropout) for _ in self.layer[1:]]
+        layers = [layer.weights for layer in self.layer]
+        taps_at = self.cross_attention.taps_of_loop(length)
+
+        def step(state: DecoderState, x: tuple[Array, Array, list[Array]]) -> tuple[Any, Any]:
+            (t, gates, masks), seen = x, {}
+            state, *outputs = self._step(layers, source, state, gates, masks, taps_at(t, seen))
+            return state, (outputs, seen)
+
+        xs = (jnp.arange(length), *by_time((input_gates(embedded, layers[0]), masks)))
+        _, (outputs, seen) = jax.lax.scan(step, state, xs)
+        self.cross_attention.record(seen)
+        hidden, context = by_batch(outputs)
+        return hidden, context
 
     def step(
         self, embedded: Float[Array, "B K D"], state: DecoderState, source: SourceKeys | None
     ) -> tuple[Float[Array, "B K D"], DecoderState]:
         """Read one target position of every beam."""
         layers = [layer.weights for layer in self.layer]
-        x = (input_gates(embedded, layers[0]), [])
-        state, (hidden, attended) = self._step(layers, source, state, x)
-        return self._output(hidden, embedded, attended), state
+        gates = input_gates(embedded, layers[0])
+        state, hidden, context = self._step(layers, source, state, gates)
+        return self._output(hidden, embedded, context), state
 
     @nn.nowrap
     def _step(
@@ -158,47 +176,53 @@ class RecurrentDecoder(nn.Module):
         layers: list[Weights],
         source: SourceKeys | None,
         state: DecoderState,
-        x: tuple[Float[Array, "B K P"], list[Array]],
-    ) -> tuple[DecoderState, tuple[Float[Array, "B K D"], Attended | None]]:
+        gates: Float[Array, "B K P"],
+        masks: list[Float[Array, "B K D"]] | None = None,
+        tap: Tap = lambda name, x: x,
+    ) -> tuple[DecoderState, Float[Array, "B K D"], Float[Array, "B K A"] | None]:
         """Read one target position, in training and in cached decoding.
 
         Args:
           layers: the parameters of each.
           source: None without attention.
           state: before the step.
-          x: the gates of the embedded token, and the dropout of the input of each layer after the
-            first, empty without dropout.
+          gates: of the embedded token.
+          masks: dropout of the input of each layer after the first, if any.
+          tap: of attention.
+
+        Returns:
+          the next state, the output, and the context if there is attention.
         """
         config, cell = self.config, CELLS[self.config.cell].step
-        gates, masks = x
-        dtype, attended, context = gates.dtype, None, state.input_feed
+        dtype, context = gates.dtype, None
+        second_input = state.input_feed
         if config.attention == "additive":
-            attended = attend(config, self.weights, source, state.layers[-1][0].astype(dtype))
-            context = attended.context
-        if context is not None:
-            gates = gates + project("BKx,xP->BKP", context.astype(dtype), layers[0]["context"])
+            query = state.layers[-1][0].astype(dtype)
+            second_input = context = attend(config, self.weights, source, query, tap)
+        if second_input is not None:
+            second_input = second_input.astype(dtype)
+            gates = gates + project("BKx,xP->BKP", second_input, layers[0]["context"])
         states: list[State] = []
         for index, (weights, previous) in enumerate(zip(layers, state.layers, strict=True)):
             if index:
                 below = states[-1][0].astype(dtype)
-                below = below * masks[index - 1] if masks else below
-                gates = input_gates(below, weights)
+                gates = input_gates(below * masks[index - 1] if masks else below, weights)
             states.append(cell(gates, previous, weights))
         hidden, input_feed = states[-1][0].astype(dtype), None
         if config.attention in ("dot", "general", "concat"):
-            attended = attend(config, self.weights, source, hidden)
-            hidden = attentional_vector(self.weights, hidden, attended.context)
+            context = attend(config, self.weights, source, hidden, tap)
+            hidden = attentional_vector(self.weights, hidden, context)
             input_feed = hidden.astype(states[-1][0].dtype) if config.input_feeding else None
-        return DecoderState(tuple(states), input_feed), (hidden, attended)
+        return DecoderState(tuple(states), input_feed), hidden, context
 
     def _output(
         self,
         hidden: Float[Array, "B T D"],
         embedded: Float[Array, "B T D"],
-        attended: Attended | None,
+        context: Float[Array, "B T A"] | None,
     ) -> Float[Array, "B T D"]:
         """The maxout layer of Bahdanau et al.; in the other models, the loop's output."""
         if self.config.attention != "additive":
             return hidden
-        x = jnp.concatenate([hidden, embedded, attended.context.astype(hidden.dtype)], axis=-1)
+        x = jnp.concatenate([hidden, embedded, context.astype(hidden.dtype)], axis=-1)
         return maxout(project("BTx,xy->BTy", x, self.weights["maxout"]))

@@ -14,7 +14,7 @@ from transformer.arrays import Array, Bool, Float, Int, Key, wide
 from transformer.config import RecurrentConfig
 from transformer.models.recurrent.cells import CELLS, State, Weights
 from transformer.nn.dropout import apply_dropout
-from transformer.nn.matmul import project
+from transformer.nn.linear import project
 from transformer.nn.parameters import declare, glorot_uniform
 
 
@@ -132,9 +132,7 @@ class RecurrentEncoder(nn.Module):
         self,
         x: Float[Array, "B S D"],
         mask: Bool[Array, "B S"],
-        *,
-        train: bool = False,
-        example_ids: Int[Array, " B"] | None = None,
+        dropout: Int[Array, " B"] | None = None,
     ) -> EncodedSource:
         """Encode the embedded source."""
         config, states = self.config, []
@@ -142,8 +140,7 @@ class RecurrentEncoder(nn.Module):
         initial = (zero,) * CELLS[config.cell].state_size
         for index in range(config.num_layers):
             if index:
-                rate = config.dropout
-                x = apply_dropout(self, x, rate, train=train, example_ids=example_ids)
+                x = apply_dropout(self, x, config.dropout, dropout)
             outputs = []
             for name in self.directions:
                 layer = getattr(self, name)[index]

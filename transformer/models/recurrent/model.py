@@ -22,8 +22,6 @@ initially orthogonal, as theirs are, others follow Glorot, and the bias of an LS
 initially 1.
 """
 
-from typing import Any
-
 import flax.linen as nn
 import flax.struct
 import jax
@@ -33,24 +31,14 @@ from transformer.arrays import Array, Bool, Float, Int, Params, gather
 from transformer.config import RecurrentConfig
 from transformer.models import base
 from transformer.models.base import AttentionSize, Description
-from transformer.models.recurrent.cells import CELLS
 from transformer.models.recurrent.decoder import (
-    Attended,
     DecoderState,
     RecurrentDecoder,
     SourceKeys,
 )
+from transformer.models.recurrent.flops import forward_flops
 from transformer.models.recurrent.layers import EncodedSource, RecurrentEncoder
-from transformer.nn.capture import (
-    AttentionTrace,
-    Capture,
-    Interventions,
-    StackInterventions,
-    StackTrace,
-    Trace,
-    stack_layers,
-)
-from transformer.nn.dropout import apply_dropout
+from transformer.nn.dropout import apply_dropout, example_ids_of
 from transformer.nn.embedding import Side, TokenEmbedding
 from transformer.nn.parameters import cast_params
 
@@ -83,26 +71,13 @@ class Recurrent(nn.Module):
         target_segments: Int[Array, "B T"] | None = None,
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
-        capture: Capture = "none",
-        interventions: Interventions | None = None,
-    ) -> tuple[Float[Array, "B T V"], Trace | None]:
+    ) -> Float[Array, "B T V"]:
         """Predict the token after each position of `target_in`; see `base.Model`."""
-        mode = {"train": train, "example_ids": example_ids}
-        memory, _ = self.encode(source, segments=source_segments, **mode)
-        gates = None if interventions is None else interventions.decoder.cross_heads  # [1, 1]
-        source_keys = self.decoder.source_keys(
-            memory, self._mask(source), None if gates is None else gates[0, 0]
-        )
-        x, attended = self.decoder(
-            self._embed(target_in, **mode),
-            self.decoder.initial(memory),
-            source_keys,
-            **mode,
-        )
-        logits = self.embedding.logits(apply_dropout(self, x, self.config.dropout, **mode))
-        if capture == "none" or attended is None:
-            return logits, None
-        return logits, _trace(attended, logits if capture == "full" else None)
+        memory = self.encode(source, segments=source_segments, train=train, example_ids=example_ids)
+        dropout = example_ids_of(len(target_in), train, example_ids)
+        state, keys = self.decoder.initial(memory), self._source_keys(memory, source)
+        x = self.decoder(self._embed(target_in, "target", dropout), state, keys, dropout)
+        return self.embedding.logits(apply_dropout(self, x, self.config.dropout, dropout))
 
     def encode(
         self,
@@ -111,25 +86,29 @@ class Recurrent(nn.Module):
         segments: Int[Array, "B S"] | None = None,
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
-        capture: Capture = "none",
-        interventions: StackInterventions | None = None,
-    ) -> tuple[EncodedSource, None]:
-        """The states of the encoder; there is nothing to capture in it.
+    ) -> EncodedSource:
+        """The states of the encoder.
 
         Raises:
           InputError: for packed rows.
         """
         base.require_unpacked(self.config, segments)
-        mode = {"train": train, "example_ids": example_ids}
-        return self.encoder(self._embed(source, "source", **mode), self._mask(source), **mode), None
+        dropout = example_ids_of(len(source), train, example_ids)
+        embedded = self._embed(source, "source", dropout)
+        return self.encoder(embedded, self.source_mask(source), dropout)
 
-    def _mask(self, tokens: Int[Array, "B S"]) -> Bool[Array, "B S"]:
-        return tokens != self.config.pad_id
+    def source_mask(self, source: Int[Array, "B S"]) -> Bool[Array, "B S"]:
+        """True where the source is not padding."""
+        return source != self.config.pad_id
+
+    def _source_keys(self, memory: EncodedSource, source: Int[Array, "B S"]) -> SourceKeys | None:
+        return self.decoder.source_keys(memory, self.source_mask(source))
 
     def _embed(
-        self, tokens: Int[Array, "B T"], side: Side = "target", **mode: Any
+        self, tokens: Int[Array, "B T"], side: Side, dropout: Int[Array, " B"] | None
     ) -> Float[Array, "B T D"]:
-        return apply_dropout(self, self.embedding.tokens(tokens, side), self.config.dropout, **mode)
+        embedded = self.embedding.tokens(tokens, side)
+        return apply_dropout(self, embedded, self.config.dropout, dropout)
 
     def init_cache(
         self,
@@ -145,7 +124,7 @@ class Recurrent(nn.Module):
             return jnp.repeat(part, num_beams, axis=1)
 
         state = jax.tree.map(for_beams, self.decoder.initial(memory))
-        return RecurrentCache(state, self.decoder.source_keys(memory, self._mask(source)))
+        return RecurrentCache(state, self._source_keys(memory, source))
 
     def step(
         self, tokens: Int[Array, "B K"], cache: RecurrentCache
@@ -188,55 +167,3 @@ class Recurrent(nn.Module):
             residual_layers={},
             forward_flops=lambda b, s, t: b * forward_flops(config, s, t),
         )
-
-
-def forward_flops(config: RecurrentConfig, source: int, target: int) -> int:
-    """Floating-point operations of the matmuls of a forward pass over one sentence pair.
-
-    A matmul of [m, k] and [k, n] counts as 2 m k n. For S and T positions, a layer of cells has
-    2 (inputs + D) P at each position. The kernels of the attention and of the output layer count
-    once for each position, the weighted sum 2 S T A, and dot products 2 S T D; additive scores are
-    no matmul.
-
-    Args:
-      config: the sizes.
-      source: S.
-      target: T.
-    """
-    width, memory = config.d_model, config.memory_width
-    gates, layers = CELLS[config.cell].gates * width, config.num_layers
-
-    def cells(input_width: int) -> int:
-        return 2 * (input_width + width) * gates
-
-    encoder = source * (memory // width) * (cells(width) + (layers - 1) * cells(memory))
-    decoder = target * layers * cells(width) + 2 * target * width * config.vocab_size
-    if config.encoder_direction == "both":
-        decoder += 2 * layers * CELLS[config.cell].state_size * width * width
-    if config.attention == "none":
-        return encoder + decoder
-    attention = 2 * source * target * memory
-    if config.attention in ("dot", "general"):
-        attention += 2 * source * target * width
-    if config.attention != "dot":
-        attention += 2 * source * memory * width
-    if config.attention in ("additive", "concat"):
-        attention += 2 * target * width * width
-    if config.local_window is not None:
-        attention += 2 * target * width * width
-    if config.attention == "additive":
-        attention += 2 * target * (memory * gates + (2 * width + memory) * 2 * width)
-    else:
-        attention += 2 * target * (memory + width) * width
-        attention += 2 * target * width * gates if config.input_feeding else 0
-    return encoder + decoder + attention
-
-
-def _trace(attended: Attended, logits: Array | None) -> Trace:
-    """The attention as one layer with one head; everything if logits are given."""
-    arrays = (attended.weights, attended.scores, attended.context)
-    weights, scores, context = (array[:, None] for array in arrays)  # [B, 1, T, ...]
-    attention = AttentionTrace(weights=weights)
-    if logits is not None:
-        attention = attention.replace(scores=scores, z=context)
-    return Trace(StackTrace(None), StackTrace(None, stack_layers([attention])), logits)
