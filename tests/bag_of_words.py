@@ -14,7 +14,7 @@ from jax.nn.initializers import normal
 
 from transformer.config import Config, ModelConfig
 from transformer.models import base
-from transformer.nn.matmul import project
+from transformer.nn.linear import project
 from transformer.nn.parameters import cast_params, declare
 
 

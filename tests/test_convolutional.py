@@ -17,6 +17,7 @@ import pytest
 from transformer.config import Config, ConvolutionalConfig, DataConfig
 from transformer.errors import InputError
 from transformer.inspection import trace
+from transformer.inspection.interventions import no_interventions
 from transformer.models import base
 from transformer.models.convolutional import convolution
 from transformer.nn.embedding import ZEROED
@@ -118,7 +119,7 @@ def built(name="two layers", **changes):
 def test_logits_are_the_oracles_to_1e_9(name):
     model, params = built(name)
     with jax.enable_x64(True):
-        run = jax.jit(lambda params: model.apply({"params": params}, SOURCE, TARGET_IN)[0])
+        run = jax.jit(lambda params: model.apply({"params": params}, SOURCE, TARGET_IN))
         logits = run(oracle.float64(params))
         assert logits.dtype == jnp.float64
     p = oracle.arrays(params)
@@ -168,9 +169,11 @@ def test_attention_grows_with_the_square_root_of_the_number_of_source_positions(
     query, key = jnp.zeros((1, 1, 3)), jnp.zeros((1, 6, 3))
     value = jnp.full((1, 6, 3), 2.0).at[:, 4:].set(9.0)
     mask = jnp.arange(6)[None] < 4
-    attended = convolution.dot_product_attention(query, key, value, mask)
-    np.testing.assert_allclose(attended.z, jnp.full((1, 1, 1, 3), 4.0), rtol=1e-6)
-    np.testing.assert_allclose(attended.weights[0, 0, 0], [0.25] * 4 + [0, 0], rtol=1e-6)
+    tapped = {}
+    tap = tapped.setdefault
+    context = convolution.dot_product_attention(query, key, value, mask, tap)
+    np.testing.assert_allclose(context, jnp.full((1, 1, 3), 4.0), rtol=1e-6)
+    np.testing.assert_allclose(tapped["weights"][0, 0, 0], [0.25] * 4 + [0, 0], rtol=1e-6)
 
 
 def test_the_gradient_alone_is_scaled():
@@ -187,7 +190,7 @@ def test_in_training_the_encoder_alone_has_its_gradient_divided_by_the_decoders_
     @functools.partial(jax.jit, static_argnums=1)
     def gradient(params, train):
         def total(params):
-            logits, _ = model.apply({"params": params}, SOURCE, TARGET_IN, train=train)
+            logits = model.apply({"params": params}, SOURCE, TARGET_IN, train=train)
             return (logits * jnp.arange(11.0)).sum()
 
         return jax.grad(total)(params)
@@ -299,7 +302,7 @@ def test_a_memory_position_depends_on_the_windows_of_all_layers():
             "source_embedding": params["source_embedding"]
             | {"table": tables.at[source[0]].set(embedded)}
         }
-        memory, _ = model.apply({"params": changed}, source, method="encode")
+        memory = model.apply({"params": changed}, source, method="encode")
         return memory.key[0]
 
     position = np.arange(7)
@@ -309,7 +312,7 @@ def test_a_memory_position_depends_on_the_windows_of_all_layers():
 
 def test_no_prediction_depends_on_a_later_target_token():
     model, params = built()
-    logits = jax.jit(lambda target: model.apply({"params": params}, SOURCE, target)[0])
+    logits = jax.jit(lambda target: model.apply({"params": params}, SOURCE, target))
     changed = logits(TARGET_IN.at[:, 2].set(9)) != logits(TARGET_IN)
     assert not np.asarray(changed[:, :2]).any()
     assert np.asarray(changed[:, 2:]).any(-1).all()
@@ -322,16 +325,14 @@ def test_no_prediction_depends_on_a_later_target_token():
 def test_a_gate_of_zero_removes_the_attention_of_a_layer_and_one_keeps_it():
     model, params = built()
     source, target_in = SOURCE[0], TARGET_IN[0]
-    nothing = trace.no_interventions(model.config, len(source), len(target_in))
-    run = functools.partial(trace.run, params, model.config, source, target_in)
+    nothing = no_interventions(model, len(source), len(target_in))
+    run = functools.partial(trace.run, model, params, source, target_in)
     plain, _ = run()
     np.testing.assert_array_equal(run(interventions=nothing)[0], plain)
     removed = nothing.with_gates(nothing.gates.replace(cross=jnp.zeros((2, 1))))
     logits, captured = run(capture="full", interventions=removed)
     assert not captured.decoder.cross_attention.output.any()
-    other_source, _ = trace.run(
-        params, model.config, source[::-1], target_in, interventions=removed
-    )
+    other_source, _ = trace.run(model, params, source[::-1], target_in, interventions=removed)
     np.testing.assert_array_equal(other_source, logits)
     assert np.abs(np.asarray(logits - plain)).max() > 1e-3
 
@@ -339,7 +340,7 @@ def test_a_gate_of_zero_removes_the_attention_of_a_layer_and_one_keeps_it():
 @pytest.mark.slow
 def test_capture_changes_no_logit_and_the_trace_explains_the_output():
     model, params = built()
-    run = functools.partial(trace.run, params, model.config, SOURCE[0], TARGET_IN[0])
+    run = functools.partial(trace.run, model, params, SOURCE[0], TARGET_IN[0])
     logits, captured = run(capture="full")
     np.testing.assert_array_equal(logits, run()[0])
     attention = captured.attention("cross")
@@ -367,10 +368,10 @@ def test_the_vector_of_a_cut_token_is_zero():
     """As if the row of another token were zero."""
     model = base.build(TINY)
     params = oracle.random_params(model, 1)
-    expected, _ = model.apply({"params": params}, SOURCE.at[0, 2].set(ZEROED), TARGET_IN)
+    expected = model.apply({"params": params}, SOURCE.at[0, 2].set(ZEROED), TARGET_IN)
     table = params["source_embedding"]["table"]
     params["source_embedding"]["table"] = table.at[9].set(0.0)
-    actual, _ = model.apply({"params": params}, SOURCE.at[0, 2].set(9), TARGET_IN)
+    actual = model.apply({"params": params}, SOURCE.at[0, 2].set(9), TARGET_IN)
     np.testing.assert_array_equal(actual, expected)
 
 

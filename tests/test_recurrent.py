@@ -16,6 +16,7 @@ import pytest
 from transformer.config import RecurrentConfig
 from transformer.errors import InputError
 from transformer.inspection import trace
+from transformer.inspection.interventions import no_interventions
 from transformer.models import base
 from transformer.models.recurrent import attention
 from transformer.models.recurrent.cells import CELLS
@@ -161,7 +162,7 @@ def test_the_model_is_the_oracles(name):
     model, params = built(name)
     with jax.enable_x64(True):
         of = oracle.float64(params)
-        ours, _ = jax.jit(model.apply)({"params": of}, SOURCE, TARGET_IN)
+        ours = jax.jit(model.apply)({"params": of}, SOURCE, TARGET_IN)
     pairs = zip(np.asarray(SOURCE), np.asarray(TARGET_IN), strict=True)
     for row, (source, target_in) in enumerate(pairs):
         expected = logits(oracle.arrays(params), MODELS[name], source, target_in)
@@ -300,14 +301,14 @@ def test_local_attention_is_within_the_window_of_the_predicted_position():
 )
 def test_the_trace_has_one_distribution_over_the_source_for_each_target(name):
     model, params = built(name)
-    logits, captured = trace.run(*(params, model.config, SOURCE[1], TARGET_IN[0]), capture="full")
+    logits, captured = trace.run(model, params, SOURCE[1], TARGET_IN[0], capture="full")
     attention = captured.attention("cross")
     assert attention.weights.shape == (1, 1, 4, 5)
     np.testing.assert_array_equal(attention.weights[..., 3:], 0)
     np.testing.assert_allclose(attention.weights.sum(-1), 1, rtol=1e-6)
     assert attention.z.shape == (1, 1, 4, model.config.memory_width)
     assert captured.attention("encoder") is captured.attention("decoder") is None
-    plain, _ = trace.run(params, model.config, SOURCE[1], TARGET_IN[0])
+    plain, _ = trace.run(model, params, SOURCE[1], TARGET_IN[0])
     np.testing.assert_allclose(logits, plain, rtol=1e-5, atol=1e-6)
 
 
@@ -315,8 +316,8 @@ def test_the_trace_has_one_distribution_over_the_source_for_each_target(name):
 @pytest.mark.parametrize("name", ["Luong", "input feeding"])
 def test_a_gate_of_0_removes_the_context(name):
     model, params = built(name)
-    pair = (params, model.config, SOURCE[0], TARGET_IN[0])
-    interventions = trace.no_interventions(model.config, 5, 4)
+    pair = (model, params, SOURCE[0], TARGET_IN[0])
+    interventions = no_interventions(model, 5, 4)
     same, _ = trace.run(*pair, interventions=interventions)
     removed, _ = trace.run(
         *pair,
@@ -326,7 +327,7 @@ def test_a_gate_of_0_removes_the_context(name):
     kernel = params["decoder"]["combine"]
     memory = model.config.memory_width
     decoder = params["decoder"] | {"combine": kernel.at[:memory].set(0)}
-    expected, _ = trace.run(params | {"decoder": decoder}, *pair[1:])
+    expected, _ = trace.run(model, params | {"decoder": decoder}, *pair[2:])
     np.testing.assert_allclose(removed, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -339,10 +340,8 @@ def test_the_backward_encoder_is_the_forward_encoder_of_the_reversed_source():
     forward = base.build(SUTSKEVER.replace(encoder_direction="forward"))
     renamed = {name.replace("backward", "forward"): p for name, p in encoder.items()}
     reversed_source = jnp.array([[2, 10, 5, 7, 4], [2, 9, 6, 0, 0]])
-    ours, _ = model.apply({"params": params}, SOURCE, TARGET_IN)
-    expected, _ = forward.apply(
-        {"params": params | {"encoder": renamed}}, reversed_source, TARGET_IN
-    )
+    ours = model.apply({"params": params}, SOURCE, TARGET_IN)
+    expected = forward.apply({"params": params | {"encoder": renamed}}, reversed_source, TARGET_IN)
     np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -358,7 +357,7 @@ def test_dropout_of_an_example_depends_on_its_number_alone(name):
             "example_ids": example_ids,
             "rngs": {"dropout": jax.random.key(seed)},
         }
-        return model.apply({"params": params}, source, target_in, **options)[0]
+        return model.apply({"params": params}, source, target_in, **options)
 
     both = forward(SOURCE, TARGET_IN, jnp.array([0, 1]), 0)
     swapped = forward(SOURCE[::-1], TARGET_IN[::-1], jnp.array([1, 0]), 0)

@@ -24,7 +24,9 @@ from transformer.config import (
 from transformer.decoding import generate
 from transformer.errors import InputError
 from transformer.inspection import trace
+from transformer.inspection.interventions import no_interventions
 from transformer.models import base
+from transformer.training.losses import loss, smoothed_cross_entropy
 
 SIZES = {"num_layers": 2, "d_model": 12, "num_heads": 3, "d_ff": 16}
 LANGUAGE_MODEL = LanguageModelConfig(vocab_size=11, **SIZES)
@@ -43,7 +45,7 @@ def logits_in_float64(config, source, target_in, seed=1):
     model = base.build(config)
     params = oracle.random_params(model, seed)
     with jax.enable_x64(True):
-        logits, _ = jax.jit(model.apply)({"params": oracle.float64(params)}, source, target_in)
+        logits = jax.jit(model.apply)({"params": oracle.float64(params)}, source, target_in)
         return np.asarray(logits), oracle.arrays(params)
 
 
@@ -78,8 +80,8 @@ def test_packed_sentences_have_the_logits_of_single_ones():
     model = base.build(LANGUAGE_MODEL)
     variables = {"params": oracle.random_params(model, 1)}
     rows = jnp.array([[1, 5, 8, 0], [1, 7, 10, 4]])
-    alone, _ = model.apply(variables, jnp.full((2, 1), 2), rows)
-    packed, _ = model.apply(
+    alone = model.apply(variables, jnp.full((2, 1), 2), rows)
+    packed = model.apply(
         variables,
         jnp.array([[2, 2]]),
         jnp.array([[1, 5, 8, 1, 7, 10, 4]]),
@@ -152,10 +154,21 @@ def test_eos_is_certain_after_the_label():
     model = base.build(CLASSIFIER)
     variables = {"params": oracle.random_params(model, 0)}
     log_probs = target_log_probs(model, variables["params"], Batch(SOURCE, LABELS))
-    logits, _ = model.apply(variables, SOURCE, jnp.ones((3, 1), jnp.int32))
+    logits = model.apply(variables, SOURCE, jnp.ones((3, 1), jnp.int32))
     labels = jax.nn.log_softmax(logits[:, 0])[jnp.arange(3), LABELS[:, 0]]
     np.testing.assert_allclose(log_probs[:, 0], labels, rtol=1e-6)
     np.testing.assert_array_equal(log_probs[:, 1], 0)
+
+
+def test_the_loss_is_that_of_the_label_alone():
+    """EOS counts as no token, and label smoothing does not touch it."""
+    model = base.build(CLASSIFIER)
+    params = oracle.random_params(model, 0)
+    sums = loss(model, params, Batch(SOURCE, LABELS))
+    logits = model.apply({"params": params}, SOURCE, jnp.ones((3, 1), jnp.int32))
+    expected = smoothed_cross_entropy(logits, LABELS[:, :1])
+    assert sums.tokens == 3
+    np.testing.assert_allclose(sums.loss, expected.loss, rtol=1e-6)
 
 
 def test_a_search_returns_the_most_probable_labels():
@@ -169,7 +182,7 @@ def test_a_search_returns_the_most_probable_labels():
         max_length=8,
     )
     found = jax.jit(search)(params, SOURCE)
-    logits, _ = model.apply({"params": params}, SOURCE, jnp.ones((3, 1), jnp.int32))
+    logits = model.apply({"params": params}, SOURCE, jnp.ones((3, 1), jnp.int32))
     log_probs = np.asarray(jax.nn.log_softmax(logits[:, 0])).copy()
     # An empty output is EOS at position 0; padding and BOS never follow.
     log_probs[:, :2] = -np.inf
@@ -210,18 +223,19 @@ def test_flops_by_hand():
 )
 def test_inspection_captures_one_stack_and_removes_its_heads(name, missing):
     config, _ = FAMILIES[name]
-    params = oracle.random_params(base.build(config), 0)
-    [kind] = base.build(config).describe().attention
+    model = base.build(config)
+    params = oracle.random_params(model, 0)
+    [kind] = model.describe().attention
     tokens = ([4, 7, 5, 2], [1, 5, 8])
-    logits, captured = trace.run(params, config, *tokens, capture="full")
+    logits, captured = trace.run(model, params, *tokens, capture="full")
     assert captured.attention(missing) is None
     rows = captured.attention(kind).weights.sum(-1)  # [L, N, T]
     np.testing.assert_allclose(rows, 1, rtol=1e-5)
-    neutral = trace.no_interventions(config, 4, 3)
-    same, _ = trace.run(params, config, *tokens, interventions=neutral)
+    neutral = no_interventions(model, 4, 3)
+    same, _ = trace.run(model, params, *tokens, interventions=neutral)
     np.testing.assert_array_equal(same, logits)
     gates = neutral.gates.replace(**{kind: jnp.ones((2, 3)).at[1, 0].set(0.0)})
-    without, _ = trace.run(params, config, *tokens, interventions=neutral.with_gates(gates))
+    without, _ = trace.run(model, params, *tokens, interventions=neutral.with_gates(gates))
     assert not np.allclose(without[0], logits[0], atol=1e-3)
 
 

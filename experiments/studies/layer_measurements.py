@@ -28,8 +28,8 @@ from transformer.models.convolutional.convolution import (
 )
 from transformer.models.recurrent.cells import lstm
 from transformer.nn.attention import einsum_attention
+from transformer.nn.linear import project
 from transformer.nn.masks import neighborhood_mask
-from transformer.nn.matmul import project
 
 KERNEL_WIDTH = 3
 """k of the convolutions."""

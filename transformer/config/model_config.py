@@ -40,6 +40,8 @@ class ModelConfig(FieldGroup):
     """Whether the logits depend on the source."""
     max_target_tokens: ClassVar[int | None] = None
     """Longest target that the family can predict, EOS included; None: any."""
+    predicts_eos: ClassVar[bool] = True
+    """Whether the loss includes EOS."""
 
     family: str = ""
     vocab_size: VocabSize = 37_000

@@ -41,6 +41,7 @@ class ClassifierConfig(TransformerConfig):
 
     packable: ClassVar[bool] = False
     max_target_tokens: ClassVar[int | None] = 2
+    predicts_eos: ClassVar[bool] = False
 
     family: Literal["classifier"] = "classifier"
     pooling: Literal["mean", "first"] = "mean"

@@ -6,6 +6,7 @@ activation patching and path patching differ only in the value of a patch. `Inte
 gives them to the taps of the model.
 """
 
+import functools
 from typing import Any, Literal, get_args
 
 import flax.linen as nn
@@ -115,13 +116,13 @@ class Interventions:
 
     def patches(self, model: Model) -> dict[str, Any]:
         """The collection ``patches`` of these interventions for the taps of a model."""
-        metadata = parameter_metadata(model)
+        names = _tap_names(model)
         collection = {}
         for side in ("encoder", "decoder"):
             stack = getattr(self, side)
             depth = max((leaf.shape[0] for leaf in jax.tree.leaves(_by_layer(stack))), default=0)
             layers = [_of_layer(jax.tree.map(_at(i), _by_layer(stack))) for i in range(depth)]
-            patches = _named(layers, metadata.get(side, {}))
+            patches = _named(layers, names.get(side, {}))
             if stack.residual is not None:
                 levels = range(stack.residual.value.shape[0])
                 patches["residual"] = tuple(jax.tree.map(_at(i), stack.residual) for i in levels)
@@ -227,11 +228,19 @@ def _of_layer(stack: StackInterventions) -> dict[str, Any]:
     return patches
 
 
-def _named(layers: list[dict[str, Any]], params: dict[str, Any]) -> dict[str, Any]:
-    """The patches of a stack's layers, by the names of the modules that have its parameters."""
+@functools.lru_cache(maxsize=16)
+def _tap_names(model: Model) -> dict[str, Any]:
+    """The collection ``trace`` of a model without its values."""
+    variables = {"params": nn.unbox(parameter_metadata(model))}
+    apply = functools.partial(model.apply, mutable=["trace"])
+    return jax.eval_shape(apply, variables, *model.example_inputs())[1]["trace"]
+
+
+def _named(layers: list[dict[str, Any]], tapped: dict[str, Any]) -> dict[str, Any]:
+    """The patches of a stack's layers, by the names of the modules that have taps."""
     if not layers:
         return {}
-    names = [f"layer_{i}" for i in range(len(layers)) if f"layer_{i}" in params]
+    names = [f"layer_{i}" for i in range(len(layers)) if f"layer_{i}" in tapped]
     if not names:
         return layers[0]
     if len(names) == len(layers):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The encoder-only classifier: the encoder, pooling, and a linear layer over the labels.
 
-A label is a target of one token. At the first target position the logits are those of the labels;
-at every later position EOS is certain, so a search returns the most probable label and a score is
-its log-probability.
+A label is a target of one token. EOS follows it with certainty, so a search returns the most
+probable label and a score is its log-probability. EOS has no part in the loss
+(`ClassifierConfig.predicts_eos`).
 """
 
 import flax.linen as nn
@@ -14,14 +14,13 @@ from transformer.arrays import Array, Bool, Float, Int, wide
 from transformer.config import ClassifierConfig
 from transformer.models import base
 from transformer.models.base import AttentionSize, Description
-from transformer.models.transformer import Encoder, Transformer, encoder_flops, logits_flops
-from transformer.nn.capture import Capture, Interventions, StackInterventions, StackTrace, Trace
+from transformer.models.flops import encoder_flops, logits_flops
+from transformer.models.transformer import Encoder
+from transformer.nn.dropout import example_ids_of
 from transformer.nn.embedding import Embedding
 
-EOS_LOGIT = 30.0
-"""Logit of EOS after the label, where the others are 0: in float32 its probability is 1, and label
-smoothing adds a constant to the loss.
-"""
+NEVER = -1e9
+"""The logit of a token with probability 0: its exponential is 0 in every dtype."""
 
 
 @flax.struct.dataclass
@@ -32,13 +31,13 @@ class LabelCache:
     index: Int[Array, ""]
 
 
-def mean_pool(x: Float[Array, "B S D"], real: Bool[Array, "B S"]) -> Float[Array, "B D"]:
-    """The mean over the positions that are not padding, in float32 or wider; 0 if all are."""
-    total = jnp.where(real[..., None], x.astype(wide(x.dtype)), 0).sum(1)  # [B, D]
-    return (total / jnp.maximum(real.sum(1), 1)[:, None]).astype(x.dtype)
+def mean_pool(x: Float[Array, "B S D"], mask: Bool[Array, "B S"]) -> Float[Array, "B D"]:
+    """The mean over the positions that the mask selects, in float32 or wider; 0 if it is empty."""
+    total = jnp.where(mask[..., None], x.astype(wide(x.dtype)), 0).sum(1)  # [B, D]
+    return (total / jnp.maximum(mask.sum(1), 1)[:, None]).astype(x.dtype)
 
 
-class Classifier(Transformer):
+class Classifier(base.TextModel):
     """See `base.Model`; the memory is the pooled vector [B,D]."""
 
     config: ClassifierConfig
@@ -57,22 +56,10 @@ class Classifier(Transformer):
         target_segments: Int[Array, "B T"] | None = None,
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
-        capture: Capture = "none",
-        interventions: Interventions | None = None,
-    ) -> tuple[Float[Array, "B T V"], Trace | None]:
+    ) -> Float[Array, "B T V"]:
         """Predict the label, then EOS, whatever `target_in` holds; see `base.Model`."""
-        pooled, encoder_trace = self.encode(
-            source,
-            segments=source_segments,
-            train=train,
-            example_ids=example_ids,
-            capture=capture,
-            interventions=None if interventions is None else interventions.encoder,
-        )
-        logits = self._at(jnp.arange(target_in.shape[1]), self._label_logits(pooled))
-        if capture == "none":
-            return logits, None
-        return logits, Trace(encoder_trace, None, logits if capture == "full" else None)
+        pooled = self.encode(source, segments=source_segments, train=train, example_ids=example_ids)
+        return self._at(jnp.arange(target_in.shape[1]), self._label_logits(pooled))
 
     def encode(
         self,
@@ -81,20 +68,19 @@ class Classifier(Transformer):
         segments: Int[Array, "B S"] | None = None,
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
-        capture: Capture = "none",
-        interventions: StackInterventions | None = None,
-    ) -> tuple[Float[Array, "B D"], StackTrace | None]:
+    ) -> Float[Array, "B D"]:
         """One vector for the complete source, by `model.pooling`.
 
         Raises:
           InputError: for packed rows.
         """
         base.require_unpacked(self.config, segments)
-        options = {"train": train, "example_ids": example_ids, "capture": capture}
-        x, trace = super().encode(source, interventions=interventions, **options)
-        if self.config.pooling == "first":
-            return x[:, 0], trace
-        return mean_pool(x, source != self.config.pad_id), trace
+        mask, length = self.source_mask(source), source.shape[1]
+        dropout = example_ids_of(len(source), train, example_ids)
+        positions = self.embedding.positions(length)  # [S, D]
+        x = self.embedding.embed(source, positions, "source", dropout)
+        x = self.encoder(x, mask[:, None, None], jnp.arange(length), dropout)
+        return x[:, 0] if self.config.pooling == "first" else mean_pool(x, mask)
 
     def _label_logits(self, pooled: Float[Array, "B D"]) -> Float[Array, "B 1 V"]:
         return self.embedding.logits(pooled[:, None])
@@ -102,9 +88,9 @@ class Classifier(Transformer):
     def _at(
         self, positions: Int[Array, " T"], label_logits: Float[Array, "B 1 V"]
     ) -> Float[Array, "B T V"]:
-        """The logits at target positions: of the label at position 0, then of EOS."""
+        """The logits at target positions: of the label at position 0, then of EOS alone."""
         is_eos = jnp.arange(label_logits.shape[-1]) == self.config.eos_id  # [V]
-        eos_logits = jnp.where(is_eos, EOS_LOGIT, 0.0).astype(label_logits.dtype)
+        eos_logits = jnp.where(is_eos, 0.0, NEVER).astype(label_logits.dtype)
         return jnp.where((positions == 0)[:, None], label_logits, eos_logits)
 
     def init_cache(

@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Float, Int, Params
+from transformer.arrays import Array, Bool, Float, Int, Params
 from transformer.config import ModelConfig
 from transformer.models.base import Decodable, Description, Model
 
@@ -23,7 +23,6 @@ class Ensemble(nn.Module):
     """
 
     models: tuple[Decodable, ...]
-    """Complete models, except while decoding over a shortlist."""
 
     @property
     def config(self) -> ModelConfig:
@@ -32,13 +31,13 @@ class Ensemble(nn.Module):
 
     def __call__(
         self, source: Int[Array, "B S"], target_in: Int[Array, "B T"], *, train: bool = False
-    ) -> tuple[Float[Array, "B T V"], None]:
-        """Predict the token after each position of `target_in`; there is no trace."""
-        return log_mean([model(source, target_in, train=train)[0] for model in self.models]), None
+    ) -> Float[Array, "B T V"]:
+        """Predict the token after each position of `target_in`."""
+        return log_mean([model(source, target_in, train=train) for model in self.models])
 
-    def encode(self, source: Int[Array, "B S"]) -> tuple[tuple[Any, ...], None]:
-        """The memory of every member; there is no trace."""
-        return tuple(model.encode(source)[0] for model in self.models), None
+    def encode(self, source: Int[Array, "B S"]) -> tuple[Any, ...]:
+        """The memory of every member."""
+        return tuple(model.encode(source) for model in self.models)
 
     def init_cache(
         self,
@@ -61,6 +60,16 @@ class Ensemble(nn.Module):
         members = zip(self.models, cache, strict=True)
         logits, cache = zip(*(model.step(tokens, part) for model, part in members), strict=True)
         return log_mean(list(logits)), cache
+
+    @nn.nowrap
+    def example_inputs(self) -> tuple[Array, Array]:
+        """The smallest source and decoder input."""
+        return self.models[0].example_inputs()
+
+    @nn.nowrap
+    def source_mask(self, source: Int[Array, "B S"]) -> Bool[Array, "B S"]:
+        """True where the source is not padding."""
+        return self.models[0].source_mask(source)
 
     @nn.nowrap
     def reorder(self, cache: tuple[Any, ...], parents: Int[Array, "B K"]) -> tuple[Any, ...]:

@@ -4,10 +4,13 @@
 P(y) is the product of P(y_t | y_<t) over the target and its EOS.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
-from transformer.arrays import Array, Bool, Float, Int, Params
+from transformer.arrays import Array, Bool, Float, Int
 from transformer.config import LanguageModelConfig
 from transformer.models import base
 from transformer.models.base import AttentionSize, Description
@@ -19,7 +22,6 @@ from transformer.nn.embedding import Embedding
 from transformer.nn.feed_forward import FeedForward
 from transformer.nn.masks import packed_mask
 from transformer.nn.multi_head_attention import MultiHeadAttention
-from transformer.nn.parameters import cast_params
 from transformer.nn.positions import NO_POSITIONS, PositionTerm, positions_within_segments
 from transformer.nn.residual import Residual
 
@@ -75,9 +77,11 @@ class CausalStack(Encoder):
     side = "decoder"
     layer_class = CausalLayer
 
-    def init_cache(self, groups: int, group_beams: int, length: int) -> tuple[LayerCache, ...]:
+    def init_cache(
+        self, groups: int, group_beams: int, length: int, dtype: DTypeLike
+    ) -> tuple[LayerCache, ...]:
         """The empty cache of every layer."""
-        sizes = (groups, group_beams, length, self.config.compute_dtype)
+        sizes = (groups, group_beams, length, dtype)
         return tuple(LayerCache(layer.self_attention.init_cache(*sizes)) for layer in self.layers)
 
     def step(
@@ -95,7 +99,7 @@ class CausalStack(Encoder):
         return self.normalize(x), tuple(caches)
 
 
-class LanguageModel(nn.Module):
+class LanguageModel(base.TextModel):
     """See `base.Model`; the source is not read."""
 
     config: LanguageModelConfig
@@ -125,3 +129,51 @@ class LanguageModel(nn.Module):
         dropout = example_ids_of(len(target_in), train, example_ids)
         x = self.embedding.embed(target_in, positions, "target", dropout)
         return self.embedding.logits(self.decoder(x, mask, position_ids, dropout))
+
+    def encode(self, source: Int[Array, "B S"], **options: Any) -> None:
+        """There is no memory."""
+
+    def init_cache(
+        self,
+        memory: None,
+        source: Int[Array, "B S"],
+        num_beams: int,
+        length: int,
+        num_groups: int = 1,
+    ) -> DecodeCache:
+        """Create the cache of a search; see `base.Model`."""
+        groups, group_beams = len(source) * num_groups, num_beams // num_groups
+        dtype = self.embedding.tokens(jnp.zeros((1, 1), jnp.int32)).dtype
+        layers = self.decoder.init_cache(groups, group_beams, length, dtype)
+        ancestry = jnp.zeros((groups, group_beams, length), jnp.int32)
+        return DecodeCache(layers, ancestry, jnp.zeros((), jnp.int32), num_groups)
+
+    def step(
+        self, tokens: Int[Array, "B K"], cache: DecodeCache
+    ) -> tuple[Float[Array, "B K V"], DecodeCache]:
+        """Read the token at position `cache.index` of every beam and predict the next."""
+        cache = cache.begin_step()
+        position = cache.row(self.embedding.positions(cache.length))
+        x, layers = self.decoder.step(self.embedding.embed(tokens, position), cache)
+        return self.embedding.logits(x), cache.replace(layers=layers, index=cache.index + 1)
+
+    reorder = staticmethod(DecodeCache.reorder)
+    grow = staticmethod(DecodeCache.grow)
+    take = staticmethod(DecodeCache.take)
+
+    @nn.nowrap
+    def describe(self) -> Description:
+        """Self-attention and the residual stream, of a stack that is called the decoder."""
+        config = self.config
+        layers, heads = config.depth("decoder"), config.heads("decoder")
+        return Description(
+            d_model=config.d_model,
+            attention={"decoder": AttentionSize(layers, heads)},
+            residual_layers={"decoder": layers},
+            forward_flops=lambda b, s, t: (
+                b * (decoder_flops(config, None, t) + logits_flops(config, t))
+            ),
+        )
+
+
+base.register(LanguageModelConfig, LanguageModel)

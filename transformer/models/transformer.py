@@ -144,16 +144,63 @@ class DecoderLayer(nn.Module):
 
 @flax.struct.dataclass
 class DecodeCache:
-    """The state of cached decoding."""
+    """The state of cached decoding, and what a search does to it."""
 
     layers: tuple[LayerCache, ...]
-    source_mask: Bool[Array, "B 1 1 S"]
     ancestry: Int[Array, "BG K M"]
     """`ancestry[g, k, m]`: the beam of group g that computed the keys and values of hypothesis k at
     position m.
     """
     index: Int[Array, ""]
     """The target position that the next step computes."""
+    num_groups: int = flax.struct.field(pytree_node=False)
+    source_mask: Bool[Array, "B 1 1 S"] | None = None
+
+    @property
+    def length(self) -> int:
+        """Capacity in target positions."""
+        return self.ancestry.shape[2]
+
+    def row(self, table: Float[Array, "M D"]) -> Float[Array, "1 D"]:
+        """The row of the next target position."""
+        return jax.lax.dynamic_slice_in_dim(table, self.index, 1)
+
+    def begin_step(self) -> "DecodeCache":
+        """Every hypothesis has the keys and values that its beam computes at the next position."""
+        beam = jnp.arange(self.ancestry.shape[1], dtype=jnp.int32)[:, None]  # [K, 1]
+        is_current = jnp.arange(self.length) == self.index  # [M]
+        return self.replace(ancestry=jnp.where(is_current, beam, self.ancestry))
+
+    def reorder(self, parents: Int[Array, "B K"]) -> "DecodeCache":
+        """Let beam k continue the hypothesis of beam ``parents[b, k]``, which is in its group.
+
+        Keys and values stay where they are: only the ancestry is copied.
+        """
+        num_beams = self.ancestry.shape[1]
+        parents = parents.reshape(-1, num_beams) % num_beams  # [BG, K]
+        return self.replace(
+            layers=tuple(layer.reorder(parents) for layer in self.layers),
+            ancestry=gather(self.ancestry, parents[..., None]),
+        )
+
+    def grow(self, length: int) -> "DecodeCache":
+        """Extend the capacity to `length` target positions."""
+        _, num_beams, before = self.ancestry.shape
+        return self.replace(
+            layers=tuple(layer.grow(length * num_beams) for layer in self.layers),
+            ancestry=jnp.pad(self.ancestry, ((0, 0), (0, 0), (0, length - before))),
+        )
+
+    def take(self, sentences: Int[Array, "_"]) -> "DecodeCache":
+        """Select these sentences of the batch."""
+        batch = len(self.ancestry) // self.num_groups
+
+        def take(leaf: Array) -> Array:
+            rows = len(leaf) // batch  # The groups of a sentence are adjacent.
+            per_sentence = leaf.reshape(batch, rows, *leaf.shape[1:])  # [B, G, ...]
+            return per_sentence[sentences].reshape(len(sentences) * rows, *leaf.shape[1:])
+
+        return jax.tree.map(take, self.replace(index=None)).replace(index=self.index)
 
 
 class Stack(nn.Module):
@@ -226,7 +273,7 @@ class Encoder(Stack):
     def __call__(
         self,
         x: Float[Array, "B S D"],
-        mask: Bool[Array, "#B 1 #S S"],
+        mask: Bool[Array, "#B 1 #S S"] | None,
         position_ids: Int[Array, "*#B S"],
         dropout: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B S D"]:
@@ -381,57 +428,24 @@ class Transformer(base.TextModel):
         groups = len(memory) * num_groups
         return DecodeCache(
             layers=self.decoder.init_cache(memory, num_beams, length, num_groups),
-            source_mask=self.source_mask(source)[:, None, None],
             ancestry=jnp.zeros((groups, num_beams // num_groups, length), jnp.int32),
             index=jnp.zeros((), jnp.int32),
+            num_groups=num_groups,
+            source_mask=self.source_mask(source)[:, None, None],
         )
 
     def step(
         self, tokens: Int[Array, "B K"], cache: DecodeCache
     ) -> tuple[Float[Array, "B K V"], DecodeCache]:
         """Read the token at position `cache.index` of every beam and predict the next."""
-        num_beams, length = cache.ancestry.shape[1:]
-        position = jax.lax.dynamic_slice_in_dim(self.embedding.positions(length), cache.index, 1)
-        # At this position, every hypothesis has the keys and values that its beam computes.
-        beam = jnp.arange(num_beams, dtype=jnp.int32)[:, None]  # [K, 1]
-        is_current = jnp.arange(length) == cache.index  # [M]
-        cache = cache.replace(ancestry=jnp.where(is_current, beam, cache.ancestry))
+        cache = cache.begin_step()
+        position = cache.row(self.embedding.positions(cache.length))
         x, layers = self.decoder.step(self.embedding.embed(tokens, position), cache)
         return self.embedding.logits(x), cache.replace(layers=layers, index=cache.index + 1)
 
-    @staticmethod
-    def reorder(cache: DecodeCache, parents: Int[Array, "B K"]) -> DecodeCache:
-        """Let beam k continue the hypothesis of beam ``parents[b, k]``, which is in its group.
-
-        Keys and values stay where they are: only the ancestry is copied.
-        """
-        num_beams = cache.ancestry.shape[1]
-        parents = parents.reshape(-1, num_beams) % num_beams  # [BG, K]
-        return cache.replace(
-            layers=tuple(layer.reorder(parents) for layer in cache.layers),
-            ancestry=gather(cache.ancestry, parents[..., None]),
-        )
-
-    @staticmethod
-    def grow(cache: DecodeCache, length: int) -> DecodeCache:
-        """Extend the capacity to `length` target positions."""
-        _, num_beams, before = cache.ancestry.shape
-        return cache.replace(
-            layers=tuple(layer.grow(length * num_beams) for layer in cache.layers),
-            ancestry=jnp.pad(cache.ancestry, ((0, 0), (0, 0), (0, length - before))),
-        )
-
-    @staticmethod
-    def take(cache: DecodeCache, sentences: Int[Array, "_"]) -> DecodeCache:
-        """Select these sentences of the batch."""
-        batch = len(cache.source_mask)
-
-        def take(leaf: Array) -> Array:
-            rows = len(leaf) // batch  # The groups of a sentence are adjacent.
-            per_sentence = leaf.reshape(batch, rows, *leaf.shape[1:])  # [B, G, ...]
-            return per_sentence[sentences].reshape(len(sentences) * rows, *leaf.shape[1:])
-
-        return jax.tree.map(take, cache.replace(index=None)).replace(index=cache.index)
+    reorder = staticmethod(DecodeCache.reorder)
+    grow = staticmethod(DecodeCache.grow)
+    take = staticmethod(DecodeCache.take)
 
     @nn.nowrap
     def describe(self) -> Description:

@@ -16,7 +16,7 @@ from transformer.config import TrainingConfig
 from transformer.models.base import Model
 from transformer.nn.dropout import chosen, threefry_bits
 from transformer.nn.embedding import ZEROED
-from transformer.training.losses import Loss, Sums, loss, smoothed_cross_entropy
+from transformer.training.losses import Loss, Sums, learned_target, loss, smoothed_cross_entropy
 
 
 def loss_of(config: TrainingConfig) -> Loss:
@@ -98,7 +98,8 @@ def _predict(
 ) -> _Prediction:
     """One of the two passes."""
     logits, sown = model.apply({"params": params}, **inputs, mutable="losses")
-    sums = smoothed_cross_entropy(logits, batch.target, pad_id=model.config.pad_id, **smoothing)
+    target = learned_target(batch.target, model.config)
+    sums = smoothed_cross_entropy(logits, target, pad_id=model.config.pad_id, **smoothing)
     return _Prediction(logits, sums.with_auxiliary(sown))
 
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from transformer.arrays import Array, Bool, Float, Int, Key, Params, wide
 from transformer.batch import Batch, gold_logits
+from transformer.config import ModelConfig
 from transformer.errors import InputError
 from transformer.models.base import Model
 
@@ -91,8 +92,16 @@ def loss(
     """
     inputs = batch.inputs(model.config.bos_id, rng, example_ids)
     logits, sown = model.apply({"params": params}, **inputs, mutable="losses")
-    sums = smoothed_cross_entropy(logits, batch.target, smoothing, mass, model.config.pad_id)
+    target = learned_target(batch.target, model.config)
+    sums = smoothed_cross_entropy(logits, target, smoothing, mass, model.config.pad_id)
     return sums.with_auxiliary(sown)
+
+
+def learned_target(target: Int[Array, "B T"], config: ModelConfig) -> Int[Array, "B T"]:
+    """The target, with padding at EOS if the model family does not predict EOS."""
+    if config.predicts_eos:
+        return target
+    return jnp.where(target == config.eos_id, config.pad_id, target)
 
 
 def smoothed_cross_entropy(

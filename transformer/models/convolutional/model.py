@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import normal
 
-from transformer.arrays import Array, Bool, Float, Int, Params, gather
+from transformer.arrays import Array, Bool, Float, Int, gather
 from transformer.config import ConvolutionalConfig
 from transformer.models import base
 from transformer.models.base import AttentionSize, Description
@@ -34,7 +34,7 @@ from transformer.models.convolutional.convolution import (
 from transformer.models.convolutional.flops import forward_flops
 from transformer.nn.dropout import apply_dropout, example_ids_of
 from transformer.nn.embedding import table_rows
-from transformer.nn.parameters import cast_params, declare
+from transformer.nn.parameters import declare
 from transformer.nn.taps import tap
 
 
@@ -207,7 +207,7 @@ class ConvolutionalDecoder(nn.Module):
         return self.linear_out(x), tuple(windows)
 
 
-class Convolutional(nn.Module):
+class Convolutional(base.TextModel):
     """The complete model, a `base.Model`."""
 
     config: ConvolutionalConfig
@@ -257,10 +257,6 @@ class Convolutional(nn.Module):
         dropout = example_ids_of(len(source), train, example_ids)
         embedded = self.source_embedding(source, self._positions(source.shape[1]), dropout)
         return self.encoder(embedded, self.source_mask(source), dropout)
-
-    def source_mask(self, source: Int[Array, "B S"]) -> Bool[Array, "B S"]:
-        """True where the source is not padding."""
-        return source != self.config.pad_id
 
     def _positions(self, length: int) -> Int[Array, " T"]:
         """0, 1, ... as far as the tables of positions reach."""
@@ -314,11 +310,6 @@ class Convolutional(nn.Module):
             lambda leaf: leaf[sentences], (cache.windows, cache.memory, cache.source_mask)
         )
         return cache.replace(windows=windows, memory=memory, source_mask=mask)
-
-    @nn.nowrap
-    def cast_params(self, params: Params) -> Params:
-        """Cast kernels and embeddings to the compute dtype."""
-        return cast_params(params, base.parameter_metadata(self), self.config.compute_dtype)
 
     @nn.nowrap
     def describe(self) -> Description:

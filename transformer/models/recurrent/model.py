@@ -27,7 +27,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Bool, Float, Int, Params, gather
+from transformer.arrays import Array, Float, Int, gather
 from transformer.config import RecurrentConfig
 from transformer.models import base
 from transformer.models.base import AttentionSize, Description
@@ -40,7 +40,6 @@ from transformer.models.recurrent.flops import forward_flops
 from transformer.models.recurrent.layers import EncodedSource, RecurrentEncoder
 from transformer.nn.dropout import apply_dropout, example_ids_of
 from transformer.nn.embedding import Side, TokenEmbedding
-from transformer.nn.parameters import cast_params
 
 
 @flax.struct.dataclass
@@ -51,7 +50,7 @@ class RecurrentCache:
     source: SourceKeys | None
 
 
-class Recurrent(nn.Module):
+class Recurrent(base.TextModel):
     """The complete model, a `base.Model`."""
 
     config: RecurrentConfig
@@ -96,10 +95,6 @@ class Recurrent(nn.Module):
         dropout = example_ids_of(len(source), train, example_ids)
         embedded = self._embed(source, "source", dropout)
         return self.encoder(embedded, self.source_mask(source), dropout)
-
-    def source_mask(self, source: Int[Array, "B S"]) -> Bool[Array, "B S"]:
-        """True where the source is not padding."""
-        return source != self.config.pad_id
 
     def _source_keys(self, memory: EncodedSource, source: Int[Array, "B S"]) -> SourceKeys | None:
         return self.decoder.source_keys(memory, self.source_mask(source))
@@ -151,11 +146,6 @@ class Recurrent(nn.Module):
     def take(cache: RecurrentCache, sentences: Int[Array, "_"]) -> RecurrentCache:
         """Select these sentences of the batch."""
         return jax.tree.map(lambda leaf: leaf[sentences], cache)
-
-    @nn.nowrap
-    def cast_params(self, params: Params) -> Params:
-        """Cast kernels and embeddings to the compute dtype."""
-        return cast_params(params, base.parameter_metadata(self), self.config.compute_dtype)
 
     @nn.nowrap
     def describe(self) -> Description:
