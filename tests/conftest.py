@@ -104,7 +104,7 @@ def params(model):
 
 @pytest.fixture(scope="session")
 def shallow():
-    """(params, config) of a model that compiles quickly, of stacks that differ in all they can."""
+    """A model that compiles quickly, whose stacks differ in all they can, and its parameters."""
     config = TransformerConfig(
         vocab_size=11,
         encoder_layers=1,
@@ -114,7 +114,8 @@ def shallow():
         d_model=6,
         d_ff=8,
     )
-    return oracle.random_params(base.build(config), seed=0), config
+    model = base.build(config)
+    return model, oracle.random_params(model, seed=0)
 
 
 @pytest.fixture(scope="session")

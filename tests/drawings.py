@@ -8,8 +8,8 @@ from matplotlib.text import Text
 
 from transformer.config import TransformerConfig
 from transformer.inspection import figures, search_log
+from transformer.inspection.activations import AttentionTrace, StackTrace
 from transformer.inspection.residual import ResidualFlow
-from transformer.nn.capture import AttentionTrace, StackTrace
 from transformer.nn.positions import sinusoids
 
 LONG_WORD = "▁Donaudampfschifffahrtsgesellschaft"

@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 
+from transformer.inspection.activations import AttentionTrace, StackTrace, Trace
 from transformer.inspection.search_log import Finished, Result, SearchLog, SearchStep
 from transformer.inspection.views.attention_kinds import attention_kinds, trace_attention_kinds
 from transformer.inspection.views.attention_steps import attention_steps
@@ -15,7 +16,6 @@ from transformer.inspection.views.head_view import head_view
 from transformer.inspection.views.search_replay import search_replay
 from transformer.inspection.views.sentence_comparison import compare_sentences
 from transformer.inspection.views.value_map import value_map
-from transformer.nn.capture import AttentionTrace, StackTrace, Trace
 
 
 def softmax_weights(layers, heads, rows, columns, causal=False, seed=0):

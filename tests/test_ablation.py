@@ -6,15 +6,16 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from transformer.nn.capture import KINDS
 
 from transformer.batch import Batch
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import ablation
+from transformer.inspection.interventions import no_interventions
 from transformer.inspection.readout import LogitDifference
-from transformer.inspection.trace import no_interventions, run
+from transformer.inspection.trace import run
 from transformer.models import base
+from transformer.models.base import KINDS
 from transformer.nn.positions import shift_right
 from transformer.training.losses import loss
 
@@ -40,9 +41,9 @@ def gradients(shallow, source):
     return ablation.gate_gradients(*shallow, source, TARGET)
 
 
-def plain_nll(params, config, source):
+def plain_nll(model, params, source):
     """Sum of the negative log-likelihood of a model without gates."""
-    return loss(base.build(config), params, Batch(source, TARGET), smoothing=0.0)
+    return loss(model, params, Batch(source, TARGET), smoothing=0.0)
 
 
 def changed(params, side, layer, attention, head, factor):
@@ -66,27 +67,28 @@ def test_padding_is_what_the_config_says():
     """With other special ids: the padding of the second sentence does not count, token 0 does."""
     ids = {"pad_id": 10, "eos_id": 0, "bos_id": 1, "unk_id": 2}
     config = TransformerConfig(vocab_size=11, num_layers=1, d_model=8, d_ff=8, num_heads=2, **ids)
-    params = oracle.random_params(base.build(config), seed=1)
+    model = base.build(config)
+    params = oracle.random_params(model, seed=1)
     source, target = jnp.array([[4, 7, 0], [5, 0, 10]]), jnp.array([[4, 5, 0], [6, 0, 10]])
     targets_in = shift_right(target, bos_id=1)
-    logits = [run(params, config, *pair)[0] for pair in zip(source, targets_in, strict=True)]
+    logits = [run(model, params, *pair)[0] for pair in zip(source, targets_in, strict=True)]
     log_probs = jax.nn.log_softmax(jnp.stack(logits))
     tokens = [(0, 0, 4), (0, 1, 5), (0, 2, 0), (1, 0, 6), (1, 1, 0)]
     expected = -sum(float(log_probs[token]) for token in tokens)
-    nll = ablation.nll_with_gates(params, config, source, target, ablation.open_gates(config))
+    nll = ablation.nll_with_gates(model, params, source, target, ablation.open_gates(model))
     assert float(nll) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.slow
 def test_gates_of_one_give_bitwise_the_baseline(shallow, source):
     """Without jit, since XLA may order the sums of two programs differently."""
-    gates = ablation.open_gates(shallow[1])
+    gates = ablation.open_gates(shallow[0])
     gated = ablation.nll_with_gates(*shallow, source, TARGET, gates)
     assert gated == plain_nll(*shallow, source).nll
 
 
 def test_every_head_of_every_kind_is_removed_separately(result, nll, shallow):
-    ones = ablation.open_gates(shallow[1])
+    ones = ablation.open_gates(shallow[0])
     shapes = {"encoder": (1, 3), "decoder": (2, 2), "cross": (2, 2)}
     for kind in KINDS:
         increase, gates = getattr(result.increase, kind), getattr(ones, kind)
@@ -100,8 +102,9 @@ def test_every_head_of_every_kind_is_removed_separately(result, nll, shallow):
 
 @pytest.mark.slow
 def test_removing_a_head_without_output_changes_nothing_for_any_heads_at_once(shallow, source):
-    emptied = changed(shallow[0], "decoder", "layer_1", "cross_attention", head=1, factor=0.0)
-    increase = ablation.ablate_heads(emptied, shallow[1], source, TARGET, heads_at_once=3).increase
+    model, params = shallow
+    emptied = changed(params, "decoder", "layer_1", "cross_attention", head=1, factor=0.0)
+    increase = ablation.ablate_heads(model, emptied, source, TARGET, heads_at_once=3).increase
     assert abs(float(increase.cross[1, 1])) < 1e-6
     assert np.abs(np.delete(increase.cross, 3)).min() > 1e-4
     assert np.abs(increase.encoder).min() > 1e-4
@@ -113,8 +116,8 @@ def test_removing_a_head_without_output_changes_nothing_for_any_heads_at_once(sh
 def test_the_gradient_of_a_gate_is_the_slope_of_the_loss(shallow, source):
     """In float64, where steps are so small that curvature and kinks do not matter."""
     with jax.enable_x64(True):
-        model = oracle.float64(shallow[0]), shallow[1]
-        ones, step = ablation.open_gates(shallow[1]), 1e-5
+        model = shallow[0], oracle.float64(shallow[1])
+        ones, step = ablation.open_gates(shallow[0]), 1e-5
         nll = jax.jit(lambda gates: ablation.nll_with_gates(*model, source, TARGET, gates))
         gradients = ablation.gate_gradients(*model, source, TARGET)
         for kind in KINDS:
@@ -150,9 +153,10 @@ def test_importance_sums_magnitudes_and_the_estimate_of_removal_sums_gradients(
 
 
 def test_for_a_small_head_the_estimate_is_the_cost_of_its_removal(shallow, source):
-    small = changed(shallow[0], "encoder", "layer_0", "self_attention", head=1, factor=0.02)
-    exact = ablation.ablate_heads(small, shallow[1], source, TARGET).increase.encoder[0, 1]
-    estimate = ablation.head_importance(small, shallow[1], source, TARGET).removal.encoder[0, 1]
+    model, params = shallow
+    small = changed(params, "encoder", "layer_0", "self_attention", head=1, factor=0.02)
+    exact = ablation.ablate_heads(model, small, source, TARGET).increase.encoder[0, 1]
+    estimate = ablation.head_importance(model, small, source, TARGET).removal.encoder[0, 1]
     assert float(estimate) == pytest.approx(float(exact), rel=0.05)
     assert abs(float(exact)) > 1e-5
 
@@ -188,19 +192,19 @@ METRIC = LogitDifference(jnp.array([0, 1, 2]), jnp.array([5, 7, 2]), jnp.array([
 
 @pytest.mark.slow
 def test_a_metric_is_computed_for_each_sentence_pair_without_each_head(shallow, source):
-    params, config = shallow
+    model, params = shallow
     target_in = shift_right(TARGET)
-    ablated = ablation.ablate_heads_for_metric(params, config, source, target_in, METRIC)
-    ones = ablation.open_gates(config)
+    ablated = ablation.ablate_heads_for_metric(model, params, source, target_in, METRIC)
+    ones = ablation.open_gates(model)
     for row in range(len(source)):
-        nothing = no_interventions(config, source.shape[1], TARGET.shape[1])
+        nothing = no_interventions(model, source.shape[1], TARGET.shape[1])
         metric = jax.tree.map(lambda leaf, row=row: leaf[row], METRIC)
-        plain, _ = run(params, config, source[row], target_in[row])
+        plain, _ = run(model, params, source[row], target_in[row])
         assert float(ablated.value[row]) == pytest.approx(float(metric(plain)), abs=1e-5)
         closed = ones.replace(cross=ones.cross.at[1, 0].set(0.0))
         without, _ = run(
+            model,
             params,
-            config,
             source[row],
             target_in[row],
             interventions=nothing.with_gates(closed),
@@ -258,7 +262,7 @@ def test_a_removed_head_puts_out_the_mean_or_the_next_sentences_output(
     shallow, source, replacement
 ):
     ablated = replaced(shallow, source, replacement=replacement)
-    params, config = shallow
+    model, params = shallow
     target_in = shift_right(TARGET)
     outputs = [
         run(*shallow, source[row], target_in[row], capture="full")[1].encoder.self_attention.z
@@ -268,8 +272,8 @@ def test_a_removed_head_puts_out_the_mean_or_the_next_sentences_output(
     mean = np.concatenate(real, 2).mean(2, keepdims=True)  # [L, N, 1, Hv]
     value = outputs[1] if replacement == "resample" else jnp.broadcast_to(mean, outputs[0].shape)
     mask = jnp.zeros((1, 3, 5, 1), bool).at[0, 2].set(True)
-    changed = no_interventions(config, 5, 4).patched_heads("encoder", "z", mask, value)
-    logits, _ = run(params, config, source[0], target_in[0], interventions=changed)
+    changed = no_interventions(model, 5, 4).patch_heads("encoder", "z", mask, value)
+    logits, _ = run(model, params, source[0], target_in[0], interventions=changed)
     expected = float(logits[0, 5] - logits[0, 6])
     assert float(ablated.without.encoder[0, 0, 2]) == pytest.approx(expected, abs=1e-4)
     assert abs(float(ablated.value[0]) - expected) > 1e-3

@@ -195,17 +195,17 @@ def test_a_head_that_equals_the_gold_alignment_has_error_rate_zero(
 
 @pytest.mark.slow
 def test_both_conventions_are_reported_for_the_trained_and_the_untrained_model(shallow, batch):
-    params, config = shallow
-    report = alignment.alignment_errors_against_untrained(params, config, batch, seed=7)
+    model, params = shallow
+    report = alignment.alignment_errors_against_untrained(model, params, batch, seed=7)
     assert [(name, list(rates)) for name, rates in report.items()] == [
         ("trained", ["predict", "read"]),
         ("untrained", ["predict", "read"]),
     ]
-    untrained = alignment.untrained_params(config, 7)
+    untrained = alignment.untrained_params(model, 7)
     assert jax.tree.structure(untrained) == jax.tree.structure(params)
     for name, weights in (("trained", params), ("untrained", untrained)):
         for convention in ("predict", "read"):
-            expected = alignment.alignment_errors(weights, config, batch, convention)
+            expected = alignment.alignment_errors(model, weights, batch, convention)
             np.testing.assert_array_equal(report[name][convention].heads, expected.heads)
     assert (report["trained"]["read"].heads != report["untrained"]["read"].heads).any()
 

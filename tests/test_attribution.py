@@ -14,8 +14,9 @@ from transformer.inspection.attribution import (
     integrated_gradients,
     occlusion,
 )
+from transformer.inspection.interventions import no_interventions
 from transformer.inspection.readout import LogProbability
-from transformer.inspection.trace import no_interventions, run
+from transformer.inspection.trace import run
 
 SOURCE, TARGET_IN = np.array([4, 7, 5, 2, 0]), np.array([1, 5, 9, 4])
 METRIC = LogProbability(position=2, token=4)
@@ -36,13 +37,13 @@ def value(shallow):
 def scaled_metric(model, source_scale, target_scale):
     """The metric with every embedding, but not its positional encoding, multiplied."""
     _, trace = run(*model, SOURCE, TARGET_IN, capture="full")
-    changed = no_interventions(model[1], 5, 4)
+    changed = no_interventions(model[0], 5, 4)
     for side, scale in (("encoder", source_scale), ("decoder", target_scale)):
         stack, captured = getattr(changed, side), getattr(trace, side)
         inputs = captured.embedded * scale[:, None] + captured.positions
         values = stack.residual.value.at[0].set(inputs)
         mask = jnp.zeros(values.shape[:2], bool).at[0].set(True)
-        changed = changed.patched(side, mask, values)
+        changed = changed.patch_residual(side, mask, values)
     return METRIC(run(*model, SOURCE, TARGET_IN, interventions=changed)[0])
 
 
@@ -92,13 +93,14 @@ def test_padding_and_tokens_after_the_metrics_position_contribute_exactly_nothin
 
 def test_an_answer_that_depends_on_one_token_is_attributed_to_it_alone(shallow):
     """With every sublayer silent, row 2 depends only on the token that is read there."""
-    silent = jax.tree.map(lambda leaf: leaf, shallow[0])
+    model, params = shallow
+    silent = jax.tree.map(lambda leaf: leaf, params)
     for side in ("encoder", "decoder"):
         for layer in silent[side].values():
             for sublayer in layer.values():
                 for name in {"output", "kernel_out", "bias_out"} & sublayer.keys():
                     sublayer[name] = jnp.zeros_like(sublayer[name])
-    attribution = integrated_gradients(silent, shallow[1], SOURCE, TARGET_IN, METRIC)
+    attribution = integrated_gradients(model, silent, SOURCE, TARGET_IN, METRIC)
     np.testing.assert_array_equal(attribution.source, 0)
     np.testing.assert_array_equal(np.delete(attribution.target, 2), 0)
     assert float(attribution.target[2]) == pytest.approx(
@@ -111,7 +113,7 @@ def test_an_answer_that_depends_on_one_token_is_attributed_to_it_alone(shallow):
 def test_input_times_gradient_is_the_slope_in_the_norm_of_an_embedding(shallow):
     """In float64 by central differences."""
     with jax.enable_x64(True):
-        model = oracle.float64(shallow[0]), shallow[1]
+        model = shallow[0], oracle.float64(shallow[1])
         attribution = input_x_gradient(*model, SOURCE, TARGET_IN, METRIC)
         scaled = jax.jit(lambda scale: scaled_metric(model, scale[:5], scale[5:]))
         step, contributions = 1e-6, [*attribution.source, *attribution.target]

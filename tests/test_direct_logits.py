@@ -24,17 +24,17 @@ CONFIGS = {
 }
 
 
-def model(**fields):
-    """(params, config) of a random model."""
-    config = TransformerConfig(**SIZES | fields)
-    return oracle.random_params(base.build(config), seed=4), config
+def random_model(**fields):
+    """A model and random parameters."""
+    model = base.build(TransformerConfig(**SIZES | fields))
+    return model, oracle.random_params(model, seed=4)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_shares_add_up_to_the_logit_difference(name):
-    params, config = model(**CONFIGS[name])
-    shares = direct_logits(params, config, SOURCE, TARGET_IN, METRIC)
-    logits, _ = run(params, config, SOURCE, TARGET_IN)
+    model, params = random_model(**CONFIGS[name])
+    shares = direct_logits(model, params, SOURCE, TARGET_IN, METRIC)
+    logits, _ = run(model, params, SOURCE, TARGET_IN)
     assert float(shares.total) == pytest.approx(float(METRIC(logits)), abs=1e-4)
     assert shares.self_heads.shape == shares.cross_heads.shape == (2, 2)
     assert shares.feed_forward.shape == (2,) and shares.biases.shape == ()
@@ -42,45 +42,45 @@ def test_the_shares_add_up_to_the_logit_difference(name):
 
 
 def test_a_head_that_writes_nothing_has_no_share():
-    params, config = model()
+    model, params = random_model()
     kernels = params["decoder"]["layer_0"]["cross_attention"]
     kernels["output"] = kernels["output"].at[1].set(0.0)
-    shares = direct_logits(params, config, SOURCE, TARGET_IN, METRIC)
+    shares = direct_logits(model, params, SOURCE, TARGET_IN, METRIC)
     assert shares.cross_heads[0, 1] == 0 and shares.cross_heads[0, 0] != 0
 
 
 def test_in_a_pre_norm_model_a_share_is_the_head_output_through_the_final_norm():
     """By hand, from the trace."""
-    params, config = model(norm="pre")
-    _, seen = run(params, config, SOURCE, TARGET_IN, capture="full")
+    model, params = random_model(norm="pre")
+    _, seen = run(model, params, SOURCE, TARGET_IN, capture="full")
     stream, norm = seen.decoder.residual[-1, 2], params["decoder"]["final_norm"]
     direction = params["embedding"]["table"][4] - params["embedding"]["table"][7]
     written = seen.decoder.cross_attention.head_out[1, 0, 2]
-    divisor = jnp.sqrt(stream.var() + config.norm_epsilon)
+    divisor = jnp.sqrt(stream.var() + model.config.norm_epsilon)
     expected = ((written - written.mean()) / divisor * norm["scale"]) @ direction
-    shares = direct_logits(params, config, SOURCE, TARGET_IN, METRIC)
+    shares = direct_logits(model, params, SOURCE, TARGET_IN, METRIC)
     assert float(shares.cross_heads[1, 0]) == pytest.approx(float(expected), rel=1e-4)
 
 
 def test_the_row_and_the_tokens_may_be_traced():
-    params, config = model()
+    model, params = random_model()
 
     @jax.jit
     def total(position):
         metric = LogitDifference(position, 4, 7)
-        return direct_logits(params, config, SOURCE, TARGET_IN, metric).total
+        return direct_logits(model, params, SOURCE, TARGET_IN, metric).total
 
-    logits, _ = run(params, config, SOURCE, TARGET_IN)
+    logits, _ = run(model, params, SOURCE, TARGET_IN)
     assert float(total(3)) == pytest.approx(float(logits[3, 4] - logits[3, 7]), abs=1e-4)
 
 
 @pytest.mark.parametrize("metric", [LogitDifference(4, 4, 7), LogitDifference(2, 4, 11)])
 def test_a_row_or_a_token_that_does_not_exist_is_rejected(metric):
     with pytest.raises(InputError, match="check that its position is a row of the logits and its"):
-        direct_logits(*model(), SOURCE, TARGET_IN, metric)
+        direct_logits(*random_model(), SOURCE, TARGET_IN, metric)
 
 
 def test_a_family_without_a_residual_stream_is_rejected():
-    config = ConvolutionalConfig(vocab_size=11, d_model=8, num_layers=1)
+    model = base.build(ConvolutionalConfig(vocab_size=11, d_model=8, num_layers=1))
     with pytest.raises(InputError, match="family 'convolutional' has no residual stream"):
-        direct_logits({}, config, SOURCE, TARGET_IN, METRIC)
+        direct_logits(model, {}, SOURCE, TARGET_IN, METRIC)

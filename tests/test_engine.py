@@ -97,10 +97,9 @@ def test_attention_between_words_is_that_of_the_inspection_and_compiles_nothing(
     assert found["source"] == [[0, 1], [2, 3], [4, 5]]
     assert found["target"] == [[0, 1], [3, 4]]
     source_ids, target_ids = translator.tokenizer.encode(["a c b", "b g"])
-    config = CONFIG.model.replace(attention_kernel="einsum")
     target_in = [SpecialIds().bos, *target_ids[:-1]]
     _, captured = jax.jit(
-        lambda params: trace.run(params, config, source_ids, target_in, capture="weights")
+        lambda params: trace.run(translator.model, params, source_ids, target_in, capture="weights")
     )(translator.params)
     weights = np.asarray(captured.attention("cross").weights).mean(1)  # [L, N, T, S] -> [L, T, S]
     np.testing.assert_allclose(found["weights"], weights[:, :2], atol=6e-5)

@@ -121,7 +121,7 @@ def trace(shallow):
 
 def test_steps_matrices_and_assembly_equal_the_model_under_its_mask(trace, shallow):
     """The figures compare themselves with the model's z and output."""
-    params, _ = shallow
+    _, params = shallow
     tokens, causal = ["a", "b", "c", "d"], np.tril(np.ones((4, 4), bool))
     attention, layer, head = trace.decoder.self_attention, 1, 1
     x = trace.decoder.residual[layer]
@@ -376,7 +376,7 @@ def test_vectors_flow_along_the_paths_that_the_model_computed(trace):
 
 
 def test_the_recap_draws_the_matrices_of_every_head_of_the_model(trace, shallow):
-    kernels = shallow[0]["encoder"]["layer_0"]["self_attention"]
+    kernels = shallow[1]["encoder"]["layer_0"]["self_attention"]
     attention, x = trace.encoder.self_attention, trace.encoder.residual[0]
     tokens = ["a", "b", "c", "d", "e"]
     figure = figures.plot_multi_head(x, kernels, tokens, output=attention.output[0])
@@ -416,7 +416,7 @@ def test_keys_and_values_of_every_decoder_layer_are_made_of_the_memory(trace, sh
     np.testing.assert_array_equal(values(figure, "memory"), memory)
     for layer in range(2):
         for name in ("key", "value"):
-            kernel = shallow[0]["decoder"][f"layer_{layer}"]["cross_attention"][name]
+            kernel = shallow[1]["decoder"][f"layer_{layer}"]["cross_attention"][name]
             expected = np.asarray(memory) @ np.asarray(kernel).reshape(6, -1)
             drawn_values = values(figure, f"{name}s of layer {layer + 1}")
             np.testing.assert_allclose(drawn_values, expected, atol=1e-5)

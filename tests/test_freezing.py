@@ -108,9 +108,9 @@ def test_an_optimizer_keeps_no_moments_of_the_frozen_parameters(name, model, par
 
 @pytest.mark.slow
 def test_a_step_leaves_the_frozen_parameters_as_they_are(shallow, source, target_in):
-    params, model_config = shallow
+    shallow_model, params = shallow
     config = Config(
-        model=model_config,
+        model=shallow_model.config,
         optimizer=OptimizerConfig(name="adamw", weight_decay=0.1),
         training=TrainingConfig(init_from="model", freeze=("encoder",)),
     )

@@ -46,10 +46,11 @@ def test_heads_that_share_keys_and_values_share_those_factors():
     config = TransformerConfig(
         vocab_size=11, num_layers=1, d_model=8, d_ff=8, num_heads=4, num_kv_heads=2
     )
-    params = oracle.random_params(base.build(config), seed=1)
+    model = base.build(config)
+    params = oracle.random_params(model, seed=1)
     kernels = params["encoder"]["layer_0"]["self_attention"]
     expected = kernels["value"][:, 1] @ kernels["output"][3]
-    np.testing.assert_allclose(ov_circuits(params, config, "encoder")[0, 3], expected, atol=1e-5)
+    np.testing.assert_allclose(ov_circuits(model, params, "encoder")[0, 3], expected, atol=1e-5)
 
 
 def test_the_copying_score_is_1_for_copies_minus_1_for_negatives_0_for_a_rotation():
@@ -60,6 +61,7 @@ def test_the_copying_score_is_1_for_copies_minus_1_for_negatives_0_for_a_rotatio
 
 
 def test_scores_that_are_no_product_are_rejected(shallow):
-    additive = shallow[1].replace(attention_score="additive")
+    model, params = shallow
+    additive = base.build(model.config.replace(attention_score="additive"))
     with pytest.raises(InputError, match=r"no QK matrix.*model\.attention_score is 'additive'"):
-        qk_circuits(shallow[0], additive, "encoder")
+        qk_circuits(additive, params, "encoder")

@@ -39,16 +39,17 @@ def tokenizer_and_batch():
 def subject(tokenizer_and_batch):
     """A random model that depends on the source, and its run."""
     config = TransformerConfig(vocab_size=700, num_layers=1, d_model=8, d_ff=8, num_heads=2)
-    params = oracle.random_params(base.build(config), seed=2)
+    model = base.build(config)
+    params = oracle.random_params(model, seed=2)
     layer = params["decoder"]["layer_0"]
     layer["cross_attention"] = jax.tree.map(lambda leaf: 4 * leaf, layer["cross_attention"])
-    return Subject.of(params, config, tokenizer_and_batch[1])
+    return Subject.of(model, params, tokenizer_and_batch[1])
 
 
 def test_without_an_edit_the_preference_is_that_of_the_model(subject):
     for row in (0, 5):
         one = subject.batch[row]
-        logits, _ = run(subject.params, subject.config, one.source, one.target_in)
+        logits, _ = run(subject.model, subject.params, one.source, one.target_in)
         expected = float(logits[one.position, one.pronoun] - logits[one.position, one.other])
         assert subject.preference[row] == pytest.approx(expected, abs=1e-4)
 
@@ -104,7 +105,7 @@ def test_a_mean_is_over_tokens_without_padding_and_a_sample_is_of_another_quadru
 
 def test_all_measures_of_a_model_are_numbers_that_json_holds(subject, tokenizer_and_batch):
     tokenizer, batch = tokenizer_and_batch
-    arguments = (subject.params, subject.config, batch, batch[:2], tokenizer)
+    arguments = (subject.model, subject.params, batch, batch[:2], tokenizer)
     measured = antecedent_measures.measure(*arguments)
     assert json.loads(json.dumps(measured, allow_nan=False)) == measured
     assert measured["sentences"] == 8

@@ -9,9 +9,11 @@ import pytest
 
 from transformer.config import ConvolutionalConfig, TransformerConfig
 from transformer.errors import InputError
-from transformer.inspection.trace import no_interventions, run
+from transformer.inspection.interventions import no_interventions
+from transformer.inspection.trace import run
 from transformer.models import base
-from transformer.nn.capture import KINDS, Patch
+from transformer.models.base import KINDS
+from transformer.nn.taps import Patch
 
 SOURCE, OTHER = np.array([4, 7, 5, 10, 2]), np.array([4, 9, 5, 10, 2])
 TARGET_IN = np.array([1, 5, 9, 4])
@@ -21,7 +23,7 @@ SITES = ("query", "key", "value", "weights", "z")
 @pytest.fixture(scope="module")
 def nothing(shallow):
     """Interventions that change nothing."""
-    return no_interventions(shallow[1], len(SOURCE), len(TARGET_IN))
+    return no_interventions(shallow[0], len(SOURCE), len(TARGET_IN))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,7 @@ def everywhere(nothing, kind, trace):
     """Every site of one kind of attention, overwritten by the values of a trace."""
     for site in SITES:
         value = getattr(trace.attention(kind), site)
-        nothing = nothing.patched_heads(kind, site, jnp.ones(value.shape, bool), value)
+        nothing = nothing.patch_heads(kind, site, jnp.ones(value.shape, bool), value)
     return nothing
 
 
@@ -47,7 +49,6 @@ def test_a_patch_takes_the_value_where_the_mask_is_true():
     x = jnp.array([[1.0, 2.0], [3.0, 4.0]])
     patch = Patch(jnp.array([[True], [False]]), 10 * x)
     np.testing.assert_array_equal(patch(x), [[10, 20], [3, 4]])
-    np.testing.assert_array_equal(patch.swapaxes(0, 1)(x), [[10, 2], [20, 4]])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -62,7 +63,7 @@ def test_zeros_for_the_output_of_a_head_are_its_gate_closed(traced, nothing):
     closed = nothing.with_gates(gates.replace(cross=gates.cross.at[1, 0].set(0.0)))
     z = traced(SOURCE, nothing)[1].attention("cross").z
     mask = jnp.zeros((*z.shape[:3], 1), bool).at[1, 0].set(True)
-    zeros = nothing.patched_heads("cross", "z", mask, jnp.zeros_like(z))
+    zeros = nothing.patch_heads("cross", "z", mask, jnp.zeros_like(z))
     np.testing.assert_allclose(traced(SOURCE, zeros)[0], traced(SOURCE, closed)[0], atol=1e-6)
     assert np.abs(traced(SOURCE, zeros)[0] - traced(SOURCE, nothing)[0]).max() > 1e-3
 
@@ -72,7 +73,7 @@ def test_a_patched_pattern_reads_the_values_that_it_names(traced, nothing):
     seen = traced(SOURCE, nothing)[1].encoder.self_attention
     mask = jnp.zeros((*seen.weights.shape[:3], 1), bool).at[0, 1, 3].set(True)
     one_key = jnp.zeros_like(seen.weights).at[..., 1].set(1.0)
-    changed = traced(SOURCE, nothing.patched_heads("encoder", "weights", mask, one_key))[1]
+    changed = traced(SOURCE, nothing.patch_heads("encoder", "weights", mask, one_key))[1]
     after = changed.encoder.self_attention
     np.testing.assert_allclose(after.z[0, 1, 3], seen.value[0, 1, 1], atol=1e-6)
     np.testing.assert_array_equal(after.weights[0, 1, 3], [0, 1, 0, 0, 0])
@@ -83,7 +84,7 @@ def test_a_patched_pattern_reads_the_values_that_it_names(traced, nothing):
 def test_a_zeroed_value_is_missing_from_the_sum(traced, nothing):
     seen = traced(SOURCE, nothing)[1].encoder.self_attention
     mask = jnp.zeros((*seen.value.shape[:3], 1), bool).at[0, :, 2].set(True)
-    zeroed = nothing.patched_heads("encoder", "value", mask, jnp.zeros_like(seen.value))
+    zeroed = nothing.patch_heads("encoder", "value", mask, jnp.zeros_like(seen.value))
     after = traced(SOURCE, zeroed)[1].encoder.self_attention
     without = seen.z - seen.weights[..., 2, None] * seen.value[:, :, 2, None]
     np.testing.assert_allclose(after.z, without, atol=1e-5)
@@ -96,7 +97,7 @@ def test_patched_queries_and_keys_give_the_other_runs_pattern_but_not_its_values
     changed = nothing
     for site in ("query", "key"):
         mask = jnp.ones((1, 3, 5, 1), bool)
-        changed = changed.patched_heads("encoder", site, mask, getattr(other, site))
+        changed = changed.patch_heads("encoder", site, mask, getattr(other, site))
     after = traced(SOURCE, changed)[1].encoder.self_attention
     np.testing.assert_allclose(after.weights, other.weights, atol=1e-6)
     np.testing.assert_allclose(after.value, seen.value, atol=1e-6)
@@ -123,7 +124,7 @@ def test_patches_pass_through_vmap_one_for_each_head(shallow, traced, nothing):
     heads = jnp.eye(3, dtype=bool)[:, None, :, None, None]  # [3, L, N, 1, 1]
 
     def logits(mask):
-        changed = nothing.patched_heads("encoder", "z", mask, z)
+        changed = nothing.patch_heads("encoder", "z", mask, z)
         return run(*shallow, SOURCE, TARGET_IN, interventions=changed)[0]
 
     together = jax.vmap(logits)(heads)
@@ -136,28 +137,43 @@ def test_keys_shared_by_heads_are_patched_as_each_head_reads_them():
     config = TransformerConfig(
         vocab_size=11, num_layers=1, d_model=8, d_ff=8, num_heads=4, num_kv_heads=2
     )
-    params = oracle.random_params(base.build(config), seed=1)
-    nothing = no_interventions(config, len(SOURCE), len(TARGET_IN))
-    _, seen = run(params, config, SOURCE, TARGET_IN, capture="full")
+    model = base.build(config)
+    params = oracle.random_params(model, seed=1)
+    nothing = no_interventions(model, len(SOURCE), len(TARGET_IN))
+    _, seen = run(model, params, SOURCE, TARGET_IN, capture="full")
     value = jnp.zeros_like(seen.encoder.self_attention.value)
     mask = jnp.zeros((1, 4, 5, 1), bool).at[:, 3].set(True)
-    changed = nothing.patched_heads("encoder", "value", mask, value)
-    _, after = run(params, config, SOURCE, TARGET_IN, capture="full", interventions=changed)
+    changed = nothing.patch_heads("encoder", "value", mask, value)
+    _, after = run(model, params, SOURCE, TARGET_IN, capture="full", interventions=changed)
     z = after.encoder.self_attention.z
     np.testing.assert_array_equal(z[:, 3], 0)
     np.testing.assert_allclose(z[:, :3], seen.encoder.self_attention.z[:, :3], atol=1e-6)
+
+
+@pytest.mark.parametrize("site", ["query", "weights"])
+def test_patches_have_the_effect_of_the_formula_whatever_the_attention_kernel(
+    shallow, traced, nothing, site
+):
+    model, params = shallow
+    value = getattr(traced(OTHER, nothing)[1].attention("encoder"), site)
+    changed = nothing.patch_heads("encoder", site, jnp.ones(value.shape, bool), value)
+    logits, seen = traced(SOURCE, changed)
+    chunked = base.build(model.config.replace(attention_kernel="chunked"))
+    found, trace = run(chunked, params, SOURCE, TARGET_IN, capture="weights", interventions=changed)
+    np.testing.assert_allclose(found, logits, atol=1e-5)
+    for kind in KINDS:
+        expected = seen.attention(kind).weights
+        np.testing.assert_allclose(trace.attention(kind).weights, expected, atol=1e-6)
 
 
 # Refused interventions.
 
 
 def test_a_patch_of_another_shape_is_rejected(shallow, nothing):
-    wrong = nothing.patched_heads(
-        "cross", "z", jnp.ones((2, 2, 5, 1), bool), jnp.ones((2, 2, 5, 6))
-    )
+    wrong = nothing.patch_heads("cross", "z", jnp.ones((2, 2, 5, 1), bool), jnp.ones((2, 2, 5, 6)))
     with pytest.raises(InputError, match=r"cross_attention.z.mask has the shape \[2, 2, 5, 1\]"):
         run(*shallow, SOURCE, TARGET_IN, interventions=wrong)
-    no_layers = nothing.patched_heads(
+    no_layers = nothing.patch_heads(
         "cross", "z", jnp.ones((1, 2, 4, 1), bool), jnp.ones((2, 2, 4, 6))
     )
     with pytest.raises(InputError, match=r"z.mask has the shape \[1, 2, 4, 1\]"):
@@ -166,28 +182,15 @@ def test_a_patch_of_another_shape_is_rejected(shallow, nothing):
 
 def test_a_family_without_the_site_is_rejected():
     config = ConvolutionalConfig(vocab_size=11, d_model=8, num_layers=1)
-    params = oracle.random_params(base.build(config), seed=1)
-    nothing = no_interventions(config, len(SOURCE), len(TARGET_IN))
+    model = base.build(config)
+    params = oracle.random_params(model, seed=1)
+    nothing = no_interventions(model, len(SOURCE), len(TARGET_IN))
     patch = jnp.ones((1, 1, 4, 8), bool), jnp.ones((1, 1, 4, 8))
     with pytest.raises(InputError, match="family 'convolutional' cannot be changed there"):
         run(
+            model,
             params,
-            config,
             SOURCE,
             TARGET_IN,
-            interventions=nothing.patched_heads("cross", "z", *patch),
-        )
-
-
-def test_a_kernel_without_weights_cannot_patch_them(shallow, nothing):
-    params, config = shallow
-    weights = jnp.ones((1, 3, 5, 5))
-    changed = nothing.patched_heads("encoder", "weights", weights > 0, weights)
-    with pytest.raises(InputError, match="'chunked' attention kernel does not keep its weights"):
-        run(
-            params,
-            config.replace(attention_kernel="chunked"),
-            SOURCE,
-            TARGET_IN,
-            interventions=changed,
+            interventions=nothing.patch_heads("cross", "z", *patch),
         )

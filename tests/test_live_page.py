@@ -17,7 +17,6 @@ import pytest
 from apps import run
 from browsing import press
 from test_html import Reader
-from transformer.nn.capture import Interventions, Patch
 
 from experiments.configs import pronouns
 from transformer.checkpoints.manager import Checkpoints
@@ -29,11 +28,11 @@ from transformer.config import (
     TransformerConfig,
 )
 from transformer.errors import InputError
-from transformer.inspection import live
+from transformer.inspection import Interventions, live, no_interventions
 from transformer.inspection import run as inspection_run
 from transformer.inspection.live import live_limits, live_page, weight_encoding
-from transformer.inspection.trace import no_interventions
 from transformer.models import base
+from transformer.nn.taps import Patch
 from transformer.text.sentencepiece_fields import segmentation
 from transformer.text.tokenizer import Tokenizer
 from transformer.training.step import TrainState
@@ -127,7 +126,7 @@ def logits_of(translator, params, source, tokens):
 @functools.cache
 def forward(model):
     """The compiled model, for one padded sentence pair."""
-    return jax.jit(lambda params, *tokens: model.apply({"params": params}, *tokens)[0])
+    return jax.jit(lambda params, *tokens: model.apply({"params": params}, *tokens))
 
 
 @pytest.mark.parametrize("norm", ["post", pytest.param("pre", marks=pytest.mark.slow)])
@@ -175,7 +174,7 @@ def test_a_head_that_is_off_and_a_state_that_is_overwritten_change_what_the_libr
     show, tokenizer
 ):
     config = config_of(tokenizer)
-    params = random_model(config)
+    model, params = base.build(config.model), random_model(config)
     source, other = tokenizer.encode(["the animal was tired .", "the street was wide ."])
     target_in = [config.model.bos_id, 7, 9]
     shown = show(live_page.live_page(params, config, tokenizer, ("the", "a")))
@@ -192,8 +191,8 @@ def test_a_head_that_is_off_and_a_state_that_is_overwritten_change_what_the_libr
         }""",
         [source, other, target_in],
     )
-    _, trace = inspection_run(params, config.model, other, target_in, capture="full")
-    nothing = no_interventions(config.model, len(source), len(target_in))
+    _, trace = inspection_run(model, params, other, target_in, capture="full")
+    nothing = no_interventions(model, len(source), len(target_in))
     encoder = nothing.encoder.replace(
         self_heads=nothing.encoder.self_heads.at[1, 0].set(0),
         residual=Patch(
@@ -203,7 +202,7 @@ def test_a_head_that_is_off_and_a_state_that_is_overwritten_change_what_the_libr
     )
     decoder = nothing.decoder.replace(cross_heads=nothing.decoder.cross_heads.at[0, 2].set(0))
     expected, _ = inspection_run(
-        params, config.model, source, target_in, interventions=Interventions(encoder, decoder)
+        model, params, source, target_in, interventions=Interventions(encoder, decoder)
     )
     np.testing.assert_allclose(found, expected, atol=1e-4)
 

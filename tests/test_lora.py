@@ -87,9 +87,9 @@ def test_the_factors_are_sharded_like_the_axes_of_their_kernel(metadata):
 
 def test_a_step_trains_the_adapters_by_the_gradient_of_the_merged_model(shallow, source, target_in):
     """The gradient of B is that of the kernel times A, and the base stays as it is."""
-    params, model_config = shallow
+    shallow_model, params = shallow
     config = Config(
-        model=model_config.replace(dropout=0.0),
+        model=shallow_model.config.replace(dropout=0.0),
         training=TrainingConfig(init_from="model", lora_rank=2, lora_alpha=6.0),
     )
     model = base.build(config.model)

@@ -137,25 +137,25 @@ def test_norm_weighted_attention_is_the_norm_of_the_contribution_of_each_key():
 
 
 def test_with_one_key_the_norm_weighted_attention_is_the_norm_of_the_heads_output(
-    params, config, target_in
+    model, params, target_in
 ):
     """A source of one token has all the weight, so its contribution is the head's output."""
-    full = jax.jit(lambda: run(params, config, np.array([4]), target_in[0], capture="full"))
+    full = jax.jit(lambda: run(model, params, np.array([4]), target_in[0], capture="full"))
     _, trace = full()
     for kind in ("encoder", "cross"):
         attention = trace.attention(kind)
-        kernels = measures.output_kernels(params, config, kind)
+        kernels = measures.output_kernels(model, params, kind)
         weighted = measures.norm_weighted_attention(attention.weights, attention.value, kernels)
         norms = np.linalg.norm(attention.head_out, axis=-1)[..., None]
         np.testing.assert_allclose(weighted, norms, rtol=1e-4)
 
 
-def test_output_kernels_are_those_of_the_kind_of_attention(params, config):
+def test_output_kernels_are_those_of_the_kind_of_attention(model, params):
     for kind, stack, name, layers in (
         ("encoder", "encoder", "self_attention", 2),
         ("decoder", "decoder", "self_attention", 3),
         ("cross", "decoder", "cross_attention", 3),
     ):
-        kernels = measures.output_kernels(params, config, kind)
+        kernels = measures.output_kernels(model, params, kind)
         assert kernels.shape == (layers, 3, 4, 12)
         np.testing.assert_array_equal(kernels[1], params[stack]["layer_1"][name]["output"])

@@ -8,6 +8,7 @@ import oracle
 import pytest
 
 from transformer.errors import InputError
+from transformer.inspection.interventions import no_interventions
 from transformer.inspection.patching import (
     HeadSite,
     Patching,
@@ -17,7 +18,7 @@ from transformer.inspection.patching import (
     patch_sites,
 )
 from transformer.inspection.readout import LogitDifference
-from transformer.inspection.trace import no_interventions, run
+from transformer.inspection.trace import run
 from transformer.models.transformer import Transformer
 
 CLEAN, CORRUPT = np.array([4, 7, 5, 10, 2]), np.array([4, 9, 5, 10, 2])
@@ -44,7 +45,7 @@ def residuals(shallow):
 @pytest.fixture(scope="module")
 def patched(shallow, residuals):
     """(side, mask) -> the metric of the corrupt run with the clean run's vectors there."""
-    nothing = no_interventions(shallow[1], 5, 4)
+    nothing = no_interventions(shallow[0], 5, 4)
 
     @jax.jit
     def corrupt(interventions):
@@ -52,7 +53,7 @@ def patched(shallow, residuals):
 
     def metric(side, mask):
         clean = getattr(residuals[0][1], side).residual
-        return float(corrupt(nothing.patched(side, mask, clean)))
+        return float(corrupt(nothing.patch_residual(side, mask, clean)))
 
     return metric
 
@@ -95,16 +96,17 @@ def test_patching_everything_gives_the_clean_run_and_nothing_the_corrupt_run(sit
 
 def test_the_model_is_traced_once_with_capture_and_once_with_interventions(shallow, monkeypatch):
     """However many sites are patched: the Python code of a model takes long to trace."""
-    captured, apply = [], Transformer.apply
+    patched, apply = [], Transformer.apply
+    target_in = np.append(TARGET_IN, 4)  # a length of no other test
 
-    def counted(model, *arguments, capture, **options):
-        captured.append(capture)
-        return apply(model, *arguments, capture=capture, **options)
+    def counted(model, variables, *arguments, **options):
+        if arguments[1].shape[-1] == len(target_in):
+            patched.append(bool(variables.get("patches")))
+        return apply(model, variables, *arguments, **options)
 
     monkeypatch.setattr(Transformer, "apply", counted)
-    target_in = np.append(TARGET_IN, 4)  # a length of no other test
     patch_sites(*shallow, CLEAN, CORRUPT, target_in, METRIC, sites_at_once=4)
-    assert sorted(captured) == ["full", "none"]
+    assert sorted(patched) == [False, True]
 
 
 @pytest.fixture(scope="module")
@@ -165,9 +167,9 @@ def test_in_the_decoder_the_last_vector_of_the_metrics_row_determines_the_answer
 def test_attribution_patching_is_the_slope_from_the_corrupt_run_to_the_clean_run(shallow):
     """In float64 by central differences: each site moved slightly towards the clean run."""
     with jax.enable_x64(True):
-        model = oracle.float64(shallow[0]), shallow[1]
+        model = shallow[0], oracle.float64(shallow[1])
         estimate = attribution_patching(*model, CLEAN, CORRUPT, TARGET_IN, METRIC)
-        nothing, step = no_interventions(shallow[1], 5, 4), 1e-5
+        nothing, step = no_interventions(shallow[0], 5, 4), 1e-5
 
         def residual(source):
             return run(*model, source, TARGET_IN, capture="full")[1].encoder.residual
@@ -176,7 +178,7 @@ def test_attribution_patching_is_the_slope_from_the_corrupt_run_to_the_clean_run
         def towards(mask, by):
             clean, corrupt = residual(CLEAN), residual(CORRUPT)
             values = corrupt + by * (clean - corrupt)
-            changed = nothing.patched("encoder", mask, values)
+            changed = nothing.patch_residual("encoder", mask, values)
             return METRIC(run(*model, CORRUPT, TARGET_IN, interventions=changed)[0])
 
         for site in np.ndindex(ENCODER):

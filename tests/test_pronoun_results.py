@@ -61,7 +61,7 @@ def test_the_animal_is_tired_and_the_street_is_wide(workdir):
 def test_the_encoder_finds_the_noun_and_puts_the_answer_at_it(committed):
     """What docs/antecedent.md and the README say of this model."""
     batch, _ = antecedent_sentences.read(committed.tokenizer, "de", 24)
-    measured = antecedent_measures.quick(committed.params, committed.config.model, batch)
+    measured = antecedent_measures.quick(committed.model, committed.params, batch)
     choice, gender = (antecedent_paths.carried(measured, kind) for kind in ("adjective", "noun"))
     assert measured["right"] == 1
     assert choice["it"] > 0.98

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of logits, and the logit lens."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -89,13 +87,13 @@ def test_a_metric_that_is_not_one_number_is_rejected(metric):
 def test_the_last_row_of_the_logit_lens_equals_the_logits_and_the_first_reads_the_input(
     norm, shallow, source, target_in
 ):
-    config = dataclasses.replace(shallow[1], norm=norm)
-    params = oracle.random_params(base.build(config), seed=2)
+    model = base.build(shallow[0].config.replace(norm=norm))
+    params = oracle.random_params(model, seed=2)
 
     @jax.jit
     def traced():
-        logits, trace = run(params, config, source[0], target_in[0], capture="full")
-        return logits, trace.decoder.residual, logit_lens(params, config, trace.decoder.residual)
+        logits, trace = run(model, params, source[0], target_in[0], capture="full")
+        return logits, trace.decoder.residual, logit_lens(model, params, trace.decoder.residual)
 
     logits, residual, lens = traced()
     assert lens.shape == (3, 4, 11)

@@ -6,13 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from transformer.nn.layers import layer_norm
 
 from transformer.errors import InputError
+from transformer.inspection.activations import AttentionTrace, StackTrace
 from transformer.inspection.residual import residual_flow
 from transformer.inspection.trace import run
 from transformer.models import base
-from transformer.nn.capture import AttentionTrace, StackTrace
-from transformer.nn.layers import layer_norm
 
 PAIR = [4, 7, 5, 10, 2], [1, 5, 9, 4]
 NORMS = {"post": {}, "pre": {"norm": "pre", "attention_bias": True, "activation": "gelu"}}
@@ -20,14 +20,15 @@ NORMS = {"post": {}, "pre": {"norm": "pre", "attention_bias": True, "activation"
 
 @pytest.fixture(scope="module", params=NORMS)
 def traced(request, shallow):
-    """(params, config, trace) of a small model with pre-norm or post-norm."""
-    config = shallow[1].replace(**NORMS[request.param])
-    params = oracle.random_params(base.build(config), seed=6)
-    return params, config, jax.jit(lambda: run(params, config, *PAIR, capture="full")[1])()
+    """(config, params, trace) of a small model with pre-norm or post-norm."""
+    model = base.build(shallow[0].config.replace(**NORMS[request.param]))
+    params = oracle.random_params(model, seed=6)
+    trace = jax.jit(lambda: run(model, params, *PAIR, capture="full")[1])()
+    return model.config, params, trace
 
 
 def test_the_output_of_a_sublayer_plus_its_input_is_the_next_stream(traced):
-    params, config, trace = traced
+    config, params, trace = traced
     for side, names in (
         ("encoder", ["self_attention", "feed_forward"]),
         ("decoder", ["self_attention", "cross_attention", "feed_forward"]),
@@ -77,7 +78,6 @@ def test_a_stream_of_norm_0_has_a_cosine_of_0():
 
 
 def test_the_flow_needs_a_full_capture(shallow):
-    params, config = shallow
-    trace = jax.jit(lambda: run(params, config, *PAIR, capture="weights")[1])()
+    trace = jax.jit(lambda: run(*shallow, *PAIR, capture="weights")[1])()
     with pytest.raises(InputError, match="run with capture='full'"):
         residual_flow(trace.encoder)

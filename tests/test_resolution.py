@@ -14,7 +14,7 @@ from transformer.errors import InputError
 from transformer.inspection import patching, readout
 from transformer.inspection.trace import run
 from transformer.models import base
-from transformer.nn.capture import KINDS
+from transformer.models.base import KINDS
 from transformer.text.tokenizer import Tokenizer
 
 
@@ -28,14 +28,15 @@ def sentences():
 
 @pytest.fixture(scope="module")
 def model():
-    """(params, config) of a model that depends on the source and is right about some twins."""
+    """A model that depends on the source and is right about some twins, and its parameters."""
     config = TransformerConfig(
         vocab_size=800, encoder_layers=1, decoder_layers=2, d_model=8, d_ff=8, num_heads=2
     )
-    params = oracle.random_params(base.build(config), seed=2)
+    model = base.build(config)
+    params = oracle.random_params(model, seed=2)
     for layer in params["decoder"].values():
         layer["cross_attention"] = jax.tree.map(lambda leaf: 8 * leaf, layer["cross_attention"])
-    return params, config
+    return model, params
 
 
 @pytest.mark.slow
@@ -99,10 +100,9 @@ def test_effects_are_those_of_patching_the_twin(model, sentences):
 
 @pytest.mark.slow
 def test_a_model_that_is_never_right_is_rejected(model, sentences):
-    params, config = model
-    zero = jax.tree.map(np.zeros_like, params)
+    zero = jax.tree.map(np.zeros_like, model[1])
     with pytest.raises(InputError, match="the model prefers the right pronoun in no two twins"):
-        resolution.role_patching(zero, config, sentences)
+        resolution.role_patching(model[0], zero, sentences)
 
 
 # Aggregation by role.

@@ -38,9 +38,9 @@ def test_a_hand_worked_decoder_layer():
 
 @pytest.mark.slow
 def test_rows_sum_to_one_and_padding_and_later_tokens_contribute_nothing(
-    params, config, source, target_in
+    model, params, source, target_in
 ):
-    _, trace = run(params, config, source[1], target_in[1], capture="weights")
+    _, trace = run(model, params, source[1], target_in[1], capture="weights")
     memory = encoder_rollout(trace.attention("encoder").weights)
     np.testing.assert_allclose(memory.sum(-1), np.ones((2, 5)), atol=1e-6)
     assert not np.asarray(memory)[:, :3, 3:].any()

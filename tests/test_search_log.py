@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The log of a search agrees with beam search: results, hypotheses, predictions, attention."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +11,8 @@ from transformer.decoding import generate
 from transformer.decoding.constraints import NEG_INF
 from transformer.errors import InputError
 from transformer.inspection import search_log
+from transformer.inspection.trace import run
+from transformer.models import base
 from transformer.nn.positions import shift_right
 
 EOS = 2
@@ -38,10 +38,10 @@ QUICK = ("long",)
         pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SEARCHES
     ],
 )
-def searched(request, config, params):
+def searched(request, model, params):
     """(decode config, log) of several searches for the same sentence."""
     decode = SEARCHES[request.param]
-    return decode, search_log.record(params, config, SOURCE, decode=decode, top=4)
+    return decode, search_log.record(model, params, SOURCE, decode=decode, top=4)
 
 
 @pytest.mark.slow
@@ -77,10 +77,8 @@ def by_teacher_forcing(model, params):
 
     @jax.jit
     def forward(target):
-        target_in = shift_right(target[None])
-        source = jnp.array([SOURCE])
-        logits, trace = model.apply({"params": params}, source, target_in, capture="weights")
-        return logits[0], trace.decoder.cross_attention.weights[:, 0]
+        logits, seen = run(model, params, SOURCE, shift_right(target[None])[0], capture="weights")
+        return logits, seen.decoder.cross_attention.weights
 
     def padded(tokens):
         return forward(jnp.array([*tokens, *[0] * (LONGEST - len(tokens))]))
@@ -147,18 +145,20 @@ def test_predictions_and_attention_are_those_of_teacher_forcing(by_teacher_forci
 
 
 @pytest.mark.slow
-def test_a_model_with_a_kernel_without_weights_is_logged_too(config, params):
+def test_a_model_with_a_kernel_without_weights_is_logged_too(model, params):
     decode = SEARCHES["beams"]
-    chunked = dataclasses.replace(config, attention_kernel="chunked")
-    log, expected = (search_log.record(params, c, SOURCE, decode=decode) for c in (chunked, config))
+    chunked = base.build(model.config.replace(attention_kernel="chunked"))
+    log, expected = (
+        search_log.record(each, params, SOURCE, decode=decode) for each in (chunked, model)
+    )
     assert log.results == expected.results
     assert log.steps[-1].cross_attention.shape == (len(log.steps[-1].tokens), 3, 3, 5)
 
 
-def test_a_forced_prefix_begins_every_hypothesis(config, params):
+def test_a_forced_prefix_begins_every_hypothesis(model, params):
     decode, prefix = DecodeConfig(beams=2, max_length=5), [9, 4]
-    log = search_log.record(params, config, SOURCE, decode=decode, prefix=prefix, top=11)
-    free = search_log.record(params, config, SOURCE, decode=decode)
+    log = search_log.record(model, params, SOURCE, decode=decode, prefix=prefix, top=11)
+    free = search_log.record(model, params, SOURCE, decode=decode)
     assert free.results[0].tokens[:2] != (9, 4)
     for index, step in enumerate(log.steps):
         assert all(tokens[:2] == (9, 4)[:index] for tokens in step.tokens)
@@ -170,18 +170,18 @@ def test_a_forced_prefix_begins_every_hypothesis(config, params):
         total += step.top_log_probs[0, position]
     assert log.steps[2].log_probs == pytest.approx((total,), rel=1e-5)
     with pytest.raises(InputError, match="the prefix has 5 tokens, but the longest output has 5"):
-        search_log.record(params, config, SOURCE, decode=decode, prefix=[9] * 5)
+        search_log.record(model, params, SOURCE, decode=decode, prefix=[9] * 5)
 
 
-def test_the_best_result_alone_is_found_by_the_program_of_the_log(config, params, caplog):
+def test_the_best_result_alone_is_found_by_the_program_of_the_log(model, params, caplog):
     decode = SEARCHES["beams"]
-    log = search_log.record(params, config, SOURCE, decode=decode)
+    log = search_log.record(model, params, SOURCE, decode=decode)
     other = [*SOURCE[:-2], 9, SOURCE[-1]]
-    expected = search_log.record(params, config, other, decode=decode).results[0]
+    expected = search_log.record(model, params, other, decode=decode).results[0]
     caplog.clear()
     with jax.log_compiles():
-        assert search_log.best_result(params, config, SOURCE, decode) == log.results[0]
-        assert search_log.best_result(params, config, other, decode) == expected
+        assert search_log.best_result(model, params, SOURCE, decode) == log.results[0]
+        assert search_log.best_result(model, params, other, decode) == expected
     assert "Finished XLA compilation" not in caplog.text
 
 
@@ -198,6 +198,6 @@ def test_the_best_result_alone_is_found_by_the_program_of_the_log(config, params
         ([4, 2], {"top": 0}, "top is 0, but it must be at least 1"),
     ],
 )
-def test_invalid_requests_raise_an_error(config, params, source, options, words):
+def test_invalid_requests_raise_an_error(model, params, source, options, words):
     with pytest.raises(InputError, match=words):
-        search_log.record(params, config, source, **options)
+        search_log.record(model, params, source, **options)

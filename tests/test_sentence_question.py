@@ -11,7 +11,7 @@ from experiments.reports import sentence_answer, sentence_question
 from experiments.reports.analyzed_pair import AnalyzedPair
 from experiments.reports.sentence_question import Question, first_difference, least_certain
 from transformer.arrays import SpecialIds
-from transformer.inspection import ablation, attribution, readout, trace
+from transformer.inspection import ablation, attribution, no_interventions, readout, trace
 
 FIRST, SECOND, TARGET, OTHER = [4, 7, 5, 2], [4, 9, 5, 2], [6, 8, 2], [6, 5, 2]
 
@@ -49,9 +49,8 @@ def test_a_token_that_the_model_has_not_chosen_is_no_question():
 @pytest.fixture(scope="module")
 def pairs(shallow):
     """Two sentences that differ in one token, with the first's translation."""
-    params, config = shallow
     tokenizer = types.SimpleNamespace(pieces=lambda ids: [f"t{token}" for token in ids])
-    return [AnalyzedPair.of(params, config, tokenizer, each, TARGET) for each in (FIRST, SECOND)]
+    return [AnalyzedPair.of(*shallow, tokenizer, each, TARGET) for each in (FIRST, SECOND)]
 
 
 QUESTION = Question(1, 8, 5)
@@ -59,7 +58,7 @@ QUESTION = Question(1, 8, 5)
 
 def preference(pair, interventions=None):
     """log P(8) - log P(5) at position 1."""
-    arguments = (pair.params, pair.config, np.array(pair.source), np.array(pair.target_in))
+    arguments = (pair.model, pair.params, np.array(pair.source), np.array(pair.target_in))
     logits, _ = trace.run(*arguments, interventions=interventions)
     return float(logits[1, 8] - logits[1, 5])
 
@@ -68,10 +67,10 @@ def preference(pair, interventions=None):
 def test_what_is_lost_without_a_head_is_what_a_run_without_it_loses(pairs):
     first, second = pairs
     effects = sentence_question.head_effects(QUESTION, first, second)
-    increase = ablation.ablate_heads(first.params, first.config, [FIRST], [TARGET]).increase
+    increase = ablation.ablate_heads(first.model, first.params, [FIRST], [TARGET]).increase
     np.testing.assert_allclose(effects.loss["cross"], increase.cross, atol=1e-5)
 
-    nothing = trace.no_interventions(first.config, len(FIRST), len(TARGET))
+    nothing = no_interventions(first.model, len(FIRST), len(TARGET))
     gates = nothing.gates
     without = nothing.with_gates(gates.replace(encoder=gates.encoder.at[0, 1].set(0.0)))
     lost = [preference(pair) - preference(pair, without) for pair in pairs]
@@ -86,7 +85,7 @@ def test_contributions_to_the_preference_are_those_to_the_difference_of_the_logi
     found = sentence_question.contributions(QUESTION, *pairs)
     for pair, values in zip(pairs, found.preferences, strict=True):
         direct = attribution.integrated_gradients(
-            *(pair.params, pair.config, pair.source, pair.target_in),
+            *(pair.model, pair.params, pair.source, pair.target_in),
             readout.LogitDifference(1, 8, 5),
             steps=sentence_question.GRADIENT_POINTS,
         )
@@ -98,10 +97,9 @@ def test_contributions_to_the_preference_are_those_to_the_difference_of_the_logi
 @pytest.mark.slow
 def test_sentences_of_different_lengths_have_the_encoder_row_of_the_first_alone(shallow):
     """Whichever is longer; the row of the other is that of another word."""
-    params, config = shallow
     tokenizer = types.SimpleNamespace(pieces=lambda ids: [f"t{token}" for token in ids])
     long, short = (
-        AnalyzedPair.of(params, config, tokenizer, source, target)
+        AnalyzedPair.of(*shallow, tokenizer, source, target)
         for source, target in (([4, 7, 5, 9, 10, 8, 2], TARGET), ([4, 7, 2], OTHER))
     )
     for first, second in ((long, short), (short, long)):
@@ -122,9 +120,8 @@ def test_sentences_of_different_lengths_have_the_encoder_row_of_the_first_alone(
 
 @pytest.mark.slow
 def test_the_evidence_of_two_sentences_is_about_the_position_of_the_largest_patch(pairs, shallow):
-    params, config = shallow
     first = pairs[0]
-    second = AnalyzedPair.of(params, config, first.tokenizer, SECOND, OTHER)
+    second = AnalyzedPair.of(*shallow, first.tokenizer, SECOND, OTHER)
     evidence = sentence_question.gather(first, second)
     assert evidence.question == QUESTION
     assert evidence.focus.target == 1

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A traced sentence pair equals its row of a batch; capturing changes nothing."""
 
-import dataclasses
 import inspect
 
 import jax
@@ -12,12 +11,15 @@ import pytest
 from transformer.nn.capture import KINDS
 
 from transformer import inspection
-from transformer.config import ModelConfig, TransformerConfig
+from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import ablation, attribution, patching
+from transformer.inspection.activations import trace_of
+from transformer.inspection.interventions import no_interventions
 from transformer.inspection.readout import LogProbability, logit_lens
-from transformer.inspection.trace import no_interventions, run
+from transformer.inspection.trace import run
 from transformer.models import base
+from transformer.models.base import KINDS
 from transformer.models.transformer import Transformer
 
 ROW = 1
@@ -49,15 +51,21 @@ def pair(source, target_in):
 
 
 @pytest.fixture(scope="module")
-def full(params, config, pair):
+def full(model, params, pair):
     """Logits and trace of the pair, without jit."""
-    return run(params, config, *pair, capture="full")
+    return run(model, params, *pair, capture="full")
 
 
 @pytest.fixture(scope="module")
 def batched(model, params, source, target_in):
-    """Logits and trace of the batch, from the model."""
-    apply = jax.jit(lambda: model.apply({"params": params}, source, target_in, capture="full"))
+    """Logits and taps of the batch, from the model."""
+
+    @jax.jit
+    def apply():
+        variables = {"params": params}
+        logits, tapped = model.apply(variables, source, target_in, mutable=["trace"])
+        return logits, trace_of(params, tapped["trace"])
+
     return apply()
 
 
@@ -108,12 +116,12 @@ def test_the_axes_of_a_trace_are_layers_heads_positions(full):
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_heads_plus_the_bias_sum_to_the_sublayers_output(bias, config, pair, full, params):
+def test_heads_plus_the_bias_sum_to_the_sublayers_output(bias, model, pair, full, params):
     trace = full[1]
     if bias:
-        config = dataclasses.replace(config, attention_bias=True)
-        params = oracle.random_params(base.build(config), seed=4)
-        trace = jax.jit(lambda: run(params, config, *pair, capture="full")[1])()
+        model = base.build(model.config.replace(attention_bias=True))
+        params = oracle.random_params(model, seed=4)
+        trace = jax.jit(lambda: run(model, params, *pair, capture="full")[1])()
     for kind in KINDS:
         stack = params["encoder" if kind == "encoder" else "decoder"]
         name = "cross_attention" if kind == "cross" else "self_attention"
@@ -157,8 +165,9 @@ def test_encoder_and_decoder_may_differ_in_depth_and_heads(pair):
         vocab_size=11, d_model=12, d_ff=16,
         encoder_layers=1, decoder_layers=3, encoder_heads=4, decoder_heads=2,
     )  # fmt: skip
-    params = oracle.random_params(base.build(config), seed=5)
-    _, trace = jax.eval_shape(lambda: run(params, config, *pair, capture="full"))
+    model = base.build(config)
+    params = oracle.random_params(model, seed=5)
+    _, trace = jax.eval_shape(lambda: run(model, params, *pair, capture="full"))
     shapes = [trace.attention(kind).weights.shape for kind in KINDS]
     assert shapes == [(1, 4, 5, 5), (3, 2, 4, 4), (3, 2, 4, 5)]
 
@@ -167,45 +176,61 @@ def test_encoder_and_decoder_may_differ_in_depth_and_heads(pair):
 
 
 def test_the_logits_are_bitwise_equal_for_every_capture_and_with_no_interventions(
-    params, config, pair, full
+    model, params, pair, full
 ):
-    plain, trace = run(params, config, *pair)
+    plain, trace = run(model, params, *pair)
     assert trace is None
     np.testing.assert_array_equal(full[0], plain)
-    weights_only, trace = run(params, config, *pair, capture="weights")
+    weights_only, trace = run(model, params, *pair, capture="weights")
     np.testing.assert_array_equal(weights_only, plain)
     assert len(jax.tree.leaves(trace)) == 3
-    nothing = no_interventions(config, 5, 4)
-    unchanged, _ = run(params, config, *pair, interventions=nothing)
+    nothing = no_interventions(model, 5, 4)
+    unchanged, _ = run(model, params, *pair, interventions=nothing)
     np.testing.assert_array_equal(unchanged, plain)
 
 
 def test_a_forward_pass_patched_everywhere_equals_the_run_it_is_patched_from(
-    params, config, pair, full, source
+    model, params, pair, full, source
 ):
     """Another source with every vector of the residual stream overwritten is bitwise equal."""
     logits, trace = full
-    nothing = no_interventions(config, 5, 4)
+    nothing = no_interventions(model, 5, 4)
     everywhere = nothing
     for side in ("encoder", "decoder"):
         residual = getattr(trace, side).residual
-        everywhere = everywhere.patched(side, jnp.ones(residual.shape[:2], bool), residual)
+        everywhere = everywhere.patch_residual(side, jnp.ones(residual.shape[:2], bool), residual)
     padded_alike = jnp.where(pair[0] == 0, 0, source[0])
-    patched, _ = run(params, config, padded_alike, pair[1], interventions=everywhere)
+    patched, _ = run(model, params, padded_alike, pair[1], interventions=everywhere)
     np.testing.assert_array_equal(patched, logits)
-    assert np.abs(run(params, config, padded_alike, pair[1])[0] - logits).max() > 1e-2
+    assert np.abs(run(model, params, padded_alike, pair[1])[0] - logits).max() > 1e-2
+
+
+class WithoutPositions(Transformer):
+    """A model with the same parameters that leaves the positions of the source out."""
+
+    def embed_source(self, source, positions, dropout):
+        return super().embed_source(source, 0 * positions, dropout)
+
+
+def test_inspection_runs_the_model_that_it_is_given(model, params, pair, full):
+    other = WithoutPositions(model.config)
+    expected = other.apply({"params": params}, *(tokens[None] for tokens in pair))[0]
+    logits, trace = run(other, params, *pair, capture="full")
+    np.testing.assert_array_equal(logits, expected)
+    np.testing.assert_array_equal(trace.encoder.positions, 0)
+    assert np.abs(logits - full[0]).max() > 0.1
 
 
 # Transformations.
 
 
-def test_run_supports_jit_with_a_static_config_and_vmap_over_a_batch(
-    params, config, source, target_in, batched
+def test_run_supports_jit_with_a_static_model_and_vmap_over_a_batch(
+    model, params, source, target_in, batched
 ):
-    def each(params, config, sources, targets):
-        return jax.vmap(lambda s, t: run(params, config, s, t, capture="full"))(sources, targets)
+    def each(model, params, sources, targets):
+        return jax.vmap(lambda s, t: run(model, params, s, t, capture="full"))(sources, targets)
 
-    logits, trace = jax.jit(each, static_argnums=1)(params, config, source, target_in)
+    logits, trace = jax.jit(each, static_argnums=0)(model, params, source, target_in)
     np.testing.assert_allclose(logits, batched[0], atol=1e-4)
     assert trace.attention("cross").weights.shape == (3, 2, 3, 4, 5)
     np.testing.assert_allclose(
@@ -215,13 +240,13 @@ def test_run_supports_jit_with_a_static_config_and_vmap_over_a_batch(
     )
 
 
-def test_a_trace_can_be_differentiated(params, config, pair):
+def test_a_trace_can_be_differentiated(model, params, pair):
     """The weights of layer 0 depend on the query kernel of layer 0, not of layer 1."""
 
     @jax.jit
     @jax.grad
     def gradient(params):
-        trace = run(params, config, *pair, capture="weights")[1]
+        trace = run(model, params, *pair, capture="weights")[1]
         return trace.attention("decoder").weights[0, 0, 1, 0]
 
     layers = gradient(params)["decoder"]
@@ -229,8 +254,8 @@ def test_a_trace_can_be_differentiated(params, config, pair):
     assert not np.abs(layers["layer_1"]["self_attention"]["query"]).any()
 
 
-def test_token_ids_may_be_lists(params, config, pair, full):
-    logits, _ = run(params, config, *(tokens.tolist() for tokens in pair))
+def test_token_ids_may_be_lists(model, params, pair, full):
+    logits, _ = run(model, params, *(tokens.tolist() for tokens in pair))
     np.testing.assert_array_equal(logits, full[0])
 
 
@@ -248,28 +273,30 @@ def test_token_ids_may_be_lists(params, config, pair, full):
         ([0, 0], "source is only padding"),
     ],
 )
-def test_tokens_that_are_not_one_sentence_are_rejected(params, config, source, message):
+def test_tokens_that_are_not_one_sentence_are_rejected(model, params, source, message):
     with pytest.raises(InputError, match=message):
-        run(params, config, source, [1, 4])
+        run(model, params, source, [1, 4])
 
 
-def test_parameters_of_another_model_are_rejected(params, config):
-    def shapes(params, config):
-        return jax.eval_shape(lambda: run(params, config, [4, 2], [1])[0])
+def test_parameters_of_another_model_are_rejected(model, params):
+    def shapes(model, params):
+        return jax.eval_shape(lambda: run(model, params, [4, 2], [1])[0])
 
-    assert shapes(params, config).shape == (1, 11)
+    assert shapes(model, params).shape == (1, 11)
     for other in ({"decoder_layers": 4}, {"vocab_size": 12}, {"d_k": 6}):
-        with pytest.raises(InputError, match="the parameters are not those of this config"):
-            shapes(params, config.replace(**other))
-    with pytest.raises(InputError, match="the parameters are not those of this config"):
-        shapes({"params": params}, config)
+        with pytest.raises(InputError, match="the parameters are not those of this model"):
+            shapes(base.build(model.config.replace(**other)), params)
+    with pytest.raises(InputError, match="the parameters are not those of this model"):
+        shapes(model, {"params": params})
 
 
-def test_an_unknown_capture_is_rejected(params, config):
+def test_an_unknown_capture_and_a_config_in_place_of_the_model_are_rejected(model, params):
     """Without the type checks of the tests, which would raise first."""
     unchecked = inspect.unwrap(run)
     with pytest.raises(InputError, match=r"capture 'all' is unknown; choose one of \['none', 'we"):
-        unchecked(params, config, [4, 2], [1], capture="all")
+        unchecked(model, params, [4, 2], [1], capture="all")
+    with pytest.raises(InputError, match="model is a TransformerConfig, but it must be a model"):
+        unchecked(model.config, params, [4, 2], [1])
 
 
 class NoAttention(Transformer):
@@ -279,44 +306,36 @@ class NoAttention(Transformer):
         return base.Description(4, attention={}, residual_layers={}, forward_flops=lambda *_: 0)
 
 
-def test_a_family_without_attention_is_rejected_by_every_method(monkeypatch):
-    monkeypatch.setattr(ModelConfig, "families", dict(ModelConfig.families))
-
-    @dataclasses.dataclass(frozen=True)
-    class NoAttentionConfig(TransformerConfig):
-        family: str = "no_attention"
-        vocab_size: int = 11
-
-    monkeypatch.setitem(base.FAMILIES, NoAttentionConfig, NoAttention)
-    config, metric = NoAttentionConfig(), LogProbability(0, 4)
+def test_a_model_without_attention_is_rejected_by_every_method(config):
+    model, metric = NoAttention(config), LogProbability(0, 4)
     calls = [
-        lambda: run({}, config, [4, 2], [1]),
-        lambda: no_interventions(config, 2, 1),
-        lambda: ablation.ablate_heads({}, config, [[4, 2]], [[5, 2]]),
-        lambda: patching.patch_sites({}, config, [4, 2], [5, 2], [1], metric),
-        lambda: attribution.integrated_gradients({}, config, [4, 2], [1], metric),
-        lambda: logit_lens({}, config, jnp.zeros((1, 1, 4))),
+        lambda: run(model, {}, [4, 2], [1]),
+        lambda: no_interventions(model, 2, 1),
+        lambda: ablation.ablate_heads(model, {}, [[4, 2]], [[5, 2]]),
+        lambda: patching.patch_sites(model, {}, [4, 2], [5, 2], [1], metric),
+        lambda: attribution.integrated_gradients(model, {}, [4, 2], [1], metric),
+        lambda: logit_lens(model, {}, jnp.zeros((1, 1, 4))),
     ]
     for call in calls:
-        with pytest.raises(InputError, match="family 'no_attention' has no attention, so there is"):
+        with pytest.raises(InputError, match="family 'transformer' has no attention, so there is"):
             call()
 
 
-def test_interventions_for_another_length_or_model_are_rejected(params, config):
+def test_interventions_for_another_length_or_model_are_rejected(model, params):
     with pytest.raises(
         InputError,
         match=r"interventions.encoder.residual.mask has the shape \[2, 6, 1\].*need \[2, 5, 1\]",
     ):
-        run(params, config, [4] * 5, [1], interventions=no_interventions(config, 6, 1))
-    nothing = no_interventions(config, 2, 1)
+        run(model, params, [4] * 5, [1], interventions=no_interventions(model, 6, 1))
+    nothing = no_interventions(model, 2, 1)
     lacking = nothing.replace(decoder=nothing.decoder.replace(cross_heads=None))
     with pytest.raises(InputError, match=r"interventions lack a part"):
-        run(params, config, [4, 2], [1], interventions=lacking)
+        run(model, params, [4, 2], [1], interventions=lacking)
 
 
-def test_weights_that_are_nan_are_rejected(params, config, pair):
+def test_weights_that_are_nan_are_rejected(model, params, pair):
     broken = jax.tree.map(lambda leaf: leaf, params)
     attention = broken["decoder"]["layer_0"]["cross_attention"]
     attention["query"] = attention["query"].at[0, 2].set(jnp.nan)
     with pytest.raises(InputError, match=r"decoder attention: row \[1, 0, 0\] sums to nan"):
-        run(broken, config, *pair, capture="weights")
+        run(model, broken, *pair, capture="weights")

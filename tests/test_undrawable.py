@@ -7,7 +7,7 @@ from drawings import sentence
 
 from transformer.errors import InputError
 from transformer.inspection import figures
-from transformer.nn.capture import StackTrace
+from transformer.inspection.activations import StackTrace
 
 T, S = 4, 5
 ROWS, KEYS = list("abcd"), list("vwxyz")

@@ -7,21 +7,23 @@ import pytest
 
 from transformer.config import ConvolutionalConfig
 from transformer.errors import InputError
-from transformer.inspection.trace import no_interventions, run
+from transformer.inspection.interventions import no_interventions
+from transformer.inspection.trace import run
 from transformer.inspection.value_zeroing import value_zeroing
+from transformer.models import base
 
 SOURCE, TARGET_IN = np.array([4, 7, 5, 10, 2]), np.array([1, 5, 9, 4])
 
 
 def test_a_row_is_the_change_without_each_key_as_shares(shallow):
     shares = value_zeroing(*shallow, SOURCE, TARGET_IN)
-    nothing = no_interventions(shallow[1], 5, 4)
+    nothing = no_interventions(shallow[0], 5, 4)
     _, seen = run(*shallow, SOURCE, TARGET_IN, capture="full")
     value = seen.encoder.self_attention.value
     changes = []
     for key in range(5):
         mask = jnp.zeros((1, 3, 5, 1), bool).at[:, :, key].set(True)
-        changed = nothing.patched_heads("encoder", "value", mask, jnp.zeros_like(value))
+        changed = nothing.patch_heads("encoder", "value", mask, jnp.zeros_like(value))
         _, without = run(*shallow, SOURCE, TARGET_IN, capture="full", interventions=changed)
         a, b = (np.asarray(each.encoder.residual[1, 3]) for each in (seen, without))
         changes.append(1 - a @ b / np.linalg.norm(a) / np.linalg.norm(b))
@@ -37,15 +39,18 @@ def test_a_decoder_query_changes_with_the_past_alone(shallow):
 
 
 def test_values_that_are_zero_already_change_nothing(shallow):
-    params = {**shallow[0], "encoder": {**shallow[0]["encoder"]}}
+    model, params = shallow
+    params = {**params, "encoder": {**params["encoder"]}}
     layer = params["encoder"]["layer_0"]
     attention = {**layer["self_attention"], "value": 0 * layer["self_attention"]["value"]}
     params["encoder"]["layer_0"] = {**layer, "self_attention": attention}
-    shares = value_zeroing(params, shallow[1], SOURCE, TARGET_IN)
+    shares = value_zeroing(model, params, SOURCE, TARGET_IN)
     np.testing.assert_allclose(shares, 0, atol=1e-6)
 
 
 def test_a_family_without_values_is_rejected():
-    config = ConvolutionalConfig(vocab_size=11, d_model=8, num_layers=1)
-    with pytest.raises(InputError, match="family 'convolutional' has no values of 'cross'"):
-        value_zeroing({}, config, SOURCE, TARGET_IN, "cross")
+    model = base.build(ConvolutionalConfig(vocab_size=11, d_model=8, num_layers=1))
+    with pytest.raises(
+        InputError, match="'convolutional' has no 'cross' attention that writes"
+    ):
+        value_zeroing(model, {}, SOURCE, TARGET_IN, "cross")

@@ -125,8 +125,7 @@ TOKENS = {
 @pytest.fixture(scope="module")
 def trace(shallow):
     """A full trace of a model whose stacks differ in depth."""
-    params, config = shallow
-    return jax.jit(lambda: run(params, config, [4, 7, 5, 2], [1, 5, 9], capture="full")[1])()
+    return jax.jit(lambda: run(*shallow, [4, 7, 5, 2], [1, 5, 9], capture="full")[1])()
 
 
 def test_the_attention_and_the_vectors_of_a_trace_are_the_model_s(trace):

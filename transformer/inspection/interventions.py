@@ -137,9 +137,10 @@ class Interventions:
           InputError: naming the part; some of other sizes would broadcast.
         """
         config = model.config
-        required = _shapes(no_interventions(model, source, target))
-        allowed = required | _shapes(_all_patches(model, source, target))
+        required = allowed = _shapes(no_interventions(model, source, target))
         given = _shapes(self)
+        if given.keys() - required.keys():  # to know the shapes, the model is traced
+            allowed = required | _shapes(_all_patches(model, source, target))
         if not required.keys() <= given.keys():
             raise InputError(
                 "interventions lack a part; change those of no_interventions with .replace(...)"
