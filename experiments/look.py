@@ -71,7 +71,7 @@ def main(config: Config) -> None:
     jax.config.update("jax_disable_most_optimizations", True)
     translator = checkpoint_flags.translator(config)
     tokenizer, of_source = translator.tokenizer, translator.vocabularies.source
-    model = (translator.params, config.model)
+    model = (translator.model, translator.params)
 
     source = _encode(SENTENCE, config, of_source)
     log = search_log.record(*model, source, decode=config.decode, prefix=tokenizer.forced_ids)

@@ -26,7 +26,6 @@
 # %%
 import functools
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,10 +34,10 @@ from experiments.studies import small_model
 from experiments.studies.exercises import Answer
 from transformer import inspection
 from transformer.inspection import figures, residual, search_log, trace
+from transformer.inspection.alignment import untrained_params
 from transformer.inspection.views.attention_kinds import trace_attention_kinds
 from transformer.inspection.views.attention_steps import attention_steps
-from transformer.models import base
-from transformer.nn.layers import feed_forward
+from transformer.nn.feed_forward import feed_forward
 from transformer.nn.positions import sinusoids
 
 # %% [markdown]
@@ -51,7 +50,7 @@ from transformer.nn.positions import sinusoids
 
 # %%
 translator = small_model.load(seed=0, folder="runs")
-params, config = translator.params, translator.config.model
+model, params, config = translator.model, translator.params, translator.config.model
 tokenizer, pieces = translator.tokenizer, translator.tokenizer.pieces
 pad_id, bos_id = tokenizer.special_ids.pad, tokenizer.special_ids.bos
 
@@ -67,12 +66,12 @@ print(WIDE, "→", wide.text)
 # translation shifted right by one position: it begins with BOS, `<s>`.
 
 # %%
-run = jax.jit(inspection.run, static_argnames=("config", "capture"))
+run = jax.jit(inspection.run, static_argnames=("model", "capture"))
 
 source = tokenizer.encode([TIRED])[0]
 target = list(tired.tokens)
 target_in = [bos_id, *target[:-1]]
-logits, seen = run(params, config, np.array(source), np.array(target_in), capture="full")
+logits, seen = run(model, params, np.array(source), np.array(target_in), capture="full")
 
 words, read, predicted = pieces(source), pieces(target_in), pieces(target)
 rows = figures.read_predict(read, predicted)
@@ -154,7 +153,7 @@ figures.plot_positional_encoding(
 
 # %%
 turned = [*source[-2::-1], source[-1]]
-_, of_turned = run(params, config, np.array(turned), np.array(target_in), capture="full")
+_, of_turned = run(model, params, np.array(turned), np.array(target_in), capture="full")
 before_turn = words.index("▁animal")
 after_turn = len(source) - 2 - before_turn
 changes = {
@@ -310,7 +309,7 @@ figures.plot_memory(memory, cross.key, cross.value, words)
 
 # %%
 greedy = translator.config.decode.replace(beams=1)
-log = search_log.record(params, config, source, decode=greedy)
+log = search_log.record(model, params, source, decode=greedy)
 vocabulary = pieces(range(config.vocab_size))
 figures.plot_decoding(log, vocabulary)
 
@@ -341,10 +340,7 @@ figures.plot_output_layer(
 # 0.9. Does the trained model stay below 0.9, or is it sometimes more certain than its target?
 
 # %%
-untrained = nn.unbox(
-    base.build(config).init(jax.random.key(0), jnp.zeros((1, 1), int), jnp.zeros((1, 1), int))
-)["params"]
-before, _ = run(untrained, config, np.array(source), np.array(target_in))
+before, _ = run(model, untrained_params(model), np.array(source), np.array(target_in))
 
 smoothing = translator.config.training.label_smoothing
 smoothed = np.full(logits.shape, smoothing / (config.vocab_size - 1))
@@ -396,7 +392,7 @@ figures.plot_masks(
 # %%
 def loss(params):
     """Mean negative log-probability of the translation, in nats per token."""
-    logits, _ = inspection.run(params, config, np.array(source), np.array(target_in))
+    logits, _ = inspection.run(model, params, np.array(source), np.array(target_in))
     return -jax.nn.log_softmax(logits)[jnp.arange(len(target)), jnp.array(target)].mean()
 
 
@@ -437,7 +433,7 @@ reversed_twice = network(stream[:, ::-1])[:, ::-1]
 
 # %%
 HALF = len(target_in) // 2
-first_half, _ = run(params, config, np.array(source), np.array(target_in[:HALF]))
+first_half, _ = run(model, params, np.array(source), np.array(target_in[:HALF]))
 difference = float(jnp.abs(logits[:HALF] - first_half).max())
 print(f"first {HALF} of {len(target_in)} rows, with and without the rest:", end=" ")
 print(f"the logits differ by at most {difference:.1e}")
@@ -455,7 +451,7 @@ print(f"weight on later positions: {leaked:.0%} without the mask, {masked:.0%} w
 # the other rows are the same as without padding.
 
 # %%
-with_padding, padded_trace = run(params, config, padded, np.array(target_in), capture="weights")
+with_padding, padded_trace = run(model, params, padded, np.array(target_in), capture="weights")
 at_padding = padded_trace.encoder.self_attention.weights[..., len(source) :]
 print("largest weight on padding:", float(at_padding.max()))
 print(f"largest change of a logit: {float(jnp.abs(with_padding - logits).max()):.1e}")

@@ -100,9 +100,10 @@ print("read → predict:  ", "   ".join(rows))
 
 # %%
 fresh = experiment.init_state()
-before, _ = run(fresh.params, config.model, source, target_in)
+before, _ = run(experiment.model, fresh.params, source, target_in)
 changed, _ = run(
-    fresh.params, config.model, source, target_in.at[-1].set(experiment.tokenizer.special_ids.eos)
+    *(experiment.model, fresh.params, source),
+    target_in.at[-1].set(experiment.tokenizer.special_ids.eos),
 )
 change_by_position = np.abs(before - changed).max(-1)
 print(
@@ -321,7 +322,7 @@ figures.plot_curves(
 # the lower half the trained one; each cell is one of the most probable tokens.
 
 # %%
-after, _ = run(state.weights, config.model, source, target_in)
+after, _ = run(experiment.model, state.weights, source, target_in)
 figures.plot_output_distribution(
     after,
     vocabulary,

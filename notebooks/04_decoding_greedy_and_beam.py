@@ -37,8 +37,8 @@ from transformer.inspection import figures, run, search_log
 from transformer.inspection.views.search_replay import search_replay
 
 translator = small_model.load(seed=0, folder="runs")
-config, params, tokenizer = translator.config.model, translator.params, translator.tokenizer
-vocabulary = tokenizer.pieces(range(config.vocab_size))
+model, params, tokenizer = translator.model, translator.params, translator.tokenizer
+vocabulary = tokenizer.pieces(range(model.config.vocab_size))
 bos_id, eos_id = tokenizer.special_ids.bos, tokenizer.special_ids.eos
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
@@ -58,11 +58,11 @@ print(*tokenizer.pieces(source))
 
 def call(method, *arguments):
     """Call a method of the model with the trained parameters."""
-    return translator.model.apply({"params": params}, *arguments, method=method)
+    return model.apply({"params": params}, *arguments, method=method)
 
 
 batch = jnp.array([source])
-memory, _ = call(translator.model.encode, batch)
+memory = call(model.encode, batch)
 print("memory [B,S,D]:", memory.shape)
 
 # %% [markdown]
@@ -72,14 +72,14 @@ print("memory [B,S,D]:", memory.shape)
 # keys and values.
 
 # %%
-cache = call(translator.model.init_cache, memory, batch, 1, 32)
+cache = call(model.init_cache, memory, batch, 1, 32)
 for number, layer in enumerate(cache.layers, 1):
     kernels = params["decoder"][f"layer_{number - 1}"]["cross_attention"]
     by_hand = jnp.einsum("BSD,DNH->BNHS", memory, kernels["key"])
-    np.testing.assert_allclose(layer.cross_key, by_hand, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(layer.cross_attention.key, by_hand, rtol=1e-4, atol=1e-4)
     print(
-        f"decoder layer {number}: source keys {layer.cross_key.shape} [B,N,H,S], "
-        f"values {layer.cross_value.shape} [B,N,S,H]"
+        f"decoder layer {number}: source keys {layer.cross_attention.key.shape} [B,N,H,S], "
+        f"values {layer.cross_attention.value.shape} [B,N,S,H]"
     )
 
 # %% [markdown]
@@ -90,7 +90,7 @@ for number, layer in enumerate(cache.layers, 1):
 # complete greedy search:
 
 # %%
-step = jax.jit(functools.partial(call, translator.model.step))
+step = jax.jit(functools.partial(call, model.step))
 
 token, tokens, logits_with_cache = bos_id, [], []
 while token != eos_id:
@@ -109,8 +109,8 @@ print(tokenizer.decode(tokens))
 
 # %%
 target_in = [bos_id, *tokens[:-1]]
-logits_at_once, _ = run(params, config, source, target_in)
-logits_recomputed = [run(params, config, source, target_in[: end + 1])[0][-1] for end in range(3)]
+logits_at_once, _ = run(model, params, source, target_in)
+logits_recomputed = [run(model, params, source, target_in[: end + 1])[0][-1] for end in range(3)]
 
 with_cache = np.stack(logits_with_cache)
 largest = np.abs(with_cache - logits_at_once).max()
@@ -126,7 +126,7 @@ print("decoder positions computed with a cache: {}; without: {}".format(*positio
 # Greedy search is beam search with one beam.
 
 # %%
-greedy = search_log.record(params, config, source, decode=DecodeConfig(beams=1))
+greedy = search_log.record(model, params, source, decode=DecodeConfig(beams=1))
 figures.plot_decoding(greedy, vocabulary, title="Greedy search, step by step")
 
 # %% [markdown]
@@ -154,7 +154,7 @@ print(
 # EOS are *finished*.
 
 # %%
-beam = search_log.record(params, config, source, decode=DecodeConfig(beams=4), results=4)
+beam = search_log.record(model, params, source, decode=DecodeConfig(beams=4), results=4)
 figures.plot_beam_tree(beam, vocabulary)
 
 # %% [markdown]
@@ -312,7 +312,7 @@ for n in decided[:3]:
 # %%
 least_probable = min(differing or range(len(test)), key=lambda n: by_greedy[n].log_prob)
 [least_probable_source] = tokenizer.encode([test.sources[least_probable]])
-tree = search_log.record(params, config, least_probable_source, decode=DecodeConfig(beams=4))
+tree = search_log.record(model, params, least_probable_source, decode=DecodeConfig(beams=4))
 figures.plot_beam_tree(tree, vocabulary, title=f"Beam search: {test.sources[least_probable]}")
 
 # %% [markdown]

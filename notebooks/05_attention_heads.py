@@ -41,16 +41,16 @@ from transformer.inspection.views.head_view import head_view, shares_between_hea
 
 # %%
 translator = small_model.load(seed=0, folder="runs")
-params, config = translator.params, translator.config.model
+model, params = translator.model, translator.params
 tokenizer, pieces = translator.tokenizer, translator.tokenizer.pieces
 pad_id, bos_id = tokenizer.special_ids.pad, tokenizer.special_ids.bos
-run = jax.jit(inspection.run, static_argnames=("config", "capture"))
+run = jax.jit(inspection.run, static_argnames=("model", "capture"))
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 translation = translator([SENTENCE])[0]
 source, target = tokenizer.encode([SENTENCE])[0], list(translation.tokens)
 target_in = [bos_id, *target[:-1]]
-logits, trace = run(params, config, np.array(source), np.array(target_in), capture="full")
+logits, trace = run(model, params, np.array(source), np.array(target_in), capture="full")
 
 words, read, predicted = pieces(source), pieces(target_in), pieces(target)
 print(SENTENCE, "→", translation.text)
@@ -165,7 +165,7 @@ head_overview(kinds)
 
 # %%
 padded = np.array([*source, pad_id, pad_id, pad_id])
-_, with_padding = run(params, config, padded, np.array(target_in), capture="weights")
+_, with_padding = run(model, params, padded, np.array(target_in), capture="weights")
 masks = inspection.trace.masks_of(padded, len(target_in))
 figures.plot_attention(
     with_padding.encoder.self_attention.weights[0, 0],
@@ -226,7 +226,7 @@ stacks = {kind: trace.attention(kind) for kind in kinds}
 added = {
     kind: np.asarray(
         measures.norm_weighted_attention(
-            stack.weights, stack.value, measures.output_kernels(params, config, kind)
+            stack.weights, stack.value, measures.output_kernels(model, params, kind)
         )
     )
     for kind, stack in stacks.items()
@@ -274,7 +274,7 @@ def pad(sentences):
 
 
 test_source, test_target = pad(test.sources), pad(test.targets)
-ablated = ablation.ablate_heads(params, config, test_source, test_target)
+ablated = ablation.ablate_heads(model, params, test_source, test_target)
 increase = {kind: np.asarray(getattr(ablated.increase, kind)) for kind in kinds}
 figures.plot_head_table(
     increase, label="nats per token", form="{:.3f}", title="Increase of the loss without a head"
@@ -290,13 +290,13 @@ figures.plot_head_table(
 # about the sum of the two, less or more?
 
 # %%
-gates = ablation.open_gates(config)
-sum_of_nll = jax.jit(ablation.nll_with_gates, static_argnames="config")
+gates = ablation.open_gates(model)
+sum_of_nll = jax.jit(ablation.nll_with_gates, static_argnames="model")
 
 
 def loss_with(gates):
     """NLL per token of the test sentences with these gates."""
-    return float(sum_of_nll(params, config, test_source, test_target, gates)) / test_tokens
+    return float(sum_of_nll(model, params, test_source, test_target, gates)) / test_tokens
 
 
 def loss_without(kind, layer, heads):
@@ -328,17 +328,17 @@ Answer(
 kind = max(kinds, key=lambda kind: increase[kind].max())
 layer, head = np.unravel_index(increase[kind].argmax(), increase[kind].shape)
 closed = gates.replace(**{kind: getattr(gates, kind).at[layer, head].set(0.0)})
-all_on = inspection.trace.no_interventions(config, len(source), len(target_in))
+all_on = inspection.no_interventions(model, len(source), len(target_in))
 without, _ = run(
+    model,
     params,
-    config,
     np.array(source),
     np.array(target_in),
     interventions=all_on.with_gates(closed),
 )
 figures.plot_output_distribution(
     without,
-    pieces(range(config.vocab_size)),
+    pieces(range(model.config.vocab_size)),
     read,
     np.array(target),
     top_k=4,
@@ -404,7 +404,7 @@ assert (np.asarray(with_padding.decoder.cross_attention.weights)[..., len(source
 # The outputs of the heads sum to the output of the sub-layer, and gates of 1 change nothing.
 for stack in stacks.values():
     np.testing.assert_allclose(stack.head_out.sum(1), stack.output, atol=1e-4)
-unchanged, _ = run(params, config, np.array(source), np.array(target_in), interventions=all_on)
+unchanged, _ = run(model, params, np.array(source), np.array(target_in), interventions=all_on)
 np.testing.assert_allclose(unchanged, logits, atol=1e-4)
 assert max(values.max() for values in increase.values()) > 0
 assert probs_without.mean() < probs.mean()

@@ -35,10 +35,10 @@ from transformer.inspection import attribution, figures, patching, run
 from transformer.inspection.alignment import untrained_params
 from transformer.inspection.views.attention_kinds import Focus, trace_attention_kinds
 from transformer.inspection.views.sentence_comparison import compare_sentences
-from transformer.nn.capture import KINDS
+from transformer.models.base import KINDS
 
 translator = small_model.load(seed=0, folder="runs")
-params, config = translator.params, translator.config.model
+model, params = translator.model, translator.params
 
 # %% [markdown]
 # ## The task
@@ -114,7 +114,7 @@ print(figures.read_predict(target_in, target_out)[-1])
 # best-known picture says: in the encoder.
 
 # %%
-coreference = resolution.coreference(params, config, sentences)
+coreference = resolution.coreference(model, params, sentences)
 figures.plot_head_table(
     {kind: coreference[kind].score for kind in KINDS},
     label="coreference score",
@@ -130,7 +130,7 @@ figures.plot_head_table(
 # the best head gives the correct noun more weight than the wrong one; chance is one half.
 
 # %%
-untrained = resolution.coreference(untrained_params(config), config, sentences)
+untrained = resolution.coreference(model, untrained_params(model), sentences)
 for kind in KINDS:
     found = coreference[kind]
     ahead = found.antecedent_ahead.ravel()[found.score.argmax()]
@@ -157,7 +157,7 @@ Answer(
 # %%
 prefix = tired.target_in[: tired.position + 1]
 traces = [
-    run(params, config, sentence.source, prefix, capture="weights")[1] for sentence in (tired, wide)
+    run(model, params, sentence.source, prefix, capture="weights")[1] for sentence in (tired, wide)
 ]
 layer, head = np.unravel_index(
     coreference["cross"].score.argmax(), coreference["cross"].score.shape
@@ -194,7 +194,7 @@ figures.plot_token_heads(
 # correct pronoun decrease?
 
 # %%
-removed = resolution.pronoun_ablation(params, config, sentences)
+removed = resolution.pronoun_ablation(model, params, sentences)
 without = removed.right_without.cross[layer, head]
 print(f"with all heads: {removed.preference:.1f} nats, correct in {removed.right:.1%} of sentences")
 print(f"without head {head + 1} of cross layer {layer + 1}: correct in {without:.1%}")
@@ -224,7 +224,7 @@ figures.plot_head_table(
 
 # %%
 metric = tired.preference
-patched = patching.patch_sites(params, config, tired.source, wide.source, tired.target_in, metric)
+patched = patching.patch_sites(model, params, tired.source, wide.source, tired.target_in, metric)
 merged_labels = [
     token if token == other else f"{token} / {other}"
     for token, other in zip(source, pieces(wide.source), strict=True)
@@ -266,7 +266,7 @@ compare_sentences(
 # count.
 
 # %%
-carried = resolution.role_patching(params, config, sentences[:80])
+carried = resolution.role_patching(model, params, sentences[:80])
 figures.plot_patch_map(
     carried.encoder,
     twins.ROLES,
@@ -300,7 +300,7 @@ carried.estimate_correlation
 # %%
 parts = [
     attribution.integrated_gradients(
-        params, config, sentence.source, sentence.target_in, sentence.preference, steps=512
+        model, params, sentence.source, sentence.target_in, sentence.preference, steps=512
     )
     for sentence in (tired, wide)
 ]

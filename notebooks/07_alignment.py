@@ -32,7 +32,7 @@ from transformer.inspection import ablation, alignment, figures, measures, run, 
 from transformer.nn.positions import shift_right
 
 translator = small_model.load(seed=0, folder="runs")
-config, params, tokenizer = translator.config.model, translator.params, translator.tokenizer
+model, params, tokenizer = translator.model, translator.params, translator.tokenizer
 test_split = registry.load(translator.config.data, "test")
 test = test_split.first(400)
 
@@ -91,7 +91,7 @@ print(f"{textbook:.4f}, and 2/7 = {2 / 7:.4f}")
 # %%
 gold = [example["alignment"] for example in test.examples]
 batch = alignment.aligned_batch(tokenizer, test.sources, test.targets, gold, split=pronouns.words)
-report = alignment.alignment_errors_against_untrained(params, config, batch)
+report = alignment.alignment_errors_against_untrained(model, params, batch)
 of_heads = {name: np.asarray(errors.heads) for name, errors in report["trained"].items()}
 best_convention = min(of_heads, key=lambda name: of_heads[name].min())
 rates = of_heads[best_convention]
@@ -100,7 +100,7 @@ layer, head = np.unravel_index(rates.argmin(), rates.shape)
 source, target = (tokenizer.encode([example[side]])[0] for side in ("source", "target"))
 source_pieces, target_pieces = tokenizer.pieces(source), tokenizer.pieces(target)
 target_in = [tokenizer.special_ids.bos, *target[:-1]]
-_, trace = run(params, config, source, target_in, capture="weights")
+_, trace = run(model, params, source, target_in, capture="weights")
 weights = trace.attention("cross").weights
 
 word_of_source = words.words_of_pieces(source_pieces, source_words)
@@ -274,7 +274,7 @@ for name, lowest in best.items():
 @jax.vmap
 def cross_weights(source, target_in):
     """Encoder-decoder attention of every layer and head, `[L,N,T,S]`."""
-    return run(params, config, source, target_in, capture="weights")[1].attention("cross").weights
+    return run(model, params, source, target_in, capture="weights")[1].attention("cross").weights
 
 
 attention = cross_weights(jnp.asarray(batch.source), shift_right(jnp.asarray(batch.target)))
@@ -310,7 +310,7 @@ print(f"correlation of entropy and error rate over the {entropy.size} heads: {co
 translations = [translation.text for translation in translator(test.sources)]
 pairs = zip(translations, test.targets, strict=True)
 exact = np.mean([translation == reference for translation, reference in pairs])
-removed = ablation.ablate_heads(params, config, batch.source, batch.target)
+removed = ablation.ablate_heads(model, params, batch.source, batch.target)
 increase = np.asarray(removed.increase.cross)
 print(f"exactly correct translations: {exact:.1%}")
 print(f"loss with all heads: {removed.loss:.3f} nats per token")

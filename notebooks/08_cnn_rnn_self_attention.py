@@ -247,10 +247,10 @@ target_in = np.array([1, *target[:-1]])
 gold = {(t, len(source) - 2 - t) for t in range(len(source) - 1)}
 
 
-def cross_attention(name):
-    """Encoder-decoder attention of a model for the example, [L,N,T,S]."""
-    _, trace = run(trained[name], MODELS[name], source, target_in, capture="weights")
-    return np.asarray(trace.attention("cross").weights)
+def cross_attention(name, source, target_in):
+    """Encoder-decoder attention of a model, [L,N,T,S]."""
+    _, trace = run(base.build(MODELS[name]), trained[name], source, target_in, capture="weights")
+    return trace.attention("cross").weights
 
 
 def plot(name, layer):
@@ -259,7 +259,7 @@ def plot(name, layer):
         [PIECES[token] for token in tokens] for tokens in (source, target_in, target)
     )
     return figures.plot_alignment(
-        cross_attention(name)[layer, 0],
+        np.asarray(cross_attention(name, source, target_in)[layer, 0]),
         source_pieces,
         read,
         predicted,
@@ -289,8 +289,7 @@ def weight_on_source(name, rows=64, length=10):
     last = length - 1
 
     def of_string(source, target_in):
-        _, trace = run(trained[name], MODELS[name], source, target_in, capture="weights")
-        weights = trace.attention("cross").weights[:, 0]  # [L, T, S]
+        weights = cross_attention(name, source, target_in)[:, 0]  # [L, T, S]
         return weights[:, jnp.arange(length), last - jnp.arange(length)].mean(-1)
 
     target_in = shift_right(jnp.asarray(test.target))

@@ -13,7 +13,7 @@ The letters of axes in einsum strings, array types and comments::
     A  recurrent encoder's width  P  gates of a cell times D
 
 Hv is the head size d_v where it may differ from d_k. BG is B times G, flattened; there, K counts
-the beams of one group. r, x and y are the rows, inputs and outputs of a matrix in `nn.matmul`.
+the beams of one group. r, x and y are the rows, inputs and outputs of a matrix in `cpu.matmul`.
 Every other axis has a lower-case name.
 
 Einsum strings are upper case (``BTNH,BSNH->BNTS``). Attention weights are ``[B,N,T,S]``. A true

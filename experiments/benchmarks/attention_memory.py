@@ -16,11 +16,12 @@ from experiments.benchmarks.alternating import Subject, Unavailable, Worker
 from experiments.benchmarks.workloads import Workload
 from experiments.flags import parse_integers, run
 from transformer.errors import InputError
-from transformer.nn.attention_kernels import KERNELS
+from transformer.kernels import KERNELS
 
 _LENGTHS = flags.DEFINE_list("lengths", ["1024", "2048", "4096", "8192", "16384"], "In tokens.")
+_NAMES = ["einsum", *KERNELS]
 _KERNELS = flags.DEFINE_multi_enum(
-    "kernels", list(KERNELS), list(KERNELS), "Attention kernels to measure; may be repeated."
+    "kernels", _NAMES, _NAMES, "Attention kernels to measure; may be repeated."
 )
 _LIMIT = flags.DEFINE_float("limit_gib", 2.0, "Longer sentences are skipped above this memory.")
 

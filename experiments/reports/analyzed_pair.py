@@ -12,8 +12,7 @@ import numpy as np
 
 from transformer.arrays import Array, Float, Int, Params
 from transformer.config import ModelConfig
-from transformer.inspection import measures, readout, residual
-from transformer.inspection.trace import run
+from transformer.inspection import Trace, measures, readout, residual, run
 from transformer.inspection.views.attention_kinds import (
     Label,
     LabeledAttention,
@@ -21,8 +20,7 @@ from transformer.inspection.views.attention_kinds import (
     visible_token,
 )
 from transformer.inspection.words import display_tokens
-from transformer.models.base import build
-from transformer.nn.capture import Trace
+from transformer.models.base import Model
 from transformer.text.tokenizer import Tokenizer
 
 
@@ -42,27 +40,27 @@ class Computed:
     """By stack, of the stacks that have a residual stream."""
 
 
-@functools.partial(jax.jit, static_argnames="config")
+@functools.partial(jax.jit, static_argnames="model")
 def _compute(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     source: Int[Array, " S"],
     target_in: Int[Array, " T"],
 ) -> Computed:
     """Compute everything in one program, which compiles faster than many small ones."""
-    logits, trace = run(params, config, source, target_in, capture="full")
-    described = build(config).describe()
+    logits, trace = run(model, params, source, target_in, capture="full")
+    described = model.describe()
     weights = {kind: trace.attention(kind).weights for kind in described.attention}
     lens = None
     if "decoder" in described.residual_layers:
-        early_logits = readout.logit_lens(params, config, trace.decoder.residual)
-        lens = jax.nn.softmax(early_logits.astype(jnp.float32))
+        early_logits = readout.logit_lens(model, params, trace.decoder.residual)
+        lens = jax.nn.softmax(early_logits)
     flows = {
         side: residual.residual_flow(getattr(trace, side)) for side in described.residual_layers
     }
     return Computed(
         trace=trace,
-        log_probs=jax.nn.log_softmax(logits.astype(jnp.float32)),
+        log_probs=jax.nn.log_softmax(logits),
         distance={k: measures.row_mean(measures.attention_distance(w)) for k, w in weights.items()},
         roles={kind: measures.head_roles(w) for kind, w in weights.items()},
         lens=lens,
@@ -74,8 +72,8 @@ def _compute(
 class AnalyzedPair:
     """A model, one sentence pair, and everything that one forward pass computes for it."""
 
+    model: Model
     params: Params
-    config: ModelConfig
     tokenizer: Tokenizer
     source: list[int]
     target: list[int]
@@ -85,26 +83,30 @@ class AnalyzedPair:
     @classmethod
     def of(
         cls,
+        model: Model,
         params: Params,
-        config: ModelConfig,
         tokenizer: Tokenizer,
         source: Sequence[int],
         target: Sequence[int],
     ) -> "AnalyzedPair":
         """Run the model on a sentence pair."""
-        config = config.capturable()
-        target_in = np.array([config.special_ids.bos, *target[:-1]])
-        computed = jax.device_get(_compute(params, config, np.array(source), target_in))
-        return cls(params, config, tokenizer, list(source), list(target), computed)
+        target_in = np.array([model.config.bos_id, *target[:-1]])
+        computed = jax.device_get(_compute(model, params, np.array(source), target_in))
+        return cls(model, params, tokenizer, list(source), list(target), computed)
 
     def with_source(self, source: Sequence[int]) -> "AnalyzedPair":
         """The same model and target with another source."""
-        return self.of(self.params, self.config, self.tokenizer, source, self.target)
+        return self.of(self.model, self.params, self.tokenizer, source, self.target)
+
+    @property
+    def config(self) -> ModelConfig:
+        """Of the model."""
+        return self.model.config
 
     @property
     def target_in(self) -> list[int]:
         """Tokens that the decoder reads."""
-        return [self.config.special_ids.bos, *self.target[:-1]]
+        return [self.config.bos_id, *self.target[:-1]]
 
     @property
     def has_residual_streams(self) -> bool:

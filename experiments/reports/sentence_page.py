@@ -12,6 +12,7 @@ from experiments.reports import sentence_answer
 from experiments.reports.analyzed_pair import AnalyzedPair
 from experiments.reports.sentence_question import GRADIENT_POINTS, Evidence
 from transformer.inspection import residual
+from transformer.inspection.activations import Trace
 from transformer.inspection.html import (
     Html,
     contents,
@@ -33,7 +34,7 @@ from transformer.inspection.views.search_replay import search_replay
 from transformer.inspection.views.sentence_comparison import compare_sentences
 from transformer.inspection.views.value_map import value_map
 from transformer.inspection.views.view import View, page
-from transformer.nn.capture import KINDS, Trace
+from transformer.models.base import KINDS
 
 Part = View | Html
 

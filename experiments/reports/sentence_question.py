@@ -12,16 +12,14 @@ from collections.abc import Sequence
 
 import flax.struct
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from experiments.reports.analyzed_pair import AnalyzedPair
 from transformer.arrays import Array, Float, Int, Params
-from transformer.config import ModelConfig
 from transformer.inspection import ablation, attribution, patching, readout
+from transformer.inspection.activations import PerHead
 from transformer.inspection.views.attention_kinds import Focus
-from transformer.models.base import build
-from transformer.nn.capture import KINDS, Kind, PerHead
+from transformer.models.base import KINDS, Kind, Model
 
 GRADIENT_POINTS = 64
 """Points of integrated gradients."""
@@ -92,7 +90,7 @@ class WeightedLogProbabilities:
 
     def __call__(self, logits: Float[Array, "T V"]) -> Float[Array, ""]:
         """In nats."""
-        log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
+        log_probs = jax.nn.log_softmax(logits)
         return (self.weights * log_probs[self.positions, self.tokens]).sum()
 
 
@@ -130,10 +128,10 @@ def head_effects(
         np.array(weights, np.float32),
     )
     width = max(len(pair.source) for pair in pairs)
-    pad = first.config.special_ids.pad
+    pad = first.config.pad_id
     ablated = ablation.ablate_heads_for_metric(
+        first.model,
         first.params,
-        first.config,
         np.array([pair.source + [pad] * (width - len(pair.source)) for pair in pairs]),
         np.array([first.target_in] * len(pairs)),
         metric,
@@ -189,12 +187,12 @@ def contributions(
     tokens = [*first.target, *(token for _, token in rows)]
     positions = [*range(length), *[question.position] * len(rows)]
 
-    flops = 3 * build(first.config).describe().forward_flops(1, len(first.source), length)
+    flops = 3 * first.model.describe().forward_flops(1, len(first.source), length)
     integrated = flops * GRADIENT_POINTS * len(tokens) <= MAX_ATTRIBUTION_FLOPS
     results = jax.device_get(
         _attribute(
+            first.model,
             first.params,
-            first.config,
             np.array(sources),
             np.array(first.target_in),
             np.array(positions),
@@ -211,10 +209,10 @@ def contributions(
     )
 
 
-@functools.partial(jax.jit, static_argnames=("config", "integrated"))
+@functools.partial(jax.jit, static_argnames=("model", "integrated"))
 def _attribute(
+    model: Model,
     params: Params,
-    config: ModelConfig,
     sources: Int[Array, "R S"],
     target_in: Int[Array, " T"],
     positions: Int[Array, " R"],
@@ -225,7 +223,7 @@ def _attribute(
 
     def of_row(row: tuple[Int[Array, " S"], Int[Array, ""], Int[Array, ""]]):
         source, position, token = row
-        arguments = (params, config, source, target_in)
+        arguments = (model, params, source, target_in)
         metric = readout.LogProbability(position, token)
         if integrated:
             return attribution.integrated_gradients(*arguments, metric, steps=GRADIENT_POINTS)
@@ -243,8 +241,8 @@ def patch_map(question: Question, first: AnalyzedPair, second: AnalyzedPair) -> 
     The model reads the second sentence, which must be as long, with the first's vector at one site.
     """
     result = patching.patch_sites(
+        first.model,
         first.params,
-        first.config,
         first.source,
         second.source,
         first.target_in,

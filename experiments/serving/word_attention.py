@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from transformer.arrays import Array, Float, Int, Params
-from transformer.config import ModelConfig
 from transformer.decoding.generate import compiled
 from transformer.errors import InputError
 from transformer.inspection import trace, words
+from transformer.models.base import Model
 from transformer.nn.positions import shift_right
 from transformer.text.tokenizer import WORD_BEGIN, Tokenizer
 from transformer.translator import Translator
@@ -98,16 +98,15 @@ def _run(
     arrays = np.full((2, length), config.model.pad_id, np.int32)
     for row, ids in zip(arrays, (source_ids, target_ids), strict=True):
         row[: len(ids)] = ids
-    model_config = config.model.capturable()
-    return np.asarray(_cross_attention(translator.params, *arrays, config=model_config))
+    return np.asarray(_cross_attention(translator.params, *arrays, model=translator.model))
 
 
 @compiled
 def _cross_attention(
-    params: Params, source: Int[Array, " S"], target: Int[Array, " T"], *, config: ModelConfig
+    params: Params, source: Int[Array, " S"], target: Int[Array, " T"], *, model: Model
 ) -> Float[Array, "L T S"]:
-    target_in = shift_right(target[None], bos_id=config.special_ids.bos)[0]
-    _, captured = trace.run(params, config, source, target_in, capture="weights")
+    target_in = shift_right(target[None], bos_id=model.config.bos_id)[0]
+    _, captured = trace.run(model, params, source, target_in, capture="weights")
     return captured.attention("cross").weights.mean(1)
 
 

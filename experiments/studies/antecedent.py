@@ -80,7 +80,7 @@ def measure_quickly(language: str, directory: epath.Path, quadruples: int) -> di
     """The measures of a model that is being trained."""
     translator = Translator.from_workdir(directory, average=1)
     batch, _ = antecedent_sentences.read(translator.tokenizer, language, quadruples)
-    return antecedent_measures.quick(translator.params, translator.config.model, batch)
+    return antecedent_measures.quick(translator.model, translator.params, batch)
 
 
 def measure(
@@ -127,7 +127,6 @@ def measures_of(language: str, directory: epath.Path, quadruples: int) -> dict[s
     print(f"measuring {directory}", file=sys.stderr, flush=True)
     translator = Translator.from_workdir(directory, average=1)
     batch, headline = antecedent_sentences.read(translator.tokenizer, language, quadruples)
-    params, config = translator.params, translator.config.model
     result = json.loads((directory / workdir_files.RESULT).read_text(encoding="utf-8"))
     return {
         "device": jax.devices()[0].device_kind,
@@ -135,7 +134,9 @@ def measures_of(language: str, directory: epath.Path, quadruples: int) -> dict[s
         "validation": {
             key: round(result["validation"][key], 4) for key in ("nll", "pronoun_accuracy")
         },
-        **antecedent_measures.measure(params, config, batch, headline, translator.tokenizer),
+        **antecedent_measures.measure(
+            translator.model, translator.params, batch, headline, translator.tokenizer
+        ),
     }
 
 

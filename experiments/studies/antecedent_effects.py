@@ -18,7 +18,7 @@ from experiments.studies.antecedent_sentences import ADJECTIVE, NOUN
 from experiments.studies.interchange import Sites
 from experiments.studies.twins import ROLES, Sentences
 from transformer.arrays import Float, Params
-from transformer.config import ModelConfig
+from transformer.models.base import Model
 
 TWINS = {"adjective": ADJECTIVE, "noun": NOUN}
 GROUPS = {
@@ -42,25 +42,25 @@ BOOTSTRAPS = 1000
 class Subject:
     """A model, the quadruples, and its unchanged run over them."""
 
+    model: Model
     params: Params
-    config: ModelConfig
     batch: Sentences
     preference: Float[np.ndarray, " B"]
     activations: Sites
 
     @classmethod
-    def of(cls, params: Params, config: ModelConfig, batch: Sentences) -> "Subject":
+    def of(cls, model: Model, params: Params, batch: Sentences) -> "Subject":
         """Run the model once."""
-        preference, sites = interchange.activations(params, config, batch)
-        return cls(params, config, batch, np.asarray(preference, np.float64), sites)
+        preference, sites = interchange.activations(model, params, batch)
+        return cls(model, params, batch, np.asarray(preference, np.float64), sites)
 
     def nothing(self) -> Sites:
         """An edit that selects nothing."""
-        return interchange.no_edit(self.config, self.batch)
+        return interchange.no_edit(self.model, self.batch)
 
     def edited(self, donor: Sites, edit: Sites) -> tuple[Float[np.ndarray, " B"], Sites]:
         """Preference and activations after an edit."""
-        value, sites = interchange.run(self.params, self.config, self.batch, donor, edit)
+        value, sites = interchange.run(self.model, self.params, self.batch, donor, edit)
         return np.asarray(value, np.float64), sites
 
     def donor(self, kind: int) -> Sites:

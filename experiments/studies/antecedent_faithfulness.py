@@ -15,9 +15,9 @@ from experiments.studies.antecedent_effects import Subject
 from experiments.studies.interchange import Sites
 from experiments.studies.twins import ROLES, Sentences
 from transformer.arrays import Array, Float, Params
-from transformer.config import ModelConfig
-from transformer.inspection import attribution, trace
+from transformer.inspection import attribution, run
 from transformer.inspection.alignment import untrained_params
+from transformer.models.base import Model
 
 DELETIONS = 4
 IG_STEPS = 32
@@ -41,7 +41,7 @@ def faithfulness(subject: Subject) -> dict[str, Any]:
     # As arrays of the same sharding, so that one program serves all three.
     initial = jax.tree.map(
         lambda fresh, trained: jax.device_put(np.asarray(fresh), trained.sharding),
-        _initial_params(subject.config),
+        _initial_params(subject.model),
         subject.params,
     )
     decoder = {**subject.params, "decoder": initial["decoder"]}
@@ -84,16 +84,16 @@ def _attributions(params: Params, subject: Subject) -> Float[np.ndarray, "B S"]:
     """Integrated gradients of the source tokens; 0 for sentences that are not attributed."""
     part = subject.batch[np.arange(min(IG_SENTENCES, len(subject.batch)))]
     result = np.zeros(subject.batch.source.shape)
-    result[: len(part)] = _integrated(params, subject.config, part)
+    result[: len(part)] = _integrated(subject.model, params, part)
     return result
 
 
-@functools.partial(jax.jit, static_argnames="config")
-def _integrated(params: Params, config: ModelConfig, batch: Sentences) -> Float[Array, "B S"]:
+@functools.partial(jax.jit, static_argnames="model")
+def _integrated(model: Model, params: Params, batch: Sentences) -> Float[Array, "B S"]:
     def one(sentence: Sentences) -> Float[Array, " S"]:
         return attribution.integrated_gradients(
+            model,
             params,
-            config,
             sentence.source,
             sentence.target_in,
             sentence.preference,
@@ -122,15 +122,15 @@ def _positions(subject: Subject) -> Float[Array, "S D"]:
     @jax.jit
     def positions(params: Params) -> Float[Array, "S D"]:
         tokens = subject.batch.source[0], subject.batch.target_in[0]
-        _, seen = trace.run(params, subject.config, *tokens, capture="full")
+        _, seen = run(subject.model, params, *tokens, capture="full")
         return seen.encoder.positions
 
     return positions(subject.params)
 
 
 @functools.lru_cache(maxsize=4)
-def _initial_params(config: ModelConfig) -> Params:
-    return untrained_params(config, seed=1)
+def _initial_params(model: Model) -> Params:
+    return untrained_params(model, seed=1)
 
 
 def _occlusion(subject: Subject, donor: Sites) -> Float[np.ndarray, "B S"]:

@@ -18,17 +18,16 @@ from experiments.studies.antecedent_sentences import ADJECTIVE
 from experiments.studies.interchange import Sites
 from experiments.studies.twins import ROLES, Sentences
 from transformer.arrays import Array, Float, Params
-from transformer.config import ModelConfig
 from transformer.inspection import measures
-from transformer.nn.capture import KINDS, Kind
+from transformer.models.base import KINDS, Kind, Model
 from transformer.text.tokenizer import Tokenizer
 
 
 def measure(
-    params: Params, config: ModelConfig, batch: Sentences, headline: Sentences, tokenizer: Tokenizer
+    model: Model, params: Params, batch: Sentences, headline: Sentences, tokenizer: Tokenizer
 ) -> dict[str, Any]:
     """All measures of a trained model."""
-    subject = Subject.of(params, config, batch)
+    subject = Subject.of(model, params, batch)
     measured = paths(subject) | {
         "ablation": ablations(subject),
         "coreference": coreference(subject),
@@ -58,9 +57,9 @@ def paths(subject: Subject) -> dict[str, Any]:
     return measured
 
 
-def quick(params: Params, config: ModelConfig, batch: Sentences) -> dict[str, Any]:
+def quick(model: Model, params: Params, batch: Sentences) -> dict[str, Any]:
     """The measures of a stage of training: accuracy, memory, and coreference scores."""
-    subject = Subject.of(params, config, batch)
+    subject = Subject.of(model, params, batch)
     measured: dict[str, Any] = {"right": float((subject.preference > 0).mean())}
     for name, kind in TWINS.items():
         effects = Effects(subject, kind, subject.donor(kind))
@@ -318,7 +317,7 @@ def example(subject: Subject, headline: Sentences, tokenizer: Tokenizer) -> dict
         return {}
     number = len(subject.batch)
     twice = headline[np.arange(number) % 2]
-    of_headline = Subject.of(subject.params, subject.config, twice)
+    of_headline = Subject.of(subject.model, subject.params, twice)
     edit = of_headline.nothing()
     levels, length = edit.encoder_residual.shape[1:]
     sites = [(level, s) for level in range(levels) for s in range(length)]

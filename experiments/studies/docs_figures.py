@@ -4,19 +4,16 @@
 python -m experiments.studies.docs_figures --workdir=runs/de
 """
 
-import flax.linen as nn
-import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
 from experiments.flags import run
 from experiments.workdir_flag import WORKDIR
-from transformer import paths
+from transformer import inspection, paths
 from transformer.arrays import Float
 from transformer.config import Config
-from transformer.inspection import figures, trace
-from transformer.models import base
+from transformer.inspection import figures
+from transformer.inspection.alignment import untrained_params
 from transformer.translator import Translator
 
 OUTPUT = flags.DEFINE_string("output", "docs", "Directory of the pictures.")
@@ -41,10 +38,9 @@ def pictures(translator: Translator, sentence: str) -> dict[str, figures.Describ
     config, tokenizer = translator.config.model, translator.tokenizer
     [source], target = tokenizer.encode([sentence]), list(translator(sentence).tokens)
     target_in = [config.bos_id, *target[:-1]]
-    logits, seen = trace.run(translator.params, config, source, target_in, capture="full")
-    tokens = jnp.zeros((1, 1), jnp.int32)
-    untrained = nn.unbox(base.build(config).init(jax.random.key(0), tokens, tokens))["params"]
-    before, _ = trace.run(untrained, config, source, target_in)
+    model = translator.model
+    logits, seen = inspection.run(model, translator.params, source, target_in, capture="full")
+    before, _ = inspection.run(model, untrained_params(model), source, target_in)
     smoothing = translator.config.training.label_smoothing
     words, read = tokenizer.pieces(source), tokenizer.pieces(target_in)
     cross = seen.decoder.cross_attention

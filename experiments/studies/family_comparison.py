@@ -22,7 +22,6 @@ from transformer.config import (
 )
 from transformer.fields import field_types
 from transformer.inspection import alignment
-from transformer.models import base
 from transformer.text.metrics import corpus_scores
 from transformer.translator import Translator
 
@@ -128,12 +127,11 @@ def alignment_error_rate(translator: Translator, scored_pairs: registry.Split) -
     None without a gold alignment, for a model without attention, and for separate vocabularies.
     """
     config = translator.config
-    model = config.model.capturable()
     examples = scored_pairs.examples
     has_gold = bool(examples) and "alignment" in examples[0]
     if not has_gold or not translator.vocabularies.are_shared:
         return None
-    if "cross" not in base.build(model).describe().attention:
+    if "cross" not in translator.model.describe().attention:
         return None
     rates = {}
     both = {"validation": registry.load(config.data, "validation"), "scored": scored_pairs}
@@ -144,7 +142,9 @@ def alignment_error_rate(translator: Translator, scored_pairs: registry.Split) -
             translator.tokenizer, pairs.sources, pairs.targets, links, split=pronouns.words
         )
         for convention in ("predict", "read"):
-            errors = alignment.alignment_errors(translator.params, model, batch, convention)
+            errors = alignment.alignment_errors(
+                translator.model, translator.params, batch, convention
+            )
             for kind, values in (("heads", errors.heads), ("layers", errors.layers)):
                 for index, rate in enumerate(values.ravel().tolist()):
                     rates[name, convention, kind, index] = rate

@@ -14,10 +14,10 @@ import numpy as np
 from absl import flags
 
 from experiments.flags import run
-from transformer import paths
+from transformer import inspection, paths
 from transformer.arrays import Float
 from transformer.errors import InputError
-from transformer.inspection import figures, trace
+from transformer.inspection import figures
 from transformer.inspection.figures import parts, style
 from transformer.inspection.omission import omission
 from transformer.translator import Translator
@@ -91,12 +91,11 @@ def mean_attention(
     translator: Translator, source: list[int], target: list[int]
 ) -> Float[np.ndarray, "T S"] | None:
     """Cross-attention weights, averaged over layers and heads; None if the family has none."""
-    config = translator.config.model
     if "cross" not in translator.model.describe().attention:
         return None
-    target_in = [config.bos_id, *target[:-1]]
-    _, seen = trace.run(
-        translator.params, config.capturable(), source, target_in, capture="weights"
+    target_in = [translator.config.model.bos_id, *target[:-1]]
+    _, seen = inspection.run(
+        translator.model, translator.params, source, target_in, capture="weights"
     )
     return np.asarray(seen.attention("cross").weights).mean((0, 1))
 

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.studies.twins import Sentences
+from transformer import inspection
 from transformer.arrays import Array, Float, Params
-from transformer.config import ModelConfig
-from transformer.inspection import trace
-from transformer.nn.capture import KINDS, Kind, Trace
+from transformer.inspection import Trace, no_interventions
+from transformer.models.base import KINDS, Kind, Model
 
 
 @flax.struct.dataclass
@@ -53,9 +53,9 @@ def _sites(seen: Trace) -> Sites:
     return Sites(seen.encoder.residual, seen.decoder.residual, **captured)
 
 
-@functools.partial(jax.jit, static_argnames="config")
+@functools.partial(jax.jit, static_argnames="model")
 def run(
-    params: Params, config: ModelConfig, sentences: Sentences, donor: Sites, edit: Sites
+    model: Model, params: Params, sentences: Sentences, donor: Sites, edit: Sites
 ) -> tuple[Float[Array, " B"], Sites]:
     """The preference for the correct pronoun and all activations, after an edit.
 
@@ -67,16 +67,16 @@ def run(
 
     def one(sentence: Sentences, donor: Sites, edit: Sites) -> tuple[Float[Array, ""], Sites]:
         lengths = len(sentence.source), len(sentence.target_in)
-        changed = trace.no_interventions(config, *lengths)
-        changed = changed.patched("encoder", edit.encoder_residual, donor.encoder_residual)
-        changed = changed.patched("decoder", edit.decoder_residual, donor.decoder_residual)
+        changed = no_interventions(model, *lengths)
+        changed = changed.patch_residual("encoder", edit.encoder_residual, donor.encoder_residual)
+        changed = changed.patch_residual("decoder", edit.decoder_residual, donor.decoder_residual)
         for kind in KINDS:
             for field, site in _FIELDS.items():
                 mask, value = getattr(edit, field)[kind], getattr(donor, field)[kind]
-                changed = changed.patched_heads(kind, site, mask[..., None], value)
-        logits, seen = trace.run(
+                changed = changed.patch_heads(kind, site, mask[..., None], value)
+        logits, seen = inspection.run(
+            model,
             params,
-            config,
             sentence.source,
             sentence.target_in,
             capture="full",
@@ -87,9 +87,9 @@ def run(
     return jax.vmap(one)(sentences, donor, edit)
 
 
-def no_edit(config: ModelConfig, sentences: Sentences) -> Sites:
+def no_edit(model: Model, sentences: Sentences) -> Sites:
     """Masks that are false everywhere, as NumPy arrays to be changed."""
-    description = trace.describe(config)
+    description = model.describe()
     batch, source = sentences.source.shape
     lengths = {"encoder": source, "decoder": sentences.target_in.shape[1]}
     queries = {kind: lengths["encoder" if kind == "encoder" else "decoder"] for kind in KINDS}
@@ -108,18 +108,18 @@ def no_edit(config: ModelConfig, sentences: Sentences) -> Sites:
     )
 
 
-def activations(params: Params, config: ModelConfig, sentences: Sentences) -> tuple[Array, Sites]:
+def activations(model: Model, params: Params, sentences: Sentences) -> tuple[Array, Sites]:
     """Preference and activations of the unchanged model."""
-    blank = _blank(params, config, sentences)
-    return run(params, config, sentences, blank, no_edit(config, sentences))
+    blank = _blank(model, params, sentences)
+    return run(model, params, sentences, blank, no_edit(model, sentences))
 
 
-def _blank(params: Params, config: ModelConfig, sentences: Sentences) -> Sites:
+def _blank(model: Model, params: Params, sentences: Sentences) -> Sites:
     """Zeros of the shapes of all activations."""
 
     def one(sentence: Sentences) -> Sites:
         tokens = sentence.source, sentence.target_in
-        return _sites(trace.run(params, config, *tokens, capture="full")[1])
+        return _sites(inspection.run(model, params, *tokens, capture="full")[1])
 
     shapes = jax.eval_shape(jax.vmap(one), sentences)
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)

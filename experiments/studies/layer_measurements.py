@@ -27,7 +27,7 @@ from transformer.models.convolutional.convolution import (
     gated_linear_unit,
 )
 from transformer.models.recurrent.cells import lstm
-from transformer.nn.attention import einsum_attention
+from transformer.nn.attention import attention
 from transformer.nn.linear import project
 from transformer.nn.masks import neighborhood_mask
 
@@ -85,7 +85,7 @@ def attend(x: Float[Array, "B S D"], *kernels: Array, mask: Array | None = None)
         query, key, value = (project("BSD,DH->BSH", x, kernel) for kernel in kernels[:3])
     else:
         query = key = value = x
-    z = einsum_attention(*(each[:, :, None] for each in (query, key, value)), mask).z[:, :, 0]
+    z = attention(*(each[:, :, None] for each in (query, key, value)), mask)[:, :, 0]
     return project("BSH,HD->BSD", z, kernels[3]) if kernels else z
 
 

@@ -16,10 +16,11 @@ from absl import flags
 
 from experiments.flags import run
 from experiments.workdir_flag import WORKDIR
+from transformer import inspection
 from transformer.arrays import Float
 from transformer.config import Config
 from transformer.errors import InputError
-from transformer.inspection import figures, patching, readout, trace
+from transformer.inspection import figures, patching, readout
 from transformer.inspection.figures import parts, style
 from transformer.inspection.words import display_tokens
 from transformer.translator import Translator
@@ -87,7 +88,7 @@ def analyze(translator: Translator) -> TwinAnalysis:
     )
     target_in = [translator.tokenizer.special_ids.bos, *tired.target[: tired.position]]
     patched = patching.patch_sites(
-        translator.params, translator.config.model, tired.source, wide.source, target_in, metric
+        translator.model, translator.params, tired.source, wide.source, target_in, metric
     )
     pieces = translator.tokenizer.pieces
     return TwinAnalysis(
@@ -106,8 +107,8 @@ def _twin(translator: Translator, source: str) -> Twin:
     text = translator([source])[0].text
     source_ids, target_ids = tokenizer.encode([source, text])
     target_in = [tokenizer.special_ids.bos, *target_ids[:-1]]
-    _, captured = trace.run(
-        translator.params, translator.config.model, source_ids, target_in, capture="weights"
+    _, captured = inspection.run(
+        translator.model, translator.params, source_ids, target_in, capture="weights"
     )
     words, targets = (
         [piece.replace("▁", "") for piece in tokenizer.pieces(ids)]

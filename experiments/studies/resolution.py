@@ -18,11 +18,10 @@ from experiments.corpora import registry
 from experiments.corpora.pronouns import pronoun_metrics
 from experiments.studies.twins import ROLES, Sentences
 from transformer.arrays import Array, Float, Int, Params
-from transformer.config import ModelConfig
 from transformer.errors import InputError
-from transformer.inspection import ablation, measures, patching
-from transformer.inspection.trace import run
-from transformer.nn.capture import KINDS, PerHead
+from transformer.inspection import ablation, measures, patching, run
+from transformer.inspection.activations import PerHead
+from transformer.models.base import KINDS, Model
 from transformer.translator import Translator
 
 PAIRS_AT_ONCE = 8
@@ -62,9 +61,7 @@ class Coreference:
     sentences: int
 
 
-def coreference(
-    params: Params, config: ModelConfig, sentences: Sentences
-) -> dict[str, Coreference]:
+def coreference(model: Model, params: Params, sentences: Sentences) -> dict[str, Coreference]:
     """Measure the coreference score of every head, by kind of attention.
 
     The query is "it" in the encoder, and the row that predicts the pronoun in the decoder and in
@@ -75,7 +72,7 @@ def coreference(
         [sentences.has_prefix_role(noun).any(-1) for noun in ("antecedent", "distractor")], axis=0
     )
     results = {}
-    for kind, scores in vars(_coreference_scores(params, config, sentences)).items():
+    for kind, scores in vars(_coreference_scores(model, params, sentences)).items():
         scores = np.asarray(scores, np.float64)[both_read if kind == "decoder" else slice(None)]
         # Positional effects cancel within twins, whose nouns are at the same positions.
         twin_scores = scores.reshape(-1, 2, *scores.shape[1:]).mean(1)
@@ -88,12 +85,12 @@ def coreference(
     return results
 
 
-@functools.partial(jax.jit, static_argnames="config")
-def _coreference_scores(params: Params, config: ModelConfig, sentences: Sentences) -> PerHead:
+@functools.partial(jax.jit, static_argnames="model")
+def _coreference_scores(model: Model, params: Params, sentences: Sentences) -> PerHead:
     """``[B,L,N]``: the score of every sentence and head."""
 
     def of_sentence(one: Sentences) -> PerHead:
-        _, trace = run(params, config, one.source, one.target_in, capture="weights")
+        _, trace = run(model, params, one.source, one.target_in, capture="weights")
         predicts = jnp.arange(one.target_in.shape[0]) == one.position
         source_nouns = [one.has_role(noun) for noun in ("antecedent", "distractor")]
         target_nouns = [one.has_prefix_role(noun) for noun in ("antecedent", "distractor")]
@@ -129,10 +126,10 @@ class PronounAblation:
     """Share of sentences in which the correct pronoun is still preferred."""
 
 
-def pronoun_ablation(params: Params, config: ModelConfig, sentences: Sentences) -> PronounAblation:
+def pronoun_ablation(model: Model, params: Params, sentences: Sentences) -> PronounAblation:
     """Remove every head in turn and measure the preference."""
     pronoun = ablation.ablate_heads_for_metric(
-        params, config, sentences.source, sentences.target_in, sentences.preference
+        model, params, sentences.source, sentences.target_in, sentences.preference
     )
     return PronounAblation(
         preference=float(pronoun.value.mean()),
@@ -161,13 +158,13 @@ class RolePatching:
     """Sentences in which the model prefers the correct pronoun, as in their twins."""
 
 
-def role_patching(params: Params, config: ModelConfig, sentences: Sentences) -> RolePatching:
+def role_patching(model: Model, params: Params, sentences: Sentences) -> RolePatching:
     """Patch the run of every sentence's twin with the sentence's activations, site by site.
 
     Raises:
       InputError: when the model is right in no pair of twins.
     """
-    exact, estimate, decoder = jax.tree.map(np.asarray, _patched(params, config, sentences))
+    exact, estimate, decoder = jax.tree.map(np.asarray, _patched(model, params, sentences))
     right = (exact.clean > 0) & (exact.corrupt < 0)
     if not right.any():
         raise InputError(
@@ -195,15 +192,15 @@ def role_patching(params: Params, config: ModelConfig, sentences: Sentences) -> 
     )
 
 
-@functools.partial(jax.jit, static_argnames="config")
+@functools.partial(jax.jit, static_argnames="model")
 def _patched(
-    params: Params, config: ModelConfig, sentences: Sentences
+    model: Model, params: Params, sentences: Sentences
 ) -> tuple[patching.Patching, patching.Patching, patching.Patching]:
     """Encoder patching, its estimate, and decoder patching of each sentence."""
 
     def of_sentence(both: tuple[Sentences, Int[Array, " S"]]):
         one, corrupt = both
-        runs = (params, config, one.source, corrupt, one.target_in, one.preference)
+        runs = (model, params, one.source, corrupt, one.target_in, one.preference)
         return (
             patching.patch_sites(*runs),
             patching.attribution_patching(*runs),

@@ -129,10 +129,6 @@ class ModelConfig(FieldGroup):
         must = "another value with model.source_vocab_size, which gives the source a separate table"
         self.require(not shared, "tied_embeddings", must)
 
-    def capturable(self) -> Self:
-        """The config of the same model in a form whose intermediate values can be captured."""
-        return self
-
     def check_length(self, length: int) -> None:
         """Check that the model accepts sequences of `length` tokens.
 
@@ -313,10 +309,6 @@ class TransformerConfig(ModelConfig):
     def has_dropout(self) -> bool:
         """Whether any of the three dropout rates is above 0."""
         return bool(self.dropout or self.attention_dropout or self.activation_dropout)
-
-    def capturable(self) -> Self:
-        """The same model with the only kernel that keeps attention weights."""
-        return self.replace(attention_kernel="einsum")
 
     def check_length(self, length: int) -> None:
         """Check that a learned table of positions reaches `length`."""
