@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.nn.dropout import GENERATORS, drop, hash_positions, mix
+from transformer.nn.dropout import drop
+from transformer.random_bits import GENERATORS, hash_positions, mix
 
 ROWS, LENGTH, WIDTH = 32, 16, 128
 both = pytest.mark.parametrize("generator", sorted(GENERATORS))

@@ -12,47 +12,22 @@ from jax.typing import DTypeLike
 
 from transformer.arrays import Array, Bool, Float, Int
 from transformer.config import LanguageModelConfig
+from transformer.decode_cache import DecodeCache, LayerCache
 from transformer.models import base
 from transformer.models.base import AttentionSize, Description
 from transformer.models.flops import decoder_flops, logits_flops
-from transformer.models.transformer import DecodeCache, Encoder
-from transformer.nn.cache import LayerCache
+from transformer.models.transformer import Encoder, EncoderLayer
 from transformer.nn.dropout import example_ids_of
 from transformer.nn.embedding import Embedding
-from transformer.nn.feed_forward import FeedForward
 from transformer.nn.masks import packed_mask
-from transformer.nn.multi_head_attention import MultiHeadAttention
 from transformer.nn.positions import NO_POSITIONS, PositionTerm, positions_within_segments
-from transformer.nn.residual import Residual
 
 
-class CausalLayer(nn.Module):
+class CausalLayer(EncoderLayer):
     """Masked self-attention, then feed-forward."""
 
-    config: LanguageModelConfig
-    attention_class = MultiHeadAttention
-    feed_forward_class = FeedForward
-
-    def setup(self) -> None:
-        """Two sub-layers, and the residual connection around each."""
-        self.self_attention = self.attention_class(self.config, "decoder")
-        self.feed_forward = self.feed_forward_class(self.config)
-        self.self_attention_residual = Residual(self.config)
-        self.feed_forward_residual = Residual(self.config)
-
-    def __call__(
-        self,
-        x: Float[Array, "B T D"],
-        mask: Bool[Array, "#B 1 #T T"] | None,
-        positions: PositionTerm = NO_POSITIONS,
-        dropout: Int[Array, " B"] | None = None,
-    ) -> Float[Array, "B T D"]:
-        """Apply the layer to all positions; it is causal besides what `mask` forbids."""
-        y = self.self_attention_residual.prepare(x)
-        y = self.self_attention(y, y, y, mask, causal=True, positions=positions, dropout=dropout)
-        x = self.self_attention_residual(x, y, dropout)
-        y = self.feed_forward(self.feed_forward_residual.prepare(x), dropout)
-        return self.feed_forward_residual(x, y, dropout)
+    side = "decoder"
+    causal = True
 
     def step(
         self,

@@ -4,20 +4,19 @@
 import functools
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Bool, Float, Int, gather
+from transformer.arrays import Array, Bool, Float, Int
 from transformer.config import TransformerConfig
+from transformer.decode_cache import DecodeCache, KeyValueCache, LayerCache
 from transformer.models import base, flops
 from transformer.models.base import AttentionSize, Description
 from transformer.models.relative_positions import SCHEMES
-from transformer.nn.cache import KeyValueCache, LayerCache
 from transformer.nn.dropout import example_ids_of
 from transformer.nn.embedding import Embedding, timestep_encodings
 from transformer.nn.feed_forward import FeedForward
-from transformer.nn.masks import ancestry_mask, neighborhood_mask, packed_mask, restrict
+from transformer.nn.masks import neighborhood_mask, packed_mask, restrict
 from transformer.nn.multi_head_attention import MultiHeadAttention
 from transformer.nn.norm import NORMS
 from transformer.nn.positions import NO_POSITIONS, PositionTerm, positions_within_segments
@@ -38,12 +37,14 @@ class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward (figure 1, left)."""
 
     config: TransformerConfig
+    side = "encoder"
+    causal = False
     attention_class = MultiHeadAttention
     feed_forward_class = FeedForward
 
     def setup(self) -> None:
         """Two sub-layers, and the residual connection around each."""
-        self.self_attention = self.attention_class(self.config, "encoder")
+        self.self_attention = self.attention_class(self.config, self.side)
         self.feed_forward = self.feed_forward_class(self.config)
         self.self_attention_residual = Residual(self.config)
         self.feed_forward_residual = Residual(self.config)
@@ -51,13 +52,15 @@ class EncoderLayer(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B S D"],
-        mask: Bool[Array, "#B 1 #S S"],
+        mask: Bool[Array, "#B 1 #S S"] | None,
         positions: PositionTerm = NO_POSITIONS,
         dropout: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B S D"]:
         """Apply the layer to all source positions."""
         y = self.self_attention_residual.prepare(x)
-        y = self.self_attention(y, y, y, mask, positions=positions, dropout=dropout)
+        y = self.self_attention(
+            y, y, y, mask, causal=self.causal, positions=positions, dropout=dropout
+        )
         x = self.self_attention_residual(x, y, dropout)
         y = self.feed_forward(self.feed_forward_residual.prepare(x), dropout)
         return self.feed_forward_residual(x, y, dropout)
@@ -142,67 +145,6 @@ class DecoderLayer(nn.Module):
         return self.feed_forward_residual(x, y), cache.replace(self_attention=written)
 
 
-@flax.struct.dataclass
-class DecodeCache:
-    """The state of cached decoding, and what a search does to it."""
-
-    layers: tuple[LayerCache, ...]
-    ancestry: Int[Array, "BG K M"]
-    """`ancestry[g, k, m]`: the beam of group g that computed the keys and values of hypothesis k at
-    position m.
-    """
-    index: Int[Array, ""]
-    """The target position that the next step computes."""
-    num_groups: int = flax.struct.field(pytree_node=False)
-    source_mask: Bool[Array, "B 1 1 S"] | None = None
-
-    @property
-    def length(self) -> int:
-        """Capacity in target positions."""
-        return self.ancestry.shape[2]
-
-    def row(self, table: Float[Array, "M D"]) -> Float[Array, "1 D"]:
-        """The row of the next target position."""
-        return jax.lax.dynamic_slice_in_dim(table, self.index, 1)
-
-    def begin_step(self) -> "DecodeCache":
-        """Every hypothesis has the keys and values that its beam computes at the next position."""
-        beam = jnp.arange(self.ancestry.shape[1], dtype=jnp.int32)[:, None]  # [K, 1]
-        is_current = jnp.arange(self.length) == self.index  # [M]
-        return self.replace(ancestry=jnp.where(is_current, beam, self.ancestry))
-
-    def reorder(self, parents: Int[Array, "B K"]) -> "DecodeCache":
-        """Let beam k continue the hypothesis of beam ``parents[b, k]``, which is in its group.
-
-        Keys and values stay where they are: only the ancestry is copied.
-        """
-        num_beams = self.ancestry.shape[1]
-        parents = parents.reshape(-1, num_beams) % num_beams  # [BG, K]
-        return self.replace(
-            layers=tuple(layer.reorder(parents) for layer in self.layers),
-            ancestry=gather(self.ancestry, parents[..., None]),
-        )
-
-    def grow(self, length: int) -> "DecodeCache":
-        """Extend the capacity to `length` target positions."""
-        _, num_beams, before = self.ancestry.shape
-        return self.replace(
-            layers=tuple(layer.grow(length * num_beams) for layer in self.layers),
-            ancestry=jnp.pad(self.ancestry, ((0, 0), (0, 0), (0, length - before))),
-        )
-
-    def take(self, sentences: Int[Array, "_"]) -> "DecodeCache":
-        """Select these sentences of the batch."""
-        batch = len(self.ancestry) // self.num_groups
-
-        def take(leaf: Array) -> Array:
-            rows = len(leaf) // batch  # The groups of a sentence are adjacent.
-            per_sentence = leaf.reshape(batch, rows, *leaf.shape[1:])  # [B, G, ...]
-            return per_sentence[sentences].reshape(len(sentences) * rows, *leaf.shape[1:])
-
-        return jax.tree.map(take, self.replace(index=None)).replace(index=self.index)
-
-
 class Stack(nn.Module):
     """L identical layers (paper 3.1), their position scheme, and for pre-norm a final norm."""
 
@@ -257,14 +199,11 @@ class Stack(nn.Module):
 
     def step_inputs(self, cache: DecodeCache) -> tuple[Bool[Array, "BG 1 K C"], PositionTerm]:
         """The mask and the positions of self-attention at the next position of a search."""
-        _, num_beams, length = cache.ancestry.shape
-        mask = ancestry_mask(cache.ancestry, cache.index)  # [BG, 1, K, C]
-        # Slot m K + k of the cache holds a key of position m.
-        key_positions = jnp.arange(length * num_beams) // num_beams  # [C]
+        mask, index, key_positions = cache.self_mask(), cache.index[None], cache.key_positions()
         if self.config.attention_window is not None:
             size = self.config.attention_window
-            mask = mask & neighborhood_mask(cache.index[None], key_positions, size)
-        return mask, self.position_scheme(cache.index[None], key_positions)
+            mask = mask & neighborhood_mask(index, key_positions, size)
+        return mask, self.position_scheme(index, key_positions)
 
 
 class Encoder(Stack):

@@ -56,21 +56,3 @@ def restrict(
     """Both masks; a query with no key in its neighborhood, as in padding, keeps those of `mask`."""
     both = mask & neighborhood
     return jnp.where(both.any(-1, keepdims=True), both, mask)
-
-
-def ancestry_mask(ancestry: Int[Array, "BG K M"], index: Int[Array, ""]) -> Bool[Array, "BG 1 K C"]:
-    """Select the slots of a shared cache that belong to each hypothesis.
-
-    Args:
-      ancestry: `ancestry[g, k, m]` is the beam whose key at position m belongs to hypothesis k.
-      index: the position of the query; later positions may not be attended to.
-
-    Returns:
-      the mask over the slots of `cache.LayerCache`, which count position by position and, within a
-      position, beam by beam.
-    """
-    groups, num_beams, length = ancestry.shape
-    written = jnp.arange(length) <= index  # [M]
-    is_ancestor = ancestry[..., None] == jnp.arange(num_beams)  # [BG, K, M, K]
-    mask = is_ancestor & written[:, None]
-    return mask.reshape(groups, 1, num_beams, length * num_beams)

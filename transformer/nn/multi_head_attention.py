@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 from transformer import kernels
 from transformer.arrays import Array, Bool, Float, Int
 from transformer.config import TransformerConfig
+from transformer.decode_cache import KeyValueCache
 from transformer.nn.attention import (
     additive_scores,
     attention,
@@ -19,7 +20,6 @@ from transformer.nn.attention import (
     repeat_heads,
     scaled_scores,
 )
-from transformer.nn.cache import KeyValueCache
 from transformer.nn.dropout import apply_dropout
 from transformer.nn.linear import project
 from transformer.nn.parameters import declare, glorot_uniform

@@ -14,8 +14,8 @@ from transformer.arrays import Array, Float, Int, Key, Params, SpecialIds, wide
 from transformer.batch import Batch
 from transformer.config import TrainingConfig
 from transformer.models.base import Model
-from transformer.nn.dropout import chosen, threefry_bits
 from transformer.nn.embedding import ZEROED
+from transformer.random_bits import chosen, threefry_bits
 from transformer.training.losses import Loss, Sums, learned_target, loss, smoothed_cross_entropy
 
 
