@@ -590,7 +590,7 @@ class Experts(FeedForward):
     """A mixture of two experts, with the load-balancing loss of its router."""
 
     def setup(self):
-        self.experts = [FeedForward(self.config, name=f"expert_{number}") for number in range(2)]
+        self.experts = [FeedForward(self.config) for _ in range(2)]
         axes, shape = ("embed", "expert"), (self.config.d_model, 2)
         self.router = declare(self, "router", "kernel", axes, glorot_uniform(0, 1), shape)
 
