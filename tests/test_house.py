@@ -243,7 +243,7 @@ assert int(state.step) == 1 and float(sums.tokens) == 6, sums
 
 def translate(params, beams):
     call = lambda method, *a: model.apply({"params": params}, *a, method=method)
-    memory, _ = call(model.encode, source)
+    memory = call(model.encode, source)
     return beam_search.beam_search(
         lambda tokens, cache: call(model.step, tokens, cache),
         model.reorder,
