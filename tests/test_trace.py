@@ -14,7 +14,7 @@ from transformer import inspection
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import ablation, attribution, patching
-from transformer.inspection.activations import trace_of
+from transformer.inspection.activations import describe, trace_of
 from transformer.inspection.interventions import no_interventions
 from transformer.inspection.readout import LogProbability, logit_lens
 from transformer.inspection.trace import run
@@ -296,7 +296,7 @@ def test_an_unknown_capture_and_a_config_in_place_of_the_model_are_rejected(mode
     with pytest.raises(InputError, match=r"capture 'all' is unknown; choose one of \['none', 'we"):
         unchecked(model, params, [4, 2], [1], capture="all")
     with pytest.raises(InputError, match="model is a TransformerConfig, but it must be a model"):
-        unchecked(model.config, params, [4, 2], [1])
+        inspect.unwrap(describe)(model.config)
 
 
 class NoAttention(Transformer):
