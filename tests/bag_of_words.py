@@ -14,8 +14,8 @@ from jax.nn.initializers import normal
 
 from transformer.config import Config, ModelConfig
 from transformer.models import base
-from transformer.nn.linear import project
-from transformer.nn.parameters import cast_params, declare
+from transformer.nn.linear import wide_einsum
+from transformer.nn.parameters import declare
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class BagOfWordsConfig(ModelConfig):
     d_model: int = 8
 
 
-class BagOfWords(nn.Module):
+class BagOfWords(base.TextModel):
     """See `transformer.models.base.Model`."""
 
     config: BagOfWordsConfig
@@ -38,23 +38,22 @@ class BagOfWords(nn.Module):
         self.table = declare(self, "table", "embedding", ("vocab", "embed"), normal(1.0), (v, d))
         self.kernel = declare(self, "logits", "kernel", ("embed", "vocab"), normal(d**-0.5), (d, v))
 
-    def __call__(self, source, target_in, *, capture="none", interventions=None, **options):
+    def __call__(self, source, target_in, **options):
         """Logits of every position; packed rows and dropout are not for this model."""
-        memory, _ = self.encode(source)
-        return self._logits(target_in, memory), None
+        return self._logits(target_in, self.encode(source))
 
     def encode(self, source, **options):
         """[B,D]: the mean of the source's embeddings."""
-        real = (source != self.config.pad_id)[..., None]  # [B, S, 1]
-        vectors = jnp.where(real, self._embedded(source), 0.0)
-        return (vectors.sum(1) / jnp.maximum(real.sum(1), 1)).astype(vectors.dtype), None
+        mask = self.source_mask(source)[..., None]  # [B, S, 1]
+        vectors = jnp.where(mask, self._embedded(source), 0.0)
+        return (vectors.sum(1) / jnp.maximum(mask.sum(1), 1)).astype(vectors.dtype)
 
     def _embedded(self, tokens):
         return self.table[tokens].astype(self.config.compute_dtype)  # [B, S, D]
 
     def _logits(self, tokens, memory):
         x = self._embedded(tokens) + memory[:, None]  # [B, K, D]
-        return project("BKD,DV->BKV", jnp.tanh(x), self.kernel)
+        return wide_einsum("BKD,DV->BKV", jnp.tanh(x), self.kernel.astype(x.dtype))
 
     def init_cache(self, memory, source, num_beams, length, num_groups=1, *rest: Any):
         """The memory is all that a step needs."""
@@ -78,11 +77,6 @@ class BagOfWords(nn.Module):
     def take(cache, sentences):
         """The memory of these sentences."""
         return cache[sentences]
-
-    @nn.nowrap
-    def cast_params(self, params):
-        """Table and kernel in the compute dtype."""
-        return cast_params(params, base.parameter_metadata(self), self.config.compute_dtype)
 
     @nn.nowrap
     def describe(self):

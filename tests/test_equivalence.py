@@ -175,7 +175,7 @@ def test_logits_and_loss_are_the_oracles_to_1e_9(name):
     params = oracle.random_params(model, seed=1)
     with jax.enable_x64(True):
         logits = jax.jit(
-            lambda params: model.apply({"params": params}, SOURCE, shift_right(TARGET))[0]
+            lambda params: model.apply({"params": params}, SOURCE, shift_right(TARGET))
         )(oracle.float64(params))
         assert logits.dtype == jnp.float64
         sums = losses.smoothed_cross_entropy(logits, TARGET, 0.1, "uniform_others")
@@ -258,8 +258,8 @@ def test_search_over_the_cache_is_the_oracles_search_from_scratch(
     sources = np.array([[4, 7, 5, 2], [0, 0, 0, 0], [6, 2, 0, 0], [8, 8, 2, 0]], np.int32)
     with jax.enable_x64(True):
         search = functools.partial(
-            generate.search,
-            model=model,
+            generate.generate,
+            model,
             config=DecodeConfig(
                 beams=beams, length_penalty=penalty, alpha=alpha, extra_length=4, max_length=None
             ),
@@ -357,7 +357,7 @@ def test_multi_head_attention_and_its_gradients_are_pytorchs(torch, bias):
 
         @jax.jit
         def ours(params, *inputs):
-            output, _ = module.apply({"params": params}, *inputs, mask)
+            output = module.apply({"params": params}, *inputs, mask)
             return (output * weighting).sum(), output
 
         gradients, output = jax.grad(ours, argnums=(0, 1, 2, 3), has_aux=True)(params, *inputs)
@@ -414,8 +414,8 @@ def test_both_stacks_and_their_input_gradients_are_pytorchs(torch, bias):
         @jax.jit
         def ours(source, target):
             mask = padding_mask(jnp.asarray(tokens))
-            memory, _ = encoder.apply({"params": of["encoder"]}, source, mask, jnp.arange(5))
-            output, _ = decoder.apply(
+            memory = encoder.apply({"params": of["encoder"]}, source, mask, jnp.arange(5))
+            output = decoder.apply(
                 *({"params": of["decoder"]}, target, memory, causal_mask(4), mask, jnp.arange(4))
             )
             return (output * weighting).sum(), output

@@ -27,10 +27,12 @@ from transformer.config import (
     TransformerConfig,
 )
 from transformer.errors import InputError
+from transformer.inspection.activations import trace_of
 from transformer.inspection.head_circuits import qk_circuits
 from transformer.inspection.live import live_limits
 from transformer.interop import ctranslate2_export, huggingface_export
 from transformer.models import base, ensemble, limits
+from transformer.models.base import KINDS
 from transformer.models.transformer import Transformer
 from transformer.nn.parameters import is_parameter
 
@@ -167,7 +169,7 @@ class Calls:
     @functools.cached_property
     def forward(self):
         """(source, target_in) -> logits."""
-        return jax.jit(lambda *tokens: self.model.apply({"params": self.params}, *tokens)[0])
+        return jax.jit(lambda *tokens: self.model.apply({"params": self.params}, *tokens))
 
     def apply(self, method, *arguments):
         """A call of the protocol that needs parameters."""
@@ -181,7 +183,7 @@ class Calls:
     @functools.cached_property
     def _fresh_cache(self):
         def fresh(source, *sizes):
-            memory, _ = self.apply("encode", source)
+            memory = self.apply("encode", source)
             return self.apply("init_cache", memory, source, *sizes)
 
         return jax.jit(fresh, static_argnums=(1, 2, 3))
@@ -462,13 +464,18 @@ def test_every_axis_of_the_vocabulary_is_named(calls):
 
 def test_the_description_is_of_what_a_trace_captures(calls):
     described = calls.model.describe()
-    options = {} if isinstance(calls.model, ensemble.Ensemble) else {"capture": "full"}
-    _, trace = calls.model.apply({"params": calls.params}, SOURCE, TARGET_IN, **options)
-    assert (trace is None) == (not described.attention)
-    for kind, (layers, heads) in described.attention.items():
-        assert trace.attention(kind).weights.shape[:3] == (layers, 3, heads)
-    for side, layers in described.residual_layers.items():
-        assert getattr(trace, side).residual.shape[0] == layers + 1
+    _, tapped = calls.model.apply({"params": calls.params}, SOURCE, TARGET_IN, mutable=["trace"])
+    trace = trace_of(calls.params, tapped.get("trace", {}))
+    for kind in KINDS:
+        attention, size = trace.attention(kind), described.attention.get(kind)
+        assert (attention is None) == (size is None)
+        if size is not None:
+            assert attention.weights.shape[:3] == (size.layers, 3, size.heads)
+    for side in ("encoder", "decoder"):
+        residual = getattr(getattr(trace, side), "residual", None)
+        assert (residual is None) == (side not in described.residual_layers)
+        if residual is not None:
+            assert residual.shape[0] == described.residual_layers[side] + 1
 
 
 def test_flops_grow_with_the_batch_and_both_lengths(calls):
@@ -502,5 +509,8 @@ def test_parameters_cast_once_give_the_same_bfloat16_logits(config):
     model = base.build(config.replace(compute_dtype="bfloat16"))
     calls = Calls(model, oracle.random_params(model, 0))
     cast = Calls(model, model.cast_params(calls.params))
-    np.testing.assert_array_equal(cast.forward(SOURCE, TARGET_IN), calls.forward(SOURCE, TARGET_IN))
-    assert calls.forward(SOURCE, TARGET_IN).dtype == jnp.bfloat16
+    logits = calls.forward(SOURCE, TARGET_IN)
+    np.testing.assert_array_equal(cast.forward(SOURCE, TARGET_IN), logits)
+    assert logits.dtype == jnp.float32
+    wide = Calls(base.build(config), calls.params).forward(SOURCE, TARGET_IN)
+    assert not np.array_equal(logits, wide)

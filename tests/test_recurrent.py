@@ -331,6 +331,29 @@ def test_a_gate_of_0_removes_the_context(name):
     np.testing.assert_allclose(removed, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Bahdanau",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("Luong", "input feeding")),
+    ],
+)
+def test_a_patch_of_one_position_changes_that_prediction_and_later_ones(name):
+    """Within the loop over time a patch has the axis T, as everywhere."""
+    model, params = built(name)
+    pair = (model, params, SOURCE[0], TARGET_IN[0])
+    plain, captured = trace.run(*pair, capture="full")
+    z = captured.attention("cross").z  # [1, 1, T, A]
+    nothing, at_2 = no_interventions(model, 5, 4), jnp.arange(4)[:, None] == 2
+    same = nothing.patch_heads("cross", "z", jnp.ones_like(z, bool), z)
+    np.testing.assert_allclose(trace.run(*pair, interventions=same)[0], plain, rtol=1e-5, atol=1e-6)
+    zero = nothing.patch_heads("cross", "z", at_2[None, None], jnp.zeros_like(z))
+    changed, patched = trace.run(*pair, capture="full", interventions=zero)
+    np.testing.assert_allclose(changed[:2], plain[:2], rtol=1e-5, atol=1e-6)
+    assert not np.allclose(changed[2], plain[2], atol=1e-4)
+    assert not patched.attention("cross").z[:, :, 2].any()
+
+
 # Options.
 
 

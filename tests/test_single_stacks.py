@@ -98,8 +98,8 @@ def test_search_in_a_language_model_is_the_oracles_search_from_scratch(beams):
     params = oracle.random_params(model, seed=4)
     with jax.enable_x64(True):
         search = functools.partial(
-            generate.search,
-            model=model,
+            generate.generate,
+            model,
             config=DecodeConfig(beams=beams, extra_length=6),
             num_results=beams,
             max_length=7,
@@ -175,8 +175,8 @@ def test_a_search_returns_the_most_probable_labels():
     model = base.build(CLASSIFIER)
     params = oracle.random_params(model, 0)
     search = functools.partial(
-        generate.search,
-        model=model,
+        generate.generate,
+        model,
         config=DecodeConfig(beams=3, length_penalty="none", extra_length=3),
         num_results=3,
         max_length=8,

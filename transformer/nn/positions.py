@@ -77,7 +77,7 @@ class PositionTerm(NamedTuple):
 
     bias: Float[Array, "#B N #T S"] | None = None
     """Added to query . key / sqrt(d_k), before the mask."""
-    angles: Float[Array, "*#B T pairs"] | None = None
+    angles: Float[Array, "*#B #T pairs"] | None = None
     """By which the pairs of every query and key are rotated, at the query positions; in cached
     decoding when a key is written to the cache.
     """
@@ -96,7 +96,7 @@ NO_POSITIONS = PositionTerm()
 
 
 def rotate_pairs(
-    x: Float[Array, "B T N H"], angles: Float[Array, "*#B T pairs"]
+    x: Float[Array, "B T N H"], angles: Float[Array, "*#B #T pairs"]
 ) -> Float[Array, "B T N H"]:
     """Rotate the pair (x[2i], x[2i+1]) by the angle i (Su et al. 2021, equation 34)."""
     dtype, angles = wide(x.dtype), angles[..., None, :]  # [*B, T, 1, H / 2]
