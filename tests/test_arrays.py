@@ -15,7 +15,9 @@ import pytest
 
 from transformer import arrays
 from transformer.arrays import Array, Float, SpecialIds, gather
+from transformer.batch import Batch
 from transformer.nn import masks, positions
+from transformer.training.step import TrainState
 
 PACKAGE = pathlib.Path(arrays.__file__).parent
 TYPES = {"Bool", "Float", "Int", "Key", "UInt"}
@@ -105,3 +107,12 @@ def test_a_gather_compiles_no_check_of_its_indices():
     lowered = jax.jit(gather).lower(jnp.ones((2, 3)), jnp.zeros((2, 2), jnp.int32)).as_text()
     assert "gather" in lowered
     assert not {"compare", "select"} & set(lowered.replace(".", " ").split())
+
+
+def test_a_pytree_prints_shapes_and_not_numbers():
+    batch = Batch(jnp.zeros((2, 3), jnp.int32), np.zeros((2, 4), np.int32))
+    assert repr(batch) == "Batch(source=int32[2,3], target=int32[2,4])"
+    state = TrainState(jnp.int32(7), {"a": jnp.zeros((2, 3))}, (), jax.random.key(0))
+    assert repr(state) == (
+        "TrainState(step=7, params={1 arrays, 6 elements}, opt_state=(), rng=key<fry>[])"
+    )

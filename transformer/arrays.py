@@ -20,8 +20,10 @@ Einsum strings are upper case (``BTNH,BSNH->BNTS``). Attention weights are ``[B,
 mask entry means "may attend".
 """
 
+import dataclasses
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
@@ -56,6 +58,26 @@ def gather(values: Array, indices: Int[Array, "..."], axis: int = 1) -> Array:
     return jnp.take_along_axis(values, indices, axis, mode="promise_in_bounds")
 
 
+class Shown:
+    """A pytree that prints the dtypes and shapes of its arrays, and not their numbers."""
+
+    def __repr__(self) -> str:
+        fields = ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
+        given = (f"{name}={_shown(value)}" for name, value in fields if value is not None)
+        return f"{type(self).__name__}({', '.join(given)})"
+
+
+def _shown(value: Any) -> str:
+    """An array as ``float32[2,5]``; a dict of arrays by their number and elements."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        is_number = not value.ndim and jnp.issubdtype(value.dtype, jnp.number)
+        return f"{value}" if is_number else f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    if isinstance(value, dict):
+        leaves = jax.tree.leaves(value)
+        return f"{{{len(leaves)} arrays, {sum(leaf.size for leaf in leaves):,} elements}}"
+    return repr(value)
+
+
 __all__ = [
     "Array",
     "Bool",
@@ -63,6 +85,7 @@ __all__ = [
     "Int",
     "Key",
     "Params",
+    "Shown",
     "SpecialIds",
     "UInt",
     "gather",

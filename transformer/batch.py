@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.arrays import Array, Float, Int, Key, Params, wide
+from transformer.arrays import Array, Float, Int, Key, Params, Shown, wide
 from transformer.models.base import Model
 from transformer.nn.positions import shift_right
 
 
-@flax.struct.dataclass
-class Batch:
+@flax.struct.dataclass(repr=False)
+class Batch(Shown):
     """Sentence pairs as padded token ids; a row of padding alone has weight 0."""
 
     source: Int[Array | np.ndarray, "B S"]

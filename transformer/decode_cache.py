@@ -7,12 +7,12 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Bool, Float, Int, gather
+from transformer.arrays import Array, Bool, Float, Int, Shown, gather
 from transformer.platforms import operation
 
 
-@flax.struct.dataclass
-class KeyValueCache:
+@flax.struct.dataclass(repr=False)
+class KeyValueCache(Shown):
     """Keys and values of one attention; N counts their heads.
 
     Self-attention: the leading axis BG counts sentences times beam groups. The K beams of a group
@@ -54,8 +54,8 @@ class KeyValueCache:
         return self
 
 
-@flax.struct.dataclass
-class LayerCache:
+@flax.struct.dataclass(repr=False)
+class LayerCache(Shown):
     """The caches of one decoder layer."""
 
     self_attention: Any
@@ -71,8 +71,8 @@ class LayerCache:
         return self.replace(self_attention=self.self_attention.reorder(parents))
 
 
-@flax.struct.dataclass
-class DecodeCache:
+@flax.struct.dataclass(repr=False)
+class DecodeCache(Shown):
     """The state of cached decoding, and what a search does to it."""
 
     layers: tuple[LayerCache, ...]

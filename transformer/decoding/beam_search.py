@@ -41,7 +41,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Bool, Float, Int, SpecialIds, gather
+from transformer.arrays import Array, Bool, Float, Int, Shown, SpecialIds, gather
 from transformer.config import DecodeConfig
 from transformer.decoding.constraints import NEG_INF, UNCONSTRAINED, Constraints, next_log_probs
 from transformer.decoding.decode_loop import Cache, Grow, Take, decode_loop
@@ -52,8 +52,8 @@ Step = Callable[[Int[Array, "B K"], Cache], tuple[Float[Array, "B K V"], Cache]]
 Reorder = Callable[[Cache, Int[Array, "B K"]], Cache]
 
 
-@flax.struct.dataclass
-class Hypotheses:
+@flax.struct.dataclass(repr=False)
+class Hypotheses(Shown):
     """Results of a search, best first, or samples in the order in which they were drawn."""
 
     tokens: Int[Array, "B K M"]

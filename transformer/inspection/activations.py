@@ -10,7 +10,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Float, Params
+from transformer.arrays import Array, Float, Params, Shown
 from transformer.errors import InputError
 from transformer.models.base import Description, Kind, Model
 
@@ -31,8 +31,8 @@ class PerHead:
     cross: Float[Array, "*B _L _N"] | None = None
 
 
-@flax.struct.dataclass
-class AttentionTrace:
+@flax.struct.dataclass(repr=False)
+class AttentionTrace(Shown):
     """One attention sub-layer, or those of a stack with a leading axis L.
 
     The trace of one sentence pair (`inspection.run`) has no axis B, here and below.
@@ -55,8 +55,8 @@ class AttentionTrace:
     """The output of the sub-layer, which is added to the residual stream."""
 
 
-@flax.struct.dataclass
-class StackTrace:
+@flax.struct.dataclass(repr=False)
+class StackTrace(Shown):
     """The layers of the encoder or the decoder; fields it lacks are None."""
 
     self_attention: AttentionTrace | None
@@ -77,8 +77,8 @@ class StackTrace:
     """
 
 
-@flax.struct.dataclass
-class Trace:
+@flax.struct.dataclass(repr=False)
+class Trace(Shown):
     """One forward pass of a model; a stack that it lacks is None."""
 
     encoder: StackTrace | None

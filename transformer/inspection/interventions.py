@@ -14,7 +14,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Bool, Float, Int, Params
+from transformer.arrays import Array, Bool, Float, Int, Params, Shown
 from transformer.errors import InputError
 from transformer.inspection.activations import PARTS, PerHead, Trace, describe, trace_of
 from transformer.models.base import KINDS, Kind, Model, parameter_metadata
@@ -24,8 +24,8 @@ Site = Literal["query", "key", "value", "weights", "z"]
 """An activation of a head: a field of `AttentionPatches` and of `AttentionTrace`."""
 
 
-@flax.struct.dataclass
-class AttentionPatches:
+@flax.struct.dataclass(repr=False)
+class AttentionPatches(Shown):
     """Patches of one kind of attention, with the axes of `AttentionTrace`; None changes nothing.
 
     What follows a patched activation is computed from it: scores and weights from `query` and
@@ -44,8 +44,8 @@ class AttentionPatches:
     """[L,N,T,Hv], the heads' outputs, after the gates."""
 
 
-@flax.struct.dataclass
-class StackInterventions:
+@flax.struct.dataclass(repr=False)
+class StackInterventions(Shown):
     """Interventions in one stack, the same for every sentence of the batch."""
 
     self_heads: Float[Array, "L N"] | None = None
@@ -59,8 +59,8 @@ class StackInterventions:
     """[L,T,D], the outputs of the feed-forward networks."""
 
 
-@flax.struct.dataclass
-class Interventions:
+@flax.struct.dataclass(repr=False)
+class Interventions(Shown):
     """Gates on the heads and patches of activations; see `no_interventions`."""
 
     encoder: StackInterventions

@@ -18,11 +18,11 @@ import flax.linen as nn
 import flax.struct
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Bool, Float
+from transformer.arrays import Array, Bool, Float, Shown
 
 
-@flax.struct.dataclass
-class Patch:
+@flax.struct.dataclass(repr=False)
+class Patch(Shown):
     """Overwrite an activation with `value` where `mask` is true."""
 
     mask: Bool[Array, "..."]

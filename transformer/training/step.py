@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from transformer.arrays import Array, Int, Key, Params
+from transformer.arrays import Array, Int, Key, Params, Shown
 from transformer.batch import Batch
 from transformer.models.base import Model
 from transformer.training import adapters, losses
@@ -24,8 +24,8 @@ ToModel = Callable[[Params, Params | None], Params]
 """From `TrainState.params` and `TrainState.base` to the parameters of the model."""
 
 
-@flax.struct.dataclass
-class TrainState:
+@flax.struct.dataclass(repr=False)
+class TrainState(Shown):
     """Everything that changes from step to step."""
 
     step: Int[Array, ""]
