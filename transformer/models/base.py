@@ -52,12 +52,8 @@ class Description:
 
 
 @runtime_checkable
-class Decodable(Protocol):
-    """The calls of a model that decoding makes.
-
-    `encode`, `init_cache` and `step` need parameters (``model.apply({"params": params}, ...,
-    method=...)``). The others are plain functions of a model (``model.reorder(cache, parents)``).
-    """
+class Encodable(Protocol):
+    """A model that encodes a source. The call needs parameters: ``model.apply(...)``."""
 
     config: ModelConfig
 
@@ -69,10 +65,19 @@ class Decodable(Protocol):
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
     ) -> Memory:
-        """Encode the source."""
+        """Encode the source; None for a family that reads none."""
 
     def source_mask(self, source: Int[Array, "B S"]) -> Bool[Array, "B S"]:
         """True where the source is not padding."""
+
+
+@runtime_checkable
+class Decodable(Encodable, Protocol):
+    """A model that predicts one token after another; the calls that decoding makes.
+
+    `encode`, `init_cache` and `step` need parameters (``model.apply({"params": params}, ...,
+    method=...)``). The others are plain functions of a model (``model.reorder(cache, parents)``).
+    """
 
     def init_cache(
         self,
@@ -110,11 +115,10 @@ class Decodable(Protocol):
 
 
 @runtime_checkable
-class Model(Decodable, Protocol):
-    """A Linen module that maps a source and a decoder input to logits of the next token.
+class Scorable(Protocol):
+    """A model that maps a source and a decoder input to logits, for training and scoring."""
 
-    The call itself needs parameters, like `encode`; `cast_params` and `describe` do not.
-    """
+    config: ModelConfig
 
     def __call__(
         self,
@@ -141,6 +145,11 @@ class Model(Decodable, Protocol):
         Returns:
           the logits, in float32.
         """
+
+
+@runtime_checkable
+class Model(Scorable, Decodable, Protocol):
+    """A Linen module that does both. `cast_params` and `describe` need no parameters."""
 
     def example_inputs(self) -> tuple[Array, Array]:
         """The smallest source and decoder input, which initialize the parameters."""
