@@ -88,10 +88,11 @@ class MultiHeadAttention(nn.Module):
           dropout: see `apply_dropout`.
         """
         n = self.config.heads(self.side)
+        key = project("BSD,DNH->BSNH", keys_from, self.key_kernel, self.key_bias)
+        value = project("BSD,DNH->BSNH", values_from, self.value_kernel, self.value_bias)
         query = project("BTD,DNH->BTNH", queries_from, self.query_kernel, self.query_bias)
-        key, value = self.keys_values(keys_from, values_from, positions)
         query = tap(self, "query", positions.rotate(query))
-        key = tap(self, "key", repeat_heads(key, n))
+        key = tap(self, "key", repeat_heads(positions.rotate(key), n))
         value = tap(self, "value", repeat_heads(value, n))
         z = tap(self, "z", self._attend(query, key, value, mask, causal, positions, dropout))
         output = project("BTNH,NHD->BTD", z, self.output_kernel, self.output_bias)
