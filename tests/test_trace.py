@@ -16,7 +16,7 @@ from transformer import inspection
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import ablation, attribution, patching
-from transformer.inspection.activations import describe, trace_of
+from transformer.inspection.activations import describe
 from transformer.inspection.interventions import no_interventions
 from transformer.inspection.readout import LogProbability, logit_lens
 from transformer.inspection.trace import apply, run
@@ -63,15 +63,9 @@ def full(model, params, pair):
 
 @pytest.fixture(scope="module")
 def batched(model, params, source, target_in):
-    """Logits and taps of the batch, from the model."""
-
-    @jax.jit
-    def apply():
-        variables = {"params": params}
-        logits, tapped = model.apply(variables, source, target_in, mutable=["trace"])
-        return logits, trace_of(params, tapped["trace"])
-
-    return apply()
+    """Logits and trace of the batch, compiled."""
+    call = jax.jit(apply, static_argnames=("model", "capture"))
+    return call(model, params, source, target_in, capture="full")
 
 
 # Contents of a trace.
