@@ -47,7 +47,7 @@ def _pytree(cls=None, **options):
     """`flax.struct.dataclass`, without a check of `__init__`.
 
     JAX rebuilds pytrees through `__init__` with shardings, shapes or batched arrays in place of the
-    arrays that the fields are annotated with. `test_capture` checks the annotations on real values.
+    arrays that the fields are annotated with. `test_trace` checks the annotations on real values.
     """
     if cls is None:
         return lambda cls: _pytree(cls, **options)
@@ -121,7 +121,7 @@ def shallow():
 @pytest.fixture(scope="session")
 def forward(model):
     """The compiled forward pass: (params, source, target_in) -> logits."""
-    return jax.jit(lambda params, *tokens: model.apply({"params": params}, *tokens)[0])
+    return jax.jit(lambda params, *tokens: model.apply({"params": params}, *tokens))
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What XLA makes of a function."""
+"""What JAX and XLA make of a function."""
 
 import re
 
 import jax
+import oracle
+
+
+def matmul_dtypes(jaxpr):
+    """The dtypes of both operands and of the result of each matmul of a jaxpr, in its order."""
+    return [
+        tuple(var.aval.dtype.name for var in (*equation.invars, *equation.outvars))
+        for equation in oracle.equations(jaxpr.jaxpr)
+        if equation.primitive.name == "dot_general"
+    ]
 
 
 def operand_types(function, *given):

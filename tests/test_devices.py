@@ -354,7 +354,7 @@ def collectives(program):
 def test_data_parallel_devices_send_parameters_gradients_and_sums_only():
     """With `fsdp` too: parameters are all-gathered for the forward pass, activations never.
 
-    Gradients of heads are sent as the matrix that `transformer.nn.matmul` computes.
+    Gradients of heads are sent as the matrix that `transformer.cpu.matmul` computes.
     """
     parallel = ParallelConfig(data=8, preset="fsdp")
     sent = collectives(run("float64", 10, parallel).program)

@@ -143,6 +143,35 @@ def test_fast_moving_libraries_are_imported_in_one_module_each():
     assert importers == homes
 
 
+BACKENDS = {"cpu", "cuda", "gpu", "rocm", "tpu", "default_backend", "platform"}
+
+
+def words_of(path):
+    """The names and the string constants of a file's code, docstrings left out."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    prose = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.alias):
+            yield from node.name.split(".")
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in prose:
+            yield node.value
+
+
+def test_no_module_of_the_model_names_a_backend():
+    """`transformer.platforms` chooses the forms of operations."""
+    named = {
+        relative(path): BACKENDS & set(words_of(path))
+        for folder in ("nn", "models", "kernels", "decoding")
+        for path in (REPOSITORY / "transformer" / folder).rglob("*.py")
+    }
+    found = {path: words for path, words in named.items() if words}
+    assert found == {"transformer/kernels/fused.py": {"cuda", "platform"}}
+
+
 def test_the_library_draws_only_in_its_figures():
     figures = "transformer/inspection/figures/"
     library = [path for path in FILES if relative(path).startswith("transformer/")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Patches of queries, keys, values, attention patterns, heads and feed-forward networks."""
+"""Gates on heads, and patches of every activation that inspection can overwrite."""
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +9,9 @@ import pytest
 
 from transformer.config import ConvolutionalConfig, TransformerConfig
 from transformer.errors import InputError
+from transformer.inspection.activations import PARTS
 from transformer.inspection.interventions import no_interventions
-from transformer.inspection.trace import run
+from transformer.inspection.trace import apply, run
 from transformer.models import base
 from transformer.models.base import KINDS
 from transformer.nn.taps import Patch
@@ -18,6 +19,13 @@ from transformer.nn.taps import Patch
 SOURCE, OTHER = np.array([4, 7, 5, 10, 2]), np.array([4, 9, 5, 10, 2])
 TARGET_IN = np.array([1, 5, 9, 4])
 SITES = ("query", "key", "value", "weights", "z")
+
+
+@pytest.fixture(scope="module")
+def shallow(shallow):
+    """(model, params) of a model that compiles quickly."""
+    params, config = shallow
+    return base.build(config), params
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +51,6 @@ def everywhere(nothing, kind, trace):
         value = getattr(trace.attention(kind), site)
         nothing = nothing.patch_heads(kind, site, jnp.ones(value.shape, bool), value)
     return nothing
-
-
-def test_a_patch_takes_the_value_where_the_mask_is_true():
-    x = jnp.array([[1.0, 2.0], [3.0, 4.0]])
-    patch = Patch(jnp.array([[True], [False]]), 10 * x)
-    np.testing.assert_array_equal(patch(x), [[10, 20], [3, 4]])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -150,22 +152,6 @@ def test_keys_shared_by_heads_are_patched_as_each_head_reads_them():
     np.testing.assert_allclose(z[:, :3], seen.encoder.self_attention.z[:, :3], atol=1e-6)
 
 
-@pytest.mark.parametrize("site", ["query", "weights"])
-def test_patches_have_the_effect_of_the_formula_whatever_the_attention_kernel(
-    shallow, traced, nothing, site
-):
-    model, params = shallow
-    value = getattr(traced(OTHER, nothing)[1].attention("encoder"), site)
-    changed = nothing.patch_heads("encoder", site, jnp.ones(value.shape, bool), value)
-    logits, seen = traced(SOURCE, changed)
-    chunked = base.build(model.config.replace(attention_kernel="chunked"))
-    found, trace = run(chunked, params, SOURCE, TARGET_IN, capture="weights", interventions=changed)
-    np.testing.assert_allclose(found, logits, atol=1e-5)
-    for kind in KINDS:
-        expected = seen.attention(kind).weights
-        np.testing.assert_allclose(trace.attention(kind).weights, expected, atol=1e-6)
-
-
 # Refused interventions.
 
 
@@ -192,5 +178,130 @@ def test_a_family_without_the_site_is_rejected():
             params,
             SOURCE,
             TARGET_IN,
-            interventions=nothing.patch_heads("cross", "z", *patch),
+            interventions=nothing.patch_heads("encoder", "z", *patch),
         )
+
+
+@pytest.mark.parametrize("kernel", ["chunked", "fused"])
+def test_patches_of_weights_act_whatever_the_kernel_is(shallow, nothing, kernel):
+    model, params = shallow
+    weights = jnp.ones((1, 3, 5, 5)) / 5
+    changed = nothing.patch_heads("encoder", "weights", weights > 0, weights)
+    other = base.build(model.config.replace(attention_kernel=kernel))
+    tokens = params, SOURCE, TARGET_IN
+    expected, _ = run(model, *tokens, interventions=changed)
+    np.testing.assert_array_equal(run(other, *tokens, interventions=changed)[0], expected)
+    assert np.abs(run(other, *tokens)[0] - expected).max() > 1e-3
+
+
+# Gates and the residual stream, of a batch.
+
+
+@pytest.fixture(scope="module")
+def batch(model, source, target_in):
+    """The compiled pass of the tests' batch: (params, interventions) -> (logits, trace)."""
+    return jax.jit(
+        lambda params, interventions: apply(
+            *(model, params, source, target_in), capture="full", interventions=interventions
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def unchanged(model, source, target_in):
+    """Interventions in that batch that change nothing."""
+    return no_interventions(model, source.shape[1], target_in.shape[1])
+
+
+@pytest.fixture(scope="module")
+def trace(batch, params, unchanged):
+    """The trace of that batch."""
+    return batch(params, unchanged)[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gate_zero_removes_a_head_as_zero_rows_of_the_output_kernel_do(
+    params, batch, unchanged, kind
+):
+    layer, head, (side, sublayer) = 1, 2, PARTS[kind]
+    gates = unchanged.gates
+    closed = gates.replace(**{kind: getattr(gates, kind).at[layer, head].set(0.0)})
+    without = jax.tree.map(lambda leaf: leaf, params)
+    kernels = without[side][f"layer_{layer}"][sublayer]
+    kernels["output"] = kernels["output"].at[head].set(0.0)
+    logits = batch(params, unchanged.with_gates(closed))[0]
+    np.testing.assert_allclose(logits, batch(without, unchanged)[0], atol=1e-5)
+    assert float(jnp.abs(logits - batch(params, unchanged)[0]).max()) > 1e-3
+
+
+@pytest.mark.parametrize("layer", [0, 1, 3])
+def test_a_patch_overwrites_the_residual_stream_there_and_nowhere_else(
+    params, batch, unchanged, trace, layer
+):
+    position, value = 1, jnp.arange(12.0)
+    residual = unchanged.decoder.residual
+    mask = residual.mask[..., 0].at[layer, position].set(True)
+    values = residual.value.at[layer, position].set(value)
+    _, changed = batch(params, unchanged.patch_residual("decoder", mask, values))
+    expected = trace.decoder.residual[layer].at[:, position].set(value)
+    np.testing.assert_allclose(changed.decoder.residual[layer], expected, atol=1e-5)
+    before = changed.logits[:, :position] - trace.logits[:, :position]
+    np.testing.assert_allclose(before, 0, atol=1e-5)
+    assert float(jnp.abs(changed.logits[:, position] - trace.logits[:, position]).min()) > 0
+
+
+def test_gates_are_read_and_replaced_by_kind_and_patches_stay(unchanged):
+    ones = unchanged.gates
+    assert [getattr(ones, kind).shape for kind in KINDS] == [(2, 3), (3, 3), (3, 3)]
+    patch_of_stack = unchanged.decoder.residual
+    everywhere = ~patch_of_stack.mask[..., 0]
+    other = unchanged.patch_residual("decoder", everywhere, patch_of_stack.value)
+    other = other.with_gates(ones.replace(cross=2 * ones.cross))
+    assert (other.decoder.cross_heads == 2).all() and other.decoder.residual.mask.all()
+    assert (other.encoder.self_heads == 1).all() and (other.decoder.self_heads == 1).all()
+
+
+def test_the_memory_of_one_sentence_can_be_patched_into_the_others(params, batch, unchanged, trace):
+    """Row 0 keeps its logits; the others read row 0's memory and predict something else."""
+    residual = unchanged.encoder.residual
+    mask = residual.mask[..., 0].at[-1].set(True)
+    values = residual.value.at[-1].set(trace.encoder.residual[-1, 0])
+    _, changed = batch(params, unchanged.patch_residual("encoder", mask, values))
+    np.testing.assert_allclose(changed.logits[0], trace.logits[0], atol=1e-5)
+    for row in (1, 2):
+        np.testing.assert_allclose(
+            changed.encoder.residual[-1, row], trace.encoder.residual[-1, 0], atol=1e-6
+        )
+        assert float(jnp.abs(changed.logits[row] - trace.logits[row]).max()) > 1e-3
+
+
+@pytest.fixture(scope="module")
+def energies(model, params, source, target_in, unchanged):
+    """Compiled: many sets of cross-attention gates -> mean squared logit of each, its gradient."""
+
+    def energy(gates):
+        changed = unchanged.with_gates(unchanged.gates.replace(cross=gates))
+        logits, _ = apply(model, params, source, target_in, interventions=changed)
+        return jnp.square(logits).mean()
+
+    return jax.jit(jax.vmap(jax.value_and_grad(energy)))
+
+
+def test_all_heads_are_switched_off_one_by_one_in_one_call_of_vmap(
+    params, batch, unchanged, energies
+):
+    gates = 1.0 - jnp.eye(9).reshape(9, 3, 3)
+    together, _ = energies(gates)
+    for head in (0, 4):
+        closed = unchanged.with_gates(unchanged.gates.replace(cross=gates[head]))
+        alone = jnp.square(batch(params, closed)[0]).mean()
+        assert float(together[head]) == pytest.approx(float(alone), rel=1e-5)
+    assert len(set(together.tolist())) == 9
+
+
+def test_the_gradient_of_a_gate_is_the_slope_in_it(energies):
+    step, ones = 0.03, jnp.ones((9, 3, 3))
+    values, gradients = energies(ones.at[0, 1, 0].add(step).at[1, 1, 0].add(-step))
+    slope = (float(values[0]) - float(values[1])) / (2 * step)
+    assert float(gradients[2, 1, 0]) == pytest.approx(slope, rel=0.02)
+    assert (gradients[2] != 0).all()

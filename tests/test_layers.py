@@ -13,15 +13,24 @@ import pytest
 
 from transformer.config import TransformerConfig
 from transformer.models import base
-from transformer.nn import layers, matmul
 from transformer.nn.embedding import Embedding
-from transformer.nn.layers import FeedForward, LayerNorm, Residual
+from transformer.nn.feed_forward import ACTIVATIONS, FeedForward, feed_forward
+from transformer.nn.linear import project
 from transformer.nn.multi_head_attention import MultiHeadAttention
+from transformer.nn.norm import NORMS, LayerNorm, layer_norm
+from transformer.nn.residual import Residual
+from transformer.platforms import compiling_for
 
 
 def random(*shape, seed=0):
     """Random float32 values."""
     return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), jnp.float32)
+
+
+def random_params(module, *inputs):
+    """Random parameters of a module."""
+    shapes = nn.unbox(jax.eval_shape(module.init, jax.random.key(0), *inputs)["params"])
+    return jax.tree.map(lambda leaf: random(*leaf.shape, seed=leaf.size), shapes)
 
 
 # Linear maps, layer norm and the feed-forward network.
@@ -30,13 +39,13 @@ def random(*shape, seed=0):
 def test_project_is_a_matmul_plus_bias():
     kernel = jnp.array([[1.0, 2.0, 3.0], [0.0, 1.0, -1.0]])
     x = jnp.array([[[1.0, 10.0]]])
-    output = matmul.project("BTD,DF->BTF", x, kernel, jnp.array([0.5, 0.0, 0.0]))
+    output = project("BTD,DF->BTF", x, kernel, jnp.array([0.5, 0.0, 0.0]))
     np.testing.assert_array_equal(output, [[[1.5, 12.0, -7.0]]])
 
 
 def test_project_computes_in_the_dtype_of_the_activations():
     x = jnp.ones((1, 1, 2), jnp.bfloat16)
-    output = matmul.project("BTD,DF->BTF", x, jnp.ones((2, 3)), jnp.ones(3))
+    output = project("BTD,DF->BTF", x, jnp.ones((2, 3)), jnp.ones(3))
     assert output.dtype == jnp.bfloat16
 
 
@@ -45,62 +54,59 @@ def test_the_gradient_of_a_bias_is_summed_in_float32():
     rows, kernel = jnp.ones((1, 301, 2), jnp.bfloat16), jnp.zeros((2, 3))
 
     def total(bias):
-        return matmul.project("BTD,DF->BTF", rows, kernel, bias).sum(dtype=jnp.float32)
+        return project("BTD,DF->BTF", rows, kernel, bias).sum(dtype=jnp.float32)
 
     np.testing.assert_array_equal(jax.grad(total)(jnp.zeros(3)), [301, 301, 301])
 
 
 def test_layer_norm_by_hand():
     """Mean 3, variance 4: 1 and 5 become -1 and 1, times 10 and 100, plus 7."""
-    normed = layers.layer_norm(
-        jnp.array([1.0, 5.0]), jnp.array([10.0, 100.0]), jnp.array([7.0, 7.0]), 0.0
-    )
+    normed = layer_norm(jnp.array([1.0, 5.0]), jnp.array([10.0, 100.0]), jnp.array([7.0, 7.0]), 0.0)
     np.testing.assert_allclose(normed, [-3.0, 107.0], rtol=1e-6)
 
 
 def test_layer_norm_of_bfloat16_is_computed_in_float32():
     """The mean of 256 and 258 is 257, which bfloat16 lacks."""
-    normed = layers.layer_norm(
-        jnp.array([256.0, 258.0], jnp.bfloat16), jnp.ones(2), jnp.zeros(2), 0.0
-    )
+    normed = layer_norm(jnp.array([256.0, 258.0], jnp.bfloat16), jnp.ones(2), jnp.zeros(2), 0.0)
     assert normed.dtype == jnp.bfloat16
     np.testing.assert_array_equal(normed, [-1.0, 1.0])
 
 
 def test_layer_norm_adds_epsilon_to_the_variance():
-    normed = layers.layer_norm(jnp.array([1.0, 5.0]), jnp.ones(2), jnp.zeros(2), 12.0)
+    normed = layer_norm(jnp.array([1.0, 5.0]), jnp.ones(2), jnp.zeros(2), 12.0)
     np.testing.assert_allclose(normed, [-0.5, 0.5], rtol=1e-6)
 
 
-@pytest.mark.parametrize(("norm", "num_parameters"), [(layers.layer_norm, 2), (layers.rms_norm, 1)])
-def test_a_sentence_alone_is_normalized_as_beside_another_one(norm, num_parameters):
-    """And so are its gradients."""
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+@pytest.mark.parametrize("kind", NORMS)
+def test_a_sentence_alone_is_normalized_as_beside_another_one(kind, platform):
+    """And so are its gradients; a CPU has another form for a batch of one."""
+    module = NORMS[kind](1e-6)
     sentences, gradients = random(2, 3, 6), random(2, 3, 6, seed=1)
-    parameters = [random(6, seed=2 + index) for index in range(num_parameters)]
+    params = random_params(module, sentences)
 
     def of_the_first(x, gradient):
-        y, pull = jax.vjp(lambda x, *parameters: norm(x, *parameters, 1e-6), x, *parameters)
-        x_gradient, *parameter_gradients = pull(gradient)
-        return y[0], x_gradient[0], *parameter_gradients
+        y, pull = jax.vjp(lambda x, params: module.apply({"params": params}, x), x, params)
+        x_gradient, of_params = pull(gradient)
+        return y[0], x_gradient[0], of_params
 
-    beside = of_the_first(sentences, gradients.at[1].set(0))
-    alone = of_the_first(sentences[:1], gradients[:1])
-    for one, other in zip(alone, beside, strict=True):
+    with compiling_for(platform):
+        beside = of_the_first(sentences, gradients.at[1].set(0))
+        alone = of_the_first(sentences[:1], gradients[:1])
+    for one, other in zip(jax.tree.leaves(alone), jax.tree.leaves(beside), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_layer_norm_does_not_see_shift_and_scale_of_its_input():
     x = random(2, 3, 6)
     scale, bias = random(6, seed=1), random(6, seed=2)
-    expected = layers.layer_norm(x, scale, bias, 0.0)
-    np.testing.assert_allclose(
-        layers.layer_norm(5.0 * x - 3.0, scale, bias, 0.0), expected, atol=1e-5
-    )
+    expected = layer_norm(x, scale, bias, 0.0)
+    np.testing.assert_allclose(layer_norm(5.0 * x - 3.0, scale, bias, 0.0), expected, atol=1e-5)
 
 
 def test_feed_forward_by_hand():
     """Hidden: (3 - 2, 1 - 4) after relu is (1, 0); out: 1 * (2, 5) + (0.5, 0)."""
-    output = layers.feed_forward(
+    output = feed_forward(
         jnp.array([[[3.0, 1.0]]]),
         jnp.array([[1.0, 0.0], [0.0, 1.0]]),
         jnp.array([-2.0, -4.0]),
@@ -112,15 +118,15 @@ def test_feed_forward_by_hand():
 
 def test_gelu_is_exact_and_its_approximation_has_a_name():
     """1 Phi(1) is 0.841345, and the tanh form 0.841192: the two differ in the fourth digit."""
-    assert float(layers.ACTIVATIONS["gelu"](1.0)) == pytest.approx(0.841345, abs=1e-6)
-    assert float(layers.ACTIVATIONS["gelu_tanh"](1.0)) == pytest.approx(0.841192, abs=1e-6)
+    assert float(ACTIVATIONS["gelu"](1.0)) == pytest.approx(0.841345, abs=1e-6)
+    assert float(ACTIVATIONS["gelu_tanh"](1.0)) == pytest.approx(0.841192, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", layers.ACTIVATIONS)
+@pytest.mark.parametrize("name", ACTIVATIONS)
 def test_every_activation_is_the_oracles(name):
     x = np.linspace(-4, 4, 33)
     expected = oracle.activate(x, name)
-    np.testing.assert_allclose(layers.ACTIVATIONS[name](jnp.asarray(x)), expected, atol=1e-6)
+    np.testing.assert_allclose(ACTIVATIONS[name](jnp.asarray(x)), expected, atol=1e-6)
 
 
 def test_the_feed_forward_network_is_the_same_at_every_position(config):
@@ -146,17 +152,14 @@ def attention(num_heads=2, bias=False):
 def test_attention_with_independent_d_k_and_d_v_is_the_oracles(bias):
     module = attention(bias=bias)
     inputs = random(1, 4, 6), random(1, 5, 6, seed=1), random(1, 5, 6, seed=2)
-    params = jax.eval_shape(module.init, jax.random.key(0), *inputs, None)["params"]
-    params = nn.unbox(params)
+    params = random_params(module, *inputs)
     shapes = {name: leaf.shape for name, leaf in params.items()}
     expected = {"query": (6, 2, 3), "key": (6, 2, 3), "value": (6, 2, 5), "output": (2, 5, 6)}
     if bias:
         expected |= {"query_bias": (2, 3), "key_bias": (2, 3)}
         expected |= {"value_bias": (2, 5), "output_bias": (6,)}
     assert shapes == expected
-    params = jax.tree.map(lambda leaf: random(*leaf.shape, seed=leaf.size), params)
-    output, trace = module.apply({"params": params}, *inputs, None)
-    assert trace is None
+    output = module.apply({"params": params}, *inputs)
     q, k, v = (np.asarray(array[0], np.float64) for array in inputs)
     everything = oracle.multi_head(oracle.arrays(params), q, k, v, lambda t: [True] * 5)
     np.testing.assert_allclose(output[0], everything, atol=1e-5)
@@ -174,9 +177,9 @@ def test_heads_in_another_order_give_the_same():
     order = jnp.array([2, 0, 1])
     moved = {name: leaf[:, order] for name, leaf in params.items() if name != "output"}
     moved["output"] = params["output"][order]
-    output, _ = module.apply({"params": params}, *inputs, None)
+    output = module.apply({"params": params}, *inputs)
     np.testing.assert_allclose(
-        module.apply({"params": moved}, *inputs, None)[0], output, rtol=1e-4, atol=1e-4
+        module.apply({"params": moved}, *inputs), output, rtol=1e-4, atol=1e-4
     )
 
 
@@ -184,10 +187,8 @@ def test_a_config_gives_each_side_its_heads_and_their_widths():
     config = TransformerConfig(d_model=12, encoder_heads=2, decoder_heads=6, d_v=7)
     x = jnp.zeros((1, 1, 12))
     for side, heads, d_k in (("encoder", 2, 6), ("decoder", 6, 2)):
-        params = jax.eval_shape(
-            MultiHeadAttention(config, side).init, jax.random.key(0), x, x, x, None
-        )
-        shapes = jax.tree.map(lambda leaf: leaf.shape, nn.unbox(params["params"]))
+        params = random_params(MultiHeadAttention(config, side), x, x, x)
+        shapes = jax.tree.map(jnp.shape, params)
         assert shapes["key"] == shapes["query"] == (12, heads, d_k)
         assert (shapes["value"], shapes["output"]) == ((12, heads, 7), (heads, 7, 12))
 
@@ -203,7 +204,7 @@ def drawn_shapes(config, source, target_in, train=True):
     def run(params, key):
         return model.apply(
             {"params": params}, source, target_in, train=train, rngs={"dropout": key}
-        )[0]
+        )
 
     jaxpr = jax.make_jaxpr(run)(params, jax.random.key(0))
     return [
@@ -248,9 +249,15 @@ def residual(norm, **options):
     return Residual(config), {"norm": {"scale": random(4, seed=8), "bias": random(4, seed=9)}}
 
 
+def add(module, params, x, sublayer, **options):
+    """The residual connection around a sub-layer."""
+    y = sublayer(module.apply({"params": params}, x, method="prepare"))
+    return module.apply({"params": params}, x, y, **options)
+
+
 def double(x):
     """A sub-layer: twice its input, plus one."""
-    return 2 * x + 1, None
+    return 2 * x + 1
 
 
 def test_post_norm_is_the_norm_of_the_sum():
@@ -258,26 +265,22 @@ def test_post_norm_is_the_norm_of_the_sum():
     x = random(2, 3, 4)
     norm = LayerNorm(module.config.norm_epsilon)
     expected = norm.apply({"params": params["norm"]}, x + (2 * x + 1))
-    output, _ = module.apply({"params": params}, x, double)
-    np.testing.assert_allclose(output, expected, atol=1e-6)
+    np.testing.assert_allclose(add(module, params, x, double), expected, atol=1e-6)
 
 
 def test_pre_norm_is_the_sum_with_the_sub_layer_of_the_norm():
     module, params = residual("pre")
     x = random(2, 3, 4)
     normed = LayerNorm(module.config.norm_epsilon).apply({"params": params["norm"]}, x)
-    output, _ = module.apply({"params": params}, x, double)
-    np.testing.assert_allclose(output, x + (2 * normed + 1), atol=1e-6)
+    np.testing.assert_allclose(add(module, params, x, double), x + (2 * normed + 1), atol=1e-6)
 
 
 def test_dropout_is_on_the_output_of_the_sub_layer_and_not_on_its_input():
     module, params = residual("pre")
     x = random(8, 9, 4)
-    output, _ = module.apply(
-        {"params": params},
-        x,
-        lambda y: (jnp.full_like(y, 3.0), None),
-        train=True,
+    output = add(
+        *(module, params, x, lambda y: jnp.full_like(y, 3.0)),
+        dropout=jnp.arange(8),
         rngs={"dropout": jax.random.key(0)},
     )
     added = np.asarray(output - x)
@@ -311,7 +314,7 @@ def test_dropout_is_on_the_sum_of_embedding_and_position():
         {"params": params},
         tokens,
         positions,
-        train=True,
+        dropout=jnp.arange(9),
         method="embed",
         rngs={"dropout": jax.random.key(0)},
     )
@@ -346,7 +349,7 @@ def test_fresh_kernels_are_glorot_uniform_over_all_heads():
 
     @jax.jit
     def fresh(key):
-        attention = MultiHeadAttention(config, "encoder").init(key, x, x, x, None)["params"]
+        attention = MultiHeadAttention(config, "encoder").init(key, x, x, x)["params"]
         return nn.unbox(attention | FeedForward(config).init(key, x)["params"])
 
     params = fresh(jax.random.key(0))

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Transformer: dependencies, the cache, the shared table, and the paper's parameter counts."""
 
-import dataclasses
 import functools
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from programs import matmul_dtypes
 
 from transformer.config import TransformerConfig
 from transformer.models import base as families
 from transformer.models.transformer import Transformer
-from transformer.nn.layers import DecoderLayer, EncoderLayer
+from transformer.platforms import compiling_for
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
@@ -118,7 +117,7 @@ def calls(model):
         return model.apply({"params": params}, *arguments, method=method)
 
     return {
-        "encode": jax.jit(lambda params, source: call("encode", params, source)[0]),
+        "encode": jax.jit(lambda params, source: call("encode", params, source)),
         "init_cache": jax.jit(functools.partial(call, "init_cache"), static_argnums=(3, 4, 5)),
         "step": jax.jit(functools.partial(call, "step")),
     }
@@ -141,11 +140,14 @@ def moved(cache, parents):
         reordered = jnp.take_along_axis(by_beam, parents.reshape(*parents.shape, 1, 1, 1), axis=1)
         return jnp.moveaxis(reordered, 1, axis + 1).reshape(kept.shape)
 
-    layers = tuple(
-        layer.replace(self_key=move(layer.self_key, 3), self_value=move(layer.self_value, 2))
-        for layer in cache.layers
+    layers = (layer.self_attention for layer in cache.layers)
+    layers = [each.replace(key=move(each.key, 3), value=move(each.value, 2)) for each in layers]
+    return cache.replace(
+        layers=tuple(
+            layer.replace(self_attention=each)
+            for layer, each in zip(cache.layers, layers, strict=True)
+        )
     )
-    return cache.replace(layers=layers)
 
 
 def test_an_ancestry_is_equivalent_to_moving_keys_and_values(calls, params, source):
@@ -171,8 +173,8 @@ def test_beam_groups_have_shorter_caches_and_the_same_logits(calls, params, sour
     for groups in (2, 4):
         apart, together = (fresh_cache(calls, params, source, 4, 5, each) for each in (groups, 1))
         size = 4 // groups
-        assert len(apart.layers[0].self_key) == 3 * groups
-        assert apart.layers[0].self_key.shape[3] == 5 * size
+        assert len(apart.layers[0].self_attention.key) == 3 * groups
+        assert apart.layers[0].self_attention.key.shape[3] == 5 * size
         for _ in range(5):
             tokens = jnp.asarray(rng.integers(3, 11, (3, 4)))
             expected, together = calls["step"](params, tokens, together)
@@ -209,7 +211,7 @@ def test_cross_attention_keys_exist_once_per_sentence_and_never_change(
     model, params, source, calls, config
 ):
     def cross(cache):
-        return [(layer.cross_key, layer.cross_value) for layer in cache.layers]
+        return [(each.cross_attention.key, each.cross_attention.value) for each in cache.layers]
 
     n = config.num_heads
     cache = fresh_cache(calls, params, source, 2, 4)
@@ -229,8 +231,8 @@ def test_cross_attention_keys_exist_once_per_sentence_and_never_change(
     stepped = move_and_step(cache)
     _, compiled = calls["step"](params, jnp.ones((3, 2), jnp.int32), cache)
     jax.tree.map(np.testing.assert_array_equal, cross(compiled), cross(cache))
-    assert stepped.layers[0].self_key.shape == (3, n, config.d_k, 4 * 2)
-    assert stepped.layers[0].self_value.shape == (3, n, 4 * 2, config.d_v)
+    assert stepped.layers[0].self_attention.key.shape == (3, n, config.d_k, 4 * 2)
+    assert stepped.layers[0].self_attention.value.shape == (3, n, 4 * 2, config.d_v)
 
 
 def test_the_search_carries_no_copy_of_the_memory_per_beam(calls, params, source):
@@ -317,32 +319,70 @@ def test_the_exact_counts_are_those_of_the_formulae(row):
     assert 37_000 * d + encoder + decoder == EXACT_AT_37_000[row]
 
 
-def test_bfloat16_computes_in_bfloat16_and_keeps_parameters_and_gradients_float32(
-    config, source, target_in
-):
-    model = families.build(dataclasses.replace(config, compute_dtype="bfloat16"))
-    tokens = jnp.zeros((1, 1), jnp.int32)
-    params = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
-    params = nn.unbox(params)
+# Number formats.
 
+
+@pytest.fixture(scope="module")
+def half(config):
+    """The tiny model in bfloat16."""
+    return families.build(config.replace(compute_dtype="bfloat16"))
+
+
+def test_bfloat16_keeps_parameters_gradients_weights_and_logits_float32(
+    half, params, source, target_in
+):
     def run(params):
-        logits, trace = model.apply({"params": params}, source, target_in, capture="full")
-        return logits.astype(jnp.float32).sum(), (logits, trace)
+        logits, tapped = half.apply({"params": params}, source, target_in, mutable=["trace"])
+        return logits.sum(), (logits, tapped["trace"])
 
     gradients, (logits, trace) = jax.eval_shape(jax.grad(run, has_aux=True), params)
-    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
-    assert {leaf.dtype for leaf in jax.tree.leaves(gradients)} == {jnp.dtype("float32")}
-    assert logits.dtype == jnp.bfloat16
-    assert trace.decoder.residual.dtype == jnp.bfloat16
-    assert trace.decoder.cross_attention.weights.dtype == jnp.float32
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(gradients)} == {"float32"}
+    assert logits.dtype == jnp.float32
+    assert {x.dtype.name for x in trace["decoder"]["residual"]} == {"bfloat16"}
+    attention = trace["decoder"]["layer_0"]["cross_attention"]
+    dtypes = {name: x.dtype.name for name, [x] in attention.items()}
+    assert dtypes.pop("scores") == dtypes.pop("weights") == "float32"
+    assert set(dtypes.values()) == {"bfloat16"}
 
 
-def test_bfloat16_logits_are_near_the_float32_ones(config, params, forward, source, target_in):
-    model = families.build(dataclasses.replace(config, compute_dtype="bfloat16"))
-    logits = jax.jit(lambda params: model.apply({"params": params}, source, target_in)[0])(params)
+def test_bfloat16_logits_are_near_the_float32_ones_and_not_rounded_to_bfloat16(
+    half, params, forward, source, target_in
+):
+    logits = jax.jit(lambda params: half.apply({"params": params}, source, target_in))(params)
     expected = forward(params, source, target_in)
-    error = float(jnp.abs(logits.astype(jnp.float32) - expected).max())
+    error = float(jnp.abs(logits - expected).max())
     assert 0 < error < 0.05 * float(jnp.abs(expected).max())
+    assert (logits != logits.astype(jnp.bfloat16)).mean() > 0.9
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize("options", [{}, {"positions": "shaw"}, {"attention_kernel": "chunked"}])
+def test_every_matmul_of_a_bfloat16_training_step_on_an_accelerator_is_of_bfloat16(
+    half, source, target_in, platform, options
+):
+    """Also in the backward pass; scores and logits are summed in float32."""
+    config = half.config.replace(**options)
+    model = families.build(config)
+    params = oracle.random_params(model, seed=0)
+
+    def loss(params, key):
+        options = {"train": True, "rngs": {"dropout": key}}
+        logits = model.apply({"params": params}, source, target_in, **options)
+        return jax.nn.log_softmax(logits)[..., 3].mean()
+
+    def results(function):
+        matmuls = matmul_dtypes(jax.make_jaxpr(function)(params, jax.random.key(0)))
+        assert {each[:2] for each in matmuls} == {("bfloat16", "bfloat16")}
+        return [result for *_, result in matmuls]
+
+    with compiling_for(platform):
+        if config.attention_kernel == "auto":
+            attentions = config.depth("encoder") + 2 * config.depth("decoder")
+            of_positions = config.depth("encoder") + config.depth("decoder")
+            float32 = 1 + attentions + of_positions * (config.positions == "shaw")
+            assert results(loss).count("float32") == float32
+            assert results(jax.grad(loss)).count("float32") == float32
+        assert results(jax.grad(loss))
 
 
 def test_the_model_of_the_fixture_is_the_oracles(forward, params, config, source, target_in):
@@ -351,60 +391,71 @@ def test_the_model_of_the_fixture_is_the_oracles(forward, params, config, source
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("backend", "kept_in"), [("cpu", "float32"), ("gpu", "bfloat16")])
+@pytest.mark.parametrize(("platform", "kept_in"), [("cpu", "float32"), ("cuda", "bfloat16")])
 def test_bfloat16_caches_hold_bfloat16_values_and_give_the_logits_of_teacher_forcing(
-    monkeypatch, config, params, source, target_in, backend, kept_in
+    half, params, source, target_in, platform, kept_in
 ):
     """The CPU form stores them in a wider dtype, with the same values."""
-    model = families.build(dataclasses.replace(config, compute_dtype="bfloat16"))
-    call = functools.partial(model.apply, {"params": params})
-    expected, _ = call(source, target_in)
-    memory, _ = call(source, method=model.encode)
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    cache = call(memory, source, 1, 4, method=model.init_cache)
-    for t in range(4):
-        logits, cache = call(target_in[:, t : t + 1], cache, method=model.step)
-        assert logits.dtype == jnp.bfloat16
-        difference = (logits[:, 0] - expected[:, t]).astype(jnp.float32)
-        assert jnp.abs(difference).max() < 0.02 * jnp.abs(expected.astype(jnp.float32)).max()
+    call = functools.partial(half.apply, {"params": params})
+    expected = call(source, target_in)
+    memory = call(source, method=half.encode)
+    with compiling_for(platform):
+        cache = call(memory, source, 1, 4, method=half.init_cache)
+        for t in range(4):
+            logits, cache = call(target_in[:, t : t + 1], cache, method=half.step)
+            assert logits.dtype == jnp.float32
+            difference = logits[:, 0] - expected[:, t]
+            assert jnp.abs(difference).max() < 0.02 * jnp.abs(expected).max()
     for layer in cache.layers:
         for kept in jax.tree.leaves(layer):
             assert kept.dtype == kept_in
             np.testing.assert_array_equal(kept.astype(jnp.bfloat16).astype(kept.dtype), kept)
 
 
-# Tracing.
+# Recomputed activations.
 
 
-def test_the_layers_of_a_stack_are_traced_once(monkeypatch, model, calls, params, source, config):
-    traced = []
+def training_loss(config, source, target_in):
+    """(loss, gradient) of the parameters and a dropout key, traced but not compiled."""
+    model = families.build(config)
 
-    def counted(layer_class, method):
-        original = getattr(layer_class, method)
+    def loss(params, key):
+        options = {"train": True, "rngs": {"dropout": key}}
+        logits = model.apply({"params": params}, source, target_in, **options)
+        return jnp.square(logits).mean()
 
-        def call(self, *arguments, **options):
-            traced.append(f"{layer_class.__name__}.{method}")
-            return original(self, *arguments, **options)
-
-        monkeypatch.setattr(layer_class, method, call)
-
-    cache = fresh_cache(calls, params, source, 2, 4)
-    counted(EncoderLayer, "__call__")
-    counted(DecoderLayer, "step")
-
-    def encode_and_step(params, source, cache):
-        variables = {"params": params}
-        model.apply(variables, source, method=model.encode)
-        model.apply(variables, source[:, :2], cache, method=model.step)
-
-    jax.eval_shape(encode_and_step, params, source, cache)
-    assert traced == ["EncoderLayer.__call__", "DecoderLayer.step"]
-    assert (config.depth("encoder"), config.depth("decoder")) == (2, 3)
-    traced.clear()
-    encode_and_step(params, source, cache)  # layer by layer: nothing is compiled
-    assert traced == ["EncoderLayer.__call__"] * 2 + ["DecoderLayer.step"] * 3
+    return jax.jit(jax.value_and_grad(loss))
 
 
-def test_layers_that_are_traced_once_compute_the_same(model, forward, params, source, target_in):
-    at_once, _ = model.apply({"params": params}, source, target_in)
-    np.testing.assert_allclose(forward(params, source, target_in), at_once, **CLOSE)
+@pytest.mark.parametrize("remat", ["full", "dots"])
+def test_recomputed_activations_change_no_value_no_gradient_and_no_dropout(
+    config, params, source, target_in, remat
+):
+    key = jax.random.key(3)
+    expected = training_loss(config, source, target_in)(params, key)
+    found = training_loss(config.replace(remat=remat), source, target_in)(params, key)
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert (
+        abs(found[0] - training_loss(config, source, target_in)(params, jax.random.key(4))[0])
+        > 1e-3
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_recomputed_activations_are_not_saved_for_the_backward_pass(
+    config, params, source, target_in, platform, dtype
+):
+    def saved(remat):
+        """The number of elements."""
+        model = families.build(config.replace(remat=remat, compute_dtype=dtype))
+
+        def run(params):
+            return jax.vjp(lambda p: model.apply({"params": p}, source, target_in), params)[1]
+
+        return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(run, params)))
+
+    with compiling_for(platform):
+        none, dots, full = map(saved, ("none", "dots", "full"))
+    assert full < 0.8 * dots < 0.5 * none

@@ -9,15 +9,12 @@ import oracle
 import pytest
 
 from transformer.errors import InputError
-from transformer.nn.positions import (
-    NO_POSITIONS,
+from transformer.models.relative_positions import (
     RelativeBias,
     bucket_boundaries,
-    positions_within_segments,
     relative_buckets,
-    shift_right,
-    sinusoids,
 )
+from transformer.nn.positions import positions_within_segments, shift_right, sinusoids
 
 
 def test_the_papers_table_by_hand():
@@ -152,7 +149,7 @@ def test_the_relative_bias_of_a_head_is_its_entry_of_the_bucket():
     )
     biases = jnp.array([[0.0, 10], [1, 11], [2, 12], [3, 13]])
     term = module.apply({"params": {"bias": biases}}, jnp.array([4]), jnp.array([0, 1, 2, 3, 4, 5]))
-    assert term.rotate is NO_POSITIONS.rotate
+    assert term.angles is term.keys is term.values is None
     np.testing.assert_array_equal(term.bias, [[[[3, 2, 2, 1, 0, 0]], [[13, 12, 12, 11, 10, 10]]]])
 
 

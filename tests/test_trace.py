@@ -1,26 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A traced sentence pair equals its row of a batch; capturing changes nothing."""
+"""A trace adds up to the output and equals its row of a batch; capturing changes nothing."""
 
+import dataclasses
 import inspect
 
+import beartype
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import oracle
 import pytest
-from transformer.nn.capture import KINDS
 
 from transformer import inspection
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import ablation, attribution, patching
-from transformer.inspection.activations import describe, trace_of
+from transformer.inspection.activations import describe
 from transformer.inspection.interventions import no_interventions
 from transformer.inspection.readout import LogProbability, logit_lens
-from transformer.inspection.trace import run
+from transformer.inspection.trace import apply, run
 from transformer.models import base
 from transformer.models.base import KINDS
 from transformer.models.transformer import Transformer
+from transformer.nn.attention import masked_softmax
+from transformer.nn.masks import causal_mask, padding_mask
+from transformer.nn.norm import layer_norm
 
 ROW = 1
 """The traced sentence pair of the tests' batch; its source is padded."""
@@ -58,15 +63,9 @@ def full(model, params, pair):
 
 @pytest.fixture(scope="module")
 def batched(model, params, source, target_in):
-    """Logits and taps of the batch, from the model."""
-
-    @jax.jit
-    def apply():
-        variables = {"params": params}
-        logits, tapped = model.apply(variables, source, target_in, mutable=["trace"])
-        return logits, trace_of(params, tapped["trace"])
-
-    return apply()
+    """Logits and trace of the batch, compiled."""
+    call = jax.jit(apply, static_argnames=("model", "capture"))
+    return call(model, params, source, target_in, capture="full")
 
 
 # Contents of a trace.
@@ -170,6 +169,116 @@ def test_encoder_and_decoder_may_differ_in_depth_and_heads(pair):
     _, trace = jax.eval_shape(lambda: run(model, params, *pair, capture="full"))
     shapes = [trace.attention(kind).weights.shape for kind in KINDS]
     assert shapes == [(1, 4, 5, 5), (3, 2, 4, 4), (3, 2, 4, 5)]
+
+
+# Sums of a trace, of the batch.
+
+
+def check_annotations(value):
+    """Holds the fields of a pytree, and of those inside it, to the annotated shapes."""
+    fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    check = jaxtyping.jaxtyped(type(value).__init__, typechecker=beartype.beartype)
+    check(object.__new__(type(value)), **fields)
+    for field in fields.values():
+        if dataclasses.is_dataclass(field):
+            check_annotations(field)
+
+
+def normed(params, x, config):
+    """The norm of a residual connection, from its parameters."""
+    norm = params["norm"]
+    return layer_norm(x, norm["scale"], norm["bias"], config.norm_epsilon)
+
+
+def test_every_captured_array_has_the_shape_its_annotation_says(batched, model):
+    trace = batched[1]
+    absent = [
+        f"{side}.{f.name}"
+        for side in ("encoder", "decoder")
+        for f in dataclasses.fields(getattr(trace, side))
+        if getattr(getattr(trace, side), f.name) is None
+    ]
+    assert absent == ["encoder.cross_attention"]
+    check_annotations(trace)
+    check_annotations(no_interventions(model, 5, 4))
+
+
+def test_capturing_weights_gives_the_weights_of_a_full_capture_and_nothing_else(
+    model, params, pair, full
+):
+    _, weights = run(model, params, *pair, capture="weights")
+    assert len(jax.tree.leaves(weights)) == 3
+    for kind in KINDS:
+        expected = full[1].attention(kind).weights
+        np.testing.assert_array_equal(weights.attention(kind).weights, expected)
+
+
+def test_weights_are_the_softmax_of_the_scores_under_the_mask_and_sum_to_one(
+    batched, source, target_in
+):
+    trace = batched[1]
+    pairs = [
+        (trace.encoder.self_attention, padding_mask(source)),
+        (trace.decoder.self_attention, causal_mask(target_in.shape[1])),
+        (trace.decoder.cross_attention, padding_mask(source)),
+    ]
+    for attention, mask in pairs:
+        for weights, scores in zip(attention.weights, attention.scores, strict=True):
+            np.testing.assert_allclose(weights, masked_softmax(scores, mask), atol=1e-6)
+            np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
+            assert not np.asarray(weights)[~np.broadcast_to(mask, weights.shape)].any()
+
+
+def test_scores_and_z_follow_from_queries_keys_and_values(batched):
+    trace = batched[1]
+    for attention in (trace.encoder.self_attention, trace.decoder.cross_attention):
+        scores = jnp.einsum("LBNTH,LBNSH->LBNTS", attention.query, attention.key) / 5**0.5
+        np.testing.assert_allclose(attention.scores, scores, atol=1e-5)
+        z = jnp.einsum("LBNTS,LBNSH->LBNTH", attention.weights, attention.value)
+        np.testing.assert_allclose(attention.z, z, atol=1e-5)
+
+
+def test_what_sub_layers_put_out_is_what_is_added_to_the_residual_stream(batched, params, config):
+    """The output of attention is the sum of its heads; norm(x + output) is the stream after it."""
+    trace = batched[1]
+    for name in ("encoder", "decoder"):
+        stack = getattr(trace, name)
+        for layer in range(len(stack.feed_forward)):
+            p, before = params[name][f"layer_{layer}"], stack.residual[layer]
+            outputs = {"feed_forward": stack.feed_forward[layer]}
+            for attention in ("cross_attention", "self_attention"):
+                if (captured := getattr(stack, attention)) is not None:
+                    heads = captured.head_out[layer].sum(1)
+                    np.testing.assert_allclose(captured.output[layer], heads, atol=1e-5)
+                    outputs = {attention: captured.output[layer]} | outputs
+            for (sublayer, output), after in zip(
+                outputs.items(), stack.sublayers[layer], strict=True
+            ):
+                expected = normed(p[f"{sublayer}_residual"], before + output, config)
+                np.testing.assert_allclose(after, expected, atol=1e-5)
+                before = after
+
+
+def test_the_residual_stream_begins_with_embedding_plus_position_and_ends_in_the_logits(
+    batched, params
+):
+    trace = batched[1]
+    for stack in (trace.encoder, trace.decoder):
+        np.testing.assert_allclose(stack.residual[0], stack.embedded + stack.positions, atol=1e-6)
+        np.testing.assert_array_equal(stack.residual[1:], stack.sublayers[:, -1])
+    logits = trace.decoder.residual[-1] @ params["embedding"]["table"].T
+    np.testing.assert_allclose(trace.logits, logits, atol=1e-5)
+
+
+def test_sublayer_outputs_add_up_in_pre_norm_too(config, source, target_in):
+    pre = base.build(config.replace(norm="pre", attention_bias=True))
+    params = oracle.random_params(pre, seed=3)
+    _, trace = apply(pre, params, source, target_in, capture="full")
+    for layer in range(2):
+        bias = params["decoder"][f"layer_{layer}"]["self_attention"]["output_bias"]
+        added = trace.decoder.self_attention.head_out[layer].sum(1) + bias
+        after = trace.decoder.sublayers[layer, 0]
+        np.testing.assert_allclose(after, trace.decoder.residual[layer] + added, atol=1e-5)
 
 
 # Capturing and interventions.

@@ -17,23 +17,22 @@ from test_families import ADDITIVE, SHAW, TINY, UNIVERSAL
 from transformer import sharding
 from transformer.config import ParallelConfig, TransformerConfig
 from transformer.errors import InputError
-from transformer.inspection import ablation, attribution, measures
+from transformer.inspection import ablation, attribution
+from transformer.inspection.activations import PARTS, output_kernels
+from transformer.inspection.interventions import no_interventions
 from transformer.inspection.readout import LogProbability, logit_lens
 from transformer.inspection.residual import residual_flow
-from transformer.inspection.trace import no_interventions, run
+from transformer.inspection.trace import run
 from transformer.inspection.views.attention_kinds import trace_attention_kinds
 from transformer.inspection.views.attention_steps import attention_steps
 from transformer.models import base
-from transformer.nn import layers, masks
-from transformer.nn.attention import additive_scores, cached_attention, einsum_attention
+from transformer.models.relative_positions import SCHEMES, RelativeVectors, alibi_slopes
+from transformer.nn import masks
+from transformer.nn.attention import additive_scores, attention, cached_attention
+from transformer.nn.feed_forward import gated_feed_forward
+from transformer.nn.norm import rms_norm
 from transformer.nn.parameters import is_parameter
-from transformer.nn.positions import (
-    SCHEMES,
-    RelativeVectors,
-    alibi_slopes,
-    positions_within_segments,
-    rotate_pairs,
-)
+from transformer.nn.positions import positions_within_segments, rotate_pairs
 
 SOURCE, TARGET_IN = [4, 7, 5, 10, 2], [1, 5, 9, 4]
 VARIANTS = {"shaw": SHAW, "universal": UNIVERSAL, "additive": ADDITIVE}
@@ -115,7 +114,7 @@ def test_positions_of_packed_rows_count_within_each_sentence(positions):
         if length == 5:
             mask = masks.packed_mask(*[jnp.array([[1, 1, 2, 2, 2]])] * 2)
         turned = (term.rotate(query[:, rows]), term.rotate(key[:, rows]))
-        return einsum_attention(*turned, value[:, rows], mask, **term.of_attention()).z
+        return attention(*turned, value[:, rows], mask, positions=term)
 
     packed = attended(positions_within_segments(jnp.array([[1, 1, 2, 2, 2]])), slice(None))
     alone = attended(jnp.arange(3), slice(2, 5))
@@ -161,11 +160,11 @@ def test_a_cache_holds_the_heads_of_the_keys_alone():
 
         def fresh():
             params = model.init(jax.random.key(0), tokens, tokens)
-            memory, _ = model.apply(params, tokens, method="encode")
+            memory = model.apply(params, tokens, method="encode")
             return model.apply(params, memory, tokens, 1, 8, method="init_cache")
 
         [first, *_] = jax.eval_shape(fresh).layers
-        return [first.self_key.shape[1], first.cross_value.shape[1]]
+        return [first.self_attention.key.shape[1], first.cross_attention.value.shape[1]]
 
     config = TINY.replace(num_heads=6)
     assert cached(config) == [6, 6]
@@ -178,17 +177,17 @@ def test_a_cache_holds_the_heads_of_the_keys_alone():
 def test_rms_norm_by_hand_does_not_see_the_scale_of_its_input_but_its_mean():
     """Mean square (1 + 49) / 2 = 25."""
     x, scale = jnp.array([1.0, 7.0]), jnp.array([10.0, 100.0])
-    np.testing.assert_allclose(layers.rms_norm(x, scale, 0.0), [2.0, 140.0], rtol=1e-6)
-    np.testing.assert_allclose(layers.rms_norm(3 * x, scale, 0.0), [2.0, 140.0], rtol=1e-6)
-    assert abs(float(layers.rms_norm(x + 5, scale, 0.0)[0]) - 2.0) > 1
-    np.testing.assert_allclose(layers.rms_norm(x, scale, 75.0), [1.0, 70.0], rtol=1e-6)
+    np.testing.assert_allclose(rms_norm(x, scale, 0.0), [2.0, 140.0], rtol=1e-6)
+    np.testing.assert_allclose(rms_norm(3 * x, scale, 0.0), [2.0, 140.0], rtol=1e-6)
+    assert abs(float(rms_norm(x + 5, scale, 0.0)[0]) - 2.0) > 1
+    np.testing.assert_allclose(rms_norm(x, scale, 75.0), [1.0, 70.0], rtol=1e-6)
 
 
 def test_a_gated_network_by_hand():
     """relu(x W) = (3, 0), x V = (2, 5), their product (6, 0), times W2 = (6, 12)."""
     x = jnp.array([[[1.0, 1.0]]])
     gate, kernel = jnp.array([[1.0, -1.0], [2.0, 0.0]]), jnp.array([[1.0, 2.0], [1.0, 3.0]])
-    output = layers.gated_feed_forward(x, gate, kernel, jnp.array([[1.0, 2], [7, 8]]), jax.nn.relu)
+    output = gated_feed_forward(x, gate, kernel, jnp.array([[1.0, 2], [7, 8]]), jax.nn.relu)
     np.testing.assert_array_equal(output, [[[6.0, 12.0]]])
 
 
@@ -236,10 +235,14 @@ def test_every_application_of_a_shared_layer_has_other_dropout():
     for each in ("self_attention_residual", "feed_forward_residual"):
         silent[each] = params["encoder"]["layer_0"][each]
     params = {**params, "encoder": {**params["encoder"], "layer_0": silent}}
-    options = {"train": True, "capture": "full", "rngs": {"dropout": jax.random.key(0)}}
-    _, trace = model.apply({"params": params}, jnp.array([SOURCE]), method="encode", **options)
-    kept = np.asarray(trace.sublayers[:, 1] - trace.sublayers[:, 0])
-    assert np.abs(kept[0] - kept[1]).max() > 0.1
+    options = {"train": True, "mutable": ["trace"], "rngs": {"dropout": jax.random.key(0)}}
+    _, tapped = model.apply({"params": params}, jnp.array([SOURCE]), method="encode", **options)
+    layer = tapped["trace"]["encoder"]["layer_0"]
+    before, after = (
+        layer[f"{name}_residual"]["output"] for name in ("self_attention", "feed_forward")
+    )
+    first, second = (np.asarray(y - x) for x, y in zip(before, after, strict=True))
+    assert np.abs(first - second).max() > 0.1
 
 
 # Inspection.
@@ -247,12 +250,12 @@ def test_every_application_of_a_shared_layer_has_other_dropout():
 
 @functools.cache
 def inspected(name):
-    """(params, config, logits, trace) of a variant, with full capture."""
-    config = VARIANTS[name]
-    params = oracle.random_params(base.build(config), 0)
-    compiled = jax.jit(run, static_argnames=("config", "capture"))
+    """(model, params, logits, trace) of a variant, with full capture."""
+    model = base.build(VARIANTS[name])
+    params = oracle.random_params(model, 0)
+    compiled = jax.jit(run, static_argnames=("model", "capture"))
     tokens = jnp.array(SOURCE), jnp.array(TARGET_IN)
-    return params, config, *compiled(params, config, *tokens, capture="full")
+    return model, params, *compiled(model, params, *tokens, capture="full")
 
 
 each_variant = pytest.mark.parametrize(
@@ -262,8 +265,9 @@ each_variant = pytest.mark.parametrize(
 
 @each_variant
 def test_a_trace_holds_the_forward_pass_of_a_variant(name):
-    params, config, logits, trace = inspected(name)
-    for kind, heads in base.build(config).describe().attention.items():
+    model, params, logits, trace = inspected(name)
+    config = model.config
+    for kind, heads in model.describe().attention.items():
         attention = trace.attention(kind)
         assert attention.weights.shape[:2] == heads
         assert attention.key.shape[:2] == attention.value.shape[:2] == heads
@@ -271,7 +275,8 @@ def test_a_trace_holds_the_forward_pass_of_a_variant(name):
         softmax = jax.nn.softmax(jnp.where(seen, attention.scores, -jnp.inf), axis=-1)
         np.testing.assert_allclose(attention.weights, softmax, atol=1e-6)
         np.testing.assert_allclose(attention.head_out.sum(1), attention.output, atol=1e-5)
-        kernels = measures.output_kernels(params, config, kind)
+        side, part = PARTS[kind]
+        kernels = output_kernels(params[side], part, heads.layers)
         assert kernels.shape[:2] == heads
         head_out = jnp.einsum("...NTH,...NHD->...NTD", attention.z, kernels)
         np.testing.assert_allclose(head_out, attention.head_out, atol=1e-5)
@@ -285,28 +290,28 @@ def test_a_trace_holds_the_forward_pass_of_a_variant(name):
         distance = np.abs(np.arange(5)[:, None] - np.arange(5))
         outside = np.asarray(trace.encoder.self_attention.weights)[..., distance > window // 2]
         assert (outside == 0).all()
-    lens = jax.jit(logit_lens, static_argnums=1)(params, config, trace.decoder.residual)
+    lens = jax.jit(logit_lens, static_argnums=0)(model, params, trace.decoder.residual)
     np.testing.assert_allclose(lens[-1], logits, atol=1e-5)
 
 
 @each_variant
 def test_interventions_act_on_each_layer_of_a_variant(name):
     """Also on each application of shared layers: gates and patches are by layer."""
-    params, config, logits, trace = inspected(name)
-    nothing = no_interventions(config, len(SOURCE), len(TARGET_IN))
+    model, params, logits, trace = inspected(name)
+    nothing = no_interventions(model, len(SOURCE), len(TARGET_IN))
     one_off = nothing.replace(
         decoder=nothing.decoder.replace(self_heads=nothing.decoder.self_heads.at[1, 0].set(0.0))
     )
     patched = nothing
     for side in ("encoder", "decoder"):
         residual = getattr(trace, side).residual
-        patched = patched.patched(side, jnp.ones(residual.shape[:2], bool), residual)
+        patched = patched.patch_residual(side, jnp.ones(residual.shape[:2], bool), residual)
     tokens = jnp.array(SOURCE), jnp.array(TARGET_IN)
 
     @jax.jit
     def run_with(interventions):
         options = {"interventions": interventions, "capture": "weights"}
-        return run(params, config, *tokens, **options)
+        return run(model, params, *tokens, **options)
 
     for unchanged in (nothing, patched):
         np.testing.assert_allclose(run_with(unchanged)[0], logits, atol=1e-5)
@@ -319,12 +324,12 @@ def test_interventions_act_on_each_layer_of_a_variant(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_attributions_and_head_ablations_of_a_variant(name):
-    params, config, logits, _ = inspected(name)
+    model, params, logits, _ = inspected(name)
     metric = LogProbability(3, 6)
-    result = attribution.integrated_gradients(params, config, SOURCE, TARGET_IN, metric, steps=4096)
+    result = attribution.integrated_gradients(model, params, SOURCE, TARGET_IN, metric, steps=4096)
     assert float(result.value) == pytest.approx(float(metric(logits)), abs=1e-5)
     assert float(result.gap) < 0.02
-    ablated = ablation.ablate_heads(params, config, [SOURCE], [[5, 9, 4, 2]])
+    ablated = ablation.ablate_heads(model, params, [SOURCE], [[5, 9, 4, 2]])
     assert all(np.isfinite(each).all() for each in jax.tree.leaves(ablated.increase))
 
 

@@ -27,7 +27,7 @@ REMAT = {
     "none": lambda layer_class: layer_class,
     "full": nn.remat,
     "dots": functools.partial(
-        nn.remat, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+        nn.remat, policy=jax.checkpoint_policies.save_only_these_names("matmul")
     ),
 }
 """What `model.remat` does to the class of a layer."""

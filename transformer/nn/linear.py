@@ -8,6 +8,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from transformer.arrays import Array, wide
 from transformer.platforms import operation
@@ -19,6 +20,7 @@ def project(spec: str, x: Array, kernel: Array, bias: Array | None = None) -> Ar
     The bias is added in float32 or wider, because its gradient is a sum over the whole batch.
     """
     y = operation("einsum", jnp.einsum)(spec, x, kernel.astype(x.dtype))
+    y = checkpoint_name(y, "matmul")  # which `model.remat` may save
     return y if bias is None else (y.astype(wide(y.dtype)) + bias).astype(y.dtype)
 
 

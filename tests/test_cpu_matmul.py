@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`matmul` is the einsum, in values and in derivatives of any order, in both forms."""
+"""The einsums of a CPU are `jnp.einsum`, in values and in derivatives of any order."""
 
+import functools
 import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from programs import operand_types
+from programs import matmul_dtypes, operand_types
 
-from transformer.nn import matmul
+from transformer.cpu import matmul
+from transformer.nn import linear
+from transformer.platforms import compiling_for
 
 pytestmark = pytest.mark.skipif(
-    jax.default_backend() != "cpu", reason="the other form is for XLA's CPU backend"
+    jax.default_backend() != "cpu", reason="these forms are for XLA's CPU backend"
 )
 
 SIZES = dict(zip("BTSDNHFV", (2, 3, 4, 5, 2, 3, 7, 11), strict=True))
@@ -74,7 +77,7 @@ def test_bfloat16_sums_are_accumulated_in_float32_and_rounded_once(spec):
     """Output and both gradients, to half a unit in the last of bfloat16's 8 bits."""
     given = arrays(spec, "bfloat16")
     exact = gradients(plain, spec, *(array.astype("float32") for array in given))
-    ours = gradients(matmul.matmul, spec, *given)
+    ours = gradients(matmul.einsum, spec, *given)
     for one, other in zip(ours, exact, strict=True):
         assert one.dtype == "bfloat16"
         np.testing.assert_allclose(one.astype("float32"), other, rtol=2**-8, atol=1e-6)
@@ -102,14 +105,9 @@ def test_second_order_and_batched_bfloat16_gradients_are_those_of_the_einsum(spe
 
 def test_all_matmuls_of_bfloat16_training_are_of_bfloat16_with_a_float32_result():
     """Only these have special CPU instructions."""
-    x, kernel, cotangent = arrays("BTD,DF->BTF", "bfloat16")
-    jaxpr = str(
-        jax.make_jaxpr(lambda *given: gradients(matmul.matmul, "BTD,DF->BTF", *given))(
-            x, kernel, cotangent
-        )
-    )
-    assert jaxpr.count("dot_general[") == jaxpr.count("preferred_element_type=float32") == 3
-    assert "new_dtype=float32" not in jaxpr  # which an operand of the other type would have
+    given = arrays("BTD,DF->BTF", "bfloat16")
+    jaxpr = jax.make_jaxpr(lambda *x: gradients(matmul.einsum, "BTD,DF->BTF", *x))(*given)
+    assert matmul_dtypes(jaxpr) == [("bfloat16", "bfloat16", "float32")] * 3
 
 
 def test_xla_multiplies_in_bfloat16_in_the_backward_pass_if_it_does_in_the_forward_pass():
@@ -118,9 +116,9 @@ def test_xla_multiplies_in_bfloat16_in_the_backward_pass_if_it_does_in_the_forwa
     x, kernel, cotangent = (
         jnp.ones(shape, "bfloat16") for shape in ((8, 16, 64), (64, 128), (8, 16, 128))
     )
-    (forward,) = operand_types(lambda x, kernel: matmul.matmul(spec, x, kernel), x, kernel)
+    (forward,) = operand_types(lambda x, kernel: matmul.einsum(spec, x, kernel), x, kernel)
     all_three = operand_types(
-        lambda *given: gradients(matmul.matmul, spec, *given), x, kernel, cotangent
+        lambda *given: gradients(matmul.einsum, spec, *given), x, kernel, cotangent
     )
     assert all_three == [forward] * 3
 
@@ -157,47 +155,42 @@ def test_every_other_transformation_is_that_of_the_einsum(spec):
 
 
 @pytest.mark.parametrize("spec", OTHERS)
-def test_an_einsum_that_does_not_contract_all_shared_axes_has_no_cpu_form(spec):
+def test_an_einsum_that_is_no_linear_map_is_jaxs_in_float32(spec):
     x, kernel, cotangent = arrays(spec)
-    jaxpr = str(jax.make_jaxpr(lambda *both: matmul.matmul(spec, *both))(x, kernel))
-    assert "custom_jvp" not in jaxpr
+    jaxpr = jax.make_jaxpr(lambda *both: matmul.einsum(spec, *both))(x, kernel)
+    assert "custom_jvp" not in str(jaxpr)
     expected = gradients(plain, spec, x, kernel, cotangent)
-    ours = gradients(matmul.matmul, spec, x, kernel, cotangent)
+    ours = gradients(matmul.einsum, spec, x, kernel, cotangent)
     for one, other in zip(ours, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
-def attention_matmul(spec):
-    """`batched_einsum` with the result's number format in attention, and the reference for it."""
-    dtype = jnp.float32 if spec == SCORES else jnp.bfloat16
-
-    def ours(x, y):
-        return matmul.batched_einsum(spec, x, y, dtype)
-
-    def reference(x, y):
-        return jnp.einsum(spec, x, y, preferred_element_type=dtype)
-
-    return ours, reference
+ATTENTION = {SCORES: linear.wide_einsum, SUMS: linear.einsum, "BTD,VD->BTV": linear.wide_einsum}
+"""The einsums of two activations, and the logits."""
 
 
-@pytest.mark.parametrize("spec", [SCORES, SUMS])
-def test_the_bfloat16_matmuls_of_attention_are_the_einsum(spec):
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+@pytest.mark.parametrize("spec", ATTENTION)
+def test_bfloat16_einsums_of_activations_are_those_of_jax(spec, platform):
     """In values and gradients, also of second order and of a batch."""
-    ours, reference = attention_matmul(spec)
+    dtype = jnp.bfloat16 if spec == SUMS else jnp.float32
     x, y, cotangent = arrays(spec, "bfloat16")
 
     def all_of(product):
         def loss(x, y):
-            return (jnp.sin(product(x, y).astype("float32")) * cotangent).sum()
+            return (jnp.sin(product(spec, x, y).astype("float32")) * cotangent).sum()
 
         def slope(x, y):
             return (jax.grad(loss, 1)(x, y).astype("float32") ** 2).sum()
 
         gradients = jax.grad(loss, (0, 1))
         many = jax.vmap(gradients)(jnp.stack([x, 2 * x]), jnp.stack([y, -y]))
-        return product(x, y), gradients(x, y), jax.grad(slope, (0, 1))(x, y), many
+        return product(spec, x, y), gradients(x, y), jax.grad(slope, (0, 1))(x, y), many
 
-    found, expected = map(jax.jit(all_of, static_argnums=0), (ours, reference))
+    reference = functools.partial(jnp.einsum, preferred_element_type=dtype)
+    with compiling_for(platform):
+        found = jax.jit(all_of, static_argnums=0)(ATTENTION[spec])
+    expected = jax.jit(all_of, static_argnums=0)(reference)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert one.dtype == other.dtype
         one, other = one.astype("float32"), other.astype("float32")
@@ -214,52 +207,27 @@ def test_xla_multiplies_in_bfloat16_in_attention_if_it_does_in_a_matmul(spec):
         for axes in (*inputs.split(","), output)
     )
     matrices = [jnp.ones(shape, "bfloat16") for shape in ((256, 512), (512, 64))]
-    (expected,) = operand_types(lambda x, y: matmul.rounded_einsum("xr,ry->xy", x, y), *matrices)
-    ours, _ = attention_matmul(spec)
+    (expected,) = operand_types(functools.partial(matmul.einsum, "xr,ry->xy"), *matrices)
 
     def with_gradients(x, y, cotangent):
-        z, pull = jax.vjp(ours, x, y)
+        z, pull = jax.vjp(functools.partial(ATTENTION[spec], spec), x, y)
         return z, pull(cotangent.astype(z.dtype))
 
     assert operand_types(with_gradients, x, y, cotangent) == [expected] * 3
 
 
-def test_the_matmuls_of_attention_have_a_cpu_form_only_in_bfloat16_on_a_cpu():
-    def has_cpu_form(dtype):
-        ours, _ = attention_matmul(SCORES)
-        return "custom_vjp" in str(jax.make_jaxpr(ours)(*arrays(SCORES, dtype)[:2]))
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize(("spec", "dtype"), [("BTD,DF->BTF", "float32"), (SUMS, "bfloat16")])
+def test_accelerators_compute_jaxs_einsum(platform, spec, dtype):
+    def program():
+        step = functools.partial(gradients, linear.einsum, spec)
+        return str(jax.make_jaxpr(step)(*arrays(spec, dtype)))
 
-    assert has_cpu_form("bfloat16") and not has_cpu_form("float32")
-    with matmul.use_cpu_forms(False):
-        assert not has_cpu_form("bfloat16")
-
-
-def test_axes_are_batch_contracting_or_output():
-    assert matmul.axes_of("BTNH,NHD->BTD") == ("BT", "NH", "D")
-    assert matmul.axes_of("BTD,VD->BTV") == ("BT", "D", "V")
-
-
-@pytest.mark.parametrize("backend", ["gpu", "tpu"])
-def test_accelerators_compute_the_einsum(monkeypatch, backend):
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    assert not matmul.cpu_forms()
-    assert not has_cpu_form("BTD,DF->BTF")
-
-
-def test_the_switch_overrides_the_backend_and_is_restored():
-    assert matmul.cpu_forms() and has_cpu_form("BTD,DF->BTF")
-    with matmul.use_cpu_forms(False):
-        assert not has_cpu_form("BTD,DF->BTF")
-        with matmul.use_cpu_forms(True):
-            assert has_cpu_form("BTD,DF->BTF")
-    assert matmul.cpu_forms()
-
-
-def has_cpu_form(spec):
-    """Whether the traced weight gradient transposes its input first."""
-    x, kernel, _ = arrays(spec)
-    jaxpr = jax.make_jaxpr(jax.grad(lambda k: matmul.matmul(spec, x, k).sum()))(kernel)
-    return "optimization_barrier" in str(jaxpr)
+    words = ("optimization_barrier", "layout_constraint")
+    assert any(word in program() for word in words)
+    with compiling_for(platform):
+        assert not any(word in program() for word in words)
+        assert "custom" not in program()
 
 
 @pytest.mark.parametrize("spec", MAPS)
@@ -268,7 +236,7 @@ def test_the_compiled_weight_gradient_reads_both_operands_along_their_rows(spec)
     given = arrays(spec)
 
     def weight_gradient(x, kernel, cotangent):
-        return jax.vjp(lambda kernel: matmul.project(spec, x, kernel), kernel)[1](cotangent)[0]
+        return jax.vjp(lambda kernel: matmul.einsum(spec, x, kernel), kernel)[1](cotangent)[0]
 
     program = jax.jit(weight_gradient).lower(*given).compile().as_text()
     matmuls = re.findall(

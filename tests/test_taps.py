@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Taps: reading and patching activations, in every transformation, changes nothing else."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+from transformer.kernels import KERNELS
+from transformer.models import base
+from transformer.models.transformer import DecoderLayer, EncoderLayer, Transformer
+from transformer.nn.feed_forward import FeedForward
+from transformer.nn.taps import Patch, tap
+
+
+class Twice(nn.Module):
+    """2 (2 x + w) + w, with a tap that is passed twice."""
+
+    @nn.compact
+    def __call__(self, x):
+        """Apply the map two times."""
+        weight = self.param("weight", nn.initializers.ones, ())
+        for _ in range(2):
+            x = tap(self, "y", 2 * x + weight)
+        return x
+
+
+VARIABLES = {"params": {"weight": jnp.array(1.0)}}
+
+
+def add(number):
+    """A patch: a function that is a pytree."""
+    return jax.tree_util.Partial(jnp.add, number)
+
+
+# The mechanism.
+
+
+def test_a_trace_has_a_value_for_each_time_that_a_tap_is_passed():
+    y, tapped = Twice().apply(VARIABLES, jnp.array(3.0), mutable=["trace"])
+    assert y == 15
+    assert tapped == {"trace": {"y": (7, 15)}}
+
+
+def test_one_patch_acts_each_time_and_a_tuple_has_one_for_each_time():
+    def call(patch, **options):
+        return Twice().apply({**VARIABLES, "patches": {"y": patch}}, jnp.array(3.0), **options)
+
+    assert call(add(10)) == 2 * 17 + 1 + 10
+    y, tapped = call((add(10), add(0)), mutable=["trace"])
+    assert y == 2 * 17 + 1
+    assert tapped["trace"]["y"] == (17, 35)  # after the patches
+    with pytest.raises(ValueError, match=r"patches of 'y' by number need mutable=\['trace'\]"):
+        call((add(10), add(0)))
+
+
+def test_a_patch_takes_the_value_where_the_mask_is_true_in_the_dtype_of_the_activation():
+    x = jnp.array([[1.0, 2.0], [3.0, 4.0]], jnp.bfloat16)
+    patched = Patch(jnp.array([[True], [False]]), 10 * x.astype(jnp.float32))(x)
+    assert patched.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(patched, [[10, 20], [3, 4]])
+
+
+def test_fresh_variables_are_parameters_alone(model, source, target_in):
+    variables = jax.eval_shape(model.init, jax.random.key(0), source, target_in)
+    assert variables.keys() == {"params"}
+
+
+# In a model.
+
+
+@pytest.fixture(scope="module")
+def collection():
+    """Patches of four taps: of one head, of weights, of a network, of one residual stream."""
+    head = jnp.arange(3)[:, None] == 1
+    return {
+        "encoder": {
+            "layer_1": {"self_attention": {"z": Patch(head, jnp.ones(()))}},
+            "layer_0": {"feed_forward": {"hidden": add(0.5)}},
+        },
+        "decoder": {
+            "layer_2": {"cross_attention": {"weights": Patch(head[..., None], jnp.array(0.2))}},
+            "residual": (add(0.0), add(1.0), add(0.0), add(0.0)),
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def call(model, params, source, target_in):
+    """(patches, params) -> logits and trace."""
+
+    def call(patches, params=params):
+        variables = {"params": params, "patches": patches}
+        logits, tapped = model.apply(variables, source, target_in, mutable=["trace"])
+        return logits, tapped["trace"]
+
+    return call
+
+
+def test_without_collections_results_are_bitwise_those_of_a_traced_call(
+    model, params, source, target_in, call
+):
+    logits, _ = call({})
+    np.testing.assert_array_equal(model.apply({"params": params}, source, target_in), logits)
+    jaxpr = str(jax.make_jaxpr(lambda p: model.apply({"params": p}, source, target_in))(params))
+    noted = str(jax.make_jaxpr(lambda p: call({}, p)[0])(params))
+    assert jaxpr == noted  # reading costs nothing either, where the formula is used anyway
+
+
+def test_patched_taps_under_jit_vmap_and_grad_are_those_of_an_eager_call(
+    model, params, call, collection
+):
+    logits, trace = call(collection)
+    assert float(jnp.abs(logits - call({})[0]).max()) > 1e-2
+    compiled = jax.jit(call)(collection)
+    many = jax.vmap(call, in_axes=(0, None))(
+        jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), collection), params
+    )
+    for other in (compiled, jax.tree.map(lambda leaf: leaf[1], many)):
+        jax.tree.map(
+            lambda one, same: np.testing.assert_allclose(one, same, rtol=1e-5, atol=1e-5),
+            *(other, (logits, trace)),
+        )
+    value = trace["encoder"]["layer_1"]["self_attention"]["z"][0]
+    np.testing.assert_array_equal(value[:, :, 1], 1)
+
+    def energy(number):
+        patched = {**collection, "encoder": {"layer_0": {"feed_forward": {"hidden": add(number)}}}}
+        return jnp.square(call(patched)[0]).mean()
+
+    step = 1e-2
+    slope = (energy(0.5 + step) - energy(0.5 - step)) / (2 * step)
+    assert float(jax.grad(energy)(0.5)) == pytest.approx(float(slope), rel=0.02)
+
+
+def test_each_application_of_a_shared_layer_has_a_trace_and_a_patch(config, source):
+    model = base.build(config.replace(shared_layers=True, encoder_layers=3))
+    params = oracle.random_params(model, seed=0)
+
+    def encode(patches):
+        variables = {"params": params, "patches": {"encoder": {"layer_0": patches}}}
+        return model.apply(variables, source, method="encode", mutable=["trace"])
+
+    memory, tapped = encode({})
+    outputs = tapped["trace"]["encoder"]["layer_0"]["feed_forward"]["output"]
+    assert len(outputs) == 3
+    zero = Patch(jnp.array(True), jnp.array(0.0))
+    keep = Patch(jnp.array(False), jnp.array(0.0))
+    changed, after = encode({"feed_forward": {"output": (keep, zero, keep)}})
+    after = after["trace"]["encoder"]["layer_0"]["feed_forward"]["output"]
+    np.testing.assert_array_equal(after[0], outputs[0])
+    np.testing.assert_array_equal(after[1], 0)
+    assert (after[2] != outputs[2]).any() and (changed != memory).any()
+
+
+# Kernels without weights.
+
+
+@pytest.mark.parametrize("kernel", ["chunked", "fused"])
+def test_weights_that_are_read_or_patched_are_those_of_the_formula(
+    monkeypatch, config, source, target_in, kernel
+):
+    """Whatever `model.attention_kernel` is; other patches leave the kernel."""
+    params = oracle.random_params(base.build(config.replace(d_v=5)), seed=0)
+
+    def call(kernel, patches, **options):
+        model = base.build(config.replace(d_v=5, attention_kernel=kernel))
+        variables = {"params": params, "patches": patches}
+        return model.apply(variables, source, target_in, **options)
+
+    _, tapped = call(kernel, {}, mutable=["trace"])
+    _, expected = call("einsum", {}, mutable=["trace"])
+    jax.tree.map(np.testing.assert_array_equal, tapped, expected)
+
+    def patches(name):
+        attention = {"self_attention": {name: add(0.1)}, "cross_attention": {name: add(0.1)}}
+        decoder = {f"layer_{i}": attention for i in range(3)}
+        encoder = {f"layer_{i}": {"self_attention": {name: add(0.1)}} for i in range(2)}
+        return {"encoder": encoder, "decoder": decoder}
+
+    used, function = set(), KERNELS[kernel]
+    for name in ("scores", "weights", "value"):
+
+        def noted(*arrays, name=name, **options):
+            used.add(name)
+            return function(*arrays, **options)
+
+        monkeypatch.setitem(KERNELS, kernel, noted)
+        changed = call(kernel, patches(name))
+        np.testing.assert_allclose(changed, call("einsum", patches(name)), atol=1e-5)
+    assert used == {"value"}
+
+
+# Linen's own collections.
+
+
+class Balanced(FeedForward):
+    """A network with an auxiliary loss, as a mixture of experts has."""
+
+    def __call__(self, x, dropout=None):
+        """Sow the mean square of the input."""
+        self.sow("losses", "balance", jnp.square(x).mean())
+        return super().__call__(x, dropout)
+
+
+class Layer(EncoderLayer):
+    """An encoder layer with this network."""
+
+    feed_forward_class = Balanced
+
+
+class CrossLayer(DecoderLayer):
+    """A decoder layer with this network."""
+
+    feed_forward_class = Balanced
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_a_sown_loss_is_there_in_training_and_in_evaluation(
+    train, params, config, source, target_in
+):
+    class Stack(Transformer.encoder_class):
+        layer_class = Layer
+
+    class CrossStack(Transformer.decoder_class):
+        layer_class = CrossLayer
+
+    class Model(Transformer):
+        encoder_class, decoder_class = Stack, CrossStack
+
+    def losses(params):
+        options = {"train": train, "rngs": {"dropout": jax.random.key(0)}, "mutable": ["losses"]}
+        return Model(config).apply({"params": params}, source, target_in, **options)[1]["losses"]
+
+    assert len(jax.tree.leaves(jax.jit(losses)(params))) == 5
+
+
+def test_linens_capture_of_intermediates_is_the_same_under_jit(model, params, source, target_in):
+    def captured(params):
+        _, state = model.apply(
+            *({"params": params}, source, target_in),
+            capture_intermediates=True,
+            mutable=["intermediates"],
+        )
+        return state["intermediates"]
+
+    eager, compiled = captured(params), jax.jit(captured)(params)
+    assert len(jax.tree.leaves(eager)) > 5 * 5
+    jax.tree.map(
+        lambda one, same: np.testing.assert_allclose(one, same, rtol=1e-5, atol=1e-5),
+        *(compiled, eager),
+    )
