@@ -25,7 +25,6 @@ from transformer.models import base
 from transformer.models.base import Model
 from transformer.text.tokenizer import Tokenizer
 from transformer.training import adapters, consistency, optimizers, step
-from transformer.training.losses import Loss
 from transformer.training.step import TrainState
 
 

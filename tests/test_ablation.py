@@ -17,7 +17,7 @@ from transformer.inspection.trace import run
 from transformer.models import base
 from transformer.models.base import KINDS
 from transformer.nn.positions import shift_right
-from transformer.training.losses import loss
+from transformer.training.step import loss
 
 TARGET = jnp.array([[5, 9, 4, 2], [10, 7, 2, 0], [6, 2, 0, 0]])
 TOKENS = 9

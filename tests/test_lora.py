@@ -19,7 +19,7 @@ from transformer.models import base
 from transformer.training import adapters as lora
 from transformer.training import optimizers
 from transformer.training import step as training
-from transformer.training.losses import loss as smoothed_loss
+from transformer.training.step import loss as smoothed_loss
 
 TARGETS = TrainingConfig().lora_targets
 

@@ -26,7 +26,8 @@ from transformer.errors import InputError
 from transformer.inspection import trace
 from transformer.inspection.interventions import no_interventions
 from transformer.models import base
-from transformer.training.losses import loss, smoothed_cross_entropy
+from transformer.training.losses import smoothed_cross_entropy
+from transformer.training.step import loss
 
 SIZES = {"num_layers": 2, "d_model": 12, "num_heads": 3, "d_ff": 16}
 LANGUAGE_MODEL = LanguageModelConfig(vocab_size=11, **SIZES)

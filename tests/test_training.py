@@ -49,7 +49,7 @@ def parts(config):
 
 
 def loss_of(config):
-    """The loss of a config, of (params, batch) and of what else `losses.loss` takes."""
+    """The loss of a config, of (params, batch) and of what else `step.loss` takes."""
     return functools.partial(consistency.loss_of(config.training), parts(config)[0])
 
 

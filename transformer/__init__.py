@@ -41,9 +41,8 @@ if TYPE_CHECKING:
     from transformer.nn.positions import shift_right, sinusoids
     from transformer.nn.taps import Patch, tap
     from transformer.text.tokenizer import Tokenizer
-    from transformer.training.losses import loss
     from transformer.training.optimizers import optimizer
-    from transformer.training.step import TrainState, eval_step, train_step
+    from transformer.training.step import TrainState, eval_step, loss, train_step
     from transformer.translator import Translation, Translator
 
 _MODULES = {
@@ -63,7 +62,7 @@ _MODULES = {
     # Training.
     "Batch": "batch",
     "shift_right": "nn.positions",
-    "loss": "training.losses",
+    "loss": "training.step",
     "OptimizerConfig": "config",
     "optimizer": "training.optimizers",
     "TrainState": "training.step",

@@ -91,8 +91,8 @@ class MultiHeadAttention(nn.Module):
         key = project("BSD,DNH->BSNH", keys_from, self.key_kernel, self.key_bias)
         value = project("BSD,DNH->BSNH", values_from, self.value_kernel, self.value_bias)
         query = project("BTD,DNH->BTNH", queries_from, self.query_kernel, self.query_bias)
-        query = tap(self, "query", positions.rotate(query))
-        key = tap(self, "key", repeat_heads(positions.rotate(key), n))
+        query = tap(self, "query", positions.rotate(self.adjust(query, "query")))
+        key = tap(self, "key", repeat_heads(positions.rotate(self.adjust(key, "key")), n))
         value = tap(self, "value", repeat_heads(value, n))
         z = tap(self, "z", self._attend(query, key, value, mask, causal, positions, dropout))
         output = project("BTNH,NHD->BTD", z, self.output_kernel, self.output_bias)
@@ -107,7 +107,13 @@ class MultiHeadAttention(nn.Module):
         """K W^K, rotated if the position scheme rotates, and V W^V, for all their heads."""
         key = project("BSD,DNH->BSNH", keys_from, self.key_kernel, self.key_bias)
         value = project("BSD,DNH->BSNH", values_from, self.value_kernel, self.value_bias)
-        return positions.rotate(key), value
+        return positions.rotate(self.adjust(key, "key")), value
+
+    def adjust(
+        self, x: Float[Array, "B T _ H"], name: Literal["query", "key"]
+    ) -> Float[Array, "B T _ H"]:
+        """Return queries or keys as they are projected; a variant such as QK-norm overrides this."""
+        return x
 
     def _attend(
         self,
@@ -178,7 +184,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Float[Array, "B K D"]:
         """Attention over cached keys and values; the beams of a sentence are query positions."""
         query = project("BTD,DNH->BTNH", x, self.query_kernel, self.query_bias)
-        query = positions.rotate(query).swapaxes(1, 2)  # [B, N, K, H]
+        query = positions.rotate(self.adjust(query, "query")).swapaxes(1, 2)  # [B, N, K, H]
         z = cached_attention(query, cache.key, cache.value, mask, positions, self.score_vector)
         z = z.swapaxes(1, 2).reshape(*x.shape[:2], -1)  # [B, K, J]
         # Heads and head size are one axis J here: over two, XLA would copy both operands.

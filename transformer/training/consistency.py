@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Losses that compare two predictions of one batch: R-Drop and SimCut.
 
-Both have the signature of `losses.loss`, and are it where no `rng` is given, as in evaluation.
+Both have the signature of `step.loss`, and are it where no `rng` is given, as in evaluation.
 """
 
 import functools
@@ -16,7 +16,8 @@ from transformer.config import TrainingConfig
 from transformer.models.base import Model
 from transformer.nn.embedding import ZEROED
 from transformer.random_bits import chosen, threefry_bits
-from transformer.training.losses import Loss, Sums, learned_target, loss, smoothed_cross_entropy
+from transformer.training.losses import Sums, smoothed_cross_entropy
+from transformer.training.step import Loss, learned_target, loss
 
 
 def loss_of(config: TrainingConfig) -> Loss:

@@ -57,51 +57,9 @@ class Sums:
         }
 
 
-Loss = Callable[..., Sums]
-"""A function with the signature of `loss`."""
-
-
 def perplexity(nll: float) -> float:
     """exp(nll), at most exp(700), because JSON has no infinity."""
     return math.exp(min(nll, 700.0))
-
-
-def loss(
-    model: Model,
-    params: Params,
-    batch: Batch,
-    rng: Key[Array, ""] | None = None,
-    example_ids: Int[Array, " B"] | None = None,
-    *,
-    smoothing: float = 0.1,
-    mass: str = "uniform_others",
-) -> Sums:
-    """The label-smoothed loss of a batch; with dropout if an `rng` is given.
-
-    What modules sow into the collection ``losses``, for example ``self.sow("losses", "balance",
-    value)`` in a mixture of experts, is added to the loss of every token.
-
-    Args:
-      model: of any family.
-      params: of the model.
-      batch: source and target.
-      rng: for dropout.
-      example_ids: global index of each example, for dropout; 0, 1, ... unless given.
-      smoothing: see `smoothed_cross_entropy`, as for `mass`.
-      mass: of the label.
-    """
-    inputs = batch.inputs(model.config.bos_id, rng, example_ids)
-    logits, sown = model.apply({"params": params}, **inputs, mutable="losses")
-    target = learned_target(batch.target, model.config)
-    sums = smoothed_cross_entropy(logits, target, smoothing, mass, model.config.pad_id)
-    return sums.with_auxiliary(sown)
-
-
-def learned_target(target: Int[Array, "B T"], config: ModelConfig) -> Int[Array, "B T"]:
-    """The target, with padding at EOS if the model family does not predict EOS."""
-    if config.predicts_eos:
-        return target
-    return jnp.where(target == config.eos_id, config.pad_id, target)
 
 
 def smoothed_cross_entropy(

@@ -15,13 +15,56 @@ import optax
 
 from transformer.arrays import Array, Int, Key, Params, Shown
 from transformer.batch import Batch
+from transformer.config import ModelConfig
 from transformer.models.base import Model
-from transformer.training import adapters, losses
-from transformer.training.losses import Loss, Sums
+from transformer.training import adapters
+from transformer.training.losses import Sums, smoothed_cross_entropy
 from transformer.training.optimizers import schedule_free_average
 
 ToModel = Callable[[Params, Params | None], Params]
 """From `TrainState.params` and `TrainState.base` to the parameters of the model."""
+
+
+Loss = Callable[..., Sums]
+"""A function with the signature of `loss`."""
+
+
+def loss(
+    model: Model,
+    params: Params,
+    batch: Batch,
+    rng: Key[Array, ""] | None = None,
+    example_ids: Int[Array, " B"] | None = None,
+    *,
+    smoothing: float = 0.1,
+    mass: str = "uniform_others",
+) -> Sums:
+    """The label-smoothed loss of a batch; with dropout if an `rng` is given.
+
+    What modules sow into the collection ``losses``, for example ``self.sow("losses", "balance",
+    value)`` in a mixture of experts, is added to the loss of every token.
+
+    Args:
+      model: of any family.
+      params: of the model.
+      batch: source and target.
+      rng: for dropout.
+      example_ids: global index of each example, for dropout; 0, 1, ... unless given.
+      smoothing: see `smoothed_cross_entropy`, as for `mass`.
+      mass: of the label.
+    """
+    inputs = batch.inputs(model.config.bos_id, rng, example_ids)
+    logits, sown = model.apply({"params": params}, **inputs, mutable="losses")
+    target = learned_target(batch.target, model.config)
+    sums = smoothed_cross_entropy(logits, target, smoothing, mass, model.config.pad_id)
+    return sums.with_auxiliary(sown)
+
+
+def learned_target(target: Int[Array, "B T"], config: ModelConfig) -> Int[Array, "B T"]:
+    """The target, with padding at EOS if the model family does not predict EOS."""
+    if config.predicts_eos:
+        return target
+    return jnp.where(target == config.eos_id, config.pad_id, target)
 
 
 @flax.struct.dataclass(repr=False)
@@ -94,7 +137,7 @@ def train_step(
     state: TrainState,
     batch: Batch,
     *,
-    loss: Loss = losses.loss,
+    loss: Loss = loss,
     to_model: ToModel = params_themselves,
     micro_batches: int = 1,
     ema_decay: float | None = None,
@@ -194,7 +237,7 @@ def eval_step(
     params: Params,
     batch: Batch,
     *,
-    loss: Loss = losses.loss,
+    loss: Loss = loss,
     to_model: ToModel = params_themselves,
 ) -> Sums:
     """The sums of one batch, without dropout; the arguments are those of `train_step`."""
