@@ -50,7 +50,7 @@ class Experiment:
         return self.data.vocabularies and self.data.vocabularies.tokenizer
 
     @functools.cached_property
-    def loss(self) -> Loss:
+    def loss(self) -> step.Loss:
         """The loss of the config, for training and evaluation."""
         return consistency.loss_of(self.config.training)
 

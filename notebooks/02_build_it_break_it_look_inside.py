@@ -45,7 +45,8 @@ from transformer.nn.embedding import Embedding
 from transformer.nn.feed_forward import feed_forward as library_feed_forward
 from transformer.nn.norm import layer_norm as library_layer_norm
 from transformer.nn.residual import Residual
-from transformer.training import optimizers, step
+from transformer.training import losses, optimizers
+from transformer.training.step import loss as library_loss
 
 FULL_TRAINING = 800
 STEPS = int(os.environ.get("TRAINING_STEPS", FULL_TRAINING))
@@ -522,7 +523,7 @@ batch = Batch(source, target)
 
 def library_loss(params):
     """The library's smoothed loss per token."""
-    sums = step.loss(library_model, params, batch)
+    sums = library_loss(library_model, params, batch)
     return sums.loss / sums.tokens
 
 

@@ -20,7 +20,7 @@ from transformer.models.transformer import Decoder, Encoder
 from transformer.nn.masks import padding_mask
 from transformer.nn.multi_head_attention import MultiHeadAttention
 from transformer.nn.positions import shift_right
-from transformer.training import step
+from transformer.training import losses, step
 
 SMALL = TransformerConfig(
     vocab_size=9, encoder_layers=1, decoder_layers=2, d_model=12, num_heads=3, d_ff=16

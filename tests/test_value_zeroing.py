@@ -50,7 +50,5 @@ def test_values_that_are_zero_already_change_nothing(shallow):
 
 def test_a_family_without_values_is_rejected():
     model = base.build(ConvolutionalConfig(vocab_size=11, d_model=8, num_layers=1))
-    with pytest.raises(
-        InputError, match="'convolutional' has no 'cross' attention that writes"
-    ):
+    with pytest.raises(InputError, match="'convolutional' has no 'cross' attention that writes"):
         value_zeroing(model, {}, SOURCE, TARGET_IN, "cross")

@@ -112,7 +112,7 @@ class MultiHeadAttention(nn.Module):
     def adjust(
         self, x: Float[Array, "B T _ H"], name: Literal["query", "key"]
     ) -> Float[Array, "B T _ H"]:
-        """Return queries or keys as they are projected; a variant such as QK-norm overrides this."""
+        """Queries or keys as they are projected; a variant such as QK-norm overrides this."""
         return x
 
     def _attend(

@@ -7,18 +7,16 @@ different systems cannot be compared.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
-from transformer.arrays import Array, Bool, Float, Int, Key, Params, wide
-from transformer.batch import Batch, gold_logits
-from transformer.config import ModelConfig
+from transformer.arrays import Array, Bool, Float, Int, wide
+from transformer.batch import gold_logits
 from transformer.errors import InputError
-from transformer.models.base import Model
 
 
 @flax.struct.dataclass
