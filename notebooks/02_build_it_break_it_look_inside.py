@@ -46,7 +46,7 @@ from transformer.nn.feed_forward import feed_forward as library_feed_forward
 from transformer.nn.norm import layer_norm as library_layer_norm
 from transformer.nn.residual import Residual
 from transformer.training import losses, optimizers
-from transformer.training.step import loss as library_loss
+from transformer.training.step import loss as batch_loss
 
 FULL_TRAINING = 800
 STEPS = int(os.environ.get("TRAINING_STEPS", FULL_TRAINING))
@@ -523,7 +523,7 @@ batch = Batch(source, target)
 
 def library_loss(params):
     """The library's smoothed loss per token."""
-    sums = library_loss(library_model, params, batch)
+    sums = batch_loss(library_model, params, batch)
     return sums.loss / sums.tokens
 
 
