@@ -185,10 +185,8 @@ def test_a_rule_named_in_a_config_decides_which_tokens_are_drawn(shallow, rules)
 
     def tokens(**options):
         config = DecodeConfig(method="sample", max_length=6, **options)
-        options = {"model": model, "config": config, "num_results": 20, "max_length": 6}
-        return jax.jit(functools.partial(generate.search, **options))(
-            params, source, keys=keys_of(0, 1)
-        ).tokens
+        search = functools.partial(generate.generate, model, config=config, num_results=20)
+        return jax.jit(search)(params, source, keys=keys_of(0, 1)).tokens
 
     greedy = tokens(truncation=rules("nothing"))
     np.testing.assert_array_equal(greedy, tokens(top_k=1))
