@@ -6,13 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from transformer.nn.layers import layer_norm
 
 from transformer.errors import InputError
 from transformer.inspection.activations import AttentionTrace, StackTrace
 from transformer.inspection.residual import residual_flow
 from transformer.inspection.trace import run
 from transformer.models import base
+from transformer.nn.norm import layer_norm
 
 PAIR = [4, 7, 5, 10, 2], [1, 5, 9, 4]
 NORMS = {"post": {}, "pre": {"norm": "pre", "attention_bias": True, "activation": "gelu"}}

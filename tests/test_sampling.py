@@ -16,7 +16,6 @@ from transformer.decoding import generate
 from transformer.decoding.constraints import NEG_INF
 from transformer.decoding.sampling import most_probable, sample, truncate
 from transformer.errors import InputError
-from transformer.models import base
 from transformer.platforms import compiling_for
 
 D = 6
@@ -181,16 +180,13 @@ def rules(tmp_path):
 
 def test_a_rule_named_in_a_config_decides_which_tokens_are_drawn(shallow, rules):
     """Of a user's file, with no change elsewhere; the most probable token is always kept."""
-    params, config = shallow
-    model = base.build(config)
+    model, params = shallow
     source = jnp.array([[4, 5, 6, 2], [7, 8, 2, 0]])
 
     def tokens(**options):
         config = DecodeConfig(method="sample", max_length=6, **options)
-        options = {"model": model, "config": config, "num_results": 20, "max_length": 6}
-        return jax.jit(functools.partial(generate.search, **options))(
-            params, source, keys=keys_of(0, 1)
-        ).tokens
+        search = functools.partial(generate.generate, model, config=config, num_results=20)
+        return jax.jit(search)(params, source, keys=keys_of(0, 1)).tokens
 
     greedy = tokens(truncation=rules("nothing"))
     np.testing.assert_array_equal(greedy, tokens(top_k=1))

@@ -60,7 +60,7 @@ def test_the_results_are_those_of_the_search_that_translates(
     @jax.jit
     def search(params, rows):
         options = {"num_results": 1, "max_length": decode.max_length}
-        return generate.search(params, rows, model=model, config=decode, **options)
+        return generate.generate(model, params, rows, decode, **options)
 
     hypotheses = search(params, jnp.array([SOURCE] * sentences))
     hypotheses = jax.tree.map(lambda leaf: np.asarray(leaf)[0], hypotheses)

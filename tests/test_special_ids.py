@@ -62,17 +62,14 @@ def test_decoding_is_equivariant_to_a_permutation_of_the_vocabulary(params, name
     decode = DecodeConfig(**{"beams": 4, "max_length": 9} | options)
 
     def translate(config, params, ids):
+        model = base.build(config)
         search = functools.partial(
-            generate.search,
-            model=base.build(config),
-            config=decode,
-            num_results=decode.beams,
-            max_length=9,
+            generate.generate, model, config=decode, num_results=decode.beams, max_length=9
         )
         forced = None
         if with_prefix:
             forced = ids[np.pad(prefix, ((0, 0), (0, 6)))]
-        return jax.jit(search)(params, ids[SOURCE], forced, keys)
+        return jax.jit(search)(params, ids[SOURCE], prefix=forced, keys=keys)
 
     expected = translate(CONFIG, params, np.arange(13, dtype=np.int32))
     actual = translate(PERMUTED, permute_rows(params), PERMUTATION)
