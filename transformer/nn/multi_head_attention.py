@@ -88,14 +88,19 @@ class MultiHeadAttention(nn.Module):
           dropout: see `apply_dropout`.
         """
         n = self.config.heads(self.side)
-        query = project("BTD,DNH->BTNH", queries_from, self.query_kernel, self.query_bias)
+        query = tap(self, "query", self.queries(queries_from, positions))
         key, value = self.keys_values(keys_from, values_from, positions)
-        query = tap(self, "query", positions.rotate(query))
         key = tap(self, "key", repeat_heads(key, n))
         value = tap(self, "value", repeat_heads(value, n))
         z = tap(self, "z", self._attend(query, key, value, mask, causal, positions, dropout))
         output = project("BTNH,NHD->BTD", z, self.output_kernel, self.output_bias)
         return tap(self, "output", output)
+
+    def queries(
+        self, x: Float[Array, "B T D"], positions: PositionTerm = NO_POSITIONS
+    ) -> Float[Array, "B T N H"]:
+        """Q W^Q, rotated if the position scheme rotates."""
+        return positions.rotate(project("BTD,DNH->BTNH", x, self.query_kernel, self.query_bias))
 
     def keys_values(
         self,
@@ -176,8 +181,7 @@ class MultiHeadAttention(nn.Module):
         positions: PositionTerm = NO_POSITIONS,
     ) -> Float[Array, "B K D"]:
         """Attention over cached keys and values; the beams of a sentence are query positions."""
-        query = project("BTD,DNH->BTNH", x, self.query_kernel, self.query_bias)
-        query = positions.rotate(query).swapaxes(1, 2)  # [B, N, K, H]
+        query = self.queries(x, positions).swapaxes(1, 2)  # [B, N, K, H]
         z = cached_attention(query, cache.key, cache.value, mask, positions, self.score_vector)
         z = z.swapaxes(1, 2).reshape(*x.shape[:2], -1)  # [B, K, J]
         # Heads and head size are one axis J here: over two, XLA would copy both operands.
