@@ -22,13 +22,6 @@ SITES = ("query", "key", "value", "weights", "z")
 
 
 @pytest.fixture(scope="module")
-def shallow(shallow):
-    """(model, params) of a model that compiles quickly."""
-    params, config = shallow
-    return base.build(config), params
-
-
-@pytest.fixture(scope="module")
 def nothing(shallow):
     """Interventions that change nothing."""
     return no_interventions(shallow[0], len(SOURCE), len(TARGET_IN))
