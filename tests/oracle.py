@@ -352,8 +352,8 @@ def loss(p, config, source, target, smoothing, mass):
 
 def random_params(model, seed):
     """Parameters of a model drawn from NumPy; kernels small, scales around 1, nothing 0 or 1."""
-    tokens = jnp.zeros((1, 1), jnp.int32)
-    shapes = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"])
+    variables = jax.eval_shape(model.init, jax.random.key(0), *model.example_inputs())
+    shapes = nn.unbox(variables["params"])
     rng = np.random.default_rng(seed)
 
     def draw(path, leaf):

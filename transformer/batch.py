@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.arrays import Array, Float, Int, Key, Params, Shown, wide
-from transformer.models.base import Model
+from transformer.models.base import Model, Source
 from transformer.nn.positions import shift_right
 
 
@@ -17,7 +17,7 @@ from transformer.nn.positions import shift_right
 class Batch(Shown):
     """Sentence pairs as padded token ids; a row of padding alone has weight 0."""
 
-    source: Int[Array | np.ndarray, "B S"]
+    source: Source
     target: Int[Array | np.ndarray, "B T"]
     source_segments: Int[Array | np.ndarray, "B S"] | None = None
     """In packed rows, the sentence of its row that each token belongs to, from 1; 0 for padding."""

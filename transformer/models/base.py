@@ -24,6 +24,8 @@ Kind = Literal["encoder", "decoder", "cross"]
 """Self-attention of the encoder, self-attention of the decoder, and cross-attention."""
 KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
 
+Source = Any
+"""A pytree that `encode` reads; every leaf has the leading axis B. Of text, token ids [B,S]."""
 Memory = Any
 """A pytree that `encode` returns; every leaf has the leading axis B."""
 Cache = Any
@@ -59,7 +61,7 @@ class Encodable(Protocol):
 
     def encode(
         self,
-        source: Int[Array, "B S"],
+        source: Source,
         *,
         segments: Int[Array, "B S"] | None = None,
         train: bool = False,
@@ -67,7 +69,7 @@ class Encodable(Protocol):
     ) -> Memory:
         """Encode the source; None for a family that reads none."""
 
-    def source_mask(self, source: Int[Array, "B S"]) -> Bool[Array, "B S"]:
+    def source_mask(self, source: Source) -> Bool[Array, "B S"]:
         """True where the source is not padding."""
 
 
@@ -82,7 +84,7 @@ class Decodable(Encodable, Protocol):
     def init_cache(
         self,
         memory: Memory,
-        source: Int[Array, "B S"],
+        source: Source,
         num_beams: int,
         length: int,
         num_groups: int = 1,
@@ -122,7 +124,7 @@ class Scorable(Protocol):
 
     def __call__(
         self,
-        source: Int[Array, "B S"],
+        source: Source,
         target_in: Int[Array, "B T"],
         *,
         source_segments: Int[Array, "B S"] | None = None,

@@ -11,7 +11,7 @@ from transformer.arrays import Array, Bool, Float, Int
 from transformer.config import TransformerConfig
 from transformer.decode_cache import DecodeCache, KeyValueCache, LayerCache
 from transformer.models import base, flops
-from transformer.models.base import AttentionSize, Description
+from transformer.models.base import AttentionSize, Description, Source
 from transformer.models.relative_positions import SCHEMES
 from transformer.nn.dropout import example_ids_of
 from transformer.nn.embedding import Embedding, timestep_encodings
@@ -293,7 +293,7 @@ class Transformer(base.TextModel):
 
     def __call__(
         self,
-        source: Int[Array, "B S"],
+        source: Source,
         target_in: Int[Array, "B T"],
         *,
         source_segments: Int[Array, "B S"] | None = None,
@@ -315,7 +315,7 @@ class Transformer(base.TextModel):
 
     def encode(
         self,
-        source: Int[Array, "B S"],
+        source: Source,
         *,
         segments: Int[Array, "B S"] | None = None,
         train: bool = False,
@@ -332,7 +332,7 @@ class Transformer(base.TextModel):
 
     def embed_source(
         self,
-        source: Int[Array, "B S"],
+        source: Source,
         positions: Float[Array, "*#B #S D"],
         dropout: Int[Array, " B"] | None,
     ) -> Float[Array, "B S D"]:
@@ -354,7 +354,7 @@ class Transformer(base.TextModel):
     def init_cache(
         self,
         memory: Float[Array, "B S D"],
-        source: Int[Array, "B S"],
+        source: Source,
         num_beams: int,
         length: int,
         num_groups: int = 1,
