@@ -98,10 +98,10 @@ def _rounding_backward(spec: str, inputs: tuple[Array, Array], dy: Array) -> tup
     # As matrices: x [batch, contracting], dy [batch, output], dW [contracting, output].
     x_matrix = jnp.einsum(f"{x_axes}->{batch}{contracting}", x).reshape(-1, width)
     dy_matrix = jnp.einsum(f"{y_axes}->{batch}{output}", dy).reshape(len(x_matrix), -1)
-    dkernel = _wide("xr,ry->xy", transpose(x_matrix), dy_matrix)
+    # Rounded before it is transposed: XLA would swap and transpose the factors of a float32 product.
+    dkernel = _wide("xr,ry->xy", transpose(x_matrix), dy_matrix).astype(x.dtype)
     dkernel = dkernel.reshape([size[axis] for axis in contracting + output])
-    dkernel = jnp.einsum(f"{contracting}{output}->{kernel_axes}", dkernel)
-    return dx.astype(x.dtype), dkernel.astype(x.dtype)
+    return dx.astype(x.dtype), jnp.einsum(f"{contracting}{output}->{kernel_axes}", dkernel)
 
 
 rounding_matmul.defvjp(_rounding_forward, _rounding_backward)
