@@ -57,14 +57,9 @@ class NormalizedAttention(MultiHeadAttention):
         super().setup()
         self.query_norm, self.key_norm = RMSNorm(1e-6), RMSNorm(1e-6)
 
-    def queries(self, x, positions=NO_POSITIONS):
+    def adjust(self, x, name):
         """Normalized before a rotation."""
-        return positions.rotate(self.query_norm(super().queries(x)))
-
-    def keys_values(self, keys_from, values_from, positions=NO_POSITIONS):
-        """The same for the keys."""
-        key, value = super().keys_values(keys_from, values_from)
-        return positions.rotate(self.key_norm(key)), value
+        return {"query": self.query_norm, "key": self.key_norm}[name](x)
 
 
 class NormalizedLayer(DecoderLayer):
@@ -129,7 +124,8 @@ class LinearAttention(MultiHeadAttention):
         key, value = self.keys_values(x, x, positions)
         value = jnp.concatenate([value, jnp.ones_like(value[..., :1])], axis=-1)
         summand = jnp.einsum("BTNH,BTNV->BTNHV", nn.elu(key) + 1, value)
-        return nn.elu(self.queries(x, positions)) + 1, summand
+        query = project("BTD,DNH->BTNH", x, self.query_kernel)
+        return nn.elu(positions.rotate(query)) + 1, summand
 
     def output(self, query, total):
         """phi(q) . sum, divided by the last element, through the output map."""
