@@ -21,8 +21,8 @@ from transformer.arrays import Array, Key, Params
 from transformer.batch import Batch
 from transformer.config import Config
 from transformer.errors import InputError
-from transformer.models import base
-from transformer.models.base import Model
+from transformer.models import protocol
+from transformer.models.protocol import Model
 from transformer.text.tokenizer import Tokenizer
 from transformer.training import adapters, consistency, optimizers, step
 from transformer.training.step import TrainState
@@ -85,7 +85,7 @@ class Experiment:
         return self._all_gather(trained)
 
     def _all_gather(self, params: Params, _: None = None) -> Params:
-        metadata, dtype = base.parameter_metadata(self.model), self.config.model.compute_dtype
+        metadata, dtype = protocol.parameter_metadata(self.model), self.config.model.compute_dtype
         return sharding.all_gather(params, metadata, self.param_shardings, dtype)
 
     @functools.cached_property
@@ -221,9 +221,9 @@ def build(
     Raises:
       InputError: for data, vocabularies, devices or memory that do not fit the config.
     """
-    mesh, model = sharding.make_mesh(config.parallel), base.build(config.model)
+    mesh, model = sharding.make_mesh(config.parallel), protocol.build(config.model)
     # Before the data: devices that do not fit the model are reported at once.
-    metadata = base.parameter_metadata(model)
+    metadata = protocol.parameter_metadata(model)
     sharding.require_axes(metadata, config.parallel)
     param_shardings = sharding.param_shardings(metadata, mesh, config.parallel)
     frozen, declared, training = None, None, config.training

@@ -18,7 +18,7 @@ from experiments.pipeline.token_corpus import TokenCorpus, TokenSequences
 from experiments.training_data import TrainingData
 from transformer import device_memory
 from transformer.config import Config
-from transformer.models.base import Model
+from transformer.models.protocol import Model
 from transformer.text.tokenizer import Vocabularies
 
 _TOKEN = np.int32(4)

@@ -34,7 +34,7 @@ from transformer.inspection import search_log
 from transformer.inspection.html import Html, element, paragraph, sentence
 from transformer.inspection.live import live_limits, live_page
 from transformer.inspection.views.attention_kinds import TITLES
-from transformer.models.base import build
+from transformer.models.protocol import build
 from transformer.text.tokenizer import Tokenizer
 
 SENTENCE = flags.DEFINE_string("sentence", None, "Sentence that the encoder reads.")

@@ -37,7 +37,7 @@ from transformer.batch import Batch
 from transformer.config import DecodeConfig, OptimizerConfig
 from transformer.decoding import generate
 from transformer.inspection import figures, run
-from transformer.models import base
+from transformer.models import protocol
 from transformer.models.transformer import DecoderLayer, EncoderLayer
 from transformer.nn import masks, multi_head_attention, positions
 from transformer.nn.attention import attention as library_attention
@@ -132,7 +132,7 @@ class Parts(NamedTuple):
 WHOLE = Parts()
 
 # The library's model, with random parameters, for the comparisons.
-library_model = base.build(config)
+library_model = protocol.build(config)
 tokens = jnp.zeros((1, 1), jnp.int32)
 random_params = nn.unbox(library_model.init(jax.random.key(0), tokens, tokens))["params"]
 source, target = jnp.asarray(test_source[:8]), jnp.asarray(test_target[:8])

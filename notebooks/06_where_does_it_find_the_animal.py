@@ -35,7 +35,7 @@ from transformer.inspection import attribution, figures, patching, run
 from transformer.inspection.alignment import untrained_params
 from transformer.inspection.views.attention_kinds import Focus, trace_attention_kinds
 from transformer.inspection.views.sentence_comparison import compare_sentences
-from transformer.models.base import KINDS
+from transformer.models.protocol import KINDS
 
 translator = small_model.load(seed=0, folder="runs")
 model, params = translator.model, translator.params

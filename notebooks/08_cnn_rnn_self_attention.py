@@ -40,7 +40,7 @@ from transformer.config import (
 )
 from transformer.decoding import generate
 from transformer.inspection import figures, run
-from transformer.models import base
+from transformer.models import protocol
 from transformer.nn.positions import shift_right
 from transformer.training import consistency, optimizers
 from transformer.training.step import TrainState, train_step
@@ -157,7 +157,7 @@ def train(model_config):
         optimizer=OptimizerConfig(schedule="cosine", learning_rate=3e-3, warmup_steps=50),
         training=TrainingConfig(steps=STEPS, label_smoothing=0.0),
     )
-    model = base.build(config.model)
+    model = protocol.build(config.model)
     parts = model, optimizers.optimizer(model, config.optimizer, STEPS)
     state = jax.jit(functools.partial(TrainState.create, *parts))(jax.random.key(0))
     loss = consistency.loss_of(config.training)
@@ -172,7 +172,7 @@ def exact_by_length(params, model_config, lengths):
     search = jax.jit(
         functools.partial(
             generate.search,
-            model=base.build(model_config),
+            model=protocol.build(model_config),
             config=DecodeConfig(beams=1, extra_length=2),
             num_results=1,
             max_length=LONGEST + 1,
@@ -249,7 +249,9 @@ gold = {(t, len(source) - 2 - t) for t in range(len(source) - 1)}
 
 def cross_attention(name, source, target_in):
     """Encoder-decoder attention of a model, [L,N,T,S]."""
-    _, trace = run(base.build(MODELS[name]), trained[name], source, target_in, capture="weights")
+    _, trace = run(
+        protocol.build(MODELS[name]), trained[name], source, target_in, capture="weights"
+    )
     return trace.attention("cross").weights
 
 

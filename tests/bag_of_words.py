@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import normal
 
 from transformer.config import Config, ModelConfig
-from transformer.models import base
+from transformer.models import protocol
 from transformer.nn.linear import wide_einsum
 from transformer.nn.parameters import declare
 
@@ -26,8 +26,8 @@ class BagOfWordsConfig(ModelConfig):
     d_model: int = 8
 
 
-class BagOfWords(base.TextModel):
-    """See `transformer.models.base.Model`."""
+class BagOfWords(protocol.TextModel):
+    """See `transformer.models.protocol.Model`."""
 
     config: BagOfWordsConfig
 
@@ -83,10 +83,10 @@ class BagOfWords(base.TextModel):
         """No attention, no residual stream, one matmul."""
         d, v = self.config.d_model, self.config.vocab_size
         flops = lambda b, s, t: 2 * b * t * d * v  # noqa: E731
-        return base.Description(d, {}, {}, flops)
+        return protocol.Description(d, {}, {}, flops)
 
 
-base.register(BagOfWordsConfig, BagOfWords)
+protocol.register(BagOfWordsConfig, BagOfWords)
 
 
 def get_config():

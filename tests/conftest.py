@@ -72,7 +72,7 @@ from browsing import browser, show  # noqa: E402, F401
 from saving import abstract, saved_three, three  # noqa: E402, F401
 
 from transformer.config import TransformerConfig  # noqa: E402
-from transformer.models import base  # noqa: E402
+from transformer.models import protocol  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -93,7 +93,7 @@ def config():
 @pytest.fixture(scope="session")
 def model(config):
     """The tiny model."""
-    return base.build(config)
+    return protocol.build(config)
 
 
 @pytest.fixture(scope="session")
@@ -114,7 +114,7 @@ def shallow():
         d_model=6,
         d_ff=8,
     )
-    model = base.build(config)
+    model = protocol.build(config)
     return model, oracle.random_params(model, seed=0)
 
 

@@ -14,8 +14,8 @@ from transformer.inspection import ablation
 from transformer.inspection.interventions import no_interventions
 from transformer.inspection.readout import LogitDifference
 from transformer.inspection.trace import run
-from transformer.models import base
-from transformer.models.base import KINDS
+from transformer.models import protocol
+from transformer.models.protocol import KINDS
 from transformer.nn.positions import shift_right
 from transformer.training.step import loss
 
@@ -67,7 +67,7 @@ def test_padding_is_what_the_config_says():
     """With other special ids: the padding of the second sentence does not count, token 0 does."""
     ids = {"pad_id": 10, "eos_id": 0, "bos_id": 1, "unk_id": 2}
     config = TransformerConfig(vocab_size=11, num_layers=1, d_model=8, d_ff=8, num_heads=2, **ids)
-    model = base.build(config)
+    model = protocol.build(config)
     params = oracle.random_params(model, seed=1)
     source, target = jnp.array([[4, 7, 0], [5, 0, 10]]), jnp.array([[4, 5, 0], [6, 0, 10]])
     targets_in = shift_right(target, bos_id=1)

@@ -23,7 +23,7 @@ from transformer.config import (
     TransformerConfig,
 )
 from transformer.fields import flat
-from transformer.models import base
+from transformer.models import protocol
 from transformer.text.tokenizer import Tokenizer
 from transformer.training import optimizers
 from transformer.training.step import TrainState
@@ -75,7 +75,7 @@ def given(tmp_path_factory):
     (folder / "run" / "config.json").write_text(config.to_json())
     tokenizer = Tokenizer.train(WORDS, 8, "word")
     (folder / "run" / "tokenizer.model").write_bytes(tokenizer.model)
-    model = base.build(config.model)
+    model = protocol.build(config.model)
     params = oracle.random_params(model, seed=0)
     opt_state = optimizers.optimizer(model, config.optimizer, 2).init(params)
     identity = Identity.of(config.model, tokenizer.model, tokenizer.model)

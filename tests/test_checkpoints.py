@@ -26,7 +26,7 @@ from transformer.checkpoints.identity import Identity
 from transformer.checkpoints.manager import Checkpoints, average_params
 from transformer.config import OptimizerConfig, TrainingConfig, TransformerConfig
 from transformer.errors import InputError
-from transformer.models import base
+from transformer.models import protocol
 from transformer.nn.parameters import Parameter
 from transformer.training import optimizers
 from transformer.training.step import TrainState
@@ -48,7 +48,7 @@ def test_every_field_of_the_state_is_restored(tmp_path, name):
         "kernel": Parameter(params["kernel"], ("embed", "mlp"), kind="kernel", num_input_axes=1),
         "scale": Parameter(params["scale"], ("norm",), kind="scale"),
     }
-    any_model = base.build(TransformerConfig(vocab_size=9, num_layers=1, d_model=8, d_ff=8))
+    any_model = protocol.build(TransformerConfig(vocab_size=9, num_layers=1, d_model=8, d_ff=8))
     optimizer = optimizers.optimizer(any_model, config, 10, trained=metadata)
     gradients = jax.tree.map(lambda leaf: 0.1 * leaf + 1, params)
     _, opt_state = optimizer.update(gradients, optimizer.init(params), params)

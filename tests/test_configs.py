@@ -21,7 +21,7 @@ from transformer.batch import Batch
 from transformer.config import Config, DataConfig
 from transformer.errors import InputError
 from transformer.fields import difference
-from transformer.models import base as families
+from transformer.models import protocol as families
 from transformer.training import consistency, optimizers
 from transformer.training import step as training
 

@@ -18,7 +18,7 @@ from transformer.config import Config, ConvolutionalConfig, DataConfig
 from transformer.errors import InputError
 from transformer.inspection import trace
 from transformer.inspection.interventions import no_interventions
-from transformer.models import base
+from transformer.models import protocol
 from transformer.models.convolutional import convolution
 from transformer.nn.embedding import ZEROED
 
@@ -111,7 +111,7 @@ def slow_logits(p, config, source, target_in):
 @functools.cache
 def built(name="two layers", **changes):
     """(model, params) of a variant."""
-    model = base.build(TINY.replace(**VARIANTS[name] | changes))
+    model = protocol.build(TINY.replace(**VARIANTS[name] | changes))
     return model, oracle.random_params(model, seed=1)
 
 
@@ -260,7 +260,7 @@ def test_a_gated_convolution_and_its_gradients_are_pytorchs(torch, causal):
 def test_initial_layers_keep_the_variance_of_their_inputs():
     """Kernels followed by gates have variance 4 p / n, others p / n, with n inputs (3.5)."""
     dropout = 0.4
-    model = base.build(
+    model = protocol.build(
         ConvolutionalConfig(vocab_size=50, num_layers=1, d_model=64, dropout=dropout)
     )
     params = nn.unbox(jax.jit(model.init)(jax.random.key(0), SOURCE, TARGET_IN)["params"])
@@ -366,7 +366,7 @@ def test_a_length_beyond_the_tables_of_positions_is_refused():
 
 def test_the_vector_of_a_cut_token_is_zero():
     """As if the row of another token were zero."""
-    model = base.build(TINY)
+    model = protocol.build(TINY)
     params = oracle.random_params(model, 1)
     expected = model.apply({"params": params}, SOURCE.at[0, 2].set(ZEROED), TARGET_IN)
     table = params["source_embedding"]["table"]
@@ -380,7 +380,7 @@ def test_an_even_kernel_width_and_packed_rows_are_refused():
         TINY.replace(kernel_width=4)
     with pytest.raises(InputError, match="data.packing.*'convolutional'"):
         Config(model=TINY.replace(max_positions=150), data=DataConfig(packing=True))
-    model = base.build(TINY)
+    model = protocol.build(TINY)
     with pytest.raises(InputError, match="cannot keep the sentences of a packed row apart"):
         model.apply(
             *({"params": oracle.random_params(model, 1)}, SOURCE, SOURCE),

@@ -20,7 +20,7 @@ from transformer.config import (
     TrainingConfig,
     TransformerConfig,
 )
-from transformer.models import base
+from transformer.models import protocol
 from transformer.text.tokenizer import Tokenizer
 
 
@@ -44,19 +44,19 @@ def test_the_base_model_by_hand():
     encoder = 6 * (8 * 262_144 + 4 * 512 * 25 + 4_194_304)
     decoder = 6 * (16 * 262_144 + 8 * 512 * 25 + 4_194_304)
     assert encoder + decoder + 37_888_000 == 126_889_984
-    flops = base.build(TransformerConfig()).describe().forward_flops(1000, 25, 25)
+    flops = protocol.build(TransformerConfig()).describe().forward_flops(1000, 25, 25)
     assert flops == 1000 * 25 * 126_889_984
 
 
 def test_a_training_step_is_three_forward_passes_of_every_row_and_r_drop_twice_that():
-    model = base.build(TransformerConfig())
+    model = protocol.build(TransformerConfig())
     forward = model.describe().forward_flops(1000, 25, 25)
     assert costs.step_flops(model, 1000, 25) == 3 * forward
     assert costs.step_flops(model, 1000, 25, forward_passes=2) == 6 * forward
 
 
 def test_training_the_papers_base_model_takes_about_1e18_flops():
-    assert 0.9e18 < 100_000 * costs.step_flops(base.build(TransformerConfig()), 1000, 25) < 1e18
+    assert 0.9e18 < 100_000 * costs.step_flops(protocol.build(TransformerConfig()), 1000, 25) < 1e18
 
 
 def matmul_flops(jaxpr):
@@ -116,7 +116,7 @@ def test_the_formula_counts_the_matmuls_of_other_traced_families(model):
 
 def check_formula(config):
     """Compare `forward_flops` with the matmuls of the traced model, for unequal lengths."""
-    module = base.build(config)
+    module = protocol.build(config)
     source, target = jnp.ones((3, 7), jnp.int32), jnp.ones((3, 9), jnp.int32)
     params = jax.eval_shape(lambda: module.init(jax.random.key(0), source, target)["params"])
     traced = jax.make_jaxpr(lambda p: module.apply({"params": p}, source, target)[0])(params)

@@ -19,7 +19,7 @@ from experiments.configs.pronouns_variants import VARIANTS
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.interop import ctranslate2_export
-from transformer.models import base
+from transformer.models import protocol
 from transformer.translator import Translator
 
 ctranslate2 = pytest.importorskip("ctranslate2")
@@ -106,7 +106,7 @@ def test_log_probabilities_and_greedy_search_are_those_of_the_oracle(name, tmp_p
     model = config.model
     monkeypatch.setattr(oracle, "PAD", model.pad_id)
     ctranslate2_export.require_supported(config)
-    params = oracle.random_params(base.build(model), seed=0)
+    params = oracle.random_params(protocol.build(model), seed=0)
     translator, source_pieces, target_pieces = converted(config, params, tmp_path)
     sources = [[source_pieces[i] for i in source] for source in SOURCES]
     targets = [[target_pieces[i] for i in target] for target in TARGETS]
@@ -161,7 +161,7 @@ ERRORS = {"int8_float32": 0.1, "int16": 0.02, "float32": 0.01}
 )
 def test_quantized_weights_are_smaller_and_change_scores_little(quantization, share, tmp_path):
     config = config_of(d_model=64, d_ff=128)
-    params = oracle.random_params(base.build(config.model), seed=0)
+    params = oracle.random_params(protocol.build(config.model), seed=0)
     # As small as those of trained models.
     params = jax.tree.map(lambda leaf: leaf * 0.3 if leaf.ndim > 1 else leaf, params)
     sizes, scores = [], []

@@ -28,7 +28,7 @@ from transformer.config import (
     TrainingConfig,
     TransformerConfig,
 )
-from transformer.models import base
+from transformer.models import protocol
 from transformer.training import optimizers
 from transformer.training import step as training
 from transformer.training.step import TrainState
@@ -108,7 +108,7 @@ def batch_of(step):
 
 def parts(config):
     """(model, optimizer) of a config."""
-    model = base.build(config.model)
+    model = protocol.build(config.model)
     return model, optimizers.optimizer(model, config.optimizer, config.training.steps)
 
 
@@ -154,7 +154,7 @@ def trained(step, state, steps, batch_of=batch_of):
 
 def jitted(mesh, parallel, config):
     """The step on a mesh, jitted as in `experiments.compose`, and the shardings of its state."""
-    metadata = base.parameter_metadata(parts(config)[0])
+    metadata = protocol.parameter_metadata(parts(config)[0])
     of_params = sharding.param_shardings(metadata, mesh, parallel)
     init = functools.partial(TrainState.create, *parts(config))
     shapes = jax.eval_shape(init, jax.random.key(0))

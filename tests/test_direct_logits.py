@@ -12,7 +12,7 @@ from transformer.errors import InputError
 from transformer.inspection.direct_logits import direct_logits
 from transformer.inspection.readout import LogitDifference
 from transformer.inspection.trace import run
-from transformer.models import base
+from transformer.models import protocol
 
 SOURCE, TARGET_IN = np.array([4, 7, 5, 10, 2]), np.array([1, 5, 9, 4])
 METRIC = LogitDifference(position=2, token=4, other=7)
@@ -26,7 +26,7 @@ CONFIGS = {
 
 def random_model(**fields):
     """A model and random parameters."""
-    model = base.build(TransformerConfig(**SIZES | fields))
+    model = protocol.build(TransformerConfig(**SIZES | fields))
     return model, oracle.random_params(model, seed=4)
 
 
@@ -81,6 +81,6 @@ def test_a_row_or_a_token_that_does_not_exist_is_rejected(metric):
 
 
 def test_a_family_without_a_residual_stream_is_rejected():
-    model = base.build(ConvolutionalConfig(vocab_size=11, d_model=8, num_layers=1))
+    model = protocol.build(ConvolutionalConfig(vocab_size=11, d_model=8, num_layers=1))
     with pytest.raises(InputError, match="family 'convolutional' has no residual stream"):
         direct_logits(model, {}, SOURCE, TARGET_IN, METRIC)

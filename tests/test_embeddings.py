@@ -14,7 +14,7 @@ from experiments.studies import skip_gram, word_vectors
 from experiments.studies.skip_gram import Settings, WordVectors
 from transformer.config import Config, ConvolutionalConfig, TransformerConfig
 from transformer.errors import InputError
-from transformer.models import base
+from transformer.models import protocol
 from transformer.text.tokenizer import Tokenizer
 from transformer.translator import Translator
 
@@ -186,7 +186,7 @@ def test_a_file_of_analogies_has_sections_and_bad_lines_are_named(tmp_path):
     ],
 )
 def test_a_word_has_the_mean_of_its_tokens_in_the_table_of_its_side(model, tables):
-    built = base.build(model)
+    built = protocol.build(model)
     params = oracle.random_params(built, 0)
     tokenizer = Tokenizer.train(["ab ab c"] * 9, 11, "bpe")
     translator = Translator(Config(model=model), params, tokenizer)

@@ -21,7 +21,7 @@ from transformer.config import Config, DataConfig, DecodeConfig, TransformerConf
 from transformer.errors import InputError
 from transformer.inspection import trace
 from transformer.interop import huggingface_import, imported_model
-from transformer.models import base
+from transformer.models import protocol
 from transformer.text.tokenizer import Tokenizer
 from transformer.translator import NO_TRANSLATION, Translator
 
@@ -38,7 +38,7 @@ COMPILATIONS = "transformer_compilations_total"
 @pytest.fixture(scope="module")
 def translator():
     """A model with random parameters over seven words, two batches at a time on any machine."""
-    params = oracle.random_params(base.build(CONFIG.model), seed=3)
+    params = oracle.random_params(protocol.build(CONFIG.model), seed=3)
     translator = Translator(CONFIG, params, Tokenizer.train(["a b c d e f g"], 11, "word"))
     translator.search.threads = 2
     return translator

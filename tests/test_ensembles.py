@@ -8,8 +8,8 @@ import pytest
 import search_oracle
 from test_translator import CONFIG, LONGER, TOKENIZER, close, translator_with
 
-from transformer.models import base
 from transformer.models import ensemble as ensembles
+from transformer.models import protocol
 from transformer.translator import Translator
 
 SIZES = [{}, {"num_layers": 2, "d_model": 8, "num_heads": 4, "norm": "pre"}, {"d_ff": 5}]
@@ -18,7 +18,7 @@ SIZES = [{}, {"num_layers": 2, "d_model": 8, "num_heads": 4, "norm": "pre"}, {"d
 
 def member(number):
     """(model, parameters) of one of them."""
-    model = base.build(CONFIG.model.replace(**SIZES[number]))
+    model = protocol.build(CONFIG.model.replace(**SIZES[number]))
     return model, oracle.random_params(model, seed=3 + number)
 
 
@@ -88,7 +88,7 @@ def test_an_ensemble_scores_as_numpy_does_over_the_mean(three):
 
 def test_the_parameters_of_each_member_are_cast_to_its_compute_dtype():
     sizes = [{}, {"compute_dtype": "bfloat16"}]
-    models = [base.build(CONFIG.model.replace(**some)) for some in sizes]
+    models = [protocol.build(CONFIG.model.replace(**some)) for some in sizes]
     ensemble, joined = ensembles.join(models, [oracle.random_params(one, 1) for one in models])
     kernels = [
         member["embedding"]["table"].dtype.name for member in ensemble.cast_params(joined).values()

@@ -15,7 +15,7 @@ import search_oracle
 from transformer.batch import Batch
 from transformer.config import DecodeConfig, TransformerConfig
 from transformer.decoding import generate
-from transformer.models import base
+from transformer.models import protocol
 from transformer.models.transformer import Decoder, Encoder
 from transformer.nn.masks import padding_mask
 from transformer.nn.multi_head_attention import MultiHeadAttention
@@ -171,7 +171,7 @@ def test_logits_and_loss_are_the_oracles_to_1e_9(name):
     """To 1e-6 with the fused kernel: JAX takes its softmax in float32."""
     tolerance = 1e-6 if "fused kernel" in name else 1e-9
     config = variant(name)
-    model = base.build(config)
+    model = protocol.build(config)
     params = oracle.random_params(model, seed=1)
     with jax.enable_x64(True):
         logits = jax.jit(
@@ -205,7 +205,7 @@ def test_logits_and_loss_are_the_oracles_to_1e_9(name):
 )
 def test_gradients_are_the_central_differences_of_the_oracles_loss(name, mass):
     config = variant(name)
-    model = base.build(config)
+    model = protocol.build(config)
     params = oracle.random_params(model, seed=2)
     with jax.enable_x64(True):
         gradients = jax.jit(jax.grad(lambda params: mean_loss(params, model, 0.1, mass)))(
@@ -253,7 +253,7 @@ def test_search_over_the_cache_is_the_oracles_search_from_scratch(
 ):
     """Scores to 1e-6 only: the search takes its log-softmax in float32, by design."""
     config = dataclasses.replace(variant(name), max_positions=16)
-    model = base.build(config)
+    model = protocol.build(config)
     params = oracle.random_params(model, seed=4)
     sources = np.array([[4, 7, 5, 2], [0, 0, 0, 0], [6, 2, 0, 0], [8, 8, 2, 0]], np.int32)
     with jax.enable_x64(True):
@@ -400,7 +400,7 @@ def test_both_stacks_and_their_input_gradients_are_pytorchs(torch, bias):
     """
     config = dataclasses.replace(SMALL, attention_bias=bias, norm_epsilon=1e-5)
     encoder, decoder = Encoder(config), Decoder(config)
-    params = oracle.arrays(oracle.random_params(base.build(config), seed=6))
+    params = oracle.arrays(oracle.random_params(protocol.build(config), seed=6))
     if not bias:
         params = jax.tree_util.tree_map_with_path(
             lambda path, p: p * 0 if "bias" in path[-1].key else p, params

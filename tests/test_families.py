@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every model family, with all its options, implements the protocol of `models.base.Model`."""
+"""Every model family, with all its options, implements the protocol of `models.protocol.Model`."""
 
 import dataclasses
 import functools
@@ -31,8 +31,8 @@ from transformer.inspection.activations import trace_of
 from transformer.inspection.head_circuits import qk_circuits
 from transformer.inspection.live import live_limits
 from transformer.interop import ctranslate2_export, huggingface_export
-from transformer.models import base, ensemble, limits
-from transformer.models.base import KINDS
+from transformer.models import ensemble, limits, protocol
+from transformer.models.protocol import KINDS
 from transformer.models.transformer import Transformer
 from transformer.nn.parameters import is_parameter
 
@@ -163,7 +163,7 @@ LENGTH = TARGET_IN.shape[1]
 class Calls:
     """A model with random parameters, its calls compiled."""
 
-    model: base.Model
+    model: protocol.Model
     params: dict
 
     @functools.cached_property
@@ -195,7 +195,7 @@ class Calls:
 
 @functools.cache
 def built(name):
-    models = [base.build(config) for config in MODELS[name]]
+    models = [protocol.build(config) for config in MODELS[name]]
     params = [oracle.random_params(model, seed) for seed, model in enumerate(models)]
     if len(models) == 1:
         return Calls(models[0], params[0])
@@ -215,23 +215,23 @@ def calls(request):
 
 @pytest.mark.parametrize("config", [TINY, BAHDANAU, CONVOLUTIONAL, LANGUAGE_MODEL, CLASSIFIER, BAG])
 def test_a_config_builds_the_model_of_its_family(config):
-    model = base.build(config)
-    assert type(model) is base.FAMILIES[type(config)]
+    model = protocol.build(config)
+    assert type(model) is protocol.FAMILIES[type(config)]
     assert model.config is config
 
 
 def test_the_transformer_config_builds_the_transformer():
-    assert isinstance(base.build(TransformerConfig()), Transformer)
+    assert isinstance(protocol.build(TransformerConfig()), Transformer)
 
 
 def test_equal_configs_build_equal_models_so_that_compiled_functions_are_shared():
-    models = [base.build(TransformerConfig(d_model=d)) for d in (64, 64, 128)]
+    models = [protocol.build(TransformerConfig(d_model=d)) for d in (64, 64, 128)]
     assert models[0] == models[1] != models[2]
     assert hash(models[0]) == hash(models[1])
 
 
 def test_every_registered_config_has_a_model():
-    assert set(ModelConfig.families.values()) == set(base.FAMILIES)
+    assert set(ModelConfig.families.values()) == set(protocol.FAMILIES)
 
 
 @pytest.mark.parametrize(
@@ -259,15 +259,15 @@ def test_a_config_without_a_model_is_refused_with_the_remedy():
         family: str = "unregistered"
 
     try:
-        with pytest.raises(InputError, match=r"for Unregistered.*call transformer.models.base.reg"):
-            base.build(Unregistered())
+        with pytest.raises(InputError, match=r"for Unregistered.*models.protocol.register"):
+            protocol.build(Unregistered())
     finally:
         del ModelConfig.families["unregistered"]
 
 
 def test_the_config_of_an_experiment_is_refused_with_the_remedy():
     with pytest.raises(InputError, match=r"a Config, but it must be that of the model: config.mo"):
-        inspect.unwrap(base.build)(Config())
+        inspect.unwrap(protocol.build)(Config())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,7 +280,7 @@ class QkNormConfig(TransformerConfig):
 def test_a_subclass_of_a_config_does_not_take_its_name_and_has_its_model():
     assert ModelConfig.families["transformer"] is TransformerConfig
     assert type(Config.from_json(Config().to_json()).model) is TransformerConfig
-    assert type(base.build(QkNormConfig())) is Transformer
+    assert type(protocol.build(QkNormConfig())) is Transformer
 
 
 def test_a_subclass_without_a_family_cannot_be_saved():
@@ -301,7 +301,7 @@ def test_a_subclass_with_a_family_is_saved_and_loaded(monkeypatch):
 
     config = Config(model=Named(qk_norm=False))
     assert Config.from_json(config.to_json()) == config
-    assert type(base.build(config.model)) is Transformer
+    assert type(protocol.build(config.model)) is Transformer
 
 
 # Fields that a format or a method does not know.
@@ -312,7 +312,7 @@ LIMITS = {
     "ctranslate2": lambda model: ctranslate2_export.require_supported(Config(model=model)),
     "live page": lambda model: live_limits.require_model(Config(model=model)),
     "qk_circuits": lambda config: qk_circuits(
-        base.build(config), oracle.random_params(base.build(config), seed=0), "encoder"
+        protocol.build(config), oracle.random_params(protocol.build(config), seed=0), "encoder"
     ),
 }
 
@@ -347,7 +347,7 @@ def test_a_subclass_of_the_transformer_is_refused(name, monkeypatch):
     class Normalized(Transformer):
         """A model with other layers."""
 
-    monkeypatch.setitem(base.FAMILIES, TransformerConfig, Normalized)
+    monkeypatch.setitem(protocol.FAMILIES, TransformerConfig, Normalized)
     with pytest.raises(InputError, match="model.family is 'transformer', whose model Normalized "):
         LIMITS[name](TINY)
 
@@ -373,7 +373,7 @@ def test_packed_rows_are_refused_for_a_family_that_cannot_keep_their_sentences_a
 
 
 def test_every_call_of_the_protocol_is_there(calls):
-    assert isinstance(calls.model, base.Model)
+    assert isinstance(calls.model, protocol.Model)
 
 
 def test_logits_have_a_row_for_each_position_and_a_column_for_each_token(calls):
@@ -445,7 +445,7 @@ def test_taken_sentences_continue_as_if_they_were_alone(calls):
 
 
 def test_every_parameter_has_a_kind_and_logical_axes(calls):
-    metadata = base.parameter_metadata(calls.model)
+    metadata = protocol.parameter_metadata(calls.model)
     shapes = jax.tree.map(lambda one: one.value.shape, metadata, is_leaf=is_parameter)
     assert shapes == jax.tree.map(jnp.shape, calls.params)
     for parameter in jax.tree.leaves(metadata, is_leaf=is_parameter):
@@ -456,7 +456,9 @@ def test_every_parameter_has_a_kind_and_logical_axes(calls):
 
 def test_every_axis_of_the_vocabulary_is_named(calls):
     """The axes of a shared table are the target's."""
-    for parameter in jax.tree.leaves(base.parameter_metadata(calls.model), is_leaf=is_parameter):
+    for parameter in jax.tree.leaves(
+        protocol.parameter_metadata(calls.model), is_leaf=is_parameter
+    ):
         for name, size in zip(parameter.names, parameter.value.shape, strict=True):
             assert (name == "vocab") == (size == 11)
             assert (name == "source_vocab") == (size == 13)
@@ -487,7 +489,7 @@ def test_flops_grow_with_the_batch_and_both_lengths(calls):
 
 
 def test_the_flops_of_an_ensemble_are_those_of_its_members():
-    members = [base.build(config).describe() for config in MODELS["ensemble"]]
+    members = [protocol.build(config).describe() for config in MODELS["ensemble"]]
     total = built("ensemble").model.describe().forward_flops(1, 5, 7)
     assert total == sum(member.forward_flops(1, 5, 7) for member in members)
 
@@ -506,13 +508,13 @@ def test_the_flops_of_an_ensemble_are_those_of_its_members():
     ],
 )
 def test_parameters_cast_once_give_the_same_bfloat16_logits(config):
-    model = base.build(config.replace(compute_dtype="bfloat16"))
+    model = protocol.build(config.replace(compute_dtype="bfloat16"))
     calls = Calls(model, oracle.random_params(model, 0))
     cast = Calls(model, model.cast_params(calls.params))
     logits = calls.forward(SOURCE, TARGET_IN)
     np.testing.assert_array_equal(cast.forward(SOURCE, TARGET_IN), logits)
     assert logits.dtype == jnp.float32
-    wide = Calls(base.build(config), calls.params).forward(SOURCE, TARGET_IN)
+    wide = Calls(protocol.build(config), calls.params).forward(SOURCE, TARGET_IN)
     assert not np.array_equal(logits, wide)
 
 
@@ -521,10 +523,10 @@ def test_parameters_cast_once_give_the_same_bfloat16_logits(config):
 )
 def test_the_gradient_in_bfloat16_is_close_to_that_in_float32(config):
     """XLA for CPUs cannot run each matmul of bfloat16 arrays that it compiles."""
-    params = oracle.random_params(base.build(config), 0)
+    params = oracle.random_params(protocol.build(config), 0)
 
     def gradient(dtype):
-        model = base.build(config.replace(compute_dtype=dtype))
+        model = protocol.build(config.replace(compute_dtype=dtype))
 
         @jax.jit
         @jax.grad

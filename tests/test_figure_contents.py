@@ -17,7 +17,7 @@ from transformer.inspection.figures import style
 from transformer.inspection.figures.typesetting import printable, text_width
 from transformer.inspection.residual import ResidualFlow
 from transformer.inspection.trace import run
-from transformer.models import base
+from transformer.models import protocol
 from transformer.nn.positions import sinusoids
 
 
@@ -341,7 +341,7 @@ def test_the_base_model_has_the_number_of_parameters_of_the_paper():
 def test_the_black_box_counts_parameters_and_sends_the_memory_to_every_decoder_layer():
     figure = figures.plot_black_box(TINY, "a sentence", "ein Satz")
     tokens = jnp.zeros((1, 1), int)
-    params = base.build(TINY).init(jax.random.key(0), tokens, tokens)["params"]
+    params = protocol.build(TINY).init(jax.random.key(0), tokens, tokens)["params"]
     number = {side: sum(leaf.size for leaf in jax.tree.leaves(params[side])) for side in params}
     written = {text.get_text() for text in every_text(figure)}
     assert {f"Transformer\n{sum(number.values()):,}", f"encoder\n{number['encoder']:,}"} <= written

@@ -18,7 +18,7 @@ from transformer.config import (
     TrainingConfig,
 )
 from transformer.errors import InputError
-from transformer.models import base
+from transformer.models import protocol
 from transformer.training import adapters, optimizers
 from transformer.training import step as training
 
@@ -27,7 +27,7 @@ PARTS = ("embedding", "encoder", "decoder")
 
 def parts_of(model):
     """The paths of each part."""
-    metadata = base.parameter_metadata(model)
+    metadata = protocol.parameter_metadata(model)
     kinds = {path: leaf.kind for path, leaf in flatten_dict(metadata).items()}
     masks = {part: flatten_dict(adapters.frozen_mask(model, metadata, (part,))) for part in PARTS}
     assert all(sum(masks[part][path] for part in PARTS) == 1 for path in kinds)
@@ -43,7 +43,7 @@ def test_the_parts_of_a_transformer_are_its_stacks(model):
 
 def test_the_map_to_the_logits_is_of_the_decoder(model):
     config = model.config.replace(tied_embeddings="none", output_bias=True)
-    parts = parts_of(base.build(config))
+    parts = parts_of(protocol.build(config))
     assert {path for path in parts["decoder"] if path[0] == "embedding"} == {
         ("embedding", "output"),
         ("embedding", "output_bias"),
@@ -52,9 +52,9 @@ def test_the_map_to_the_logits_is_of_the_decoder(model):
 
 
 def test_absolute_positions_are_embeddings_and_the_relative_ones_of_a_stack_are_of_the_stack(model):
-    learned = parts_of(base.build(model.config.replace(positions="learned")))
+    learned = parts_of(protocol.build(model.config.replace(positions="learned")))
     assert ("embedding", "positions") in learned["embedding"]
-    shaw = parts_of(base.build(model.config.replace(positions="shaw", max_relative_position=3)))
+    shaw = parts_of(protocol.build(model.config.replace(positions="shaw", max_relative_position=3)))
     assert {path[0] for path in shaw["embedding"]} == {"embedding"}
     for stack in ("encoder", "decoder"):
         assert {path[0] for path in shaw[stack]} == {stack}
@@ -68,17 +68,17 @@ def test_absolute_positions_are_embeddings_and_the_relative_ones_of_a_stack_are_
     ids=lambda config: config.family,
 )
 def test_every_family_with_an_encoder_has_the_three_parts(config):
-    assert all(parts_of(base.build(config)).values())
+    assert all(parts_of(protocol.build(config)).values())
 
 
 def test_a_part_that_is_missing_and_a_model_without_anything_to_train_are_refused(model):
-    metadata = base.parameter_metadata(model)
+    metadata = protocol.parameter_metadata(model)
     with pytest.raises(InputError, match="leaves no parameter to train"):
         adapters.frozen_mask(model, metadata, PARTS)
-    language_model = base.build(
+    language_model = protocol.build(
         LanguageModelConfig(vocab_size=11, num_layers=1, d_model=4, d_ff=4, num_heads=2)
     )
-    metadata = base.parameter_metadata(language_model)
+    metadata = protocol.parameter_metadata(language_model)
     with pytest.raises(InputError, match="'language_model' has no such.*decoder, embedding"):
         adapters.frozen_mask(language_model, metadata, ("encoder",))
 
@@ -91,7 +91,7 @@ def test_a_part_that_is_missing_and_a_model_without_anything_to_train_are_refuse
     ],
 )
 def test_an_optimizer_keeps_no_moments_of_the_frozen_parameters(name, model, params):
-    metadata = base.parameter_metadata(model)
+    metadata = protocol.parameter_metadata(model)
     frozen = adapters.frozen_mask(model, metadata, ("embedding", "encoder"))
     decay = 0.0 if name == "adam" else 0.1
     config = OptimizerConfig(name=name, weight_decay=decay, clip_norm=1.0)
@@ -114,8 +114,8 @@ def test_a_step_leaves_the_frozen_parameters_as_they_are(shallow, source, target
         optimizer=OptimizerConfig(name="adamw", weight_decay=0.1),
         training=TrainingConfig(init_from="model", freeze=("encoder",)),
     )
-    model = base.build(config.model)
-    metadata = base.parameter_metadata(model)
+    model = protocol.build(config.model)
+    metadata = protocol.parameter_metadata(model)
     frozen = adapters.frozen_mask(model, metadata, config.training.freeze)
     optimizer = adapters.freeze(optimizers.optimizer(model, config.optimizer, 10), frozen)
     state = training.TrainState.create(model, optimizer, jax.random.key(0), params=params)

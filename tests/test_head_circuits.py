@@ -10,7 +10,7 @@ from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection.head_circuits import copying_score, ov_circuits, qk_circuits
 from transformer.inspection.trace import run
-from transformer.models import base
+from transformer.models import protocol
 
 SOURCE, TARGET_IN = np.array([4, 7, 5, 10, 2]), np.array([1, 5, 9, 4])
 
@@ -46,7 +46,7 @@ def test_heads_that_share_keys_and_values_share_those_factors():
     config = TransformerConfig(
         vocab_size=11, num_layers=1, d_model=8, d_ff=8, num_heads=4, num_kv_heads=2
     )
-    model = base.build(config)
+    model = protocol.build(config)
     params = oracle.random_params(model, seed=1)
     kernels = params["encoder"]["layer_0"]["self_attention"]
     expected = kernels["value"][:, 1] @ kernels["output"][3]
@@ -62,6 +62,6 @@ def test_the_copying_score_is_1_for_copies_minus_1_for_negatives_0_for_a_rotatio
 
 def test_scores_that_are_no_product_are_rejected(shallow):
     model, params = shallow
-    additive = base.build(model.config.replace(attention_score="additive"))
+    additive = protocol.build(model.config.replace(attention_score="additive"))
     with pytest.raises(InputError, match=r"no QK matrix.*model\.attention_score is 'additive'"):
         qk_circuits(additive, params, "encoder")

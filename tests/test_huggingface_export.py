@@ -16,7 +16,7 @@ from experiments.configs.pronouns_variants import VARIANTS
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.interop import huggingface_export, huggingface_import
-from transformer.models import base
+from transformer.models import protocol
 from transformer.nn.positions import sinusoids
 from transformer.text.mapped_tokenizer import MappedTokenizer
 from transformer.text.tokenizer import Tokenizer, Vocabularies
@@ -117,7 +117,7 @@ def test_the_channels_of_the_papers_table_are_put_into_the_order_of_transformers
 @pytest.mark.parametrize("norm", huggingface_export.MODEL_CLASSES)
 def test_every_parameter_is_in_the_file_once_and_permuted_where_it_meets_the_residual_stream(norm):
     config = config_of(attention_bias=True, output_bias=True, norm=norm).model
-    params = jax.device_get(oracle.random_params(base.build(config), seed=0))
+    params = jax.device_get(oracle.random_params(protocol.build(config), seed=0))
     tensors = huggingface_export.named_tensors(config, params)
     assert sum(t.size for t in tensors.values()) == sum(p.size for p in jax.tree.leaves(params))
     assert all(tensor.flags.c_contiguous for tensor in tensors.values())
@@ -146,7 +146,7 @@ def exported(tmp_path_factory, request):
     """The directory of an exported model, and the model."""
     config = config_of(norm_epsilon=1e-6, norm=request.param)
     tokenizer = Tokenizer.train(["a b c d e"] * 9, 13, "bpe")
-    model = base.build(config.model)
+    model = protocol.build(config.model)
     params = oracle.random_params(model, seed=0)
     vocabularies = Vocabularies.shared(tokenizer)
     trained = TrainedModel(config, params, vocabularies, model, jax.make_mesh((1,), "x"), {})
@@ -277,7 +277,7 @@ def test_transformers_computes_the_logits_of_the_oracle(fields, tmp_path, monkey
     config = config_of(**fields)
     model = config.model
     monkeypatch.setattr(oracle, "PAD", model.pad_id)
-    params = oracle.random_params(base.build(model), seed=0)
+    params = oracle.random_params(protocol.build(model), seed=0)
     tensors = huggingface_export.named_tensors(model, jax.device_get(params))
     tensors |= huggingface_export.position_tables(config)
     safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})

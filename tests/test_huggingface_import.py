@@ -26,7 +26,7 @@ from transformer.checkpoints.manager import Checkpoints
 from transformer.config import DecodeConfig
 from transformer.errors import InputError
 from transformer.interop import huggingface_import, imported_model, pickle_tensors
-from transformer.models import base
+from transformer.models import protocol
 from transformer.text.mapped_tokenizer import MappedTokenizer
 from transformer.text.tokenizer import Tokenizer, Vocabularies
 from transformer.trained_model import TrainedModel
@@ -57,7 +57,7 @@ def trained_model(decode, unknown=0.0, **fields):
     params, mesh = jax.tree.map(jnp.asarray, imported.params), jax.make_mesh((1,), "x")
     bias = params["embedding"]["output_bias"]
     params["embedding"]["output_bias"] = bias.at[SpecialIds().unk].add(unknown)
-    model = base.build(config.model)
+    model = protocol.build(config.model)
     return TrainedModel(config, params, vocabularies, model, mesh, {})
 
 
@@ -98,7 +98,7 @@ def ours(imported, ids):
 
 
 def test_the_logits_are_those_of_transformers_without_pytorch(imported):
-    model = base.build(imported.config.model)
+    model = protocol.build(imported.config.model)
     call = jax.jit(lambda params, *tokens: model.apply({"params": params}, *tokens)[0])
     for number in range(len(SENTENCES)):
         source, target = (

@@ -12,7 +12,7 @@ from test_huggingface_import import CHECKPOINT
 from transformer.errors import InputError
 from transformer.interop import huggingface_import
 from transformer.interop.huggingface_files import ACTIVATIONS
-from transformer.models import base
+from transformer.models import protocol
 from transformer.text.mapped_tokenizer import MappedTokenizer
 from transformer.text.tokenizer import Vocabularies
 from transformer.translator import Translator
@@ -106,7 +106,7 @@ def test_logits_and_translations_are_those_of_transformers(number, tmp_path):
     for row, ids in zip(source, sides.source.encode(sentences[:2]), strict=True):
         row[: len(ids)] = ids
     reads = np.vectorize(position.get)(target.numpy()).astype(np.int32)
-    ours = base.build(imported.config.model)
+    ours = protocol.build(imported.config.model)
     logits = jax.jit(lambda params, *tokens: ours.apply({"params": params}, *tokens)[0])
     actual = np.asarray(logits(imported.params, source, reads))
     np.testing.assert_allclose(actual[..., 2:], expected[..., original[2:]], rtol=0, atol=2e-5)

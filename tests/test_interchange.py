@@ -14,7 +14,7 @@ from experiments.studies import antecedent_sentences as sentences
 from experiments.studies.antecedent_effects import Effects, Subject
 from transformer.config import TransformerConfig
 from transformer.inspection.trace import run
-from transformer.models import base
+from transformer.models import protocol
 from transformer.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ def tokenizer_and_batch():
 def subject(tokenizer_and_batch):
     """A random model that depends on the source, and its run."""
     config = TransformerConfig(vocab_size=700, num_layers=1, d_model=8, d_ff=8, num_heads=2)
-    model = base.build(config)
+    model = protocol.build(config)
     params = oracle.random_params(model, seed=2)
     layer = params["decoder"]["layer_0"]
     layer["cross_attention"] = jax.tree.map(lambda leaf: 4 * leaf, layer["cross_attention"])

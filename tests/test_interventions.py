@@ -12,8 +12,8 @@ from transformer.errors import InputError
 from transformer.inspection.activations import PARTS
 from transformer.inspection.interventions import no_interventions
 from transformer.inspection.trace import apply, run
-from transformer.models import base
-from transformer.models.base import KINDS
+from transformer.models import protocol
+from transformer.models.protocol import KINDS
 from transformer.nn.taps import Patch
 
 SOURCE, OTHER = np.array([4, 7, 5, 10, 2]), np.array([4, 9, 5, 10, 2])
@@ -132,7 +132,7 @@ def test_keys_shared_by_heads_are_patched_as_each_head_reads_them():
     config = TransformerConfig(
         vocab_size=11, num_layers=1, d_model=8, d_ff=8, num_heads=4, num_kv_heads=2
     )
-    model = base.build(config)
+    model = protocol.build(config)
     params = oracle.random_params(model, seed=1)
     nothing = no_interventions(model, len(SOURCE), len(TARGET_IN))
     _, seen = run(model, params, SOURCE, TARGET_IN, capture="full")
@@ -161,7 +161,7 @@ def test_a_patch_of_another_shape_is_rejected(shallow, nothing):
 
 def test_a_family_without_the_site_is_rejected():
     config = ConvolutionalConfig(vocab_size=11, d_model=8, num_layers=1)
-    model = base.build(config)
+    model = protocol.build(config)
     params = oracle.random_params(model, seed=1)
     nothing = no_interventions(model, len(SOURCE), len(TARGET_IN))
     patch = jnp.ones((1, 1, 4, 8), bool), jnp.ones((1, 1, 4, 8))
@@ -180,7 +180,7 @@ def test_patches_of_weights_act_whatever_the_kernel_is(shallow, nothing, kernel)
     model, params = shallow
     weights = jnp.ones((1, 3, 5, 5)) / 5
     changed = nothing.patch_heads("encoder", "weights", weights > 0, weights)
-    other = base.build(model.config.replace(attention_kernel=kernel))
+    other = protocol.build(model.config.replace(attention_kernel=kernel))
     tokens = params, SOURCE, TARGET_IN
     expected, _ = run(model, *tokens, interventions=changed)
     np.testing.assert_array_equal(run(other, *tokens, interventions=changed)[0], expected)

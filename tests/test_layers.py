@@ -12,7 +12,7 @@ import oracle
 import pytest
 
 from transformer.config import TransformerConfig
-from transformer.models import base
+from transformer.models import protocol
 from transformer.nn.embedding import Embedding
 from transformer.nn.feed_forward import ACTIVATIONS, FeedForward, feed_forward
 from transformer.nn.linear import project
@@ -198,7 +198,7 @@ def test_a_config_gives_each_side_its_heads_and_their_widths():
 
 def drawn_shapes(config, source, target_in, train=True):
     """The shape, of one row, of all the random bits that a forward pass draws."""
-    model = base.build(config)
+    model = protocol.build(config)
     params = oracle.random_params(model, seed=0)
 
     def run(params, key):

@@ -31,7 +31,7 @@ from transformer.errors import InputError
 from transformer.inspection import Interventions, live, no_interventions
 from transformer.inspection import run as inspection_run
 from transformer.inspection.live import live_limits, live_page, weight_encoding
-from transformer.models import base
+from transformer.models import protocol
 from transformer.nn.taps import Patch
 from transformer.text.sentencepiece_fields import segmentation
 from transformer.text.tokenizer import Tokenizer
@@ -74,7 +74,7 @@ def config_of(tokenizer, **model):
 
 
 def random_model(config, seed=0):
-    return oracle.random_params(base.build(config.model), seed=seed)
+    return oracle.random_params(protocol.build(config.model), seed=seed)
 
 
 def data_of(text):
@@ -174,7 +174,7 @@ def test_a_head_that_is_off_and_a_state_that_is_overwritten_change_what_the_libr
     show, tokenizer
 ):
     config = config_of(tokenizer)
-    model, params = base.build(config.model), random_model(config)
+    model, params = protocol.build(config.model), random_model(config)
     source, other = tokenizer.encode(["the animal was tired .", "the street was wide ."])
     target_in = [config.model.bos_id, 7, 9]
     shown = show(live_page.live_page(params, config, tokenizer, ("the", "a")))
@@ -315,7 +315,7 @@ def test_the_page_of_the_default_model_is_below_4_mb_without_a_request():
 
 def zeros(config):
     """Parameters that take no time to make."""
-    shapes = base.parameter_metadata(base.build(config.model))
+    shapes = protocol.parameter_metadata(protocol.build(config.model))
     return jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), nn.unbox(shapes))
 
 
@@ -357,7 +357,7 @@ def test_tensors_are_named_as_in_the_library_and_know_how_training_draws_them(to
     kernel = tensors["decoder/layer_0/cross_attention/query"]
     assert kernel["shape"] == [12, 3, 5]
     initial = nn.unbox(
-        base.build(config.model).init(
+        protocol.build(config.model).init(
             jax.random.key(0), jnp.zeros((1, 2), int), jnp.zeros((1, 2), int)
         )
     )["params"]

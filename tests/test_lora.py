@@ -15,7 +15,7 @@ from transformer import sharding
 from transformer.batch import Batch
 from transformer.config import Config, ParallelConfig, TrainingConfig
 from transformer.errors import InputError
-from transformer.models import base
+from transformer.models import protocol
 from transformer.training import adapters as lora
 from transformer.training import optimizers
 from transformer.training import step as training
@@ -26,7 +26,7 @@ TARGETS = TrainingConfig().lora_targets
 
 @pytest.fixture(scope="module")
 def metadata(model):
-    return base.parameter_metadata(model)
+    return protocol.parameter_metadata(model)
 
 
 def adapted(adapters):
@@ -92,8 +92,8 @@ def test_a_step_trains_the_adapters_by_the_gradient_of_the_merged_model(shallow,
         model=shallow_model.config.replace(dropout=0.0),
         training=TrainingConfig(init_from="model", lora_rank=2, lora_alpha=6.0),
     )
-    model = base.build(config.model)
-    adapters = lora.declare(base.parameter_metadata(model), 2, ("mlp",))
+    model = protocol.build(config.model)
+    adapters = lora.declare(protocol.parameter_metadata(model), 2, ("mlp",))
     optimizer = optimizers.optimizer(model, config.optimizer, 10, trained=adapters)
     state = training.TrainState.create(
         model, optimizer, jax.random.key(0), params=params, adapter_metadata=adapters

@@ -16,7 +16,7 @@ from test_huggingface_import import CHECKPOINT
 
 from transformer.errors import InputError
 from transformer.interop import huggingface_import, imported_model
-from transformer.models import base
+from transformer.models import protocol
 from transformer.text.mapped_tokenizer import MappedTokenizer
 from transformer.text.tokenizer import Vocabularies, processor
 from transformer.translator import Translator
@@ -188,7 +188,7 @@ def test_logits_and_translations_are_those_of_transformers(directory, imported):
             input_ids=torch.tensor([original[source].tolist()]),
             decoder_input_ids=torch.tensor(original[target]),
         ).logits.numpy()
-    model = base.build(imported.config.model)
+    model = protocol.build(imported.config.model)
     logits = jax.jit(lambda params, *tokens: model.apply({"params": params}, *tokens)[0])
     actual = np.asarray(logits(imported.params, np.array([source], np.int32), target))
     np.testing.assert_allclose(actual[..., 2:], expected[..., original[2:]], rtol=0, atol=2e-5)

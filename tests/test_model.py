@@ -11,7 +11,7 @@ import pytest
 from programs import matmul_dtypes
 
 from transformer.config import TransformerConfig
-from transformer.models import base as families
+from transformer.models import protocol as families
 from transformer.models.transformer import Transformer
 from transformer.platforms import compiling_for
 

@@ -13,7 +13,7 @@ from test_translate import make_workdir
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection.omission import omission
-from transformer.models import base
+from transformer.models import protocol
 
 SOURCE, TARGET = [4, 7, 5, 2], [5, 8, 2]
 FAMILIES = {
@@ -26,7 +26,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_omission_is_the_difference_of_the_scores_of_two_sources(family):
-    model = base.build(FAMILIES[family])
+    model = protocol.build(FAMILIES[family])
     params = oracle.random_params(model, 0)
 
     @jax.jit
@@ -43,7 +43,7 @@ def test_omission_is_the_difference_of_the_scores_of_two_sources(family):
 
 
 def test_a_source_of_one_token_has_nothing_to_leave_out():
-    model = base.build(FAMILIES["without attention"])
+    model = protocol.build(FAMILIES["without attention"])
     with pytest.raises(InputError, match="the source has 1 tokens"):
         omission(model, oracle.random_params(model, 0), [2], TARGET)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from transformer.config import OptimizerConfig, TransformerConfig
-from transformer.models import base
+from transformer.models import protocol
 from transformer.nn.parameters import Parameter
 from transformer.training import optimizers
 
@@ -20,7 +20,7 @@ def rate(step, **arguments):
 def build(config, metadata=None, d_model=6, steps=10):
     """The optimizer; adam without weight decay needs no metadata."""
     widths = {"d_model": d_model, "num_heads": 1, "d_ff": 8}
-    model = base.build(TransformerConfig(vocab_size=9, num_layers=1, **widths))
+    model = protocol.build(TransformerConfig(vocab_size=9, num_layers=1, **widths))
     return optimizers.optimizer(model, config, steps, trained=metadata)
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from transformer.config import TransformerConfig
-from transformer.models import base
+from transformer.models import protocol
 from transformer.nn.parameters import Parameter, cast_params, declare, is_parameter
 
 SMALL = TransformerConfig(
@@ -18,7 +18,7 @@ SMALL = TransformerConfig(
 def declarations(config=SMALL):
     """Every parameter's declaration, by its path."""
     leaves = jax.tree_util.tree_leaves_with_path(
-        base.parameter_metadata(base.build(config)), is_leaf=is_parameter
+        protocol.parameter_metadata(protocol.build(config)), is_leaf=is_parameter
     )
     return {"/".join(key.key for key in path): leaf for path, leaf in leaves}
 
@@ -102,7 +102,7 @@ def test_only_the_attention_output_contracts_two_axes():
 
 
 def test_kernels_and_embeddings_are_cast_and_biases_and_scales_are_not():
-    metadata = base.parameter_metadata(base.build(SMALL))
+    metadata = protocol.parameter_metadata(protocol.build(SMALL))
     params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), nn.unbox(metadata))
     cast = cast_params(params, metadata, "bfloat16")
     dtypes = {

@@ -16,7 +16,7 @@ from experiments.flags import load_config_file
 from transformer import device_memory
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
-from transformer.models import base
+from transformer.models import protocol
 
 FIELDS = {
     "model.vocab_size": 20,  # size of the vocabulary of the test text
@@ -137,7 +137,7 @@ def test_on_eight_devices_the_figures_are_those_of_the_compiled_step(
 @pytest.mark.slow
 def test_the_batch_shape_with_the_most_flops_is_compiled(config, on_mesh):
     made = on_mesh("data:8")
-    model = base.build(config.model)
+    model = protocol.build(config.model)
     assert costs.step_flops(model, 16, 8) > costs.step_flops(model, 32, 4)
     assert (made["rows"], made["length"]) == (16, 8)
 

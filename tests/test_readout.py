@@ -12,7 +12,7 @@ from transformer.errors import InputError
 from transformer.inspection import readout
 from transformer.inspection.readout import LogitDifference, LogProbability, logit_lens
 from transformer.inspection.trace import run
-from transformer.models import base
+from transformer.models import protocol
 
 CONFIG = TransformerConfig(vocab_size=5)
 LOGITS = jnp.log(jnp.array([[0.2, 0.3, 0.5], [0.7, 0.2, 0.1]])) + 3.0
@@ -87,7 +87,7 @@ def test_a_metric_that_is_not_one_number_is_rejected(metric):
 def test_the_last_row_of_the_logit_lens_equals_the_logits_and_the_first_reads_the_input(
     norm, shallow, source, target_in
 ):
-    model = base.build(shallow[0].config.replace(norm=norm))
+    model = protocol.build(shallow[0].config.replace(norm=norm))
     params = oracle.random_params(model, seed=2)
 
     @jax.jit

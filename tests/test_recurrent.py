@@ -17,7 +17,7 @@ from transformer.config import RecurrentConfig
 from transformer.errors import InputError
 from transformer.inspection import trace
 from transformer.inspection.interventions import no_interventions
-from transformer.models import base
+from transformer.models import protocol
 from transformer.models.recurrent import attention
 from transformer.models.recurrent.cells import CELLS
 from transformer.models.recurrent.layers import RecurrentEncoder
@@ -153,7 +153,7 @@ def logits(p, config, source, target_in):
 @functools.cache
 def built(name):
     """(model, parameters)."""
-    model = base.build(MODELS[name])
+    model = protocol.build(MODELS[name])
     return model, oracle.random_params(model, seed=0)
 
 
@@ -215,7 +215,7 @@ def test_a_bidirectional_encoder_and_its_gradients_are_pytorchs_on_packed_sequen
     x, lengths = rng.standard_normal((3, 6, 4)), [6, 3, 1]
     mask = np.arange(6) < np.array(lengths)[:, None]
     weighting = rng.standard_normal((3, 6, 8)) * mask[..., None]
-    model = base.build(config)
+    model = protocol.build(config)
     params = oracle.random_params(model, seed=2)["encoder"]
     with jax.enable_x64(True):
         of = oracle.float64(params)
@@ -360,7 +360,7 @@ def test_a_patch_of_one_position_changes_that_prediction_and_later_ones(name):
 def test_the_backward_encoder_is_the_forward_encoder_of_the_reversed_source():
     model, params = built("Sutskever")
     encoder = params["encoder"]
-    forward = base.build(SUTSKEVER.replace(encoder_direction="forward"))
+    forward = protocol.build(SUTSKEVER.replace(encoder_direction="forward"))
     renamed = {name.replace("backward", "forward"): p for name, p in encoder.items()}
     reversed_source = jnp.array([[2, 10, 5, 7, 4], [2, 9, 6, 0, 0]])
     ours = model.apply({"params": params}, SOURCE, TARGET_IN)
@@ -370,7 +370,7 @@ def test_the_backward_encoder_is_the_forward_encoder_of_the_reversed_source():
 
 @pytest.mark.parametrize("name", ["Sutskever", "Bahdanau", "input feeding"])
 def test_dropout_of_an_example_depends_on_its_number_alone(name):
-    model = base.build(MODELS[name].replace(dropout=0.4, num_layers=2))
+    model = protocol.build(MODELS[name].replace(dropout=0.4, num_layers=2))
     params = oracle.random_params(model, seed=4)
 
     @jax.jit
@@ -418,7 +418,7 @@ def test_packed_rows_are_refused_by_the_model_too():
 
 
 def test_an_lstm_first_remembers():
-    model = base.build(SUTSKEVER)
+    model = protocol.build(SUTSKEVER)
     params = model.init(jax.random.key(0), SOURCE, TARGET_IN)["params"]
     bias = params["encoder"]["backward_0"]["bias"]
     np.testing.assert_array_equal(bias, np.repeat([0, 1, 0, 0], 4))

@@ -11,7 +11,7 @@ from transformer.errors import InputError
 from transformer.inspection.activations import AttentionTrace, StackTrace
 from transformer.inspection.residual import residual_flow
 from transformer.inspection.trace import run
-from transformer.models import base
+from transformer.models import protocol
 from transformer.nn.norm import layer_norm
 
 PAIR = [4, 7, 5, 10, 2], [1, 5, 9, 4]
@@ -21,7 +21,7 @@ NORMS = {"post": {}, "pre": {"norm": "pre", "attention_bias": True, "activation"
 @pytest.fixture(scope="module", params=NORMS)
 def traced(request, shallow):
     """(config, params, trace) of a small model with pre-norm or post-norm."""
-    model = base.build(shallow[0].config.replace(**NORMS[request.param]))
+    model = protocol.build(shallow[0].config.replace(**NORMS[request.param]))
     params = oracle.random_params(model, seed=6)
     trace = jax.jit(lambda: run(model, params, *PAIR, capture="full")[1])()
     return model.config, params, trace

@@ -13,8 +13,8 @@ from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import patching, readout
 from transformer.inspection.trace import run
-from transformer.models import base
-from transformer.models.base import KINDS
+from transformer.models import protocol
+from transformer.models.protocol import KINDS
 from transformer.text.tokenizer import Tokenizer
 
 
@@ -32,7 +32,7 @@ def model():
     config = TransformerConfig(
         vocab_size=800, encoder_layers=1, decoder_layers=2, d_model=8, d_ff=8, num_heads=2
     )
-    model = base.build(config)
+    model = protocol.build(config)
     params = oracle.random_params(model, seed=2)
     for layer in params["decoder"].values():
         layer["cross_attention"] = jax.tree.map(lambda leaf: 8 * leaf, layer["cross_attention"])

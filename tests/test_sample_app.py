@@ -9,7 +9,7 @@ from apps import CONFIGS, TINY, parameters, run
 
 from transformer.config import Config, DecodeConfig, LanguageModelConfig, TransformerConfig
 from transformer.errors import InputError
-from transformer.models import base
+from transformer.models import protocol
 from transformer.text.tokenizer import Tokenizer
 from transformer.translator import Translator
 
@@ -157,7 +157,7 @@ def test_the_classifier_translates_to_labels(train, texts, tmp_path):
 def translator(config_class, **fields):
     """A translator with random parameters, whose words are single letters."""
     config = Config(model=config_class(**SIZES, **fields), decode=DecodeConfig(extra_length=6))
-    params = oracle.random_params(base.build(config.model), 0)
+    params = oracle.random_params(protocol.build(config.model), 0)
     return Translator(config, params, Tokenizer.train(["a b c d e f g"], 11, "word"))
 
 

@@ -26,9 +26,9 @@ from transformer.nn.multi_head_attention import MultiHeadAttention
 from transformer.nn.norm import RMSNorm
 from transformer.nn.parameters import declare, glorot_uniform
 from transformer.nn.positions import NO_POSITIONS
-from transformer.training import losses
+from transformer.training.losses import smoothed_cross_entropy
 from transformer.training.optimizers import optimizer
-from transformer.training.step import TrainState, train_step
+from transformer.training.step import TrainState, loss, train_step
 
 ADAM = OptimizerConfig(schedule="constant", warmup_steps=1, learning_rate=0.01)
 
@@ -221,8 +221,8 @@ def test_a_mixture_of_experts_is_trained_and_evaluated_with_its_balancing_loss()
     logits, sown = model.apply({"params": after}, **inputs, mutable=["losses"])
     balance = sum(jax.tree.leaves(sown))
     assert balance >= 0.01 * TINY.depth("decoder")  # 0.01 for equal loads
-    evaluated = losses.loss(model, after, batch)
-    of_tokens = losses.smoothed_cross_entropy(logits, batch.target).loss
+    evaluated = loss(model, after, batch)
+    of_tokens = smoothed_cross_entropy(logits, batch.target).loss
     added = float(evaluated.loss - of_tokens)
     assert added == pytest.approx(float(balance * evaluated.tokens), rel=1e-3)
 

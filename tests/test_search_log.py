@@ -12,7 +12,7 @@ from transformer.decoding.constraints import NEG_INF
 from transformer.errors import InputError
 from transformer.inspection import search_log
 from transformer.inspection.trace import run
-from transformer.models import base
+from transformer.models import protocol
 from transformer.nn.positions import shift_right
 
 EOS = 2
@@ -147,7 +147,7 @@ def test_predictions_and_attention_are_those_of_teacher_forcing(by_teacher_forci
 @pytest.mark.slow
 def test_a_model_with_a_kernel_without_weights_is_logged_too(model, params):
     decode = SEARCHES["beams"]
-    chunked = base.build(model.config.replace(attention_kernel="chunked"))
+    chunked = protocol.build(model.config.replace(attention_kernel="chunked"))
     log, expected = (
         search_log.record(each, params, SOURCE, decode=decode) for each in (chunked, model)
     )

@@ -27,7 +27,7 @@ from transformer.config import (
 from transformer.decoding import generate
 from transformer.decoding.decode_loop import MIN_BATCH_TO_SHRINK
 from transformer.errors import InputError
-from transformer.models import base, ensemble
+from transformer.models import ensemble, protocol
 from transformer.text.tokenizer import Tokenizer
 from transformer.trained_model import abstract_params
 from transformer.translator import EMPTY_TRANSLATION, Translator
@@ -83,7 +83,7 @@ METHODS = {
 @functools.cache
 def parameters(**changes):
     """Random parameters of the model, on the first device."""
-    return oracle.random_params(base.build(CONFIG.model.replace(**changes)), seed=15)
+    return oracle.random_params(protocol.build(CONFIG.model.replace(**changes)), seed=15)
 
 
 def translator_on(parallel, **decode):
@@ -174,7 +174,7 @@ def test_one_sentence_is_translated_on_eight_devices():
 def test_an_ensemble_decodes_the_same_on_every_mesh():
     """Greedy search, because it compiles faster."""
     changes = [{}, {"d_model": 32, "d_ff": 8}]
-    models = [base.build(CONFIG.model.replace(**some)) for some in changes]
+    models = [protocol.build(CONFIG.model.replace(**some)) for some in changes]
     model, params = ensemble.join(models, [parameters(**some) for some in changes])
     one, many = (
         Translator(
@@ -196,7 +196,7 @@ FAMILIES = {
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_decodes_the_same_on_eight_devices(family):
     """Diverse beams, so that caches are reordered within groups, and forced prefixes."""
-    params = oracle.random_params(base.build(FAMILIES[family]), seed=15)
+    params = oracle.random_params(protocol.build(FAMILIES[family]), seed=15)
     decode = CONFIG.decode.replace(groups=2)
     one, many = (
         Translator(
@@ -259,7 +259,7 @@ def collectives(parallel, rows=16, **decode):
     search = functools.partial(
         generate.decode,
         mesh=mesh,
-        model=base.build(config.model),
+        model=protocol.build(config.model),
         config=config.decode,
         num_results=4,
         max_length=15,

@@ -19,7 +19,7 @@ from transformer.config import (
     TransformerConfig,
 )
 from transformer.errors import InputError
-from transformer.models import base
+from transformer.models import protocol
 from transformer.nn.parameters import Parameter
 from transformer.training import optimizers, step
 
@@ -30,7 +30,7 @@ KEY = "parameter decoder/layer_0/cross_attention/key [16, 4, 4] (embed, heads, k
 @pytest.fixture(scope="module")
 def metadata():
     """Shapes and logical axes of a model's parameters."""
-    return base.parameter_metadata(base.build(CONFIG))
+    return protocol.parameter_metadata(protocol.build(CONFIG))
 
 
 def param_shardings(metadata, **fields):
@@ -114,7 +114,7 @@ def test_all_gathered_parameters_are_not_divided_along_data(metadata):
 
 def test_kernels_are_cast_before_they_are_all_gathered_and_their_gradients_are_float32(metadata):
     of_params = param_shardings(metadata, data=8, preset="fsdp")
-    params = oracle.random_params(base.build(CONFIG), seed=0)
+    params = oracle.random_params(protocol.build(CONFIG), seed=0)
 
     def gather(params):
         return sharding.all_gather(params, metadata, of_params, "bfloat16")
@@ -303,11 +303,11 @@ def test_rows_must_divide_over_devices_and_micro_batches(shapes, micro_batches, 
 
 def abstract_state(model_config, optimizer_config, with_average=False, **fields):
     """A training state of shapes, dtypes and shardings."""
-    model = base.build(model_config)
+    model = protocol.build(model_config)
     optimizer = optimizers.optimizer(model, optimizer_config, 10)
     init = functools.partial(step.TrainState.create, model, optimizer, with_average=with_average)
     shapes = jax.eval_shape(init, jax.random.key(0))
-    of_params = param_shardings(base.parameter_metadata(model), **fields)
+    of_params = param_shardings(protocol.parameter_metadata(model), **fields)
     shardings = sharding.state_shardings(shapes, of_params)
     assert jax.tree.structure(shardings) == jax.tree.structure(shapes)
     return jax.tree.map(

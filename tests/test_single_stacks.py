@@ -25,7 +25,7 @@ from transformer.decoding import generate
 from transformer.errors import InputError
 from transformer.inspection import trace
 from transformer.inspection.interventions import no_interventions
-from transformer.models import base
+from transformer.models import protocol
 from transformer.training.losses import smoothed_cross_entropy
 from transformer.training.step import loss
 
@@ -43,7 +43,7 @@ FAMILIES = {
 
 def logits_in_float64(config, source, target_in, seed=1):
     """The model's logits and the parameters that the oracle reads."""
-    model = base.build(config)
+    model = protocol.build(config)
     params = oracle.random_params(model, seed)
     with jax.enable_x64(True):
         logits = jax.jit(model.apply)({"params": oracle.float64(params)}, source, target_in)
@@ -78,7 +78,7 @@ def test_a_language_model_does_not_read_the_source():
 
 @pytest.mark.slow
 def test_packed_sentences_have_the_logits_of_single_ones():
-    model = base.build(LANGUAGE_MODEL)
+    model = protocol.build(LANGUAGE_MODEL)
     variables = {"params": oracle.random_params(model, 1)}
     rows = jnp.array([[1, 5, 8, 0], [1, 7, 10, 4]])
     alone = model.apply(variables, jnp.full((2, 1), 2), rows)
@@ -95,7 +95,7 @@ def test_packed_sentences_have_the_logits_of_single_ones():
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_search_in_a_language_model_is_the_oracles_search_from_scratch(beams):
-    model = base.build(LANGUAGE_MODEL)
+    model = protocol.build(LANGUAGE_MODEL)
     params = oracle.random_params(model, seed=4)
     with jax.enable_x64(True):
         search = functools.partial(
@@ -125,7 +125,7 @@ def test_search_in_a_language_model_is_the_oracles_search_from_scratch(beams):
 
 
 def test_a_classifier_refuses_packed_rows():
-    model = base.build(CLASSIFIER)
+    model = protocol.build(CLASSIFIER)
     variables = {"params": oracle.random_params(model, 1)}
     with pytest.raises(InputError, match="'classifier' cannot keep the sentences of a packed row"):
         model.apply(variables, SOURCE, SOURCE, source_segments=jnp.ones_like(SOURCE))
@@ -146,13 +146,13 @@ def test_the_label_logits_are_those_of_the_oracles_pooled_encoder(pooling, norm)
 
 def test_with_a_shared_vocabulary_the_linear_layer_is_the_embedding():
     config = CLASSIFIER.replace(source_vocab_size=None)
-    params = oracle.random_params(base.build(config), 0)
+    params = oracle.random_params(protocol.build(config), 0)
     assert set(params) == {"embedding", "encoder"}
     assert {name: leaf.shape for name, leaf in params["embedding"].items()} == {"table": (9, 12)}
 
 
 def test_eos_is_certain_after_the_label():
-    model = base.build(CLASSIFIER)
+    model = protocol.build(CLASSIFIER)
     variables = {"params": oracle.random_params(model, 0)}
     log_probs = target_log_probs(model, variables["params"], Batch(SOURCE, LABELS))
     logits = model.apply(variables, SOURCE, jnp.ones((3, 1), jnp.int32))
@@ -163,7 +163,7 @@ def test_eos_is_certain_after_the_label():
 
 def test_the_loss_is_that_of_the_label_alone():
     """EOS counts as no token, and label smoothing does not touch it."""
-    model = base.build(CLASSIFIER)
+    model = protocol.build(CLASSIFIER)
     params = oracle.random_params(model, 0)
     sums = loss(model, params, Batch(SOURCE, LABELS))
     logits = model.apply({"params": params}, SOURCE, jnp.ones((3, 1), jnp.int32))
@@ -173,7 +173,7 @@ def test_the_loss_is_that_of_the_label_alone():
 
 
 def test_a_search_returns_the_most_probable_labels():
-    model = base.build(CLASSIFIER)
+    model = protocol.build(CLASSIFIER)
     params = oracle.random_params(model, 0)
     search = functools.partial(
         generate.generate,
@@ -201,7 +201,7 @@ def test_their_parameters_are_those_of_one_stack():
     """Embedding 11 x 12; a layer has attention 4 x 12 x 12, feed-forward, and two norms."""
     layer = 4 * 12 * 12 + 2 * 12 * 16 + 16 + 12 + 2 * 2 * 12
     counts = [
-        sum(leaf.size for leaf in jax.tree.leaves(oracle.random_params(base.build(config), 0)))
+        sum(leaf.size for leaf in jax.tree.leaves(oracle.random_params(protocol.build(config), 0)))
         for config in (LANGUAGE_MODEL, CLASSIFIER)
     ]
     assert counts == [11 * 12 + 2 * layer, (9 + 13) * 12 + 2 * layer]
@@ -210,7 +210,7 @@ def test_their_parameters_are_those_of_one_stack():
 def test_flops_by_hand():
     """Per layer and T = 3: projections 8 T D D, scores 4 T T D, feed-forward 4 T D F; 2 T D V."""
     layer = 8 * 3 * 12 * 12 + 4 * 3 * 3 * 12 + 4 * 3 * 12 * 16
-    model, classifier = (base.build(each).describe() for each in (LANGUAGE_MODEL, CLASSIFIER))
+    model, classifier = (protocol.build(each).describe() for each in (LANGUAGE_MODEL, CLASSIFIER))
     assert model.forward_flops(2, 7, 3) == 2 * (2 * layer + 2 * 3 * 12 * 11)
     assert classifier.forward_flops(2, 3, 7) == 2 * (2 * layer + 2 * 12 * 9)
 
@@ -224,7 +224,7 @@ def test_flops_by_hand():
 )
 def test_inspection_captures_one_stack_and_removes_its_heads(name, missing):
     config, _ = FAMILIES[name]
-    model = base.build(config)
+    model = protocol.build(config)
     params = oracle.random_params(model, 0)
     [kind] = model.describe().attention
     tokens = ([4, 7, 5, 2], [1, 5, 8])

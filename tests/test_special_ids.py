@@ -14,7 +14,7 @@ from transformer.batch import Batch
 from transformer.config import Config, DecodeConfig, ParallelConfig, TransformerConfig
 from transformer.decoding import generate
 from transformer.decoding.constraints import NEG_INF
-from transformer.models import base
+from transformer.models import protocol
 from transformer.training import optimizers, step
 
 TARGET = np.array([[5, 6, 2, 0, 0], [7, 2, 0, 0, 0], [4, 8, 9, 10, 2], [0] * 5])
@@ -30,7 +30,7 @@ SOURCE = np.array([[4, 5, 6, 2, 0, 0], [7, 8, 9, 10, 11, 2], [12, 2, 0, 0, 0, 0]
 @pytest.fixture(scope="module")
 def params():
     """Parameters of the default model."""
-    return oracle.random_params(base.build(CONFIG), seed=2)
+    return oracle.random_params(protocol.build(CONFIG), seed=2)
 
 
 def permute_rows(params):
@@ -62,7 +62,7 @@ def test_decoding_is_equivariant_to_a_permutation_of_the_vocabulary(params, name
     decode = DecodeConfig(**{"beams": 4, "max_length": 9} | options)
 
     def translate(config, params, ids):
-        model = base.build(config)
+        model = protocol.build(config)
         search = functools.partial(
             generate.generate, model, config=decode, num_results=decode.beams, max_length=9
         )
@@ -91,9 +91,9 @@ def test_decoding_is_equivariant_to_a_permutation_of_the_vocabulary(params, name
 
 def test_scores_do_not_depend_on_the_special_ids(params):
     score = functools.partial(generate.score, mesh=sharding.make_mesh(ParallelConfig()))
-    expected = score(params, Batch(SOURCE, TARGET), model=base.build(CONFIG))
+    expected = score(params, Batch(SOURCE, TARGET), model=protocol.build(CONFIG))
     batch = Batch(PERMUTATION[SOURCE], PERMUTATION[TARGET])
-    actual = score(permute_rows(params), batch, model=base.build(PERMUTED))
+    actual = score(permute_rows(params), batch, model=protocol.build(PERMUTED))
     assert (np.asarray(expected)[:3] < -1).all()
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
@@ -104,7 +104,7 @@ def test_training_does_not_depend_on_the_special_ids(params):
 
     def train(model_config, params, ids):
         config = Config(model=model_config.replace(dropout=0.1))
-        model = base.build(config.model)
+        model = protocol.build(config.model)
         optimizer = optimizers.optimizer(model, config.optimizer, 3)
         state = step.TrainState.create(model, optimizer, jax.random.key(0), params=params)
         train_step = jax.jit(functools.partial(step.train_step, model, optimizer))

@@ -28,7 +28,7 @@ from experiments.benchmarks.programs import this_project
 from experiments.benchmarks.settings import config_of, parse_overrides
 from experiments.benchmarks.workloads import WORKLOADS, Workload
 from transformer.errors import InputError
-from transformer.models import base
+from transformer.models import protocol
 
 TINY = Workload(
     num_layers=1,
@@ -50,7 +50,7 @@ needs_torch = pytest.mark.skipif(
 
 
 def model_of(workload):
-    return base.build(config_of(workload).model)
+    return protocol.build(config_of(workload).model)
 
 
 @pytest.mark.parametrize(("name", "gflop"), [("W1", 70.6), ("W2", 374.9), ("R1", 38.2)])

@@ -17,7 +17,7 @@ from test_families import BAHDANAU, CONVOLUTIONAL, LANGUAGE_MODEL
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.interop import stablehlo_export
-from transformer.models import base
+from transformer.models import protocol
 from transformer.text.tokenizer import Tokenizer, Vocabularies
 from transformer.trained_model import TrainedModel
 from transformer.translator import Translator
@@ -40,7 +40,7 @@ def config_of(model=TINY, **decode):
 
 def trained_model(config):
     tokenizer = Tokenizer.train(["a b c d e"] * 9, 11, "bpe")
-    model = base.build(config.model)
+    model = protocol.build(config.model)
     params = oracle.random_params(model, seed=0)
     mesh = jax.make_mesh((1,), "x")
     return TrainedModel(config, params, Vocabularies.shared(tokenizer), model, mesh, {})

@@ -9,7 +9,7 @@ import oracle
 import pytest
 
 from transformer.kernels import KERNELS
-from transformer.models import base
+from transformer.models import protocol
 from transformer.models.transformer import DecoderLayer, EncoderLayer, Transformer
 from transformer.nn.feed_forward import FeedForward
 from transformer.nn.taps import Patch, tap
@@ -136,7 +136,7 @@ def test_patched_taps_under_jit_vmap_and_grad_are_those_of_an_eager_call(
 
 
 def test_each_application_of_a_shared_layer_has_a_trace_and_a_patch(config, source):
-    model = base.build(config.replace(shared_layers=True, encoder_layers=3))
+    model = protocol.build(config.replace(shared_layers=True, encoder_layers=3))
     params = oracle.random_params(model, seed=0)
 
     def encode(patches):
@@ -163,10 +163,10 @@ def test_weights_that_are_read_or_patched_are_those_of_the_formula(
     monkeypatch, config, source, target_in, kernel
 ):
     """Whatever `model.attention_kernel` is; other patches leave the kernel."""
-    params = oracle.random_params(base.build(config.replace(d_v=5)), seed=0)
+    params = oracle.random_params(protocol.build(config.replace(d_v=5)), seed=0)
 
     def call(kernel, patches, **options):
-        model = base.build(config.replace(d_v=5, attention_kernel=kernel))
+        model = protocol.build(config.replace(d_v=5, attention_kernel=kernel))
         variables = {"params": params, "patches": patches}
         return model.apply(variables, source, target_in, **options)
 

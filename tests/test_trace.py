@@ -20,8 +20,8 @@ from transformer.inspection.activations import describe
 from transformer.inspection.interventions import no_interventions
 from transformer.inspection.readout import LogProbability, logit_lens
 from transformer.inspection.trace import apply, run
-from transformer.models import base
-from transformer.models.base import KINDS
+from transformer.models import protocol
+from transformer.models.protocol import KINDS
 from transformer.models.transformer import Transformer
 from transformer.nn.attention import masked_softmax
 from transformer.nn.masks import causal_mask, padding_mask
@@ -40,7 +40,7 @@ def config(config):
 @pytest.fixture(scope="module")
 def model(config):
     """The model."""
-    return base.build(config)
+    return protocol.build(config)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_the_axes_of_a_trace_are_layers_heads_positions(full):
 def test_heads_plus_the_bias_sum_to_the_sublayers_output(bias, model, pair, full, params):
     trace = full[1]
     if bias:
-        model = base.build(model.config.replace(attention_bias=True))
+        model = protocol.build(model.config.replace(attention_bias=True))
         params = oracle.random_params(model, seed=4)
         trace = jax.jit(lambda: run(model, params, *pair, capture="full")[1])()
     for kind in KINDS:
@@ -164,7 +164,7 @@ def test_encoder_and_decoder_may_differ_in_depth_and_heads(pair):
         vocab_size=11, d_model=12, d_ff=16,
         encoder_layers=1, decoder_layers=3, encoder_heads=4, decoder_heads=2,
     )  # fmt: skip
-    model = base.build(config)
+    model = protocol.build(config)
     params = oracle.random_params(model, seed=5)
     _, trace = jax.eval_shape(lambda: run(model, params, *pair, capture="full"))
     shapes = [trace.attention(kind).weights.shape for kind in KINDS]
@@ -271,7 +271,7 @@ def test_the_residual_stream_begins_with_embedding_plus_position_and_ends_in_the
 
 
 def test_sublayer_outputs_add_up_in_pre_norm_too(config, source, target_in):
-    pre = base.build(config.replace(norm="pre", attention_bias=True))
+    pre = protocol.build(config.replace(norm="pre", attention_bias=True))
     params = oracle.random_params(pre, seed=3)
     _, trace = apply(pre, params, source, target_in, capture="full")
     for layer in range(2):
@@ -394,7 +394,7 @@ def test_parameters_of_another_model_are_rejected(model, params):
     assert shapes(model, params).shape == (1, 11)
     for other in ({"decoder_layers": 4}, {"vocab_size": 12}, {"d_k": 6}):
         with pytest.raises(InputError, match="the parameters are not those of this model"):
-            shapes(base.build(model.config.replace(**other)), params)
+            shapes(protocol.build(model.config.replace(**other)), params)
     with pytest.raises(InputError, match="the parameters are not those of this model"):
         shapes(model, {"params": params})
 
@@ -412,7 +412,7 @@ class NoAttention(Transformer):
     """A model that describes itself as one without attention."""
 
     def describe(self):
-        return base.Description(4, attention={}, residual_layers={}, forward_flops=lambda *_: 0)
+        return protocol.Description(4, attention={}, residual_layers={}, forward_flops=lambda *_: 0)
 
 
 def test_a_model_without_attention_is_rejected_by_every_method(config):

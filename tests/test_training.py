@@ -14,7 +14,7 @@ from jax.nn.initializers import constant
 from transformer.batch import Batch, target_log_probs
 from transformer.config import Config, OptimizerConfig, TrainingConfig, TransformerConfig
 from transformer.errors import InputError
-from transformer.models import base
+from transformer.models import protocol
 from transformer.models.transformer import Encoder, EncoderLayer, Transformer
 from transformer.nn.embedding import ZEROED
 from transformer.nn.feed_forward import FeedForward
@@ -44,7 +44,7 @@ def copy_batch(rows=8, seed=0):
 
 def parts(config):
     """(model, optimizer) of a config."""
-    model = base.build(config.model)
+    model = protocol.build(config.model)
     return model, optimizers.optimizer(model, config.optimizer, config.training.steps)
 
 

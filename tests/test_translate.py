@@ -22,7 +22,7 @@ from experiments.line_output import ResumableFile
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from transformer.errors import InputError
-from transformer.models import base
+from transformer.models import protocol
 from transformer.text.tokenizer import Tokenizer
 from transformer.training.step import TrainState
 
@@ -40,7 +40,7 @@ def make_workdir(folder, seed, words="a b c d e f g", family=CONFIG.model, **mod
     config = CONFIG.replace(model=family.replace(**model))
     (folder / "config.json").write_text(config.to_json(), encoding="utf-8")
     (folder / "tokenizer.model").write_bytes(Tokenizer.train([words], 11, "word").model)
-    params = oracle.random_params(base.build(config.model), seed=seed)
+    params = oracle.random_params(protocol.build(config.model), seed=seed)
     with Checkpoints(folder, config.training, writing=True) as checkpoints:
         state = TrainState(jnp.asarray(1), params, jnp.zeros(()), jax.random.key(0))
         checkpoints.save(state, {}, {"nll": 1.0})

@@ -17,7 +17,7 @@ from transformer.checkpoints.workdir_files import load_config
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from transformer.decoding import generate
 from transformer.errors import InputError
-from transformer.models import base
+from transformer.models import protocol
 from transformer.text.tokenizer import Tokenizer
 from transformer.trained_model import abstract_params
 from transformer.translator import NO_TRANSLATION, Translation, Translator
@@ -50,7 +50,7 @@ TARGETS = ["a b", "", "c d e f g a b c d e f g a", "b", "g", "", "a a a", "f", "
 def translator_with(**decode):
     """The tiny model with some decode fields changed."""
     config = CONFIG.replace(decode=CONFIG.decode.replace(**decode))
-    model = base.build(config.model)
+    model = protocol.build(config.model)
     return Translator(config, oracle.random_params(model, seed=3), TOKENIZER)
 
 

@@ -16,7 +16,7 @@ from transformer.config import (
     TransformerConfig,
 )
 from transformer.errors import InputError
-from transformer.models import base as families
+from transformer.models import protocol as families
 from transformer.training import optimizers
 
 MINE = """

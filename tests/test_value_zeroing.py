@@ -10,7 +10,7 @@ from transformer.errors import InputError
 from transformer.inspection.interventions import no_interventions
 from transformer.inspection.trace import run
 from transformer.inspection.value_zeroing import value_zeroing
-from transformer.models import base
+from transformer.models import protocol
 
 SOURCE, TARGET_IN = np.array([4, 7, 5, 10, 2]), np.array([1, 5, 9, 4])
 
@@ -49,6 +49,6 @@ def test_values_that_are_zero_already_change_nothing(shallow):
 
 
 def test_a_family_without_values_is_rejected():
-    model = base.build(ConvolutionalConfig(vocab_size=11, d_model=8, num_layers=1))
+    model = protocol.build(ConvolutionalConfig(vocab_size=11, d_model=8, num_layers=1))
     with pytest.raises(InputError, match="'convolutional' has no 'cross' attention that writes"):
         value_zeroing(model, {}, SOURCE, TARGET_IN, "cross")

@@ -25,7 +25,7 @@ from transformer.inspection.residual import residual_flow
 from transformer.inspection.trace import run
 from transformer.inspection.views.attention_kinds import trace_attention_kinds
 from transformer.inspection.views.attention_steps import attention_steps
-from transformer.models import base
+from transformer.models import protocol
 from transformer.models.relative_positions import SCHEMES, RelativeVectors, alibi_slopes
 from transformer.nn import masks
 from transformer.nn.attention import additive_scores, attention, cached_attention
@@ -156,7 +156,7 @@ def test_grouped_attention_over_a_cache_is_that_with_repeated_heads(kv_heads, ad
 
 def test_a_cache_holds_the_heads_of_the_keys_alone():
     def cached(config):
-        model, tokens = base.build(config), jnp.ones((1, 2), jnp.int32)
+        model, tokens = protocol.build(config), jnp.ones((1, 2), jnp.int32)
 
         def fresh():
             params = model.init(jax.random.key(0), tokens, tokens)
@@ -193,7 +193,7 @@ def test_a_gated_network_by_hand():
 
 def count(**changes):
     """The number of parameters of the tiny model with these fields."""
-    metadata = base.parameter_metadata(base.build(TINY.replace(**changes)))
+    metadata = protocol.parameter_metadata(protocol.build(TINY.replace(**changes)))
     leaves = jax.tree.leaves(metadata, is_leaf=is_parameter)
     return sum(parameter.value.size for parameter in leaves)
 
@@ -227,7 +227,7 @@ def test_shared_layers_have_the_parameters_of_one_layer_whatever_the_depth():
 @pytest.mark.slow
 def test_every_application_of_a_shared_layer_has_other_dropout():
     config = TINY.replace(shared_layers=True, decoder_layers=1, encoder_layers=2, dropout=0.5)
-    model = base.build(config)
+    model = protocol.build(config)
     params = oracle.random_params(model, 0)
     # Without attention and network, a layer is dropout of their biases alone.
     silent = jax.tree.map(jnp.zeros_like, params["encoder"]["layer_0"])
@@ -251,7 +251,7 @@ def test_every_application_of_a_shared_layer_has_other_dropout():
 @functools.cache
 def inspected(name):
     """(model, params, logits, trace) of a variant, with full capture."""
-    model = base.build(VARIANTS[name])
+    model = protocol.build(VARIANTS[name])
     params = oracle.random_params(model, 0)
     compiled = jax.jit(run, static_argnames=("model", "capture"))
     tokens = jnp.array(SOURCE), jnp.array(TARGET_IN)
@@ -379,7 +379,7 @@ def test_fields_that_exclude_each_other_are_refused_by_name(fields, message):
 
 
 def test_heads_of_keys_that_the_mesh_does_not_divide_are_refused_with_the_remedy():
-    metadata = base.parameter_metadata(base.build(TINY.replace(num_kv_heads=1)))
+    metadata = protocol.parameter_metadata(protocol.build(TINY.replace(num_kv_heads=1)))
     parallel = ParallelConfig(model=2, preset="tensor", rules=("vocab=",))
     mesh = sharding.make_mesh(parallel)
     with pytest.raises(InputError, match=r"does not divide kv_heads = 1 .*'kv_heads='"):

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     )
     from transformer.decoding.generate import generate
     from transformer.errors import InputError
-    from transformer.models.base import build, register
     from transformer.models.classifier import Classifier
     from transformer.models.convolutional import Convolutional
     from transformer.models.language_model import LanguageModel
+    from transformer.models.protocol import build, register
     from transformer.models.recurrent import Recurrent
     from transformer.models.transformer import (
         Decoder,

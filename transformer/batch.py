@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.arrays import Array, Float, Int, Key, Params, Shown, wide
-from transformer.models.base import Model, Source
+from transformer.models.protocol import Model, Source
 from transformer.nn.positions import shift_right
 
 

@@ -30,7 +30,7 @@ from transformer.decoding.sentence_batches import (
     search_lengths,
     static_size,
 )
-from transformer.models import base
+from transformer.models import protocol
 
 MOST_THREADS = 4
 """Threads that search at the same time on a CPU; each has fewer sentences, the more there are."""
@@ -46,7 +46,7 @@ class BatchedSearch:
     object at the same time.
     """
 
-    def __init__(self, model: base.Model, params: Params, mesh: Mesh, data: DataConfig):
+    def __init__(self, model: protocol.Model, params: Params, mesh: Mesh, data: DataConfig):
         """Compile nothing yet.
 
         Args:

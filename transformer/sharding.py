@@ -46,7 +46,7 @@ def require_axes(metadata: Params, config: ParallelConfig) -> None:
     """Refuse rules of axes that neither a parameter of the model nor a LoRA adapter has.
 
     Args:
-      metadata: from `models.base.parameter_metadata`.
+      metadata: from `models.protocol.parameter_metadata`.
       config: the rules.
 
     Raises:
@@ -88,7 +88,7 @@ def param_shardings(metadata: Params, mesh: Mesh, config: ParallelConfig) -> Par
     """The sharding of every parameter.
 
     Args:
-      metadata: from `models.base.parameter_metadata`.
+      metadata: from `models.protocol.parameter_metadata`.
       mesh: from `make_mesh`.
       config: the preset and the rules.
 
@@ -192,7 +192,7 @@ def all_gather(params: Params, metadata: Params, of_params: Params, dtype: str) 
 
     Args:
       params: of the model, sharded.
-      metadata: from `models.base.parameter_metadata`.
+      metadata: from `models.protocol.parameter_metadata`.
       of_params: from `param_shardings`.
       dtype: the compute dtype.
     """

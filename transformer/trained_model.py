@@ -18,8 +18,8 @@ from transformer.checkpoints.identity import Identity
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config, TrainingConfig
 from transformer.errors import InputError
-from transformer.models import base
 from transformer.models import ensemble as ensembles
+from transformer.models import protocol
 from transformer.text.tokenizer import Vocabularies
 from transformer.training import adapters
 
@@ -31,7 +31,7 @@ class TrainedModel:
     config: Config
     params: Params
     vocabularies: Vocabularies
-    model: base.Model
+    model: protocol.Model
     mesh: Mesh
     checkpoints: dict[str, list[int]]
     """Steps whose parameters were used (several: their mean), by workdir; bundles have none."""
@@ -86,7 +86,7 @@ def load(
             params.append(saved_states.restore_params(abstract, average, around, to_model))
             checkpoints[str(paths.absolute(directory))] = saved_states.restored_steps
 
-    models = [base.build(member.model) for member in members]
+    models = [protocol.build(member.model) for member in members]
     model, joined = ensembles.join(models, params) if others else (models[0], params[0])
     return TrainedModel(members[0], joined, vocabularies, model, mesh, checkpoints)
 
@@ -98,7 +98,7 @@ def load_base(workdir: epath.Path, config: Config) -> Params:
     return load(base, config).params
 
 
-def adapter_metadata(model: base.Model, metadata: Params, config: TrainingConfig) -> Params:
+def adapter_metadata(model: protocol.Model, metadata: Params, config: TrainingConfig) -> Params:
     """Declarations of the LoRA adapters that a config describes; see `adapters.declare`."""
     frozen = None
     if config.freeze:
@@ -110,8 +110,8 @@ def _abstract_adapters(
     workdir: epath.Path, config: Config, mesh: Mesh
 ) -> tuple[Params, Callable[[Params], Params]]:
     """Abstract adapters of a workdir, and the function that merges adapters into their base."""
-    model = base.build(config.model)
-    metadata = adapter_metadata(model, base.parameter_metadata(model), config.training)
+    model = protocol.build(config.model)
+    metadata = adapter_metadata(model, protocol.parameter_metadata(model), config.training)
     abstract = sharding.abstract_params(metadata, mesh, config.parallel)
     params = load_base(workdir, config)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
@@ -128,7 +128,7 @@ def abstract_params(config: Config, mesh: Mesh | None = None) -> Params:
       mesh: that of `config.parallel`, if it exists already.
     """
     mesh = mesh or sharding.make_mesh(config.parallel)
-    metadata = base.parameter_metadata(base.build(config.model))
+    metadata = protocol.parameter_metadata(protocol.build(config.model))
     sharding.require_axes(metadata, config.parallel)
     return sharding.abstract_params(metadata, mesh, config.parallel)
 

@@ -27,7 +27,7 @@ from transformer.config import Config, DecodeConfig
 from transformer.decoding.constraints import NEG_INF
 from transformer.decoding.minimum_bayes_risk import rank_by_similarity
 from transformer.errors import InputError
-from transformer.models import base
+from transformer.models import protocol
 from transformer.text import metrics
 from transformer.text.tokenizer import Tokenizer, Vocabularies
 
@@ -73,7 +73,7 @@ class Translator:
         config: Config,
         params: Params,
         vocabularies: Vocabularies | Tokenizer,
-        model: base.Model | None = None,
+        model: protocol.Model | None = None,
         mesh: Mesh | None = None,
         checkpoints: Mapping[str, Sequence[int]] = MappingProxyType({}),
     ):
@@ -95,11 +95,11 @@ class Translator:
         if isinstance(vocabularies, Tokenizer):
             self.vocabularies = Vocabularies.shared(vocabularies)
         self.checkpoints = checkpoints
-        self.model = model or base.build(config.model)
+        self.model = model or protocol.build(config.model)
         self.mesh = mesh or sharding.make_mesh(config.parallel)
         self.params = params
         if not all(_is_on_mesh(leaf, self.mesh) for leaf in jax.tree.leaves(params)):
-            metadata = base.parameter_metadata(self.model)
+            metadata = protocol.parameter_metadata(self.model)
             abstract = sharding.abstract_params(metadata, self.mesh, config.parallel)
             self.params = jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, abstract))
         self.search = BatchedSearch(self.model, self.params, self.mesh, config.data)

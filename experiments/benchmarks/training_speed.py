@@ -27,7 +27,7 @@ from experiments.benchmarks.settings import config_of
 from experiments.benchmarks.workloads import Workload
 from experiments.costs import step_flops
 from experiments.flags import parse_integers, run
-from transformer.models import base
+from transformer.models import protocol
 
 TOKENS = 2048
 """Source and target tokens of a batch of given lengths or of real text, without `--tokens`."""
@@ -103,7 +103,7 @@ def _measure_batch(name: str, workload: Workload) -> list[dict[str, Any]]:
         dtype = dtypes[0]
         peers.append(reporting.program(f"Marian {dtype}", "marian.training", dtype=dtype))
     peers.append(reporting.program("matmuls", "this_project.step_matmuls", **ours.options))
-    model = base.build(config_of(workload, ours.options["overrides"]).model)
+    model = protocol.build(config_of(workload, ours.options["overrides"]).model)
     flops = step_flops(model, workload.batch_size, workload.source_length)
     about = {"benchmark": "training", "workload": name, "gflop": round(flops / 1e9, 1)}
     return reporting.measure(ours, peers, workload, about)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensor2Tensor's transformer_base since its third version, which is not the paper's base model.
 
-It differs from ``base.py`` in pre-norm, dropout 0.1 on attention weights and inside the
+It differs from ``protocol.py`` in pre-norm, dropout 0.1 on attention weights and inside the
 feed-forward network, beta2 0.997, 8,000 warm-up steps, twice the learning rate, and sinusoids in
 halves.
 

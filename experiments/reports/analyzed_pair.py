@@ -20,7 +20,7 @@ from transformer.inspection.views.attention_kinds import (
     visible_token,
 )
 from transformer.inspection.words import display_tokens
-from transformer.models.base import Model
+from transformer.models.protocol import Model
 from transformer.text.tokenizer import Tokenizer
 
 

@@ -20,7 +20,7 @@ from transformer.inspection.html import (
 )
 from transformer.inspection.views.attention_kinds import label_text
 from transformer.inspection.views.reading_path import ReadingPath
-from transformer.models.base import Kind
+from transformer.models.protocol import Kind
 
 ORDINALS = ("first", "second")
 _STACKS = {"encoder": "encoder self-attention", "cross": "cross-attention"}

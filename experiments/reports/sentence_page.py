@@ -34,7 +34,7 @@ from transformer.inspection.views.search_replay import search_replay
 from transformer.inspection.views.sentence_comparison import compare_sentences
 from transformer.inspection.views.value_map import value_map
 from transformer.inspection.views.view import View, page
-from transformer.models.base import KINDS
+from transformer.models.protocol import KINDS
 
 Part = View | Html
 

@@ -19,7 +19,7 @@ from transformer.arrays import Array, Float, Int, Params
 from transformer.inspection import ablation, attribution, patching, readout
 from transformer.inspection.activations import PerHead
 from transformer.inspection.views.attention_kinds import Focus
-from transformer.models.base import KINDS, Kind, Model
+from transformer.models.protocol import KINDS, Kind, Model
 
 GRADIENT_POINTS = 64
 """Points of integrated gradients."""

@@ -17,7 +17,7 @@ from transformer.arrays import Array, Float, Int, Params
 from transformer.decoding.generate import compiled
 from transformer.errors import InputError
 from transformer.inspection import trace, words
-from transformer.models.base import Model
+from transformer.models.protocol import Model
 from transformer.nn.positions import shift_right
 from transformer.text.tokenizer import WORD_BEGIN, Tokenizer
 from transformer.translator import Translator

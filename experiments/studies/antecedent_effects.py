@@ -18,7 +18,7 @@ from experiments.studies.antecedent_sentences import ADJECTIVE, NOUN
 from experiments.studies.interchange import Sites
 from experiments.studies.twins import ROLES, Sentences
 from transformer.arrays import Float, Params
-from transformer.models.base import Model
+from transformer.models.protocol import Model
 
 TWINS = {"adjective": ADJECTIVE, "noun": NOUN}
 GROUPS = {

@@ -17,7 +17,7 @@ from experiments.studies.twins import ROLES, Sentences
 from transformer.arrays import Array, Float, Params
 from transformer.inspection import attribution, run
 from transformer.inspection.alignment import untrained_params
-from transformer.models.base import Model
+from transformer.models.protocol import Model
 
 DELETIONS = 4
 IG_STEPS = 32

@@ -19,7 +19,7 @@ from experiments.studies.interchange import Sites
 from experiments.studies.twins import ROLES, Sentences
 from transformer.arrays import Array, Float, Params
 from transformer.inspection import measures
-from transformer.models.base import KINDS, Kind, Model
+from transformer.models.protocol import KINDS, Kind, Model
 from transformer.text.tokenizer import Tokenizer
 
 

@@ -18,7 +18,7 @@ from experiments.studies.twins import Sentences
 from transformer import inspection
 from transformer.arrays import Array, Float, Params
 from transformer.inspection import Trace, no_interventions
-from transformer.models.base import KINDS, Kind, Model
+from transformer.models.protocol import KINDS, Kind, Model
 
 
 @flax.struct.dataclass

@@ -21,7 +21,7 @@ from transformer.arrays import Array, Float, Int, Params
 from transformer.errors import InputError
 from transformer.inspection import ablation, measures, patching, run
 from transformer.inspection.activations import PerHead
-from transformer.models.base import KINDS, Model
+from transformer.models.protocol import KINDS, Model
 from transformer.translator import Translator
 
 PAIRS_AT_ONCE = 8

@@ -42,7 +42,7 @@ from transformer.checkpoints import workdir_files
 from transformer.config import Config, TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import figures
-from transformer.models import base
+from transformer.models import protocol
 from transformer.translator import Translator
 
 RUNS = flags.DEFINE_string("runs", "runs/seq2seq_history", "Directory of the workdirs.")
@@ -135,7 +135,7 @@ def row_of(
     seconds = result["step"] * tokens_per_step / result["tokens_per_second"]
     return {
         "model": name,
-        "d_model": base.build(config.model).describe().d_model,
+        "d_model": protocol.build(config.model).describe().d_model,
         "steps": result["step"],
         "minutes": seconds / 60,
         "bleu_text": study_tables.with_interval(scores),

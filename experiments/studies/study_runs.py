@@ -20,7 +20,7 @@ from experiments import compose, costs, evaluation, file_lock, training_loop, wo
 from experiments.corpora import registry
 from transformer.checkpoints import workdir_files
 from transformer.config import Config, ModelConfig
-from transformer.models import base
+from transformer.models import protocol
 from transformer.translator import Translator
 
 Outcome = TypeVar("Outcome")
@@ -187,7 +187,7 @@ def measure_step(config: Config, folder: epath.Path) -> StepMeasurement:
 
 def number_of_parameters(config: ModelConfig) -> int:
     """The number of parameters of a model, from shapes alone."""
-    metadata = base.parameter_metadata(base.build(config))
+    metadata = protocol.parameter_metadata(protocol.build(config))
     return sum(leaf.size for leaf in jax.tree.leaves(metadata))
 
 

@@ -18,7 +18,7 @@ from transformer.errors import InputError
 from transformer.inspection import figures
 from transformer.inspection.figures import parts, style
 from transformer.inspection.figures.typesetting import text_width
-from transformer.models import base
+from transformer.models import protocol
 from transformer.nn.parameters import is_parameter
 from transformer.translator import Translator
 
@@ -127,7 +127,7 @@ def model_vectors(translator: Translator, side: Side, words: Sequence[str]) -> W
     Raises:
       InputError: if the model has no such table.
     """
-    metadata = base.parameter_metadata(translator.model)
+    metadata = protocol.parameter_metadata(translator.model)
     declared = jax.tree_util.tree_leaves_with_path(metadata, is_leaf=is_parameter)
     tables = {
         "source" in jax.tree_util.keystr(path): array

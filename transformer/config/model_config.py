@@ -23,8 +23,8 @@ class ModelConfig(FieldGroup):
     """The fields that all model families have; `family` selects the subclass.
 
     The set of families is open. A subclass that gives `family` another default is registered under
-    that name, and `models.base.register` adds its model. A family outside this package has the name
-    of the module that defines it (``family="my_package.my_model"``), which is imported when a
+    that name, and `models.protocol.register` adds its model. A family outside this package has the
+    name of the module that defines it (``family="my_package.my_model"``), which is imported when a
     config names it. A subclass without a `family` works in one program, but cannot be saved.
     """
 
@@ -99,7 +99,7 @@ class ModelConfig(FieldGroup):
             raise InputError(
                 f"model.family is {name!r}, but must be one of {', '.join(cls.families)}, or the "
                 "name of a module on PYTHONPATH that registers that family "
-                "(transformer.models.base.register)"
+                "(transformer.models.protocol.register)"
             )
         return cls.families[name]
 

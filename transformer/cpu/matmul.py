@@ -98,7 +98,7 @@ def _rounding_backward(spec: str, inputs: tuple[Array, Array], dy: Array) -> tup
     # As matrices: x [batch, contracting], dy [batch, output], dW [contracting, output].
     x_matrix = jnp.einsum(f"{x_axes}->{batch}{contracting}", x).reshape(-1, width)
     dy_matrix = jnp.einsum(f"{y_axes}->{batch}{output}", dy).reshape(len(x_matrix), -1)
-    # Rounded before it is transposed: XLA would swap and transpose the factors of a float32 product.
+    # Rounded before it is transposed, or XLA would transpose the factors of a float32 product.
     dkernel = _wide("xr,ry->xy", transpose(x_matrix), dy_matrix).astype(x.dtype)
     dkernel = dkernel.reshape([size[axis] for axis in contracting + output])
     return dx.astype(x.dtype), jnp.einsum(f"{contracting}{output}->{kernel_axes}", dkernel)

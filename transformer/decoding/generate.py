@@ -26,7 +26,7 @@ from transformer.decoding.beam_search import Hypotheses, beam_search, output_len
 from transformer.decoding.constraints import Constraints
 from transformer.decoding.decode_loop import Cache, cache_lengths
 from transformer.decoding.sampling import sample
-from transformer.models.base import Decodable, Model, Source
+from transformer.models.protocol import Decodable, Model, Source
 from transformer.sharding import replicated
 from transformer.user_functions import load_function
 

@@ -21,7 +21,7 @@ from transformer.inspection.activations import PerHead
 from transformer.inspection.interventions import no_interventions
 from transformer.inspection.readout import Metric, as_pytree, checked_metric
 from transformer.inspection.trace import Tokens
-from transformer.models.base import Kind, Model
+from transformer.models.protocol import Kind, Model
 from transformer.nn.positions import shift_right
 from transformer.training.losses import smoothed_cross_entropy
 

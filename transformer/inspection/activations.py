@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from transformer.arrays import Array, Float, Params, Shown
 from transformer.errors import InputError
-from transformer.models.base import Description, Kind, Model
+from transformer.models.protocol import Description, Kind, Model
 
 PARTS: dict[Kind, tuple[str, str]] = {
     "encoder": ("encoder", "self_attention"),

@@ -24,7 +24,7 @@ from transformer.arrays import Array, Bool, Float, Int, Params
 from transformer.errors import InputError
 from transformer.inspection import words
 from transformer.inspection.trace import check_pairs, describe, run
-from transformer.models.base import Model
+from transformer.models.protocol import Model
 from transformer.nn.positions import shift_right
 from transformer.text.tokenizer import Tokenizer
 

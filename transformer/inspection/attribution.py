@@ -20,7 +20,7 @@ from transformer.inspection import trace
 from transformer.inspection.interventions import no_interventions
 from transformer.inspection.readout import Metric, check_finite, checked_metric
 from transformer.inspection.trace import Tokens
-from transformer.models.base import Model
+from transformer.models.protocol import Model
 
 POINTS_AT_ONCE = 64
 """Points of the path that are computed together; each needs the memory of a sentence pair."""

@@ -20,7 +20,7 @@ from transformer.inspection import trace
 from transformer.inspection.activations import StackTrace
 from transformer.inspection.readout import LogitDifference, check_finite, checked_metric
 from transformer.inspection.trace import Tokens
-from transformer.models.base import Model
+from transformer.models.protocol import Model
 
 
 @flax.struct.dataclass

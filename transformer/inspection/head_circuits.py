@@ -15,7 +15,7 @@ from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection.activations import PARTS, describe
 from transformer.models import limits
-from transformer.models.base import Kind, Model
+from transformer.models.protocol import Kind, Model
 from transformer.nn.attention import repeat_heads
 
 _ANY_VALUE = (

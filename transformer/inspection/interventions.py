@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from transformer.arrays import Array, Bool, Float, Int, Params, Shown
 from transformer.errors import InputError
 from transformer.inspection.activations import PARTS, PerHead, Trace, describe, trace_of
-from transformer.models.base import KINDS, Kind, Model, parameter_metadata
+from transformer.models.protocol import KINDS, Kind, Model, parameter_metadata
 from transformer.nn.taps import Patch
 
 Site = Literal["query", "key", "value", "weights", "z"]

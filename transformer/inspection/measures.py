@@ -18,7 +18,7 @@ from jax.scipy.special import entr
 from transformer.arrays import Array, Bool, Float, Int, Params
 from transformer.inspection import activations
 from transformer.inspection.activations import PARTS, describe
-from transformer.models.base import Kind, Model
+from transformer.models.protocol import Kind, Model
 
 Weights = Float[Array | np.ndarray, "*L T S"]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from transformer.arrays import Array, Float, Int, Params
 from transformer.errors import InputError
-from transformer.models.base import Model
+from transformer.models.protocol import Model
 from transformer.nn.positions import shift_right
 
 

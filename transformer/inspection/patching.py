@@ -22,7 +22,7 @@ from transformer.inspection.activations import Trace
 from transformer.inspection.interventions import Interventions, Site, no_interventions
 from transformer.inspection.readout import Metric, check_finite, checked_metric
 from transformer.inspection.trace import Tokens
-from transformer.models.base import Kind, Model
+from transformer.models.protocol import Kind, Model
 
 Side = Literal["encoder", "decoder"]
 """The stack whose residual stream is patched."""

@@ -14,7 +14,7 @@ from transformer.config import ModelConfig
 from transformer.errors import InputError
 from transformer.inspection import trace
 from transformer.inspection.interventions import no_interventions
-from transformer.models.base import Model
+from transformer.models.protocol import Model
 
 Metric = Callable[[Float[Array, "T V"]], Float[Array, ""]]
 """One number of a sentence pair's logits: `LogProbability`, `LogitDifference`, or a function."""

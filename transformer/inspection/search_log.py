@@ -25,7 +25,7 @@ from transformer.decoding.constraints import NEG_INF, Constraints, next_log_prob
 from transformer.decoding.generate import generate
 from transformer.errors import InputError
 from transformer.inspection.trace import apply, check_positive, check_tokens
-from transformer.models.base import Decodable, Model
+from transformer.models.protocol import Decodable, Model
 from transformer.nn.positions import shift_right
 
 
@@ -204,7 +204,7 @@ class _Event:
 
 
 class _ReportingModel(nn.Module):
-    """A `base.Decodable` that passes the values of every step of a model to `report`.
+    """A `protocol.Decodable` that passes the values of every step of a model to `report`.
 
     Between `step` and `reorder` the cache carries the tokens and the logits of the step.
     """

@@ -27,7 +27,7 @@ from transformer.errors import InputError
 from transformer.inspection.activations import Trace, describe, trace_of, without_batch
 from transformer.inspection.argument_checks import check_weights, first_index
 from transformer.inspection.interventions import Interventions
-from transformer.models.base import Model
+from transformer.models.protocol import Model
 from transformer.nn.masks import causal_mask, padding_mask
 
 Tokens = Array | np.ndarray | Sequence

@@ -18,7 +18,7 @@ from transformer.inspection import trace
 from transformer.inspection.activations import PARTS
 from transformer.inspection.interventions import no_interventions
 from transformer.inspection.trace import Tokens
-from transformer.models.base import Kind, Model
+from transformer.models.protocol import Kind, Model
 
 
 def value_zeroing(

@@ -19,7 +19,7 @@ from transformer.config import Config, TransformerConfig
 from transformer.interop import export_limits
 from transformer.interop.huggingface_files import ATTENTIONS, NORM_EPSILON, PROJECTIONS
 from transformer.interop.model_card import Export
-from transformer.models import base
+from transformer.models import protocol
 from transformer.nn.parameters import is_parameter
 from transformer.nn.positions import sinusoids
 from transformer.text.mapped_tokenizer import MappedTokenizer
@@ -180,7 +180,7 @@ def permute_residual(
                 leaf = np.take(leaf, order, axis)
         return leaf
 
-    metadata = base.parameter_metadata(base.build(config))
+    metadata = protocol.parameter_metadata(protocol.build(config))
     return jax.tree.map(permute, metadata, params, is_leaf=is_parameter)
 
 

@@ -20,7 +20,7 @@ from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.interop.new_directory import new_directory
-from transformer.models import base
+from transformer.models import protocol
 from transformer.provenance import provenance
 from transformer.text.mapped_tokenizer import SPECIAL_PIECES, MappedVocabulary
 from transformer.text.sentencepiece_fields import segmentation
@@ -104,7 +104,7 @@ def require_complete(params: Params, config: TransformerConfig) -> None:
     Raises:
       InputError: naming the first parameter that is missing, left over, or of another shape.
     """
-    expected = _shapes(nn.unbox(base.parameter_metadata(base.build(config))))
+    expected = _shapes(nn.unbox(protocol.parameter_metadata(protocol.build(config))))
     actual = _shapes(params)
     for name in [*expected, *actual]:
         if expected.get(name) != actual.get(name):

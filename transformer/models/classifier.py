@@ -12,9 +12,9 @@ import jax.numpy as jnp
 
 from transformer.arrays import Array, Bool, Float, Int, wide
 from transformer.config import ClassifierConfig
-from transformer.models import base
-from transformer.models.base import AttentionSize, Description
+from transformer.models import protocol
 from transformer.models.flops import encoder_flops, logits_flops
+from transformer.models.protocol import AttentionSize, Description
 from transformer.models.transformer import Encoder
 from transformer.nn.dropout import example_ids_of
 from transformer.nn.embedding import Embedding
@@ -37,8 +37,8 @@ def mean_pool(x: Float[Array, "B S D"], mask: Bool[Array, "B S"]) -> Float[Array
     return (total / jnp.maximum(mask.sum(1), 1)[:, None]).astype(x.dtype)
 
 
-class Classifier(base.TextModel):
-    """See `base.Model`; the memory is the pooled vector [B,D]."""
+class Classifier(protocol.TextModel):
+    """See `protocol.Model`; the memory is the pooled vector [B,D]."""
 
     config: ClassifierConfig
 
@@ -57,7 +57,7 @@ class Classifier(base.TextModel):
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T V"]:
-        """Predict the label, then EOS, whatever `target_in` holds; see `base.Model`."""
+        """Predict the label, then EOS, whatever `target_in` holds; see `protocol.Model`."""
         pooled = self.encode(source, segments=source_segments, train=train, example_ids=example_ids)
         return self._at(jnp.arange(target_in.shape[1]), self._label_logits(pooled))
 
@@ -74,7 +74,7 @@ class Classifier(base.TextModel):
         Raises:
           InputError: for packed rows.
         """
-        base.require_unpacked(self.config, segments)
+        protocol.require_unpacked(self.config, segments)
         mask, length = self.source_mask(source), source.shape[1]
         dropout = example_ids_of(len(source), train, example_ids)
         positions = self.embedding.positions(length)  # [S, D]
@@ -140,4 +140,4 @@ class Classifier(base.TextModel):
         )
 
 
-base.register(ClassifierConfig, Classifier)
+protocol.register(ClassifierConfig, Classifier)

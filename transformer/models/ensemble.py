@@ -12,11 +12,11 @@ import jax.numpy as jnp
 
 from transformer.arrays import Array, Bool, Float, Int, Params
 from transformer.config import ModelConfig
-from transformer.models.base import Decodable, Description, Model
+from transformer.models.protocol import Decodable, Description, Model
 
 
 class Ensemble(nn.Module):
-    """A `base.Model` for scoring and decoding, with the parameters of its members; see `join`.
+    """A `protocol.Model` for scoring and decoding, with the parameters of its members; see `join`.
 
     Every step averages the members' probabilities of the next token. The logits are the logarithm
     of the mean, so that their softmax is the mean. The members share a vocabulary and nothing else.

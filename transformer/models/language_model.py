@@ -13,9 +13,9 @@ from jax.typing import DTypeLike
 from transformer.arrays import Array, Bool, Float, Int
 from transformer.config import LanguageModelConfig
 from transformer.decode_cache import DecodeCache, LayerCache
-from transformer.models import base
-from transformer.models.base import AttentionSize, Description
+from transformer.models import protocol
 from transformer.models.flops import decoder_flops, logits_flops
+from transformer.models.protocol import AttentionSize, Description
 from transformer.models.transformer import Encoder, EncoderLayer
 from transformer.nn.dropout import example_ids_of
 from transformer.nn.embedding import Embedding
@@ -74,8 +74,8 @@ class CausalStack(Encoder):
         return self.normalize(x), tuple(caches)
 
 
-class LanguageModel(base.TextModel):
-    """See `base.Model`; the source is not read."""
+class LanguageModel(protocol.TextModel):
+    """See `protocol.Model`; the source is not read."""
 
     config: LanguageModelConfig
 
@@ -94,7 +94,7 @@ class LanguageModel(base.TextModel):
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T V"]:
-        """Predict the token after each position of `target_in`; see `base.Model`."""
+        """Predict the token after each position of `target_in`; see `protocol.Model`."""
         mask, position_ids = None, jnp.arange(target_in.shape[1])
         positions = self.embedding.positions(target_in.shape[1])  # [T, D]
         if target_segments is not None:
@@ -116,7 +116,7 @@ class LanguageModel(base.TextModel):
         length: int,
         num_groups: int = 1,
     ) -> DecodeCache:
-        """Create the cache of a search; see `base.Model`."""
+        """Create the cache of a search; see `protocol.Model`."""
         groups, group_beams = len(source) * num_groups, num_beams // num_groups
         dtype = self.embedding.tokens(jnp.zeros((1, 1), jnp.int32)).dtype
         layers = self.decoder.init_cache(groups, group_beams, length, dtype)
@@ -151,4 +151,4 @@ class LanguageModel(base.TextModel):
         )
 
 
-base.register(LanguageModelConfig, LanguageModel)
+protocol.register(LanguageModelConfig, LanguageModel)

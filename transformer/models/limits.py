@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from transformer.config import ModelConfig
 from transformer.errors import InputError
 from transformer.fields import FieldGroup
-from transformer.models import base
+from transformer.models import protocol
 from transformer.models.transformer import Transformer
 
 Rule = tuple[str, bool, str]
@@ -34,7 +34,7 @@ def require_transformer(config: ModelConfig, problem: str) -> None:
     Raises:
       InputError: naming the family and the class of the model, with the problem that it has.
     """
-    model = type(base.build(config))
+    model = type(protocol.build(config))
     if model is not Transformer:
         raise InputError(
             f"model.family is {config.family!r}, whose model {model.__name__} {problem}"

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from transformer.arrays import Array, Bool, Float, Int
 from transformer.config import TransformerConfig
 from transformer.decode_cache import DecodeCache, KeyValueCache, LayerCache
-from transformer.models import base, flops
-from transformer.models.base import AttentionSize, Description, Source
+from transformer.models import flops, protocol
+from transformer.models.protocol import AttentionSize, Description, Source
 from transformer.models.relative_positions import SCHEMES
 from transformer.nn.dropout import example_ids_of
 from transformer.nn.embedding import Embedding, timestep_encodings
@@ -274,8 +274,8 @@ class Decoder(Stack):
         return self.normalize(x), tuple(caches)
 
 
-class Transformer(base.TextModel):
-    """The complete model, a `base.Model`.
+class Transformer(protocol.TextModel):
+    """The complete model, a `protocol.Model`.
 
     By default one embedding table serves the target, the logits and, with a shared vocabulary, the
     source (paper 3.4).
@@ -301,7 +301,7 @@ class Transformer(base.TextModel):
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T V"]:
-        """Predict the token after each position of `target_in`; see `base.Model`."""
+        """Predict the token after each position of `target_in`; see `protocol.Model`."""
         memory = self.encode(source, segments=source_segments, train=train, example_ids=example_ids)
         self_mask, cross_mask = None, self.source_mask(source)[:, None, None]  # [B, 1, 1, S]
         if target_segments is not None:
@@ -359,7 +359,7 @@ class Transformer(base.TextModel):
         length: int,
         num_groups: int = 1,
     ) -> DecodeCache:
-        """Create the cache of a search; see `base.Model`.
+        """Create the cache of a search; see `protocol.Model`.
 
         Cross-attention keys and values are computed here, once. In self-attention every beam reads
         the keys of its complete group.
@@ -401,4 +401,4 @@ class Transformer(base.TextModel):
         )
 
 
-base.register(TransformerConfig, Transformer)
+protocol.register(TransformerConfig, Transformer)

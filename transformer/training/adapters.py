@@ -20,7 +20,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from transformer.arrays import Array, Key, Params
 from transformer.config import TrainingConfig
 from transformer.errors import InputError
-from transformer.models.base import Model
+from transformer.models.protocol import Model
 from transformer.nn.parameters import Parameter, is_parameter
 
 A, B = "lora_a", "lora_b"
@@ -35,8 +35,8 @@ def frozen_mask(model: Model, metadata: Params, parts: Sequence[str]) -> Params:
     ``decoder`` the rest, with the map to the logits.
 
     Args:
-      model: from `models.base.build`.
-      metadata: from `models.base.parameter_metadata`.
+      model: from `models.protocol.build`.
+      metadata: from `models.protocol.parameter_metadata`.
       parts: names from `config.PARTS`.
 
     Raises:
@@ -89,13 +89,13 @@ def stop_gradients(params: Params, base: None = None, *, frozen: Params) -> Para
 def declare(
     metadata: Params, rank: int, targets: Sequence[str], frozen: Params | None = None
 ) -> Params:
-    """Declarations of the adapters, as `models.base.parameter_metadata` gives those of a model.
+    """Declarations of the adapters, as `models.protocol.parameter_metadata` gives those of a model.
 
     The axes of A are those that the kernel contracts with its input, and ``rank``; the axes of B
     are ``rank`` and the others. They are sharded like those of the kernel.
 
     Args:
-      metadata: from `models.base.parameter_metadata`.
+      metadata: from `models.protocol.parameter_metadata`.
       rank: of the adapters.
       targets: logical axes; each kernel with at least one of them is adapted.
       frozen: from `frozen_mask`; frozen kernels are not adapted.

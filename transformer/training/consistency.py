@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from transformer.arrays import Array, Float, Int, Key, Params, SpecialIds, wide
 from transformer.batch import Batch
 from transformer.config import TrainingConfig
-from transformer.models.base import Model
+from transformer.models.protocol import Model
 from transformer.nn.embedding import ZEROED
 from transformer.random_bits import chosen, threefry_bits
 from transformer.training.losses import Sums, smoothed_cross_entropy

@@ -12,7 +12,7 @@ import optax
 from transformer.arrays import Params
 from transformer.config import OptimizerConfig
 from transformer.errors import InputError
-from transformer.models.base import Model, parameter_metadata
+from transformer.models.protocol import Model, parameter_metadata
 from transformer.nn.parameters import Parameter, is_parameter
 from transformer.user_functions import is_function, load_function
 

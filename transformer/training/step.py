@@ -16,7 +16,7 @@ import optax
 from transformer.arrays import Array, Int, Key, Params, Shown
 from transformer.batch import Batch
 from transformer.config import ModelConfig
-from transformer.models.base import Model
+from transformer.models.protocol import Model
 from transformer.training import adapters
 from transformer.training.losses import Sums, smoothed_cross_entropy
 from transformer.training.optimizers import schedule_free_average
@@ -100,7 +100,7 @@ class TrainState(Shown):
         """The state before the first step.
 
         Args:
-          model: from `models.base.build`.
+          model: from `models.protocol.build`.
           optimizer: from `optimizers.optimizer`.
           key: random key of the run.
           with_average: keep a running average.

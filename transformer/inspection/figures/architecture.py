@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from transformer.config import TransformerConfig
 from transformer.inspection.figures import parts, style
 from transformer.inspection.figures.style import DescribedFigure
-from transformer.models import base as families
+from transformer.models import protocol as families
 
 ATTENTION, NETWORK, NORM, TABLE, PLAIN = "#f6d5a5", "#bfe0f5", "#f4f0c4", "#ecd3e2", "#ededed"
 """Colors of boxes, light shades of the palette; every box is labeled too."""

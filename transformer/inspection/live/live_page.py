@@ -20,7 +20,7 @@ from transformer.errors import InputError
 from transformer.inspection import html
 from transformer.inspection.html import element
 from transformer.inspection.live import live_limits, weight_encoding
-from transformer.models import base
+from transformer.models import protocol
 from transformer.nn.parameters import Parameter, is_parameter
 from transformer.text.sentencepiece_fields import segmentation
 from transformer.text.tokenizer import Tokenizer
@@ -122,7 +122,7 @@ def _decode_data(config: Config) -> dict[str, Any]:
 
 def _weights_data(params: Params, config: TransformerConfig) -> dict[str, Any]:
     """The weights, name and shape of each tensor."""
-    declared = base.parameter_metadata(base.build(config))
+    declared = protocol.parameter_metadata(protocol.build(config))
     leaves = jax.tree_util.tree_leaves_with_path(declared, is_leaf=is_parameter)
     values = [np.asarray(leaf, np.float32) for leaf in jax.tree.leaves(params)]
     tensors = [

@@ -15,7 +15,7 @@ from transformer.inspection.activations import Trace
 from transformer.inspection.argument_checks import Sizes, check_weights, checked_index
 from transformer.inspection.html import is_invisible
 from transformer.inspection.words import display_tokens
-from transformer.models.base import KINDS, Kind
+from transformer.models.protocol import KINDS, Kind
 
 TITLES = {
     "encoder": "Encoder self-attention",

@@ -2,9 +2,9 @@
 """The convolutional family (Gehring et al. 2017)."""
 
 from transformer.config import ConvolutionalConfig
-from transformer.models import base
+from transformer.models import protocol
 from transformer.models.convolutional.model import Convolutional
 
 __all__ = ["Convolutional"]
 
-base.register(ConvolutionalConfig, Convolutional)
+protocol.register(ConvolutionalConfig, Convolutional)

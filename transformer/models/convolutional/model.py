@@ -20,8 +20,7 @@ from jax.nn.initializers import normal
 
 from transformer.arrays import Array, Bool, Float, Int, gather
 from transformer.config import ConvolutionalConfig
-from transformer.models import base
-from transformer.models.base import AttentionSize, Description
+from transformer.models import protocol
 from transformer.models.convolutional.convolution import (
     HALF,
     GatedConvolution,
@@ -32,6 +31,7 @@ from transformer.models.convolutional.convolution import (
     scale_gradient,
 )
 from transformer.models.convolutional.flops import forward_flops
+from transformer.models.protocol import AttentionSize, Description
 from transformer.nn.dropout import apply_dropout, example_ids_of
 from transformer.nn.embedding import table_rows
 from transformer.nn.parameters import declare
@@ -207,8 +207,8 @@ class ConvolutionalDecoder(nn.Module):
         return self.linear_out(x), tuple(windows)
 
 
-class Convolutional(base.TextModel):
-    """The complete model, a `base.Model`."""
+class Convolutional(protocol.TextModel):
+    """The complete model, a `protocol.Model`."""
 
     config: ConvolutionalConfig
 
@@ -233,7 +233,7 @@ class Convolutional(base.TextModel):
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T V"]:
-        """Predict the token after each position of `target_in`; see `base.Model`."""
+        """Predict the token after each position of `target_in`; see `protocol.Model`."""
         memory = self.encode(source, segments=source_segments, train=train, example_ids=example_ids)
         dropout = example_ids_of(len(target_in), train, example_ids)
         positions = self._positions(target_in.shape[1])
@@ -253,7 +253,7 @@ class Convolutional(base.TextModel):
         Raises:
           InputError: for packed rows, because a convolution reads across their sentences.
         """
-        base.require_unpacked(self.config, segments)
+        protocol.require_unpacked(self.config, segments)
         dropout = example_ids_of(len(source), train, example_ids)
         embedded = self.source_embedding(source, self._positions(source.shape[1]), dropout)
         return self.encoder(embedded, self.source_mask(source), dropout)
@@ -271,7 +271,7 @@ class Convolutional(base.TextModel):
         length: int,
         num_groups: int = 1,
     ) -> WindowCache:
-        """Create the cache of a search; see `base.Model`. Before the first position are zeros."""
+        """Create the cache of a search; see `protocol.Model`. Windows begin with zeros."""
         batch, _, width = memory.key.shape
         shape = (batch, num_beams, self.config.kernel_width - 1, width)
         empty = jnp.zeros(shape, memory.key.dtype)

@@ -2,9 +2,9 @@
 """The recurrent family, from Sutskever et al. (2014) to Luong et al. (2015)."""
 
 from transformer.config import RecurrentConfig
-from transformer.models import base
+from transformer.models import protocol
 from transformer.models.recurrent.model import Recurrent
 
 __all__ = ["Recurrent"]
 
-base.register(RecurrentConfig, Recurrent)
+protocol.register(RecurrentConfig, Recurrent)

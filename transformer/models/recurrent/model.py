@@ -29,8 +29,8 @@ import jax.numpy as jnp
 
 from transformer.arrays import Array, Float, Int, gather
 from transformer.config import RecurrentConfig
-from transformer.models import base
-from transformer.models.base import AttentionSize, Description
+from transformer.models import protocol
+from transformer.models.protocol import AttentionSize, Description
 from transformer.models.recurrent.decoder import (
     DecoderState,
     RecurrentDecoder,
@@ -50,8 +50,8 @@ class RecurrentCache:
     source: SourceKeys | None
 
 
-class Recurrent(base.TextModel):
-    """The complete model, a `base.Model`."""
+class Recurrent(protocol.TextModel):
+    """The complete model, a `protocol.Model`."""
 
     config: RecurrentConfig
 
@@ -71,7 +71,7 @@ class Recurrent(base.TextModel):
         train: bool = False,
         example_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T V"]:
-        """Predict the token after each position of `target_in`; see `base.Model`."""
+        """Predict the token after each position of `target_in`; see `protocol.Model`."""
         memory = self.encode(source, segments=source_segments, train=train, example_ids=example_ids)
         dropout = example_ids_of(len(target_in), train, example_ids)
         state, keys = self.decoder.initial(memory), self._source_keys(memory, source)
@@ -91,7 +91,7 @@ class Recurrent(base.TextModel):
         Raises:
           InputError: for packed rows.
         """
-        base.require_unpacked(self.config, segments)
+        protocol.require_unpacked(self.config, segments)
         dropout = example_ids_of(len(source), train, example_ids)
         embedded = self._embed(source, "source", dropout)
         return self.encoder(embedded, self.source_mask(source), dropout)
@@ -113,7 +113,7 @@ class Recurrent(base.TextModel):
         length: int,
         num_groups: int = 1,
     ) -> RecurrentCache:
-        """Create the cache of a search; see `base.Model`. Beams share the keys of a sentence."""
+        """Create the cache of a search; see `protocol.Model`. Beams share a sentence's keys."""
 
         def for_beams(part: Float[Array, "B 1 D"]) -> Float[Array, "B K D"]:
             return jnp.repeat(part, num_beams, axis=1)

@@ -228,7 +228,7 @@ def build(config: ModelConfig) -> Model:
             return FAMILIES[config_class](config)
     raise InputError(
         f"no model is registered for {type(config).__name__} (model.family is {config.family!r}); "
-        "call transformer.models.base.register"
+        "call transformer.models.protocol.register"
     )
 
 
