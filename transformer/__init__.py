@@ -57,8 +57,8 @@ _MODULES = {
     "LanguageModelConfig": "config",
     "Classifier": "models.classifier",
     "ClassifierConfig": "config",
-    "build": "models.base",
-    "register": "models.base",
+    "build": "models.protocol",
+    "register": "models.protocol",
     # Training.
     "Batch": "batch",
     "shift_right": "nn.positions",
