@@ -26,7 +26,12 @@ from transformer.inspection.trace import run
 from transformer.inspection.views.attention_kinds import trace_attention_kinds
 from transformer.inspection.views.attention_steps import attention_steps
 from transformer.models import protocol
-from transformer.models.relative_positions import SCHEMES, RelativeVectors, alibi_slopes
+from transformer.models.relative_positions import (
+    SCHEMES,
+    RelativeVectors,
+    alibi_slopes,
+    rotation_angles,
+)
 from transformer.nn import masks
 from transformer.nn.attention import additive_scores, attention, cached_attention
 from transformer.nn.feed_forward import gated_feed_forward
@@ -69,7 +74,7 @@ def test_the_alibi_bias_falls_with_the_distance_in_both_directions(side):
 def test_a_rotation_by_hand():
     """Of size 4: the pairs turn by p and by p / 100; p = 0 leaves them as they are."""
     x = jnp.tile(jnp.array([1.0, 0.0, 0.0, 1.0]), (1, 2, 1, 1))  # [B, T, N, H]
-    turned = rotate_pairs(x, jnp.array([0, 2]))[0, :, 0]
+    turned = rotate_pairs(x, rotation_angles(jnp.array([0, 2]), 4))[0, :, 0]
     expected = [np.cos(2), np.sin(2), -np.sin(0.02), np.cos(0.02)]
     np.testing.assert_allclose(turned, [[1, 0, 0, 1], expected], atol=1e-6)
 
@@ -78,8 +83,8 @@ def test_rotated_dot_products_depend_on_the_distance_alone():
     query, key = random(1, 1, 1, 8), random(1, 1, 1, 8, seed=1)
 
     def product(t, s):
-        turned = rotate_pairs(query, jnp.array([t])), rotate_pairs(key, jnp.array([s]))
-        return float((turned[0] * turned[1]).sum())
+        at = [rotation_angles(jnp.array([position]), 8) for position in (t, s)]
+        return float((rotate_pairs(query, at[0]) * rotate_pairs(key, at[1])).sum())
 
     assert product(3, 1) == pytest.approx(product(32, 30), abs=1e-4)
     assert abs(product(3, 1) - product(3, 2)) > 1e-2
