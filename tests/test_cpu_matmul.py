@@ -7,6 +7,7 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracle
 import pytest
 from programs import matmul_dtypes, operand_types
 
@@ -243,3 +244,16 @@ def test_the_compiled_weight_gradient_reads_both_operands_along_their_rows(spec)
         r" dot\(.*lhs_contracting_dims=\{(\d)\}, rhs_contracting_dims=\{(\d)\}", program
     )
     assert matmuls == [("1", "0")]
+
+
+def test_no_float32_product_is_transposed_in_bfloat16():
+    """XLA would transpose its factors instead, into a matmul that its CPU backend cannot run."""
+    x, table = random("BTD", 0, "bfloat16"), random("VD", 1, "bfloat16")
+    total = lambda table: linear.wide_einsum("BTD,VD->BTV", x, table).sum()  # noqa: E731
+    program = jax.make_jaxpr(jax.grad(total))(table)
+    transposes = [
+        each.invars[0].aval.dtype
+        for each in oracle.equations(program.jaxpr)
+        if each.primitive.name == "transpose"
+    ]
+    assert transposes and set(transposes) == {jnp.dtype("bfloat16")}
