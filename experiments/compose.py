@@ -265,12 +265,21 @@ def require_memory(experiment: Experiment) -> None:
 def least_memory(experiment: Experiment, rows: int, length: int) -> int:
     """A lower bound of the bytes on each device of a training step for batches `[rows, length]`.
 
-    Counts the state, the gradients, and half of the values that the forward pass leaves to the
-    backward pass, because XLA computes some of them again.
+    Counts the state, the gradients, and half of `saved_bytes`, because XLA computes some of them
+    again.
     """
-    state, shapes = experiment.abstract_state, experiment._state_shapes
-    micro_batches = experiment.config.training.micro_batches or 1
-    batch = experiment.abstract_batch(rows // micro_batches, length)
+    state = experiment.abstract_state
+    held = device_memory.tree_bytes((state, state.params))
+    return held + saved_bytes(experiment, rows, length) // 2
+
+
+def saved_bytes(experiment: Experiment, rows: int, length: int) -> int:
+    """Bytes on each device that the forward pass leaves to the backward pass, as JAX traces them.
+
+    `model.remat` leaves fewer. XLA fuses and recomputes, so that the step needs less.
+    """
+    training, params = experiment.config.training, experiment.abstract_params
+    batch = experiment.abstract_batch(rows // (training.micro_batches or 1), length)
 
     def backward(params: Params, batch: Batch, key: Key[Array, ""]) -> Callable:
         def loss(params: Params) -> Array:
@@ -279,11 +288,9 @@ def least_memory(experiment: Experiment, rows: int, length: int) -> int:
         return jax.vjp(loss, params)[1]  # a pytree, whose leaves are those values
 
     batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), batch)
-    params = experiment.abstract_params
-    saved = jax.eval_shape(backward, params, batch, shapes.rng)
+    saved = jax.eval_shape(backward, params, batch, experiment._state_shapes.rng)
     activations = device_memory.tree_bytes(saved) - device_memory.tree_bytes(params)
-    held = device_memory.tree_bytes((state, state.params))
-    return held + max(activations, 0) // 2 // experiment.mesh.size
+    return max(activations, 0) // experiment.mesh.size
 
 
 def _require_divisible_batches(experiment: Experiment) -> None:

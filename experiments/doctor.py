@@ -253,7 +253,8 @@ def _report_run(
         costs.time_steps(experiment, programs)
     flops = sum(step.flops * step.batches for step in steps) / batches.per_epoch * training.steps
     _print_steps(steps)
-    remat = getattr(experiment.config.model, "remat", None)
+    # XLA's CPU backend undoes rematerialization.
+    remat = None if device.platform == "cpu" else getattr(experiment.config.model, "remat", None)
     _print_memory(needed, available, micro_batches, remat)
     if process is not None:
         _print_line("", f"the process, with Python and its programs, about {byte_size(process)}")
@@ -321,7 +322,7 @@ def _print_steps(steps: Sequence[costs.StepCost]) -> None:
 
 
 def _print_memory(needed: int, available: int, micro_batches: int, remat: str | None) -> None:
-    """Whether the step fits, and what would make it fit; `remat` is None if a family has none."""
+    """Whether the step fits, and what would make it fit; `remat` is None where it saves nothing."""
     text = f"the step needs {byte_size(needed)} a device, of {byte_size(available)}"
     if needed <= available:
         _print_line("memory", f"{text}: it fits")

@@ -49,7 +49,8 @@ MAX_DEVICES = 2048
 ASSUMPTIONS = """\
 Memory, bytes accessed and collectives are those of XLA's program for simulated CPU devices. On
 GPUs and TPUs, XLA fuses more and combines collectives. Its CPU backend computes bfloat16 matmuls in
-float32, which makes temporaries up to twice as large.
+float32, which makes temporaries up to twice as large, and it undoes model.remat: "kept" is what JAX
+keeps of the forward pass for the backward pass, before XLA fuses it.
 FLOPs are those of the matmuls, from the sizes of the model, divided evenly over the devices.
 Roofline times are arithmetic on published peak rates (experiments/roofline.py), not measurements:
 {:.0%} of the peak FLOP/s in {} (--utilization), full memory and link bandwidth, no latency; from
@@ -168,6 +169,7 @@ def make_plan(experiment: compose.Experiment, utilization: float) -> dict[str, A
         "length": length,
         "argument_bytes": program.memory_analysis().argument_size_in_bytes,
         "peak_bytes": cost.peak_bytes,
+        "saved_bytes": compose.saved_bytes(experiment, rows, length),
         "flops": flops,
         "bytes_accessed": bytes_accessed,
         "collectives": [
@@ -180,13 +182,14 @@ def make_plan(experiment: compose.Experiment, utilization: float) -> dict[str, A
 
 def print_plans(plans: Sequence[dict[str, Any]]) -> None:
     """Print tables with one line per mesh, per collective and per chip."""
-    steps = [["mesh", "batch", "parameters", "arguments", "memory", "matmul FLOPs"]]
+    steps = [["mesh", "batch", "parameters", "arguments", "kept", "memory", "matmul FLOPs"]]
     sends = [["mesh", "collective", "axes", "group", "count", "bytes", "sent by a device"]]
     times = [["mesh", "chip", "memory", "compute", "HBM", "network", "step", "training", "bound"]]
     for plan in plans:
         mesh = ",".join(f"{axis}:{size}" for axis, size in plan["mesh"].items())
         batch, parameters = f"{plan['rows']} x {plan['length']}", f"{plan['parameters']:,}"
-        sizes = byte_size(plan["argument_bytes"]), byte_size(plan["peak_bytes"])
+        names = ("argument_bytes", "saved_bytes", "peak_bytes")
+        sizes = [byte_size(plan[name]) for name in names]
         steps.append([mesh, batch, parameters, *sizes, f"{plan['flops']:.3e}"])
         for one in plan["collectives"]:
             sizes = byte_size(one["bytes"]), byte_size(one["sent_bytes"])
@@ -209,8 +212,8 @@ def print_plans(plans: Sequence[dict[str, Any]]) -> None:
     if any(chip["memory_share"] > 1 for plan in plans for chip in plan["chips"].values()):
         print(
             "\nAbove 100% of its memory a chip cannot compute the step: add devices, "
-            "--config.training.micro_batches,\nor --config.model.remat=full, which computes "
-            "activations again instead of storing them."
+            "--config.training.micro_batches,\nor --config.model.remat=full, which keeps less of "
+            "the forward pass and computes it again."
         )
 
 
