@@ -11,10 +11,11 @@ import numpy as np
 import oracle
 import pytest
 import test_huggingface_import
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 from test_families import BAHDANAU, CONVOLUTIONAL, LANGUAGE_MODEL
 
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
+from transformer.decoding.generate import generate
 from transformer.errors import InputError
 from transformer.interop import stablehlo_export
 from transformer.models import protocol
@@ -44,6 +45,28 @@ def trained_model(config):
     params = oracle.random_params(model, seed=0)
     mesh = jax.make_mesh((1,), "x")
     return TrainedModel(config, params, Vocabularies.shared(tokenizer), model, mesh, {})
+
+
+def test_a_program_has_the_forms_of_the_platform_that_it_is_for():
+    # Made on a CPU, for which a search keeps float32 caches and takes its top-k in two levels.
+    config = TINY.replace(compute_dtype="bfloat16", vocab_size=1000)
+    model = protocol.build(config)
+    weights = flatten_dict(oracle.random_params(model, seed=0), sep="/")
+    weights = {name: np.asarray(leaf) for name, leaf in weights.items()}
+
+    def search(weights, source):
+        decode = DecodeConfig(beams=2)
+        params = unflatten_dict(weights, sep="/")
+        return generate(model, params, source, decode, max_length=4).tokens
+
+    texts = {}
+    for platforms in (["cpu"], ["cuda"], ["cpu", "cuda"]):
+        program = stablehlo_export.program(search, weights, 2, 4, platforms)
+        texts[tuple(platforms)] = str(jax.export.deserialize(program).mlir_module())
+    for platforms, text in texts.items():
+        keys = "tensor<2x2x6x8xf32>"  # [B, N, H, M K], of both beams
+        assert (keys in text) == (platforms == ("cpu",))
+    assert texts["cpu",].count("top_k") > texts["cuda",].count("top_k")
 
 
 def run_alone(code, folder, sentences=SENTENCES):
