@@ -48,7 +48,7 @@ def trained_model(config):
 
 
 def test_a_program_has_the_forms_of_the_platform_that_it_is_for():
-    # Made on a CPU, for which a search keeps float32 caches and takes its top-k in two levels.
+    # Made on a CPU, for which a search keeps float32 caches of a bfloat16 model.
     config = TINY.replace(compute_dtype="bfloat16", vocab_size=1000)
     model = protocol.build(config)
     weights = flatten_dict(oracle.random_params(model, seed=0), sep="/")
@@ -66,7 +66,6 @@ def test_a_program_has_the_forms_of_the_platform_that_it_is_for():
     for platforms, text in texts.items():
         keys = "tensor<2x2x6x8xf32>"  # [B, N, H, M K], of both beams
         assert (keys in text) == (platforms == ("cpu",)), platforms
-    assert texts["cpu",].count("chlo.top_k(") > texts["cuda",].count("chlo.top_k(")
 
 
 def run_alone(code, folder, sentences=SENTENCES):
