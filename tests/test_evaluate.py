@@ -433,7 +433,8 @@ def test_python_takes_decoding_options_and_a_dtype_and_keeps_compiled_programs(
     cache = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", None)
     try:
-        translator = Translator.from_workdir(from_many_devices, beams=2, dtype="bfloat16")
+        options = {"beams": 2, "dtype": "bfloat16", "compile_cache": True}
+        translator = Translator.from_workdir(from_many_devices, **options)
         folder = tmp_path / "attention-transformer" / "compiled"
         assert jax.config.jax_compilation_cache_dir == str(folder)
     finally:

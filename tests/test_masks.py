@@ -4,7 +4,8 @@
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.nn.masks import ancestry_mask, causal_mask, packed_mask, padding_mask
+from transformer.decode_cache import DecodeCache
+from transformer.nn.masks import causal_mask, packed_mask, padding_mask
 
 YES, NO = True, False
 
@@ -45,6 +46,6 @@ def test_one_segment_and_its_padding_is_the_padding_mask():
 def test_a_beam_attends_to_what_its_ancestors_wrote_up_to_its_position():
     """Two beams, three positions. Beam 0 comes from beam 1 at position 0; position 2 is to come."""
     ancestry = jnp.array([[[1, 0, 0], [1, 1, 1]]])
-    mask = ancestry_mask(ancestry, jnp.array(1))
+    mask = DecodeCache((), ancestry, jnp.array(1), num_groups=1).self_mask()
     expected = [[NO, YES, YES, NO, NO, NO], [NO, YES, NO, YES, NO, NO]]
     np.testing.assert_array_equal(mask, [[expected]])

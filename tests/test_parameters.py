@@ -8,6 +8,7 @@ import pytest
 
 from transformer.config import TransformerConfig
 from transformer.models import protocol
+from transformer.nn import parameters as declaring
 from transformer.nn.parameters import Parameter, cast_params, declare, is_parameter
 
 SMALL = TransformerConfig(
@@ -36,17 +37,19 @@ class Linear(nn.Module):
         return jnp.einsum("BNH,NHD->BD", x, kernel) + bias
 
 
-def test_a_declaration_boxes_the_initial_value_and_the_module_reads_the_array():
+def test_a_declaration_says_what_a_parameter_is_and_init_gives_plain_arrays():
     module, x = Linear(), jnp.ones((1, 2, 3))
     params = module.init(jax.random.key(0), x)["params"]
-    kernel, bias = params["kernel"], params["bias"]
+    declared = declaring.declarations(lambda: module.init(jax.random.key(0), x))
+    kernel, bias = declared["kernel"], declared["bias"]
     assert (kernel.names, kernel.kind, kernel.num_input_axes) == (
         ("heads", "kv", "embed"),
         "kernel",
         2,
     )
     assert (bias.names, bias.kind, bias.num_input_axes) == (("embed",), "bias", 0)
-    assert module.apply({"params": nn.unbox(params)}, x).tolist() == [[7.0] * 5]
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(params))
+    assert module.apply({"params": params}, x).tolist() == [[7.0] * 5]
 
 
 def test_metadata_holds_shapes_and_no_arrays():

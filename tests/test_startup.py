@@ -58,8 +58,8 @@ def test_the_public_names_are_loaded_when_they_are_used():
     assert "jax" in loaded("import transformer; transformer.build")
     assert set(transformer.__all__) <= set(dir(transformer))
     assert all(getattr(transformer, name) for name in transformer.__all__)
-    with pytest.raises(AttributeError, match="'transformer' has no attribute 'Transformer'"):
-        transformer.Transformer  # noqa: B018
+    with pytest.raises(AttributeError, match="'transformer' has no attribute 'Transformers'"):
+        transformer.Transformers  # noqa: B018
 
 
 def test_garbage_collection_is_off_during_imports_and_skips_modules_later():

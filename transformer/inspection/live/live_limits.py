@@ -44,7 +44,7 @@ DECODE_FIELDS: dict[str, Any] = {
 _DECODE_ANY_VALUE = (
     *("beams", "finish_from", "length_penalty", "alpha", "extra_length", "max_length"),
     *("batch_size", "diversity", "temperature", "top_k", "top_p", "min_p", "seed"),
-    *("mbr_samples", "mbr_metric"),
+    *("truncation", "mbr_samples", "mbr_metric"),
 )
 """Fields that the scripts compute with every value, or that have no effect on such a search."""
 
