@@ -35,7 +35,7 @@ from experiments.studies.exercises import Answer
 from transformer import compile_cache
 from transformer.batch import Batch
 from transformer.config import DecodeConfig, OptimizerConfig
-from transformer.decoding import generate
+from transformer.decoding.generate import generate
 from transformer.inspection import figures, run
 from transformer.models import protocol
 from transformer.models.transformer import DecoderLayer, EncoderLayer
@@ -734,14 +734,8 @@ for name, seed in scores:
 # must generate the same tokens with these parameters, in every string that ends:
 
 # %%
-search = functools.partial(
-    jax.jit(generate.search, static_argnames=("model", "config", "num_results", "max_length")),
-    model=library_model,
-    config=DecodeConfig(beams=1, extra_length=50),
-    num_results=1,
-    max_length=LENGTH,
-)
-expected = np.asarray(search(trained["whole", 0], test_source).tokens)[:, 0]
+search = functools.partial(generate, library_model, config=DecodeConfig(beams=1), max_length=LENGTH)
+expected = np.asarray(jax.jit(search)(trained["whole", 0], test_source).tokens)[:, 0]
 generated = np.asarray(greedy(trained["whole", 0], test_source))
 ended = (generated == EOS).any(-1)
 np.testing.assert_array_equal(generated[ended], expected[ended])

@@ -38,7 +38,7 @@ from transformer.config import (
     TrainingConfig,
     TransformerConfig,
 )
-from transformer.decoding import generate
+from transformer.decoding.generate import generate
 from transformer.inspection import figures, run
 from transformer.models import protocol
 from transformer.nn.positions import shift_right
@@ -171,10 +171,9 @@ def exact_by_length(params, model_config, lengths):
     """Share of strings that greedy search reverses without a mistake, by length."""
     search = jax.jit(
         functools.partial(
-            generate.search,
-            model=protocol.build(model_config),
+            generate,
+            protocol.build(model_config),
             config=DecodeConfig(beams=1, extra_length=2),
-            num_results=1,
             max_length=LONGEST + 1,
         )
     )
