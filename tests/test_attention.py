@@ -192,6 +192,12 @@ def test_cudnn_is_chosen_where_it_has_a_kernel(platform, dtype, lengths, sizes, 
         assert kernels.choose("chunked", query, key, value, None) is chunked_attention
 
 
+def test_auto_takes_the_formula_for_short_sentences_and_chunks_for_long_ones():
+    for queries, expected in ((1023, None), (1024, chunked_attention)):
+        arrays = [jnp.zeros((1, queries, 2, 8))] * 3
+        assert kernels.choose("auto", *arrays, None) is expected
+
+
 @pytest.mark.parametrize("biased", [False, True])
 def test_cudnn_gets_a_mask_of_every_query_and_no_bias(biased, monkeypatch):
     query, key, value, mask = random_inputs(d_k=8, d_v=8, queries=4, keys=6)

@@ -14,6 +14,8 @@ from transformer.kernels.fused import cudnn_computes, fused_attention
 Kernel = Callable[..., Float[Array, "B T N Hv"]]
 KERNELS: dict[str, Kernel] = {"chunked": chunked_attention, "fused": fused_attention}
 """By the names of `model.attention_kernel`."""
+LONG = 1024
+"""Queries from which the scores leave the caches of a CPU, and take gigabytes elsewhere."""
 
 
 def choose(
@@ -25,8 +27,11 @@ def choose(
 ) -> Kernel | None:
     """The kernel that `model.attention_kernel` names for these arrays; None for the formula.
 
-    ``auto`` is cuDNN's flash attention where it applies, else the formula.
+    ``auto`` is cuDNN's flash attention where it applies, else ``chunked`` for long sentences, else
+    the formula.
     """
     if name == "auto":
-        name = "fused" if bias is None and cudnn_computes(query, key, value) else "einsum"
+        if bias is None and cudnn_computes(query, key, value):
+            return fused_attention
+        return chunked_attention if query.shape[1] >= LONG else None
     return KERNELS.get(name)
