@@ -61,6 +61,7 @@ class LayerCache(Shown):
     self_attention: Any
     """A `KeyValueCache`, or what another class of attention has with these methods."""
     cross_attention: KeyValueCache | None = None
+    cross_mask: Bool[Array, "B 1 1 S"] | None = None
 
     def grow(self, slots: int) -> "LayerCache":
         """Extend the capacity to `slots`: target positions times the beams of a group."""
@@ -83,7 +84,13 @@ class DecodeCache(Shown):
     index: Int[Array, ""]
     """The target position that the next step computes."""
     num_groups: int = flax.struct.field(pytree_node=False)
-    source_mask: Bool[Array, "B 1 1 S"] | None = None
+
+    @classmethod
+    def of(
+        cls, layers: tuple[LayerCache, ...], sizes: tuple[int, int, int], num_groups: int
+    ) -> "DecodeCache":
+        """The state before the first step; the sizes are those of the ancestry, (BG, K, M)."""
+        return cls(layers, jnp.zeros(sizes, jnp.int32), jnp.zeros((), jnp.int32), num_groups)
 
     @property
     def length(self) -> int:

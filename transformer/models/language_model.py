@@ -16,11 +16,11 @@ from transformer.decode_cache import DecodeCache, LayerCache
 from transformer.models import protocol
 from transformer.models.flops import decoder_flops, logits_flops
 from transformer.models.protocol import AttentionSize, Description
-from transformer.models.transformer import Encoder, EncoderLayer
+from transformer.models.transformer import DecodingModel, Encoder, EncoderLayer
 from transformer.nn.dropout import example_ids_of
 from transformer.nn.embedding import Embedding
 from transformer.nn.masks import packed_mask
-from transformer.nn.positions import NO_POSITIONS, PositionTerm, positions_within_segments
+from transformer.nn.positions import NO_POSITIONS, PositionTerm
 
 
 class CausalLayer(EncoderLayer):
@@ -59,22 +59,8 @@ class CausalStack(Encoder):
         sizes = (groups, group_beams, length, dtype)
         return tuple(LayerCache(layer.self_attention.init_cache(*sizes)) for layer in self.layers)
 
-    def step(
-        self, x: Float[Array, "B _ D"], cache: DecodeCache
-    ) -> tuple[Float[Array, "B _ D"], tuple[LayerCache, ...]]:
-        """Compute one position of every beam."""
-        mask, positions = self.step_inputs(cache)
-        caches = []
-        for number, (layer, layer_cache) in enumerate(
-            zip(self.layers, cache.layers, strict=True), 1
-        ):
-            x, layer_cache = layer.step(x, layer_cache, cache.index, mask, positions)
-            x = self.with_timestep(x, number)
-            caches.append(layer_cache)
-        return self.normalize(x), tuple(caches)
 
-
-class LanguageModel(protocol.TextModel):
+class LanguageModel(DecodingModel):
     """See `protocol.Model`; the source is not read."""
 
     config: LanguageModelConfig
@@ -95,12 +81,10 @@ class LanguageModel(protocol.TextModel):
         example_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T V"]:
         """Predict the token after each position of `target_in`; see `protocol.Model`."""
-        mask, position_ids = None, jnp.arange(target_in.shape[1])
-        positions = self.embedding.positions(target_in.shape[1])  # [T, D]
+        position_ids, positions = self.sentence_positions(target_in.shape[1], target_segments)
+        mask = None
         if target_segments is not None:
             mask = packed_mask(target_segments, target_segments)  # [B, 1, T, T]
-            position_ids = positions_within_segments(target_segments)  # [B, T]
-            positions = positions[position_ids]
         dropout = example_ids_of(len(target_in), train, example_ids)
         x = self.embedding.embed(target_in, positions, "target", dropout)
         return self.embedding.logits(self.decoder(x, mask, position_ids, dropout))
@@ -117,24 +101,9 @@ class LanguageModel(protocol.TextModel):
         num_groups: int = 1,
     ) -> DecodeCache:
         """Create the cache of a search; see `protocol.Model`."""
-        groups, group_beams = len(source) * num_groups, num_beams // num_groups
+        sizes = (len(source) * num_groups, num_beams // num_groups, length)
         dtype = self.embedding.tokens(jnp.zeros((1, 1), jnp.int32)).dtype
-        layers = self.decoder.init_cache(groups, group_beams, length, dtype)
-        ancestry = jnp.zeros((groups, group_beams, length), jnp.int32)
-        return DecodeCache(layers, ancestry, jnp.zeros((), jnp.int32), num_groups)
-
-    def step(
-        self, tokens: Int[Array, "B K"], cache: DecodeCache
-    ) -> tuple[Float[Array, "B K V"], DecodeCache]:
-        """Read the token at position `cache.index` of every beam and predict the next."""
-        cache = cache.begin_step()
-        position = cache.row(self.embedding.positions(cache.length))
-        x, layers = self.decoder.step(self.embedding.embed(tokens, position), cache)
-        return self.embedding.logits(x), cache.replace(layers=layers, index=cache.index + 1)
-
-    reorder = staticmethod(DecodeCache.reorder)
-    grow = staticmethod(DecodeCache.grow)
-    take = staticmethod(DecodeCache.take)
+        return DecodeCache.of(self.decoder.init_cache(*sizes, dtype), sizes, num_groups)
 
     @nn.nowrap
     def describe(self) -> Description:

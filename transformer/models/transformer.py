@@ -111,13 +111,18 @@ class DecoderLayer(nn.Module):
         return self.feed_forward_residual(x, y, dropout)
 
     def init_cache(
-        self, memory: Float[Array, "B S D"], num_beams: int, length: int, num_groups: int
+        self,
+        memory: Float[Array, "B S D"],
+        mask: Bool[Array, "B 1 1 S"],
+        groups: int,
+        group_beams: int,
+        length: int,
     ) -> LayerCache:
-        """An empty cache of self-attention, and the memory's keys and values."""
-        groups, group_beams = len(memory) * num_groups, num_beams // num_groups
+        """An empty cache of self-attention, and the memory's keys and values with their mask."""
         return LayerCache(
             self.self_attention.init_cache(groups, group_beams, length, memory.dtype),
             KeyValueCache.of(*self.cross_attention.keys_values(memory, memory)),
+            mask,
         )
 
     def step(
@@ -126,7 +131,6 @@ class DecoderLayer(nn.Module):
         cache: LayerCache,
         index: Int[Array, ""],
         self_mask: Bool[Array, "BG 1 K C"],
-        cross_mask: Bool[Array, "B 1 1 S"],
         positions: PositionTerm = NO_POSITIONS,
     ) -> tuple[Float[Array, "B _ D"], LayerCache]:
         """Apply the layer to target position `index` of every beam, as `__call__` does to its row.
@@ -139,7 +143,7 @@ class DecoderLayer(nn.Module):
         y, written = self.self_attention.step(y, cache.self_attention, index, self_mask, positions)
         x = self.self_attention_residual(x, y.reshape(x.shape))
         y = self.cross_attention_residual.prepare(x)
-        y = self.cross_attention.attend_cached(y, cache.cross_attention, cross_mask)
+        y = self.cross_attention.attend_cached(y, cache.cross_attention, cache.cross_mask)
         x = self.cross_attention_residual(x, y)
         y = self.feed_forward(self.feed_forward_residual.prepare(x))
         return self.feed_forward_residual(x, y), cache.replace(self_attention=written)
@@ -205,6 +209,19 @@ class Stack(nn.Module):
             mask = mask & neighborhood_mask(index, key_positions, size)
         return mask, self.position_scheme(index, key_positions)
 
+    def step(
+        self, x: Float[Array, "B _ D"], cache: DecodeCache
+    ) -> tuple[Float[Array, "B _ D"], tuple[LayerCache, ...]]:
+        """Compute one target position of every beam, in a stack whose layers have a `step`."""
+        mask, positions = self.step_inputs(cache)
+        caches = []
+        layers = zip(self.layers, cache.layers, strict=True)
+        for number, (layer, layer_cache) in enumerate(layers, 1):
+            x, layer_cache = layer.step(x, layer_cache, cache.index, mask, positions)
+            x = self.with_timestep(x, number)
+            caches.append(layer_cache)
+        return self.normalize(x), tuple(caches)
+
 
 class Encoder(Stack):
     """The stack on the left of figure 1."""
@@ -251,30 +268,40 @@ class Decoder(Stack):
         return self.normalize(x)
 
     def init_cache(
-        self, memory: Float[Array, "B S D"], num_beams: int, length: int, num_groups: int
+        self, memory: Float[Array, "B S D"], mask: Bool[Array, "B 1 1 S"], *sizes: int
     ) -> tuple[LayerCache, ...]:
         """The cache of every layer."""
-        return tuple(
-            layer.init_cache(memory, num_beams, length, num_groups) for layer in self.layers
-        )
+        return tuple(layer.init_cache(memory, mask, *sizes) for layer in self.layers)
+
+
+class DecodingModel(protocol.TextModel):
+    """What models with an `embedding` and a `decoder` share: positions, and a step of a search."""
+
+    def sentence_positions(
+        self, length: int, segments: Int[Array, "B T"] | None
+    ) -> tuple[Int[Array, "*#B T"], Float[Array, "*#B T D"]]:
+        """The position of each token in its sentence, from 0, and its absolute encoding."""
+        table = self.embedding.positions(length)  # [T, D]
+        if segments is None:
+            return jnp.arange(length), table
+        position_ids = positions_within_segments(segments)  # [B, T]
+        return position_ids, table[position_ids]
 
     def step(
-        self, x: Float[Array, "B _ D"], cache: DecodeCache
-    ) -> tuple[Float[Array, "B _ D"], tuple[LayerCache, ...]]:
-        """Compute one target position of every beam."""
-        self_mask, positions = self.step_inputs(cache)
-        caches = []
-        layers = zip(self.layers, cache.layers, strict=True)
-        for number, (layer, layer_cache) in enumerate(layers, 1):
-            x, layer_cache = layer.step(
-                x, layer_cache, cache.index, self_mask, cache.source_mask, positions
-            )
-            x = self.with_timestep(x, number)
-            caches.append(layer_cache)
-        return self.normalize(x), tuple(caches)
+        self, tokens: Int[Array, "B K"], cache: DecodeCache
+    ) -> tuple[Float[Array, "B K V"], DecodeCache]:
+        """Read the token at position `cache.index` of every beam and predict the next."""
+        cache = cache.begin_step()
+        position = cache.row(self.embedding.positions(cache.length))
+        x, layers = self.decoder.step(self.embedding.embed(tokens, position), cache)
+        return self.embedding.logits(x), cache.replace(layers=layers, index=cache.index + 1)
+
+    reorder = staticmethod(DecodeCache.reorder)
+    grow = staticmethod(DecodeCache.grow)
+    take = staticmethod(DecodeCache.take)
 
 
-class Transformer(protocol.TextModel):
+class Transformer(DecodingModel):
     """The complete model, a `protocol.Model`.
 
     By default one embedding table serves the target, the logits and, with a shared vocabulary, the
@@ -307,7 +334,7 @@ class Transformer(protocol.TextModel):
         if target_segments is not None:
             self_mask = packed_mask(target_segments, target_segments)  # [B, 1, T, T]
             cross_mask = packed_mask(target_segments, source_segments)  # [B, 1, T, S]
-        position_ids, positions = self._positions(target_in.shape[1], target_segments)
+        position_ids, positions = self.sentence_positions(target_in.shape[1], target_segments)
         dropout = example_ids_of(len(target_in), train, example_ids)
         x = self.embedding.embed(target_in, positions, "target", dropout)
         x = self.decoder(x, memory, self_mask, cross_mask, position_ids, dropout)
@@ -323,7 +350,7 @@ class Transformer(protocol.TextModel):
     ) -> Float[Array, "B S D"]:
         """The memory: one vector for every source position."""
         mask = self.source_mask(source)  # [B, S]
-        position_ids, positions = self._positions(mask.shape[1], segments)
+        position_ids, positions = self.sentence_positions(mask.shape[1], segments)
         dropout = example_ids_of(len(mask), train, example_ids)
         mask = mask[:, None, None] if segments is None else packed_mask(segments, segments)
         return self.encoder(
@@ -339,18 +366,6 @@ class Transformer(protocol.TextModel):
         """The input of the encoder; a model whose source is not text overrides this."""
         return self.embedding.embed(source, positions, "source", dropout)
 
-    def _positions(
-        self, length: int, segments: Int[Array, "B T"] | None
-    ) -> tuple[Int[Array, "*#B T"], Float[Array, "*#B T D"]]:
-        """The position of each token in its sentence, from 0, and its absolute encoding."""
-        table = self.embedding.positions(length)  # [T, D]
-        if segments is None:
-            return jnp.arange(length), table
-        position_ids = positions_within_segments(segments)  # [B, T]
-        return position_ids, table[position_ids]
-
-    # One target position of a search.
-
     def init_cache(
         self,
         memory: Float[Array, "B S D"],
@@ -364,27 +379,9 @@ class Transformer(protocol.TextModel):
         Cross-attention keys and values are computed here, once. In self-attention every beam reads
         the keys of its complete group.
         """
-        groups = len(memory) * num_groups
-        return DecodeCache(
-            layers=self.decoder.init_cache(memory, num_beams, length, num_groups),
-            ancestry=jnp.zeros((groups, num_beams // num_groups, length), jnp.int32),
-            index=jnp.zeros((), jnp.int32),
-            num_groups=num_groups,
-            source_mask=self.source_mask(source)[:, None, None],
-        )
-
-    def step(
-        self, tokens: Int[Array, "B K"], cache: DecodeCache
-    ) -> tuple[Float[Array, "B K V"], DecodeCache]:
-        """Read the token at position `cache.index` of every beam and predict the next."""
-        cache = cache.begin_step()
-        position = cache.row(self.embedding.positions(cache.length))
-        x, layers = self.decoder.step(self.embedding.embed(tokens, position), cache)
-        return self.embedding.logits(x), cache.replace(layers=layers, index=cache.index + 1)
-
-    reorder = staticmethod(DecodeCache.reorder)
-    grow = staticmethod(DecodeCache.grow)
-    take = staticmethod(DecodeCache.take)
+        mask = self.source_mask(source)[:, None, None]  # [B, 1, 1, S]
+        sizes = (len(memory) * num_groups, num_beams // num_groups, length)
+        return DecodeCache.of(self.decoder.init_cache(memory, mask, *sizes), sizes, num_groups)
 
     @nn.nowrap
     def describe(self) -> Description:
