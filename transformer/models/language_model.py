@@ -14,9 +14,10 @@ from transformer.arrays import Array, Bool, Float, Int
 from transformer.config import LanguageModelConfig
 from transformer.decode_cache import DecodeCache, LayerCache
 from transformer.models import protocol
+from transformer.models.decoding_model import DecodingModel
 from transformer.models.flops import decoder_flops, logits_flops
 from transformer.models.protocol import AttentionSize, Description
-from transformer.models.transformer import DecodingModel, Encoder, EncoderLayer
+from transformer.models.transformer import Encoder, EncoderLayer
 from transformer.nn.dropout import example_ids_of
 from transformer.nn.embedding import Embedding
 from transformer.nn.masks import packed_mask

@@ -5,12 +5,12 @@ import functools
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
 from transformer.arrays import Array, Bool, Float, Int
 from transformer.config import TransformerConfig
 from transformer.decode_cache import DecodeCache, KeyValueCache, LayerCache
 from transformer.models import flops, protocol
+from transformer.models.decoding_model import DecodingModel
 from transformer.models.protocol import AttentionSize, Description, Source
 from transformer.models.relative_positions import SCHEMES
 from transformer.nn.dropout import example_ids_of
@@ -19,7 +19,7 @@ from transformer.nn.feed_forward import FeedForward
 from transformer.nn.masks import neighborhood_mask, packed_mask, restrict
 from transformer.nn.multi_head_attention import MultiHeadAttention
 from transformer.nn.norm import NORMS
-from transformer.nn.positions import NO_POSITIONS, PositionTerm, positions_within_segments
+from transformer.nn.positions import NO_POSITIONS, PositionTerm
 from transformer.nn.residual import Residual
 from transformer.nn.taps import tap
 
@@ -272,33 +272,6 @@ class Decoder(Stack):
     ) -> tuple[LayerCache, ...]:
         """The cache of every layer."""
         return tuple(layer.init_cache(memory, mask, *sizes) for layer in self.layers)
-
-
-class DecodingModel(protocol.TextModel):
-    """What models with an `embedding` and a `decoder` share: positions, and a step of a search."""
-
-    def sentence_positions(
-        self, length: int, segments: Int[Array, "B T"] | None
-    ) -> tuple[Int[Array, "*#B T"], Float[Array, "*#B T D"]]:
-        """The position of each token in its sentence, from 0, and its absolute encoding."""
-        table = self.embedding.positions(length)  # [T, D]
-        if segments is None:
-            return jnp.arange(length), table
-        position_ids = positions_within_segments(segments)  # [B, T]
-        return position_ids, table[position_ids]
-
-    def step(
-        self, tokens: Int[Array, "B K"], cache: DecodeCache
-    ) -> tuple[Float[Array, "B K V"], DecodeCache]:
-        """Read the token at position `cache.index` of every beam and predict the next."""
-        cache = cache.begin_step()
-        position = cache.row(self.embedding.positions(cache.length))
-        x, layers = self.decoder.step(self.embedding.embed(tokens, position), cache)
-        return self.embedding.logits(x), cache.replace(layers=layers, index=cache.index + 1)
-
-    reorder = staticmethod(DecodeCache.reorder)
-    grow = staticmethod(DecodeCache.grow)
-    take = staticmethod(DecodeCache.take)
 
 
 class Transformer(DecodingModel):
