@@ -26,8 +26,9 @@ logger = logging.getLogger(__name__)
 _NOT_COMPARED = (
     *("parallel.", "logging."),
     *("training.memory_limit_gib", "data.token_cache", "data.tokenizing_threads"),
+    *("model.attention_kernel", "model.remat"),
 )
-"""Prefixes of the fields that do not change results."""
+"""Prefixes of the fields that do not change results, but for rounding."""
 
 _OF_THE_STATE = (
     *("optimizer.name", "optimizer.clip_norm", "optimizer.weight_decay", "optimizer.beta1"),
