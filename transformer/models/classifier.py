@@ -19,8 +19,11 @@ from transformer.models.transformer import Encoder
 from transformer.nn.dropout import example_ids_of
 from transformer.nn.embedding import Embedding
 
-NEVER = -1e9
-"""The logit of a token with probability 0: its exponential is 0 in every dtype."""
+NEVER = -100.0
+"""The logit of a token with probability 0: its exponential, 4e-44, is lost beside 1 in every dtype.
+
+A larger number would round the losses that it is added to, though with weight 0.
+"""
 
 
 @flax.struct.dataclass
