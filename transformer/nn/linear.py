@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear maps, and the two einsums that all matmuls of the models are.
 
-Everywhere but on a platform with a form of its own (`transformer.platforms`) they are `jnp.einsum`.
+They are `jnp.einsum`, except on a platform that has another form (`transformer.platforms`).
 """
 
 import functools
