@@ -107,7 +107,7 @@ def test_logits_and_translations_are_those_of_transformers(number, tmp_path):
         row[: len(ids)] = ids
     reads = np.vectorize(position.get)(target.numpy()).astype(np.int32)
     ours = protocol.build(imported.config.model)
-    logits = jax.jit(lambda params, *tokens: ours.apply({"params": params}, *tokens)[0])
+    logits = jax.jit(lambda params, *tokens: ours.apply({"params": params}, *tokens))
     actual = np.asarray(logits(imported.params, source, reads))
     np.testing.assert_allclose(actual[..., 2:], expected[..., original[2:]], rtol=0, atol=2e-5)
 
