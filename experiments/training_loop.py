@@ -147,7 +147,7 @@ def _introduce(experiment: compose.Experiment, continued_at: int | None, verbose
     _log(table if verbose or experiment.mesh.size > 1 else table.splitlines()[-1])
     trained, total = experiment.num_trained, experiment.num_parameters
     if trained != total:
-        what = "as adapters of" if experiment.adapters else "of"
+        what = "as adapters of" if experiment.adapter_metadata else "of"
         _log(f"{trained:,} parameters are trained, {what} {total:,}")
     devices, mesh = jax.device_count(), experiment.mesh
     if mesh.size < devices:
