@@ -270,7 +270,7 @@ class Speech(NamedTuple):
 
 
 class Listener(Transformer):
-    """A linear map of each frame in place of the embedding of a token."""
+    """A linear map of each frame replaces the token embedding."""
 
     def setup(self):
         """Its kernel [F,D]."""

@@ -187,7 +187,7 @@ def all_gathered(of_params: Params) -> Params:
 def all_gather(params: Params, metadata: Params, of_params: Params, dtype: str) -> Params:
     """The parameters as the forward pass needs them: see `all_gathered`.
 
-    Kernels are cast to the compute dtype first, so that in bfloat16 half as much is sent and held.
+    Kernels are cast to the compute dtype first, so that in bfloat16 half as much is sent.
     Embeddings are not: their gradient is a sum over tokens, which has to be in float32.
 
     Args:
