@@ -9,7 +9,7 @@ import pytest
 from transformer.config import TransformerConfig
 from transformer.models import protocol
 from transformer.nn import parameters as declaring
-from transformer.nn.parameters import Parameter, cast_params, declare, is_parameter
+from transformer.nn.parameters import Parameter, declare, is_parameter
 
 SMALL = TransformerConfig(
     vocab_size=9, num_layers=1, d_model=8, d_ff=12, num_heads=2, attention_bias=True, d_v=3
@@ -105,9 +105,10 @@ def test_only_the_attention_output_contracts_two_axes():
 
 
 def test_kernels_and_embeddings_are_cast_and_biases_and_scales_are_not():
-    metadata = protocol.parameter_metadata(protocol.build(SMALL))
+    half = protocol.build(SMALL.replace(compute_dtype="bfloat16"))
+    metadata = protocol.parameter_metadata(half)
     params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), nn.unbox(metadata))
-    cast = cast_params(params, metadata, "bfloat16")
+    cast = half.cast_params(params)
     dtypes = {
         parameter.kind: set() for parameter in jax.tree.leaves(metadata, is_leaf=is_parameter)
     }
@@ -122,4 +123,4 @@ def test_kernels_and_embeddings_are_cast_and_biases_and_scales_are_not():
         "bias": {"float32"},
         "scale": {"float32"},
     }
-    assert cast_params(params, metadata, "float32") is params
+    assert protocol.build(SMALL).cast_params(params) is params

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from transformer.arrays import Array, Bool, Float, Int, Params
 from transformer.config import ModelConfig
 from transformer.errors import InputError
-from transformer.nn.parameters import cast_params, declarations
+from transformer.nn.parameters import declarations, is_parameter
 
 Kind = Literal["encoder", "decoder", "cross"]
 """Self-attention of the encoder, self-attention of the decoder, and cross-attention."""
@@ -180,8 +180,18 @@ class TextModel(nn.Module):
 
     @nn.nowrap
     def cast_params(self, params: Params) -> Params:
-        """Cast kernels and embeddings to the compute dtype."""
-        return cast_params(params, parameter_metadata(self), self.config.compute_dtype)
+        """Cast kernels and embeddings to the compute dtype, which changes no result.
+
+        Biases and scales stay float32, the dtype in which they are added and multiplied.
+        """
+        dtype = self.config.compute_dtype
+        if dtype == "float32":
+            return params
+        return jax.tree.map(
+            lambda parameter, leaf: leaf.astype(dtype) if parameter.is_weight else leaf,
+            *(parameter_metadata(self), params),
+            is_leaf=is_parameter,
+        )
 
 
 FAMILIES: dict[type[ModelConfig], type[nn.Module]] = {}

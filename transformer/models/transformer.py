@@ -16,7 +16,7 @@ from transformer.models.relative_positions import SCHEMES
 from transformer.nn.dropout import example_ids_of
 from transformer.nn.embedding import Embedding, timestep_encodings
 from transformer.nn.feed_forward import FeedForward
-from transformer.nn.masks import neighborhood_mask, packed_mask, restrict
+from transformer.nn.masks import both, neighborhood_mask, packed_mask
 from transformer.nn.multi_head_attention import MultiHeadAttention
 from transformer.nn.norm import NORMS
 from transformer.nn.positions import NO_POSITIONS, PositionTerm
@@ -191,29 +191,26 @@ class Stack(nn.Module):
         """Apply the final norm, which only pre-norm stacks have."""
         return self.final_norm(x) if self.config.norm == "pre" else x
 
-    def within_window(
-        self, mask: Bool[Array, "#B 1 #T T"] | None, position_ids: Int[Array, "*#B T"]
-    ) -> Bool[Array, "#B 1 #T T"] | None:
-        """The mask of self-attention within `model.attention_window`, if there is one."""
-        size = self.config.attention_window
-        if size is None:
-            return mask
-        neighborhood = neighborhood_mask(position_ids, position_ids, size)
-        return neighborhood if mask is None else restrict(mask, neighborhood)
+    def relative(
+        self,
+        mask: Bool[Array, "#B 1 #T S"] | None,
+        query_positions: Int[Array, "*#B #T"],
+        key_positions: Int[Array, "*#B S"],
+    ) -> tuple[Bool[Array, "#B 1 #T S"] | None, PositionTerm]:
+        """What positions do in self-attention: the mask within the window, and the scheme's term.
 
-    def step_inputs(self, cache: DecodeCache) -> tuple[Bool[Array, "BG 1 K C"], PositionTerm]:
-        """The mask and the positions of self-attention at the next position of a search."""
-        mask, index, key_positions = cache.self_mask(), cache.index[None], cache.key_positions()
-        if self.config.attention_window is not None:
-            size = self.config.attention_window
-            mask = mask & neighborhood_mask(index, key_positions, size)
-        return mask, self.position_scheme(index, key_positions)
+        Without `model.attention_window` the mask is unchanged.
+        """
+        size = self.config.attention_window
+        if size is not None:
+            mask = both(mask, neighborhood_mask(query_positions, key_positions, size))
+        return mask, self.position_scheme(query_positions, key_positions)
 
     def step(
         self, x: Float[Array, "B _ D"], cache: DecodeCache
     ) -> tuple[Float[Array, "B _ D"], tuple[LayerCache, ...]]:
         """Compute one target position of every beam, in a stack whose layers have a `step`."""
-        mask, positions = self.step_inputs(cache)
+        mask, positions = self.relative(cache.self_mask(), cache.index[None], cache.key_positions())
         caches = []
         layers = zip(self.layers, cache.layers, strict=True)
         for number, (layer, layer_cache) in enumerate(layers, 1):
@@ -234,8 +231,7 @@ class Encoder(Stack):
         dropout: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B S D"]:
         """From the embedded source to the memory."""
-        mask = self.within_window(mask, position_ids)
-        positions = self.position_scheme(position_ids, position_ids)
+        mask, positions = self.relative(mask, position_ids, position_ids)
         x = tap(self, "residual", x)
         for number, layer in enumerate(self.layers, 1):
             x = self.with_timestep(layer(x, mask, positions, dropout), number)
@@ -259,8 +255,7 @@ class Decoder(Stack):
         dropout: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T D"]:
         """From the embedded target to the input of the output map."""
-        self_mask = self.within_window(self_mask, position_ids)
-        positions = self.position_scheme(position_ids, position_ids)
+        self_mask, positions = self.relative(self_mask, position_ids, position_ids)
         x = tap(self, "residual", x)
         for number, layer in enumerate(self.layers, 1):
             x = layer(x, memory, self_mask, cross_mask, positions, dropout)

@@ -113,28 +113,24 @@ class Embedding(TokenEmbedding):
         Raises:
           InputError: for a length beyond the learned table.
         """
-        table = self._absolute_encodings(length)
-        if self.embedding_scale == "positions":
-            table = table / jnp.sqrt(self.config.d_model).astype(table.dtype)
-        if self.config.timestep_encoding:
-            table = table + timestep_encodings(self.config, 1)[0].astype(table.dtype)
-        return table
-
-    def _absolute_encodings(self, length: int) -> Float[Array, "T D"]:
         config = self.config
-        if config.positions == "learned":
+        table = jnp.zeros((length, config.d_model), wide(self.table.dtype))
+        if config.positions == "sinusoidal":
+            last = config.position_offset + length
+            encodings = sinusoids(last, config.d_model, config.sinusoid_layout)
+            table = jnp.asarray(encodings[config.position_offset :], table.dtype)
+        elif config.positions == "learned":
             if length > config.max_positions:
                 raise InputError(
                     f"{length} positions requested, but the learned table has model.max_positions "
                     f"= {config.max_positions}; shorten the sentence or train with a longer table"
                 )
-            return self.learned[:length]
-        dtype = wide(self.table.dtype)
-        if config.positions == "sinusoidal":
-            offset = config.position_offset
-            table = sinusoids(offset + length, config.d_model, config.sinusoid_layout)
-            return jnp.asarray(table[offset:], dtype)
-        return jnp.zeros((length, config.d_model), dtype)
+            table = self.learned[:length]
+        if self.embedding_scale == "positions":
+            table = table / jnp.sqrt(config.d_model).astype(table.dtype)
+        if config.timestep_encoding:
+            table = table + timestep_encodings(config, 1)[0].astype(table.dtype)
+        return table
 
     def embed(
         self,

@@ -48,11 +48,3 @@ def both(
 ) -> Bool[Array, "#B #N #T S"]:
     """A query may attend to the keys that both masks allow; None allows all."""
     return other if mask is None else mask & other
-
-
-def restrict(
-    mask: Bool[Array, "#B 1 #T S"], neighborhood: Bool[Array, "#B 1 T S"]
-) -> Bool[Array, "#B 1 T S"]:
-    """Both masks; a query with no key in its neighborhood, as in padding, keeps those of `mask`."""
-    both = mask & neighborhood
-    return jnp.where(both.any(-1, keepdims=True), both, mask)

@@ -94,18 +94,3 @@ def glorot_uniform(in_axis: int | tuple[int, ...], out_axis: int | tuple[int, ..
 def is_parameter(node: object) -> bool:
     """The `is_leaf` of tree maps over metadata."""
     return isinstance(node, Parameter)
-
-
-def cast_params(params: Params, metadata: Params, dtype: str) -> Params:
-    """Cast kernels and embeddings to the compute dtype once, not at every call.
-
-    The model's results are the same with either. Biases and scales stay float32, the dtype in which
-    they are added and multiplied.
-    """
-    if dtype == "float32":
-        return params
-    return jax.tree.map(
-        lambda parameter, leaf: leaf.astype(dtype) if parameter.is_weight else leaf,
-        *(metadata, params),
-        is_leaf=is_parameter,
-    )

@@ -17,56 +17,37 @@ from transformer.errors import InputError
 # Absolute encodings.
 
 
-def interleaved_sinusoids(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
-    """The paper's table: PE[p, 2i] = sin(p / 10000^(2i/d_model)), PE[p, 2i+1] = cos(the same)."""
-    position = np.arange(length)[:, None]
-    angle = position / 10000 ** (np.arange(0, d_model, 2) / d_model)  # [T, ceil(D/2)]
-    table = np.empty((length, d_model))
-    table[:, 0::2] = np.sin(angle)
-    table[:, 1::2] = np.cos(angle[:, : d_model // 2])
-    return table
-
-
-def halves_sinusoids(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
-    """The table of Tensor2Tensor and Marian: all sines, then all cosines.
-
-    The wavelengths form a geometric series from 2 pi to exactly 10000 * 2 pi, so the exponent is
-    i / (d_model/2 - 1) where the paper's is 2i / d_model. An odd d_model leaves the last column 0.
-    """
-    half = d_model // 2
-    rate = 10000.0 ** (-np.arange(half) / max(half - 1, 1))
-    angle = np.arange(length)[:, None] * rate  # [T, D // 2]
-    return np.pad(np.concatenate([np.sin(angle), np.cos(angle)], -1), ((0, 0), (0, d_model % 2)))
-
-
-def halves_paper_sinusoids(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
-    """All sines, then all cosines, with the wavelengths of the paper.
-
-    The columns of `interleaved_sinusoids` in another order. Hugging Face and CTranslate2 compute
-    Marian models with this table, although Marian itself trains them with `halves_sinusoids`.
-    """
-    table = interleaved_sinusoids(length, d_model)
-    return np.concatenate([table[:, 0::2], table[:, 1::2]], -1)
-
-
-SINUSOIDS = {
-    "interleaved": interleaved_sinusoids,
-    "halves": halves_sinusoids,
-    "halves_paper": halves_paper_sinusoids,
-}
+SINUSOID_LAYOUTS = ("interleaved", "halves", "halves_paper")
 
 
 def sinusoids(length: int, d_model: int, layout: str = "interleaved") -> Float[np.ndarray, "T D"]:
-    """The sinusoidal table of the first `length` positions in the named layout.
+    """PE[p, 2i] = sin(p / 10000^(2i/d_model)), PE[p, 2i+1] = cos(the same): the paper's table.
+
+    With ``halves`` all sines come first, then all cosines, and the wavelengths go from 2 pi to
+    exactly 10000 * 2 pi, as in Tensor2Tensor and Marian: the exponent is i / (d_model/2 - 1). An
+    odd d_model leaves the last column 0. ``halves_paper`` has this order and the paper's
+    wavelengths: Hugging Face and CTranslate2 compute Marian models so, although Marian trains them
+    with ``halves``.
 
     A NumPy constant in float64: in float32, position 10,000 would be wrong in the third digit.
 
     Raises:
       InputError: for an unknown layout.
     """
-    if layout not in SINUSOIDS:
-        raise InputError(f"sinusoid layout {layout!r} is unknown; choose one of {list(SINUSOIDS)}")
-    return SINUSOIDS[layout](length, d_model)
+    if layout not in SINUSOID_LAYOUTS:
+        raise InputError(f"sinusoid layout {layout!r} is unknown; choose one of {SINUSOID_LAYOUTS}")
+    half = d_model // 2
+    exponent = np.arange(0, d_model, 2) / d_model
+    if layout == "halves":
+        exponent = np.arange(half) / max(half - 1, 1)
+    angle = np.arange(length)[:, None] / 10000**exponent
+    sine, cosine = np.sin(angle), np.cos(angle[:, :half])
+    table = np.zeros((length, d_model))
+    if layout == "interleaved":
+        table[:, 0::2], table[:, 1::2] = sine, cosine
+    else:
+        table[:, : sine.shape[1] + half] = np.concatenate([sine, cosine], axis=1)
+    return table
 
 
 # Relative positions.

@@ -77,7 +77,7 @@ def normalized_kernel(
     """scale * direction / norm(direction) for each output (Salimans and Kingma 2016), in float32.
 
     The direction is rounded to the compute dtype first, so that casting parameters once
-    (`parameters.cast_params`) changes nothing.
+    (`protocol.TextModel.cast_params`) changes nothing.
     """
     direction = direction.astype(dtype).astype(wide(dtype))
     norm = jnp.sqrt(jnp.square(direction).sum(tuple(range(direction.ndim - 1))))  # [O]
