@@ -4,7 +4,8 @@
 import sys
 
 if sys.argv[:1] == ["-m"]:  # `python -m experiments.NAME`, while Python locates the app
-    from experiments import allocator, startup
+    from experiments.cli import startup
+    from experiments.training import allocator
 
     allocator.restart_with_huge_pages()
     startup.prepare()

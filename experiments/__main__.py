@@ -10,7 +10,8 @@ import pathlib
 import runpy
 import sys
 
-from experiments import allocator, startup
+from experiments.cli import startup
+from experiments.training import allocator
 
 APPS = (
     "train",

@@ -28,10 +28,11 @@ import shlex
 
 from absl import flags
 
-from experiments import checkpoint_flags, synthetic_pairs
-from experiments.corpora import text_files
-from experiments.flags import run
-from experiments.synthetic_pairs import Options
+from experiments.cli import checkpoint_flags
+from experiments.cli.command_line import run
+from experiments.data import text_files
+from experiments.training import synthetic_pairs
+from experiments.training.synthetic_pairs import Options
 from transformer import paths
 from transformer.config import Config
 from transformer.errors import InputError

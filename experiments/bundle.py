@@ -15,9 +15,9 @@ import sys
 from absl import flags
 from etils import epath
 
-from experiments import checkpoint_flags
-from experiments.flags import run
-from experiments.formatting import byte_size
+from experiments.cli import checkpoint_flags
+from experiments.cli.command_line import run
+from experiments.cli.formatting import byte_size
 from transformer import paths
 from transformer.checkpoints import archive, workdir_files
 from transformer.config import Config

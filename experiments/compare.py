@@ -25,13 +25,14 @@ import sys
 
 from absl import flags
 
-from experiments import evaluation_flags
-from experiments.corpora.registry import Split
-from experiments.corpora.text_files import TwoFiles
-from experiments.evaluation_flags import SOURCE, SPLIT, TARGET
-from experiments.flags import run
-from experiments.reports import comparison, comparison_report
-from experiments.reports.comparison import Run
+from experiments.cli import scoring_flags
+from experiments.cli.command_line import run
+from experiments.cli.scoring_flags import SOURCE, SPLIT, TARGET
+from experiments.data.registry import Split
+from experiments.data.text_files import TwoFiles
+from experiments.pages import comparison_report
+from experiments.scoring import comparison
+from experiments.scoring.comparison import Run
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
@@ -57,12 +58,12 @@ def main() -> None:
         raise InputError(f"--output={output}: its folder does not exist; make it first")
     if output and output.is_dir():
         raise InputError(f"--output={output} is a directory; name a file")
-    bleu_options = evaluation_flags.bleu_options()
+    bleu_options = scoring_flags.bleu_options()
     if OUTPUTS.value:
         sources, references, systems = _read_outputs()
     else:
         sources, references, systems, config = _translate_with_workdirs()
-        bleu_options = evaluation_flags.bleu_options(config)
+        bleu_options = scoring_flags.bleu_options(config)
     results = comparison.compare(sources, references, systems, **bleu_options)
     try:
         if output:
@@ -98,11 +99,11 @@ def _translate_with_workdirs() -> tuple[list[str], list[str], dict[str, list[Run
     """
     if not WORKDIRS.value:
         raise InputError("missing --workdirs=A,B or --outputs=A.txt,B.txt, what to compare")
-    evaluation_flags.require_source_and_target()
+    scoring_flags.require_source_and_target()
     systems = _systems("workdirs", WORKDIRS.value)
     workdirs = [workdir for of_system in systems.values() for workdir in of_system]
     configs = [workdir_files.load_inference_config(workdir) for workdir in workdirs]
-    splits = [evaluation_flags.load_split(config.data) for config in configs]
+    splits = [scoring_flags.load_split(config.data) for config in configs]
     for workdir, split in zip(workdirs[1:], splits[1:], strict=True):
         _require_equal(workdirs[0], splits[0], workdir, split)
     runs = {}

@@ -19,10 +19,10 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments import average_flags, checkpoint_flags
-from experiments.flags import parse_integers, run
-from experiments.formatting import byte_size
-from experiments.workdir_flag import WORKDIR
+from experiments.cli import average_flags, checkpoint_flags
+from experiments.cli.command_line import parse_integers, run
+from experiments.cli.formatting import byte_size
+from experiments.cli.workdir_flag import WORKDIR
 from transformer import trained_model
 from transformer.checkpoints import workdir_files
 from transformer.config import Config

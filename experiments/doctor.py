@@ -22,12 +22,13 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments import allocator, compose, costs, training_data
-from experiments.corpora import registry
-from experiments.flags import run
-from experiments.formatting import byte_size, duration, print_table
-from experiments.pipeline.pairs import SentencePairs
-from experiments.pipeline.text_checks import RULES, CheckedSplit, Finding, ReadablePairs
+from experiments.cli.command_line import run
+from experiments.cli.formatting import byte_size, duration, print_table
+from experiments.data import registry
+from experiments.data.checks.text_checks import RULES, CheckedSplit, Finding, ReadablePairs
+from experiments.data.pairs import SentencePairs
+from experiments.planning import costs
+from experiments.training import allocator, compose, training_data
 from transformer import device_memory
 from transformer.config import Config
 from transformer.errors import InputError

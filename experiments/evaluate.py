@@ -22,12 +22,12 @@ from typing import Any
 import jax
 from etils import epath
 
-from experiments import checkpoint_flags, evaluation_flags
-from experiments.corpora.registry import Split
-from experiments.evaluation import evaluate
-from experiments.evaluation_flags import SOURCE, SPLIT, TARGET
-from experiments.flags import run
-from experiments.reports.evaluation_report import Evaluation, evaluation_page
+from experiments.cli import checkpoint_flags, scoring_flags
+from experiments.cli.command_line import run
+from experiments.cli.scoring_flags import SOURCE, SPLIT, TARGET
+from experiments.data.registry import Split
+from experiments.pages.evaluation_report import Evaluation, evaluation_page
+from experiments.scoring.evaluation import evaluate
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
@@ -43,9 +43,9 @@ def main(config: Config) -> None:
             f"--workdir={workdir} is a bundle, which keeps no evaluations; name the workdir it was "
             "made from, or use translate or score"
         )
-    evaluation_flags.require_source_and_target()
-    bleu_options = evaluation_flags.bleu_options(config)
-    split = evaluation_flags.load_split(config.data)
+    scoring_flags.require_source_and_target()
+    bleu_options = scoring_flags.bleu_options(config)
+    split = scoring_flags.load_split(config.data)
     translator = checkpoint_flags.translator(config)
     evaluation = evaluate(translator, split, **bleu_options)
 

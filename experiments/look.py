@@ -22,10 +22,10 @@ import jax
 from absl import flags
 from etils import epath
 
-from experiments import checkpoint_flags
-from experiments.flags import require_one_line, run
-from experiments.reports import sentence_page, sentence_question
-from experiments.reports.analyzed_pair import AnalyzedPair
+from experiments.cli import checkpoint_flags
+from experiments.cli.command_line import require_one_line, run
+from experiments.pages.sentence import sentence_page, sentence_question
+from experiments.pages.sentence.analyzed_pair import AnalyzedPair
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.config import Config

@@ -22,11 +22,12 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments import compose, costs
-from experiments.collectives import count_collectives
-from experiments.flags import run
-from experiments.formatting import byte_size, duration, print_table
-from experiments.roofline import CHIPS
+from experiments.cli.command_line import run
+from experiments.cli.formatting import byte_size, duration, print_table
+from experiments.planning import costs
+from experiments.planning.collectives import count_collectives
+from experiments.planning.roofline import CHIPS
+from experiments.training import compose
 from transformer.config import MESH_AXES, Config, ParallelConfig
 from transformer.errors import InputError
 
@@ -52,9 +53,9 @@ GPUs and TPUs, XLA fuses more and combines collectives. Its CPU backend computes
 float32, which makes temporaries up to twice as large, and it undoes model.remat: "kept" is what JAX
 keeps of the forward pass for the backward pass, before XLA fuses it.
 FLOPs are those of the matmuls, from the sizes of the model, divided evenly over the devices.
-Roofline times are arithmetic on published peak rates (experiments/roofline.py), not measurements:
-{:.0%} of the peak FLOP/s in {} (--utilization), full memory and link bandwidth, no latency; from
-everything overlapped to nothing overlapped."""
+Roofline times are arithmetic on published peak rates (experiments/planning/roofline.py), not
+measurements: {:.0%} of the peak FLOP/s in {} (--utilization), full memory and link bandwidth, no
+latency; from everything overlapped to nothing overlapped."""
 
 
 def main(config: Config) -> None:

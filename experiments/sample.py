@@ -13,8 +13,8 @@ included, and a tab precede each line.
 
 from absl import flags
 
-from experiments import checkpoint_flags
-from experiments.flags import require_one_line, run
+from experiments.cli import checkpoint_flags
+from experiments.cli.command_line import require_one_line, run
 from transformer.config import Config
 from transformer.errors import InputError
 

@@ -9,9 +9,9 @@ target tokens, separated by a tab. EOS is included in both.
 
 from absl import flags
 
-from experiments import checkpoint_flags
-from experiments.corpora.text_files import TwoFiles
-from experiments.flags import run
+from experiments.cli import checkpoint_flags
+from experiments.cli.command_line import run
+from experiments.data.text_files import TwoFiles
 from transformer.config import Config
 from transformer.errors import InputError
 

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from experiments import allocator, checkpoint_flags
-from experiments.flags import run
-from experiments.workdir_flag import WORKDIR
+from experiments.cli import checkpoint_flags
+from experiments.cli.command_line import run
+from experiments.cli.workdir_flag import WORKDIR
+from experiments.training import allocator
 from transformer.config import Config
 from transformer.errors import InputError
 

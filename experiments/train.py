@@ -16,9 +16,10 @@ from collections.abc import Iterator
 from absl import flags
 from etils import epath
 
-from experiments import allocator, cluster_flags, distributed, training_loop, workdir
-from experiments.flags import run
-from experiments.workdir_flag import WORKDIR
+from experiments.cli import cluster_flags
+from experiments.cli.command_line import run
+from experiments.cli.workdir_flag import WORKDIR
+from experiments.training import allocator, distributed, loop, workdir
 from transformer import paths
 from transformer.config import Config
 from transformer.errors import InputError
@@ -42,7 +43,7 @@ def main(config: Config) -> int:
     allow_changes = CONTINUE_WITH_CHANGES.value
     allocator.use_few_arenas()
     with cluster_flags.joined(), _opened(directory, config, allow_changes) as config:
-        result, stopped_by = training_loop.train(
+        result, stopped_by = loop.train(
             config,
             directory,
             profile_steps=PROFILE.value,

@@ -27,11 +27,12 @@ from typing import TextIO
 
 from absl import flags
 
-from experiments import allocator, checkpoint_flags
-from experiments.corpora import text_files
-from experiments.flags import run
-from experiments.line_output import LineProgress, ResumableFile
+from experiments.cli import checkpoint_flags
+from experiments.cli.command_line import run
+from experiments.data import text_files
 from experiments.serving.batcher import Batcher
+from experiments.storage.line_output import LineProgress, ResumableFile
+from experiments.training import allocator
 from transformer import paths
 from transformer.config import Config
 from transformer.errors import InputError

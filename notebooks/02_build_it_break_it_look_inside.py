@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.configs import reverse
-from experiments.corpora import symbols
+from experiments.data.grammars import symbols
 from experiments.studies.exercises import Answer
 from transformer import compile_cache
 from transformer.batch import Batch

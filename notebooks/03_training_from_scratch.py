@@ -28,11 +28,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import compose
 from experiments.configs import pronouns_small
-from experiments.corpora import registry
-from experiments.monitor import validation_losses
+from experiments.data import registry
 from experiments.studies.exercises import Answer
+from experiments.training import compose
+from experiments.training.monitor import validation_losses
 from transformer import Translator, compile_cache
 from transformer.config import Config, OptimizerConfig, TransformerConfig
 from transformer.inspection import figures, run

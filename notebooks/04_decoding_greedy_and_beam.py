@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.corpora import registry
+from experiments.data import registry
 from experiments.studies import small_model
 from experiments.studies.exercises import Answer
 from transformer import Translator

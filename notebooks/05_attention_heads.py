@@ -25,7 +25,7 @@
 import jax
 import numpy as np
 
-from experiments.corpora import registry
+from experiments.data import registry
 from experiments.studies import small_model
 from experiments.studies.exercises import Answer
 from transformer import inspection

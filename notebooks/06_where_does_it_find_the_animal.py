@@ -28,7 +28,7 @@
 import numpy as np
 from IPython.display import Markdown
 
-from experiments.corpora import registry
+from experiments.data import registry
 from experiments.studies import resolution, small_model, twins
 from experiments.studies.exercises import Answer
 from transformer.inspection import attribution, figures, patching, run

@@ -25,7 +25,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.corpora import pronouns, registry
+from experiments.data import registry
+from experiments.data.grammars import pronouns
 from experiments.studies import small_model
 from experiments.studies.exercises import Answer
 from transformer.inspection import ablation, alignment, figures, measures, run, words

@@ -112,7 +112,7 @@ def serve():
     import sacrebleu  # noqa: F401
     import sentencepiece  # noqa: F401
 
-    from experiments import compose, flags, logs, workdir  # noqa: F401
+    from experiments.training import workdir  # noqa: F401
 
     for line in sys.stdin:
         module, arguments, files = json.loads(line)

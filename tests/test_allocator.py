@@ -9,7 +9,7 @@ import sys
 import pytest
 from apps import TINY, run
 
-from experiments import allocator
+from experiments.training import allocator
 from transformer import device_memory
 from transformer.cores import num_cores
 
@@ -128,7 +128,7 @@ def test_the_benchmark_measures_a_step_of_every_length():
 
 ARENAS_OF_THREADS = """
 import ctypes, threading
-from experiments import allocator
+from experiments.training import allocator
 
 number = {threads}
 if {few}:

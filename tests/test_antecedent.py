@@ -8,7 +8,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from experiments.corpora.pronouns import words
+from experiments.data.grammars.pronouns import words
 from experiments.studies import antecedent_effects, antecedent_page, antecedent_paths
 from experiments.studies import antecedent_sentences as sentences
 from experiments.studies.antecedent_models import models

@@ -191,7 +191,7 @@ def test_parallel_and_logging_fields_are_not_compared(train, trained, workdir):
 def test_a_second_training_in_the_same_workdir_is_refused(train, workdir):
     from etils import epath
 
-    from experiments.workdir import open_for_training
+    from experiments.training.workdir import open_for_training
     from transformer.checkpoints.workdir_files import load_config
 
     with open_for_training(epath.Path(workdir), load_config(workdir)):

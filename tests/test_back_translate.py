@@ -12,8 +12,8 @@ import jax
 import pytest
 from apps import REPOSITORY, memory_falls_below, run, users_environment
 
-from experiments import synthetic_pairs
-from experiments.corpora import registry
+from experiments.data import registry
+from experiments.training import synthetic_pairs
 from transformer.config import DataConfig
 from transformer.translator import Translation, Translator
 

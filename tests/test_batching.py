@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.pipeline.batching import Batches, evaluation_batches, fill_rows
-from experiments.pipeline.token_corpus import TokenCorpus, TokenSequences
+from experiments.data.batching import Batches, evaluation_batches, fill_rows
+from experiments.data.token_corpus import TokenCorpus, TokenSequences
 from transformer.arrays import SpecialIds
 from transformer.config import DataConfig
 from transformer.errors import InputError

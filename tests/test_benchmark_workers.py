@@ -75,7 +75,11 @@ def test_a_worker_takes_a_sample_each_time_it_is_asked(fake):
 
 def test_a_worker_of_another_checkout_runs_its_code(fake, tmp_path):
     other = tmp_path / "other"
-    for path in ("experiments/__init__.py", "experiments/allocator.py", "experiments/benchmarks"):
+    for path in (
+        "experiments/__init__.py",
+        "experiments/training/allocator.py",
+        "experiments/benchmarks",
+    ):
         copy = shutil.copytree if (REPOSITORY / path).is_dir() else shutil.copy
         (other / path).parent.mkdir(parents=True, exist_ok=True)
         copy(REPOSITORY / path, other / path)

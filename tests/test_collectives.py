@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from experiments.collectives import Collective, count_collectives, first_group
+from experiments.planning.collectives import Collective, count_collectives, first_group
 
 MESH = {"data": 2, "model": 4}
 

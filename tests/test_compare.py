@@ -12,9 +12,10 @@ from apps import REPOSITORY, run
 from test_bad_input import WORDS, given  # noqa: F401 - a fixture
 from test_html import Reader
 
-from experiments.reports import comparison_report, significance
-from experiments.reports.comparison import Run, as_json, compare, default_names
-from experiments.reports.comparison_report import differing_words
+from experiments.pages import comparison_report
+from experiments.pages.comparison_report import differing_words
+from experiments.scoring import significance
+from experiments.scoring.comparison import Run, as_json, compare, default_names
 from transformer.errors import InputError
 from transformer.text.metrics import corpus_scores, paired_tests
 

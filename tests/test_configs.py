@@ -13,9 +13,9 @@ import pytest
 from apps import CONFIGS
 from tensorflow_datasets.core import registered
 
+from experiments.cli.command_line import load_config_file
 from experiments.configs import pronouns_variants
-from experiments.corpora import registry, tfds_corpora
-from experiments.flags import load_config_file
+from experiments.data import registry, tfds_corpora
 from transformer import sharding
 from transformer.batch import Batch
 from transformer.config import Config, DataConfig

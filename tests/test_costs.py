@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import compose, costs
+from experiments.planning import costs
+from experiments.training import compose
 from transformer.config import (
     ClassifierConfig,
     Config,

@@ -7,10 +7,10 @@ import os
 import pytest
 import tensorflow_datasets as tfds
 
-from experiments.corpora import registry
-from experiments.corpora.embedded import EmbeddedCorpus
-from experiments.corpora.text_files import TwoFiles
-from experiments.pipeline.pairs import Records
+from experiments.data import registry
+from experiments.data.embedded import EmbeddedCorpus
+from experiments.data.pairs import Records
+from experiments.data.text_files import TwoFiles
 from transformer.config import DataConfig
 from transformer.errors import InputError
 

@@ -153,7 +153,7 @@ def trained(step, state, steps, batch_of=batch_of):
 
 
 def jitted(mesh, parallel, config):
-    """The step on a mesh, jitted as in `experiments.compose`, and the shardings of its state."""
+    """The step on a mesh, jitted as `training.compose` does, and the shardings of its state."""
     metadata = protocol.parameter_metadata(parts(config)[0])
     of_params = sharding.param_shardings(metadata, mesh, parallel)
     init = functools.partial(TrainState.create, *parts(config))

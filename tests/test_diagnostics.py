@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from experiments.reports import diagnostics
+from experiments.scoring import diagnostics
 
 
 def words(count):

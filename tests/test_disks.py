@@ -16,7 +16,7 @@ import numpy as np
 import optax
 import pytest
 
-from experiments import flags
+from experiments.cli import command_line
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import TrainingConfig
 from transformer.errors import InputError
@@ -151,7 +151,7 @@ def test_a_workdir_that_cannot_be_written_is_named(workdir, tmp_path):
 def limited(workdir):
     """Save with files limited to 20 kB, then without a limit; print the outcome."""
     outcome = {}
-    logging.basicConfig(handlers=[flags.log_handler()], force=True)
+    logging.basicConfig(handlers=[command_line.log_handler()], force=True)
     with Checkpoints(workdir, CONFIG, writing=True) as checkpoints:
         checkpoints.save(state_at(10), {})
         checkpoints.finish()
@@ -174,7 +174,7 @@ TENSORSTORE_NOISE = {"Traceback (most recent call last):", "RuntimeError: Event 
 
 def test_an_app_does_not_log_the_writes_that_fail_after_the_first():
     """They are never awaited, so asyncio would log each with a traceback."""
-    handler, logged = flags.log_handler(), []
+    handler, logged = command_line.log_handler(), []
     for text in ('NOT_FOUND: Error writing "a" in OCDBT database', "another error"):
         error = (ValueError, ValueError(text), None)
         record = logging.LogRecord("asyncio", logging.ERROR, "x.py", 1, "", (), error)

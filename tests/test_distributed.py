@@ -10,7 +10,7 @@ import jax
 import pytest
 from apps import Finished, lines_of, parameters, run, start
 
-from experiments import cluster_flags
+from experiments.cli import cluster_flags
 
 STEPS = 12
 SHORT = (f"--config.training.steps={STEPS}", "--config.training.validate_every=6")

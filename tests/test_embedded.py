@@ -9,8 +9,8 @@ import pytest
 import tensorflow_datasets as tfds
 from apps import REPOSITORY
 
-from experiments.corpora import embedded
-from experiments.corpora.embedded import EmbeddedCorpus
+from experiments.data import embedded
+from experiments.data.embedded import EmbeddedCorpus
 
 
 class TinyGrammar(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -92,7 +92,8 @@ def test_a_missing_file_is_damage_too(datasets):
 
 KILLED = """
 import os, signal
-from experiments.corpora import embedded, symbols
+from experiments.data import embedded
+from experiments.data.grammars import symbols
 
 def kill(self, split):
     os.kill(os.getpid(), signal.SIGKILL)

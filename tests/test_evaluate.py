@@ -19,8 +19,8 @@ from apps import run
 from test_bad_input import WORDS, given  # noqa: F401 - a fixture
 from test_html import Reader
 
-from experiments.corpora.registry import Split
-from experiments.reports.evaluation_report import Evaluation, evaluation_page, read_metrics
+from experiments.data.registry import Split
+from experiments.pages.evaluation_report import Evaluation, evaluation_page, read_metrics
 from transformer.checkpoints.workdir_files import load_config
 from transformer.config import RUNS, Config, DecodeConfig, ParallelConfig, TrainingConfig
 from transformer.errors import InputError

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 from apps import REPOSITORY, run
 
-from experiments import flags
+from experiments.cli import command_line
 from transformer.config import Config, DataConfig, DecodeConfig, ParallelConfig
 from transformer.errors import InputError
 from transformer.fields import flat
@@ -42,15 +42,15 @@ def error_of(*arguments, config=BASE):
 
 def changed(*arguments):
     """The fields of the base config that flags change."""
-    base = flat(flags.load_config_file(str(BASE)))
+    base = flat(command_line.load_config_file(str(BASE)))
     return {path: value for path, value in shown(*arguments).items() if value != base[path]}
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_field_of_every_config_can_be_written_on_the_command_line(path):
-    config = flags.load_config_file(str(path))
+    config = command_line.load_config_file(str(path))
     written = [f"--config.{name}={value}" for name, value in flat(config).items()]
-    assert flags.override(config, written) == (config, [])
+    assert command_line.override(config, written) == (config, [])
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_every_field_of_every_config_can_be_written_on_the_command_line(path):
     ],
 )
 def test_values_have_the_type_of_their_field_or_stay_text_for_the_error(text, kind, value):
-    parsed = flags.parse_value(text, kind)
+    parsed = command_line.parse_value(text, kind)
     assert (parsed, type(parsed)) == (value, type(value))
 
 
@@ -86,9 +86,9 @@ def test_none_unsets_an_optional_field():
     config = Config(decode=DecodeConfig(block_ngrams=5, max_length=9))
     arguments = ["app", "--config.decode.block_ngrams=None", "--x=None"]
     expected = config.replace(decode=DecodeConfig(max_length=9))
-    assert flags.override(config, arguments) == (expected, ["app", "--x=None"])
+    assert command_line.override(config, arguments) == (expected, ["app", "--x=None"])
     with pytest.raises(InputError, match="decode.beams is 'None', but must be a whole number"):
-        flags.override(config, ["--config.decode.beams=None"])
+        command_line.override(config, ["--config.decode.beams=None"])
 
 
 def test_fields_of_every_type_are_overridden():
@@ -269,7 +269,7 @@ def test_a_file_comes_before_a_shipped_config_of_the_same_name(tmp_path, monkeyp
     (tmp_path / "base").write_text("")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="base is not a Python file"):
-        flags.load_config_file("base")
+        command_line.load_config_file("base")
 
 
 def test_a_name_that_is_neither_a_file_nor_a_config_is_refused_with_the_names():
@@ -283,16 +283,16 @@ def test_a_positional_argument_is_refused():
 
 
 def test_config_files_are_loaded_without_a_command_line(tmp_path):
-    assert flags.load_config_file(str(BASE)).data.dataset == "text_files"
+    assert command_line.load_config_file(str(BASE)).data.dataset == "text_files"
     with pytest.raises(InputError, match="no file"):
-        flags.load_config_file(str(tmp_path / "none.py"))
+        command_line.load_config_file(str(tmp_path / "none.py"))
 
 
 def test_of_a_repeated_flag_the_last_counts():
     arguments = ["--config=a", "--x", "-config", "b", "y"]
-    assert flags.take_flag(arguments, "config") == ("b", ["--x", "y"])
+    assert command_line.take_flag(arguments, "config") == ("b", ["--x", "y"])
     with pytest.raises(InputError, match="missing --config=NAME"):
-        flags.take_flag(["--config=a", "--config="], "config")
+        command_line.take_flag(["--config=a", "--config="], "config")
 
 
 def fields_in(text):
@@ -382,7 +382,7 @@ def test_help_explains_groups_and_fields():
     for group in (DecodeConfig, DataConfig, ParallelConfig):
         assert inspect.getdoc(group).splitlines()[0] in out
     for group, field in (("decode", "beams"), ("model", "vocab_size"), ("model", "d_k")):
-        meaning = flags._meanings(type(getattr(Config(), group)))[field]
+        meaning = command_line._meanings(type(getattr(Config(), group)))[field]
         assert meaning in out
 
 
@@ -394,4 +394,4 @@ def test_help_needs_no_config_and_writes_nothing(tmp_path):
 
 
 if __name__ == "__main__":
-    flags.run(show, config_from="config")
+    command_line.run(show, config_from="config")

@@ -12,7 +12,7 @@ from exhibits import data_of, pair
 from test_html import Reader
 from test_translate import make_workdir
 
-from experiments.reports import sentence_page
+from experiments.pages.sentence import sentence_page
 from transformer.config import ConvolutionalConfig
 from transformer.inspection.views.attention_kinds import Focus
 

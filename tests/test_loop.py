@@ -12,9 +12,9 @@ import pytest
 from etils import epath
 from test_train import config  # noqa: F401 - a fixture
 
-from experiments import ahead_of_time, compose, logs
-from experiments.monitor import Monitor, Totals, validation_losses
-from experiments.profiling import Profile
+from experiments.training import compile_ahead, compose, metrics_log
+from experiments.training.monitor import Monitor, Totals, validation_losses
+from experiments.training.profiling import Profile
 from transformer.batch import Batch
 from transformer.checkpoints.manager import Checkpoints
 from transformer.errors import InputError
@@ -53,8 +53,8 @@ def train(experiment, directory, skipping, steps=None):
     state = experiment.__dict__["first_state"]
     with (
         Checkpoints(directory, training, writing=True) as checkpoints,
-        logs.MetricsLog(directory, 0, False) as log,
-        logs.Progress(0, training.steps) as progress,
+        metrics_log.MetricsLog(directory, 0, False) as log,
+        metrics_log.Progress(0, training.steps) as progress,
     ):
         monitor = Monitor(experiment, 0, Totals(), directory, checkpoints, log, progress)
         for index in range(steps or training.steps):
@@ -66,8 +66,8 @@ def train(experiment, directory, skipping, steps=None):
 def test_on_a_cpu_a_checkpoint_is_complete_before_the_next_step(experiment, tmp_path):
     with (
         Checkpoints(tmp_path, experiment.config.training, writing=True) as checkpoints,
-        logs.MetricsLog(tmp_path, 0, False) as log,
-        logs.Progress(0, 1) as progress,
+        metrics_log.MetricsLog(tmp_path, 0, False) as log,
+        metrics_log.Progress(0, 1) as progress,
     ):
         monitor = Monitor(experiment, 0, Totals(), tmp_path, checkpoints, log, progress)
         monitor.save(experiment.__dict__["first_state"])
@@ -91,8 +91,8 @@ def test_what_is_compiled_ahead_is_not_compiled_again_and_its_time_is_not_traini
     state, batch = experiment.init_state(), experiment.put_batch(experiment.data.train[0])
     with (
         Checkpoints(tmp_path, experiment.config.training, writing=True) as checkpoints,
-        logs.MetricsLog(tmp_path, 0, False) as log,
-        logs.Progress(0, 1) as progress,
+        metrics_log.MetricsLog(tmp_path, 0, False) as log,
+        metrics_log.Progress(0, 1) as progress,
     ):
         began = time.monotonic()
         monitor = Monitor(experiment, 0, Totals(), tmp_path, checkpoints, log, progress)
@@ -129,8 +129,8 @@ def test_idle_cores_compile_what_is_needed_later(
     monkeypatch.setattr(experiment_class, "lower_step", lowering_to(compiled))
     monkeypatch.setattr(experiment_class, "lower_eval_step", lowering_to(evaluated))
     monkeypatch.setattr(batches_class, "shapes_between", lambda *_: [(8, 4), (4, 8)])
-    monkeypatch.setattr(ahead_of_time, "_threads", lambda _: threads)
-    with logs.Progress(0, 1) as progress:
+    monkeypatch.setattr(compile_ahead, "_threads", lambda _: threads)
+    with metrics_log.Progress(0, 1) as progress:
         monitor = Monitor(experiment, 0, Totals(), tmp_path, None, None, progress)
         for shape in [(4, 8), (4, 8), (16, 2)]:
             ids = np.zeros(shape, np.int32)

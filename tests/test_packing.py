@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from experiments.pipeline.packing import pack
+from experiments.data.packing import pack
 
 
 def rows_of(packing):

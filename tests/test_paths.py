@@ -17,8 +17,9 @@ from fsspec.registry import _registry
 from tensorboard.backend.event_processing import event_file_loader
 from test_bad_input import contents, given, given_copy, training  # noqa: F401 - fixtures
 
-from experiments import logs, user_cache, workdir
-from experiments.corpora.text_files import TwoFiles, lines
+from experiments.data.text_files import TwoFiles, lines
+from experiments.storage import user_cache
+from experiments.training import metrics_log, workdir
 from transformer import paths
 from transformer.checkpoints.workdir_files import load_config
 from transformer.config import Config, TransformerConfig
@@ -195,7 +196,7 @@ def test_a_workdir_in_a_store_refuses_another_config(remote):
 
 def test_the_log_of_a_remote_workdir_is_copied_with_each_validation(remote):
     directory, files = remote
-    with logs.MetricsLog(directory, 0, tensorboard=True) as log:
+    with metrics_log.MetricsLog(directory, 0, tensorboard=True) as log:
         log.write(1, "train", {"loss": 2.0})
         assert not files.exists()
         log.write(1, "validation", {"nll": 3.0})
@@ -206,7 +207,7 @@ def test_the_log_of_a_remote_workdir_is_copied_with_each_validation(remote):
         log.write(2, "train", {"loss": 1.0})
         assert len(lines_of(files / "metrics.jsonl")) == 2
     assert len(lines_of(files / "metrics.jsonl")) == 3
-    with logs.MetricsLog(directory, 1, tensorboard=False) as log:
+    with metrics_log.MetricsLog(directory, 1, tensorboard=False) as log:
         log.write(2, "train", {"loss": 1.5})
     assert [line.get("loss") for line in lines_of(files / "metrics.jsonl")] == [2.0, None, 1.5]
     [events] = files.glob("events.out.tfevents.*")
@@ -219,9 +220,9 @@ def test_the_log_of_a_remote_workdir_is_copied_with_each_validation(remote):
 
 
 def test_the_log_of_a_remote_workdir_is_copied_at_intervals(remote, monkeypatch):
-    monkeypatch.setattr(logs.MetricsLog, "COPY_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(metrics_log.MetricsLog, "COPY_INTERVAL_SECONDS", 0.0)
     directory, files = remote
-    with logs.MetricsLog(directory, 0, tensorboard=False) as log:
+    with metrics_log.MetricsLog(directory, 0, tensorboard=False) as log:
         log.write(1, "train", {"loss": 2.0})
         assert len(lines_of(files / "metrics.jsonl")) == 1
 
@@ -232,7 +233,7 @@ def test_a_store_that_is_briefly_unavailable_does_not_stop_a_training(remote, mo
     def unreachable(*_, **__):
         raise RuntimeError("503")
 
-    with logs.MetricsLog(directory, 0, tensorboard=False) as log:
+    with metrics_log.MetricsLog(directory, 0, tensorboard=False) as log:
         with monkeypatch.context() as patch:
             patch.setattr(sys.modules["gcsfs"].GCSFileSystem, "_open", unreachable)
             log.write(1, "validation", {"nll": 3.0})
@@ -243,15 +244,15 @@ def test_a_store_that_is_briefly_unavailable_does_not_stop_a_training(remote, mo
 def test_only_process_0_logs_and_shows_progress(tmp_path, capfd):
     values = {"loss": 1.0, "tokens_per_second": 1.0, "learning_rate": 1.0, "seconds_left": 1.0}
     with (
-        logs.MetricsLog(None, 0, tensorboard=True) as log,
-        logs.Progress(0, 2, shown=False) as progress,
+        metrics_log.MetricsLog(None, 0, tensorboard=True) as log,
+        metrics_log.Progress(0, 2, shown=False) as progress,
     ):
         log.write(1, "validation", values)
         progress.advance(1)
         progress.report(1, values)
         progress.say("a line")
     assert capfd.readouterr() == ("", "")
-    with logs.Progress(0, 2) as progress:
+    with metrics_log.Progress(0, 2) as progress:
         progress.report(1, values)
     assert "step 1/2" in capfd.readouterr().err
 

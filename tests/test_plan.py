@@ -10,9 +10,11 @@ import typing
 import pytest
 from apps import CONFIGS, run
 
-from experiments import compose, costs, plan, roofline
-from experiments.collectives import Collective
-from experiments.flags import load_config_file
+from experiments import plan
+from experiments.cli.command_line import load_config_file
+from experiments.planning import costs, roofline
+from experiments.planning.collectives import Collective
+from experiments.training import compose
 from transformer import device_memory
 from transformer.config import TransformerConfig
 from transformer.errors import InputError

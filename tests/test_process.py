@@ -11,7 +11,7 @@ import pytest
 from apps import REPOSITORY, environment
 from test_translate import make_workdir
 
-from experiments import startup
+from experiments.cli import startup
 from transformer import compile_cache
 from transformer.errors import InputError
 
@@ -62,7 +62,7 @@ def test_a_signal_while_an_app_runs_ends_with_one_line(workdir, number):
 
 STOPPED = """
 import os, signal, sys
-from experiments import startup
+from experiments.cli import startup
 startup.prepare()
 try:
     with startup.unwound_by_signals():
@@ -97,7 +97,7 @@ def test_the_first_signal_unwinds_and_the_second_does_not_wait(during_cleanup, s
 
 APP = """
 import atexit, gc, os, signal, sys, time
-from experiments import flags
+from experiments.cli import command_line
 
 sent = []
 
@@ -116,7 +116,7 @@ def main():
     {body}
 
 if __name__ == "__main__":
-    flags.run(main, config_from=None)
+    command_line.run(main, config_from=None)
 """
 
 

@@ -3,9 +3,9 @@
 
 import pytest
 
-from experiments.corpora.pronouns import english, french, german, join, spans, words
-from experiments.corpora.pronouns.dictionary import ADJECTIVES, NOUNS, VERBS
-from experiments.corpora.pronouns.meaning import (
+from experiments.data.grammars.pronouns import english, french, german, join, spans, words
+from experiments.data.grammars.pronouns.dictionary import ADJECTIVES, NOUNS, VERBS
+from experiments.data.grammars.pronouns.meaning import (
     Because,
     Event,
     Phrase,

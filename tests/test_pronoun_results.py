@@ -9,7 +9,7 @@ from PIL import Image
 from test_live_page import logits_error, logits_of
 from test_results import last_json, run
 
-from experiments.corpora import registry
+from experiments.data import registry
 from experiments.studies import (
     antecedent_measures,
     antecedent_paths,

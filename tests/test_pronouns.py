@@ -10,7 +10,7 @@ from random import Random
 import pytest
 import tensorflow_datasets as tfds
 
-from experiments.corpora.pronouns import (
+from experiments.data.grammars.pronouns import (
     LANGUAGES,
     SPLITS,
     PronounsGrammar,
@@ -22,17 +22,17 @@ from experiments.corpora.pronouns import (
     pronoun_metrics,
     words,
 )
-from experiments.corpora.pronouns.dictionary import ADJECTIVES, NOUNS, VERBS, compatible
-from experiments.corpora.pronouns.grammar import (
+from experiments.data.grammars.pronouns.dictionary import ADJECTIVES, NOUNS, VERBS, compatible
+from experiments.data.grammars.pronouns.grammar import (
     FramePool,
     all_frames,
     draw_event,
     draw_statement,
     draw_twins,
 )
-from experiments.corpora.pronouns.meaning import realize
-from experiments.corpora.pronouns.scenes import RELATIONAL_VERBS
-from experiments.corpora.pronouns.sentences import unseen_pairs
+from experiments.data.grammars.pronouns.meaning import realize
+from experiments.data.grammars.pronouns.scenes import RELATIONAL_VERBS
+from experiments.data.grammars.pronouns.sentences import unseen_pairs
 
 TARGETS = {"de": german, "fr": french}
 PUNCTUATION = {",", "."}

@@ -7,11 +7,11 @@ import random
 import pytest
 from apps import CONFIGS, TINY, run
 
-from experiments import recipes, training_data
-from experiments.corpora import registry
-from experiments.flags import load_config_file
-from experiments.pipeline.batching import Batches
-from experiments.pipeline.token_corpus import TokenCorpus
+from experiments.cli.command_line import load_config_file
+from experiments.data import recipes, registry
+from experiments.data.batching import Batches
+from experiments.data.token_corpus import TokenCorpus
+from experiments.training import training_data
 from transformer.config import DataConfig
 from transformer.errors import InputError
 

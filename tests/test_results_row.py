@@ -7,7 +7,7 @@ import re
 import pytest
 from apps import lines_of, run
 
-from experiments.corpora import registry
+from experiments.data import registry
 from experiments.studies import seed_rows
 from transformer.checkpoints import workdir_files
 

@@ -8,8 +8,8 @@ import pytest
 import tensorflow_datasets as tfds
 from test_configs import load
 
-from experiments.corpora import registry
-from experiments.corpora.scan import (
+from experiments.data import registry
+from experiments.data.grammars.scan import (
     CONFIGS,
     VALIDATION_SIZE,
     ScanGrammar,

@@ -7,9 +7,9 @@ import types
 import numpy as np
 import pytest
 
-from experiments.reports import sentence_answer, sentence_question
-from experiments.reports.analyzed_pair import AnalyzedPair
-from experiments.reports.sentence_question import Question, first_difference, least_certain
+from experiments.pages.sentence import sentence_answer, sentence_question
+from experiments.pages.sentence.analyzed_pair import AnalyzedPair
+from experiments.pages.sentence.sentence_question import Question, first_difference, least_certain
 from transformer.arrays import SpecialIds
 from transformer.inspection import ablation, attribution, no_interventions, readout, trace
 

@@ -10,7 +10,7 @@ import oracle
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
-from experiments.parameter_table import parameter_table
+from experiments.training.parameter_table import parameter_table
 from transformer import sharding
 from transformer.config import (
     MESH_AXES,

@@ -10,8 +10,8 @@ import oracle
 import pytest
 import search_oracle
 
-from experiments import training_data
-from experiments.corpora.pronouns.english_tasks import antecedent_metrics, antecedents
+from experiments.data.grammars.pronouns.english_tasks import antecedent_metrics, antecedents
+from experiments.training import training_data
 from transformer import sharding
 from transformer.batch import Batch, target_log_probs
 from transformer.config import (

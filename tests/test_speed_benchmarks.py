@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from apps import run
 
-from experiments import costs
 from experiments.benchmarks import reporting, start, workloads
 from experiments.benchmarks.alternating import (
     Effort,
@@ -27,6 +26,7 @@ from experiments.benchmarks.alternating import (
 from experiments.benchmarks.programs import this_project
 from experiments.benchmarks.settings import config_of, parse_overrides
 from experiments.benchmarks.workloads import WORKLOADS, Workload
+from experiments.planning import costs
 from transformer.errors import InputError
 from transformer.models import protocol
 

@@ -15,7 +15,7 @@ print(*sorted({{name.partition(".")[0] for name in sys.modules}}))
 
 COLLECTION = """
 import gc
-from experiments import startup
+from experiments.cli import startup
 startup.prepare()
 assert not gc.isenabled()
 from transformer.config import Config

@@ -12,7 +12,7 @@ import scipy.stats
 from apps import REPOSITORY, environment
 from jax.sharding import NamedSharding, PartitionSpec
 
-from experiments import training_data
+from experiments.training import training_data
 from transformer.config import Config, DataConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.text.subword_sampling import SubwordSampler, merge, sharpen

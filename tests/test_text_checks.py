@@ -6,11 +6,11 @@ import unicodedata
 import numpy as np
 import pytest
 
-from experiments.corpora.text_files import TwoFiles
-from experiments.pipeline import duplicates, text_checks
-from experiments.pipeline.anomalies import anomalies
-from experiments.pipeline.pairs import SentencePairs
-from experiments.pipeline.text_checks import MAX_LENGTH_RATIO, RULES, CheckedSplit
+from experiments.data.checks import duplicates, text_checks
+from experiments.data.checks.anomalies import anomalies
+from experiments.data.checks.text_checks import MAX_LENGTH_RATIO, RULES, CheckedSplit
+from experiments.data.pairs import SentencePairs
+from experiments.data.text_files import TwoFiles
 from transformer.arrays import SpecialIds
 from transformer.errors import InputError
 from transformer.text.tokenizer import Tokenizer

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from experiments.corpora.text_files import TwoFiles, count_lines, lines, stream_lines
+from experiments.data.text_files import TwoFiles, count_lines, lines, stream_lines
 from transformer.errors import InputError
 
 LATIN_1 = "schön".encode("latin-1")

@@ -19,7 +19,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core import registered
 from tensorflow_datasets.testing import mocking
 
-from experiments.corpora import registry, tfds_corpora
+from experiments.data import registry, tfds_corpora
 from transformer.config import DataConfig
 from transformer.errors import InputError
 

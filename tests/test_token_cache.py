@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 from apps import REPOSITORY
 
-from experiments.corpora import registry
-from experiments.corpora.text_files import TwoFiles
-from experiments.pipeline import token_cache
-from experiments.pipeline.batching import fill_rows
-from experiments.pipeline.token_cache import load_or_tokenize
-from experiments.pipeline.token_corpus import TokenCorpus
+from experiments.data import registry, token_cache
+from experiments.data.batching import fill_rows
+from experiments.data.text_files import TwoFiles
+from experiments.data.token_cache import load_or_tokenize
+from experiments.data.token_corpus import TokenCorpus
 from transformer.arrays import SpecialIds
 from transformer.errors import InputError
 from transformer.text.tokenizer import Tokenizer, Vocabularies
@@ -274,8 +273,8 @@ def test_tokenizing_a_small_corpus_prints_nothing(pairs, vocabularies, tmp_path,
 
 ENDLESS = """
 import pathlib, sys
-from experiments.pipeline import token_cache
-from experiments.pipeline.pairs import SentencePairs
+from experiments.data import token_cache
+from experiments.data.pairs import SentencePairs
 from transformer.text.tokenizer import Tokenizer, Vocabularies
 
 class Endless(SentencePairs):

@@ -7,9 +7,9 @@ import json
 import pytest
 from apps import CONFIGS, parameters, run
 
-from experiments import compose
-from experiments.flags import load_config_file
-from experiments.profiling import WARM_UP
+from experiments.cli.command_line import load_config_file
+from experiments.training import compose
+from experiments.training.profiling import WARM_UP
 from transformer import device_memory
 from transformer.errors import InputError
 

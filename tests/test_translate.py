@@ -17,8 +17,8 @@ import oracle
 import pytest
 from apps import REPOSITORY, environment, memory_falls_below, run, users_environment
 
-from experiments import line_output
-from experiments.line_output import ResumableFile
+from experiments.storage import line_output
+from experiments.storage.line_output import ResumableFile
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from transformer.errors import InputError

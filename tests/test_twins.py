@@ -7,8 +7,13 @@ import random
 import numpy as np
 import pytest
 
-from experiments.corpora.pronouns.grammar import FramePool, all_frames, draw_twins, published_twins
-from experiments.corpora.pronouns.sentences import example
+from experiments.data.grammars.pronouns.grammar import (
+    FramePool,
+    all_frames,
+    draw_twins,
+    published_twins,
+)
+from experiments.data.grammars.pronouns.sentences import example
 from experiments.studies import twins
 from experiments.studies.twins import NO_ROLE, PREFIX_ROLES, ROLES
 from transformer.errors import InputError

@@ -10,7 +10,8 @@ import pytest
 from apps import lines_of, run
 from test_bad_input import contents, given, given_copy, training  # noqa: F401 - fixtures
 
-from experiments import logs, user_cache
+from experiments.storage import user_cache
+from experiments.training import metrics_log
 from transformer import compile_cache, paths
 from transformer.errors import InputError
 
@@ -31,7 +32,7 @@ def test_metrics_on_a_full_disk_are_one_message(tmp_path, tensorboard):
     directory = paths.reachable(tmp_path)
     with (
         pytest.raises(InputError) as raised,
-        logs.MetricsLog(directory, 0, tensorboard) as log,
+        metrics_log.MetricsLog(directory, 0, tensorboard) as log,
         file_size_limit(100),
     ):
         for step in range(9):
@@ -39,7 +40,7 @@ def test_metrics_on_a_full_disk_are_one_message(tmp_path, tensorboard):
     assert f"metrics cannot be written to {tmp_path}" in str(raised.value)
     assert "free space there" in str(raised.value)
     # The truncated line is dropped, and the next start continues.
-    with logs.MetricsLog(directory, 9, tensorboard) as log:
+    with metrics_log.MetricsLog(directory, 9, tensorboard) as log:
         log.write(9, "train", {"loss": 1.0})
     assert lines_of(tmp_path / "metrics.jsonl")[-1]["step"] == 9
 
@@ -49,7 +50,7 @@ def test_a_start_on_a_full_disk_keeps_the_old_metrics(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(old)
     (tmp_path / "metrics.jsonl.partial").symlink_to("/dev/full")
     with pytest.raises(InputError, match="metrics.jsonl cannot be written: No space left"):
-        logs.MetricsLog(paths.reachable(tmp_path), 1, tensorboard=False)
+        metrics_log.MetricsLog(paths.reachable(tmp_path), 1, tensorboard=False)
     assert (tmp_path / "metrics.jsonl").read_bytes() == old
     assert os.listdir(tmp_path) == ["metrics.jsonl"]
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from apps import TINY, run
 
-from experiments.corpora import registry
+from experiments.data import registry
 from transformer.config import (
     Config,
     DataConfig,

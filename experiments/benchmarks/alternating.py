@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from experiments import allocator
 from experiments.benchmarks.workloads import Workload
+from experiments.training import allocator
 from transformer.errors import InputError
 
 _SHARED_DEVICE = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -55,7 +55,7 @@ class Subject:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Arguments of the function besides the workload."""
     huge_pages: bool = False
-    """Run with this project's setting of glibc's allocator (`experiments.allocator`)."""
+    """Run with this project's setting of glibc's allocator (`experiments.training.allocator`)."""
     checkout: str | None = None
     """Path of another checkout of this project to run from."""
 

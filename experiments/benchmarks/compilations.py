@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from experiments.flags import run
+from experiments.cli.command_line import run
 from transformer import paths
 from transformer.errors import InputError
 

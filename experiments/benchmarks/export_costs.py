@@ -21,10 +21,10 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments import average_flags, checkpoint_flags, evaluation_flags
 from experiments.benchmarks.worker import fastest
-from experiments.flags import parse_integers, run
-from experiments.formatting import byte_size
+from experiments.cli import average_flags, checkpoint_flags, scoring_flags
+from experiments.cli.command_line import parse_integers, run
+from experiments.cli.formatting import byte_size
 from transformer import trained_model
 from transformer.config import Config
 from transformer.cores import num_cores
@@ -45,9 +45,9 @@ System = Callable[[Sequence[str], int], list[str]]
 
 def main(config: Config) -> None:
     """Load every system, let them translate in turns, and print the table."""
-    evaluation_flags.require_source_and_target()
-    options = evaluation_flags.bleu_options(config)
-    split = evaluation_flags.load_split(config.data)
+    scoring_flags.require_source_and_target()
+    options = scoring_flags.bleu_options(config)
+    split = scoring_flags.load_split(config.data)
     sources, references = split.sources[: LIMIT.value], split.targets[: LIMIT.value]
     results = []
     with tempfile.TemporaryDirectory() as folder:

@@ -22,9 +22,9 @@ from experiments.benchmarks import reporting
 from experiments.benchmarks.settings import config_of
 from experiments.benchmarks.text_batches import TEXT, TOKENIZER, Text
 from experiments.benchmarks.workloads import Workload
-from experiments.corpora import text_files
-from experiments.pipeline.batching import Batches
-from experiments.pipeline.token_corpus import TokenCorpus
+from experiments.data import text_files
+from experiments.data.batching import Batches
+from experiments.data.token_corpus import TokenCorpus
 from transformer.errors import InputError
 from transformer.text.tokenizer import Tokenizer, Vocabularies
 

@@ -11,10 +11,11 @@ from typing import Any
 
 from absl import flags
 
-from experiments import allocator, formatting
 from experiments.benchmarks.alternating import Effort, Subject, compare
 from experiments.benchmarks.settings import config_of, parse_overrides
 from experiments.benchmarks.workloads import WORKLOADS, Workload
+from experiments.cli import formatting
+from experiments.training import allocator
 from transformer.errors import InputError
 
 WORKLOADS_FLAG = flags.DEFINE_list(

@@ -24,11 +24,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from absl import flags
 
-from experiments import checkpoint_flags
 from experiments.benchmarks.load_clients import Client, Reply, Server, metrics, send
-from experiments.corpora import registry, text_files
-from experiments.flags import run
-from experiments.workdir_flag import WORKDIR
+from experiments.cli import checkpoint_flags
+from experiments.cli.command_line import run
+from experiments.cli.workdir_flag import WORKDIR
+from experiments.data import registry, text_files
 from transformer.config import Config
 
 REQUESTS = flags.DEFINE_integer("requests", 2000, "Requests of a round.", lower_bound=1)

@@ -19,7 +19,7 @@ import time
 
 from absl import flags
 
-from experiments.flags import run
+from experiments.cli.command_line import run
 from transformer.config import Config
 from transformer.errors import InputError
 

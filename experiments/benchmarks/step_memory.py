@@ -23,9 +23,10 @@ import jax
 import numpy as np
 from absl import flags
 
-from experiments import allocator, costs
 from experiments.benchmarks.worker import peak_mib
-from experiments.flags import run
+from experiments.cli.command_line import run
+from experiments.planning import costs
+from experiments.training import allocator
 from transformer import device_memory
 from transformer.config import Config
 

@@ -25,8 +25,8 @@ from absl import flags
 from experiments.benchmarks import real_text, reporting
 from experiments.benchmarks.settings import config_of
 from experiments.benchmarks.workloads import Workload
-from experiments.costs import step_flops
-from experiments.flags import parse_integers, run
+from experiments.cli.command_line import parse_integers, run
+from experiments.planning.costs import step_flops
 from transformer.models import protocol
 
 TOKENS = 2048

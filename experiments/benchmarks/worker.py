@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from experiments import startup
 from experiments.benchmarks.workloads import Workload
+from experiments.cli import startup
 
 SAMPLE_SECONDS = 1.0
 """A sample repeats the call for about this long."""

@@ -14,10 +14,10 @@ is printed as flags. Other flags take precedence. With one TSV file a split, lea
 targets and set --config.data.tsv_columns.
 """
 
-from experiments import recipes
+from experiments.data import recipes
 from transformer.config import Config, DataConfig
 
 
 def get_config(recipe: str = "auto", data: DataConfig | None = None) -> Config:
-    """Return the config for a text; see `experiments.recipes`."""
+    """Return the config for a text; see `experiments.data.recipes`."""
     return recipes.fit(recipe, data or DataConfig(dataset="text_files"))

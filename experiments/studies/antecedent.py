@@ -19,7 +19,7 @@ import jax
 from absl import flags
 from etils import epath
 
-from experiments.flags import run
+from experiments.cli.command_line import run
 from experiments.studies import antecedent_measures, antecedent_sentences, study_runs
 from experiments.studies.antecedent_models import StudyModel, models
 from experiments.studies.study_tables import checked_names

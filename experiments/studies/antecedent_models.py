@@ -12,7 +12,7 @@ import dataclasses
 from typing import Literal
 
 from experiments.configs import pronouns, pronouns_small
-from experiments.corpora.pronouns import LANGUAGES
+from experiments.data.grammars.pronouns import LANGUAGES
 from experiments.studies import study_runs
 from transformer.config import Config
 

@@ -10,7 +10,7 @@ is measured here, so it takes seconds.
 
 from absl import flags
 
-from experiments.flags import run
+from experiments.cli.command_line import run
 from experiments.studies import antecedent_atlas, antecedent_page, study_tables
 from transformer import paths
 from transformer.checkpoints import workdir_files

@@ -18,17 +18,17 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from experiments.corpora.pronouns import Language, french, german, sentences
-from experiments.corpora.pronouns.dictionary import Noun
-from experiments.corpora.pronouns.grammar import (
+from experiments.data.grammars.pronouns import Language, french, german, sentences
+from experiments.data.grammars.pronouns.dictionary import Noun
+from experiments.data.grammars.pronouns.grammar import (
     FramePool,
     all_frames,
     draw_twins,
     pick,
     published_twins,
 )
-from experiments.corpora.pronouns.meaning import Because
-from experiments.corpora.pronouns.scenes import Frame, frames
+from experiments.data.grammars.pronouns.meaning import Because
+from experiments.data.grammars.pronouns.scenes import Frame, frames
 from experiments.studies import twins
 from experiments.studies.twins import Sentences
 from transformer.text.tokenizer import Tokenizer

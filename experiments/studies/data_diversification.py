@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
-from experiments import synthetic_pairs
-from experiments.corpora import registry
+from experiments.data import registry
 from experiments.studies import study_runs
-from experiments.synthetic_pairs import Options
+from experiments.training import synthetic_pairs
+from experiments.training.synthetic_pairs import Options
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.errors import InputError

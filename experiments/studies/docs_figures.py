@@ -7,8 +7,8 @@ python -m experiments.studies.docs_figures --workdir=runs/de
 import numpy as np
 from absl import flags
 
-from experiments.flags import run
-from experiments.workdir_flag import WORKDIR
+from experiments.cli.command_line import run
+from experiments.cli.workdir_flag import WORKDIR
 from transformer import inspection, paths
 from transformer.arrays import Float
 from transformer.config import Config

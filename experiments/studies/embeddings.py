@@ -22,10 +22,10 @@ import numpy as np
 from absl import flags
 from etils import epath
 
-from experiments import checkpoint_flags
-from experiments.corpora import registry
-from experiments.corpora.pronouns import words as words_of
-from experiments.flags import run
+from experiments.cli import checkpoint_flags
+from experiments.cli.command_line import run
+from experiments.data import registry
+from experiments.data.grammars.pronouns import words as words_of
 from experiments.studies import skip_gram
 from experiments.studies.skip_gram import WordVectors
 from experiments.studies.word_vectors import (

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from experiments.configs import pronouns_recurrent
-from experiments.corpora import pronouns, registry
-from experiments.reports.diagnostics import length_buckets
+from experiments.data import registry
+from experiments.data.grammars import pronouns
+from experiments.scoring.diagnostics import length_buckets
 from experiments.studies import study_runs
 from transformer.config import (
     Config,

@@ -13,7 +13,7 @@ import os
 import numpy as np
 from absl import flags
 
-from experiments.flags import run
+from experiments.cli.command_line import run
 from transformer import inspection, paths
 from transformer.arrays import Float
 from transformer.errors import InputError

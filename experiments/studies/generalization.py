@@ -34,9 +34,10 @@ import numpy as np
 from absl import flags
 from etils import epath
 
+from experiments.cli.command_line import run
 from experiments.configs import scan as scan_config
-from experiments.corpora import registry, scan, text_files
-from experiments.flags import run
+from experiments.data import registry, text_files
+from experiments.data.grammars import scan
 from experiments.studies import study_runs
 from experiments.studies.study_tables import Column, checked_names, write_table
 from transformer import paths

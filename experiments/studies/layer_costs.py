@@ -26,14 +26,8 @@ from typing import Any, Literal
 from absl import flags
 from etils import epath
 
-from experiments.flags import parse_integers, run
-from experiments.studies.layer_measurements import (
-    LAYERS,
-    Measurements,
-    Point,
-    Quantity,
-    exponent,
-)
+from experiments.cli.command_line import parse_integers, run
+from experiments.studies.layer_measurements import LAYERS, Measurements, Point, Quantity, exponent
 from transformer import paths
 from transformer.errors import InputError
 from transformer.inspection import figures

@@ -12,8 +12,8 @@ import numpy as np
 from absl import flags
 from etils import epath
 
-from experiments.flags import run
-from experiments.reports import evaluation_report
+from experiments.cli.command_line import run
+from experiments.pages import evaluation_report
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.errors import InputError

@@ -14,9 +14,9 @@ import math
 import numpy as np
 from absl import flags
 
-from experiments import checkpoint_flags
-from experiments.corpora import registry
-from experiments.flags import run
+from experiments.cli import checkpoint_flags
+from experiments.cli.command_line import run
+from experiments.data import registry
 from experiments.studies.kneser_ney import KneserNey
 from transformer.config import Config
 from transformer.errors import InputError

@@ -23,7 +23,7 @@ from typing import Any
 from absl import flags
 from etils import epath
 
-from experiments.flags import run
+from experiments.cli.command_line import run
 from experiments.studies import study_runs, study_tables, table3_rows
 from experiments.studies.study_tables import Column
 from experiments.studies.table3_rows import ROWS, Row

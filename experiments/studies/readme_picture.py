@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from absl import flags
 
-from experiments.flags import run
-from experiments.workdir_flag import WORKDIR
+from experiments.cli.command_line import run
+from experiments.cli.workdir_flag import WORKDIR
 from transformer import inspection
 from transformer.arrays import Float
 from transformer.config import Config

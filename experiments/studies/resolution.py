@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.corpora import registry
-from experiments.corpora.pronouns import pronoun_metrics
+from experiments.data import registry
+from experiments.data.grammars.pronouns import pronoun_metrics
 from experiments.studies.twins import ROLES, Sentences
 from transformer.arrays import Array, Float, Int, Params
 from transformer.errors import InputError

@@ -27,9 +27,11 @@ from typing import Any
 from absl import flags
 from etils import epath
 
-from experiments import allocator, average_flags, evaluation, evaluation_flags
-from experiments.flags import run, take_flag
+from experiments.cli import average_flags, scoring_flags
+from experiments.cli.command_line import run, take_flag
+from experiments.scoring import evaluation
 from experiments.studies import data_diversification, seed_rows, study_runs, study_tables
+from experiments.training import allocator
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
@@ -61,9 +63,9 @@ def main(config: Config) -> int:
             "local folder"
         )
     # What can be wrong with the scoring is found before hours of training.
-    evaluation_flags.require_source_and_target()
-    evaluation_flags.bleu_options(config)
-    evaluation_flags.load_split(config.data)
+    scoring_flags.require_source_and_target()
+    scoring_flags.bleu_options(config)
+    scoring_flags.load_split(config.data)
     allocator.use_few_arenas()
     runs, output = (paths.absolute(flag.value) for flag in (RUNS, OUTPUT))
     shared = {
@@ -94,8 +96,8 @@ def result_of(config: Config, seed: int, directory: epath.Path) -> dict[str, Any
     of_seed = study_runs.with_fields(config, {"training.seed": seed})
     result = study_runs.trained(of_seed, directory)
     saved = workdir_files.load_inference_config(directory)
-    pairs = evaluation_flags.load_split(saved.data)
-    bleu = evaluation_flags.bleu_options(saved)
+    pairs = scoring_flags.load_split(saved.data)
+    bleu = scoring_flags.bleu_options(saved)
     average, around = average_flags.AVERAGE.value, average_flags.AROUND.value
 
     def compute() -> dict[str, Any]:

@@ -27,15 +27,11 @@ from typing import Any
 from absl import flags
 from etils import epath
 
-from experiments import evaluation, evaluation_flags
-from experiments.flags import run
+from experiments.cli import scoring_flags
+from experiments.cli.command_line import run
+from experiments.scoring import evaluation
 from experiments.studies import study_runs, study_tables
-from experiments.studies.family_comparison import (
-    MODELS,
-    alignment_error_rate,
-    by_length,
-    config_of,
-)
+from experiments.studies.family_comparison import MODELS, alignment_error_rate, by_length, config_of
 from experiments.studies.study_tables import Column
 from transformer import paths
 from transformer.checkpoints import workdir_files
@@ -76,9 +72,9 @@ def main(config: Config) -> int:
         raise InputError("--minutes is 0, but must be above 0")
     names = study_tables.checked_names("models", MODELS_FLAG.value, list(MODELS))
     # What can be wrong with the scoring is found before the trainings.
-    evaluation_flags.require_source_and_target()
-    evaluation_flags.bleu_options(config)
-    evaluation_flags.load_split(config.data)
+    scoring_flags.require_source_and_target()
+    scoring_flags.bleu_options(config)
+    scoring_flags.load_split(config.data)
     runs, output = (paths.absolute(flag.value) for flag in (RUNS, OUTPUT))
     measured = {
         name: study_runs.measure_step(config_of(config, name, config.training.steps), runs)
@@ -107,8 +103,8 @@ def main(config: Config) -> int:
 def scored(directory: epath.Path) -> dict[str, Any]:
     """Scores of a trained model, in all and by length of the source; computed once."""
     config = workdir_files.load_inference_config(directory)
-    pairs = evaluation_flags.load_split(config.data).first(LIMIT.value)
-    bleu = evaluation_flags.bleu_options(config)
+    pairs = scoring_flags.load_split(config.data).first(LIMIT.value)
+    bleu = scoring_flags.bleu_options(config)
 
     def compute() -> dict[str, Any]:
         print(f"scoring {directory}", file=sys.stderr, flush=True)

@@ -8,8 +8,9 @@ import os
 
 from etils import epath
 
-from experiments import file_lock, training_loop, workdir
 from experiments.configs import pronouns_small
+from experiments.storage import file_lock
+from experiments.training import loop, workdir
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.errors import InputError
@@ -39,7 +40,7 @@ def load(seed: int = 0, folder: str | os.PathLike = "runs") -> Translator:
         with file_lock.hold(directory, f"waiting for another process that trains {directory}"):
             config = workdir.resume_config(config, directory)
             if not (directory / workdir_files.RESULT).exists():
-                training_loop.train(config, directory)
+                loop.train(config, directory)
     except OSError as error:
         raise InputError(
             f"{error.filename or directory} cannot be written ({error.strerror}); name a folder in "

@@ -16,8 +16,11 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import jax
 from etils import epath
 
-from experiments import compose, costs, evaluation, file_lock, training_loop, workdir
-from experiments.corpora import registry
+from experiments.data import registry
+from experiments.planning import costs
+from experiments.scoring import evaluation
+from experiments.storage import file_lock
+from experiments.training import compose, loop, workdir
 from transformer.checkpoints import workdir_files
 from transformer.config import Config, ModelConfig
 from transformer.models import protocol
@@ -50,7 +53,7 @@ def trained(config: Config, directory: epath.Path) -> dict[str, Any]:
     with workdir.open_for_training(directory, config) as opened:
         if not (directory / workdir_files.RESULT).exists():
             print(f"training {directory}", file=sys.stderr, flush=True)
-        result, stopped_by = training_loop.train(opened, directory, handle_signals=True)
+        result, stopped_by = loop.train(opened, directory, handle_signals=True)
     if stopped_by:
         raise Stopped(stopped_by)
     return result

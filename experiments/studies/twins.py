@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.corpora.pronouns import words
+from experiments.data.grammars.pronouns import words
 from transformer.arrays import Array, Bool, Int
 from transformer.errors import InputError
 from transformer.inspection.readout import LogitDifference
@@ -111,7 +111,7 @@ def read(
 
     Args:
       tokenizer: of the model.
-      examples: a split of `pronouns`, from `experiments.corpora.registry.load`.
+      examples: a split of `pronouns`, from `experiments.data.registry.load`.
       limit: number of pairs of twins, from the start; all by default.
 
     Raises:

@@ -16,8 +16,8 @@ import numpy as np
 from absl import flags
 from etils import epath
 
+from experiments.cli.command_line import run
 from experiments.configs import pronouns_variants
-from experiments.flags import run
 from experiments.studies import study_runs
 from experiments.studies.study_tables import Column, checked_names, write_table
 from transformer import paths

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from experiments.corpora import text_files
-from experiments.corpora.pronouns.dictionary import ADJECTIVES, NOUNS, Noun
+from experiments.data import text_files
+from experiments.data.grammars.pronouns.dictionary import ADJECTIVES, NOUNS, Noun
 from experiments.studies.skip_gram import WordVectors
 from transformer.arrays import Float
 from transformer.config import Config

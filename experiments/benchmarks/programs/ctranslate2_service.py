@@ -16,8 +16,9 @@ from typing import Any
 import ctranslate2
 from absl import flags
 
-from experiments import checkpoint_flags, serve
-from experiments.flags import run
+from experiments import serve
+from experiments.cli import checkpoint_flags
+from experiments.cli.command_line import run
 from experiments.serving.engine import Engine
 from transformer import trained_model
 from transformer.config import Config

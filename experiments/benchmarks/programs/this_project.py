@@ -13,12 +13,13 @@ import jax
 import jax.extend
 import numpy as np
 
-from experiments import compose, costs, roofline
 from experiments.benchmarks.settings import config_of
 from experiments.benchmarks.text_batches import TOKENIZER, Text
 from experiments.benchmarks.worker import STEPS_AHEAD, Program
 from experiments.benchmarks.workloads import Workload
-from experiments.pipeline.token_corpus import TokenCorpus, TokenSequences
+from experiments.data.token_corpus import TokenCorpus, TokenSequences
+from experiments.planning import costs, roofline
+from experiments.training import compose
 from transformer import compile_cache, sharding
 from transformer.arrays import Array
 from transformer.batch import Batch

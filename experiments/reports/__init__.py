@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""HTML pages: evaluation of a model, comparison of two systems, a model on one sentence."""
