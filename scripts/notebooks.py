@@ -30,13 +30,6 @@ SOURCES = REPOSITORY / "notebooks"
 CELL_TIMEOUT = 3600
 """Seconds per cell; generous, for a machine under load."""
 
-GITHUB = "OWNER/attention-transformer"
-"""Owner and name of the public repository, for the badges and the installation elsewhere.
-
-The project has no public address yet, so this is a placeholder. To publish it, replace OWNER here
-and run ``python scripts/notebooks.py --headers``.
-"""
-
 
 @dataclasses.dataclass(frozen=True)
 class Lesson:
@@ -65,13 +58,6 @@ LESSONS = {
     "08_cnn_rnn_self_attention": Lesson("what came before the Transformer, side by side", 170),
 }
 """The notebooks in their reading order."""
-
-INSTALL = f"""\
-# Outside a checkout of the project, for example in Colab: install it.
-import importlib.util
-
-if importlib.util.find_spec("transformer") is None:
-    %pip install --quiet git+https://github.com/{GITHUB}"""
 
 
 def main() -> int:
@@ -132,34 +118,24 @@ def select_sources(names: list[str]) -> list[pathlib.Path]:
 
 
 def read(source: pathlib.Path) -> nbformat.NotebookNode:
-    """Read a source as a notebook, with its header and the installation cell."""
+    """Read a source as a notebook, with its header."""
     notebook = jupytext.read(source)
     # The license comment and the docstring of the Python file are no part of the notebook.
     del notebook.cells[0]
     notebook.cells[0].source = with_header(notebook.cells[0].source, source.stem)
-    first_code = [cell.cell_type for cell in notebook.cells].index("code")
-    notebook.cells.insert(first_code, nbformat.v4.new_code_cell(INSTALL))
     return notebook
 
 
 def with_header(text: str, name: str) -> str:
-    """Insert badges, neighbors and running time after the title of a notebook's first cell."""
+    """Insert neighbors and running time after the title of a notebook's first cell."""
     title, _, rest = text.partition("\n\n")
     names = list(LESSONS)
     number = names.index(name)
-    path = f"{GITHUB}/blob/main/notebooks/{name}.ipynb"
-    binder = f"{GITHUB}/HEAD?labpath=notebooks/{name}.ipynb"
-    badges = (
-        "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
-        f"(https://colab.research.google.com/github/{path}) "
-        "[![Open in Binder](https://mybinder.org/badge_logo.svg)]"
-        f"(https://mybinder.org/v2/gh/{binder})"
-    )
     parts = [f"Notebook {number + 1} of {len(names)} ([reading order](README.md))"]
     parts += [f"previous: [{each[:2]}]({each}.ipynb)" for each in names[:number][-1:]]
     parts += [f"next: [{each[:2]}]({each}.ipynb)" for each in names[number + 1 :][:1]]
     parts.append(f"about {LESSONS[name].seconds} s of one CPU core")
-    return f"{title}\n\n{badges}\n\n{' · '.join(parts)}\n\n{rest}"
+    return f"{title}\n\n{' · '.join(parts)}\n\n{rest}"
 
 
 def write_headers() -> int:
@@ -171,7 +147,7 @@ def write_headers() -> int:
         if len(cells) != len(notebook.cells):
             sys.exit(f"error: {path.name} has other cells than {source.name}; execute it again")
         for fresh, cell in zip(cells, notebook.cells, strict=True):
-            if cell.cell_type == "markdown" or fresh.source == INSTALL:
+            if cell.cell_type == "markdown":
                 cell.source = fresh.source
         nbformat.write(notebook, path)
     page = SOURCES / "README.md"

@@ -189,13 +189,10 @@ def test_a_committed_notebook_has_the_cells_of_its_source(script, source):
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
-def test_a_notebook_has_badges_its_neighbors_and_its_time_under_the_title(script, source):
-    title, badges, place = script.read(source).cells[0].source.split("\n\n")[:3]
+def test_a_notebook_has_its_neighbors_and_its_time_under_the_title(script, source):
+    title, place = script.read(source).cells[0].source.split("\n\n")[:2]
     number = 1 + SOURCES.index(source)
     assert title.startswith("# ")
-    for site in ("colab.research.google.com/github/", "mybinder.org/v2/gh/"):
-        assert f"{site}{script.GITHUB}" in badges
-    assert badges.count(f"{source.stem}.ipynb") == 2
     assert place.startswith(f"Notebook {number} of {len(SOURCES)} ")
     links = re.findall(r"\((\w+\.ipynb)\)", place)
     assert links == [
