@@ -88,7 +88,7 @@ def check_flags(config: Config) -> None:
     if missing:
         raise InputError(
             f"the service needs {', '.join(missing)}, not installed here; run "
-            "pip install 'attention-transformer[serve]'"
+            "pip install -e '.[serve]'"
         )
     if not config.model.reads_source:
         raise InputError(f"model.family {config.model.family!r} reads no source to translate")

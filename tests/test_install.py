@@ -6,9 +6,11 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 
 import pytest
 from apps import REPOSITORY, environment
+from packaging.requirements import Requirement
 
 from experiments.__main__ import APPS
 
@@ -35,6 +37,19 @@ def test_every_app_is_listed_with_one_line():
     assert finished.stderr == ""
 
 
+def test_every_dependency_is_pinned_within_its_bounds():
+    lines = (REPOSITORY / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.lower().replace("_", "-").split("==") for line in lines if line[0] != "#")
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["serve"], *extras["test"], *extras["docs"]]
+    for line in wanted:
+        requirement = Requirement(line)
+        if requirement.name != project["name"]:
+            pin = pins[requirement.name.lower().replace("_", "-")]
+            assert requirement.specifier.contains(pin), line
+
+
 def test_an_unknown_app_is_refused_with_the_names():
     finished = subprocess.run(
         [sys.executable, "-m", "experiments", "trian"],
@@ -52,7 +67,16 @@ def installed(tmp_path_factory):
     """The folder into which pip installed the source distribution."""
     folder = tmp_path_factory.mktemp("install")
     tracked = subprocess.run(
-        ["git", "ls-files", "pyproject.toml", "README.md", "LICENSE", "transformer", "experiments"],
+        [
+            "git",
+            "ls-files",
+            "setup.py",
+            "pyproject.toml",
+            "README.md",
+            "LICENSE",
+            "transformer",
+            "experiments",
+        ],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,

@@ -205,10 +205,10 @@ def _input_errors(dataset: str) -> Iterator[None]:
         raise
     except Exception as error:  # noqa: BLE001 - builders raise anything
         if missing := _missing_modules(error):
-            package = "attention-transformer[wmt]" if "tensorflow" in missing else missing.pop()
+            package = "-e '.[wmt]'" if "tensorflow" in missing else missing.pop()
             raise InputError(
                 f"data.dataset is {dataset!r}, which is prepared with packages that are not "
-                f"installed; install them with: pip install '{package}'"
+                f"installed; install them with: pip install {package}"
             ) from None
         urls = [cause.request.url for cause in _causes(error) if getattr(cause, "request", None)]
         if urls:
