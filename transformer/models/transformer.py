@@ -56,7 +56,10 @@ class EncoderLayer(nn.Module):
         positions: PositionTerm = NO_POSITIONS,
         dropout: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B S D"]:
-        """Apply the layer to all source positions."""
+        """Apply the layer to all source positions.
+
+        `dropout` is None, or in training the index of each example (`nn.dropout.example_ids_of`).
+        """
         y = self.self_attention_residual.prepare(x)
         y = self.self_attention(
             y, y, y, mask, causal=self.causal, positions=positions, dropout=dropout
