@@ -10,9 +10,6 @@ import pathlib
 import runpy
 import sys
 
-from experiments.cli import startup
-from experiments.training import allocator
-
 APPS = (
     "train",
     "evaluate",
@@ -32,8 +29,6 @@ APPS = (
 
 def main() -> None:
     """Run the app that the first argument names; list the apps if there is none."""
-    allocator.restart_with_huge_pages()
-    startup.prepare()
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("--help", "-help", "-h"):
         print("Usage: transformer APP [FLAGS], or python -m experiments.APP [FLAGS]\n")

@@ -157,6 +157,8 @@ def _lines(flag: flags.FlagHolder) -> Iterator[str]:
     """The lines of the file that a flag names, or of standard input."""
     path = flag.value
     if path is None:
+        if sys.stdin is None:
+            raise InputError("standard input is closed; give --input=FILE")
         with _read_errors("standard input"):
             yield from text_files.stream_lines(sys.stdin.buffer, "standard input")
         return

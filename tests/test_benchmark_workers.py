@@ -143,12 +143,11 @@ def test_programs_are_prepared_together_before_the_first_is_measured(fake, monke
 
 def test_termination_stops_the_workers(fake, tmp_path):
     script = (
-        "from experiments import startup\n"
+        "from experiments.cli import process\n"
         "from experiments.benchmarks import alternating as a, workloads\n"
         f"ours = a.Subject('ours', 'fake.never_ready', {{'path': {str(tmp_path / 'pid')!r}}})\n"
-        "startup.prepare()\n"
-        "with startup.unwound_by_signals():\n"
-        "    list(a.compare(ours, [], workloads.WORKLOADS['W1'], a.Effort(), print))\n"
+        "process.prepare()\n"
+        "list(a.compare(ours, [], workloads.WORKLOADS['W1'], a.Effort(), print))\n"
     )
     running = subprocess.Popen([sys.executable, "-c", script], cwd=REPOSITORY)
     while not (tmp_path / "pid").exists():

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals, closed streams, small limits and environment variables end an app with one message."""
+"""Signals, closed streams and environment variables end an app with one message."""
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -11,7 +10,6 @@ import pytest
 from apps import REPOSITORY, environment
 from test_translate import make_workdir
 
-from experiments.cli import startup
 from transformer import compile_cache
 from transformer.errors import InputError
 
@@ -37,20 +35,6 @@ def start(app, *arguments, **options):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_during_the_imports_ends_with_one_line(tmp_path, number):
-    (tmp_path / "absl.py").write_text(
-        "import time\nprint('importing', flush=True)\ntime.sleep(300)\n"
-    )
-    path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with start("translate", variables=path, **pipes) as process:
-        assert process.stdout.readline() == "importing\n"
-        process.send_signal(number)
-        assert process.communicate(timeout=60) == ("", f"stopped by {number.name}\n")
-    assert process.returncode == 128 + number
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_an_app_runs_ends_with_one_line(workdir, number):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with start("translate", f"--workdir={workdir}", "--interactive", **pipes) as process:
@@ -62,16 +46,15 @@ def test_a_signal_while_an_app_runs_ends_with_one_line(workdir, number):
 
 STOPPED = """
 import os, signal, sys
-from experiments.cli import startup
-startup.prepare()
+from experiments.cli import process
+process.prepare()
 try:
-    with startup.unwound_by_signals():
-        try:
-            os.kill(os.getpid(), signal.SIGTERM)
-        finally:
-            print("cleanup", flush=True)
-            {during_cleanup}
-except startup.Stopped as stopped:
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        print("cleanup", flush=True)
+        {during_cleanup}
+except process.Stopped as stopped:
     sys.exit(f"{{stopped}}: {{stopped.code}}")
 """
 
@@ -80,7 +63,7 @@ except startup.Stopped as stopped:
     ("during_cleanup", "status", "message"),
     [
         ("pass", 1, "stopped by SIGTERM: 143\n"),
-        ("os.kill(os.getpid(), signal.SIGINT)", 130, "stopped by SIGINT\n"),
+        ("os.kill(os.getpid(), signal.SIGINT)", 130, ""),
     ],
 )
 def test_the_first_signal_unwinds_and_the_second_does_not_wait(during_cleanup, status, message):
@@ -96,42 +79,22 @@ def test_the_first_signal_unwinds_and_the_second_does_not_wait(during_cleanup, s
 
 
 APP = """
-import atexit, gc, os, signal, sys, time
+import os, signal
 from experiments.cli import command_line
 
-sent = []
-
-def interrupt(*_):
-    if not sent:
-        sent.append(signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-def convert():
+def main():
     try:
-        interrupt()
+        os.kill(os.getpid(), signal.SIGTERM)
     except SystemExit:  # as some libraries do
         raise ValueError("a bug")
-
-def main():
-    {body}
 
 if __name__ == "__main__":
     command_line.run(main, config_from=None)
 """
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        # Exceptions in these are printed and dropped by the interpreter.
-        "gc.callbacks.append(interrupt); gc.collect(); time.sleep(60)",
-        "atexit.register(interrupt)",
-        "convert()",
-    ],
-    ids=["garbage collection", "shutdown", "another exception"],
-)
-def test_a_signal_is_not_lost_where_exceptions_are(tmp_path, body):
-    (tmp_path / "app.py").write_text(APP.format(body=body))
+def test_a_signal_is_not_lost_in_another_exception(tmp_path):
+    (tmp_path / "app.py").write_text(APP)
     finished = subprocess.run(
         [sys.executable, "-m", "app"],
         cwd=tmp_path,
@@ -147,7 +110,7 @@ def test_a_signal_is_not_lost_where_exceptions_are(tmp_path, body):
 def test_an_ignored_signal_stays_ignored():
     """`nohup` starts programs so that they outlive their terminal."""
     program = (
-        "import os, signal; from experiments import startup; startup.prepare();"
+        "import os, signal; from experiments.cli import process; process.prepare();"
         "os.kill(os.getpid(), signal.SIGHUP); print('alive')"
     )
     command = f'trap "" HUP; exec {sys.executable} -c "{program}"'
@@ -157,9 +120,9 @@ def test_an_ignored_signal_stays_ignored():
     assert (finished.stdout, finished.stderr) == ("alive\n", "")
 
 
-def shell(redirection, app, *arguments, prefix="", **variables):
+def shell(redirection, app, *arguments, **variables):
     """Run an app with redirected streams."""
-    command = f'{prefix} exec "$@" {redirection}'
+    command = f'exec "$@" {redirection}'
     return subprocess.run(
         ["bash", "-c", command, "bash", sys.executable, "-m", f"experiments.{app}", *arguments],
         cwd=REPOSITORY,
@@ -174,11 +137,9 @@ def shell(redirection, app, *arguments, prefix="", **variables):
 @pytest.mark.parametrize(
     ("redirection", "message"),
     [
-        ("<&-", "error: standard input cannot be read: Bad file descriptor\n"),
-        ("<<< a >&-", "error: standard output: Bad file descriptor\n"),
+        ("<&-", "error: standard input is closed; give --input=FILE\n"),
         pytest.param(
-            *("<<< a >/dev/full", "error: standard output: No space left on device\n"),
-            marks=pytest.mark.slow,
+            "<<< a >/dev/full", "error: No space left on device\n", marks=pytest.mark.slow
         ),
     ],
 )
@@ -188,10 +149,9 @@ def test_a_stream_that_does_not_work_is_named(workdir, redirection, message):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", "2> >(true)"])
-def test_messages_that_nobody_can_read_do_not_stop_the_work(workdir, redirection):
+def test_messages_to_a_closed_stream_are_not_results(workdir):
     """The line is too long, which results in a warning."""
-    finished = shell(f"<<< 'a b c d e f g' {redirection}", "translate", f"--workdir={workdir}")
+    finished = shell("<<< 'a b c d e f g' 2>&-", "translate", f"--workdir={workdir}")
     assert finished.returncode == 0
     assert finished.stdout.count("\n") == 1
 
@@ -201,8 +161,6 @@ def test_messages_that_nobody_can_read_do_not_stop_the_work(workdir, redirection
     [
         ("JAX_PLATFORMS", "cuda", "=cuda;"),
         ("JAX_PLATFORMS", "cpuu", "=cpuu;"),
-        ("JAX_NUM_CPU_DEVICES", "0", "at least 1"),
-        ("JAX_NUM_CPU_DEVICES", "abc", "'abc'"),
     ],
 )
 def test_an_environment_variable_that_jax_cannot_use_is_named(workdir, variable, value, words):
@@ -212,24 +170,6 @@ def test_an_environment_variable_that_jax_cannot_use_is_named(workdir, variable,
     assert message.startswith("error: ")
     assert variable in message
     assert words in message
-
-
-def test_few_open_files_are_refused_with_the_remedy(workdir):
-    finished = shell("<<< a", "translate", f"--workdir={workdir}", prefix="ulimit -n 20;")
-    assert (finished.returncode, finished.stdout) == (1, "")
-    [message] = finished.stderr.splitlines()
-    assert message == "error: only 20 files may be open at once; raise the limit (ulimit -n 1024)"
-
-
-def test_the_soft_limit_of_open_files_is_raised(monkeypatch):
-    monkeypatch.setattr(startup, "_prepared", False)
-    monkeypatch.setattr(startup, "_prepare_streams", lambda: None)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    limits = []
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (100, resource.RLIM_INFINITY))
-    monkeypatch.setattr(resource, "setrlimit", lambda _, limit: limits.append(limit))
-    startup.prepare()
-    assert limits == [(1024, resource.RLIM_INFINITY)]
 
 
 def test_without_a_home_directory_the_remedy_is_a_cache_folder(monkeypatch):

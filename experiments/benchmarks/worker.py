@@ -9,6 +9,7 @@ and one for every line that it reads; what libraries print goes to standard erro
 """
 
 import dataclasses
+import gc
 import importlib
 import json
 import os
@@ -19,7 +20,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from experiments.benchmarks.workloads import Workload
-from experiments.cli import startup
 
 SAMPLE_SECONDS = 1.0
 """A sample repeats the call for about this long."""
@@ -57,7 +57,7 @@ class Program:
 
 def main(function: str, request: str) -> None:
     """Prepare the program and answer until standard input ends."""
-    startup.imports_are_done()
+    gc.freeze()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     try:

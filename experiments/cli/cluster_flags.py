@@ -12,7 +12,7 @@ from typing import NoReturn
 import jax
 from absl import flags
 
-from experiments.cli import startup
+from experiments.cli import process
 from experiments.training import distributed
 from transformer import paths
 from transformer.errors import InputError
@@ -78,7 +78,7 @@ def joined() -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, the other processes wait for this one
-        if startup.received:
+        if process.received:
             raise
         if not isinstance(error, (jax.errors.JaxRuntimeError, OSError)):
             traceback.print_exc()

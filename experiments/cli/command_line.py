@@ -24,7 +24,7 @@ import jax
 from absl import flags
 from absl import logging as absl_logging
 
-from experiments.cli import startup
+from experiments.cli import process
 from transformer import compile_cache, paths, user_functions
 from transformer.checkpoints import workdir_files
 from transformer.config import Config, DataConfig
@@ -59,15 +59,13 @@ def run(main: Callable[..., int | None], config_from: Literal["config", "workdir
       config_from: the flag that names the config: ``--config=FILE.py[:ARGUMENT]``, or ``--workdir``
         for the config saved there, reset to one device. With None, `main` takes no config.
     """
-    startup.prepare()
-    startup.imports_are_done()
+    process.prepare()
     # Importing Orbax may have configured the root logger already.
     logging.basicConfig(handlers=[log_handler()], force=True)
     absl_logging.set_verbosity(absl_logging.ERROR)  # warnings there are Orbax's
     try:
-        with startup.unwound_by_signals():
-            status = _run(main, sys.argv, config_from)
-            sys.stdout.flush()
+        status = _run(main, sys.argv, config_from)
+        sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001 - a signal may come out as any exception
         status = _exit_status(error)
     try:
@@ -132,14 +130,14 @@ def _is_not_of_a_raised_error(record: logging.LogRecord) -> bool:
 def _exit_status(error: BaseException) -> int | str:
     """The exit status after an exception, or a message for status 1; bugs are raised again."""
     notes = getattr(error, "__notes__", [])
-    if startup.received:
-        print("; ".join([str(startup.received), *notes]), file=sys.stderr)
+    if process.received:
+        print("; ".join([str(process.received), *notes]), file=sys.stderr)
         with contextlib.suppress(OSError):
             sys.stdout.flush()
         # The interpreter's shutdown would free what threads of XLA still compute with.
-        os._exit(startup.received.code)
-    if isinstance(error, BrokenPipeError) and error.filename == startup.STDOUT:
-        return 0  # its reader has gone (`| head`)
+        os._exit(process.received.code)
+    if isinstance(error, BrokenPipeError):
+        return 0  # the reader of the results has gone (`| head`)
     if isinstance(error, (InputError, flags.Error)):
         return "; ".join([f"error: {error}", *notes])
     if isinstance(error, OSError):
