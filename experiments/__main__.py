@@ -10,6 +10,8 @@ import pathlib
 import runpy
 import sys
 
+from transformer.provenance import provenance
+
 APPS = (
     "train",
     "evaluate",
@@ -35,6 +37,9 @@ def main() -> None:
         for app in APPS:
             print(f"  {app:<16} {_summary(app)}")
         print("\ntransformer APP --help describes an app and its flags.")
+        return
+    if name in ("--version", "-version"):
+        print(provenance()["version"])
         return
     if name not in APPS:
         sys.exit(f"error: there is no app {name!r}; choose from {', '.join(APPS)}")

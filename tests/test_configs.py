@@ -13,7 +13,7 @@ import pytest
 from apps import CONFIGS
 from tensorflow_datasets.core import registered
 
-from experiments.cli.command_line import load_config_file
+from experiments.cli.config_flags import load_config_file
 from experiments.configs import pronouns_variants
 from experiments.data import registry, tfds_corpora
 from transformer import sharding

@@ -11,7 +11,7 @@ import pytest
 from apps import CONFIGS, run
 
 from experiments import plan
-from experiments.cli.command_line import load_config_file
+from experiments.cli.config_flags import load_config_file
 from experiments.planning import costs, roofline
 from experiments.planning.collectives import Collective
 from experiments.training import compose

@@ -7,7 +7,7 @@ import random
 import pytest
 from apps import CONFIGS, TINY, run
 
-from experiments.cli.command_line import load_config_file
+from experiments.cli.config_flags import load_config_file
 from experiments.data import recipes, registry
 from experiments.data.batching import Batches
 from experiments.data.token_corpus import TokenCorpus

@@ -7,7 +7,7 @@ import json
 import pytest
 from apps import CONFIGS, parameters, run
 
-from experiments.cli.command_line import load_config_file
+from experiments.cli.config_flags import load_config_file
 from experiments.training import compose
 from experiments.training.profiling import WARM_UP
 from transformer import device_memory
