@@ -22,67 +22,78 @@ filter left out. After an interruption the same command with --resume continues 
 a complete output only the filters are applied again.
 """
 
+import dataclasses
 import json
 import pathlib
 import shlex
+from typing import Any
 
-from absl import flags
-
-from experiments.cli import checkpoint_flags
-from experiments.cli.command_line import run
+from experiments.cli import command_line
+from experiments.cli.weights import Weights
 from experiments.data import text_files
 from experiments.training import synthetic_pairs
-from experiments.training.synthetic_pairs import Options
+from experiments.training.synthetic_pairs import PairOptions
 from transformer import paths
-from transformer.config import Config
 from transformer.errors import InputError
 
-INPUT = flags.DEFINE_string("input", None, "Text to translate, one sentence a line.")
-OUTPUT = flags.DEFINE_string("output", None, "Output directory.")
-RESUME = flags.DEFINE_boolean("resume", False, "Continue an interrupted translation.")
-FORWARD = flags.DEFINE_boolean("forward", False, "Make the translations targets, not sources.")
-TAG = flags.DEFINE_string("tag", None, "Word that begins each source, for example <BT>.")
-MAX_RATIO = flags.DEFINE_float(
-    "max_ratio",
-    Options.max_ratio,
-    "Maximum ratio of the numbers of tokens of the two sides, with EOS.",
-)
-MIN_SCORE = flags.DEFINE_float(
-    "min_score", None, "Minimum log-probability per token of a translation; default: none."
-)
-WEIGHT = flags.DEFINE_float(
-    "weight", Options.weight, "Weight of the pairs in the mixture: how often an epoch reads each."
-)
+
+@dataclasses.dataclass(frozen=True)
+class Options(Weights):
+    """The model, the text, and which pairs are kept."""
+
+    input: str | None = None
+    """Text to translate, one sentence a line."""
+    output: str | None = None
+    """Output directory."""
+    resume: bool = False
+    """Continue an interrupted translation."""
+    forward: bool = False
+    """Make the translations targets, not sources."""
+    tag: str | None = None
+    """Word that begins each source, for example <BT>."""
+    max_ratio: float = PairOptions.max_ratio
+    """Maximum ratio of the numbers of tokens of the two sides, with EOS."""
+    min_score: float | None = None
+    """Minimum log-probability per token of a translation; default: none."""
+    weight: float = PairOptions.weight
+    """Weight of the pairs in the mixture: how often an epoch reads each."""
 
 
-def main(config: Config) -> None:
-    """Translate what is missing, filter, and print the mixture."""
-    if not (INPUT.value and OUTPUT.value):
+def run(options: Options) -> dict[str, Any]:
+    """Translate what is missing, and filter; return the mixture and what was left out."""
+    tag, model = options.tag, options.config.model
+    if not (options.input and options.output):
         raise InputError("missing --input=FILE (text to translate) or --output=DIRECTORY")
-    if not config.model.reads_source:
-        raise InputError(f"model.family {config.model.family!r} reads no source to translate")
-    if TAG.value is not None and (not TAG.value or TAG.value.split() != [TAG.value]):
-        raise InputError(f"--tag={TAG.value!r} must be one word without spaces")
-    if not 1 <= MAX_RATIO.value < float("inf"):
-        raise InputError(f"--max_ratio={MAX_RATIO.value} must be a number of at least 1")
-    if not 0 < WEIGHT.value < float("inf"):
-        raise InputError(f"--weight={WEIGHT.value} must be a number above 0")
-    source = paths.local(INPUT.value, "--input")
+    if not model.reads_source:
+        raise InputError(f"model.family {model.family!r} reads no source to translate")
+    if tag is not None and (not tag or tag.split() != [tag]):
+        raise InputError(f"--tag={tag!r} must be one word without spaces")
+    if not 1 <= options.max_ratio < float("inf"):
+        raise InputError(f"--max_ratio={options.max_ratio} must be a number of at least 1")
+    if not 0 < options.weight < float("inf"):
+        raise InputError(f"--weight={options.weight} must be a number above 0")
+    source = paths.local(options.input, "--input")
     text_files.require_file(source, "--input")
-    output = pathlib.Path(paths.local(OUTPUT.value, "--output")).absolute()
-    options = Options(
-        forward=FORWARD.value,
-        tag=TAG.value,
-        max_ratio=MAX_RATIO.value,
-        min_score=MIN_SCORE.value,
-        weight=WEIGHT.value,
+    output = pathlib.Path(paths.local(options.output, "--output")).absolute()
+    filters = PairOptions(
+        forward=options.forward,
+        tag=tag,
+        max_ratio=options.max_ratio,
+        min_score=options.min_score,
+        weight=options.weight,
     )
-    translator = checkpoint_flags.translator(config)
-    report = synthetic_pairs.make(translator, source, output, options, resume=RESUME.value)
+    return synthetic_pairs.make(
+        options.translator(), source, output, filters, resume=options.resume
+    )
+
+
+def main(options: Options) -> None:
+    """Print the mixture and the report."""
+    report = run(options)
     fields = {name: shlex.quote(str(report[name])) for name in ("direction", "mixture")}
     print(" ".join(f"--config.data.{name}={value}" for name, value in fields.items()))
     print(json.dumps(report))
 
 
 if __name__ == "__main__":
-    run(main, config_from="workdir")
+    command_line.run(main, "workdir", Options)

@@ -9,40 +9,43 @@ a model card. Apps that only read accept it as a workdir: python -m experiments.
 the file.
 """
 
+import dataclasses
 import json
 import sys
+from typing import Any, Literal
 
-from absl import flags
 from etils import epath
 
-from experiments.cli import checkpoint_flags
-from experiments.cli.command_line import run
+from experiments.cli import command_line
 from experiments.cli.formatting import byte_size
+from experiments.cli.weights import Weights
 from transformer import paths
 from transformer.checkpoints import archive, workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.interop.model_card import Export, model_card
 
-OUTPUT = flags.DEFINE_string("output", None, "Path of the bundle, for example model.zip.")
-DTYPE = flags.DEFINE_enum(
-    "dtype",
-    "float32",
-    ["float32", "bfloat16"],
-    "dtype of the parameters. bfloat16 takes half the space and rounds to 8 bits of precision.",
-)
+
+@dataclasses.dataclass(frozen=True)
+class Options(Weights):
+    """The model, and where it goes."""
+
+    output: str | None = None
+    """Path of the bundle, for example model.zip."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """dtype of the parameters. bfloat16 takes half the space and rounds to 8 bits of precision."""
 
 
-def main(config: Config) -> None:
-    """Load the parameters, and write the bundle."""
-    if not OUTPUT.value:
+def run(options: Options) -> dict[str, Any]:
+    """Load the parameters, and write the bundle; return its path, size and dtype."""
+    if not options.output:
         raise InputError("missing --output=FILE, the path of the bundle")
-    if checkpoint_flags.ENSEMBLE.value:
+    if options.ensemble:
         raise InputError("--ensemble: a bundle holds one model; make a bundle of each")
-    output, workdir = paths.reachable(OUTPUT.value), checkpoint_flags.directory()
+    output, workdir, config = paths.reachable(options.output), options.directory, options.config
     if output.is_dir():
         raise InputError(f"--output={output} is a directory; name a file")
-    translator = checkpoint_flags.translator(config)
+    translator = options.translator()
     opened = workdir_files.opened(workdir)
     present = [name for name in workdir_files.INFERENCE_FILES if (opened / name).exists()]
     files = {name: (opened / name).read_bytes() for name in sorted(present)}
@@ -50,15 +53,21 @@ def main(config: Config) -> None:
     card = model_card(
         opened,
         translator,
-        Export(_USAGE, DTYPE.value),
+        Export(_USAGE, options.dtype),
         "An encoder-decoder model that translates one sentence at a time. Sentences of more than "
         f"{config.data.max_length} tokens are cut.",
-        checkpoint_flags.description(config),
+        options.description(),
     )
-    archive.write(output, files | {"README.md": card.encode()}, translator.params, DTYPE.value)
-    size = output.stat().length
-    print(f"{output}: {byte_size(size)}, parameters in {DTYPE.value}", file=sys.stderr)
-    print(json.dumps({"output": str(output), "bytes": size, "dtype": DTYPE.value}))
+    archive.write(output, files | {"README.md": card.encode()}, translator.params, options.dtype)
+    return {"output": str(output), "bytes": output.stat().length, "dtype": options.dtype}
+
+
+def main(options: Options) -> None:
+    """Write the bundle and print its path and size."""
+    result = run(options)
+    size = byte_size(result["bytes"])
+    print(f"{result['output']}: {size}, parameters in {options.dtype}", file=sys.stderr)
+    print(json.dumps(result))
 
 
 def _config_file(workdir: epath.Path, config: Config) -> bytes:
@@ -81,4 +90,4 @@ Translator.from_workdir("FILE")("a sentence").text
 
 
 if __name__ == "__main__":
-    run(main, config_from="workdir")
+    command_line.run(main, "workdir", Options)

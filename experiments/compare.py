@@ -20,51 +20,58 @@ to use several devices, give files as --outputs: evaluate, which takes --config.
 them with --output.
 """
 
+import dataclasses
 import json
 import sys
+from typing import Literal
 
-from absl import flags
-
-from experiments.cli import scoring_flags
-from experiments.cli.command_line import run
-from experiments.cli.scoring_flags import SOURCE, SPLIT, TARGET
+from experiments.cli import command_line
+from experiments.cli.scored_pairs import ScoredPairs
 from experiments.data.registry import Split
 from experiments.data.text_files import TwoFiles
 from experiments.pages import comparison_report
 from experiments.scoring import comparison
-from experiments.scoring.comparison import Run
+from experiments.scoring.comparison import Comparison, Run
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.translator import Translator
 
-WORKDIRS = flags.DEFINE_multi_string(
-    "workdirs",
-    None,
-    "Directories written by train: A,B,... If repeated, each flag names the runs of one system.",
-)
-OUTPUTS = flags.DEFINE_multi_string(
-    "outputs", None, "Files of translations, one per line, in the form of --workdirs."
-)
-NAMES = flags.DEFINE_list("names", None, "Names of the systems; by default those of their runs.")
-OUTPUT = flags.DEFINE_string("output", None, "Path of a page to open in a browser (.html).")
+
+@dataclasses.dataclass(frozen=True)
+class Options(ScoredPairs):
+    """The systems, the test set, and the page."""
+
+    workdirs: tuple[str, ...] = dataclasses.field(default=(), metadata={"repeated": True})
+    """Directories written by train: A,B,... If repeated, each flag names the runs of one system."""
+    outputs: tuple[str, ...] = dataclasses.field(default=(), metadata={"repeated": True})
+    """Files of translations, one per line, in the form of --workdirs."""
+    names: tuple[str, ...] | None = None
+    """Names of the systems; by default those of their runs."""
+    output: str | None = None
+    """Path of a page to open in a browser (.html)."""
 
 
-def main() -> None:
+def run(options: Options) -> Comparison:
+    """Score the systems and test their differences."""
+    config = None
+    if options.outputs:
+        sources, references, systems = _read_outputs(options)
+    else:
+        sources, references, systems, config = _translate_with_workdirs(options)
+    return comparison.compare(sources, references, systems, **options.bleu_options(config))
+
+
+def main(options: Options) -> None:
     """Compare the systems, and print and write the result."""
-    output = paths.reachable(OUTPUT.value) if OUTPUT.value else None
+    output = paths.reachable(options.output) if options.output else None
     if output and not (paths.is_remote(output) or output.parent.is_dir()):
         raise InputError(f"--output={output}: its folder does not exist; make it first")
     if output and output.is_dir():
         raise InputError(f"--output={output} is a directory; name a file")
-    bleu_options = scoring_flags.bleu_options()
-    if OUTPUTS.value:
-        sources, references, systems = _read_outputs()
-    else:
-        sources, references, systems, config = _translate_with_workdirs()
-        bleu_options = scoring_flags.bleu_options(config)
-    results = comparison.compare(sources, references, systems, **bleu_options)
+    options.bleu_options()  # checked before anything is translated
+    results = run(options)
     try:
         if output:
             workdir_files.write_text(output, comparison_report.as_page(results))
@@ -75,37 +82,38 @@ def main() -> None:
         print(json.dumps(comparison.as_json(results)), flush=True)
 
 
-def _read_outputs() -> tuple[list[str] | None, list[str], dict[str, list[Run]]]:
+def _read_outputs(options: Options) -> tuple[list[str] | None, list[str], dict[str, list[Run]]]:
     """Sources (if given), references and the runs of each system, read from files."""
-    if WORKDIRS.value:
+    if options.workdirs:
         raise InputError("--workdirs and --outputs exclude each other; give one of them")
-    if not TARGET.value:
+    if not options.target:
         raise InputError("missing --target=FILE, the references of --outputs")
-    sources = TwoFiles(SOURCE.value, TARGET.value).read()[0] if SOURCE.value else None
+    sources = TwoFiles(options.source, options.target).read()[0] if options.source else None
     references: list[str] = []
     runs = {}
-    for name, files in _systems("outputs", OUTPUTS.value).items():
+    for name, files in _systems("outputs", options).items():
         runs[name] = []
         for file in files:
-            translations, references = TwoFiles(file, TARGET.value).read()
+            translations, references = TwoFiles(file, options.target).read()
             runs[name].append(Run(file, translations))
     return sources, references, runs
 
 
-def _translate_with_workdirs() -> tuple[list[str], list[str], dict[str, list[Run]], Config]:
+def _translate_with_workdirs(
+    options: Options,
+) -> tuple[list[str], list[str], dict[str, list[Run]], Config]:
     """Sources, references, the translations of all models, and the config of the first.
 
     All models are scored by the metrics of that config.
     """
-    if not WORKDIRS.value:
+    if not options.workdirs:
         raise InputError("missing --workdirs=A,B or --outputs=A.txt,B.txt, what to compare")
-    scoring_flags.require_source_and_target()
-    systems = _systems("workdirs", WORKDIRS.value)
+    systems = _systems("workdirs", options)
     workdirs = [workdir for of_system in systems.values() for workdir in of_system]
     configs = [workdir_files.load_inference_config(workdir) for workdir in workdirs]
-    splits = [scoring_flags.load_split(config.data) for config in configs]
+    splits = [options.load(config.data) for config in configs]
     for workdir, split in zip(workdirs[1:], splits[1:], strict=True):
-        _require_equal(workdirs[0], splits[0], workdir, split)
+        _require_equal(options.split, workdirs[0], splits[0], workdir, split)
     runs = {}
     for workdir, config, split in zip(workdirs, configs, splits, strict=True):
         print(f"translating {len(split):,} sentences with {workdir}", file=sys.stderr, flush=True)
@@ -117,9 +125,9 @@ def _translate_with_workdirs() -> tuple[list[str], list[str], dict[str, list[Run
     return splits[0].sources, splits[0].targets, named, configs[0]
 
 
-def _systems(flag: str, values: list[str]) -> dict[str, list[str]]:
+def _systems(flag: Literal["workdirs", "outputs"], options: Options) -> dict[str, list[str]]:
     """The paths of the runs of each system, by its name."""
-    systems = [value.split(",") for value in values]
+    systems = [value.split(",") for value in getattr(options, flag)]
     if len(systems) == 1:
         systems = [[path] for path in systems[0]]
     paths_of_runs = [path for system in systems for path in system]
@@ -130,7 +138,7 @@ def _systems(flag: str, values: list[str]) -> dict[str, list[str]]:
         )
     if len(set(paths_of_runs)) < len(paths_of_runs):
         raise InputError(f"--{flag}={','.join(paths_of_runs)} names a run twice; name each once")
-    names = NAMES.value or comparison.default_names(systems)
+    names = options.names or comparison.default_names(systems)
     if len(set(names)) != len(systems):
         raise InputError(
             f"--names={','.join(names)} gives {len(set(names))} different names, but there are "
@@ -139,12 +147,12 @@ def _systems(flag: str, values: list[str]) -> dict[str, list[str]]:
     return dict(zip(names, systems, strict=True))
 
 
-def _require_equal(workdir: str, split: Split, other: str, other_split: Split) -> None:
+def _require_equal(name: str, workdir: str, split: Split, other: str, other_split: Split) -> None:
     """Reject splits with different sentence pairs."""
     remedy = "give the test set of both with --source=FILE --target=FILE"
     if len(split) != len(other_split):
         raise InputError(
-            f"the {SPLIT.value} split of {workdir} has {len(split)} pairs, that of {other} has "
+            f"the {name} split of {workdir} has {len(split)} pairs, that of {other} has "
             f"{len(other_split)}; {remedy}"
         )
     for side in ("sources", "targets"):
@@ -152,10 +160,10 @@ def _require_equal(workdir: str, split: Split, other: str, other_split: Split) -
         line = next((line for line, (a, b) in enumerate(pairs, start=1) if a != b), None)
         if line is not None:
             raise InputError(
-                f"the {SPLIT.value} splits of {workdir} and {other} differ: pair {line} has other "
+                f"the {name} splits of {workdir} and {other} differ: pair {line} has other "
                 f"{side}; {remedy}"
             )
 
 
 if __name__ == "__main__":
-    run(main, config_from=None)
+    command_line.run(main, None, Options)

@@ -12,20 +12,18 @@ that loads them. A model that a format cannot hold exactly is refused with the n
 The last line on standard output is one JSON object with the path of what was written, and its size.
 """
 
+import dataclasses
 import json
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import jax
-from absl import flags
 
-from experiments.cli import average_flags, checkpoint_flags
-from experiments.cli.command_line import parse_integers, run
+from experiments.cli import command_line
 from experiments.cli.formatting import byte_size
-from experiments.cli.workdir_flag import WORKDIR
+from experiments.cli.weights import Weights
 from transformer import trained_model
 from transformer.checkpoints import workdir_files
-from transformer.config import Config
 from transformer.errors import InputError
 from transformer.interop import (
     ctranslate2_export,
@@ -48,52 +46,46 @@ EXPORTS = {
 IMPORTS = {"huggingface": huggingface_import.load, "marian": marian_files.load}
 """From the name of a format to `(directory, **options) -> ImportedModel`."""
 
-FROM = flags.DEFINE_enum("from", None, [*IMPORTS], "Format to read.")
-INPUT = flags.DEFINE_string("input", None, "With --from: local directory with the model's files.")
-flags.DEFINE_enum(
-    "positions",
-    None,
-    [*huggingface_import.POSITIONS],
-    "With --from: sinusoids of a Marian model, those of Hugging Face or those of its training, "
-    "which differ; default: those of the format.",
-)
-flags.DEFINE_string(
-    "target_language",
-    None,
-    "With --from: language of the translations of a multilingual model, such as deu_Latn (NLLB); "
-    "with Marian, of sentences that begin with no code such as >>deu<<.",
-)
-flags.DEFINE_string(
-    "source_language",
-    None,
-    "With --from=huggingface: language of the sources, for NLLB and M2M100.",
-)
-TO = flags.DEFINE_enum("to", None, [*EXPORTS], "Format to write.")
-OUTPUT = flags.DEFINE_string("output", None, "With --to: path of the new directory.")
-flags.DEFINE_enum(
-    "quantization",
-    None,
-    [*ctranslate2_export.QUANTIZATIONS],
-    "With --to=ctranslate2: how kernels and embeddings are stored; float32 without.",
-)
-flags.DEFINE_list(
-    "batch_sizes", ["8"], "With --to=stablehlo: numbers of sentences of the programs."
-)
-flags.DEFINE_list(
-    "lengths",
-    None,
-    "With --to=stablehlo: lengths of sources in tokens; data.bucket_lengths by default.",
-)
-flags.DEFINE_list(
-    "platforms",
-    None,
-    "With --to=stablehlo: where the programs run, some of "
-    f"{', '.join(stablehlo_export.PLATFORMS)}; here by default.",
-)
+
+@dataclasses.dataclass(frozen=True)
+class Options(Weights):
+    """The direction, the format, and the options of each."""
+
+    from_: Literal[tuple(IMPORTS)] | None = None
+    """Format to read."""
+    input: str | None = None
+    """With --from: local directory with the model's files."""
+    positions: Literal[tuple(huggingface_import.POSITIONS)] | None = None
+    """With --from: sinusoids of a Marian model, those of Hugging Face or those of its training,
+    which differ; default: those of the format.
+    """
+    target_language: str | None = None
+    """With --from: language of the translations of a multilingual model, such as deu_Latn (NLLB);
+    with Marian, of sentences that begin with no code such as >>deu<<.
+    """
+    source_language: str | None = None
+    """With --from=huggingface: language of the sources, for NLLB and M2M100."""
+    to: Literal[tuple(EXPORTS)] | None = None
+    """Format to write."""
+    output: str | None = None
+    """With --to: path of the new directory."""
+    quantization: Literal[tuple(ctranslate2_export.QUANTIZATIONS)] | None = None
+    """With --to=ctranslate2: how kernels and embeddings are stored; float32 without."""
+    batch_sizes: tuple[int, ...] | None = None
+    """With --to=stablehlo: numbers of sentences of the programs; 8 by default."""
+    lengths: tuple[int, ...] | None = None
+    """With --to=stablehlo: lengths of sources in tokens; data.bucket_lengths by default."""
+    platforms: tuple[str, ...] | None = None
+    """With --to=stablehlo: where the programs run: cpu, cuda, rocm, tpu; here by default."""
+
+    def __post_init__(self) -> None:
+        if self.to:  # An import makes the workdir.
+            super().__post_init__()
+
 
 _FLAGS = {
     "--from": ("input",),
-    "--to": ("output", "average", "around", "ensemble"),
+    "--to": ("output", "average", "ensemble"),
 }
 """The flags of each direction."""
 _OPTIONS = {
@@ -105,16 +97,21 @@ _OPTIONS = {
 """The flags that are options of every format of a direction, or of one format."""
 
 
-def import_model() -> None:
-    """Read the model of --input, and write it as a workdir."""
-    if TO.value:
+def run(options: Options) -> dict[str, Any]:
+    """Convert a model; return where it is, its format and its size."""
+    if options.from_ and options.to:
         raise InputError("--from and --to exclude each other; convert twice")
-    options = _options(f"--from={FROM.value}")
-    for flag, what in ((INPUT, "the model's files"), (WORKDIR, "which is made")):
-        if not flag.value:
-            raise InputError(f"missing --{flag.name}=DIRECTORY, {what}")
-    imported = IMPORTS[FROM.value](INPUT.value, **options)
-    imported_model.write_workdir(imported, WORKDIR.value)
+    return _import(options) if options.from_ else _export(options)
+
+
+def _import(options: Options) -> dict[str, Any]:
+    """Read the model of --input, and write it as a workdir."""
+    given = _given(options, f"--from={options.from_}")
+    for name, what in (("input", "the model's files"), ("workdir", "which is made")):
+        if not getattr(options, name):
+            raise InputError(f"missing --{name}=DIRECTORY, {what}")
+    imported = IMPORTS[options.from_](options.input, **given)
+    imported_model.write_workdir(imported, options.workdir)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(imported.params))
     languages = imported.vocabulary.languages
     if languages and not imported.vocabulary.source_prefix:
@@ -123,65 +120,64 @@ def import_model() -> None:
             "--target_language",
             file=sys.stderr,
         )
-    result = {"workdir": WORKDIR.value, "parameters": parameters, "format": FROM.value}
-    print(json.dumps(result))
+    return {"workdir": options.workdir, "parameters": parameters, "format": options.from_}
 
 
-def export_model(config: Config) -> None:
+def _export(options: Options) -> dict[str, Any]:
     """Load the model of the workdir, and write it in the format of --to."""
-    if not TO.value:
+    if not options.to:
         raise InputError(f"missing --to=FORMAT, one of {', '.join(EXPORTS)}")
-    options = _options(f"--to={TO.value}")
-    if not OUTPUT.value:
+    given = _given(options, f"--to={options.to}")
+    if not options.output:
         raise InputError("missing --output=DIRECTORY, the path of the export")
-    if checkpoint_flags.ENSEMBLE.value:
+    if options.ensemble:
         raise InputError("--ensemble: an export holds one model; export each")
-    workdir = checkpoint_flags.directory()
-    trained = trained_model.load(
-        workdir, config, average_flags.AVERAGE.value, average_flags.AROUND.value
-    )
-    with new_directory(OUTPUT.value) as directory:
-        export = EXPORTS[TO.value](trained, directory, **options)
+    workdir = options.directory
+    trained = trained_model.load(workdir, options.config, options.average, options.around)
+    with new_directory(options.output) as directory:
+        export = EXPORTS[options.to](trained, directory, **given)
         command = " ".join(["python -m experiments.convert", *sys.argv[1:]])
         card = hub_metadata(trained.config, export.library) + model_card(
             workdir_files.opened(workdir),
             trained,
             export,
             f"A model that translates one sentence at a time, exported with `{command}`.",
-            checkpoint_flags.description(config),
+            options.description(),
         )
         (directory / "README.md").write_text(card, encoding="utf-8")
         size = sum(path.stat().st_size for path in directory.iterdir())
     for note in export.differences:
         print(f"note: {note}", file=sys.stderr)
-    print(f"{OUTPUT.value}: {byte_size(size)}", file=sys.stderr)
-    print(json.dumps({"output": OUTPUT.value, "bytes": size, "format": TO.value}))
+    print(f"{options.output}: {byte_size(size)}", file=sys.stderr)
+    return {"output": options.output, "bytes": size, "format": options.to}
 
 
-def _options(chosen: str) -> dict[str, Any]:
+def _given(options: Options, chosen: str) -> dict[str, Any]:
     """The options of a conversion that are given, by name.
 
     Args:
-      chosen: its direction and format, for example ``--to=huggingface``.
+      options: of all conversions.
+      chosen: direction and format, for example ``--to=huggingface``.
 
     Raises:
-      InputError: for a flag of another conversion, or numbers that are not positive.
+      InputError: for an option of another conversion.
     """
     applicable = (chosen, chosen.partition("=")[0])
     for conversion, names in (*_FLAGS.items(), *_OPTIONS.items()):
         for name in names:
-            if flags.FLAGS[name].present and conversion not in applicable:
+            if getattr(options, name) is not None and conversion not in applicable:
                 raise InputError(f"--{name} is only for {conversion}; leave it out")
     names = [name for conversion in applicable for name in _OPTIONS.get(conversion, ())]
-    options = {name: flags.FLAGS[name].value for name in names}
-    for name in {"batch_sizes", "lengths"} & {*names}:
-        if options[name] is not None:
-            options[name] = parse_integers(name, options[name])
-    return {name: value for name, value in options.items() if value is not None}
+    values = {name: getattr(options, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def main(options: Options) -> None:
+    """Convert and print the result."""
+    print(json.dumps(run(options)))
 
 
 if __name__ == "__main__":
     # Only an export has a config, from its workdir, and help is about either.
-    if any(argument.partition("=")[0] in ("-from", "--from") for argument in sys.argv[1:]):
-        run(import_model, config_from=None)
-    run(export_model, config_from="workdir")
+    imports = any(each.partition("=")[0] in ("-from", "--from") for each in sys.argv[1:])
+    command_line.run(main, None if imports else "workdir", Options)

@@ -20,9 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-from absl import flags
 
-from experiments.cli.command_line import run
+from experiments.cli import command_line
 from experiments.cli.formatting import byte_size, duration, print_table
 from experiments.data import registry
 from experiments.data.checks.text_checks import RULES, CheckedSplit, Finding, ReadablePairs
@@ -35,18 +34,25 @@ from transformer.errors import InputError
 from transformer.text.metrics import check_tokenization
 from transformer.text.tokenizer import Vocabularies
 
-TIMING = flags.DEFINE_bool(
-    "timing", True, "Time a few steps to estimate the training time; --notiming skips this."
-)
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The training to examine."""
+
+    config: Config = Config()
+    """The experiment."""
+    timing: bool = True
+    """Time a few steps to estimate the training time; --notiming skips this."""
+
 
 Mixture = list[tuple[float, SentencePairs]]
 """Training corpora with their weights."""
 _INDENT = " " * 12
 
 
-def main(config: Config) -> int:
+def main(options: Options) -> int:
     """Print the report; return the exit status."""
-    report = examine(config, timing=TIMING.value)
+    report = run(options)
     errors = report["errors"]
     if errors:
         _log(f"error: train would refuse this: {'; '.join(errors)}")
@@ -54,8 +60,9 @@ def main(config: Config) -> int:
     return 1 if errors else 0
 
 
-def examine(config: Config, *, timing: bool) -> dict[str, Any]:
+def run(options: Options) -> dict[str, Any]:
     """Run all checks, printing their results; return the figures for the JSON line."""
+    config = options.config
     report: dict[str, Any] = {"errors": []}
 
     def fail(error: InputError) -> None:
@@ -120,7 +127,7 @@ def examine(config: Config, *, timing: bool) -> dict[str, Any]:
         report["vocabulary"] = _report_vocabulary(config, vocabularies, splits)
         if len(train) or not report["errors"]:
             try:
-                report["run"] = _report_run(config, vocabularies, mixture, train, timing)
+                report["run"] = _report_run(config, vocabularies, mixture, train, options.timing)
             except InputError as error:
                 fail(error)
     _print_conclusion(report)
@@ -360,4 +367,4 @@ def _log(text: str) -> None:
 
 
 if __name__ == "__main__":
-    run(main, config_from="config")
+    command_line.run(main, "config", Options)

@@ -20,71 +20,83 @@ import sys
 from typing import Any
 
 import jax
-from etils import epath
 
-from experiments.cli import checkpoint_flags, scoring_flags
-from experiments.cli.command_line import run
-from experiments.cli.scoring_flags import SOURCE, SPLIT, TARGET
+from experiments.cli import command_line
+from experiments.cli.scored_pairs import ScoredPairs
+from experiments.cli.weights import Weights
 from experiments.data.registry import Split
 from experiments.pages.evaluation_report import Evaluation, evaluation_page
 from experiments.scoring.evaluation import evaluate
 from transformer import paths
 from transformer.checkpoints import workdir_files
-from transformer.config import Config
 from transformer.errors import InputError
 from transformer.provenance import provenance
 
 
-def main(config: Config) -> None:
-    """Evaluate, print the scores, and write scores, translations and report to the workdir."""
-    workdir = checkpoint_flags.directory()
-    if workdir.is_file():
-        raise InputError(
-            f"--workdir={workdir} is a bundle, which keeps no evaluations; name the workdir it was "
-            "made from, or use translate or score"
-        )
-    scoring_flags.require_source_and_target()
-    bleu_options = scoring_flags.bleu_options(config)
-    split = scoring_flags.load_split(config.data)
-    translator = checkpoint_flags.translator(config)
-    evaluation = evaluate(translator, split, **bleu_options)
+@dataclasses.dataclass(frozen=True)
+class Options(ScoredPairs, Weights):
+    """The model, the test set, and the variant of BLEU."""
 
-    name = SPLIT.value
-    if SOURCE.value:
-        name = f"{os.path.basename(SOURCE.value)}-{os.path.basename(TARGET.value)}"
+    @property
+    def test_set(self) -> str:
+        """The name of the split or of the files."""
+        if not self.source:
+            return self.split
+        return f"{os.path.basename(self.source)}-{os.path.basename(self.target)}"
+
+
+def run(options: Options) -> Evaluation:
+    """Translate and score; the scores have the origin of model and text."""
+    config = options.config
+    bleu_options = options.bleu_options(config)
+    split = options.load(config.data)
+    translator = options.translator()
+    evaluation = evaluate(translator, split, **bleu_options)
     origin = {
-        **_origin_of(split),
+        "time": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
+        **_origin_of(split, options),
         "bleu": bleu_options,
-        "weights": checkpoint_flags.description(config),
+        "weights": options.description(),
         "checkpoints": translator.checkpoints,
         "decode": dataclasses.asdict(translator.config.decode),
         "compute_dtype": config.model.compute_dtype,
         **provenance(),
     }
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(translator.params))
+    scores = evaluation.scores | {"parameters": parameters, "origin": origin}
+    return dataclasses.replace(evaluation, scores=scores)
+
+
+def main(options: Options) -> None:
+    """Print the scores, and write scores, translations and report to the workdir."""
+    if options.directory.is_file():
+        raise InputError(
+            f"--workdir={options.directory} is a bundle, which keeps no evaluations; name the "
+            "workdir it was made from, or use translate or score"
+        )
+    evaluation = run(options)
+    try:
+        _write(evaluation, options)
+    finally:
+        print(json.dumps(evaluation.scores), flush=True)
+
+
+def _write(evaluation: Evaluation, options: Options) -> None:
+    """Write scores, translations and the report."""
+    workdir, scores = options.directory, evaluation.scores
+    origin = {name: value for name, value in scores["origin"].items() if name != "time"}
     digest = hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()
-    scores = evaluation.scores | {
-        "origin": {"time": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"), **origin}
-    }
+    stem = re.sub(r"[^\w.-]", "_", options.test_set) + f"-{digest[:8]}"
     report = evaluation_page(
-        f"{os.path.basename(os.path.abspath(workdir))} on {name}",
+        f"{os.path.basename(os.path.abspath(workdir))} on {options.test_set}",
         evaluation,
-        config,
-        weights=checkpoint_flags.description(config),
-        parameters=sum(leaf.size for leaf in jax.tree.leaves(translator.params)),
+        options.config,
+        weights=options.description(),
+        parameters=scores["parameters"],
         metrics=workdir / workdir_files.METRICS,
         changes=workdir_files.load_changes(workdir),
     )
-    stem = re.sub(r"[^\w.-]", "_", name) + f"-{digest[:8]}"
-    try:
-        _write(workdir / workdir_files.EVALUATIONS, stem, evaluation, scores, report)
-    finally:
-        print(json.dumps(scores), flush=True)
-
-
-def _write(
-    folder: epath.Path, stem: str, evaluation: Evaluation, scores: dict[str, Any], report: str
-) -> None:
-    """Write scores, translations and the report."""
+    folder = workdir / workdir_files.EVALUATIONS
     if not paths.is_remote(folder):
         folder.mkdir(exist_ok=True)
     translations = "".join(text + "\n" for text in evaluation.translations)
@@ -94,14 +106,14 @@ def _write(
     print(f"report: {folder / stem}.html", file=sys.stderr)
 
 
-def _origin_of(split: Split) -> dict[str, Any]:
+def _origin_of(split: Split, options: Options) -> dict[str, Any]:
     """Where the sentence pairs come from, and the digest of their text."""
     pairs = {"sha256": split.digest()}
-    if SOURCE.value:
-        files = {"source": SOURCE.value, "target": TARGET.value}
+    if options.source:
+        files = {"source": options.source, "target": options.target}
         return {side: str(paths.absolute(path)) for side, path in files.items()} | pairs
-    return {"dataset": split.dataset, "split": SPLIT.value} | pairs
+    return {"dataset": split.dataset, "split": options.split} | pairs
 
 
 if __name__ == "__main__":
-    run(main, config_from="workdir")
+    command_line.run(main, "workdir", Options)

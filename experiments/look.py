@@ -18,17 +18,17 @@ writes a page in which the model itself runs: it translates what a reader types,
 number on the way.
 """
 
+import dataclasses
+
 import jax
-from absl import flags
 from etils import epath
 
-from experiments.cli import checkpoint_flags
-from experiments.cli.command_line import require_one_line, run
+from experiments.cli import command_line
+from experiments.cli.weights import Weights
 from experiments.pages.sentence import sentence_page, sentence_question
 from experiments.pages.sentence.analyzed_pair import AnalyzedPair
 from transformer import paths
 from transformer.checkpoints import workdir_files
-from transformer.config import Config
 from transformer.errors import InputError
 from transformer.inspection import search_log
 from transformer.inspection.html import Html, element, paragraph, sentence
@@ -37,67 +37,75 @@ from transformer.inspection.views.attention_kinds import TITLES
 from transformer.models.protocol import build
 from transformer.text.tokenizer import Tokenizer
 
-SENTENCE = flags.DEFINE_string("sentence", None, "Sentence that the encoder reads.")
-TARGET = flags.DEFINE_string(
-    "target", None, "Translation that the decoder reads; the search result by default."
-)
-LIVE = flags.DEFINE_bool(
-    "live",
-    False,
-    "Write the live page, in which the model itself runs. It opens with --sentence, and overwrites "
-    "states with those of --compare.",
-)
-COMPARE = flags.DEFINE_string("compare", None, "Second sentence, to compare with the first.")
-OUTPUT = flags.DEFINE_string("output", None, "Path of the page, for example look.html.")
+
+@dataclasses.dataclass(frozen=True)
+class Options(Weights):
+    """The model, the sentence, and the page."""
+
+    sentence: str | None = None
+    """Sentence that the encoder reads."""
+    target: str | None = None
+    """Translation that the decoder reads; the search result by default."""
+    live: bool = False
+    """Write the live page, in which the model itself runs. It opens with --sentence, and overwrites
+    states with those of --compare.
+    """
+    compare: str | None = None
+    """Second sentence, to compare with the first."""
+    output: str | None = None
+    """Path of the page, for example look.html."""
 
 
-def main(config: Config) -> None:
-    """Translate and analyze the sentence, and write the page."""
-    output = _output_path()
-    if checkpoint_flags.ENSEMBLE.value:
+def main(options: Options) -> None:
+    """Write the page and print its path."""
+    output = _output_path(options.output)
+    workdir_files.write_text(output, run(options))
+    print(options.output)
+
+
+def run(options: Options) -> str:
+    """Translate and analyze the sentence; return the page."""
+    config = options.config
+    if options.ensemble:
         raise InputError("--ensemble: a page shows one model; give its workdir alone")
-    if LIVE.value:
-        workdir_files.write_text(output, _live_page(config))
-        print(OUTPUT.value)
-        return
+    if options.live:
+        return _live_page(options)
     if not build(config.model).describe().attention:
         raise InputError(
             f"model.family {config.model.family!r} has no attention that a page could show; give "
             "the workdir of another family, such as 'transformer'"
         )
-    for flag in (SENTENCE, TARGET, COMPARE):
-        _require_sentence(flag)
+    for name in ("sentence", "target", "compare"):
+        _require_sentence(name, options)
     # Every program runs once, so compiling it quickly matters more than how fast it runs.
     jax.config.update("jax_disable_most_optimizations", True)
-    translator = checkpoint_flags.translator(config)
+    translator = options.translator()
     tokenizer, of_source = translator.tokenizer, translator.vocabularies.source
     model = (translator.model, translator.params)
 
-    source = _encode(SENTENCE, config, of_source)
+    source = _encode("sentence", options, of_source)
     log = search_log.record(*model, source, decode=config.decode, prefix=tokenizer.forced_ids)
     target = log.results[0].tokens
     longest = config.decode.longest_output(len(source))
     # The last token of the longest output is EOS, whatever the model predicts.
     last = len(target) - 1 if len(target) >= longest > 1 else len(target)
     chosen = slice(min(len(tokenizer.forced_ids), last - 1), last)
-    texts = [("Source", SENTENCE.value), ("Translation", tokenizer.decode(list(target)))]
-    if TARGET.value is not None:
-        target, chosen = _encode(TARGET, config, tokenizer), slice(None)
-        texts.append(("Target that the decoder reads", TARGET.value))
+    texts = [("Source", options.sentence), ("Translation", tokenizer.decode(list(target)))]
+    if options.target is not None:
+        target, chosen = _encode("target", options, tokenizer), slice(None)
+        texts.append(("Target that the decoder reads", options.target))
     pair, second = AnalyzedPair.of(*model, tokenizer, source, target), None
-    if COMPARE.value is not None:
-        source = _encode(COMPARE, config, of_source)
+    if options.compare is not None:
+        source = _encode("compare", options, of_source)
         translation = search_log.best_result(
             *model, source, config.decode, tokenizer.forced_ids
         ).tokens
-        texts.append(("Second sentence", COMPARE.value))
+        texts.append(("Second sentence", options.compare))
         texts.append(("Translation", tokenizer.decode(list(translation))))
         second = AnalyzedPair.of(*model, tokenizer, source, translation)
     evidence = sentence_question.gather(pair, second, chosen)
-    read = "the model's own translation" if TARGET.value is None else "the given target"
-    text = sentence_page.sentence_page(evidence, log, second, _about(config, texts), read)
-    workdir_files.write_text(output, text)
-    print(OUTPUT.value)
+    read = "the model's own translation" if options.target is None else "the given target"
+    return sentence_page.sentence_page(evidence, log, second, _about(options, texts), read)
 
 
 LIVE_SENTENCES = tuple(
@@ -107,66 +115,67 @@ LIVE_SENTENCES = tuple(
 """The sentences that a live page of a `pronouns` model opens with."""
 
 
-def _live_page(config: Config) -> str:
+def _live_page(options: Options) -> str:
     """The page in which the model itself runs."""
-    if TARGET.value is not None:
+    if options.target is not None:
         raise InputError(
             "--target has no effect with --live, where the decoder reads its own translation; "
             "leave one of them out"
         )
+    config = options.config
     live_limits.require_model(config)
-    sentence, second = SENTENCE.value, COMPARE.value
+    sentence, second = options.sentence, options.compare
     if sentence is None and config.data.dataset.startswith("pronouns_grammar/"):
         sentence, second = LIVE_SENTENCES[0], second or LIVE_SENTENCES[1]
     else:
-        _require_sentence(SENTENCE)
-    _require_sentence(COMPARE)
-    translator = checkpoint_flags.translator(config)
+        _require_sentence("sentence", options)
+    _require_sentence("compare", options)
+    translator = options.translator()
     return live_page.live_page(
         translator.params,
         translator.config,
         translator.tokenizer,
         (sentence, second or sentence),
-        description=checkpoint_flags.description(config),
+        description=options.description(),
     )
 
 
-def _output_path() -> epath.Path:
+def _output_path(path: str | None) -> epath.Path:
     """The path of the page, checked before anything is computed."""
-    if not OUTPUT.value:
+    if not path:
         raise InputError("missing --output=FILE.html")
-    output = paths.reachable(OUTPUT.value)
+    output = paths.reachable(path)
     if output.is_dir() or not (paths.is_remote(output) or output.parent.is_dir()):
         raise InputError(f"--output={output} cannot be written; name a file in a directory")
     return output
 
 
-def _require_sentence(flag: flags.FlagHolder) -> None:
+def _require_sentence(name: str, options: Options) -> None:
     """Reject text that is not one sentence; only --sentence is required."""
-    text = flag.value
+    text = getattr(options, name)
     if text is None:
-        if flag is SENTENCE:
-            raise InputError(f"missing --{flag.name}=TEXT")
+        if name == "sentence":
+            raise InputError("missing --sentence=TEXT")
         return
-    require_one_line(flag)
+    command_line.require_one_line(name, text)
     if not text.strip():
-        raise InputError(f"--{flag.name} is empty; give a sentence")
+        raise InputError(f"--{name} is empty; give a sentence")
 
 
-def _encode(flag: flags.FlagHolder, config: Config, tokenizer: Tokenizer) -> list[int]:
-    """Token ids of a flag's text, checked against the length limit."""
-    [ids] = tokenizer.encode([flag.value])
-    if len(ids) > config.data.max_length:
+def _encode(name: str, options: Options, tokenizer: Tokenizer) -> list[int]:
+    """Token ids of a text, checked against the length limit."""
+    [ids] = tokenizer.encode([getattr(options, name)])
+    if len(ids) > options.config.data.max_length:
         raise InputError(
-            f"--{flag.name} has {len(ids)} tokens, more than data.max_length = "
-            f"{config.data.max_length}; shorten it, or raise --config.data.max_length"
+            f"--{name} has {len(ids)} tokens, more than data.max_length = "
+            f"{options.config.data.max_length}; shorten it, or raise --config.data.max_length"
         )
     return ids
 
 
-def _about(config: Config, texts: list[tuple[str, str]]) -> Html:
+def _about(options: Options, texts: list[tuple[str, str]]) -> Html:
     """The sentences, the model, and the limits of the method."""
-    sizes = build(config.model).describe().attention
+    sizes = build(options.config.model).describe().attention
     heads = "; ".join(
         f"{TITLES[kind].lower()} in {size.layers} layers with {size.heads} "
         f"{'heads' if size.heads > 1 else 'head'} each"
@@ -176,7 +185,7 @@ def _about(config: Config, texts: list[tuple[str, str]]) -> Html:
     parts = (
         element("dl", *(part for definition in definitions for part in definition)),
         paragraph(
-            f"The model has {heads}. The weights are {checkpoint_flags.description(config)}. "
+            f"The model has {heads}. The weights are {options.description()}. "
             "Decoder rows are named after the token that is read and the token that is predicted."
         ),
         paragraph(
@@ -192,4 +201,4 @@ def _about(config: Config, texts: list[tuple[str, str]]) -> Html:
 
 
 if __name__ == "__main__":
-    run(main, config_from="workdir")
+    command_line.run(main, "workdir", Options)

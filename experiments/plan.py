@@ -20,9 +20,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from absl import flags
 
-from experiments.cli.command_line import run
+from experiments.cli import command_line
 from experiments.cli.formatting import byte_size, duration, print_table
 from experiments.planning import costs
 from experiments.planning.collectives import count_collectives
@@ -31,18 +30,22 @@ from experiments.training import compose
 from transformer.config import MESH_AXES, Config, ParallelConfig
 from transformer.errors import InputError
 
-MESH = flags.DEFINE_multi_string(
-    "mesh",
-    [],
-    "Devices along each mesh axis, for example data:64,model:4; an axis that is not named has one "
-    "device. Overrides --config.parallel.data and .model. Repeat it to compare meshes.",
-)
-UTILIZATION = flags.DEFINE_float(
-    "utilization",
-    0.4,
-    "Fraction of a chip's peak FLOP/s that a step is assumed to reach: about 0.4 for large models, "
-    "less for small ones.",
-)
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The training, and the hardware."""
+
+    config: Config = Config()
+    """The experiment."""
+    mesh: tuple[str, ...] = dataclasses.field(default=(), metadata={"repeated": True})
+    """Devices along each mesh axis, for example data:64,model:4; an axis that is not named has one
+    device. Overrides --config.parallel.data and .model. Repeat it to compare meshes.
+    """
+    utilization: float = 0.4
+    """Fraction of a chip's peak FLOP/s that a step is assumed to reach: about 0.4 for large models,
+    less for small ones.
+    """
+
 
 MAX_DEVICES = 2048
 """Limit of simulated CPU devices in one process."""
@@ -58,11 +61,12 @@ measurements: {:.0%} of the peak FLOP/s in {} (--utilization), full memory and l
 latency; from everything overlapped to nothing overlapped."""
 
 
-def main(config: Config) -> None:
-    """Compile the step on every mesh; print the plans and their figures."""
-    if not 0 < UTILIZATION.value <= 1:
+def run(options: Options) -> list[dict[str, Any]]:
+    """Compile the step on every mesh; return the figures of each plan."""
+    config = options.config
+    if not 0 < options.utilization <= 1:
         raise InputError(
-            f"--utilization={UTILIZATION.value}, but it must be a fraction above 0 and at most 1"
+            f"--utilization={options.utilization}, but it must be a fraction above 0 and at most 1"
         )
     training = config.training
     automatic = training.batch_fitting == "auto" and training.micro_batches is None
@@ -71,18 +75,23 @@ def main(config: Config) -> None:
             "training.batch_fitting='auto' depends on the memory of the devices; give "
             "--config.training.memory_limit_gib=GIB for the devices of the plan"
         )
-    meshes = [parse_mesh(text) for text in MESH.value] or [config.parallel]
+    meshes = [parse_mesh(text) for text in options.mesh] or [config.parallel]
     simulate_devices(max(mesh.data * mesh.model for mesh in meshes))
     # Compiling takes minutes, so every experiment is validated first.
     experiments = [
         build_experiment(config, config.parallel.replace(data=mesh.data, model=mesh.model))
         for mesh in dict.fromkeys(meshes)
     ]
-    plans = [make_plan(experiment, UTILIZATION.value) for experiment in experiments]
+    return [make_plan(experiment, options.utilization) for experiment in experiments]
+
+
+def main(options: Options) -> None:
+    """Print the plans and their figures."""
+    plans = run(options)
     print_plans(plans)
-    text = ASSUMPTIONS.format(UTILIZATION.value, config.model.compute_dtype)
+    text = ASSUMPTIONS.format(options.utilization, options.config.model.compute_dtype)
     print("\nAssumptions\n" + textwrap.indent(text, "  "))
-    print(json.dumps({"utilization": UTILIZATION.value, "plans": plans}))
+    print(json.dumps({"utilization": options.utilization, "plans": plans}))
 
 
 def parse_mesh(text: str) -> ParallelConfig:
@@ -219,4 +228,4 @@ def print_plans(plans: Sequence[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    run(main, config_from="config")
+    command_line.run(main, "config", Options)

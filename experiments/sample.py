@@ -11,30 +11,44 @@ search finds, best first. With --scores, the natural-log probability of the text
 included, and a tab precede each line.
 """
 
-from absl import flags
+import dataclasses
 
-from experiments.cli import checkpoint_flags
-from experiments.cli.command_line import require_one_line, run
-from transformer.config import Config
+from experiments.cli import command_line
+from experiments.cli.weights import Weights
 from transformer.errors import InputError
-
-PROMPT = flags.DEFINE_string("prompt", "", "Text that every sample begins with.")
-NUM_SAMPLES = flags.DEFINE_integer("num_samples", 1, "Number of samples.")
-BEST = flags.DEFINE_boolean("best", False, "Search for the most probable texts instead.")
-SCORES = flags.DEFINE_boolean("scores", False, "Print the log-probability and a tab before a line.")
+from transformer.translator import Translation
 
 
-def main(config: Config) -> None:
-    """Sample or search, and print."""
-    if NUM_SAMPLES.value < 1:
-        raise InputError(f"--num_samples={NUM_SAMPLES.value}, but it must be at least 1")
-    require_one_line(PROMPT)
-    translator = checkpoint_flags.translator(config)
-    method = {"method": "beam", "beams": NUM_SAMPLES.value} if BEST.value else {"method": "sample"}
-    [samples] = translator.continuations([PROMPT.value], NUM_SAMPLES.value, **method)
-    for sample in samples:
-        print(f"{sample.log_prob:.6f}\t{sample.text}" if SCORES.value else sample.text)
+@dataclasses.dataclass(frozen=True)
+class Options(Weights):
+    """The model, and what to sample."""
+
+    prompt: str = ""
+    """Text that every sample begins with."""
+    num_samples: int = 1
+    """Number of samples."""
+    best: bool = False
+    """Search for the most probable texts instead."""
+    scores: bool = False
+    """Print the log-probability and a tab before a line."""
+
+
+def run(options: Options) -> list[Translation]:
+    """Sample or search."""
+    number = options.num_samples
+    if number < 1:
+        raise InputError(f"--num_samples={number}, but it must be at least 1")
+    command_line.require_one_line("prompt", options.prompt)
+    method = {"method": "beam", "beams": number} if options.best else {"method": "sample"}
+    [samples] = options.translator().continuations([options.prompt], number, **method)
+    return samples
+
+
+def main(options: Options) -> None:
+    """Print a line for each sample."""
+    for sample in run(options):
+        print(f"{sample.log_prob:.6f}\t{sample.text}" if options.scores else sample.text)
 
 
 if __name__ == "__main__":
-    run(main, config_from="workdir")
+    command_line.run(main, "workdir", Options)

@@ -7,28 +7,38 @@ Prints for each line the natural-log probability of the target given the source 
 target tokens, separated by a tab. EOS is included in both.
 """
 
-from absl import flags
+import dataclasses
 
-from experiments.cli import checkpoint_flags
-from experiments.cli.command_line import run
+from experiments.cli import command_line
+from experiments.cli.weights import Weights
 from experiments.data.text_files import TwoFiles
-from transformer.config import Config
 from transformer.errors import InputError
 
-SOURCE = flags.DEFINE_string("source", None, "Text file, one sentence a line.")
-TARGET = flags.DEFINE_string("target", None, "Text file with the translation of each line.")
+
+@dataclasses.dataclass(frozen=True)
+class Options(Weights):
+    """The model, and the sentence pairs."""
+
+    source: str | None = None
+    """Text file, one sentence a line."""
+    target: str | None = None
+    """Text file with the translation of each line."""
 
 
-def main(config: Config) -> None:
-    """Read both files and print a line for each sentence pair."""
-    for flag in (SOURCE, TARGET):
-        if not flag.value:
-            raise InputError(f"missing --{flag.name}=FILE")
-    sources, targets = TwoFiles(SOURCE.value, TARGET.value).read()
-    translator = checkpoint_flags.translator(config)
-    for log_prob, num_tokens in translator.score(sources, targets):
+def run(options: Options) -> list[tuple[float, int]]:
+    """The natural-log probability of each target, and its number of tokens; both include EOS."""
+    for name in ("source", "target"):
+        if not getattr(options, name):
+            raise InputError(f"missing --{name}=FILE")
+    sources, targets = TwoFiles(options.source, options.target).read()
+    return options.translator().score(sources, targets)
+
+
+def main(options: Options) -> None:
+    """Print a line for each sentence pair."""
+    for log_prob, num_tokens in run(options):
         print(f"{log_prob:.6f}\t{num_tokens}")
 
 
 if __name__ == "__main__":
-    run(main, config_from="workdir")
+    command_line.run(main, "workdir", Options)

@@ -11,6 +11,7 @@ compiled. SIGTERM and SIGINT stop the service after every accepted request is an
 When it is ready, one JSON object with the address is printed. See docs/serving.md.
 """
 
+import dataclasses
 import importlib.util
 import json
 import logging
@@ -20,13 +21,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from absl import flags
-
-from experiments.cli import checkpoint_flags
-from experiments.cli.command_line import run
-from experiments.cli.workdir_flag import WORKDIR
+from experiments.cli import command_line
+from experiments.cli.weights import Weights
 from experiments.training import allocator
-from transformer.config import Config
 from transformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,52 +31,54 @@ if TYPE_CHECKING:
     from experiments.serving.http_server import Server
     from experiments.serving.languages import Languages
 
-HOST = flags.DEFINE_string(
-    "host", "127.0.0.1", "Address to listen on; 0.0.0.0 makes the service public."
-)
-PORT = flags.DEFINE_integer(
-    "port", 8080, "Port to listen on; 0 for any free one.", lower_bound=0, upper_bound=65535
-)
-WINDOW = flags.DEFINE_float(
-    "window_ms", 5.0, "Milliseconds that a sentence waits for others, to share a batch with them."
-)
-QUEUE = flags.DEFINE_integer(
-    "queue", 1024, "Sentences that may wait; further requests get status 503 and Retry-After."
-)
-TIMEOUT = flags.DEFINE_float(
-    "timeout", 30.0, "Seconds after which a request gets status 504, and its sentences are dropped."
-)
-MAX_BYTES = flags.DEFINE_integer("max_bytes", 2**17, "Largest body of a request.")
-MAX_LINES = flags.DEFINE_integer("max_lines", 256, "Most lines of text in a request.")
-TOKEN_FILE = flags.DEFINE_string(
-    "token_file",
-    None,
-    "File whose first line every request must carry as 'Authorization: Bearer TOKEN'.",
-)
-CERTIFICATE = flags.DEFINE_string("certificate", None, "PEM file of the certificate, for HTTPS.")
-PRIVATE_KEY = flags.DEFINE_string("private_key", None, "PEM file of the private key, for HTTPS.")
-SOURCE_LANGUAGE = flags.DEFINE_string(
-    "source_language", None, "Code such as en; inferred from the names of the data by default."
-)
-TARGET_LANGUAGE = flags.DEFINE_string(
-    "target_language", None, "Code such as de; inferred from the names of the data by default."
-)
-LOG_REQUESTS = flags.DEFINE_boolean("log_requests", False, "Log address, path and status.")
-LOG_TEXT = flags.DEFINE_boolean("log_text", False, "Log texts and their translations.")
 SWITCH_SECONDS = 5e-4
 """Python's default is ten times as long, during which the cores that compute would be idle."""
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _PACKAGES = ("httptools", "prometheus_client", "starlette", "uvicorn")
 
 
-def main(config: Config) -> None:
-    """Load the model and serve it."""
-    check_flags(config)
-    serve(config, lambda **options: _engine(config, **options))
+@dataclasses.dataclass(frozen=True)
+class Options(Weights):
+    """The model, the address, and the limits."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 makes the service public."""
+    port: int = 8080
+    """Port to listen on; 0 for any free one."""
+    window_ms: float = 5.0
+    """Milliseconds that a sentence waits for others, to share a batch with them."""
+    queue: int = 1024
+    """Sentences that may wait; further requests get status 503 and Retry-After."""
+    timeout: float = 30.0
+    """Seconds after which a request gets status 504, and its sentences are dropped."""
+    max_bytes: int = 2**17
+    """Largest body of a request."""
+    max_lines: int = 256
+    """Most lines of text in a request."""
+    token_file: str | None = None
+    """File whose first line every request must carry as 'Authorization: Bearer TOKEN'."""
+    certificate: str | None = None
+    """PEM file of the certificate, for HTTPS."""
+    private_key: str | None = None
+    """PEM file of the private key, for HTTPS."""
+    source_language: str | None = None
+    """Code such as en; inferred from the names of the data by default."""
+    target_language: str | None = None
+    """Code such as de; inferred from the names of the data by default."""
+    log_requests: bool = False
+    """Log address, path and status."""
+    log_text: bool = False
+    """Log texts and their translations."""
 
 
-def check_flags(config: Config) -> None:
-    """Check the flags, the installed packages and the kind of model.
+def run(options: Options) -> None:
+    """Load the model and serve it, until a signal."""
+    check(options)
+    serve(options, lambda **settings: _engine(options, **settings))
+
+
+def check(options: Options) -> None:
+    """Check the options, the installed packages and the kind of model.
 
     Raises:
       InputError: for a missing package, a model without a source, or an invalid flag.
@@ -90,66 +89,72 @@ def check_flags(config: Config) -> None:
             f"the service needs {', '.join(missing)}, not installed here; run "
             "pip install -e '.[serve]'"
         )
-    if not config.model.reads_source:
-        raise InputError(f"model.family {config.model.family!r} reads no source to translate")
-    for flag in (QUEUE, MAX_BYTES, MAX_LINES, TIMEOUT):
-        if flag.value <= 0:
-            raise InputError(f"--{flag.name}={flag.value} is not positive")
-    if WINDOW.value < 0:
-        raise InputError(f"--window_ms={WINDOW.value} is negative; 0 does not wait")
-    if MAX_LINES.value > QUEUE.value:
+    model = options.config.model
+    if not model.reads_source:
+        raise InputError(f"model.family {model.family!r} reads no source to translate")
+    if not 0 <= options.port <= 65535:
+        raise InputError(f"--port={options.port} is not a port; give 0 to 65535")
+    for name in ("queue", "max_bytes", "max_lines", "timeout"):
+        if getattr(options, name) <= 0:
+            raise InputError(f"--{name}={getattr(options, name)} is not positive")
+    if options.window_ms < 0:
+        raise InputError(f"--window_ms={options.window_ms} is negative; 0 does not wait")
+    if options.max_lines > options.queue:
         raise InputError(
-            f"--max_lines={MAX_LINES.value}, but only --queue={QUEUE.value} sentences may wait"
+            f"--max_lines={options.max_lines}, but only --queue={options.queue} sentences may wait"
         )
 
 
-def serve(config: Config, make_engine: Callable[..., "Engine"]) -> None:
+def serve(options: Options, make_engine: Callable[..., "Engine"]) -> None:
     """Listen, load, warm up, and serve until a signal.
 
     Args:
-      config: of the workdir.
-      make_engine: called with the options of `Engine` that the flags set.
+      options: checked.
+      make_engine: called with the arguments of `Engine` that the options set.
     """
     from experiments.serving import http_server
     from experiments.serving.languages import Languages, target_codes
     from experiments.serving.routes import Limits, Service
     from experiments.serving.service_metrics import ServiceMetrics
 
-    token = _read_token()
-    http_server.check_certificate(CERTIFICATE.value, PRIVATE_KEY.value)
+    token = _read_token(options.token_file)
+    http_server.check_certificate(options.certificate, options.private_key)
     logging.getLogger("experiments.serving").setLevel(logging.INFO)
-    with http_server.listen(HOST.value, PORT.value) as listener, ServiceMetrics() as metrics:
-        if HOST.value not in _LOOPBACK and token is None:
+    with http_server.listen(options.host, options.port) as listener, ServiceMetrics() as metrics:
+        if options.host not in _LOOPBACK and token is None:
             _report(
-                f"warning: everyone who reaches {HOST.value} can use the service; give --token_file"
+                f"warning: everyone who reaches {options.host} can use the service; give "
+                "--token_file"
             )
         # The threads that search must not wait long for the interpreter lock.
         sys.setswitchinterval(SWITCH_SECONDS)
         engine = make_engine(
-            window=WINDOW.value / 1000, capacity=QUEUE.value, observe=metrics.record_batch
+            window=options.window_ms / 1000, capacity=options.queue, observe=metrics.record_batch
         )
         metrics.watch_queue(lambda: engine.batcher.waiting)
         codes = target_codes(engine.translator.vocabularies)
-        languages = Languages.of(config, SOURCE_LANGUAGE.value, TARGET_LANGUAGE.value, codes)
+        languages = Languages.of(
+            options.config, options.source_language, options.target_language, codes
+        )
         service = Service(
             engine,
             languages,
             metrics,
-            Limits(MAX_BYTES.value, MAX_LINES.value, TIMEOUT.value),
-            title=_title(languages),
+            Limits(options.max_bytes, options.max_lines, options.timeout),
+            title=_title(languages, options),
             token=token,
-            logs_text=LOG_TEXT.value,
+            logs_text=options.log_text,
         )
         address, port = listener.getsockname()[:2]
         address = f"[{address}]" if ":" in address else address
-        url = f"http{'s' if CERTIFICATE.value else ''}://{address}:{port}"
+        url = f"http{'s' if options.certificate else ''}://{address}:{port}"
         failures: list[BaseException] = []
         server = http_server.build(
             service.app,
-            grace=TIMEOUT.value + 5,
-            certificate=CERTIFICATE.value,
-            private_key=PRIVATE_KEY.value,
-            logs_requests=LOG_REQUESTS.value,
+            grace=options.timeout + 5,
+            certificate=options.certificate,
+            private_key=options.private_key,
+            logs_requests=options.log_requests,
             on_start=lambda: threading.Thread(
                 target=_warm_up, args=(engine, url, server, failures), daemon=True
             ).start(),
@@ -166,10 +171,10 @@ def serve(config: Config, make_engine: Callable[..., "Engine"]) -> None:
             raise failure
 
 
-def _engine(config: Config, **options: Any) -> "Engine":
+def _engine(options: Options, **settings: Any) -> "Engine":
     from experiments.serving.engine import Engine
 
-    return Engine(checkpoint_flags.translator(config), **options)
+    return Engine(options.translator(), **settings)
 
 
 def _warm_up(engine: "Engine", url: str, server: "Server", failures: list[BaseException]) -> None:
@@ -191,16 +196,15 @@ def _warm_up(engine: "Engine", url: str, server: "Server", failures: list[BaseEx
     print(json.dumps({"url": url, "warm_up_seconds": seconds}), flush=True)
 
 
-def _title(languages: "Languages") -> str:
+def _title(languages: "Languages", options: Options) -> str:
     """Heading of the page."""
     if languages.are_known and not languages.marked:
         return f"{languages.name(languages.source)} to {languages.name(languages.target)}"
-    return f"Translate with {WORKDIR.value}"
+    return f"Translate with {options.workdir}"
 
 
-def _read_token() -> str | None:
+def _read_token(path: str | None) -> str | None:
     """The token of --token_file, which is not on the command line because others can read that."""
-    path = TOKEN_FILE.value
     if path is None:
         return None
     try:
@@ -218,4 +222,4 @@ def _report(text: str) -> None:
 
 
 if __name__ == "__main__":
-    run(main, config_from="workdir")
+    command_line.run(run, "workdir", Options)

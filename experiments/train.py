@@ -10,49 +10,67 @@ train together.
 """
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Iterator
+from typing import Any
 
-from absl import flags
 from etils import epath
 
-from experiments.cli import cluster_flags
-from experiments.cli.command_line import run
-from experiments.cli.workdir_flag import WORKDIR
+from experiments.cli import command_line
+from experiments.cli.cluster import Cluster, joined
 from experiments.training import allocator, distributed, loop, workdir
 from transformer import paths
 from transformer.config import Config
 from transformer.errors import InputError
 
-CONTINUE_WITH_CHANGES = flags.DEFINE_boolean(
-    "continue_with_changes",
-    False,
-    "Continue a workdir with another learning rate, data, ...; config.json records the changes.",
-)
-PROFILE = flags.DEFINE_integer(
-    "profile", None, "Number of steps to trace; the trace is written to the workdir's profile/."
-)
-VERBOSE = flags.DEFINE_boolean("verbose", False, "Print the table of parameters on one device too.")
+
+@dataclasses.dataclass(frozen=True)
+class Options(Cluster):
+    """What to train, and where the results go."""
+
+    config: Config = Config()
+    """The experiment; in a workdir that exists it is compared with the one there."""
+    workdir: str | None = None
+    """Directory of the run, which is made and filled."""
+    continue_with_changes: bool = False
+    """Continue a workdir with another learning rate, data, ...; config.json records the changes."""
+    profile: int | None = None
+    """Number of steps to trace; the trace is written to the workdir's profile/."""
+    verbose: bool = False
+    """Print the table of parameters on one device too."""
 
 
-def main(config: Config) -> int:
-    """Train and print the result; returns the exit status."""
-    if not WORKDIR.value:
+def run(options: Options, *, handle_signals: bool = False) -> tuple[dict[str, Any] | None, int]:
+    """Train to the end, or to a signal.
+
+    Args:
+      options: see `Options`.
+      handle_signals: save and return on SIGINT, SIGTERM and SIGHUP.
+
+    Returns:
+      the contents of ``result.json`` and 0, or None and the number of the signal.
+    """
+    if not options.workdir:
         raise InputError("missing --workdir=DIRECTORY, where the results go")
-    directory = paths.reachable(WORKDIR.value)
-    allow_changes = CONTINUE_WITH_CHANGES.value
-    allocator.use_few_arenas()
-    with cluster_flags.joined(), _opened(directory, config, allow_changes) as config:
-        result, stopped_by = loop.train(
+    directory, allow_changes = paths.reachable(options.workdir), options.continue_with_changes
+    with joined(options), _opened(directory, options.config, allow_changes) as config:
+        return loop.train(
             config,
             directory,
-            profile_steps=PROFILE.value,
-            handle_signals=True,
+            profile_steps=options.profile,
+            handle_signals=handle_signals,
             allow_changes=allow_changes,
-            verbose=VERBOSE.value,
+            verbose=options.verbose,
         )
-        if result and distributed.is_main():
-            print(json.dumps(result))
+
+
+def main(options: Options) -> int:
+    """Train and print the result; returns the exit status."""
+    allocator.use_few_arenas()
+    result, stopped_by = run(options, handle_signals=True)
+    if result and distributed.is_main():
+        print(json.dumps(result))
     return 128 + stopped_by if stopped_by else 0
 
 
@@ -71,4 +89,4 @@ def _opened(directory: epath.Path, config: Config, allow_changes: bool) -> Itera
 
 
 if __name__ == "__main__":
-    run(main, config_from="config")
+    command_line.run(main, "config", Options)

@@ -15,6 +15,8 @@ continues the lines that are there.
 """
 
 import contextlib
+import dataclasses
+import functools
 import hashlib
 import io
 import itertools
@@ -25,87 +27,83 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from absl import flags
-
-from experiments.cli import checkpoint_flags
-from experiments.cli.command_line import run
+from experiments.cli import command_line
+from experiments.cli.weights import Weights
 from experiments.data import text_files
 from experiments.serving.batcher import Batcher
 from experiments.storage.line_output import LineProgress, ResumableFile
 from experiments.training import allocator
 from transformer import paths
-from transformer.config import Config
 from transformer.errors import InputError
 from transformer.translator import Translation, Translator
 
-INPUT = flags.DEFINE_string(
-    "input", None, "Text file, one sentence a line; standard input by default."
-)
-OUTPUT = flags.DEFINE_string(
-    "output", None, "Output file, which appears when it is complete; standard output by default."
-)
-RESUME = flags.DEFINE_boolean(
-    "resume", False, "Continue an interrupted translation of --input to --output."
-)
-PREFIX = flags.DEFINE_string(
-    "prefix",
-    None,
-    "Text file: line n begins the translation of input line n, possibly within a word; an empty "
-    "line forces nothing.",
-)
-INTERACTIVE = flags.DEFINE_boolean(
-    "interactive",
-    False,
-    "Translate each sentence as it is typed; end with an empty line or Ctrl-D.",
-)
-NBEST = flags.DEFINE_integer(
-    "nbest",
-    None,
-    "Translations for each sentence; at most decode.beams (with mbr: decode.mbr_samples).",
-)
-SCORES = flags.DEFINE_boolean("scores", False, "Print the score and a tab before each translation.")
+
+@dataclasses.dataclass(frozen=True)
+class Options(Weights):
+    """The model, the text, and the form of the output."""
+
+    input: str | None = None
+    """Text file, one sentence a line; standard input by default."""
+    output: str | None = None
+    """Output file, which appears when it is complete; standard output by default."""
+    resume: bool = False
+    """Continue an interrupted translation of --input to --output."""
+    prefix: str | None = None
+    """Text file: line n begins the translation of input line n, possibly within a word; an empty
+    line forces nothing.
+    """
+    interactive: bool = False
+    """Translate each sentence as it is typed; end with an empty line or Ctrl-D."""
+    nbest: int | None = None
+    """Translations for each sentence; at most decode.beams (with mbr: decode.mbr_samples)."""
+    scores: bool = False
+    """Print the score and a tab before each translation."""
+
+
 PROMPT = "> "
 BATCHES = 64
 """Batches in a chunk: its sentences are sorted by length, its results are written together."""
 
 
-def main(config: Config) -> None:
+def run(options: Options) -> None:
     """Read, translate and write."""
+    config, nbest = options.config, options.nbest
     if not config.model.reads_source:
         raise InputError(
             f"model.family {config.model.family!r} reads no source, so it does not translate; use "
             "experiments.sample, which continues a --prompt"
         )
     field, limit = config.decode.most_results
-    if NBEST.value is not None and not 1 <= NBEST.value <= limit:
+    if nbest is not None and not 1 <= nbest <= limit:
         raise InputError(
-            f"--nbest={NBEST.value}, but {field} is {limit}; request 1 to {limit}, or raise "
+            f"--nbest={nbest}, but {field} is {limit}; request 1 to {limit}, or raise "
             f"--config.{field}"
         )
-    if INTERACTIVE.value:
-        for flag in (INPUT, OUTPUT, PREFIX):
-            if flag.value is not None:
-                raise InputError(f"--{flag.name} and --interactive exclude each other; remove one")
-    if OUTPUT.value == "":
+    if options.interactive:
+        for name in ("input", "output", "prefix"):
+            if getattr(options, name) is not None:
+                raise InputError(f"--{name} and --interactive exclude each other; remove one")
+    if options.output == "":
         raise InputError("--output= is empty; name a file, or leave it out for standard output")
-    if RESUME.value and not (_is_local_file(INPUT.value) and _is_local(OUTPUT.value)):
+    if options.resume and not (_is_local_file(options.input) and _is_local(options.output)):
         raise InputError("--resume needs local files as --input and --output")
-    translator = checkpoint_flags.translator(config)  # errors come before standard input is read
-    if INTERACTIVE.value:
-        _translate_interactively(translator)
+    translator = options.translator()  # errors come before standard input is read
+    if options.interactive:
+        _translate_interactively(translator, options)
         return
     # In chunks, so that memory does not grow and the first lines of a long file appear early.
     size = BATCHES * config.decode.batch_size
-    total, identity = _survey(config, translator)
-    num_results = NBEST.value or 1
-    with _open_output(identity, size * num_results) as output:
+    total, identity = _survey(options, translator)
+    num_results = options.nbest or 1
+    with _open_output(options, identity, size * num_results) as output:
         start = getattr(output, "num_lines", 0) // num_results
         progress = LineProgress(start, total)
-        examples = itertools.islice(_examples(), start, None)
+        examples = itertools.islice(_examples(options), start, None)
         while chunk := list(itertools.islice(examples, size)):
             lines, prefixes = map(list, zip(*chunk, strict=True))
-            forced = None if PREFIX.value is None else prefixes
-            output.writelines(_translate(translator, lines, start, forced))
+            forced = None if options.prefix is None else prefixes
+            results = translator.nbest(lines, num_results, start + 1, forced)
+            output.writelines(_output_lines(results, start, options))
             output.flush()
             allocator.return_unused_pages()
             start += len(lines)
@@ -113,26 +111,26 @@ def main(config: Config) -> None:
                 progress.report(start)
 
 
-def _survey(config: Config, translator: Translator) -> tuple[int | None, str]:
+def _survey(options: Options, translator: Translator) -> tuple[int | None, str]:
     """Read the input files once, before the first translation.
 
     Returns:
       The number of lines, None for a stream, and what the output depends on.
     """
-    digest, counts = hashlib.sha256(config.to_json().encode()), []
-    for flag in (INPUT, PREFIX):
-        path = flag.value
+    digest, counts = hashlib.sha256(options.config.to_json().encode()), []
+    for name in ("input", "prefix"):
+        path = getattr(options, name)
         readable_twice = path and (paths.is_remote(path) or os.path.isfile(path))
         count = 0
-        for line in _lines(flag) if readable_twice else ():
+        for line in _lines(name, path) if readable_twice else ():
             digest.update(f"{line}\n".encode())
             count += 1
         counts.append(count if readable_twice else None)
     total, num_prefixes = counts
     if None not in counts and total != num_prefixes:
-        raise _unequal(total, num_prefixes)
-    settings = [counts, NBEST.value, SCORES.value]
-    if OUTPUT.value:
+        raise _unequal(options, total, num_prefixes)
+    settings = [counts, options.nbest, options.scores]
+    if options.output:
         settings.append(translator.params_digest)
     return total, f"{digest.hexdigest()} {settings}"
 
@@ -145,17 +143,17 @@ def _is_local_file(path: str | None) -> bool:
     return _is_local(path) and os.path.isfile(path)
 
 
-def _examples() -> Iterator[tuple[str, str]]:
+def _examples(options: Options) -> Iterator[tuple[str, str]]:
     """Yield each input line and its prefix, which is empty without --prefix."""
-    lines = _lines(INPUT)
-    if PREFIX.value is None:
+    lines = _lines("input", options.input)
+    if options.prefix is None:
         return zip(lines, itertools.repeat(""))  # noqa: B905 - the second is endless
-    return text_files.in_step(lines, _lines(PREFIX), _unequal)
+    prefixes = _lines("prefix", options.prefix)
+    return text_files.in_step(lines, prefixes, functools.partial(_unequal, options))
 
 
-def _lines(flag: flags.FlagHolder) -> Iterator[str]:
-    """The lines of the file that a flag names, or of standard input."""
-    path = flag.value
+def _lines(name: str, path: str | None) -> Iterator[str]:
+    """The lines of the file that an option names, or of standard input."""
     if path is None:
         if sys.stdin is None:
             raise InputError("standard input is closed; give --input=FILE")
@@ -163,7 +161,7 @@ def _lines(flag: flags.FlagHolder) -> Iterator[str]:
             yield from text_files.stream_lines(sys.stdin.buffer, "standard input")
         return
     if not paths.is_remote(path):
-        with _read_errors(f"--{flag.name}={path}"):
+        with _read_errors(f"--{name}={path}"):
             os.stat(path)
     yield from text_files.lines(path, allow_empty=True)
 
@@ -176,37 +174,28 @@ def _read_errors(name: str) -> Iterator[None]:
         raise InputError(f"{name} cannot be read: {paths.reason(error)}") from None
 
 
-def _unequal(num_lines: int, num_prefixes: int) -> InputError:
+def _unequal(options: Options, num_lines: int, num_prefixes: int) -> InputError:
     return InputError(
-        f"{INPUT.value or 'standard input'} has {num_lines} lines but {PREFIX.value} has "
+        f"{options.input or 'standard input'} has {num_lines} lines but {options.prefix} has "
         f"{num_prefixes}; every input line needs a line with its prefix"
     )
 
 
-def _translate(
-    translator: Translator,
-    sentences: Sequence[str],
-    start: int,
-    prefixes: Sequence[str] | None = None,
+def _output_lines(
+    nbest: Sequence[Sequence[Translation]], start: int, options: Options
 ) -> Iterator[str]:
-    """The output lines of sentences, of which the first has the index `start`."""
-    nbest = translator.nbest(sentences, NBEST.value or 1, start + 1, prefixes)
-    return _output_lines(nbest, start)
-
-
-def _output_lines(nbest: Sequence[Sequence[Translation]], start: int) -> Iterator[str]:
     """The output lines of translations, of which the first has the index `start`."""
     for index, results in enumerate(nbest, start):
         for result in results:
-            if NBEST.value is not None:
+            if options.nbest is not None:
                 yield f"{index}\t{result.score:.6f}\t{result.text}\n"
-            elif SCORES.value:
+            elif options.scores:
                 yield f"{result.score:.6f}\t{result.text}\n"
             else:
                 yield f"{result.text}\n"
 
 
-def _translate_interactively(translator: Translator) -> None:
+def _translate_interactively(translator: Translator, options: Options) -> None:
     """Translate one sentence at a time, until an empty line or the end of the input."""
     if sys.stdin.isatty():
         _print_hint("One sentence a line; an empty line or Ctrl-D ends.")
@@ -226,8 +215,8 @@ def _translate_interactively(translator: Translator) -> None:
             sentence = "".join(text_files.stream_lines(typed, f"sentence {index + 1}"))
             if not sentence.strip():
                 break
-            nbest = batcher.submit([sentence], NBEST.value or 1, index + 1).result()
-            output.writelines(_output_lines(nbest, index))
+            nbest = batcher.submit([sentence], options.nbest or 1, index + 1).result()
+            output.writelines(_output_lines(nbest, index, options))
             output.flush()
             allocator.return_unused_pages()
 
@@ -259,9 +248,11 @@ def _stdout() -> TextIO:
 
 
 @contextlib.contextmanager
-def _open_output(identity: str, multiple: int) -> Iterator[TextIO | ResumableFile]:
+def _open_output(
+    options: Options, identity: str, multiple: int
+) -> Iterator[TextIO | ResumableFile]:
     """Open --output; see `ResumableFile`, which local files are."""
-    path = OUTPUT.value
+    path = options.output
     if path is None:
         yield _stdout()
         return
@@ -278,11 +269,11 @@ def _open_output(identity: str, multiple: int) -> Iterator[TextIO | ResumableFil
             with open(path, "w", **options) as file:  # a device or a pipe
                 yield file
         else:
-            with ResumableFile(path, identity, RESUME.value, multiple) as lines:
+            with ResumableFile(path, identity, options.resume, multiple) as lines:
                 yield lines
     except OSError as error:
         raise InputError(f"--output={path} cannot be written: {paths.reason(error)}") from None
 
 
 if __name__ == "__main__":
-    run(main, config_from="workdir")
+    command_line.run(run, "workdir", Options)

@@ -90,7 +90,7 @@ def test_translations_of_another_model_are_not_taken_for_its_own(tmp_path):
         translator.nbest = lambda lines, *_, c=change: [
             [Translation(f"Satz {c}", -1.0, -1.0, (5, 5, 2))] for _ in lines
         ]
-        synthetic_pairs.make(translator, str(text), tmp_path / "out", synthetic_pairs.Options())
+        synthetic_pairs.make(translator, str(text), tmp_path / "out", synthetic_pairs.PairOptions())
         lines = (tmp_path / "out" / "translations.tsv").read_text().splitlines()
         assert all(line.endswith(f"Satz {change}") for line in lines)
 

@@ -4,13 +4,12 @@
 import os
 import signal
 import socket
-from types import SimpleNamespace
 
 import jax
 import pytest
 from apps import Finished, lines_of, parameters, run, start
 
-from experiments.cli import cluster_flags
+from experiments.cli.cluster import Cluster, joined
 
 STEPS = 12
 SHORT = (f"--config.training.steps={STEPS}", "--config.training.validate_every=6")
@@ -159,12 +158,9 @@ def test_an_unexpected_error_ends_its_process_at_once(monkeypatch, capfd):
     def end(status):
         raise SystemExit(status)
 
-    for flag in ("COORDINATOR", "PROCESSES", "PROCESS"):
-        monkeypatch.setattr(cluster_flags, flag, SimpleNamespace(value=None))
-    monkeypatch.setattr(cluster_flags, "DISTRIBUTED", SimpleNamespace(value=True))
     monkeypatch.setattr(jax.distributed, "initialize", lambda **_: None)
     monkeypatch.setattr(os, "_exit", end)
-    with pytest.raises(SystemExit) as ended_with, cluster_flags.joined():
+    with pytest.raises(SystemExit) as ended_with, joined(Cluster(distributed=True)):
         raise TypeError("a mistake")
     assert ended_with.value.code == 1
     messages = capfd.readouterr().err

@@ -20,7 +20,7 @@ BUILD = "from setuptools import build_meta; build_meta.build_sdist('dist')"
 def apps_of_the_repository():
     """Modules of `experiments` that are run with a config or a workdir, or with neither."""
     files = (REPOSITORY / "experiments").glob("*.py")
-    return {path.stem for path in files if "\n    run(" in path.read_text(encoding="utf-8")}
+    return {path.stem for path in files if "command_line.run(" in path.read_text(encoding="utf-8")}
 
 
 def test_every_app_is_listed_with_one_line():

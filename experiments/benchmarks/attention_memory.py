@@ -14,7 +14,8 @@ from absl import flags
 
 from experiments.benchmarks.alternating import Subject, Unavailable, Worker
 from experiments.benchmarks.workloads import Workload
-from experiments.cli.command_line import parse_integers, run
+from experiments.cli.command_line import run
+from experiments.cli.options import parse_integers
 from transformer.errors import InputError
 from transformer.kernels import KERNELS
 

@@ -19,7 +19,8 @@ from absl import flags
 
 from experiments.benchmarks import real_text, reporting
 from experiments.benchmarks.workloads import TRANSFORMERS, Workload
-from experiments.cli.command_line import parse_integers, run
+from experiments.cli.command_line import run
+from experiments.cli.options import parse_integers
 from transformer.errors import InputError
 
 _BEAMS = flags.DEFINE_list("beams", ["1", "4"], "Beam sizes; 1 is greedy search.")

@@ -9,6 +9,7 @@ Markdown; the last line on standard output is one JSON object with all figures, 
 BLEU, and for every CTranslate2 system the sentences that float32 here translates in the same way.
 """
 
+import dataclasses
 import json
 import pathlib
 import statistics
@@ -19,22 +20,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from absl import flags
 
 from experiments.benchmarks.worker import fastest
-from experiments.cli import average_flags, checkpoint_flags, scoring_flags
-from experiments.cli.command_line import parse_integers, run
+from experiments.cli.command_line import run
 from experiments.cli.formatting import byte_size
+from experiments.cli.scored_pairs import ScoredPairs
+from experiments.cli.weights import Weights
 from transformer import trained_model
-from transformer.config import Config
 from transformer.cores import num_cores
 from transformer.interop import ctranslate2_export, export_limits
 from transformer.text.metrics import corpus_scores
 from transformer.translator import Translator
-
-ROUNDS = flags.DEFINE_integer("rounds", 5, "Turns of every system.", lower_bound=1)
-BEAMS = flags.DEFINE_list("beams", ["1", "4"], "Numbers of beams.")
-LIMIT = flags.DEFINE_integer("sentences", None, "Only the first sentences, this many.")
 
 SAMPLE = 256
 """Sentences that decide how CTranslate2 uses the cores."""
@@ -43,42 +39,47 @@ System = Callable[[Sequence[str], int], list[str]]
 """From sentences and a number of beams to translations."""
 
 
-def main(config: Config) -> None:
+@dataclasses.dataclass(frozen=True)
+class Options(ScoredPairs, Weights):
+    """The model, the test set, and the turns."""
+
+    rounds: int = 5
+    """Turns of every system."""
+    beams: tuple[int, ...] = (1, 4)
+    """Numbers of beams."""
+    sentences: int | None = None
+    """Only the first sentences, this many."""
+
+
+def main(options: Options) -> None:
     """Load every system, let them translate in turns, and print the table."""
-    scoring_flags.require_source_and_target()
-    options = scoring_flags.bleu_options(config)
-    split = scoring_flags.load_split(config.data)
-    sources, references = split.sources[: LIMIT.value], split.targets[: LIMIT.value]
+    bleu = options.bleu_options(options.config)
+    split = options.load(options.config.data).first(options.sentences or sys.maxsize)
+    sources, references = split.sources, split.targets
     results = []
     with tempfile.TemporaryDirectory() as folder:
-        systems = load_systems(config, pathlib.Path(folder), sources[:SAMPLE])
-        for beams in parse_integers("beams", BEAMS.value):
-            results += measure(systems, sources, references, beams, options)
+        systems = load_systems(options, pathlib.Path(folder), sources[:SAMPLE])
+        for beams in options.beams:
+            results += measure(systems, sources, references, beams, options.rounds, bleu)
     header = "| system | size | beams | sentences/s | BLEU [95%] | as float32 here |"
     print("\n".join([header, "|---|---|---|---|---|---|", *map(table_row, results)]))
-    about = {"sentences": len(sources), "cores": num_cores(), "rounds": ROUNDS.value}
+    about = {"sentences": len(sources), "cores": num_cores(), "rounds": options.rounds}
     print(json.dumps(about | {"results": results}))
 
 
 def load_systems(
-    config: Config, folder: pathlib.Path, sample: Sequence[str]
+    options: Options, folder: pathlib.Path, sample: Sequence[str]
 ) -> dict[str, tuple[int, System]]:
     """The bytes of the weights and the function of every system, by name."""
-    workdir, systems = checkpoint_flags.directory(), {}
+    workdir, config, systems = options.directory, options.config, {}
     for dtype in ("float32", "bfloat16"):
         translator = Translator.from_workdir(
-            workdir,
-            config,
-            average_flags.AVERAGE.value,
-            average_flags.AROUND.value,
-            dtype=dtype,
+            *(workdir, config, options.average, options.around), dtype=dtype
         )
         cast = jax.eval_shape(translator.model.cast_params, translator.params)
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cast))
         systems[f"this project, {dtype}"] = size, jax_system(translator)
-    trained = trained_model.load(
-        workdir, config, average_flags.AVERAGE.value, average_flags.AROUND.value
-    )
+    trained = trained_model.load(workdir, config, options.average, options.around)
     for quantization in (None, "int8"):
         name = quantization or "float32"
         directory = folder / name
@@ -142,6 +143,7 @@ def measure(
     sources: Sequence[str],
     references: Sequence[str],
     beams: int,
+    rounds: int,
     bleu_options: dict[str, Any],
 ) -> list[dict[str, Any]]:
     """The figures of every system with a number of beams; the first is the one to agree with."""
@@ -150,7 +152,7 @@ def measure(
         print(f"preparing {name}, {beams} beams", file=sys.stderr)
         texts[name] = translate(sources, beams)  # compiles
     seconds: dict[str, list[float]] = {name: [] for name in systems}
-    for turn in range(ROUNDS.value):
+    for turn in range(rounds):
         order = list(systems)
         for name in order if turn % 2 == 0 else reversed(order):
             began = time.perf_counter()
@@ -184,4 +186,4 @@ def table_row(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    run(main, config_from="workdir")
+    run(main, "workdir", Options)

@@ -25,7 +25,8 @@ from absl import flags
 from experiments.benchmarks import real_text, reporting
 from experiments.benchmarks.settings import config_of
 from experiments.benchmarks.workloads import Workload
-from experiments.cli.command_line import parse_integers, run
+from experiments.cli.command_line import run
+from experiments.cli.options import parse_integers
 from experiments.planning.costs import step_flops
 from transformer.models import protocol
 

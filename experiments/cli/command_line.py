@@ -7,7 +7,7 @@ import os
 import pdb
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal
 
 import jax
@@ -15,6 +15,7 @@ from absl import app, flags
 from absl import logging as absl_logging
 
 from experiments.cli import config_flags, process, usage
+from experiments.cli.options import define, read
 from transformer import compile_cache
 from transformer.errors import InputError
 from transformer.provenance import provenance
@@ -22,8 +23,13 @@ from transformer.provenance import provenance
 DRY_RUN = flags.DEFINE_boolean("dry_run", False, "Print the config with all overrides, and stop.")
 
 
-def run(main: Callable[..., int | None], config_from: Literal["config", "workdir"] | None) -> None:
-    """Parse the command line, call `main` with the config, and exit.
+ConfigFrom = Literal["config", "workdir"] | None
+
+
+def run(
+    main: Callable[..., int | None], config_from: ConfigFrom, options: type | None = None
+) -> None:
+    """Parse the command line, call `main`, and exit.
 
     The exit status is 0 on success, 1 with one message for invalid input, 128 + the number of a
     signal that stopped the app, or what `main` returns.
@@ -31,14 +37,16 @@ def run(main: Callable[..., int | None], config_from: Literal["config", "workdir
     Args:
       main: the app; the docstring of its module starts the help text.
       config_from: the flag that names the config: ``--config=FILE.py[:ARGUMENT]``, or ``--workdir``
-        for the config saved there, reset to one device. With None, `main` takes no config.
+        for the config saved there, reset to one device. With None there is no config.
+      options: a dataclass, whose fields are the flags and with which `main` is called; without one
+        `main` is called with the config.
     """
     process.prepare()
     # Importing Orbax may have configured the root logger already.
     logging.basicConfig(handlers=[log_handler()], force=True)
     absl_logging.set_verbosity(absl_logging.ERROR)  # warnings there are Orbax's
     try:
-        status = _run(main, sys.argv, config_from)
+        status = _run(main, sys.argv, config_from, options)
         sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001 - a signal may come out as any exception
         status = _exit_status(error)
@@ -49,39 +57,22 @@ def run(main: Callable[..., int | None], config_from: Literal["config", "workdir
     sys.exit(status)
 
 
-def parse_integers(flag: str, texts: Sequence[str]) -> list[int]:
-    """Parse the values of a list flag.
-
-    Raises:
-      InputError: for a value that is not a whole number of at least 1, and for no value.
-    """
-    if not texts:
-        raise InputError(f"--{flag}= is empty; give whole numbers, separated by commas")
-    for text in texts:
-        if not text.isdecimal() or int(text) < 1:
-            raise InputError(
-                f"--{flag}={','.join(texts)}: {text!r} is not a whole number of at least 1"
-            )
-    return list(map(int, texts))
-
-
-def require_one_line(flag: flags.FlagHolder) -> None:
+def require_one_line(name: str, text: str) -> None:
     """Reject text that is not one line of UTF-8.
 
     Raises:
       InputError: naming the flag, and the byte that is not UTF-8.
     """
-    text = flag.value
     try:
         text.encode()
     except UnicodeEncodeError as error:
         byte = ord(text[error.start]) & 0xFF
         raise InputError(
-            f"--{flag.name} has the byte 0x{byte:02X} as character {error.start + 1}, which is not "
+            f"--{name} has the byte 0x{byte:02X} as character {error.start + 1}, which is not "
             "UTF-8; give the text in UTF-8"
         ) from None
     if "\n" in text:
-        raise InputError(f"--{flag.name} has several lines; give one")
+        raise InputError(f"--{name} has several lines; give one")
 
 
 def log_handler() -> logging.Handler:
@@ -136,7 +127,14 @@ def _devices_exist() -> bool:
         return False
 
 
-def _run(main: Callable[..., int | None], arguments: list[str], config_from: str | None) -> int:
+def _run(
+    main: Callable[..., int | None],
+    arguments: list[str],
+    config_from: ConfigFrom,
+    options: type | None,
+) -> int:
+    if options:
+        define(options)
     jax.config.parse_flags_with_absl()
     arguments = flags.FLAGS.read_flags_from_files(arguments, force_gnu=False)
     given = {argument.lstrip("-") for argument in arguments if argument.startswith("-")}
@@ -150,7 +148,7 @@ def _run(main: Callable[..., int | None], arguments: list[str], config_from: str
                 config, _ = config_flags.load(arguments, config_from)
         print(usage.help_text(main, config_from, config, full="helpfull" in given))
         return 0
-    configs = []
+    config = None
     if config_from is None:
         if overrides := [*filter(config_flags.OVERRIDE.match, arguments)]:
             raise InputError(
@@ -158,15 +156,16 @@ def _run(main: Callable[..., int | None], arguments: list[str], config_from: str
             )
     else:
         config, arguments = config_flags.load(arguments, config_from)
-        configs = [config]
     unexpected = flags.FLAGS(arguments)[1:]
     if unexpected:
         raise InputError(f"unexpected argument {unexpected[0]!r}; every flag begins with --")
-    if DRY_RUN.value and configs:
-        print(configs[0].to_json())
+    if DRY_RUN.value and config:
+        print(config.to_json())
         return 0
     compile_cache.enable()
-    return main(*configs) or 0
+    if options is None:
+        return (main(config) if config else main()) or 0
+    return main(read(options, **({"config": config} if config else {}))) or 0
 
 
 class _MessageFormatter(logging.Formatter):

@@ -45,7 +45,7 @@ def help_text(
             "config.json of a workdir."
         )
     ours = [name for name in flags.FLAGS.flags_by_module_dict() if name.startswith("experiments.")]
-    for name in dict.fromkeys([*ours, module.__name__]):
+    for name in dict.fromkeys([*reversed(ours), module.__name__]):
         for flag in flags.FLAGS.get_flags_for_module(name):
             default = "" if flag.default is None else f" (default {flag.default})"
             text = f"--{flag.name}: {flag.help}{default}"
@@ -75,7 +75,7 @@ def help_text(
 
 
 def _field_lines(group: FieldGroup, is_shown: Callable[[str], bool]) -> list[str]:
-    lines, meanings, indent = [], _meanings(type(group)), " " * 8
+    lines, texts, indent = [], meanings(type(group)), " " * 8
     for name, kind in field_types(type(group)).items():
         value = getattr(group, name)
         if isinstance(value, FieldGroup):
@@ -87,21 +87,21 @@ def _field_lines(group: FieldGroup, is_shown: Callable[[str], bool]) -> list[str
             continue
         kind = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
         lines.append(f"    {group.path(name)}: {kind} = {value!r}")
-        meaning = meanings.get(name, "")
+        meaning = texts.get(name, "")
         lines += textwrap.wrap(meaning, 92, initial_indent=indent, subsequent_indent=indent)
     return lines
 
 
-def _meanings(group: type[FieldGroup]) -> dict[str, str]:
+def meanings(group: type) -> dict[str, str]:
     """Return the string that follows each field in the source of its class, or of a base class."""
-    meanings: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for cls in filter(dataclasses.is_dataclass, reversed(group.__mro__)):
         body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body
-        meanings |= {
+        texts |= {
             field.target.id: " ".join(text.value.value.split())
             for field, text in zip(body, body[1:], strict=False)
             if isinstance(field, ast.AnnAssign)
             and isinstance(text, ast.Expr)
             and isinstance(text.value, ast.Constant)
         }
-    return meanings
+    return texts

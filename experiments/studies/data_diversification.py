@@ -18,7 +18,7 @@ from etils import epath
 from experiments.data import registry
 from experiments.studies import study_runs
 from experiments.training import synthetic_pairs
-from experiments.training.synthetic_pairs import Options
+from experiments.training.synthetic_pairs import PairOptions
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
@@ -70,8 +70,8 @@ def diversify(config: Config, folder: epath.Path, *, teachers: int, steps: int) 
     written = study_runs.share(lambda _: _write_text(config, folder), ["text"], folder)
     sources, targets = written["text"]
     translations = {
-        f"forward-{teachers}-{steps}": (forward, sources, Options(forward=True)),
-        f"back-{steps}": ([reverse], targets, Options()),
+        f"forward-{teachers}-{steps}": (forward, sources, PairOptions(forward=True)),
+        f"back-{steps}": ([reverse], targets, PairOptions()),
     }
     translated = study_runs.share(
         lambda name: _translate(*translations[name], folder / name), translations, folder
@@ -100,7 +100,7 @@ def _write_text(config: Config, folder: epath.Path) -> tuple[epath.Path, epath.P
 
 
 def _translate(
-    workdirs: Sequence[epath.Path], text: epath.Path, options: Options, output: epath.Path
+    workdirs: Sequence[epath.Path], text: epath.Path, options: PairOptions, output: epath.Path
 ) -> tuple[tuple[str, ...], float]:
     """Make pairs of a text; returns the corpora of a training on them, and the seconds it took.
 

@@ -4,32 +4,36 @@
 python -m experiments.studies.docs_figures --workdir=runs/de
 """
 
+import dataclasses
+
 import numpy as np
-from absl import flags
 
 from experiments.cli.command_line import run
-from experiments.cli.workdir_flag import WORKDIR
+from experiments.cli.weights import Weights
 from transformer import inspection, paths
 from transformer.arrays import Float
-from transformer.config import Config
 from transformer.inspection import figures
 from transformer.inspection.alignment import untrained_params
 from transformer.translator import Translator
 
-OUTPUT = flags.DEFINE_string("output", "docs", "Directory of the pictures.")
-SENTENCE = flags.DEFINE_string(
-    "sentence",
-    "The animal didn't cross the street because it was too tired.",
-    "Sentence that is translated.",
-)
 DPI = 100
 
 
-def main(config: Config) -> None:
+@dataclasses.dataclass(frozen=True)
+class Options(Weights):
+    """The model, and the pictures."""
+
+    output: str = "docs"
+    """Directory of the pictures."""
+    sentence: str = "The animal didn't cross the street because it was too tired."
+    """Sentence that the model translates."""
+
+
+def main(options: Options) -> None:
     """Draw every picture and print its path."""
-    translator = Translator.from_workdir(WORKDIR.value, config)
-    for name, figure in pictures(translator, SENTENCE.value).items():
-        path = paths.absolute(OUTPUT.value) / f"{name}.png"
+    translator = options.translator()
+    for name, figure in pictures(translator, options.sentence).items():
+        path = paths.absolute(options.output) / f"{name}.png"
         print(figures.save(figure, path, dpi=DPI))
 
 
@@ -64,4 +68,4 @@ def smoothed(
 
 
 if __name__ == "__main__":
-    run(main, config_from="workdir")
+    run(main, "workdir", Options)

@@ -14,16 +14,16 @@ Writes embeddings.md, embeddings.json and a figure a side. Skip-gram vectors are
 and not trained again. The last line printed is the JSON.
 """
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Sequence
 
 import numpy as np
-from absl import flags
 from etils import epath
 
-from experiments.cli import checkpoint_flags
 from experiments.cli.command_line import run
+from experiments.cli.weights import Weights
 from experiments.data import registry
 from experiments.data.grammars.pronouns import words as words_of
 from experiments.studies import skip_gram
@@ -43,40 +43,53 @@ from experiments.studies.word_vectors import (
 )
 from transformer import paths
 from transformer.checkpoints import workdir_files
-from transformer.config import Config
 from transformer.errors import InputError
 from transformer.inspection import figures
 from transformer.translator import Translator
 
-OUTPUT = flags.DEFINE_string("output", None, "Folder of the results; created if missing.")
-WORDS = flags.DEFINE_list("words", None, "Words whose neighbors are listed.")
-ANALOGIES = flags.DEFINE_string("analogies", None, "File of analogies, instead of the corpus's.")
-NEIGHBORS = flags.DEFINE_integer("neighbors", 5, "Neighbors of each word.")
+
+@dataclasses.dataclass(frozen=True)
+class Options(Weights):
+    """The model, and what is compared."""
+
+    output: str | None = None
+    """Folder of the results; created if missing."""
+    words: tuple[str, ...] | None = None
+    """Words whose neighbors are listed."""
+    analogies: str | None = None
+    """File of analogies, instead of the corpus's."""
+    neighbors: int = 5
+    """Neighbors of each word."""
 
 
-def main(config: Config) -> None:
+def main(options: Options) -> None:
     """Study every side, and write tables, figures and JSON."""
-    if not OUTPUT.value:
+    config = options.config
+    if not options.output:
         raise InputError("missing --output=DIR")
-    output = paths.reachable(OUTPUT.value)
+    output = paths.reachable(options.output)
     output.mkdir(parents=True, exist_ok=True)
-    translator = checkpoint_flags.translator(config)
+    translator = options.translator()
     sides: tuple[Side, ...] = ("source", "target") if config.model.reads_source else ("target",)
     train = registry.load(config.data, "train")
     results, pages = {}, []
     for side in sides:
         texts = train.sources if side == "source" else train.targets
-        result, page = study(translator, side, texts, output)
+        result, page = study(translator, side, texts, output, options)
         results[side] = result
         pages.append(page)
-    heading = f"# Word vectors of {checkpoint_flags.directory()}\n\n"
+    heading = f"# Word vectors of {options.directory}\n\n"
     workdir_files.write_text(output / "embeddings.md", heading + "\n".join(pages))
     workdir_files.write_json(output / "embeddings.json", results)
     print(json.dumps(results))
 
 
 def study(
-    translator: Translator, side: Side, texts: Sequence[str], output: epath.Path
+    translator: Translator,
+    side: Side,
+    texts: Sequence[str],
+    output: epath.Path,
+    options: Options,
 ) -> tuple[dict, str]:
     """Compare both spaces on one side; returns the numbers and the page."""
     sentences = [words_of(text) for text in texts]
@@ -89,8 +102,8 @@ def study(
     other = language_of(translator.config, "target" if side == "source" else "source")
     known = knowledge(language, None if other == language else other) if language else Knowledge()
     questions = {name: [*questions_of(pairs)] for name, pairs in known.pairs.items()}
-    if ANALOGIES.value:
-        questions = read_analogies(ANALOGIES.value)
+    if options.analogies:
+        questions = read_analogies(options.analogies)
     result, rows = {"words": len(trained.words)}, []
     for name, asked in questions.items():
         shares = [analogy_accuracy(space, asked) for space in spaces.values()]
@@ -107,13 +120,13 @@ def study(
     page = [f"## {side.capitalize()}, {len(trained.words)} words\n"]
     if rows:
         page += [f"| | {' | '.join(spaces)} | chance |", "|---|---|---|---|", *rows, ""]
-    examples = WORDS.value or known.examples or trained.words[:8]
+    examples = options.words or known.examples or trained.words[:8]
     page += [f"| word | {' | '.join(spaces)} |", "|---|---|---|"]
     result["neighbors"] = {}
     for word in examples:
         if word not in trained.words:
             continue
-        near = {name: nearest(space, word, NEIGHBORS.value) for name, space in spaces.items()}
+        near = {name: nearest(space, word, options.neighbors) for name, space in spaces.items()}
         result["neighbors"][word] = near
         cells = (", ".join(f"{w} {c:.2f}" for w, c in each) for each in near.values())
         page.append(f"| {word} | {' | '.join(cells)} |")
@@ -147,4 +160,4 @@ def _skip_gram(sentences: Sequence[Sequence[str]], path: epath.Path) -> WordVect
 
 
 if __name__ == "__main__":
-    run(main, config_from="workdir")
+    run(main, "workdir", Options)

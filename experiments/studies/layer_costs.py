@@ -26,7 +26,8 @@ from typing import Any, Literal
 from absl import flags
 from etils import epath
 
-from experiments.cli.command_line import parse_integers, run
+from experiments.cli.command_line import run
+from experiments.cli.options import parse_integers
 from experiments.studies.layer_measurements import LAYERS, Measurements, Point, Quantity, exponent
 from transformer import paths
 from transformer.errors import InputError

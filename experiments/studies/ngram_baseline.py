@@ -8,52 +8,59 @@ training split that the workdir names, over the same tokens, EOS included, and s
 held-out tokens. Prints a table; the last line is one JSON object.
 """
 
+import dataclasses
 import json
 import math
 
 import numpy as np
-from absl import flags
 
-from experiments.cli import checkpoint_flags
 from experiments.cli.command_line import run
+from experiments.cli.weights import Weights
 from experiments.data import registry
 from experiments.studies.kneser_ney import KneserNey
-from transformer.config import Config
 from transformer.errors import InputError
 
-SPLIT = flags.DEFINE_string("split", "test", "Held-out split of the workdir's dataset.")
-ORDER = flags.DEFINE_integer("order", 5, "n of the n-gram model.")
+
+@dataclasses.dataclass(frozen=True)
+class Options(Weights):
+    """The language model, and the n-gram model."""
+
+    split: str = "test"
+    """Held-out split of the workdir's dataset."""
+    order: int = 5
+    """n of the n-gram model."""
 
 
-def main(config: Config) -> None:
+def main(options: Options) -> None:
     """Count, score and print."""
-    if ORDER.value < 1:
-        raise InputError(f"--order={ORDER.value}, but it must be at least 1")
+    config, order = options.config, options.order
+    if order < 1:
+        raise InputError(f"--order={order}, but it must be at least 1")
     if config.model.reads_source:
         raise InputError(
             f"model.family is {config.model.family!r}, which predicts a target from a source; give "
             "the workdir of a language model"
         )
-    translator = checkpoint_flags.translator(config)
+    translator = options.translator()
     encode, ids = translator.vocabularies.target.encode, config.model.special_ids
     train = encode(registry.load(config.data, "train").targets)
-    held_out = registry.load(config.data, SPLIT.value)
+    held_out = registry.load(config.data, options.split)
     tokens = encode(held_out.targets)
     number = sum(map(len, tokens))
     # Padding and BOS are never predicted.
-    model = KneserNey(train, ORDER.value, ids.bos, config.model.vocab_size - 2)
+    model = KneserNey(train, order, ids.bos, config.model.vocab_size - 2)
     ngram = np.array([model.log_prob(sentence) for sentence in tokens])
     neural = np.array([log for log, _ in translator.score(held_out.sources, held_out.targets)])
-    rows = {f"Kneser-Ney {ORDER.value}-gram": ngram, config.model.family: neural}
+    rows = {f"Kneser-Ney {order}-gram": ngram, config.model.family: neural}
     print("| model | bits per token | perplexity |\n|---|---|---|")
     for name, log_probs in rows.items():
         nll = -log_probs.sum() / number
         print(f"| {name} | {nll / math.log(2):.3f} | {math.exp(nll):.3f} |")
     result = {
-        "split": SPLIT.value,
+        "split": options.split,
         "sentences": len(tokens),
         "tokens": number,
-        "order": ORDER.value,
+        "order": order,
         "ngram_perplexity": math.exp(-ngram.sum() / number),
         "perplexity": math.exp(-neural.sum() / number),
         "sentences_more_probable": float((neural > ngram).mean()),
@@ -62,4 +69,4 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    run(main, config_from="workdir")
+    run(main, "workdir", Options)

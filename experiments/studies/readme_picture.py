@@ -12,20 +12,16 @@ import dataclasses
 from typing import NamedTuple
 
 import numpy as np
-from absl import flags
 
 from experiments.cli.command_line import run
-from experiments.cli.workdir_flag import WORKDIR
+from experiments.cli.weights import Weights
 from transformer import inspection
 from transformer.arrays import Float
-from transformer.config import Config
 from transformer.errors import InputError
 from transformer.inspection import figures, patching, readout
 from transformer.inspection.figures import parts, style
 from transformer.inspection.words import display_tokens
 from transformer.translator import Translator
-
-OUTPUT = flags.DEFINE_string("output", "docs/pronoun.png", "Path of the picture.")
 
 SENTENCE = "The animal didn't cross the street because it was too {}."
 ADJECTIVES = ("tired", "wide")
@@ -33,10 +29,18 @@ PRONOUNS = ("es", "sie", "er", "il", "elle")
 CELL = (0.53, 0.34)
 
 
-def main(config: Config) -> None:
+@dataclasses.dataclass(frozen=True)
+class Options(Weights):
+    """The model, and the picture."""
+
+    output: str = "docs/pronoun.png"
+    """Path of the picture."""
+
+
+def main(options: Options) -> None:
     """Draw the picture and print its path."""
-    translator = Translator.from_workdir(WORKDIR.value, config)
-    print(figures.save(draw(analyze(translator)), OUTPUT.value, dpi=140))
+    translator = options.translator()
+    print(figures.save(draw(analyze(translator)), options.output, dpi=140))
 
 
 class Twin(NamedTuple):
@@ -208,4 +212,4 @@ def _description(shown: TwinAnalysis, sites: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    run(main, config_from="workdir")
+    run(main, "workdir", Options)

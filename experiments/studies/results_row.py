@@ -20,15 +20,17 @@ two CPU cores takes less time than one after the other (a core and
 XLA_FLAGS=--xla_cpu_multi_thread_eigen=false for each).
 """
 
+import dataclasses
 import shlex
 import sys
-from typing import Any
+from typing import Any, Literal
 
-from absl import flags
 from etils import epath
 
-from experiments.cli import average_flags, scoring_flags
-from experiments.cli.command_line import run, take_flag
+from experiments.cli.command_line import run
+from experiments.cli.config_flags import take_flag
+from experiments.cli.scored_pairs import ScoredPairs
+from experiments.cli.weights import describe
 from experiments.scoring import evaluation
 from experiments.studies import data_diversification, seed_rows, study_runs, study_tables
 from experiments.training import allocator
@@ -38,51 +40,69 @@ from transformer.config import Config
 from transformer.errors import InputError
 from transformer.translator import Translator
 
-SEEDS = flags.DEFINE_list("seeds", ["0"], "Seeds, one training each: 0,1,2.")
-TEACHERS = flags.DEFINE_integer("teachers", 0, "Models that translate the training sources.", 0)
-TEACHER_STEPS = flags.DEFINE_integer("teacher_steps", None, "Training steps of a teacher.", 1)
-RUNS = flags.DEFINE_string("runs", "runs/results_row", "Directory of the workdirs.")
-OUTPUT = flags.DEFINE_string("output", "runs/results_row", "Directory of the table.")
+
+@dataclasses.dataclass(frozen=True)
+class Options(ScoredPairs):
+    """The recipe, its seeds and teachers, and how it is scored."""
+
+    config: Config = Config()
+    """The recipe."""
+    seeds: tuple[str, ...] = ("0",)
+    """Seeds, one training each: 0,1,2."""
+    teachers: int = 0
+    """Models that translate the training sources."""
+    teacher_steps: int | None = None
+    """Training steps of a teacher."""
+    average: int | None = None
+    """Score the mean of this number of checkpoints instead of the best checkpoint."""
+    around: Literal["last", "best"] = "last"
+    """Checkpoints that --average uses: the last ones, or the best one and its neighbors."""
+    runs: str = "runs/results_row"
+    """Directory of the workdirs."""
+    output: str = "runs/results_row"
+    """Directory of the table."""
 
 
-def main(config: Config) -> int:
+def main(options: Options) -> int:
     """Train, score, and write the row."""
-    if not all(seed.isdecimal() for seed in SEEDS.value) or not SEEDS.value:
-        raise InputError(f"--seeds={','.join(SEEDS.value)} must be whole numbers: 0,1,2")
-    if bool(TEACHERS.value) != bool(TEACHER_STEPS.value):
+    config, seeds = options.config, options.seeds
+    if not all(seed.isdecimal() for seed in seeds) or not seeds:
+        raise InputError(f"--seeds={','.join(seeds)} must be whole numbers: 0,1,2")
+    if options.teachers < 0 or (options.teacher_steps or 1) < 1:
+        raise InputError("--teachers must be at least 0, and --teacher_steps at least 1")
+    if bool(options.teachers) != bool(options.teacher_steps):
         raise InputError("--teachers and --teacher_steps go together; give both or neither")
-    average, kept = average_flags.AVERAGE.value, config.training.keep_last
+    average, kept = options.average, config.training.keep_last
     if average is not None and not 1 <= average <= kept:
         raise InputError(
             f"--average={average} must be 1 to {kept}, the checkpoints that a training keeps; keep "
             "more with --config.training.keep_last=NUMBER"
         )
-    if paths.is_remote(RUNS.value):
+    if paths.is_remote(options.runs):
         raise InputError(
-            f"--runs={RUNS.value} must be local, because an object store has no locks; name a "
+            f"--runs={options.runs} must be local, because an object store has no locks; name a "
             "local folder"
         )
     # What can be wrong with the scoring is found before hours of training.
-    scoring_flags.require_source_and_target()
-    scoring_flags.bleu_options(config)
-    scoring_flags.load_split(config.data)
+    options.bleu_options(config)
+    options.load(config.data)
     allocator.use_few_arenas()
-    runs, output = (paths.absolute(flag.value) for flag in (RUNS, OUTPUT))
+    runs, output = paths.absolute(options.runs), paths.absolute(options.output)
     shared = {
         "config": take_flag(sys.argv, "config")[0],
-        "weights": average_flags.description(config),
+        "weights": describe(config, average, options.around),
         "hardware": seed_rows.hardware(),
         "command": shlex.join(["python", "-m", "experiments.studies.results_row", *sys.argv[1:]]),
     }
     try:
-        if TEACHERS.value:
+        if options.teachers:
             config, seconds = data_diversification.diversify(
-                config, runs, teachers=TEACHERS.value, steps=TEACHER_STEPS.value
+                config, runs, teachers=options.teachers, steps=options.teacher_steps
             )
             shared["teacher_minutes"] = seconds / 60
-        seeds = {f"seed-{int(seed)}": int(seed) for seed in SEEDS.value}
+        numbers = {f"seed-{int(seed)}": int(seed) for seed in seeds}
         results = study_runs.share(
-            lambda name: result_of(config, seeds[name], runs / name), seeds, runs
+            lambda name: result_of(config, numbers[name], runs / name, options), numbers, runs
         )
     except study_runs.Stopped as stopped:
         return stopped.code
@@ -91,14 +111,13 @@ def main(config: Config) -> int:
     return 0
 
 
-def result_of(config: Config, seed: int, directory: epath.Path) -> dict[str, Any]:
+def result_of(config: Config, seed: int, directory: epath.Path, options: Options) -> dict[str, Any]:
     """Train with one seed and score, if that is not done yet."""
     of_seed = study_runs.with_fields(config, {"training.seed": seed})
     result = study_runs.trained(of_seed, directory)
     saved = workdir_files.load_inference_config(directory)
-    pairs = scoring_flags.load_split(saved.data)
-    bleu = scoring_flags.bleu_options(saved)
-    average, around = average_flags.AVERAGE.value, average_flags.AROUND.value
+    pairs, bleu = options.load(saved.data), options.bleu_options(saved)
+    average, around = options.average, options.around
 
     def compute() -> dict[str, Any]:
         print(f"scoring {directory}", file=sys.stderr, flush=True)
@@ -111,4 +130,4 @@ def result_of(config: Config, seed: int, directory: epath.Path) -> dict[str, Any
 
 
 if __name__ == "__main__":
-    run(main, config_from="config")
+    run(main, "config", Options)

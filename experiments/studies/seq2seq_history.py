@@ -20,15 +20,15 @@ figure 2 of Bahdanau et al. (2015). Repeat the command to continue: what is trai
 again. Alignment error rates need gold alignments, which `pronouns` has.
 """
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from absl import flags
 from etils import epath
 
-from experiments.cli import scoring_flags
 from experiments.cli.command_line import run
+from experiments.cli.scored_pairs import ScoredPairs
 from experiments.scoring import evaluation
 from experiments.studies import study_runs, study_tables
 from experiments.studies.family_comparison import MODELS, alignment_error_rate, by_length, config_of
@@ -40,12 +40,6 @@ from transformer.errors import InputError
 from transformer.inspection import figures
 from transformer.models import protocol
 from transformer.translator import Translator
-
-RUNS = flags.DEFINE_string("runs", "runs/seq2seq_history", "Directory of the workdirs.")
-OUTPUT = flags.DEFINE_string("output", "runs/seq2seq_history", "Directory of table and picture.")
-MINUTES = flags.DEFINE_float("minutes", 10.0, "Minutes of training steps for each model.", 0.0)
-MODELS_FLAG = flags.DEFINE_list("models", None, "Names of models: A,B,...; all by default.")
-LIMIT = flags.DEFINE_integer("sentences", 2000, "Largest number of sentence pairs scored.", 1)
 
 COLUMNS = (
     Column("model", "model"),
@@ -61,21 +55,39 @@ COLUMNS = (
 )
 
 
-def main(config: Config) -> int:
+@dataclasses.dataclass(frozen=True)
+class Options(ScoredPairs):
+    """The Transformer to compare with, and the budget."""
+
+    config: Config = Config()
+    """Data, vocabulary, search and number of parameters."""
+    runs: str = "runs/seq2seq_history"
+    """Directory of the workdirs."""
+    output: str = "runs/seq2seq_history"
+    """Directory of table and picture."""
+    minutes: float = 10.0
+    """Minutes of training steps for each model."""
+    models: tuple[str, ...] | None = None
+    """Names of models: A,B,...; all by default."""
+    sentences: int = 2000
+    """Largest number of sentence pairs scored."""
+
+
+def main(options: Options) -> int:
     """Choose the widths and steps, train, score, and write the table after every model."""
+    config = options.config
     if not isinstance(config.model, TransformerConfig):
         raise InputError(
             f"model.family is {config.model.family!r}, but the config of this study is that of its "
             "Transformer; choose another --config"
         )
-    if not MINUTES.value:
-        raise InputError("--minutes is 0, but must be above 0")
-    names = study_tables.checked_names("models", MODELS_FLAG.value, list(MODELS))
+    if options.minutes <= 0:
+        raise InputError(f"--minutes is {options.minutes}, but must be above 0")
+    names = study_tables.checked_names("models", options.models, list(MODELS))
     # What can be wrong with the scoring is found before the trainings.
-    scoring_flags.require_source_and_target()
-    scoring_flags.bleu_options(config)
-    scoring_flags.load_split(config.data)
-    runs, output = (paths.absolute(flag.value) for flag in (RUNS, OUTPUT))
+    options.bleu_options(config)
+    options.load(config.data)
+    runs, output = paths.absolute(options.runs), paths.absolute(options.output)
     measured = {
         name: study_runs.measure_step(config_of(config, name, config.training.steps), runs)
         for name in names
@@ -84,12 +96,12 @@ def main(config: Config) -> int:
     table = ""
     for name in names:
         of_steps = measured[name]
-        of_model = config_of(config, name, max(of_steps.steps_in(MINUTES.value), 1))
+        of_model = config_of(config, name, max(of_steps.steps_in(options.minutes), 1))
         try:
             result = study_runs.trained(of_model, runs / name)
         except study_runs.Stopped as stopped:
             return stopped.code
-        scores = scored(runs / name)
+        scores = scored(runs / name, options)
         rows.append(row_of(name, of_model, result, scores, of_steps.tokens))
         table = study_tables.write_table(output, "seq2seq_history", COLUMNS, rows)
         figures.save(picture(rows), output / "seq2seq_history.png")
@@ -100,11 +112,11 @@ def main(config: Config) -> int:
 # The scores.
 
 
-def scored(directory: epath.Path) -> dict[str, Any]:
+def scored(directory: epath.Path, options: Options) -> dict[str, Any]:
     """Scores of a trained model, in all and by length of the source; computed once."""
     config = workdir_files.load_inference_config(directory)
-    pairs = scoring_flags.load_split(config.data).first(LIMIT.value)
-    bleu = scoring_flags.bleu_options(config)
+    pairs = options.load(config.data).first(options.sentences)
+    bleu = options.bleu_options(config)
 
     def compute() -> dict[str, Any]:
         print(f"scoring {directory}", file=sys.stderr, flush=True)
@@ -155,4 +167,4 @@ def picture(rows: Sequence[dict[str, Any]]) -> figures.DescribedFigure:
 
 
 if __name__ == "__main__":
-    run(main, config_from="config")
+    run(main, "config", Options)

@@ -28,7 +28,7 @@ BATCHES = 64
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class PairOptions:
     """Which pairs are made of lines and their translations."""
 
     forward: bool = False
@@ -47,7 +47,7 @@ def make(
     translator: Translator,
     source: str,
     output: pathlib.Path,
-    options: Options,
+    options: PairOptions,
     *,
     resume: bool = False,
 ) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _identity_of(output: pathlib.Path) -> str | None:
 
 
 def _filter(
-    translator: Translator, source: str, output: pathlib.Path, options: Options
+    translator: Translator, source: str, output: pathlib.Path, options: PairOptions
 ) -> dict[str, Any]:
     """Write the pairs that pass the filters; returns their number, and the lines left out."""
     _, source_side, target_side = direction(translator.config.data, forward=options.forward)
@@ -149,7 +149,7 @@ def _filter(
 
 
 def _judged(
-    translator: Translator, source: str, output: pathlib.Path, options: Options
+    translator: Translator, source: str, output: pathlib.Path, options: PairOptions
 ) -> Iterator[tuple[str, str, str | None]]:
     """Yield each line, its translation, and the filter that leaves it out, or None."""
     lines = text_files.lines(source, allow_empty=True)

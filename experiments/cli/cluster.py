@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags that name the other processes of a training, and how this process joins them."""
+"""The options that name the other processes of a training, and how this process joins them."""
 
 import contextlib
+import dataclasses
 import logging
 import os
 import sys
@@ -10,36 +11,39 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 import jax
-from absl import flags
 
 from experiments.cli import process
 from experiments.training import distributed
 from transformer import paths
 from transformer.errors import InputError
 
-DISTRIBUTED = flags.DEFINE_boolean(
-    "distributed",
-    False,
-    "Join the other processes of a cluster that JAX recognizes (TPU slice, Slurm, ...).",
-)
-COORDINATOR = flags.DEFINE_string(
-    "coordinator", None, "HOST:PORT of process 0, without such a cluster; needs the next two."
-)
-PROCESSES = flags.DEFINE_integer("processes", None, "Number of processes.")
-PROCESS = flags.DEFINE_integer("process", None, "Index of this process, from 0.")
 START_TIMEOUT_SECONDS = 300
 """How long the processes wait for each other at the start."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """The processes that train together."""
+
+    distributed: bool = False
+    """Join the other processes of a cluster that JAX recognizes (TPU slice, Slurm, ...)."""
+    coordinator: str | None = None
+    """HOST:PORT of process 0, without such a cluster; needs the next two."""
+    processes: int | None = None
+    """Number of processes."""
+    process: int | None = None
+    """Index of this process, from 0."""
+
+
 @contextlib.contextmanager
-def joined() -> Iterator[None]:
-    """Join the other processes that the flags describe, if any.
+def joined(cluster: Cluster) -> Iterator[None]:
+    """Join the other processes, if there are any.
 
     Raises:
-      InputError: when the flags are incomplete or the other processes cannot be reached.
+      InputError: when the options are incomplete or the other processes cannot be reached.
     """
-    given = [flag.value is not None for flag in (COORDINATOR, PROCESSES, PROCESS)]
-    if not (DISTRIBUTED.value or any(given)):
+    given = [each is not None for each in (cluster.coordinator, cluster.processes, cluster.process)]
+    if not (cluster.distributed or any(given)):
         yield
         return
     if any(given) and not all(given):
@@ -47,19 +51,19 @@ def joined() -> Iterator[None]:
             "--coordinator=HOST:PORT, --processes=N and --process=I go together; give all three, "
             "or --distributed where the cluster knows them"
         )
-    if all(given) and not 0 <= PROCESS.value < PROCESSES.value:
+    if all(given) and not 0 <= cluster.process < cluster.processes:
         raise InputError(
-            f"--process={PROCESS.value} of --processes={PROCESSES.value}: count from 0"
+            f"--process={cluster.process} of --processes={cluster.processes}: count from 0"
         )
     try:
         jax.distributed.initialize(
-            coordinator_address=COORDINATOR.value,
-            num_processes=PROCESSES.value,
-            process_id=PROCESS.value,
+            coordinator_address=cluster.coordinator,
+            num_processes=cluster.processes,
+            process_id=cluster.process,
             initialization_timeout=START_TIMEOUT_SECONDS,
         )
     except (RuntimeError, ValueError) as error:
-        flag = f"--coordinator={COORDINATOR.value}" if all(given) else "--distributed"
+        flag = f"--coordinator={cluster.coordinator}" if all(given) else "--distributed"
         raise InputError(
             f"{flag}: the processes did not find each other ({paths.reason(error)}); start all of "
             "them with the same command, within five minutes"
@@ -75,6 +79,7 @@ def joined() -> Iterator[None]:
     try:
         with _stdout_for_results_only():
             yield
+            jax.distributed.shutdown()
     except InputError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, the other processes wait for this one
@@ -83,7 +88,6 @@ def joined() -> Iterator[None]:
         if not isinstance(error, (jax.errors.JaxRuntimeError, OSError)):
             traceback.print_exc()
         _exit_now(error)
-    jax.distributed.shutdown()
 
 
 def _exit_now(error: Exception) -> NoReturn:
@@ -104,5 +108,9 @@ def _stdout_for_results_only() -> Iterator[None]:
     sys.stdout.flush()
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as results:
         os.dup2(2, 1)
-        with contextlib.redirect_stdout(results):
-            yield
+        try:
+            with contextlib.redirect_stdout(results):
+                yield
+        finally:
+            results.flush()
+            os.dup2(results.fileno(), 1)
