@@ -351,7 +351,7 @@ def test_help_exits_with_0_and_lists_every_flag(app):
     texts = usage.meanings(options)
     for field in dataclasses.fields(options):
         assert texts[field.name], field.name
-        assert (f"--{field.name}:" in finished.out) == (field.name != "config")
+        assert field.name == "config" or f"--{field.name}:" in finished.out
     assert ("--bleu_tokenize" in finished.out) == (app == "evaluate")
     assert max(map(len, finished.out.splitlines())) <= 140
 
