@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Head ablation and head importance: the effect of removing heads, and gradients of their gates.
+"""Head ablation: the effect of removing heads.
 
 A gate of 0 on its output removes a head. The model has never seen such zeros; the head's mean
 output, or its output for another sentence, removes only what it says about this one. Ablation shows
@@ -54,16 +54,6 @@ class MetricAblation:
     def damage(self) -> PerHead:
         """Mean decrease of the metric over the sentences; negative if it increases."""
         return jax.tree.map(lambda each: (self.value[:, None, None] - each).mean(0), self.without)
-
-
-@flax.struct.dataclass
-class HeadImportance:
-    """Head importance from the gradients of the gates, in nats per target token."""
-
-    magnitude: PerHead
-    """The sum over sentences of ``|d loss / d gate|`` (Michel et al. 2019)."""
-    removal: PerHead
-    """First-order estimate of `HeadAblation.increase`: minus the sum of d loss / d gate."""
 
 
 def open_gates(model: Model) -> PerHead:
@@ -161,25 +151,6 @@ def ablate_heads_for_metric(
     return _ablate_heads_for_metric(*arguments, replacement, heads_at_once)
 
 
-def gate_gradients(model: Model, params: Params, source: Tokens, target: Tokens) -> PerHead:
-    """Compute d loss / d gate of every sentence and head, ``[B,L,N]``, at gates of 1.
-
-    The loss is the sum of the negative log-likelihood of the sentence, in nats.
-    """
-    return _gate_gradients(model, params, *trace.check_pairs(source, target, model.config))
-
-
-def head_importance(model: Model, params: Params, source: Tokens, target: Tokens) -> HeadImportance:
-    """Compute the importance of every head from one backward pass."""
-    source, target = trace.check_pairs(source, target, model.config)
-    gradients = _gate_gradients(model, params, source, target)
-    tokens = _number_of_tokens(model, target)
-    return HeadImportance(
-        magnitude=jax.tree.map(lambda each: jnp.abs(each).sum(0) / tokens, gradients),
-        removal=jax.tree.map(lambda each: -each.sum(0) / tokens, gradients),
-    )
-
-
 @functools.partial(jax.jit, static_argnames=("model", "heads_at_once"))
 def _ablate_heads(
     model: Model,
@@ -271,21 +242,6 @@ def _without_each(
         all_heads = values[-1]
         without[kind] = values[:-1].reshape(*gates.shape, *all_heads.shape)
     return all_heads, PerHead(**without)
-
-
-@functools.partial(jax.jit, static_argnames="model")
-def _gate_gradients(
-    model: Model,
-    params: Params,
-    source: Int[Array, "B S"],
-    target: Int[Array, "B T"],
-) -> PerHead:
-    def loss(
-        gates: PerHead, source: Int[Array, " S"], target: Int[Array, " T"]
-    ) -> Float[Array, ""]:
-        return nll_with_gates(model, params, source[None], target[None], gates)
-
-    return jax.vmap(jax.grad(loss), (None, 0, 0))(open_gates(model), source, target)
 
 
 def _number_of_tokens(model: Model, target: Int[Array, "B T"]) -> Int[Array, ""]:

@@ -27,8 +27,7 @@ def value_zeroing(
     """Share of each key in the change of each query's vector; rows sum to 1.
 
     ``1 - cos(x, x without the value)`` after the layer, divided by its sum over the keys, as in
-    Mohebbi et al. (2023). A row is 0 if no key changes the vector. `rollout` combines the layers of
-    self-attention.
+    Mohebbi et al. (2023). A row is 0 if no key changes the vector.
 
     Args:
       source: ids [S].
