@@ -60,14 +60,15 @@ def plot_architecture(config: TransformerConfig, *, title: str | None = None) ->
         "source and target."
     )
     figure = parts.sheet(LEFT + 2 * WIDTH + BETWEEN + 0.4, height, title, note)
-    content, left = figure.content, LEFT
-    _put_soft(content, left + WIDTH / 2, height - 0.1, "source tokens [S]")
-    top = _draw_column(content, columns["encoder"], left, height, layers["encoder"])
-    _put_soft(content, left + WIDTH / 2, top + 0.08, "memory [S, D]")
-    memory, left = (left + WIDTH / 2, top), left + WIDTH + BETWEEN
-    _put_soft(content, left + WIDTH / 2, height - 0.1, "target tokens, shifted right [T]")
-    top = _draw_column(content, columns["decoder"], left, height, layers["decoder"], memory)
-    _put_soft(content, left + WIDTH / 2, top + 0.08, "probabilities [T, V]")
+    memory, right = None, LEFT + WIDTH + BETWEEN
+    for side, left, read, written in (
+        ("encoder", LEFT, "source tokens [S]", "memory [S, D]"),
+        ("decoder", right, "target tokens, shifted right [T]", "probabilities [T, V]"),
+    ):
+        top = _draw_column(figure.content, columns[side], left, height, layers[side], memory)
+        memory = left + WIDTH / 2, top
+        for y, text in ((height - 0.1, read), (top + 0.08, written)):
+            parts.put_text(figure.content, left + WIDTH / 2, y, text, color=style.SOFT)
     figure.description = _description(config, title, shapes, counts["embedding"])
     return figure
 
@@ -91,7 +92,8 @@ def _column(config: TransformerConfig, shapes: Any, side: str) -> list[_Box]:
     """The computation of one stack, from the bottom up."""
     tables, scale = shapes["embedding"], ", times √D" if config.embedding_scale == "tokens" else ""
     table = tables["source_table" if side == "encoder" and "source_table" in tables else "table"]
-    shared = ", shared" if _is_shared(tables, side) else ""
+    is_output = side == "decoder" and "output" not in tables
+    shared = ", shared" if is_output or "source_table" not in tables else ""
     boxes = [
         _Box((f"embedding {_shape(table)}{scale}", f"{count(table):,}{shared}"), TABLE),
         _Box(_positions_text(config, shapes, side), PLAIN),
@@ -120,17 +122,10 @@ def _column(config: TransformerConfig, shapes: Any, side: str) -> list[_Box]:
         boxes.append(_Box((f"{norm_name}, {count(shapes[side]['final_norm']):,}",), NORM))
     if side == "decoder":
         vocabulary, width = table.shape
-        again = "the embedding table again"
-        if "output" in tables:
-            again = f"{count(tables['output']):,}"
+        again = "the embedding table again" if is_output else f"{count(tables['output']):,}"
         boxes.append(_Box((f"linear {width}×{vocabulary}", again), TABLE))
         boxes.append(_Box(("softmax",), PLAIN))
     return boxes
-
-
-def _is_shared(tables: Any, side: str) -> bool:
-    """Whether the embedding table of a side has another use."""
-    return side == "decoder" and "output" not in tables or "source_table" not in tables
 
 
 def _positions_text(config: TransformerConfig, shapes: Any, side: str) -> tuple[str, str]:
@@ -173,19 +168,7 @@ def _draw_column(
     layers: int,
     memory: tuple[Real, Real] | None = None,
 ) -> float:
-    """Draw a column from the bottom up.
-
-    Args:
-      content: the axes.
-      boxes: from the bottom up.
-      left: edge of the column.
-      height: where it starts.
-      layers: number of repetitions.
-      memory: position of the encoder's output.
-
-    Returns:
-      its top.
-    """
+    """Draw a column from the bottom up, beginning at `height`; returns its top."""
     middle, y = left + WIDTH / 2, height - 0.22
     frame, residual = [], y
     for box, following in zip(boxes, [*boxes[1:], None], strict=True):
@@ -195,7 +178,7 @@ def _draw_column(
         top = y - GAP - box.height
         if box.residual == "starts":
             residual = y - 0.06
-        draw_arrow(content, (middle, y), (middle, y - GAP))
+        parts.draw_arrow(content, (middle, y), (middle, y - GAP))
         parts.put_box(content, left, top, WIDTH, box.height, facecolor=box.color)
         for i, line in enumerate(box.lines):
             look = {} if i == 0 else {"fontsize": style.TEXT, "color": style.SOFT}
@@ -206,7 +189,7 @@ def _draw_column(
             content.plot(
                 [middle, side, side], [residual, residual, center], color=style.INK, linewidth=0.8
             )
-            draw_arrow(content, (side, center), (left + WIDTH, center))
+            parts.draw_arrow(content, (side, center), (left + WIDTH, center))
         if box.reads_memory:
             _draw_memory(content, memory, left, center)
         y = top
@@ -217,7 +200,7 @@ def _draw_column(
     look = {"fill": False, "linestyle": "--", "linewidth": 0.8}
     parts.put_box(content, left - 0.1, top - 0.08, WIDTH + 0.34, bottom - top + 0.08, **look)
     parts.put_text(content, left - 0.16, bottom - 0.12, f"× {layers}", fontsize=10, ha="right")
-    draw_arrow(content, (middle, y), (middle, y - 0.1))
+    parts.draw_arrow(content, (middle, y), (middle, y - 0.1))
     return y - 0.28
 
 
@@ -227,21 +210,9 @@ def _draw_memory(content: Axes, memory: tuple[Real, Real], left: Real, y: Real) 
     turn = left - 0.42
     path = [x, x, turn, turn], [top, top - 0.1, top - 0.1, y]
     content.plot(*path, color=style.BLUE, linewidth=1.2)
-    draw_arrow(content, (turn, y), (left, y), style.BLUE)
+    parts.draw_arrow(content, (turn, y), (left, y), style.BLUE)
     look = {"fontsize": style.TEXT, "ha": "right", "color": style.BLUE}
     parts.put_text(content, turn - 0.06, y - 0.12, "K, V", **look)
-
-
-def draw_arrow(
-    content: Axes, start: tuple[Real, Real], end: tuple[Real, Real], color: str = style.INK
-) -> None:
-    """An arrow between two positions of the content."""
-    look = {"arrowstyle": "-|>,head_width=0.12,head_length=0.25", "shrinkA": 0, "shrinkB": 0}
-    content.annotate("", end, start, arrowprops={**look, "color": color, "linewidth": 0.8})
-
-
-def _put_soft(content: Axes, x: Real, y: Real, text: str) -> None:
-    parts.put_text(content, x, y, text, color=style.SOFT)
 
 
 def _description(config: TransformerConfig, title: str, shapes: Any, embedding: int) -> str:

@@ -32,11 +32,6 @@ def plot_black_box(
     """The model as a black box, as encoder and decoder, and as two stacks of layers.
 
     Like the first pictures of The Illustrated Transformer, with the parameters of each part.
-
-    Args:
-      config: of the model.
-      source: a sentence.
-      target: its translation.
     """
     texts = source, target
     shapes = architecture.parameter_shapes(config)
@@ -57,7 +52,7 @@ def plot_black_box(
     for x, side in ((LEFT, "encoder"), (RIGHT, "decoder")):
         _draw_box(content, x, tops[1], BOX, HEIGHT, f"{side}\n{counts[side]:,}", side)
     middle = tops[1] + HEIGHT / 2
-    architecture.draw_arrow(content, (LEFT + BOX, middle), (RIGHT, middle), style.BLUE)
+    parts.draw_arrow(content, (LEFT + BOX, middle), (RIGHT, middle), style.BLUE)
     _draw_opening(content, tops[1] + HEIGHT)
     _draw_stacks(content, config, shapes, texts, tops[2])
     figure.description = (
@@ -77,8 +72,8 @@ def _draw_sentences(content: Axes, texts: Sequence[str], inward: Real, outward: 
         if len(lines) > 3:
             lines = [*lines[:3], "…"]
         parts.put_text(content, x, y, "\n".join(lines))
-    architecture.draw_arrow(content, (TEXT, inward), (LEFT, inward))
-    architecture.draw_arrow(content, (right, outward), (right + SPACE, outward))
+    parts.draw_arrow(content, (TEXT, inward), (LEFT, inward))
+    parts.draw_arrow(content, (right, outward), (right + SPACE, outward))
 
 
 def _draw_box(
@@ -93,7 +88,7 @@ def _draw_box(
 def _draw_opening(content: Axes, top: Real) -> None:
     """The word between a box and what is in it."""
     middle = LEFT + BOX + BETWEEN / 2
-    architecture.draw_arrow(content, (middle, top + 0.15), (middle, top + 0.5), style.SOFT)
+    parts.draw_arrow(content, (middle, top + 0.15), (middle, top + 0.5), style.SOFT)
     look = {"ha": "left", "color": style.SOFT}
     parts.put_text(content, middle + 0.1, top + 0.3, "opened", **look)
 
@@ -111,7 +106,7 @@ def _draw_stacks(
             _draw_box(content, x, y, BOX, LAYER, f"{side} layer {layer + 1}: {number}", side)
             if layer:
                 start, end = (x + BOX / 2, y + LAYER + GAP), (x + BOX / 2, y + LAYER)
-                architecture.draw_arrow(content, start, end)
+                parts.draw_arrow(content, start, end)
     lowest = bottom - GAP - LAYER / 2
     _draw_sentences(content, texts, lowest, last["decoder"] + LAYER / 2)
     turn, memory = RIGHT - BETWEEN / 2, last["encoder"] + LAYER / 2
@@ -122,4 +117,4 @@ def _draw_stacks(
         content.plot([turn, turn], [memory, y], color=style.BLUE, linewidth=1.2)
         name = f"memory to decoder layer {layer + 1}"
         content.plot([turn, RIGHT], [y, y], color=style.BLUE, linewidth=1.2, gid=name)
-        architecture.draw_arrow(content, (turn, y), (RIGHT, y), style.BLUE)
+        parts.draw_arrow(content, (turn, y), (RIGHT, y), style.BLUE)

@@ -7,7 +7,7 @@ nothing overlaps whatever the number of tokens.
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -105,6 +105,14 @@ def put_box(ax: Axes, left: Real, top: Real, width: Real, height: Real, **option
     shape = {"boxstyle": "round,pad=0,rounding_size=0.05", "edgecolor": style.SOFT}
     box = FancyBboxPatch((left, top), width, height, **(shape | {"linewidth": 0.6} | options))
     ax.add_patch(box)
+
+
+def draw_arrow(
+    ax: Axes, start: tuple[Real, Real], end: tuple[Real, Real], color: str = style.INK
+) -> None:
+    """An arrow between two positions."""
+    look = {"arrowstyle": "-|>,head_width=0.12,head_length=0.25", "shrinkA": 0, "shrinkB": 0}
+    ax.annotate("", end, start, arrowprops={**look, "color": color, "linewidth": 0.8})
 
 
 # Heat maps with labels.
@@ -214,27 +222,21 @@ def draw_panels(
     title: str,
     note: str = "",
     left: Real = 0.0,
-    top: Real = 0.0,
     right: Real = 0.0,
     below: Real = 0.0,
     gap: Real = GAP,
     apart: Real = GAP,
-    least_width: Real = 0.0,
 ) -> tuple[DescribedFigure, list[AxesImage]]:
     """A figure of rows of labeled heat maps, and the image of each in reading order.
 
     The first maps of all rows are aligned.
 
     Args:
-      rows: panels from the top left.
-      title: above the panels.
-      note: below them.
-      left, top, right, below: free space for other drawings.
+      left, right, below: free space for other drawings.
       gap: space below a row of panels.
       apart: space between the panels of a row.
-      least_width: of the content.
     """
-    corners, width, y, bottom = [], least_width, top, top
+    corners, width, y, bottom = [], 0.0, 0.0, 0.0
     first = max(row[0].left for row in rows)
     for row in rows:
         x, y = left + first - row[0].left, y + max(panel.above for panel in row)
@@ -444,6 +446,12 @@ def outline(ax: Axes, row: Real, column: Real, color: str, name: str) -> None:
 def separate_rows(ax: Axes, rows: int) -> None:
     """White lines between the rows of a heat map."""
     ax.hlines(np.arange(rows - 1) + 0.5, *ax.get_xlim(), color=style.PAPER, linewidth=1.5)
+
+
+def separate_heads(draw_line: Callable[..., Any], heads: int, size: int) -> None:
+    """Lines between the columns (`Axes.axvline`) or the rows (`Axes.axhline`) of N heads."""
+    for border in np.arange(1, heads) * size - 0.5:
+        draw_line(border, color=style.INK, linewidth=0.8)
 
 
 def largest(*arrays: Float[np.ndarray, "..."]) -> float:

@@ -2,12 +2,13 @@
 """The residual stream: the output of every sublayer, and the vectors around one."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from transformer.arrays import Float
-from transformer.inspection.argument_checks import Sizes
+from transformer.inspection.argument_checks import checked, checked_index
 from transformer.inspection.figures import parts, style
 from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import listed
@@ -34,18 +35,8 @@ def plot_residual_flow(
 
     With post-norm the output is LayerNorm(x + f(x)). With pre-norm it is x + f(x), and f reads
     LayerNorm(x).
-
-    Args:
-      flow: of `residual.residual_flow`.
-      tokens: T labels.
     """
-    sizes = Sizes()
-    before, added, after = sizes.arrays(
-        "U T D", before=flow.before, added=flow.added, after=flow.after
-    )
-    names = sizes.tokens("names", flow.names, "U")
-    tokens = sizes.tokens("tokens", tokens, "T")
-    flow = ResidualFlow(flow.names, before, added, after)
+    flow, names, tokens = _checked(flow.before, flow.added, flow.after, flow.names, tokens)
     norms, angle = flow.norms(), np.degrees(np.arccos(flow.cosine().clip(-1, 1)))
     share = norms["f(x)"] / np.maximum(norms["x"], 1e-30)
 
@@ -91,18 +82,11 @@ def plot_residual_norm(
     """The vectors around one sublayer: x, f(x), their sum and, with post-norm, LayerNorm of it.
 
     Args:
-      flow: of `residual.residual_flow`.
       sublayer: index into `flow.names`.
-      tokens: T labels.
     """
-    sizes = Sizes()
-    before, added, after = sizes.arrays(
-        "U T D", before=flow.before, added=flow.added, after=flow.after
-    )
-    names = sizes.tokens("names", flow.names, "U")
-    tokens = sizes.tokens("tokens", tokens, "T")
-    sublayer = sizes.index("sublayer", sublayer, "U")
-    x, added, after = before[sublayer], added[sublayer], after[sublayer]
+    flow, names, tokens = _checked(flow.before, flow.added, flow.after, flow.names, tokens)
+    sublayer = checked_index("sublayer", sublayer, len(names))
+    x, added, after = flow.before[sublayer], flow.added[sublayer], flow.after[sublayer]
     total = x + added
     pre_norm = bool(np.allclose(total, after, atol=1e-5 * parts.largest(after)))
     steps = {"x": x, "+ f(x)": added, "= x + f(x)": total}
@@ -139,6 +123,18 @@ def plot_residual_norm(
     ]
     figure.description = f"{title}, for {len(tokens)} tokens. {'; '.join(items)}."
     return figure
+
+
+@checked
+def _checked(
+    before: Float[np.ndarray, "U T D"],
+    added: Float[np.ndarray, "U T D"],
+    after: Float[np.ndarray, "U T D"],
+    names: Annotated[list[str], "U"],
+    tokens: Annotated[list[str], "T"],
+) -> tuple[ResidualFlow, list[str], list[str]]:
+    """The flow in NumPy, the names of its sublayers, and the labels of its tokens."""
+    return ResidualFlow(tuple(names), before, added, after), names, tokens
 
 
 def _mean_and_deviation(vectors: Float[np.ndarray, "T D"]) -> dict[str, list[str]]:

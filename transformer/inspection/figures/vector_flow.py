@@ -44,8 +44,7 @@ def plot_vector_flow(
 
     Args:
       stack: `Trace.encoder` or `Trace.decoder` of one sentence pair, with full capture.
-      tokens: T labels; for a decoder those of `read_predict`.
-      layer: from 0.
+      tokens: for a decoder the labels of `read_predict`.
 
     Raises:
       InputError: when the capture was not full.
@@ -70,7 +69,38 @@ def plot_vector_flow(
         "attention weights, mean over the heads; the opacity is the weight. Dotted: residual "
         "connection."
     )
-    figure = _draw(levels, names, mean, tokens, layer, title, note)
+    pitch = min(WIDTH / len(tokens), 0.72)
+    across = _across(residual.shape[-1])
+    height = (1 - BETWEEN) * pitch * math.ceil(residual.shape[-1] / across) / across
+    limit, beyond = parts.common(*levels)
+    labels, overhang = parts.label_extent(tokens, pitch)
+    tops = labels + 0.1 + np.cumsum([0.0, *(height + BAND[name] for name in names)])
+    full, bottom = pitch * len(tokens), tops[-1] + height
+    figure = parts.sheet(LEFT + full + overhang, bottom + parts.LEGEND + 0.05, title, note)
+    content = figure.content
+    steps = [f"input of layer {layer + 1}", *(f"after {name}" for name in names)]
+    for top, step, vectors in zip(tops, steps, levels, strict=True):
+        parts.put_text(content, 0, top + height / 2, step, ha="left", color=style.SOFT)
+        tiles = _tiles(vectors, across)
+        ax = parts.axes(figure, LEFT, top, full, height, step)
+        image = parts.heat(ax, tiles.data, hidden=tiles.mask, marked=False, **parts.signed(limit))
+        ax.spines[:].set_visible(False)
+    labeled = parts.axes(figure, LEFT, tops[0], full, height, "tokens")
+    labeled.set_xlim(-0.5, len(tokens) - 0.5)
+    labeled.patch.set_alpha(0)
+    labeled.set_yticks([])
+    labeled.spines[:].set_visible(False)
+    parts.column_labels(labeled, tokens)
+    centers = LEFT + pitch * (np.arange(len(tokens)) + 0.5)
+    for name, above, below in zip(names, tops[:-1], tops[1:], strict=True):
+        ends = above + height + 0.03, below - 0.03
+        look = {"ha": "left", "fontsize": style.HEADING}
+        parts.put_text(content, 0, sum(ends) / 2, name, **look)
+        if name == "self-attention":
+            _draw_attention(content, centers, ends, mean)
+        else:
+            _draw_band(content, centers, ends, pitch, INSIDE[name])
+    parts.draw_legend(figure, image, f"value{beyond}", LEFT, bottom + 0.15)
     read = [
         f"{token!r} from {tokens[row.argmax()]!r} ({row.max():.2f})"
         for token, row in zip(tokens, mean, strict=True)
@@ -79,54 +109,6 @@ def plot_vector_flow(
         f"{title}, {residual.shape[-1]} numbers each, through {', '.join(names)}. Only attention "
         f"connects the paths: in the mean of the heads each token reads most, {listed(read, 16)}."
     )
-    return figure
-
-
-def _draw(
-    levels: list[Float[np.ndarray, "T D"]],
-    names: list[str],
-    weights: Float[np.ndarray, "T T"],
-    tokens: list[str],
-    layer: int,
-    title: str,
-    note: str,
-) -> DescribedFigure:
-    """All levels from the top down, with what is between them."""
-    pitch = min(WIDTH / len(tokens), 0.72)
-    across = _across(levels[0].shape[1])
-    height = (1 - BETWEEN) * pitch * math.ceil(levels[0].shape[1] / across) / across
-    limit, beyond = parts.common(*levels)
-    labels, overhang = parts.label_extent(tokens, pitch)
-    tops = [labels + 0.1]
-    for name in names:
-        tops.append(tops[-1] + height + BAND[name])
-    bottom = tops[-1] + height
-    width = LEFT + pitch * len(tokens) + overhang
-    figure = parts.sheet(width, bottom + parts.LEGEND + 0.05, title, note)
-    content = figure.content
-    centers = LEFT + pitch * (np.arange(len(tokens)) + 0.5)
-    steps = [f"input of layer {layer + 1}", *(f"after {name}" for name in names)]
-    for top, step, vectors in zip(tops, steps, levels, strict=True):
-        parts.put_text(content, 0, top + height / 2, step, ha="left", color=style.SOFT)
-        tiles = _tiles(vectors, across)
-        ax = parts.axes(figure, LEFT, top, pitch * len(tokens), height, step)
-        image = parts.heat(ax, tiles.data, hidden=tiles.mask, marked=False, **parts.signed(limit))
-        ax.spines[:].set_visible(False)
-    labeled = parts.axes(figure, LEFT, tops[0], pitch * len(tokens), height, "tokens")
-    labeled.set_xlim(-0.5, len(tokens) - 0.5)
-    labeled.patch.set_alpha(0)
-    labeled.set_yticks([])
-    labeled.spines[:].set_visible(False)
-    parts.column_labels(labeled, tokens)
-    for i, name in enumerate(names):
-        start, end = tops[i] + height + 0.03, tops[i + 1] - 0.03
-        look = {"ha": "left", "fontsize": style.HEADING}
-        parts.put_text(content, 0, (start + end) / 2, name, **look)
-        if i == 0:
-            _draw_attention(content, centers, (start, end), weights)
-        else:
-            _draw_band(content, centers, (start, end), pitch, INSIDE[name])
-    parts.draw_legend(figure, image, f"value{beyond}", LEFT, bottom + 0.15)
     return figure
 
 

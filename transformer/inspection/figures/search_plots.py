@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tree of hypotheses of a beam search."""
+"""A search: decoding step by step as a film strip, and the tree of its hypotheses."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,18 +8,111 @@ from numbers import Real
 import numpy as np
 from matplotlib.axes import Axes
 
+from transformer.errors import InputError
 from transformer.inspection.figures import parts, style
-from transformer.inspection.figures.decoding_plots import tokens_of
 from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import listed, printable, shortened, text_width
 from transformer.inspection.search_log import Finished, SearchLog
+from transformer.inspection.words import display_tokens
 
+ROW_HEIGHT = 0.22
+"""Height of a step of the film strip."""
 LEFT, TOP, HEIGHT = 0.65, 0.32, 0.24
-"""Position of the first hypothesis, and height of each."""
+"""Position of the first hypothesis of the tree, and height of each."""
 LOG_PROB, FINISHED = 0.56, 1.75
 """Width of a log-probability, and of a finished hypothesis."""
 BETWEEN, BELOW = 0.15, 0.17
 """Distance between hypotheses, and between steps."""
+
+
+def tokens_of(vocabulary: Sequence[str], ids: Sequence[int]) -> list[str]:
+    """Labels of the tokens of these ids.
+
+    Raises:
+      InputError: when the vocabulary is too short for one.
+    """
+    missing = [token for token in ids if token >= len(vocabulary)]
+    if missing:
+        raise InputError(
+            f"vocabulary has {len(vocabulary)} tokens, but the log has the id {missing[0]}; give "
+            "every token of the model's vocabulary, in the order of their ids"
+        )
+    labels = display_tokens(vocabulary)
+    return [labels[token] for token in ids]
+
+
+@style.styled
+def plot_decoding(
+    log: SearchLog,
+    vocabulary: Sequence[str],
+    *,
+    title: str = "Decoding, one token after the other",
+) -> DescribedFigure:
+    """A film strip of the best result: what each step reads, attends to and predicts.
+
+    The cross-attention is that of the last layer, averaged over its heads.
+    """
+    best = log.results[0]
+    steps = list(zip(log.steps, log.path(), strict=False))  # a search may outlast its best result
+    totals = [step.log_probs[beam] for step, beam in steps] + [best.log_prob]
+    probabilities = np.exp(np.diff(totals))  # of the chosen tokens
+    source, chosen = tokens_of(vocabulary, log.source), tokens_of(vocabulary, best.tokens)
+    top_tokens = [step.top_tokens[beam].tolist() for step, beam in steps]
+    summaries = [f"{t!r} ({p:.2g})" for t, p in zip(chosen, probabilities, strict=True)]
+
+    pairs = parts.read_predict(["start", *chosen[:-1]], chosen)
+    rows: list[str] | None = [f"{i + 1}   {text}" for i, text in enumerate(pairs)]
+    note, panels = "The source is encoded once, before step 1. Framed: the chosen token.", []
+    if log.steps[0].cross_attention is not None:
+        weights = np.stack([step.cross_attention[beam, -1].mean(0) for step, beam in steps])
+        layers = log.steps[0].cross_attention.shape[1]
+        note += f" Cross-attention: mean of the heads of decoder layer {layers}."
+        most = (source[key] for key in weights.argmax(-1))
+        summaries = [
+            f"{each} reading most from {key!r}" for each, key in zip(summaries, most, strict=True)
+        ]
+        panels.append(
+            parts.Panel(
+                values=weights,
+                cell=(min(max(2.7 / len(source), parts.SMALLEST_CELL), 0.4), ROW_HEIGHT),
+                name="attention",
+                heading="cross-attention to the source",
+                rows=rows,
+                columns=source,
+                legend="attention weight",
+            )
+        )
+        rows = None
+    unlisted = [
+        "" if token in top else f"{shortened(text, 0.7, 7.5)} {probability:.2g}"
+        for token, top, text, probability in zip(
+            best.tokens, top_tokens, chosen, probabilities, strict=True
+        )
+    ]
+    panels.append(
+        parts.Panel(
+            values=np.exp([step.top_log_probs[beam] for step, beam in steps]),
+            cell=(0.92, ROW_HEIGHT),
+            name="probabilities",
+            heading="most probable next tokens",
+            rows=rows,
+            beside={"chosen": unlisted} if any(unlisted) else {},
+            legend="probability",
+        )
+    )
+    figure, images = parts.draw_panels([panels], title=title, note=note)
+    parts.write_tokens(images[-1], [tokens_of(vocabulary, ids) for ids in top_tokens])
+    for row, (token, top) in enumerate(zip(best.tokens, top_tokens, strict=True)):
+        if token in top:
+            column = top.index(token)
+            parts.outline(images[-1].axes, row, column, style.VERMILION, f"chosen {row}")
+    for image in images:
+        parts.separate_rows(image.axes, len(steps))
+    figure.description = (
+        f"{title}: {len(steps)} steps for a source of {len(source)} tokens, with log-probability "
+        f"{best.log_prob:.2f}. {listed(summaries, 12)}."
+    )
+    return figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,27 +128,22 @@ class _Layout:
     @property
     def right(self) -> float:
         """Left edge of the finished hypotheses."""
-        return LEFT + (self.width + BETWEEN) * self.beams + 0.15
+        return self.left(self.beams) + 0.15
 
-    def corner(self, index: int, beam: int) -> tuple[float, float]:
-        """Left and top of an active hypothesis."""
-        return LEFT + (self.width + BETWEEN) * beam, self.tops[index]
+    def left(self, beam: int) -> float:
+        """Left edge of an active hypothesis."""
+        return LEFT + (self.width + BETWEEN) * beam
 
     def middle(self, beam: int) -> float:
         """Middle of an active hypothesis."""
-        return LEFT + (self.width + BETWEEN) * beam + self.width / 2
+        return self.left(beam) + self.width / 2
 
 
 @style.styled
 def plot_beam_tree(
     log: SearchLog, vocabulary: Sequence[str], *, title: str | None = None
 ) -> DescribedFigure:
-    """The hypotheses of every step, best first from the left, and their parents.
-
-    Args:
-      log: of `search_log.record`.
-      vocabulary: every token, in the order of their ids.
-    """
+    """The hypotheses of every step, best first from the left, and their parents."""
     source = tokens_of(vocabulary, log.source)
     beams = max(len(step.tokens) for step in log.steps)
     finished = [len(step.finished) for step in log.steps]
@@ -100,45 +188,32 @@ def _draw_tree(content: Axes, log: SearchLog, vocabulary: Sequence[str], layout:
     best, greedy = (log.path() if log.results else ()), _greedy_beams(log)
     ranks = {result.tokens[:-1]: rank for rank, result in enumerate(log.results)}
     for index, step in enumerate(log.steps):
-        y, text = layout.tops[index] + HEIGHT / 2, f"step {index + 1}"
-        parts.put_text(content, 0, y, text, ha="left", color=style.SOFT)
-        for beam, tokens in enumerate(step.tokens):
+        top = layout.tops[index]
+        middle, text = top + HEIGHT / 2, f"step {index + 1}"
+        parts.put_text(content, 0, middle, text, ha="left", color=style.SOFT)
+        for beam, (tokens, log_prob) in enumerate(zip(step.tokens, step.log_probs, strict=True)):
             on_path = index < len(best) and best[index] == beam
             if index:
-                _draw_edge(content, layout, index, step.parents[beam], beam, on_path)
+                parent = step.parents[beam]
+                content.plot(
+                    [layout.middle(parent), layout.middle(beam)],
+                    [layout.tops[index - 1] + HEIGHT + 0.015, top - 0.015],
+                    color=style.VERMILION if on_path else style.SOFT,
+                    linewidth=2.4 if on_path else 0.8,
+                    zorder=1,
+                    gid=f"edge {index} {beam} from {parent}",
+                )
+            left, right = layout.left(beam), layout.left(beam) + layout.width
             token = tokens_of(vocabulary, tokens[-1:])[0] if tokens else "start"
-            corner = layout.corner(index, beam)
-            _draw_active(content, corner, layout.width, token, step.log_probs[beam])
-            _draw_node(content, corner, layout.width, on_path, greedy.get(index) == beam)
+            token = shortened(token, layout.width - LOG_PROB - 0.08, style.TEXT)
+            parts.put_text(content, left + 0.05, middle, token, ha="left", zorder=3)
+            number = parts.formatted(log_prob, "{:.2f}")
+            look = {"ha": "right", "color": style.SOFT, "zorder": 3}
+            parts.put_text(content, right - 0.05, middle, number, **look)
+            _draw_node(content, (left, top), layout.width, on_path, greedy.get(index) == beam)
         for number, end in enumerate(step.finished):
             rank = ranks.get(step.tokens[end.beam])
             _draw_finished(content, layout, index, end, number, rank)
-
-
-def _draw_edge(
-    content: Axes, layout: _Layout, index: int, parent: int, beam: int, on_path: bool
-) -> None:
-    """A line from a hypothesis to its continuation."""
-    content.plot(
-        [layout.middle(parent), layout.middle(beam)],
-        [layout.tops[index - 1] + HEIGHT + 0.015, layout.tops[index] - 0.015],
-        color=style.VERMILION if on_path else style.SOFT,
-        linewidth=2.4 if on_path else 0.8,
-        zorder=1,
-        gid=f"edge {index} {beam} from {parent}",
-    )
-
-
-def _draw_active(
-    content: Axes, corner: tuple[Real, Real], width: Real, token: str, log_prob: float
-) -> None:
-    """Token and log-probability of an active hypothesis."""
-    x, y = corner
-    middle, look = y + HEIGHT / 2, {"zorder": 3}
-    text = shortened(token, width - LOG_PROB - 0.08, style.TEXT)
-    parts.put_text(content, x + 0.05, middle, text, ha="left", **look)
-    look["color"] = style.SOFT
-    parts.put_text(content, x + width - 0.05, middle, _two_decimals(log_prob), ha="right", **look)
 
 
 def _draw_finished(
@@ -159,7 +234,7 @@ def _draw_finished(
     )
     _draw_node(content, (layout.right, top), FINISHED, best, False)
     mark = "" if rank is None else "★ " if best else "✓ "
-    text = f"{mark}{_two_decimals(end.log_prob)}   score {end.score:.3f}"
+    text = f"{mark}{parts.formatted(end.log_prob, '{:.2f}')}   score {end.score:.3f}"
     parts.put_text(content, layout.right + 0.08, top + HEIGHT / 2, text, ha="left", zorder=3)
 
 
@@ -189,8 +264,3 @@ def _greedy_beams(log: SearchLog) -> dict[int, int]:
             break
         beams[index + 1] = following.index(tokens)
     return beams
-
-
-def _two_decimals(value: float) -> str:
-    """Without the sign of a zero."""
-    return f"{round(value, 2) + 0.0:.2f}"
