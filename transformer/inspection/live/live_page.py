@@ -5,8 +5,6 @@ The scripts of this package and `views/elements.js` are in the page as they are,
 JSON: the config, the vocabulary, the weights (`weight_encoding`), and the sentences to begin with.
 """
 
-import functools
-import importlib.resources
 import logging
 import math
 from typing import Any
@@ -51,9 +49,7 @@ def live_page(
     """A page in which the model translates, and shows every number on the way.
 
     Args:
-      params: of `config.model`, on any device.
       config: of the run; `config.decode` is the search of the page.
-      tokenizer: of both sides.
       sentences: the sentence that the page opens with, and one whose states can replace its states.
       description: what the weights are, in words.
 
@@ -81,8 +77,13 @@ def live_page(
                 **_weights_data(params, config.model),
             },
         ),
-        style=_file("live.css"),
-        script="\n".join([_elements(), *map(_file, SCRIPTS)]),
+        style=html.file_of(__package__, "live.css"),
+        script="\n".join(
+            [
+                html.file_of("transformer.inspection.views", "elements.js"),
+                *(html.file_of(__package__, name) for name in SCRIPTS),
+            ]
+        ),
     )
     if len(text) > LARGE_BYTES:
         logger.warning(
@@ -148,15 +149,3 @@ def _initial(parameter: Parameter) -> tuple[str, float]:
         outputs = math.prod(shape[parameter.num_input_axes :])
         return "uniform", math.sqrt(6 / (inputs + outputs))  # Glorot
     return "constant", float(parameter.kind == "scale")
-
-
-@functools.cache
-def _file(name: str) -> str:
-    return importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-@functools.cache
-def _elements() -> str:
-    """The building blocks of all interactive pages."""
-    views = importlib.resources.files("transformer.inspection.views")
-    return views.joinpath("elements.js").read_text(encoding="utf-8")

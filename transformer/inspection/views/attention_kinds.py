@@ -5,10 +5,12 @@
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import entr
 
 from transformer.errors import InputError
 from transformer.inspection.activations import Trace
@@ -84,8 +86,7 @@ class LabeledAttention:
 
     def entropy(self) -> Float[np.ndarray, "L N"]:
         """Entropy in bits of each head's rows, averaged over the rows."""
-        bits = -np.log2(self.weights, where=self.weights > 0, out=np.zeros_like(self.weights))
-        return (self.weights * bits).sum(-1).mean(-1)
+        return entr(self.weights).sum(-1).mean(-1) / math.log(2)
 
     def consecutive_layers(self, count: int, focus: Focus | None = None) -> "LabeledAttention":
         """Only `count` layers: the last ones, or from that of the focus on if it is before them."""
@@ -114,6 +115,21 @@ class LabeledAttention:
             # Sums of the exact weights: those of the rounded ones would differ from 1.
             "rowSums": self.weights.sum(-1).round(6).tolist(),
         }
+
+
+def opening(
+    attention: Sequence[LabeledAttention], focus: Focus | None, *, layer: int = 0, row: int = 0
+) -> dict[str, object]:
+    """The options with which a view opens: those of the focus, or else of the first kind.
+
+    Args:
+      layer: Of the first kind, in place of a focus; may be negative, and so may `row`.
+    """
+    if focus is not None:
+        return focus.options(attention)
+    first = attention[0]
+    rows = [first.resolve("row", row), *(0 for _ in attention[1:])]
+    return {"kind": 0, "layer": first.resolve("layer", layer), "head": 0, "rows": rows}
 
 
 def attention_kinds(
@@ -147,10 +163,8 @@ def attention_kinds(
             "predicted token for each token that the decoder reads"
         )
     target = token_labels(target_in)
-    predicted = token_labels(target_out)
-    read_and_predicted = tuple(
-        (read, token) for (read,), (token,) in zip(target, predicted, strict=True)
-    )
+    labels = zip(target, token_labels(target_out), strict=True)
+    read_and_predicted = tuple(read + predicted for read, predicted in labels)
     labeled = {
         "encoder": (encoder, source, source),
         "decoder": (decoder, read_and_predicted, target),
@@ -174,11 +188,8 @@ def trace_attention_kinds(
     target_out: Sequence[str],
 ) -> tuple[LabeledAttention, ...]:
     """The kinds of attention in the trace of one sentence pair; see `attention_kinds`."""
-    captured = {kind: trace.attention(kind) for kind in KINDS}
     return attention_kinds(
-        **{
-            kind: attention.weights for kind, attention in captured.items() if attention is not None
-        },
+        **{kind: getattr(trace.attention(kind), "weights", None) for kind in KINDS},
         source_tokens=source_tokens,
         target_in=target_in,
         target_out=target_out,

@@ -30,7 +30,6 @@ def attention_steps(
         be negative. The first head is shown first.
       row: Row shown first; may be negative.
       focus: The head, one of `heads`, and the rows shown first, in place of `row`.
-      title: Heading.
 
     Raises:
       InputError: The trace has only weights, there is no such head or row, or the scores of the

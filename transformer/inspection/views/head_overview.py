@@ -7,7 +7,7 @@ import numpy as np
 
 from transformer.errors import InputError
 from transformer.inspection import figures
-from transformer.inspection.views.attention_kinds import Focus, LabeledAttention
+from transformer.inspection.views.attention_kinds import Focus, LabeledAttention, opening
 from transformer.inspection.views.view import View, figure_labels
 
 
@@ -26,7 +26,6 @@ def head_overview(
         values ``[L,N]``, for the kinds for which it means something. The entropy of the rows is
         always included.
       focus: The head and the rows shown first.
-      title: Heading.
 
     Raises:
       InputError: A measure has no kind of attention of this pair, or lacks a finite number for a
@@ -34,11 +33,7 @@ def head_overview(
     """
     entropy = {each.kind: each.entropy() for each in attention}
     all_measures = {**(measures or {}), "mean entropy in bits": entropy}
-    start = (
-        {"kind": 0, "layer": 0, "head": 0, "rows": [0] * len(attention)}
-        if focus is None
-        else focus.options(attention)
-    )
+    start = opening(attention, focus)
     first = attention[start["kind"]]
     layers, heads = first.weights.shape[:2]
     return View(

@@ -27,7 +27,6 @@ def search_replay(
       log: From `search_log.record`.
       vocabulary: Every token, in the order of the ids.
       step: Step shown first; at most the last.
-      title: Heading.
 
     Raises:
       InputError: The search has no step or no result, or the attention does not sum to one.
