@@ -68,13 +68,7 @@ def nll_with_gates(
     target: Int[Array, "B T"],
     gates: PerHead,
 ) -> Float[Array, ""]:
-    """Sum of the negative log-likelihood of the targets, in nats, with gates on the heads.
-
-    Args:
-      source: ids of the source sentences, padded.
-      target: ids of their translations, padded.
-      gates: factors of the heads' outputs.
-    """
+    """Sum of the negative log-likelihood of padded targets, in nats, with gates on the heads."""
     nothing = no_interventions(model, source.shape[1], target.shape[1])
     logits, _ = trace.apply(
         model,
@@ -179,25 +173,20 @@ def _ablate_heads_for_metric(
     heads_at_once: int | None,
 ) -> MetricAblation:
     nothing = no_interventions(model, source.shape[1], target_in.shape[1])
-
-    def values(gates: PerHead) -> Float[Array, " B"]:
-        changed = nothing.with_gates(gates)
-        logits, _ = trace.apply(model, params, source, target_in, interventions=changed)
-        return jax.vmap(lambda metric, logits: metric(logits))(metric, logits)
-
+    outputs = {}  # gates of 0 need none
     if replacement != "zero":
         outputs = _replacements(model, params, source, target_in, replacement)
 
-        def of_pair(gates, source, target_in, metric, outputs):
-            changed = nothing
-            for kind, z in outputs.items():
-                removed = getattr(gates, kind) == 0
-                changed = changed.patch_heads(kind, "z", removed[..., None, None], z)
-            return metric(trace.run(model, params, source, target_in, interventions=changed)[0])
+    def of_pair(gates, source, target_in, metric, outputs):
+        changed = nothing if outputs else nothing.with_gates(gates)
+        for kind, z in outputs.items():
+            removed = getattr(gates, kind) == 0
+            changed = changed.patch_heads(kind, "z", removed[..., None, None], z)
+        return metric(trace.run(model, params, source, target_in, interventions=changed)[0])
 
-        def values(gates: PerHead) -> Float[Array, " B"]:
-            pairs = (source, target_in, metric, outputs)
-            return jax.vmap(of_pair, (None, 0, 0, 0, 0))(gates, *pairs)
+    def values(gates: PerHead) -> Float[Array, " B"]:
+        pairs = (source, target_in, metric, outputs)
+        return jax.vmap(of_pair, (None, 0, 0, 0, 0))(gates, *pairs)
 
     value, without = _without_each(values, open_gates(model), heads_at_once)  # [B], [L, N, B]
     return MetricAblation(value, jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), without))

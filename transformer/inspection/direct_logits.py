@@ -50,9 +50,6 @@ def direct_logits(
 ) -> DirectLogits:
     """Attribute a logit difference to the heads and networks of the decoder.
 
-    Args:
-      metric: row and tokens.
-
     Raises:
       InputError: for a model that is not a Transformer with a decoder, or for a row or a token
         that does not exist.

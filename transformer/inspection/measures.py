@@ -16,8 +16,7 @@ import numpy as np
 from jax.scipy.special import entr
 
 from transformer.arrays import Array, Bool, Float, Int, Params
-from transformer.inspection import activations
-from transformer.inspection.activations import PARTS, describe
+from transformer.inspection.activations import PARTS, describe, stacked_kernels
 from transformer.models.protocol import Kind, Model
 
 Weights = Float[Array | np.ndarray, "*L T S"]
@@ -164,8 +163,6 @@ def norm_weighted_attention(
     1.
 
     Args:
-      weights: `AttentionTrace.weights`.
-      value: `AttentionTrace.value`.
       output_kernel: of the same layers, from `output_kernels`.
     """
     transformed = jnp.einsum("...NSH,...NHD->...NSD", value, output_kernel)
@@ -176,4 +173,4 @@ def output_kernels(model: Model, params: Params, kind: Kind) -> Float[Array, "L 
     """W^O of every layer and head of one kind of attention, of a Transformer."""
     side, name = PARTS[kind]
     depth = describe(model).attention[kind].layers
-    return activations.output_kernels(params[side], name, depth)
+    return stacked_kernels(params[side], name, "output", depth)

@@ -53,10 +53,6 @@ def contrast(target: Sequence[int], other: Sequence[int]) -> LogitDifference:
     The question of contrastive attribution (Yin and Neubig 2022): why "es", and not "sie"? The
     softmax cancels, so the difference of the log-probabilities is that of the logits.
 
-    Args:
-      target: token ids.
-      other: token ids of another translation.
-
     Raises:
       InputError: when one target begins with the other.
     """
@@ -103,10 +99,6 @@ def checked_metric(metric: Metric, positions: int, config: ModelConfig) -> Metri
     The metrics of this module are pytrees: other positions and tokens do not recompile. Any other
     function is compiled anew.
 
-    Args:
-      metric: of the logits.
-      positions: number T of rows of the logits.
-
     Raises:
       InputError: when it does not return one number.
     """
@@ -149,7 +141,7 @@ def logit_lens(
     layers are not trained to be read this way.
 
     Args:
-      residual: `Trace.decoder.residual` of one sentence pair with full capture; P = L + 1.
+      residual: `Trace.decoder.residual` of one sentence pair with full capture.
     """
     # The stream after the last layer is overwritten everywhere, so the tokens do not matter.
     source = jnp.full(1, model.config.eos_id)

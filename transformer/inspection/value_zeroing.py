@@ -30,8 +30,6 @@ def value_zeroing(
     Mohebbi et al. (2023). A row is 0 if no key changes the vector.
 
     Args:
-      source: ids [S].
-      target_in: ids [T].
       kind: of attention; the rows of ``cross`` are target positions.
 
     Raises:
