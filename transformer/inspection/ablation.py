@@ -36,7 +36,7 @@ class HeadAblation:
     """The loss with each head removed."""
 
     loss: Float[Array, ""]
-    """With all heads, in nats per target token."""
+    """Loss with all heads, in nats per target token."""
     increase: PerHead
     """Increase of the loss without the head; negative if the model is better without it."""
 
@@ -46,7 +46,7 @@ class MetricAblation:
     """A metric of B sentence pairs with each head removed."""
 
     value: Float[Array, " B"]
-    """With all heads."""
+    """The metric with all heads."""
     without: PerHead
     """``[B,L,N]``: without the head."""
 
@@ -118,7 +118,7 @@ def ablate_heads_for_metric(
     Args:
       source: ids [B,S], padded.
       target_in: ids [B,T], padded.
-      metric: of a sentence pair's logits [T,V], with a leading axis B on each field, such as a
+      metric: function of a pair's logits [T,V], with a leading axis B on each field, such as a
         `readout.LogitDifference` of arrays [B]; or a function, the same for every pair.
       replacement: a `Replacement`, what the head puts out instead. In TransformerLens, hooks of
         ``hook_z`` do this.

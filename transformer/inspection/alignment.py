@@ -187,7 +187,7 @@ class AlignmentErrors:
 
     heads: Float[Array, "L N"]
     layers: Float[Array, " L"]
-    """Of the mean over a layer's heads, which may align better than every single head."""
+    """Rates of the mean over a layer's heads, which may align better than every single head."""
 
 
 def alignment_errors(

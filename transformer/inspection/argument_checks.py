@@ -33,7 +33,7 @@ def check_weights(
     Args:
       weights: each row, over the last axis, must sum to 1 within `ROW_SUM_TOLERANCE`.
       mask: where a query may attend; elsewhere the weight must be exactly 0.
-      name: of the weights, for the message.
+      name: name of the weights in the message.
     """
     weights = np.asarray(weights)
     check_distributions(

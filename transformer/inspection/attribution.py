@@ -32,7 +32,7 @@ class Attribution:
 
     source: Float[Array, " S"]
     target: Float[Array, " T"]
-    """Of the tokens that the decoder read; exactly 0 after the position of the metric."""
+    """Contributions of the tokens read; exactly 0 after the position of the metric."""
     value: Float[Array, ""]
     """The metric of the sentence pair."""
     baseline: Float[Array, ""]

@@ -28,12 +28,12 @@ class DirectLogits:
     """Shares of the difference of two logits, in nats; `total` is the difference."""
 
     input: Float[Array, "..."]
-    """Of the decoder's input, the embedding and the position of the token read."""
+    """Share of the decoder's input, the embedding and the position of the token read."""
     self_heads: Float[Array, "L N ..."]
     cross_heads: Float[Array, "L N ..."] | None
     feed_forward: Float[Array, "L ..."]
     biases: Float[Array, "..."]
-    """Of attention outputs, norms, and the output map."""
+    """Share of the biases of attention outputs, norms, and the output map."""
 
     @property
     def total(self) -> Float[Array, ""]:

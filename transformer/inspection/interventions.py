@@ -261,7 +261,7 @@ def _all_patches(model: Model, source: int, target: int) -> Interventions:
     trace = jax.eval_shape(captured, params, *tokens)
 
     def patch(captured: jax.ShapeDtypeStruct | None) -> Patch | None:
-        """Of an activation [L, B, ...]."""
+        """A patch of an activation [L, B, ...]."""
         if captured is None:
             return None
         return Patch(*[jax.ShapeDtypeStruct((captured.shape[0], *captured.shape[2:]), bool)] * 2)

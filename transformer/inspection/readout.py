@@ -28,7 +28,7 @@ class LogProbability:
     token: Int[Array, ""] | int
 
     def __call__(self, logits: Float[Array, "T V"]) -> Float[Array, ""]:
-        """In nats."""
+        """The log-probability in nats."""
         row = _row(logits, self.position)
         return _entry(row, self.token) - jax.nn.logsumexp(row)
 
@@ -71,7 +71,7 @@ class Certainty:
     """How certain each prediction is."""
 
     entropy: Float[Array, " T"]
-    """In bits: 0 if one token has all probability, log2 V if all have the same."""
+    """Entropy in bits: 0 if one token has all probability, log2 V if all have the same."""
     margin: Float[Array, " T"]
     """Probability of the most probable token minus that of the next one."""
 

@@ -12,14 +12,13 @@ a notebook shows a figure that is the last value of a cell, with its description
 text. Layers, heads and positions are counted from 0 in arguments and from 1 in figures.
 """
 
-from transformer.inspection.figures.architecture import plot_architecture
+from transformer.inspection.figures.architecture import plot_architecture, plot_black_box
 from transformer.inspection.figures.attention_maps import (
     plot_alignment,
     plot_attention,
     plot_attention_grid,
     plot_token_heads,
 )
-from transformer.inspection.figures.black_box import plot_black_box
 from transformer.inspection.figures.curves import plot_curves
 from transformer.inspection.figures.memory_plots import plot_memory
 from transformer.inspection.figures.parts import read_predict
@@ -30,7 +29,11 @@ from transformer.inspection.figures.prediction_plots import (
     plot_output_layer,
     plot_target_distributions,
 )
-from transformer.inspection.figures.residual_plots import plot_residual_flow, plot_residual_norm
+from transformer.inspection.figures.residual_plots import (
+    plot_residual_flow,
+    plot_residual_norm,
+    plot_vector_flow,
+)
 from transformer.inspection.figures.search_plots import plot_beam_tree, plot_decoding
 from transformer.inspection.figures.step_plots import (
     plot_attention_matrices,
@@ -46,7 +49,6 @@ from transformer.inspection.figures.table_plots import (
     plot_patch_map,
     plot_vectors,
 )
-from transformer.inspection.figures.vector_flow import plot_vector_flow
 
 __all__ = [
     "DescribedFigure",

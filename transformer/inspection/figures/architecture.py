@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The architecture of a Transformer config, with shapes and numbers of its parameters."""
+"""The architecture of a config: a black box, opened twice, and its layers with their parameters."""
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
@@ -14,6 +15,7 @@ from matplotlib.axes import Axes
 from transformer.config import TransformerConfig
 from transformer.inspection.figures import parts, style
 from transformer.inspection.figures.style import DescribedFigure
+from transformer.inspection.figures.typesetting import wrapped
 from transformer.models import protocol as families
 
 ATTENTION, NETWORK, NORM, TABLE, PLAIN = "#f6d5a5", "#bfe0f5", "#f4f0c4", "#ecd3e2", "#ededed"
@@ -22,6 +24,15 @@ WIDTH, GAP, LINE = 2.75, 0.17, 0.165
 """Width of a column, distance between boxes, and line height of their text."""
 LEFT, BETWEEN = 0.5, 0.95
 """Space left of the columns, and distance between them."""
+
+SENTENCE, ARROW = 2.2, 0.4
+"""Width of a sentence beside the black box, and of the arrow between them."""
+STACK, APART = 1.75, 0.7
+"""Width of an opened stack, and distance of the two."""
+CLOSED, LAYER, LAYER_GAP = 0.6, 0.3, 0.12
+"""Height of a closed box and of a layer, and distance between layers."""
+ENCODER, DECODER = SENTENCE + ARROW, SENTENCE + ARROW + STACK + APART
+"""Left edges of both stacks."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,3 +249,102 @@ def _description(config: TransformerConfig, title: str, shapes: Any, embedding: 
         f"encoder layer. {shared}The {config.norm_kind.replace('_', ' ')} is {norm}. {tables} "
         "source, target and logits."
     )
+
+
+@style.styled
+def plot_black_box(
+    config: TransformerConfig,
+    source: str,
+    target: str,
+    *,
+    title: str = "A sentence goes in, its translation comes out",
+) -> DescribedFigure:
+    """The model as a black box, as encoder and decoder, and as two stacks of layers.
+
+    Like the first pictures of The Illustrated Transformer, with the parameters of each part.
+    """
+    texts = source, target
+    shapes = parameter_shapes(config)
+    counts = {side: count(shapes[side]) for side in ("encoder", "decoder")}
+    total, deepest = count(shapes), max(map(config.depth, counts))
+    tops = (0.25, 0.25 + CLOSED + 0.75, 0.25 + 2 * (CLOSED + 0.75) + 0.1)
+    height = tops[2] + (LAYER + LAYER_GAP) * deepest + 0.1
+    note = (
+        f"Numbers: parameters. The embedding table, {count(shapes['embedding']):,}, "
+        "is in neither stack. The output of the last encoder layer goes to every decoder layer."
+    )
+    figure = parts.sheet(DECODER + STACK + ARROW + SENTENCE, height, title, note)
+    content = figure.content
+    _draw_sentences(content, texts, tops[0] + CLOSED / 2, tops[0] + CLOSED / 2)
+    _draw_box(content, ENCODER, tops[0], 2 * STACK + APART, CLOSED, f"Transformer\n{total:,}")
+    _draw_opening(content, tops[0] + CLOSED)
+    _draw_sentences(content, texts, tops[1] + CLOSED / 2, tops[1] + CLOSED / 2)
+    for x, side in ((ENCODER, "encoder"), (DECODER, "decoder")):
+        _draw_box(content, x, tops[1], STACK, CLOSED, f"{side}\n{counts[side]:,}", side)
+    middle = tops[1] + CLOSED / 2
+    parts.draw_arrow(content, (ENCODER + STACK, middle), (DECODER, middle), style.BLUE)
+    _draw_opening(content, tops[1] + CLOSED)
+    _draw_stacks(content, config, shapes, texts, tops[2])
+    figure.description = (
+        f"{title}: {texts[0]!r} becomes {texts[1]!r}. First a box of {total:,} parameters; then "
+        f"an encoder of {counts['encoder']:,} and a decoder of {counts['decoder']:,}; then "
+        f"{config.depth('encoder')} encoder layers and {config.depth('decoder')} decoder layers, "
+        "each of which reads the output of the last encoder layer."
+    )
+    return figure
+
+
+def _draw_sentences(content: Axes, texts: Sequence[str], inward: Real, outward: Real) -> None:
+    """The source left of the model and the target right of it, with arrows at these heights."""
+    end = DECODER + STACK + ARROW
+    for left, y, text in zip((0.0, end), (inward, outward), texts, strict=True):
+        lines = wrapped(text, SENTENCE - 0.1, style.TEXT)
+        if len(lines) > 3:
+            lines = [*lines[:3], "…"]
+        parts.put_text(content, left + SENTENCE / 2, y, "\n".join(lines))
+    parts.draw_arrow(content, (SENTENCE, inward), (ENCODER, inward))
+    parts.draw_arrow(content, (end - ARROW, outward), (end, outward))
+
+
+def _draw_box(
+    content: Axes, left: Real, top: Real, width: Real, height: Real, text: str, side: str = ""
+) -> None:
+    colors = {"encoder": NETWORK, "decoder": ATTENTION}
+    color = colors.get(side, PLAIN)
+    parts.put_box(content, left, top, width, height, facecolor=color)
+    parts.put_text(content, left + width / 2, top + height / 2, text)
+
+
+def _draw_opening(content: Axes, top: Real) -> None:
+    """The word between a box and what is in it."""
+    middle = ENCODER + STACK + APART / 2
+    parts.draw_arrow(content, (middle, top + 0.15), (middle, top + 0.5), style.SOFT)
+    look = {"ha": "left", "color": style.SOFT}
+    parts.put_text(content, middle + 0.1, top + 0.3, "opened", **look)
+
+
+def _draw_stacks(
+    content: Axes, config: TransformerConfig, shapes: dict, texts: Sequence[str], top: Real
+) -> None:
+    """The layers of both stacks, bottom up, and the arrows from the last encoder layer."""
+    bottom = top + (LAYER + LAYER_GAP) * max(config.depth("encoder"), config.depth("decoder"))
+    last = {}
+    for x, side in ((ENCODER, "encoder"), (DECODER, "decoder")):
+        number = f"{count(shapes[side]['layer_0']):,}"
+        for layer in range(config.depth(side)):
+            y = last[side] = bottom - (LAYER + LAYER_GAP) * (layer + 1)
+            _draw_box(content, x, y, STACK, LAYER, f"{side} layer {layer + 1}: {number}", side)
+            if layer:
+                start, end = (x + STACK / 2, y + LAYER + LAYER_GAP), (x + STACK / 2, y + LAYER)
+                parts.draw_arrow(content, start, end)
+    lowest = bottom - LAYER_GAP - LAYER / 2
+    _draw_sentences(content, texts, lowest, last["decoder"] + LAYER / 2)
+    turn, memory = DECODER - APART / 2, last["encoder"] + LAYER / 2
+    path = [ENCODER + STACK, turn, turn], [memory, memory, lowest]
+    content.plot(*path, color=style.BLUE, linewidth=1.2)
+    for layer in range(config.depth("decoder")):
+        y = bottom - (LAYER + LAYER_GAP) * layer - LAYER_GAP - LAYER / 2
+        content.plot([turn, turn], [memory, y], color=style.BLUE, linewidth=1.2)
+        name = f"memory to decoder layer {layer + 1}"
+        content.plot([turn, DECODER], [y, y], color=style.BLUE, linewidth=1.2, gid=name)
+        parts.draw_arrow(content, (turn, y), (DECODER, y), style.BLUE)

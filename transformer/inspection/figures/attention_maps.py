@@ -24,7 +24,7 @@ from transformer.inspection.figures.typesetting import (
 LONGEST_NAMED = 12
 """Tokens along an axis of a small map; more are numbered."""
 WIDTH = 7.5
-"""Of all maps of a layer, in inches; a grid whose named maps are wider has numbers."""
+"""Width of all maps of a layer, in inches; a grid whose named maps are wider has numbers."""
 QUANTILE = 0.99
 """Share of the weights that the colors of a grid distinguish, at least."""
 
@@ -45,8 +45,8 @@ def plot_attention(
     """Attention weights of one head, one row a query.
 
     Args:
-      weights: after the softmax.
-      query_tokens: for a decoder those of `read_predict`.
+      weights: attention weights after the softmax.
+      query_tokens: labels of the rows; for a decoder those of `read_predict`.
       mask: true where a query may attend; other cells are crossed out.
       annotate: write the weights into the cells.
     """
@@ -115,8 +115,8 @@ def plot_attention_grid(
     the legend says so.
 
     Args:
-      weights: after the softmax.
-      query_tokens: for a decoder those of `read_predict`.
+      weights: attention weights after the softmax.
+      query_tokens: labels of the rows; for a decoder those of `read_predict`.
     """
     check_weights(weights, name="weights")
     queries, keys = query_tokens, key_tokens
@@ -230,9 +230,9 @@ def plot_token_heads(
     """Attention of every head of a layer for one query, as lines and as numbers.
 
     Args:
-      weights: of one layer, after the softmax.
+      weights: those of one layer, after the softmax.
       token: position of the query, from 0.
-      query_tokens: for a decoder those of `read_predict`.
+      query_tokens: labels of the rows; for a decoder those of `read_predict`.
       normalize: ``keys`` draws attention: the weights of a head sum to 1 over the keys. ``heads``
         divides the weights of each key by their sum over the heads, like the figures of "it" in
         The Illustrated Transformer. These are shares between heads, not attention over words.
@@ -332,7 +332,7 @@ def plot_alignment(
     label has both. The convention decides which of the two the row aligns.
 
     Args:
-      weights: of one head, or a mean of heads.
+      weights: those of one head, or a mean of heads.
       gold: pairs (t, s), drawn as frames: token t of `target_out` translates token s of `source`.
       convention: the row of a target token: the one that predicts it (``predict``) or the one that
         reads it (``read``, one row later), as in `alignment.target_rows`.

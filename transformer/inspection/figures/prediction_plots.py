@@ -130,7 +130,7 @@ def plot_logit_lens(
     """The most probable token at every position, from the residual stream of every layer.
 
     Args:
-      lens_logits: of the decoder's input, then of each layer; the last are the model's.
+      lens_logits: logits of the decoder's input, then of each layer; the last are the model's.
     """
     log_probs = log_softmax(lens_logits, axis=-1).swapaxes(0, 1)  # [T, L+1, V]
     best = log_probs.argmax(-1)  # [T, L+1]
@@ -175,7 +175,7 @@ def plot_output_layer(
 
     Args:
       hidden: output of the decoder at one position.
-      output_matrix: with tied embeddings the embedding table.
+      output_matrix: one row a token; with tied embeddings the embedding table.
       logits: the model's, which the drawn ones must equal.
       top_k: number of tokens whose logit and probability are shown, at most V.
     """

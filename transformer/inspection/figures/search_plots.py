@@ -107,7 +107,8 @@ def plot_decoding(
             column = top.index(token)
             parts.outline(images[-1].axes, row, column, style.VERMILION, f"chosen {row}")
     for image in images:
-        parts.separate_rows(image.axes, len(steps))
+        for row in range(1, len(steps)):
+            image.axes.axhline(row - 0.5, color=style.PAPER, linewidth=1.5)
     figure.description = (
         f"{title}: {len(steps)} steps for a source of {len(source)} tokens, with log-probability "
         f"{best.log_prob:.2f}. {listed(summaries, 12)}."
@@ -120,9 +121,9 @@ class _Layout:
     """Positions of the hypotheses in inches."""
 
     tops: Sequence[Real]
-    """Of the steps."""
+    """Top edge of each step."""
     width: Real
-    """Of an active hypothesis."""
+    """Width of an active hypothesis."""
     beams: int
 
     @property

@@ -43,7 +43,7 @@ POSITIVE, NEGATIVE = "#08519c", "#b34700"
 """Colors of the largest values, in views too. Zero is the paper; colors are linear in the value."""
 SIGNED: Colormap = LinearSegmentedColormap.from_list("signed", [NEGATIVE, PAPER, POSITIVE])
 WEIGHTS: Colormap = LinearSegmentedColormap.from_list("weights", [PAPER, POSITIVE])
-"""Of weights, probabilities and other values that are never negative."""
+"""Colors of weights, probabilities and other values that are never negative."""
 
 TITLE, HEADING, TEXT = 11.0, 9.0, 8.0
 """Font sizes in points; the smallest is 12 pixels high in a notebook."""

@@ -49,7 +49,7 @@ def live_page(
     """A page in which the model translates, and shows every number on the way.
 
     Args:
-      config: of the run; `config.decode` is the search of the page.
+      config: config of the run; `config.decode` is the search of the page.
       sentences: the sentence that the page opens with, and one whose states can replace its states.
       description: what the weights are, in words.
 
