@@ -21,7 +21,7 @@ from transformer.inspection.activations import PerHead
 from transformer.inspection.interventions import no_interventions
 from transformer.inspection.readout import Metric, as_pytree, checked_metric
 from transformer.inspection.trace import Tokens
-from transformer.models.protocol import Kind, Model
+from transformer.models.protocol import Model
 from transformer.nn.positions import shift_right
 from transformer.training.losses import smoothed_cross_entropy
 
@@ -153,7 +153,7 @@ def _ablate_heads(
     target: Int[Array, "B T"],
     heads_at_once: int | None,
 ) -> HeadAblation:
-    tokens = _number_of_tokens(model, target)
+    tokens = jnp.maximum((target != model.config.pad_id).sum(), 1)  # the loss of no token is 0
 
     def loss(gates: PerHead) -> Float[Array, ""]:
         return nll_with_gates(model, params, source, target, gates) / tokens
@@ -173,9 +173,21 @@ def _ablate_heads_for_metric(
     heads_at_once: int | None,
 ) -> MetricAblation:
     nothing = no_interventions(model, source.shape[1], target_in.shape[1])
-    outputs = {}  # gates of 0 need none
+    outputs = {}  # [B, L, N, T, Hv] by kind, in place of those of all heads; zeros need only gates
     if replacement != "zero":
-        outputs = _replacements(model, params, source, target_in, replacement)
+        _, seen = trace.apply(model, params, source, target_in, capture="full")
+        outputs = {
+            kind: jnp.moveaxis(seen.attention(kind).z, 1, 0)
+            for kind in trace.describe(model).attention
+        }
+    if replacement == "resample":
+        outputs = {kind: jnp.roll(z, -1, axis=0) for kind, z in outputs.items()}
+    if replacement == "mean":
+        for kind, z in outputs.items():
+            counted = (source if kind == "encoder" else target_in) != model.config.pad_id  # [B, T]
+            total = jnp.einsum("BLNTH,BT->LNH", z, counted.astype(z.dtype))
+            mean = total / jnp.maximum(counted.sum(), 1).astype(z.dtype)
+            outputs[kind] = jnp.broadcast_to(mean[None, :, :, None], z.shape)
 
     def of_pair(gates, source, target_in, metric, outputs):
         changed = nothing if outputs else nothing.with_gates(gates)
@@ -190,28 +202,6 @@ def _ablate_heads_for_metric(
 
     value, without = _without_each(values, open_gates(model), heads_at_once)  # [B], [L, N, B]
     return MetricAblation(value, jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), without))
-
-
-def _replacements(
-    model: Model,
-    params: Params,
-    source: Int[Array, "B S"],
-    target_in: Int[Array, "B T"],
-    replacement: str,
-) -> dict[Kind, Float[Array, "B ..."]]:
-    """For each sentence, the outputs [B,L,N,T,Hv] that replace those of all heads."""
-    _, seen = trace.apply(model, params, source, target_in, capture="full")
-    real = {"encoder": source != model.config.pad_id, "decoder": target_in != model.config.pad_id}
-    outputs = {}
-    for kind in trace.describe(model).attention:
-        z = jnp.moveaxis(seen.attention(kind).z, 1, 0)  # [B, L, N, T, Hv]
-        if replacement == "resample":
-            outputs[kind] = jnp.roll(z, -1, axis=0)
-            continue
-        counted = real["encoder" if kind == "encoder" else "decoder"].astype(z.dtype)  # [B, T]
-        mean = jnp.einsum("BLNTH,BT->LNH", z, counted) / jnp.maximum(counted.sum(), 1)
-        outputs[kind] = jnp.broadcast_to(mean[None, :, :, None], z.shape)
-    return outputs
 
 
 def _without_each(
@@ -231,8 +221,3 @@ def _without_each(
         all_heads = values[-1]
         without[kind] = values[:-1].reshape(*gates.shape, *all_heads.shape)
     return all_heads, PerHead(**without)
-
-
-def _number_of_tokens(model: Model, target: Int[Array, "B T"]) -> Int[Array, ""]:
-    """At least 1, so that the loss of no token is 0."""
-    return jnp.maximum((target != model.config.pad_id).sum(), 1)

@@ -69,7 +69,10 @@ def page(
         its digest, so the browser runs no other script.
       connects: Whether the script may send requests to the server that the page is from.
     """
-    policy = [*_POLICY, *([f"script-src {_digest(script)}"] if script else [])]
+    policy = list(_POLICY)
+    if script:
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        policy.append(f"script-src 'sha256-{digest}'")
     if connects:
         policy.append("connect-src 'self'")
     head = element(
@@ -90,12 +93,6 @@ def page(
 def file_of(package: str, name: str) -> str:
     """The text of a style sheet or a script that is a file of a package."""
     return importlib.resources.files(package).joinpath(name).read_text(encoding="utf-8")
-
-
-def _digest(script: str) -> str:
-    """The name of a script in a Content-Security-Policy."""
-    digest = hashlib.sha256(script.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 def json_block(name: str, value: object) -> Html:

@@ -119,32 +119,11 @@ def plot_attention_grid(
       query_tokens: labels of the rows; for a decoder those of `read_predict`.
     """
     check_weights(weights, name="weights")
-    queries, keys = query_tokens, key_tokens
-    figure = _draw_grid(weights, queries, keys, title)
-    mean_highest = weights.max(-1).mean(-1)  # [L, N]
-    layers, heads = mean_highest.shape
-    layer, head = np.unravel_index(mean_highest.argmax(), mean_highest.shape)
-    figure.description = (
-        f"{title}: {layers} layers by {heads} heads, each a matrix of {len(queries)} "
-        f"queries (rows) over {len(keys)} keys (columns) whose rows sum to 1. The most "
-        f"concentrated is layer {layer + 1} head {head + 1}, whose rows give their "
-        f"strongest key {mean_highest.max():.2f} on average. Queries: {listed(queries, 40)}. "
-        f"Keys: {listed(keys, 40)}."
-    )
-    return figure
-
-
-def _draw_grid(
-    weights: Float[np.ndarray, "L N T S"],
-    queries: list[str],
-    keys: list[str],
-    title: str,
-) -> DescribedFigure:
-    longest, (layers, heads) = max(len(queries), len(keys)), weights.shape[:2]
+    queries, keys, (layers, heads) = query_tokens, key_tokens, weights.shape[:2]
+    longest, last = max(len(queries), len(keys)), layers - 1
     named = longest <= LONGEST_NAMED and heads * len(keys) * parts.SMALLEST_CELL <= WIDTH
     cell = parts.SMALLEST_CELL if named else min(parts.SMALLEST_CELL, 0.95 / longest)
     high, larger = _end_of_weights(weights)
-    last = layers - 1
     panels = [
         [
             parts.Panel(
@@ -162,28 +141,29 @@ def _draw_grid(
         ]
         for layer in range(layers)
     ]
-    tokens = "" if named else _numbered_tokens(queries, keys)
+    note, left = (NOT_WHY, 0.65) if named else (_numbered_tokens(queries, keys) + NOT_WHY, 0.85)
     figure, images = parts.draw_panels(
-        panels,
-        title=title,
-        note=tokens + NOT_WHY,
-        left=0.65 if named else 0.85,
-        gap=0.1,
-        apart=0.1,
+        panels, title=title, note=note, left=left, gap=0.1, apart=0.1
     )
     for layer in range(layers):
         axes = [image.axes for image in images[layer * heads : (layer + 1) * heads]]
         middle = axes[0].get_position().get_points()[:, 1].mean()
-        axes[0].annotate(
-            f"layer {layer + 1}",
-            (parts.MARGIN / figure.get_figwidth(), middle),
-            va="center",
-            xycoords="figure fraction",
-        )
+        corner = parts.MARGIN / figure.get_figwidth(), middle
+        look = {"va": "center", "xycoords": "figure fraction"}
+        axes[0].annotate(f"layer {layer + 1}", corner, **look)
         if not named:
             _number_axis(axes[0].yaxis, len(queries))
             for ax in axes if layer == last else ():
                 _number_axis(ax.xaxis, len(keys))
+    mean_highest = weights.max(-1).mean(-1)  # [L, N]
+    layer, head = np.unravel_index(mean_highest.argmax(), mean_highest.shape)
+    figure.description = (
+        f"{title}: {layers} layers by {heads} heads, each a matrix of {len(queries)} "
+        f"queries (rows) over {len(keys)} keys (columns) whose rows sum to 1. The most "
+        f"concentrated is layer {layer + 1} head {head + 1}, whose rows give their "
+        f"strongest key {mean_highest.max():.2f} on average. Queries: {listed(queries, 40)}. "
+        f"Keys: {listed(keys, 40)}."
+    )
     return figure
 
 
@@ -289,7 +269,10 @@ def plot_token_heads(
             parts.put_text(ax, x, row, label, ha=align, color=style.SOFT if other else style.INK)
     for head, weights in enumerate(values):
         shift = (head - (heads - 1) / 2) * 0.6 / heads
-        x, y, look = left + 0.36 * (head + 0.5), panel.above - 0.04, _head_style(head)
+        repeats, color = divmod(head, len(style.HEAD_COLORS))
+        dashes = style.DASHES[repeats % len(style.DASHES)]
+        look = {"color": style.HEAD_COLORS[color], "linestyle": dashes}
+        x, y = left + 0.36 * (head + 0.5), panel.above - 0.04
         figure.content.plot([x - 0.13, x + 0.13], [y, y], lw=2.2, **look)
         for key in np.flatnonzero(weights > 0.01):
             width, name = 0.6 + 3.0 * weights[key], f"head {head + 1} key {key + 1}"
@@ -303,15 +286,6 @@ def plot_token_heads(
         f"{title}, over {len(keys)} keys. {note} Highest value of each head: {listed(items, 16)}."
     )
     return figure
-
-
-def _head_style(head: int) -> dict[str, str]:
-    """Color and dashes of a head."""
-    colors = len(style.HEAD_COLORS)
-    return {
-        "color": style.HEAD_COLORS[head % colors],
-        "linestyle": style.DASHES[head // colors % len(style.DASHES)],
-    }
 
 
 @style.styled

@@ -278,7 +278,10 @@ def plot_target_distributions(
             "target": np.log(target),
             "after training": log_softmax(after, axis=-1),
         }
-    losses = {name: _cross_entropy(target, each) for name, each in log_probs.items()}
+    losses = {  # a token that the target excludes adds nothing
+        name: -(target * np.where(target > 0, each, 0.0)).sum(-1).mean()
+        for name, each in log_probs.items()
+    }
     columns = list(dict.fromkeys(target_out))
     rows = parts.read_predict(target_in, [vocabulary[token] for token in target_out])
     panels = [
@@ -314,11 +317,6 @@ def plot_target_distributions(
     ]
     figure.description = f"{title}, at {len(rows)} positions. {'; '.join(items)}."
     return figure
-
-
-def _cross_entropy(target: Float[np.ndarray, "T V"], log_probs: Float[np.ndarray, "T V"]) -> float:
-    """Mean over the positions, in nats; a token that the target excludes adds nothing."""
-    return float(-(target * np.where(target > 0, log_probs, 0.0)).sum(-1).mean())
 
 
 def _columns_of(probabilities: Float[np.ndarray, "T V"], ids: list[int]) -> np.ndarray:

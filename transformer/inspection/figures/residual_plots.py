@@ -252,7 +252,12 @@ def plot_vector_flow(
         look = {"ha": "left", "fontsize": style.HEADING}
         parts.put_text(content, 0, sum(ends) / 2, name, **look)
         if name == "self-attention":
-            _draw_attention(content, centers, ends, mean)
+            for t, (x, row) in enumerate(zip(centers, mean, strict=True)):
+                content.plot([x, x], ends, ":", color=style.SOFT, linewidth=0.8)
+                for s in np.flatnonzero(row >= LEAST):
+                    width, opacity = 0.8 + 1.6 * row[s], min(row[s], 1.0)
+                    look = {"color": style.POSITIVE, "linewidth": width, "alpha": opacity}
+                    content.plot([centers[s], x], ends, gid=f"from {s} to {t}", **look)
         else:
             _draw_band(content, centers, ends, pitch, INSIDE[name])
     parts.draw_legend(figure, image, f"value{beyond}", LEFT, bottom + 0.15)
@@ -281,27 +286,6 @@ def _tiles(vectors: Float[np.ndarray, "T D"], across: int) -> np.ma.MaskedArray:
     padded[:, :size] = vectors
     tiles[:, :, gap:-gap] = padded.reshape(count, rows, across).swapaxes(0, 1)
     return tiles.reshape(rows, -1)
-
-
-def _draw_attention(
-    content: Axes,
-    centers: Float[np.ndarray, " T"],
-    ends: tuple[Real, Real],
-    weights: Float[np.ndarray, "T T"],
-) -> None:
-    """Lines from the tokens that are read to those that read them."""
-    for t, row in enumerate(weights):
-        content.plot([centers[t], centers[t]], ends, ":", color=style.SOFT, linewidth=0.8)
-        for s, weight in enumerate(row):
-            if weight >= LEAST:
-                content.plot(
-                    [centers[s], centers[t]],
-                    ends,
-                    color=style.POSITIVE,
-                    alpha=min(weight, 1.0),
-                    linewidth=0.8 + 1.6 * weight,
-                    gid=f"from {s} to {t}",
-                )
 
 
 def _draw_band(

@@ -332,8 +332,27 @@ def plot_multi_head(
     )
     height = HEADINGS + full + parts.LEGEND + 0.1
     figure = parts.sheet(right + WIDE + 0.22, height, title, note)
-    _draw_heads(figure, of_heads, lefts, first, pitch, allowed)
     look = {"ha": "left", "va": "bottom", "fontsize": style.HEADING}
+    for group, names in GROUPS.items():
+        colors = {"hidden": ~allowed}
+        if group != "softmax":
+            colors = parts.signed(parts.common(*(of_heads[name] for name in names))[0])
+        for name in names:
+            parts.put_text(figure.content, lefts[name], first - 0.05, name, **look)
+            extent = WIDTHS.get(group, NARROW), pitch - 0.14
+            for head, values in enumerate(of_heads[name]):
+                panel = parts.Panel(
+                    values=values,
+                    cell=(extent[0] / values.shape[1], extent[1] / values.shape[0]),
+                    name=f"{name} {head + 1}",
+                    legend="" if head == heads - 1 and name == names[0] else None,
+                    **colors,
+                )
+                panel.draw(figure, lefts[name], first + pitch * head)
+    for head in range(heads):
+        y, number = first + pitch * (head + 0.5) - 0.07, f"head {head + 1}"
+        beside = {"ha": "right", "fontsize": style.HEADING}
+        parts.put_text(figure.content, lefts["W^Q"] - 0.08, y, number, **beside)
     for name, values, left, extent in (
         ("X", x, label, (WIDE, tall)),
         ("concatenated z", z.swapaxes(0, 1).reshape(rows, -1), concat, (CONCATENATED, tall)),
@@ -372,35 +391,3 @@ def _lefts(left: float) -> dict[str, float]:
             left += WIDTHS.get(group, NARROW) + 0.05
         left += BETWEEN
     return lefts
-
-
-def _draw_heads(
-    figure: DescribedFigure,
-    of_heads: Mapping[str, Float[np.ndarray, "N _ _"]],
-    lefts: Mapping[str, float],
-    first: float,
-    pitch: float,
-    allowed: Bool[np.ndarray, "S S"],
-) -> None:
-    """The matrices of a head in a row, below `first`; those of the last head with the legends."""
-    content, height, last = figure.content, pitch - 0.14, len(of_heads["z"]) - 1
-    look = {"ha": "left", "va": "bottom", "fontsize": style.HEADING}
-    for group, names in GROUPS.items():
-        colors = {"hidden": ~allowed}
-        if group != "softmax":
-            colors = parts.signed(parts.common(*(of_heads[name] for name in names))[0])
-        for name in names:
-            parts.put_text(content, lefts[name], first - 0.05, name, **look)
-            rows, columns = of_heads[name].shape[1:]
-            for head, values in enumerate(of_heads[name]):
-                panel = parts.Panel(
-                    values=values,
-                    cell=(WIDTHS.get(group, NARROW) / columns, height / rows),
-                    name=f"{name} {head + 1}",
-                    legend="" if head == last and name == names[0] else None,
-                    **colors,
-                )
-                panel.draw(figure, lefts[name], first + pitch * head)
-    for head in range(last + 1):
-        y, look = first + pitch * head + height / 2, {"ha": "right", "fontsize": style.HEADING}
-        parts.put_text(content, lefts["W^Q"] - 0.08, y, f"head {head + 1}", **look)

@@ -89,7 +89,6 @@ def plot_patch_map(
     effect: Float[np.ndarray, "levels S"],
     tokens: Annotated[list[str], "S"],
     *,
-    label: str = "share of the difference restored",
     title: str = "Activation patching of the residual stream",
 ) -> DescribedFigure:
     """Effect of patching the residual stream at each layer and position.
@@ -97,7 +96,6 @@ def plot_patch_map(
     Args:
       effect: at the stack's input, then after each layer; 0 changes nothing, 1 restores the clean
         answer.
-      label: what the effect is measured in.
     """
     sites = ["input", *(f"after layer {layer}" for layer in range(1, len(effect)))]
     limit = max(1.0, parts.largest(effect))
@@ -107,7 +105,7 @@ def plot_patch_map(
         rows=sites,
         columns=tokens,
         **parts.signed(limit),
-        legend=label,
+        legend="share of the difference restored",
     )
     note = "The result depends on the pair of sentences and on the metric."
     figure, [image] = parts.draw_panels([[panel]], title=title, note=note)
@@ -116,8 +114,8 @@ def plot_patch_map(
     largest = zip(*np.unravel_index(order, effect.shape), strict=True)
     items = [f"{effect[site, s]:.2f} at {tokens[s]!r}, {sites[site]}" for site, s in largest]
     figure.description = (
-        f"{title}: {len(sites)} levels of the stack by {len(tokens)} tokens ({label}). The largest "
-        f"effects: {'; '.join(items)}."
+        f"{title}: {len(sites)} levels of the stack by {len(tokens)} tokens (share of the "
+        f"difference restored). The largest effects: {'; '.join(items)}."
     )
     return figure
 
@@ -129,7 +127,6 @@ def plot_attribution(
     prefix: Sequence[str],
     target_out: Sequence[str],
     *,
-    label: str = "nats",
     title: str = "Attribution of each prediction",
 ) -> DescribedFigure:
     """Contribution of every source and prefix token to each prediction.
@@ -166,7 +163,7 @@ def plot_attribution(
             name="prefix",
             heading="prefix that the decoder reads",
             columns=prefix,
-            legend=label,
+            legend="nats",
             **shared,
         ),
     ]
@@ -181,7 +178,7 @@ def plot_attribution(
         for r, (row, at) in enumerate(zip(rows, largest, strict=True))
     ]
     figure.description = (
-        f"{title}, over {len(source)} source and {len(prefix)} prefix tokens, in {label}: "
+        f"{title}, over {len(source)} source and {len(prefix)} prefix tokens, in nats: "
         f"{listed(items, 10)}."
     )
     return figure

@@ -32,6 +32,10 @@ SCRIPTS = (
 )
 """In the order of the page; the first five are the model, which use nothing of the page."""
 
+MODEL_FIELDS = ("d_model", "d_ff", "norm", "norm_epsilon", "pad_id", "bos_id", "eos_id", "unk_id")
+DECODE_FIELDS = ("beams", "length_penalty", "alpha", "finish_from", "extra_length", "max_length")
+"""Fields of the model and of the search that the scripts read."""
+
 LARGE_BYTES = 4_000_000
 """Larger pages are reported."""
 LARGEST_BYTES = 32_000_000
@@ -68,8 +72,9 @@ def live_page(
         html.json_block(
             "model",
             {
-                "config": _model_data(config.model),
-                "decode": _decode_data(config),
+                "config": {name: getattr(config.model, name) for name in MODEL_FIELDS},
+                "decode": {name: getattr(config.decode, name) for name in DECODE_FIELDS}
+                | {"longest_source": config.data.max_length},
                 "labelSmoothing": config.training.label_smoothing,
                 "pieces": fields.pieces,
                 "sentences": sentences,
@@ -106,19 +111,6 @@ def _require_size(params: Params) -> None:
             f"{size / 1e6:.0f} MB; the largest live page has {LARGEST_BYTES / 1e6:.0f} MB; leave "
             "--live out, or train a smaller model"
         )
-
-
-def _model_data(config: TransformerConfig) -> dict[str, Any]:
-    """The fields of the model that the scripts read."""
-    names = ("d_model", "d_ff", "norm", "norm_epsilon", "pad_id", "bos_id", "eos_id", "unk_id")
-    return {name: getattr(config, name) for name in names}
-
-
-def _decode_data(config: Config) -> dict[str, Any]:
-    """The fields of the search that the scripts read."""
-    names = ("beams", "length_penalty", "alpha", "finish_from", "extra_length", "max_length")
-    search = {name: getattr(config.decode, name) for name in names}
-    return search | {"longest_source": config.data.max_length}
 
 
 def _weights_data(params: Params, config: TransformerConfig) -> dict[str, Any]:

@@ -65,19 +65,14 @@ def _of_kinds(
     if not any(each.kind in values for each in attention):
         kinds = ", ".join(repr(each.kind) for each in attention)
         raise InputError(f"measure {name!r} has no values; give those of at least one of {kinds}")
-    return [
-        _head_values(name, values[each.kind], each) if each.kind in values else None
-        for each in attention
-    ]
-
-
-def _head_values(name: str, values: object, attention: LabeledAttention) -> list[list[float]]:
-    """A measure of one kind of attention, ``[L,N]``, rounded for display."""
-    shape = attention.weights.shape[:2]
-    array = np.asarray(values, np.float64)
-    if array.shape != shape or not np.isfinite(array).all():
-        raise InputError(
-            f"measure {name!r} of {attention.kind!r} has shape {array.shape}; give one finite "
-            f"number for each of {shape} layers and heads"
-        )
-    return array.round(4).tolist()
+    rounded: list[list[list[float]] | None] = []
+    for each in attention:
+        shape = each.weights.shape[:2]
+        array = np.asarray(values.get(each.kind, np.zeros(shape)), np.float64)
+        if array.shape != shape or not np.isfinite(array).all():
+            raise InputError(
+                f"measure {name!r} of {each.kind!r} has shape {array.shape}; give one finite "
+                f"number for each of {shape} layers and heads"
+            )
+        rounded.append(array.round(4).tolist() if each.kind in values else None)
+    return rounded
