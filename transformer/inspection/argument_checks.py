@@ -28,13 +28,7 @@ def check_weights(
     mask: Bool[Array | np.ndarray, "#T S"] | None = None,
     name: str = "attention weights",
 ) -> None:
-    """Check that an array is the result of a softmax over the keys.
-
-    Args:
-      weights: each row, over the last axis, must sum to 1 within `ROW_SUM_TOLERANCE`.
-      mask: where a query may attend; elsewhere the weight must be exactly 0.
-      name: name of the weights in the message.
-    """
+    """Check that rows sum to 1 (softmax over the keys) and are exactly 0 where a mask is false."""
     weights = np.asarray(weights)
     check_distributions(
         name,

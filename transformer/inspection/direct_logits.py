@@ -79,15 +79,14 @@ def _parts(
     attentions = {name: each for name, each in attentions.items() if each is not None}
     dtype = wide(decoder.residual.dtype)
     rows = jax.tree.map(lambda stream: stream[..., row, :].astype(dtype), decoder.residual)
+    heads = jnp.zeros_like(decoder.self_attention.head_out[:, :, row], dtype)
     parts = DirectLogits(
         input=rows[0],
-        self_heads=jnp.zeros_like(decoder.self_attention.head_out[:, :, row], dtype),
-        cross_heads=None,
+        self_heads=heads,
+        cross_heads=heads if "cross_heads" in attentions else None,
         feed_forward=jnp.zeros_like(rows[1:]),
         biases=jnp.zeros_like(rows[0]),
     )
-    if "cross_heads" in attentions:
-        parts = parts.replace(cross_heads=jnp.zeros_like(parts.self_heads))
     for layer in range(len(parts.feed_forward)):
         # With `model.shared_layers`, all layers have the parameters of layer_0.
         of_layer = params.get(f"layer_{layer}", params["layer_0"])

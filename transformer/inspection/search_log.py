@@ -245,7 +245,12 @@ def _search(
     events.clear()
     hypotheses = search({"model": params}, batch, prefix=forced)
     jax.effects_barrier()
-    results = _results(hypotheses, config.pad_id)
+    fields = (hypotheses.tokens, hypotheses.scores, hypotheses.log_probs)
+    results = tuple(
+        Result(tuple(tokens[tokens != config.pad_id].tolist()), float(score), float(total))
+        for tokens, score, total in zip(*(np.asarray(field)[0] for field in fields), strict=True)
+        if score > NEG_INF / 2
+    )
     return _Search(batch, forced, max_length, list(events), results)
 
 
@@ -267,15 +272,6 @@ def _compiled_search(
         max_length=max_length,
     )
     return jax.jit(search), events
-
-
-def _results(hypotheses: Hypotheses, pad_id: int) -> tuple[Result, ...]:
-    fields = (hypotheses.tokens, hypotheses.scores, hypotheses.log_probs)
-    return tuple(
-        Result(tuple(tokens[tokens != pad_id].tolist()), float(score), float(total))
-        for tokens, score, total in zip(*(np.asarray(field)[0] for field in fields), strict=True)
-        if score > NEG_INF / 2
-    )
 
 
 def _steps(

@@ -202,7 +202,13 @@ def _draw_column(
             )
             parts.draw_arrow(content, (side, center), (left + WIDTH, center))
         if box.reads_memory:
-            _draw_memory(content, memory, left, center)
+            # From the encoder's output to the keys and values of the decoder.
+            (x, above), turn, look = memory, left - 0.42, {"color": style.BLUE}
+            path = [x, x, turn, turn], [above, above - 0.1, above - 0.1, center]
+            content.plot(*path, linewidth=1.2, **look)
+            parts.draw_arrow(content, (turn, center), (left, center), style.BLUE)
+            look |= {"fontsize": style.TEXT, "ha": "right"}
+            parts.put_text(content, turn - 0.06, center - 0.12, "K, V", **look)
         y = top
         if box.repeated and not (following and following.repeated):
             frame.append(y)
@@ -213,17 +219,6 @@ def _draw_column(
     parts.put_text(content, left - 0.16, bottom - 0.12, f"× {layers}", fontsize=10, ha="right")
     parts.draw_arrow(content, (middle, y), (middle, y - 0.1))
     return y - 0.28
-
-
-def _draw_memory(content: Axes, memory: tuple[Real, Real], left: Real, y: Real) -> None:
-    """The line from the encoder's output to the keys and values of the decoder."""
-    x, top = memory
-    turn = left - 0.42
-    path = [x, x, turn, turn], [top, top - 0.1, top - 0.1, y]
-    content.plot(*path, color=style.BLUE, linewidth=1.2)
-    parts.draw_arrow(content, (turn, y), (left, y), style.BLUE)
-    look = {"fontsize": style.TEXT, "ha": "right", "color": style.BLUE}
-    parts.put_text(content, turn - 0.06, y - 0.12, "K, V", **look)
 
 
 def _description(config: TransformerConfig, title: str, shapes: Any, embedding: int) -> str:
@@ -284,7 +279,26 @@ def plot_black_box(
     middle = tops[1] + CLOSED / 2
     parts.draw_arrow(content, (ENCODER + STACK, middle), (DECODER, middle), style.BLUE)
     _draw_opening(content, tops[1] + CLOSED)
-    _draw_stacks(content, config, shapes, texts, tops[2])
+    bottom, last = tops[2] + (LAYER + LAYER_GAP) * deepest, {}
+    for x, side in ((ENCODER, "encoder"), (DECODER, "decoder")):
+        number = f"{count(shapes[side]['layer_0']):,}"
+        for layer in range(config.depth(side)):
+            y = last[side] = bottom - (LAYER + LAYER_GAP) * (layer + 1)
+            _draw_box(content, x, y, STACK, LAYER, f"{side} layer {layer + 1}: {number}", side)
+            if layer:
+                x_middle, below = x + STACK / 2, y + LAYER
+                parts.draw_arrow(content, (x_middle, below + LAYER_GAP), (x_middle, below))
+    lowest = bottom - LAYER_GAP - LAYER / 2
+    _draw_sentences(content, texts, lowest, last["decoder"] + LAYER / 2)
+    # From the last encoder layer to every decoder layer.
+    turn, memory = DECODER - APART / 2, last["encoder"] + LAYER / 2
+    look = {"color": style.BLUE, "linewidth": 1.2}
+    content.plot([ENCODER + STACK, turn, turn], [memory, memory, lowest], **look)
+    for layer in range(config.depth("decoder")):
+        y, name = lowest - (LAYER + LAYER_GAP) * layer, f"memory to decoder layer {layer + 1}"
+        content.plot([turn, turn], [memory, y], **look)
+        content.plot([turn, DECODER], [y, y], gid=name, **look)
+        parts.draw_arrow(content, (turn, y), (DECODER, y), style.BLUE)
     figure.description = (
         f"{title}: {texts[0]!r} becomes {texts[1]!r}. First a box of {total:,} parameters; then "
         f"an encoder of {counts['encoder']:,} and a decoder of {counts['decoder']:,}; then "
@@ -321,30 +335,3 @@ def _draw_opening(content: Axes, top: Real) -> None:
     parts.draw_arrow(content, (middle, top + 0.15), (middle, top + 0.5), style.SOFT)
     look = {"ha": "left", "color": style.SOFT}
     parts.put_text(content, middle + 0.1, top + 0.3, "opened", **look)
-
-
-def _draw_stacks(
-    content: Axes, config: TransformerConfig, shapes: dict, texts: Sequence[str], top: Real
-) -> None:
-    """The layers of both stacks, bottom up, and the arrows from the last encoder layer."""
-    bottom = top + (LAYER + LAYER_GAP) * max(config.depth("encoder"), config.depth("decoder"))
-    last = {}
-    for x, side in ((ENCODER, "encoder"), (DECODER, "decoder")):
-        number = f"{count(shapes[side]['layer_0']):,}"
-        for layer in range(config.depth(side)):
-            y = last[side] = bottom - (LAYER + LAYER_GAP) * (layer + 1)
-            _draw_box(content, x, y, STACK, LAYER, f"{side} layer {layer + 1}: {number}", side)
-            if layer:
-                start, end = (x + STACK / 2, y + LAYER + LAYER_GAP), (x + STACK / 2, y + LAYER)
-                parts.draw_arrow(content, start, end)
-    lowest = bottom - LAYER_GAP - LAYER / 2
-    _draw_sentences(content, texts, lowest, last["decoder"] + LAYER / 2)
-    turn, memory = DECODER - APART / 2, last["encoder"] + LAYER / 2
-    path = [ENCODER + STACK, turn, turn], [memory, memory, lowest]
-    content.plot(*path, color=style.BLUE, linewidth=1.2)
-    for layer in range(config.depth("decoder")):
-        y = bottom - (LAYER + LAYER_GAP) * layer - LAYER_GAP - LAYER / 2
-        content.plot([turn, turn], [memory, y], color=style.BLUE, linewidth=1.2)
-        name = f"memory to decoder layer {layer + 1}"
-        content.plot([turn, DECODER], [y, y], color=style.BLUE, linewidth=1.2, gid=name)
-        parts.draw_arrow(content, (turn, y), (DECODER, y), style.BLUE)

@@ -3,7 +3,6 @@
 
 import math
 from collections.abc import Sequence
-from numbers import Real
 from typing import Annotated
 
 import numpy as np
@@ -259,7 +258,14 @@ def plot_vector_flow(
                     look = {"color": style.POSITIVE, "linewidth": width, "alpha": opacity}
                     content.plot([centers[s], x], ends, gid=f"from {s} to {t}", **look)
         else:
-            _draw_band(content, centers, ends, pitch, INSIDE[name])
+            for x in centers:
+                content.plot([x, x], ends, color=style.POSITIVE, linewidth=1.2)
+            width, left = pitch * (len(tokens) - BETWEEN), LEFT + BETWEEN / 2 * pitch
+            band = left, sum(ends) / 2 - 0.1, width, 0.2
+            parts.put_box(content, *band, facecolor=style.PALE, zorder=3)
+            if text_width(INSIDE[name], style.TEXT) < width:
+                look = {"zorder": 4, "color": style.SOFT}
+                parts.put_text(content, left + width / 2, sum(ends) / 2, INSIDE[name], **look)
     parts.draw_legend(figure, image, f"value{beyond}", LEFT, bottom + 0.15)
     read = [
         f"{token!r} from {tokens[row.argmax()]!r} ({row.max():.2f})"
@@ -286,22 +292,3 @@ def _tiles(vectors: Float[np.ndarray, "T D"], across: int) -> np.ma.MaskedArray:
     padded[:, :size] = vectors
     tiles[:, :, gap:-gap] = padded.reshape(count, rows, across).swapaxes(0, 1)
     return tiles.reshape(rows, -1)
-
-
-def _draw_band(
-    content: Axes,
-    centers: Float[np.ndarray, " T"],
-    ends: tuple[Real, Real],
-    pitch: Real,
-    text: str,
-) -> None:
-    """A sublayer through which every path runs alone."""
-    start, end = ends
-    for center in centers:
-        content.plot([center, center], [start, end], color=style.POSITIVE, linewidth=1.2)
-    outer, middle = (1 - BETWEEN) / 2 * pitch, sum(ends) / 2
-    left, right = centers[0] - outer, centers[-1] + outer
-    look = {"facecolor": style.PALE, "zorder": 3}
-    parts.put_box(content, left, middle - 0.1, right - left, 0.2, **look)
-    if text_width(text, style.TEXT) < right - left:
-        parts.put_text(content, (left + right) / 2, middle, text, zorder=4, color=style.SOFT)

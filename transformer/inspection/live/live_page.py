@@ -65,7 +65,14 @@ def live_page(
     live_limits.require_search(config.decode)
     fields = segmentation(tokenizer.sentencepiece_model)
     live_limits.require_segmentation(tokenizer, fields)
-    _require_size(params)
+    weights = sum(leaf.size for leaf in jax.tree.leaves(params))
+    size = weight_encoding.BYTES_PER_WEIGHT * weights
+    if size > LARGEST_BYTES:
+        raise InputError(
+            f"the model has {weights:,} weights, so its page would have {size / 1e6:.0f} MB; the "
+            f"largest live page has {LARGEST_BYTES / 1e6:.0f} MB; leave --live out, or train a "
+            "smaller model"
+        )
     text = html.page(
         "The model in the page",
         element("div", element("p", "This page runs a model, which needs JavaScript."), id="live"),
@@ -93,24 +100,9 @@ def live_page(
     if len(text) > LARGE_BYTES:
         logger.warning(
             "the page has %.1f MB, which takes a browser a while to open: the model has %s weights",
-            *(len(text) / 1e6, f"{_num_weights(params):,}"),
+            *(len(text) / 1e6, f"{weights:,}"),
         )
     return text
-
-
-def _num_weights(params: Params) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(params))
-
-
-def _require_size(params: Params) -> None:
-    """Refuse models whose page would be too large."""
-    size = weight_encoding.BYTES_PER_WEIGHT * _num_weights(params)
-    if size > LARGEST_BYTES:
-        raise InputError(
-            f"the model has {_num_weights(params):,} weights, so its page would have "
-            f"{size / 1e6:.0f} MB; the largest live page has {LARGEST_BYTES / 1e6:.0f} MB; leave "
-            "--live out, or train a smaller model"
-        )
 
 
 def _weights_data(params: Params, config: TransformerConfig) -> dict[str, Any]:

@@ -70,11 +70,7 @@ def attention_steps(
 
 
 def has_scaled_dot_products(attention: AttentionTrace) -> bool:
-    """Whether all scores are q . k / sqrt(d_k), with nothing that positions add or another score.
-
-    Args:
-      attention: Of one kind, with full capture.
-    """
+    """Whether all scores are q . k / sqrt(d_k), without anything that positions add."""
     query, key = (np.asarray(each, np.float64) for each in (attention.query, attention.key))
     scores = query @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1])
     return np.allclose(scores, attention.scores, rtol=1e-3, atol=1e-3)
