@@ -196,6 +196,8 @@ class _ReportingModel(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class _Search:
+    """A search that has ended: its arguments as arrays, its steps and its results."""
+
     source: Int[Array, "1 S"]
     prefix: Int[Array, "1 M"] | None
     """The forced tokens, if any."""

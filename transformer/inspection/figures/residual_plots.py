@@ -239,12 +239,14 @@ def plot_vector_flow(
         ax = parts.axes(figure, LEFT, top, full, height, step)
         image = parts.heat(ax, tiles.data, hidden=tiles.mask, marked=False, **parts.signed(limit))
         ax.spines[:].set_visible(False)
+    # The tokens above the first row of vectors.
     labeled = parts.axes(figure, LEFT, tops[0], full, height, "tokens")
     labeled.set_xlim(-0.5, len(tokens) - 0.5)
     labeled.patch.set_alpha(0)
     labeled.set_yticks([])
     labeled.spines[:].set_visible(False)
     parts.column_labels(labeled, tokens)
+    # The sublayers between the rows: lines of attention, or a band that every path crosses alone.
     centers = LEFT + pitch * (np.arange(len(tokens)) + 0.5)
     for name, above, below in zip(names, tops[:-1], tops[1:], strict=True):
         ends = above + height + 0.03, below - 0.03

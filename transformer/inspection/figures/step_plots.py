@@ -332,6 +332,7 @@ def plot_multi_head(
     )
     height = HEADINGS + full + parts.LEGEND + 0.1
     figure = parts.sheet(right + WIDE + 0.22, height, title, note)
+    # The matrices of each head in a row, with the legends below those of the last head.
     look = {"ha": "left", "va": "bottom", "fontsize": style.HEADING}
     for group, names in GROUPS.items():
         colors = {"hidden": ~allowed}
@@ -353,6 +354,7 @@ def plot_multi_head(
         y, number = first + pitch * (head + 0.5) - 0.07, f"head {head + 1}"
         beside = {"ha": "right", "fontsize": style.HEADING}
         parts.put_text(figure.content, lefts["W^Q"] - 0.08, y, number, **beside)
+    # What all heads read, and what is made of their results.
     for name, values, left, extent in (
         ("X", x, label, (WIDE, tall)),
         ("concatenated z", z.swapaxes(0, 1).reshape(rows, -1), concat, (CONCATENATED, tall)),
