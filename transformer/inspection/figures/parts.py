@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,7 +18,7 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from transformer.arrays import Bool, Float
-from transformer.inspection.argument_checks import Sizes
+from transformer.inspection.argument_checks import checked
 from transformer.inspection.figures import style
 from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import (
@@ -449,16 +449,10 @@ def common(*arrays: Float[np.ndarray, "..."]) -> tuple[float, str]:
     return limit, f" ({(magnitudes > limit).mean():.0%} beyond)"
 
 
-def read_predict(target_in: Sequence[str], target_out: Sequence[str]) -> list[str]:
-    """Labels of decoder rows: the token that is read and the token that is predicted.
-
-    Raises:
-      InputError: when their numbers differ.
-    """
-    sizes = Sizes()
-    both = zip(
-        sizes.tokens("target_in", target_in, "T"),
-        sizes.tokens("target_out", target_out, "T"),
-        strict=True,
-    )
+@checked
+def read_predict(
+    target_in: Annotated[list[str], "T"], target_out: Annotated[list[str], "T"]
+) -> list[str]:
+    """Labels of decoder rows: the token that is read and the token that is predicted."""
+    both = zip(target_in, target_out, strict=True)
     return [f"{isolated(read)} → {isolated(predicted)}" for read, predicted in both]

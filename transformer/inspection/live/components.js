@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of all pictures: maps of numbers that can be read, words, and the reader, the line
-// at the bottom of the window that names the number under the pointer or the cursor.
+// Parts of all pictures: maps of numbers that can be read, words, and the reader, the line at the
+// bottom of the window that names the number under the pointer or the cursor.
 
 const reader = html("output", {class: "reader", "aria-live": "polite"},
   "Point at any number, or choose a picture with Tab and move with the arrow keys.");

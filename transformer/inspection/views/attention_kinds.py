@@ -48,24 +48,6 @@ class Focus:
         """The row of this kind of attention."""
         return self.source if kind == "encoder" else self.target
 
-    def options(self, attention: Sequence["LabeledAttention"]) -> dict[str, object]:
-        """The options of a view: the index of the kind, layer and head in it, and each kind's row.
-
-        Raises:
-          InputError: The head or a row does not exist, or the view lacks the layer.
-        """
-        [index] = [i for i, each in enumerate(attention) if each.kind == self.kind]
-        layer = self.layer - attention[index].first_layer
-        if layer < 0:
-            raise InputError(
-                f"layer {self.layer} is not among the layers of the view, which begin at layer "
-                f"{attention[index].first_layer}; keep it with `consecutive_layers`"
-            )
-        rows = [each.resolve("row", self.row(each.kind)) for each in attention]
-        attention[index].resolve("layer", layer)
-        attention[index].resolve("head", self.head)
-        return {"kind": index, "layer": layer, "head": self.head, "rows": rows}
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabeledAttention:
@@ -120,16 +102,32 @@ class LabeledAttention:
 def opening(
     attention: Sequence[LabeledAttention], focus: Focus | None, *, layer: int = 0, row: int = 0
 ) -> dict[str, object]:
-    """The options with which a view opens: those of the focus, or else of the first kind.
+    """The options of a view: the index of the kind, layer and head in it, and each kind's row.
 
     Args:
-      layer: Of the first kind, in place of a focus; may be negative, and so may `row`.
+      focus: What the view opens on; by default the first head of a layer of the first kind.
+      layer: That layer, and `row` of it; both may be negative.
+
+    Raises:
+      InputError: The head or a row does not exist, or the view lacks the layer.
     """
+    index, head, rows = 0, 0, [row, *(0 for _ in attention[1:])]
     if focus is not None:
-        return focus.options(attention)
-    first = attention[0]
-    rows = [first.resolve("row", row), *(0 for _ in attention[1:])]
-    return {"kind": 0, "layer": first.resolve("layer", layer), "head": 0, "rows": rows}
+        [index] = [i for i, each in enumerate(attention) if each.kind == focus.kind]
+        layer, head = focus.layer - attention[index].first_layer, focus.head
+        rows = [focus.row(each.kind) for each in attention]
+        if layer < 0:
+            raise InputError(
+                f"layer {focus.layer} is not among the layers of the view, which begin at layer "
+                f"{attention[index].first_layer}; keep it with `consecutive_layers`"
+            )
+    first = attention[index]
+    return {
+        "kind": index,
+        "layer": first.resolve("layer", layer),
+        "head": first.resolve("head", head),
+        "rows": [each.resolve("row", row) for each, row in zip(attention, rows, strict=True)],
+    }
 
 
 def attention_kinds(
