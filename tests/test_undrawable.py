@@ -55,7 +55,7 @@ WRONG = {
     ),
     "nothing": (
         lambda: figures.plot_patch_map(np.zeros((2, 0)), []),
-        r"effect has shape \[2, 0\], \[L\+1,S\]: there is nothing to draw along S",
+        r"effect has shape \[2, 0\], \[levels,S\]: there is nothing to draw along S",
     ),
     "a string for tokens": (
         lambda: figures.plot_patch_map([[0.0, 1.0]], "ab"),
@@ -103,7 +103,7 @@ WRONG = {
     ),
     "logits of another position": (
         lambda: figures.plot_output_layer([1.0], [[1.0], [2.0]], ["a", "b"], logits=[1.0, 3.0]),
-        "logits differs by 1 .* check that the vector is the decoder's last",
+        "logits differs by 1 .* check that they are of the same .* position",
     ),
     "a part of the parameters": (
         lambda: figures.plot_multi_head(UNIFORM, {"query": UNIFORM}, ROWS),

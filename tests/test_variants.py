@@ -18,7 +18,7 @@ from transformer import sharding
 from transformer.config import ParallelConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import ablation, attribution
-from transformer.inspection.activations import PARTS, output_kernels
+from transformer.inspection.activations import PARTS, stacked_kernels
 from transformer.inspection.interventions import no_interventions
 from transformer.inspection.readout import LogProbability, logit_lens
 from transformer.inspection.residual import residual_flow
@@ -277,7 +277,7 @@ def test_a_trace_holds_the_forward_pass_of_a_variant(name):
         np.testing.assert_allclose(attention.weights, softmax, atol=1e-6)
         np.testing.assert_allclose(attention.head_out.sum(1), attention.output, atol=1e-5)
         side, part = PARTS[kind]
-        kernels = output_kernels(params[side], part, heads.layers)
+        kernels = stacked_kernels(params[side], part, "output", heads.layers)
         assert kernels.shape[:2] == heads
         head_out = jnp.einsum("...NTH,...NHD->...NTD", attention.z, kernels)
         np.testing.assert_allclose(head_out, attention.head_out, atol=1e-5)

@@ -5,8 +5,6 @@ It is one file without requests to other hosts, made from the elements and the h
 inspection views.
 """
 
-import importlib.resources
-
 from experiments.serving.languages import Languages
 from transformer.inspection import html
 from transformer.inspection.html import Html, element
@@ -41,8 +39,8 @@ def build(title: str, languages: Languages, *, alternatives: int, attention: boo
         element("div", id="token"),
         element("div", id="details"),
         html.json_block("settings", settings),
-        style=_file(__package__, "translation_page.css"),
-        script="\n".join(_file(*file) for file in files),
+        style=html.file_of(__package__, "translation_page.css"),
+        script="\n".join(html.file_of(*file) for file in files),
         connects=True,
     )
 
@@ -98,7 +96,3 @@ def _boxes(languages: Languages, source: str, target: str) -> Html:
         ),
         class_="boxes",
     )
-
-
-def _file(package: str, name: str) -> str:
-    return importlib.resources.files(package).joinpath(name).read_text(encoding="utf-8")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Head ablation and head importance: the effect of removing heads, and gradients of their gates.
+"""Head ablation: the effect of removing heads.
 
 A gate of 0 on its output removes a head. The model has never seen such zeros; the head's mean
 output, or its output for another sentence, removes only what it says about this one. Ablation shows
@@ -21,7 +21,7 @@ from transformer.inspection.activations import PerHead
 from transformer.inspection.interventions import no_interventions
 from transformer.inspection.readout import Metric, as_pytree, checked_metric
 from transformer.inspection.trace import Tokens
-from transformer.models.protocol import Kind, Model
+from transformer.models.protocol import Model
 from transformer.nn.positions import shift_right
 from transformer.training.losses import smoothed_cross_entropy
 
@@ -36,7 +36,7 @@ class HeadAblation:
     """The loss with each head removed."""
 
     loss: Float[Array, ""]
-    """With all heads, in nats per target token."""
+    """Loss with all heads, in nats per target token."""
     increase: PerHead
     """Increase of the loss without the head; negative if the model is better without it."""
 
@@ -46,7 +46,7 @@ class MetricAblation:
     """A metric of B sentence pairs with each head removed."""
 
     value: Float[Array, " B"]
-    """With all heads."""
+    """The metric with all heads."""
     without: PerHead
     """``[B,L,N]``: without the head."""
 
@@ -54,16 +54,6 @@ class MetricAblation:
     def damage(self) -> PerHead:
         """Mean decrease of the metric over the sentences; negative if it increases."""
         return jax.tree.map(lambda each: (self.value[:, None, None] - each).mean(0), self.without)
-
-
-@flax.struct.dataclass
-class HeadImportance:
-    """Head importance from the gradients of the gates, in nats per target token."""
-
-    magnitude: PerHead
-    """The sum over sentences of ``|d loss / d gate|`` (Michel et al. 2019)."""
-    removal: PerHead
-    """First-order estimate of `HeadAblation.increase`: minus the sum of d loss / d gate."""
 
 
 def open_gates(model: Model) -> PerHead:
@@ -78,13 +68,7 @@ def nll_with_gates(
     target: Int[Array, "B T"],
     gates: PerHead,
 ) -> Float[Array, ""]:
-    """Sum of the negative log-likelihood of the targets, in nats, with gates on the heads.
-
-    Args:
-      source: ids of the source sentences, padded.
-      target: ids of their translations, padded.
-      gates: factors of the heads' outputs.
-    """
+    """Sum of the negative log-likelihood of padded targets, in nats, with gates on the heads."""
     nothing = no_interventions(model, source.shape[1], target.shape[1])
     logits, _ = trace.apply(
         model,
@@ -134,7 +118,7 @@ def ablate_heads_for_metric(
     Args:
       source: ids [B,S], padded.
       target_in: ids [B,T], padded.
-      metric: of a sentence pair's logits [T,V], with a leading axis B on each field, such as a
+      metric: function of a pair's logits [T,V], with a leading axis B on each field, such as a
         `readout.LogitDifference` of arrays [B]; or a function, the same for every pair.
       replacement: a `Replacement`, what the head puts out instead. In TransformerLens, hooks of
         ``hook_z`` do this.
@@ -161,25 +145,6 @@ def ablate_heads_for_metric(
     return _ablate_heads_for_metric(*arguments, replacement, heads_at_once)
 
 
-def gate_gradients(model: Model, params: Params, source: Tokens, target: Tokens) -> PerHead:
-    """Compute d loss / d gate of every sentence and head, ``[B,L,N]``, at gates of 1.
-
-    The loss is the sum of the negative log-likelihood of the sentence, in nats.
-    """
-    return _gate_gradients(model, params, *trace.check_pairs(source, target, model.config))
-
-
-def head_importance(model: Model, params: Params, source: Tokens, target: Tokens) -> HeadImportance:
-    """Compute the importance of every head from one backward pass."""
-    source, target = trace.check_pairs(source, target, model.config)
-    gradients = _gate_gradients(model, params, source, target)
-    tokens = _number_of_tokens(model, target)
-    return HeadImportance(
-        magnitude=jax.tree.map(lambda each: jnp.abs(each).sum(0) / tokens, gradients),
-        removal=jax.tree.map(lambda each: -each.sum(0) / tokens, gradients),
-    )
-
-
 @functools.partial(jax.jit, static_argnames=("model", "heads_at_once"))
 def _ablate_heads(
     model: Model,
@@ -188,7 +153,7 @@ def _ablate_heads(
     target: Int[Array, "B T"],
     heads_at_once: int | None,
 ) -> HeadAblation:
-    tokens = _number_of_tokens(model, target)
+    tokens = jnp.maximum((target != model.config.pad_id).sum(), 1)  # the loss of no token is 0
 
     def loss(gates: PerHead) -> Float[Array, ""]:
         return nll_with_gates(model, params, source, target, gates) / tokens
@@ -208,50 +173,35 @@ def _ablate_heads_for_metric(
     heads_at_once: int | None,
 ) -> MetricAblation:
     nothing = no_interventions(model, source.shape[1], target_in.shape[1])
+    outputs = {}  # [B, L, N, T, Hv] by kind, in place of those of all heads; zeros need only gates
+    if replacement != "zero":
+        _, seen = trace.apply(model, params, source, target_in, capture="full")
+        outputs = {
+            kind: jnp.moveaxis(seen.attention(kind).z, 1, 0)
+            for kind in trace.describe(model).attention
+        }
+    if replacement == "resample":
+        outputs = {kind: jnp.roll(z, -1, axis=0) for kind, z in outputs.items()}
+    if replacement == "mean":
+        for kind, z in outputs.items():
+            counted = (source if kind == "encoder" else target_in) != model.config.pad_id  # [B, T]
+            total = jnp.einsum("BLNTH,BT->LNH", z, counted.astype(z.dtype))
+            mean = total / jnp.maximum(counted.sum(), 1).astype(z.dtype)
+            outputs[kind] = jnp.broadcast_to(mean[None, :, :, None], z.shape)
+
+    def of_pair(gates, source, target_in, metric, outputs):
+        changed = nothing if outputs else nothing.with_gates(gates)
+        for kind, z in outputs.items():
+            removed = getattr(gates, kind) == 0
+            changed = changed.patch_heads(kind, "z", removed[..., None, None], z)
+        return metric(trace.run(model, params, source, target_in, interventions=changed)[0])
 
     def values(gates: PerHead) -> Float[Array, " B"]:
-        changed = nothing.with_gates(gates)
-        logits, _ = trace.apply(model, params, source, target_in, interventions=changed)
-        return jax.vmap(lambda metric, logits: metric(logits))(metric, logits)
-
-    if replacement != "zero":
-        outputs = _replacements(model, params, source, target_in, replacement)
-
-        def of_pair(gates, source, target_in, metric, outputs):
-            changed = nothing
-            for kind, z in outputs.items():
-                removed = getattr(gates, kind) == 0
-                changed = changed.patch_heads(kind, "z", removed[..., None, None], z)
-            return metric(trace.run(model, params, source, target_in, interventions=changed)[0])
-
-        def values(gates: PerHead) -> Float[Array, " B"]:
-            pairs = (source, target_in, metric, outputs)
-            return jax.vmap(of_pair, (None, 0, 0, 0, 0))(gates, *pairs)
+        pairs = (source, target_in, metric, outputs)
+        return jax.vmap(of_pair, (None, 0, 0, 0, 0))(gates, *pairs)
 
     value, without = _without_each(values, open_gates(model), heads_at_once)  # [B], [L, N, B]
     return MetricAblation(value, jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), without))
-
-
-def _replacements(
-    model: Model,
-    params: Params,
-    source: Int[Array, "B S"],
-    target_in: Int[Array, "B T"],
-    replacement: str,
-) -> dict[Kind, Float[Array, "B ..."]]:
-    """For each sentence, the outputs [B,L,N,T,Hv] that replace those of all heads."""
-    _, seen = trace.apply(model, params, source, target_in, capture="full")
-    real = {"encoder": source != model.config.pad_id, "decoder": target_in != model.config.pad_id}
-    outputs = {}
-    for kind in trace.describe(model).attention:
-        z = jnp.moveaxis(seen.attention(kind).z, 1, 0)  # [B, L, N, T, Hv]
-        if replacement == "resample":
-            outputs[kind] = jnp.roll(z, -1, axis=0)
-            continue
-        counted = real["encoder" if kind == "encoder" else "decoder"].astype(z.dtype)  # [B, T]
-        mean = jnp.einsum("BLNTH,BT->LNH", z, counted) / jnp.maximum(counted.sum(), 1)
-        outputs[kind] = jnp.broadcast_to(mean[None, :, :, None], z.shape)
-    return outputs
 
 
 def _without_each(
@@ -271,23 +221,3 @@ def _without_each(
         all_heads = values[-1]
         without[kind] = values[:-1].reshape(*gates.shape, *all_heads.shape)
     return all_heads, PerHead(**without)
-
-
-@functools.partial(jax.jit, static_argnames="model")
-def _gate_gradients(
-    model: Model,
-    params: Params,
-    source: Int[Array, "B S"],
-    target: Int[Array, "B T"],
-) -> PerHead:
-    def loss(
-        gates: PerHead, source: Int[Array, " S"], target: Int[Array, " T"]
-    ) -> Float[Array, ""]:
-        return nll_with_gates(model, params, source[None], target[None], gates)
-
-    return jax.vmap(jax.grad(loss), (None, 0, 0))(open_gates(model), source, target)
-
-
-def _number_of_tokens(model: Model, target: Int[Array, "B T"]) -> Int[Array, ""]:
-    """At least 1, so that the loss of no token is 0."""
-    return jnp.maximum((target != model.config.pad_id).sum(), 1)

@@ -4,6 +4,7 @@
 `trace_of` assembles one for every family that taps (`nn.taps`).
 """
 
+import operator
 from typing import Any
 
 import flax.struct
@@ -92,16 +93,9 @@ class Trace(Shown):
 
     def weights_alone(self) -> "Trace":
         """The attention weights without everything else."""
-
-        def weights(trace: AttentionTrace | None) -> AttentionTrace | None:
-            return None if trace is None else AttentionTrace(weights=trace.weights)
-
-        def stack(trace: StackTrace | None) -> StackTrace | None:
-            if trace is None:
-                return None
-            return StackTrace(weights(trace.self_attention), weights(trace.cross_attention))
-
-        return Trace(stack(self.encoder), stack(self.decoder))
+        return jax.tree_util.tree_map_with_path(
+            lambda path, array: array if path[-1].name == "weights" else None, self
+        )
 
 
 def describe(model: Model) -> Description:
@@ -164,22 +158,18 @@ def _stack_trace(params: Params, tapped: dict[str, Any]) -> StackTrace | None:
 
 def layers_of(tapped: dict[str, Any]) -> list[dict[str, Any]]:
     """The values of each layer of a stack; one that is shared has a value for each application."""
-    names = sorted((name for name in tapped if name.startswith("layer_")), key=_number)
-    layers = [tapped[name] for name in names] or [tapped]
-    times = max(len(values) for values in jax.tree.leaves(layers[0], is_leaf=_is_tuple))
+    number = sum(name.startswith("layer_") for name in tapped)
+    layers = [tapped[f"layer_{i}"] for i in range(number)] or [tapped]
+
+    def is_leaf(node: object) -> bool:
+        return isinstance(node, tuple)
+
+    times = max(map(len, jax.tree.leaves(layers[0], is_leaf=is_leaf)))
     return [
-        jax.tree.map(lambda values, time=time: values[time], layer, is_leaf=_is_tuple)
+        jax.tree.map(operator.itemgetter(time), layer, is_leaf=is_leaf)
         for layer in layers
         for time in range(times)
     ]
-
-
-def _number(name: str) -> int:
-    return int(name.removeprefix("layer_"))
-
-
-def _is_tuple(node: object) -> bool:
-    return isinstance(node, tuple)
 
 
 def _attention_trace(
@@ -196,7 +186,7 @@ def _attention_trace(
     }
     others = {site: stacked[site] for site in ("weights", "scores", "output") if site in stacked}
     trace = AttentionTrace(**heads, **others)
-    kernels = output_kernels(params, name, len(layers))
+    kernels = stacked_kernels(params, name, "output", len(layers))  # [L, N, H, D]
     if trace.z is None or trace.output is None:
         return trace
     if kernels is None:  # the context of one head is the output
@@ -205,37 +195,22 @@ def _attention_trace(
     return trace.replace(head_out=jnp.einsum("LBNTH,LNHD->LBNTD", trace.z, kernels))
 
 
-def output_kernels(params: Params, name: str, depth: int) -> Float[Array, "L N H D"] | None:
-    """W^O of the attention `name` in every layer of a stack; None if it has none.
+def stacked_kernels(params: Params, name: str, kernel: str, depth: int) -> Array | None:
+    """A kernel of the attention `name` in all L layers of a stack; None if it has none.
 
     With `model.shared_layers`, all L layers have the parameters of layer_0.
     """
     layers = [params[f"layer_{i}"] for i in range(depth) if f"layer_{i}" in params]
-    kernels = [layer[name]["output"] for layer in layers if "output" in layer.get(name, {})]
+    kernels = [layer[name][kernel] for layer in layers if kernel in layer.get(name, {})]
     return jnp.stack(kernels * (depth // len(kernels))) if kernels else None
 
 
 def without_batch(trace: Trace) -> Trace:
     """Remove the batch axis of a trace of one sentence pair."""
+    axes = {"embedded": 0, "logits": 0, "sublayers": 2}
 
-    def attention(trace: AttentionTrace | None) -> AttentionTrace | None:
-        return jax.tree.map(lambda array: array[:, 0], trace)
+    def remove(path: tuple[Any, ...], array: Array) -> Array:
+        name = path[-1].name
+        return array if name == "positions" else array.squeeze(axes.get(name, 1))
 
-    def stack(trace: StackTrace | None) -> StackTrace | None:
-        if trace is None:
-            return None
-        pair = trace.replace(
-            self_attention=attention(trace.self_attention),
-            cross_attention=attention(trace.cross_attention),
-        )
-        if trace.residual is None:
-            return pair
-        return pair.replace(
-            embedded=trace.embedded[0],
-            feed_forward=trace.feed_forward[:, 0],
-            sublayers=trace.sublayers[:, :, 0],
-            residual=trace.residual[:, 0],
-        )
-
-    logits = None if trace.logits is None else trace.logits[0]
-    return Trace(stack(trace.encoder), stack(trace.decoder), logits)
+    return jax.tree_util.tree_map_with_path(remove, trace)

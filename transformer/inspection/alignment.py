@@ -124,8 +124,6 @@ class AlignedBatch:
     target_words: Int[Array | np.ndarray, "B T"]
     sure: Bool[Array | np.ndarray, "B W X"]
     """Gold links by target word and source word; false beyond the words of a sentence."""
-    possible: Bool[Array | np.ndarray, "B W X"] | None = None
-    """As in `count_links`."""
 
 
 def aligned_batch(
@@ -139,9 +137,6 @@ def aligned_batch(
     """Tokenize and pad sentence pairs with their gold alignment.
 
     Args:
-      tokenizer: of the model.
-      sources: raw text.
-      targets: their translations.
       links: for each pair the aligned indices (source word, target word), from 0; all are sure.
       split: splits a sentence into the words that the indices count.
 
@@ -192,7 +187,7 @@ class AlignmentErrors:
 
     heads: Float[Array, "L N"]
     layers: Float[Array, " L"]
-    """Of the mean over a layer's heads, which may align better than every single head."""
+    """Rates of the mean over a layer's heads, which may align better than every single head."""
 
 
 def alignment_errors(
@@ -202,10 +197,6 @@ def alignment_errors(
 
     Every target word is linked to the source word with the highest weight; subwords are merged by
     `words.merge`. Special tokens are never linked.
-
-    Args:
-      batch: sentence pairs and their gold alignment.
-      convention: as in `target_rows`.
 
     Raises:
       InputError: for tokens that are not sentence pairs of the vocabulary, an unknown convention,
@@ -221,10 +212,10 @@ def alignment_errors(
 
 
 def alignment_errors_against_untrained(
-    model: Model, params: Params, batch: AlignedBatch, *, seed: int = 0
+    model: Model, params: Params, batch: AlignedBatch
 ) -> dict[Literal["trained", "untrained"], dict[Convention, AlignmentErrors]]:
     """Compute both conventions for a trained model and for the same model untrained."""
-    models = {"trained": params, "untrained": untrained_params(model, seed)}
+    models = {"trained": params, "untrained": untrained_params(model)}
     return {
         name: {
             convention: alignment_errors(model, weights, batch, convention)
@@ -253,7 +244,7 @@ def _counts(
 
         def count(weights: Float[Array, "*L T S"]) -> AlignmentCounts:
             merged = words.merge(weights, pair.target_words, pair.source_words, *sizes)
-            return count_links(hard_links(merged), pair.sure, pair.possible)
+            return count_links(hard_links(merged), pair.sure)
 
         return count(heads), count(heads.mean(1))
 

@@ -4,9 +4,13 @@
 Every check raises `InputError`, which names the argument.
 """
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import numpy as np
+from jaxtyping import AbstractArray
 from numpy.typing import ArrayLike
 
 from transformer.arrays import Array, Bool, Float
@@ -24,13 +28,7 @@ def check_weights(
     mask: Bool[Array | np.ndarray, "#T S"] | None = None,
     name: str = "attention weights",
 ) -> None:
-    """Check that an array is the result of a softmax over the keys.
-
-    Args:
-      weights: each row, over the last axis, must sum to 1 within `ROW_SUM_TOLERANCE`.
-      mask: where a query may attend; elsewhere the weight must be exactly 0.
-      name: of the weights, for the message.
-    """
+    """Check that rows sum to 1 (softmax over the keys) and are exactly 0 where a mask is false."""
     weights = np.asarray(weights)
     check_distributions(
         name,
@@ -76,25 +74,17 @@ def checked_index(name: str, index: int, size: int) -> int:
 
 
 def check_equal(
-    name: str, drawn: Float[np.ndarray, "..."], model: Float[np.ndarray, "..."], remedy: str = ""
+    name: str, drawn: Float[np.ndarray, "..."], model: Float[np.ndarray, "..."] | None
 ) -> None:
-    """Check that a drawn result is the model's.
-
-    Args:
-      name: of the model's result, for the message.
-      drawn: computed from what is drawn.
-      model: the model's result.
-      remedy: what to check; by default the layer, the head, the mask and biases.
-    """
+    """Check that a drawn result is the model's, if that is given."""
+    if model is None:
+        return
     difference = float(np.abs(drawn - model).max())
     if difference > TOLERANCE * (float(np.abs(model).max()) or 1.0):
         raise InputError(
-            f"{name} differs by {difference:.3g} from the result for these arrays; check that "
-            + (
-                remedy
-                or "they are of the same layer and head, that the mask is the model's, and that "
-                "it has no biases"
-            )
+            f"{name} differs by {difference:.3g} from the result for these arrays; check that they "
+            "are of the same layer, head and position, that the mask is the model's, and that it "
+            "has no biases but those given"
         )
 
 
@@ -104,24 +94,53 @@ def check_not_empty(name: str, values: object) -> None:
         raise InputError(f"{name} is empty: there is nothing to draw; give at least one, by name")
 
 
+Result = TypeVar("Result")
+
+
+def checked(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Convert and check the arguments of a function as its annotations say.
+
+    `Float` and `Bool` arrays are made of anything that NumPy can convert. ``Annotated`` with an
+    axis are: ``list[str]``, one label for each of its positions; ``list[int]``, ids of the
+    vocabulary (axis V); ``int``, a position. An axis has one size in all arguments.
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Result:
+        bound, sizes = signature.bind(*args, **kwargs), Sizes()
+        for name, value in bound.arguments.items():
+            annotation = signature.parameters[name].annotation
+            bound.arguments[name] = sizes.converted(name, value, annotation)
+        return function(*bound.args, **bound.kwargs)
+
+    return call
+
+
 class Sizes:
     """Sizes of the named axes seen so far; every further argument must agree with them."""
 
     def __init__(self):
         self.known: dict[str, tuple[int, str]] = {}
 
+    def converted(self, name: str, value: Any, annotation: Any) -> Any:
+        """An argument as its annotation says; see `checked`."""
+        if value is None:
+            return None
+        if get_origin(annotation) is Annotated:
+            kind, axis = get_args(annotation)
+            convert = {list[str]: self.tokens, list[int]: self.token_ids, int: self.index}[kind]
+            return convert(name, value, axis)
+        for kind in get_args(annotation) or (annotation,):
+            if isinstance(kind, type) and issubclass(kind, AbstractArray):
+                convert = self.mask if "bool" in kind.dtypes else self.array
+                return convert(name, value, kind.dim_str)
+        return value
+
     def array(
         self, name: str, value: ArrayLike, axes: str, *, finite: bool = True
     ) -> Float[np.ndarray, "..."]:
-        """Convert an argument to float64.
-
-        Args:
-          name: of the argument.
-          value: anything that NumPy can convert.
-          axes: names of the axes, separated by spaces; an axis has one size in all arguments, and
-            none is empty.
-          finite: whether NaN and infinity are errors.
-        """
+        """Convert an argument to float64, with an error for NaN and infinity if `finite`."""
         array = self._shaped(name, value, axes)
         try:
             array = array.astype(np.float64)
@@ -136,10 +155,6 @@ class Sizes:
                 "the step that made it so"
             )
         return array
-
-    def arrays(self, axes: str, **values: ArrayLike) -> list[Float[np.ndarray, "..."]]:
-        """Several arguments with the same axes, by name; see `array`."""
-        return [self.array(name, value, axes) for name, value in values.items()]
 
     def mask(self, name: str, value: ArrayLike, axes: str) -> Bool[np.ndarray, "..."]:
         """A boolean argument; true means "may attend"."""

@@ -32,7 +32,7 @@ class Attribution:
 
     source: Float[Array, " S"]
     target: Float[Array, " T"]
-    """Of the tokens that the decoder read; exactly 0 after the position of the metric."""
+    """Contributions of the tokens read; exactly 0 after the position of the metric."""
     value: Float[Array, ""]
     """The metric of the sentence pair."""
     baseline: Float[Array, ""]
@@ -121,8 +121,7 @@ def _checked(
     source = trace.check_tokens("source", source, model.config)
     target_in = trace.check_tokens("target_in", target_in, model.config)
     metric = checked_metric(metric, len(target_in), model.config)
-    arguments = (model, params, source, target_in, metric)
-    attribution = _occlude(*arguments) if points is None else _attribute(*arguments, points)
+    attribution = _attribute(model, params, source, target_in, metric, points)
     if trace.is_concrete(attribution):
         check_finite(attribution.value, "sentence pair")
         check_finite(attribution.baseline, "baseline")
@@ -133,14 +132,15 @@ Vectors = tuple[Float[Array, "S D"], Float[Array, "T D"]]
 """The token embeddings of the source and of the target."""
 
 
-def _metric_of_embeddings(
+@functools.partial(jax.jit, static_argnames="model")
+def _attribute(
     model: Model,
     params: Params,
     source: Int[Array, " S"],
     target_in: Int[Array, " T"],
     metric: Metric,
-) -> tuple[Callable[[Vectors], Float[Array, ""]], Vectors]:
-    """The metric as a function of the embeddings, which are its inputs, and the embeddings."""
+    points: Float[Array, " points"] | None,
+) -> Attribution:
     _, seen = trace.run(model, params, source, target_in, capture="full")
     stacks = (seen.encoder, seen.decoder)
     dtype = wide(seen.encoder.embedded.dtype)
@@ -157,19 +157,11 @@ def _metric_of_embeddings(
             changed = changed.patch_residual(side, mask, residual)
         return metric(trace.run(model, params, source, target_in, interventions=changed)[0])
 
-    return value, embedded
+    return _occlude(value, embedded) if points is None else _integrate(value, embedded, points)
 
 
-@functools.partial(jax.jit, static_argnames="model")
-def _occlude(
-    model: Model,
-    params: Params,
-    source: Int[Array, " S"],
-    target_in: Int[Array, " T"],
-    metric: Metric,
-) -> Attribution:
-    value, embedded = _metric_of_embeddings(model, params, source, target_in, metric)
-    length, number = len(source), len(source) + len(target_in)
+def _occlude(value: Callable[[Vectors], Float[Array, ""]], embedded: Vectors) -> Attribution:
+    length, number = len(embedded[0]), sum(map(len, embedded))
     # One row a token; then none is occluded, and all are.
     kept = jnp.concatenate([1.0 - jnp.eye(number), jnp.ones((1, number)), jnp.zeros((1, number))])
 
@@ -182,27 +174,17 @@ def _occlude(
     return Attribution(contributions[:length], contributions[length:], values[-2], values[-1])
 
 
-@functools.partial(jax.jit, static_argnames="model")
-def _attribute(
-    model: Model,
-    params: Params,
-    source: Int[Array, " S"],
-    target_in: Int[Array, " T"],
-    metric: Metric,
+def _integrate(
+    value: Callable[[Vectors], Float[Array, ""]],
+    embedded: Vectors,
     points: Float[Array, " points"],
 ) -> Attribution:
-    value, embedded = _metric_of_embeddings(model, params, source, target_in, metric)
-    dtype = embedded[0].dtype
-
-    def on_path(point: Float[Array, ""]) -> Vectors:
-        """Embeddings between the baseline, at 0, and the sentence pair, at 1."""
-        return jax.tree.map(lambda each: point * each, embedded)
-
+    """Mean gradient at points of the path from the baseline, at 0, to the embeddings, at 1."""
     # The two ends share the program of the points, so that the model is compiled once.
-    all_points = jnp.concatenate([points, jnp.array([0.0, 1.0])]).astype(dtype)
+    all_points = jnp.concatenate([points, jnp.array([0.0, 1.0])]).astype(embedded[0].dtype)
     batches = -(-len(all_points) // POINTS_AT_ONCE)
     values, gradients = trace.map_batches(
-        lambda point: jax.value_and_grad(value)(on_path(point)),
+        lambda point: jax.value_and_grad(value)(jax.tree.map(lambda each: point * each, embedded)),
         all_points,
         -(-len(all_points) // batches),
     )

@@ -28,12 +28,12 @@ class DirectLogits:
     """Shares of the difference of two logits, in nats; `total` is the difference."""
 
     input: Float[Array, "..."]
-    """Of the decoder's input, the embedding and the position of the token read."""
+    """Share of the decoder's input, the embedding and the position of the token read."""
     self_heads: Float[Array, "L N ..."]
     cross_heads: Float[Array, "L N ..."] | None
     feed_forward: Float[Array, "L ..."]
     biases: Float[Array, "..."]
-    """Of attention outputs, norms, and the output map."""
+    """Share of the biases of attention outputs, norms, and the output map."""
 
     @property
     def total(self) -> Float[Array, ""]:
@@ -49,9 +49,6 @@ def direct_logits(
     metric: LogitDifference,
 ) -> DirectLogits:
     """Attribute a logit difference to the heads and networks of the decoder.
-
-    Args:
-      metric: row and tokens.
 
     Raises:
       InputError: for a model that is not a Transformer with a decoder, or for a row or a token
@@ -82,15 +79,14 @@ def _parts(
     attentions = {name: each for name, each in attentions.items() if each is not None}
     dtype = wide(decoder.residual.dtype)
     rows = jax.tree.map(lambda stream: stream[..., row, :].astype(dtype), decoder.residual)
+    heads = jnp.zeros_like(decoder.self_attention.head_out[:, :, row], dtype)
     parts = DirectLogits(
         input=rows[0],
-        self_heads=jnp.zeros_like(decoder.self_attention.head_out[:, :, row], dtype),
-        cross_heads=None,
+        self_heads=heads,
+        cross_heads=heads if "cross_heads" in attentions else None,
         feed_forward=jnp.zeros_like(rows[1:]),
         biases=jnp.zeros_like(rows[0]),
     )
-    if "cross_heads" in attentions:
-        parts = parts.replace(cross_heads=jnp.zeros_like(parts.self_heads))
     for layer in range(len(parts.feed_forward)):
         # With `model.shared_layers`, all layers have the parameters of layer_0.
         of_layer = params.get(f"layer_{layer}", params["layer_0"])

@@ -13,7 +13,7 @@ import numpy as np
 from transformer.arrays import Array, Float, Params
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
-from transformer.inspection.activations import PARTS, describe
+from transformer.inspection.activations import PARTS, describe, stacked_kernels
 from transformer.models import limits
 from transformer.models.protocol import Kind, Model
 from transformer.nn.attention import repeat_heads
@@ -79,10 +79,9 @@ def _kernels(model: Model, params: Params, kind: Kind) -> dict[str, Float[Array,
         )
     stack, sublayer = PARTS[kind]
     depth, heads = description.attention[kind]
-    # With `model.shared_layers`, all layers have the parameters of layer_0.
-    names = [f"layer_{index}" for index in range(depth) if f"layer_{index}" in params[stack]]
-    layers = [params[stack][name][sublayer] for name in names] * (depth // len(names))
-    kernels = {name: jnp.stack([layer[name] for layer in layers]) for name in ("query", "output")}
-    for name in ("key", "value"):
-        kernels[name] = repeat_heads(jnp.stack([layer[name] for layer in layers]), heads)
-    return kernels
+    kernels = {
+        name: stacked_kernels(params[stack], sublayer, name, depth)
+        for name in ("query", "key", "value", "output")
+    }
+    repeated = {name: repeat_heads(kernels[name], heads) for name in ("key", "value")}
+    return kernels | repeated

@@ -42,7 +42,6 @@ def element(tag: str, *content: object, **attributes: object) -> Html:
     """``<tag attribute="...">content</tag>``, escaped.
 
     Args:
-      tag: Name of the element.
       *content: Text, numbers or `Html`, concatenated.
       **attributes: A trailing underscore is dropped (``class_``), other underscores become
         hyphens. Attributes that are None are left out.
@@ -65,13 +64,15 @@ def page(
 
     Args:
       title: Title and first heading of the page.
-      *sections: Content.
       style: Style sheet in addition to ``page.css``.
       script: Script to run after the content has loaded. The page's Content-Security-Policy names
         its digest, so the browser runs no other script.
       connects: Whether the script may send requests to the server that the page is from.
     """
-    policy = [*_POLICY, *([f"script-src {_digest(script)}"] if script else [])]
+    policy = list(_POLICY)
+    if script:
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        policy.append(f"script-src 'sha256-{digest}'")
     if connects:
         policy.append("connect-src 'self'")
     head = element(
@@ -81,7 +82,7 @@ def page(
         element("meta", http_equiv="Content-Security-Policy", content="; ".join(policy)),
         element("link", rel="icon", href="data:,"),
         element("title", title),
-        element("style", Html(_page_style() + style)),
+        element("style", Html(file_of(__package__, "page.css") + style)),
     )
     scripts = [element("script", Html(script))] if script else []
     body = element("body", element("main", element("h1", title), *sections), *scripts)
@@ -89,14 +90,9 @@ def page(
 
 
 @functools.cache
-def _page_style() -> str:
-    return importlib.resources.files(__package__).joinpath("page.css").read_text(encoding="utf-8")
-
-
-def _digest(script: str) -> str:
-    """The name of a script in a Content-Security-Policy."""
-    digest = hashlib.sha256(script.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
+def file_of(package: str, name: str) -> str:
+    """The text of a style sheet or a script that is a file of a package."""
+    return importlib.resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def json_block(name: str, value: object) -> Html:
@@ -198,40 +194,42 @@ def table(
     rows: Sequence[Sequence[object]],
     *,
     numeric: Collection[int] = (),
+    chosen: int | None = None,
+    class_: str | None = None,
 ) -> Html:
     """A table; the first cell of each row is the row's heading.
 
     Args:
-      caption: What the table shows.
-      columns: Column headings.
-      rows: One cell per column.
+      rows: Contents of cells, or complete cells as `shaded` makes them.
       numeric: Indices of the columns that are aligned on the right.
+      chosen: Index of a row that is framed.
     """
 
     def cell(tag: str, column: int, content: object, scope: str | None = None) -> Html:
+        if isinstance(content, Html) and content.startswith("<td"):
+            return content
         return element(tag, content, scope=scope, class_="number" if column in numeric else None)
 
     head = element("tr", *(cell("th", column, name, "col") for column, name in enumerate(columns)))
     body = []
-    for row in rows:
+    for index, row in enumerate(rows):
         assert len(row) == len(columns), (caption, row)
         first, *others = row
         cells = [cell("td", column, content) for column, content in enumerate(others, start=1)]
-        body.append(element("tr", cell("th", 0, first, "row"), *cells))
+        frame = "chosen" if index == chosen else None
+        body.append(element("tr", cell("th", 0, first, "row"), *cells, class_=frame))
     parts = (element("caption", caption), element("thead", head), element("tbody", *body))
     # The tab stop lets the keyboard scroll a table that is wider than the screen.
-    return element("div", element("table", *parts), class_="wide", tabindex=0)
+    return element("div", element("table", *parts, class_=class_), class_="wide", tabindex=0)
 
 
 def number_table(
     caption: str,
     columns: Sequence[str],
     rows: Iterable[tuple[object, Iterable[float]]],
-    *,
-    digits: int = 3,
 ) -> Html:
     """A table of numbers; each row is a heading and its numbers."""
-    cells = [[heading, *(f"{n:.{digits}f}" for n in numbers)] for heading, numbers in rows]
+    cells = [[heading, *(f"{number:.3f}" for number in numbers)] for heading, numbers in rows]
     return table(caption, columns, cells, numeric=range(1, len(columns)))
 
 
@@ -243,7 +241,6 @@ def shaded(value: float, limit: float = 1.0, *, text: str | None = None, digits:
     """A table cell whose color is in proportion to its value: blue above zero, orange below.
 
     Args:
-      value: A finite number.
       limit: The absolute value that has the full color; larger ones have it too.
       text: Shown in place of the number.
       digits: Digits of the number after the point.
@@ -262,27 +259,9 @@ def shaded_table(
     *,
     chosen: int | None = None,
 ) -> Html:
-    """A table of `shaded` cells; each row is a heading and its cells.
-
-    Args:
-      caption: What the table shows.
-      columns: Column headings, that of the row headings first.
-      rows: The heading and the cells of each row.
-      chosen: Index of a row that is framed.
-    """
-    head = element("tr", *(element("th", name, scope="col") for name in columns))
-    body = [
-        element(
-            "tr",
-            element("th", heading, scope="row"),
-            *cells,
-            class_="chosen" if index == chosen else None,
-        )
-        for index, (heading, cells) in enumerate(rows)
-    ]
-    parts = (element("caption", caption), element("thead", head), element("tbody", *body))
-    table = element("table", *parts, class_="shaded")
-    return element("div", table, class_="wide", tabindex=0)
+    """A table of `shaded` cells; each row is a heading and its cells, the chosen one framed."""
+    cells = [(heading, *shades) for heading, shades in rows]
+    return table(caption, columns, cells, chosen=chosen, class_="shaded")
 
 
 def scale(name: str, limit: float = 1.0, *, signed: bool = False, digits: int = 0) -> Html:

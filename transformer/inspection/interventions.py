@@ -7,6 +7,7 @@ gives them to the taps of the model.
 """
 
 import functools
+import operator
 from typing import Any, Literal, get_args
 
 import flax.linen as nn
@@ -84,7 +85,6 @@ class Interventions(Shown):
         """The same interventions, with one residual stream overwritten where `mask` is true.
 
         Args:
-          side: ``encoder`` or ``decoder``.
           mask: by level (0 is the stack's input, l the output of layer l) and position.
           value: a residual stream as captured in `StackTrace.residual`.
         """
@@ -97,8 +97,6 @@ class Interventions(Shown):
         """The same interventions, with an activation of heads overwritten where `mask` is true.
 
         Args:
-          kind: of attention.
-          site: the activation.
           mask: as many axes as `value`, each of its size or 1; for example [L,N,T,1].
           value: as captured in `Trace.attention(kind)`, for example [L,N,T,Hv] for ``z``.
         """
@@ -120,12 +118,10 @@ class Interventions(Shown):
         collection = {}
         for side in ("encoder", "decoder"):
             stack = getattr(self, side)
-            depth = max((leaf.shape[0] for leaf in jax.tree.leaves(_by_layer(stack))), default=0)
-            layers = [_of_layer(jax.tree.map(_at(i), _by_layer(stack))) for i in range(depth)]
-            patches = _named(layers, names.get(side, {}))
+            by_layer = _unstacked(stack.replace(residual=None))  # the first axis of all others is L
+            patches = _named(list(map(_of_layer, by_layer)), names.get(side, {}))
             if stack.residual is not None:
-                levels = range(stack.residual.value.shape[0])
-                patches["residual"] = tuple(jax.tree.map(_at(i), stack.residual) for i in levels)
+                patches["residual"] = tuple(_unstacked(stack.residual))
             if patches:
                 collection[side] = patches
         return collection
@@ -196,13 +192,10 @@ class _Gated:
         return z if self.patch is None else self.patch(z)
 
 
-def _by_layer(stack: StackInterventions) -> StackInterventions:
-    """The interventions whose first axis is L."""
-    return stack.replace(residual=None)
-
-
-def _at(index: int) -> Any:
-    return lambda array: array[index]
+def _unstacked(tree: Any) -> list[Any]:
+    """One tree for each index of the first axis, the same of all arrays."""
+    length = max((leaf.shape[0] for leaf in jax.tree.leaves(tree)), default=0)
+    return [jax.tree.map(operator.itemgetter(i), tree) for i in range(length)]
 
 
 def _of_layer(stack: StackInterventions) -> dict[str, Any]:
@@ -268,7 +261,7 @@ def _all_patches(model: Model, source: int, target: int) -> Interventions:
     trace = jax.eval_shape(captured, params, *tokens)
 
     def patch(captured: jax.ShapeDtypeStruct | None) -> Patch | None:
-        """Of an activation [L, B, ...]."""
+        """A patch of an activation [L, B, ...]."""
         if captured is None:
             return None
         return Patch(*[jax.ShapeDtypeStruct((captured.shape[0], *captured.shape[2:]), bool)] * 2)

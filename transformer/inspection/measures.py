@@ -16,8 +16,7 @@ import numpy as np
 from jax.scipy.special import entr
 
 from transformer.arrays import Array, Bool, Float, Int, Params
-from transformer.inspection import activations
-from transformer.inspection.activations import PARTS, describe
+from transformer.inspection.activations import PARTS, describe, stacked_kernels
 from transformer.models.protocol import Kind, Model
 
 Weights = Float[Array | np.ndarray, "*L T S"]
@@ -118,7 +117,7 @@ def coreference_score(
     several subwords count as in `words.merge`: the sum over keys, the mean over queries.
 
     Args:
-      weights: of the encoder, where the query is "it"; or decoder self-attention or
+      weights: those of the encoder, where the query is "it"; or decoder self-attention or
         cross-attention, where the query reads or predicts the pronoun of the target.
       query: tokens of the pronoun.
       antecedent: tokens of the noun it refers to.
@@ -142,7 +141,7 @@ def chance_threshold(scores: Float[Array | np.ndarray, "B *L"]) -> float:
     corrects for the best of many heads being above 0 by chance.
 
     Args:
-      scores: of B independent sentences; for pairs of twins, the means of both.
+      scores: scores of B independent sentences; for pairs of twins, the means of both.
     """
     scores = np.asarray(scores, np.float64).reshape(len(scores), -1)  # [B, heads]
     signs = np.random.default_rng(0).choice((-1.0, 1.0), (1000, len(scores)))
@@ -164,9 +163,7 @@ def norm_weighted_attention(
     1.
 
     Args:
-      weights: `AttentionTrace.weights`.
-      value: `AttentionTrace.value`.
-      output_kernel: of the same layers, from `output_kernels`.
+      output_kernel: kernels of the same layers, from `output_kernels`.
     """
     transformed = jnp.einsum("...NSH,...NHD->...NSD", value, output_kernel)
     return weights * jnp.linalg.norm(transformed, axis=-1)[..., None, :]
@@ -176,4 +173,4 @@ def output_kernels(model: Model, params: Params, kind: Kind) -> Float[Array, "L 
     """W^O of every layer and head of one kind of attention, of a Transformer."""
     side, name = PARTS[kind]
     depth = describe(model).attention[kind].layers
-    return activations.output_kernels(params[side], name, depth)
+    return stacked_kernels(params[side], name, "output", depth)

@@ -27,8 +27,6 @@ def omission(
     The last source token, EOS, is left out like any other.
 
     Args:
-      model: of any family that reads a source.
-      params: of the model.
       source: S token ids, at least 2, without padding.
       target: T token ids, ending with EOS.
 

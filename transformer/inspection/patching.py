@@ -9,6 +9,7 @@ alone: from a sender to a receiver.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
 
 import flax.struct
@@ -154,15 +155,10 @@ def patch_path(
     receiver count, and from there on all that follow; those around the receiver do not.
 
     Args:
-      clean_source: as in `patch_sites`, and so are the next arguments.
-      corrupt_source: ids [S].
-      target_in: ids [T].
-      metric: one number of the logits [T,V].
       sender: the site that gets values of the clean run.
       receiver: a later site.
 
-    Raises:
-      InputError: as `patch_sites`.
+    Other args and errors are those of `patch_sites`.
     """
     runs = _checked_runs(model, clean_source, corrupt_source, target_in, metric, "encoder")
     return _checked_result(_patch_path(model, params, runs, sender, receiver))
@@ -211,40 +207,40 @@ def _patch_sites(
     model: Model, params: Params, runs: _Runs, *, side: str, sites_at_once: int | None
 ) -> Patching:
     (clean, corrupt), (residual, _) = _both_runs(model, params, runs, side)
-    nothing = no_interventions(model, len(runs.corrupt_source), len(runs.target_in))
-
-    def corrupt_metric(mask: Bool[Array, "levels S"]) -> Float[Array, ""]:
-        changed = nothing.patch_residual(side, mask, residual)
-        arguments = (model, params, runs.corrupt_source, runs.target_in)
-        return runs.metric(trace.run(*arguments, interventions=changed)[0])
-
+    metric = _metric_of_residual(model, params, runs, side)
     shape = residual.shape[:2]
     sites = shape[0] * shape[1]
     one_site = jnp.eye(sites, dtype=bool).reshape(sites, *shape)  # [sites, P, S]
-    values = trace.map_batches(corrupt_metric, one_site, sites_at_once)
+    values = trace.map_batches(lambda mask: metric(mask, residual), one_site, sites_at_once)
     return Patching(values.reshape(shape), clean, corrupt)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "side"))
 def _attribution_patching(model: Model, params: Params, runs: _Runs, *, side: str) -> Patching:
     (clean, corrupt), (clean_residual, residual) = _both_runs(model, params, runs, side)
+    gradient = jax.grad(_metric_of_residual(model, params, runs, side), argnums=1)
+    levels = jnp.eye(len(residual), dtype=bool)[:, :, None]  # one level a mask, at all positions
+    masks = jnp.broadcast_to(levels, (len(residual), *residual.shape[:2]))
+    # The gradient for each level with respect to all levels' values is 0 except for that level.
+    gradients = jax.vmap(gradient, (0, None))(masks, residual).sum(0)
+    estimate = corrupt + (gradients * (clean_residual - residual)).sum(-1, dtype=corrupt.dtype)
+    return Patching(estimate, clean, corrupt)
+
+
+def _metric_of_residual(
+    model: Model, params: Params, runs: _Runs, side: str
+) -> Callable[[Bool[Array, "levels _"], Float[Array, "levels _ D"]], Float[Array, ""]]:
+    """The metric of the corrupt run with a residual stream that is overwritten under a mask."""
     nothing = no_interventions(model, len(runs.corrupt_source), len(runs.target_in))
 
-    def metric_of_layer(
-        values: Float[Array, "levels S D"], layer: Int[Array, ""]
+    def metric(
+        mask: Bool[Array, "levels _"], values: Float[Array, "levels _ D"]
     ) -> Float[Array, ""]:
-        """The metric as a function of the residual stream after one layer, at all positions."""
-        mask = jnp.arange(len(values)) == layer
-        mask = jnp.broadcast_to(mask[:, None], values.shape[:2])
         changed = nothing.patch_residual(side, mask, values)
         arguments = (model, params, runs.corrupt_source, runs.target_in)
         return runs.metric(trace.run(*arguments, interventions=changed)[0])
 
-    layers = jnp.arange(len(residual))
-    # The gradient for each layer with respect to all layers' values is 0 except for that layer.
-    gradients = jax.vmap(jax.grad(metric_of_layer), (None, 0))(residual, layers).sum(0)
-    estimate = corrupt + (gradients * (clean_residual - residual)).sum(-1, dtype=corrupt.dtype)
-    return Patching(estimate, clean, corrupt)
+    return metric
 
 
 @functools.partial(jax.jit, static_argnames="model")

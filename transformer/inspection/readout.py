@@ -28,7 +28,7 @@ class LogProbability:
     token: Int[Array, ""] | int
 
     def __call__(self, logits: Float[Array, "T V"]) -> Float[Array, ""]:
-        """In nats."""
+        """The log-probability in nats."""
         row = _row(logits, self.position)
         return _entry(row, self.token) - jax.nn.logsumexp(row)
 
@@ -53,10 +53,6 @@ def contrast(target: Sequence[int], other: Sequence[int]) -> LogitDifference:
     The question of contrastive attribution (Yin and Neubig 2022): why "es", and not "sie"? The
     softmax cancels, so the difference of the log-probabilities is that of the logits.
 
-    Args:
-      target: token ids.
-      other: token ids of another translation.
-
     Raises:
       InputError: when one target begins with the other.
     """
@@ -75,7 +71,7 @@ class Certainty:
     """How certain each prediction is."""
 
     entropy: Float[Array, " T"]
-    """In bits: 0 if one token has all probability, log2 V if all have the same."""
+    """Entropy in bits: 0 if one token has all probability, log2 V if all have the same."""
     margin: Float[Array, " T"]
     """Probability of the most probable token minus that of the next one."""
 
@@ -102,10 +98,6 @@ def checked_metric(metric: Metric, positions: int, config: ModelConfig) -> Metri
 
     The metrics of this module are pytrees: other positions and tokens do not recompile. Any other
     function is compiled anew.
-
-    Args:
-      metric: of the logits.
-      positions: number T of rows of the logits.
 
     Raises:
       InputError: when it does not return one number.
@@ -149,7 +141,7 @@ def logit_lens(
     layers are not trained to be read this way.
 
     Args:
-      residual: `Trace.decoder.residual` of one sentence pair with full capture; P = L + 1.
+      residual: `Trace.decoder.residual` of one sentence pair with full capture.
     """
     # The stream after the last layer is overwritten everywhere, so the tokens do not matter.
     source = jnp.full(1, model.config.eos_id)

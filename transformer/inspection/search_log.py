@@ -120,18 +120,14 @@ def record(
     """
     decode = decode or DecodeConfig()
     check_positive("top", top)
-    row = _checked_source(model.config, source, decode, results)
-    forced = _padded_prefix(prefix, row, model.config, decode)
-    hypotheses, events = _search(model, params, row, forced, decode, results)
-    steps = list(_steps(events, hypotheses.tokens.shape[-1], model.config, decode, forced, top))
-    attention = _cross_attention(model, params, row, steps)
+    search = _search(model, params, source, decode, results, prefix)
+    steps = list(_steps(search, model.config, decode, top))
+    attention = _cross_attention(model, params, search.source, steps)
     steps = [
         dataclasses.replace(step, cross_attention=weights)
         for step, weights in zip(steps, attention, strict=True)
     ]
-    return SearchLog(
-        tuple(row[0].tolist()), tuple(steps), _results(hypotheses, model.config.pad_id)
-    )
+    return SearchLog(tuple(search.source[0].tolist()), tuple(steps), search.results)
 
 
 def best_result(
@@ -142,54 +138,7 @@ def best_result(
     prefix: Sequence[int] = (),
 ) -> Result:
     """The best result alone, by the program that `record` compiles."""
-    row = _checked_source(model.config, source, decode, 1)
-    forced = _padded_prefix(prefix, row, model.config, decode)
-    hypotheses, _ = _search(model, params, row, forced, decode, 1)
-    return _results(hypotheses, model.config.pad_id)[0]
-
-
-def _checked_source(
-    config: ModelConfig, source: ArrayLike, decode: DecodeConfig, results: int
-) -> Int[Array, "1 S"]:
-    """The source as a batch of one, after checks of all arguments of the search."""
-    source = np.asarray(check_tokens("source", source, config))
-    if (source == config.pad_id).any():
-        raise InputError(
-            f"source has padding ({config.pad_id}), which a search does not read; remove it"
-        )
-    if decode.method != "beam" or decode.groups > 1:
-        raise InputError(
-            f"decode.method is {decode.method!r} and decode.groups {decode.groups}, but only plain "
-            "beam search can be recorded; set them to 'beam' and 1"
-        )
-    if not 1 <= results <= decode.beams:
-        raise InputError(
-            f"{results} results requested, but decode.beams is {decode.beams}; request 1 to "
-            f"{decode.beams}"
-        )
-    return jnp.asarray(source, jnp.int32)[None]
-
-
-def _max_length(source: Int[Array, "1 S"], decode: DecodeConfig) -> int:
-    return int(output_length_limits(jnp.array([source.shape[1]]), decode)[0])
-
-
-def _padded_prefix(
-    prefix: Sequence[int], source: Int[Array, "1 S"], config: ModelConfig, decode: DecodeConfig
-) -> Int[Array, "1 M"] | None:
-    """The forced tokens as a batch of one; None if there are none."""
-    if not len(prefix):
-        return None
-    prefix = check_tokens("prefix", prefix, config)
-    limit = _max_length(source, decode)
-    if len(prefix) >= limit:
-        raise InputError(
-            f"the prefix has {len(prefix)} tokens, but the longest output has {limit} including "
-            "EOS; shorten it, or raise decode.max_length or decode.extra_length"
-        )
-    padded = np.full((1, limit), config.pad_id, np.int32)
-    padded[0, : len(prefix)] = prefix
-    return jnp.asarray(padded)
+    return _search(model, params, source, decode, 1, prefix).results[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,20 +194,66 @@ class _ReportingModel(nn.Module):
         return self.model.take(cache, sentences)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Search:
+    """A search that has ended: its arguments as arrays, its steps and its results."""
+
+    source: Int[Array, "1 S"]
+    prefix: Int[Array, "1 M"] | None
+    """The forced tokens, if any."""
+    max_length: int
+    events: list[_Event]
+    results: tuple[Result, ...]
+
+
 def _search(
     model: Model,
     params: Params,
-    source: Int[Array, "1 S"],
-    prefix: Int[Array, "1 M"] | None,
+    source: ArrayLike,
     decode: DecodeConfig,
-    results: int,
-) -> tuple[Hypotheses, list[_Event]]:
-    """Run the search; returns its results and its steps."""
-    search, events = _compiled_search(model, decode, results, _max_length(source, decode))
+    num_results: int,
+    prefix: Sequence[int],
+) -> _Search:
+    """Check the arguments, and run the search."""
+    config = model.config
+    source = np.asarray(check_tokens("source", source, config))
+    if (source == config.pad_id).any():
+        raise InputError(
+            f"source has padding ({config.pad_id}), which a search does not read; remove it"
+        )
+    if decode.method != "beam" or decode.groups > 1:
+        raise InputError(
+            f"decode.method is {decode.method!r} and decode.groups {decode.groups}, but only plain "
+            "beam search can be recorded; set them to 'beam' and 1"
+        )
+    if not 1 <= num_results <= decode.beams:
+        raise InputError(
+            f"{num_results} results requested, but decode.beams is {decode.beams}; request 1 to "
+            f"{decode.beams}"
+        )
+    max_length = int(output_length_limits(jnp.array([len(source)]), decode)[0])
+    forced = None
+    if len(prefix):
+        prefix = check_tokens("prefix", prefix, config)
+        if len(prefix) >= max_length:
+            raise InputError(
+                f"the prefix has {len(prefix)} tokens, but the longest output has {max_length} "
+                "including EOS; shorten it, or raise decode.max_length or decode.extra_length"
+            )
+        padding = jnp.full(max_length - len(prefix), config.pad_id, jnp.int32)
+        forced = jnp.concatenate([prefix, padding], dtype=jnp.int32)[None]
+    batch = jnp.asarray(source, jnp.int32)[None]
+    search, events = _compiled_search(model, decode, num_results, max_length)
     events.clear()
-    hypotheses = search({"model": params}, source, prefix=prefix)
+    hypotheses = search({"model": params}, batch, prefix=forced)
     jax.effects_barrier()
-    return hypotheses, list(events)
+    fields = (hypotheses.tokens, hypotheses.scores, hypotheses.log_probs)
+    results = tuple(
+        Result(tuple(tokens[tokens != config.pad_id].tolist()), float(score), float(total))
+        for tokens, score, total in zip(*(np.asarray(field)[0] for field in fields), strict=True)
+        if score > NEG_INF / 2
+    )
+    return _Search(batch, forced, max_length, list(events), results)
 
 
 @functools.lru_cache(maxsize=4)
@@ -281,33 +276,20 @@ def _compiled_search(
     return jax.jit(search), events
 
 
-def _results(hypotheses: Hypotheses, pad_id: int) -> tuple[Result, ...]:
-    fields = (hypotheses.tokens, hypotheses.scores, hypotheses.log_probs)
-    return tuple(
-        Result(tuple(tokens[tokens != pad_id].tolist()), float(score), float(total))
-        for tokens, score, total in zip(*(np.asarray(field)[0] for field in fields), strict=True)
-        if score > NEG_INF / 2
-    )
-
-
 def _steps(
-    events: list[_Event],
-    length_limit: int,
-    config: ModelConfig,
-    decode: DecodeConfig,
-    prefix: Int[Array, "1 M"] | None,
-    top: int,
+    search: _Search, config: ModelConfig, decode: DecodeConfig, top: int
 ) -> Iterator[SearchStep]:
     """Reconstruct the hypotheses of each step from the tokens read and the parents chosen."""
-    sequences = [np.full((decode.beams, length_limit), config.pad_id, np.int32)]  # [K, M] each
+    events, max_length = search.events, search.max_length
+    sequences = [np.full((decode.beams, max_length), config.pad_id, np.int32)]  # [K, M] each
     for index, (previous, event) in enumerate(itertools.pairwise(events)):
         sequences.append(sequences[-1][previous.parents])
         sequences[-1][:, index] = event.tokens
     predictions = _predictions(
         np.stack([event.logits for event in events]),
         np.stack(sequences),
-        np.array([length_limit]),
-        Constraints(decode.min_length, decode.block_ngrams, prefix),
+        np.array([max_length]),
+        Constraints(decode.min_length, decode.block_ngrams, search.prefix),
         special_ids=config.special_ids,
         top=min(top, config.vocab_size),
     )

@@ -57,7 +57,6 @@ def run(
     Args:
       model: any model that taps its activations. Attention whose weights are read or patched is
         computed by the formula, whatever `model.attention_kernel` is.
-      params: of the model, as in a `TrainState`.
       source: ids [S]; `pad_id` where padded.
       target_in: ids [T].
       capture: ``none``; ``weights``, the attention weights; or ``full``, everything. Static.
@@ -172,10 +171,6 @@ def is_concrete(*values: object) -> bool:
 def check_tokens(name: str, tokens: Tokens, config: ModelConfig) -> Int[Array, " S"]:
     """Convert the token ids of one sentence to an array.
 
-    Args:
-      name: of the argument, for the message.
-      tokens: an array, or a list as returned by `Tokenizer.encode` for each sentence.
-
     Raises:
       InputError: when they are not one row of integers, or (if concrete) are only padding or
         outside the vocabulary.
@@ -194,11 +189,7 @@ def check_tokens(name: str, tokens: Tokens, config: ModelConfig) -> Int[Array, "
 def check_pairs(
     source: Tokens, target: Tokens, config: ModelConfig
 ) -> tuple[Int[Array, "B S"], Int[Array, "B T"]]:
-    """Convert the token ids of many sentence pairs to two arrays.
-
-    Args:
-      source: source sentences, padded to one length.
-      target: their translations, padded to one length.
+    """Convert the token ids of many sentence pairs, padded to one length a side, to two arrays.
 
     Raises:
       InputError: as in `check_tokens`, except that single rows may be only padding.

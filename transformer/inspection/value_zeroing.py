@@ -27,13 +27,10 @@ def value_zeroing(
     """Share of each key in the change of each query's vector; rows sum to 1.
 
     ``1 - cos(x, x without the value)`` after the layer, divided by its sum over the keys, as in
-    Mohebbi et al. (2023). A row is 0 if no key changes the vector. `rollout` combines the layers of
-    self-attention.
+    Mohebbi et al. (2023). A row is 0 if no key changes the vector.
 
     Args:
-      source: ids [S].
-      target_in: ids [T].
-      kind: of attention; the rows of ``cross`` are target positions.
+      kind: kind of attention; the rows of ``cross`` are target positions.
 
     Raises:
       InputError: for a model that lacks this kind of attention, or its residual stream.
@@ -71,7 +68,7 @@ def _value_zeroing(
         return vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=-1, keepdims=True), 1e-30)
 
     def change(site: Int[Array, ""]) -> Float[Array, "_"]:
-        """Of the vectors after the layer, without the value of one key there."""
+        """Change of the vectors after the layer, without the value of one key there."""
         layer, key = site // keys, site % keys
         chosen = (jnp.arange(depth) == layer)[:, None] & (jnp.arange(keys) == key)  # [L, S]
         changed = nothing.patch_heads(

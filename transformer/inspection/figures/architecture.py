@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The architecture of a Transformer config, with shapes and numbers of its parameters."""
+"""The architecture of a config: a black box, opened twice, and its layers with their parameters."""
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
@@ -14,6 +15,7 @@ from matplotlib.axes import Axes
 from transformer.config import TransformerConfig
 from transformer.inspection.figures import parts, style
 from transformer.inspection.figures.style import DescribedFigure
+from transformer.inspection.figures.typesetting import wrapped
 from transformer.models import protocol as families
 
 ATTENTION, NETWORK, NORM, TABLE, PLAIN = "#f6d5a5", "#bfe0f5", "#f4f0c4", "#ecd3e2", "#ededed"
@@ -22,6 +24,15 @@ WIDTH, GAP, LINE = 2.75, 0.17, 0.165
 """Width of a column, distance between boxes, and line height of their text."""
 LEFT, BETWEEN = 0.5, 0.95
 """Space left of the columns, and distance between them."""
+
+SENTENCE, ARROW = 2.2, 0.4
+"""Width of a sentence beside the black box, and of the arrow between them."""
+STACK, APART = 1.75, 0.7
+"""Width of an opened stack, and distance of the two."""
+CLOSED, LAYER, LAYER_GAP = 0.6, 0.3, 0.12
+"""Height of a closed box and of a layer, and distance between layers."""
+ENCODER, DECODER = SENTENCE + ARROW, SENTENCE + ARROW + STACK + APART
+"""Left edges of both stacks."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,14 +71,15 @@ def plot_architecture(config: TransformerConfig, *, title: str | None = None) ->
         "source and target."
     )
     figure = parts.sheet(LEFT + 2 * WIDTH + BETWEEN + 0.4, height, title, note)
-    content, left = figure.content, LEFT
-    _put_soft(content, left + WIDTH / 2, height - 0.1, "source tokens [S]")
-    top = _draw_column(content, columns["encoder"], left, height, layers["encoder"])
-    _put_soft(content, left + WIDTH / 2, top + 0.08, "memory [S, D]")
-    memory, left = (left + WIDTH / 2, top), left + WIDTH + BETWEEN
-    _put_soft(content, left + WIDTH / 2, height - 0.1, "target tokens, shifted right [T]")
-    top = _draw_column(content, columns["decoder"], left, height, layers["decoder"], memory)
-    _put_soft(content, left + WIDTH / 2, top + 0.08, "probabilities [T, V]")
+    memory, right = None, LEFT + WIDTH + BETWEEN
+    for side, left, read, written in (
+        ("encoder", LEFT, "source tokens [S]", "memory [S, D]"),
+        ("decoder", right, "target tokens, shifted right [T]", "probabilities [T, V]"),
+    ):
+        top = _draw_column(figure.content, columns[side], left, height, layers[side], memory)
+        memory = left + WIDTH / 2, top
+        for y, text in ((height - 0.1, read), (top + 0.08, written)):
+            parts.put_text(figure.content, left + WIDTH / 2, y, text, color=style.SOFT)
     figure.description = _description(config, title, shapes, counts["embedding"])
     return figure
 
@@ -91,7 +103,8 @@ def _column(config: TransformerConfig, shapes: Any, side: str) -> list[_Box]:
     """The computation of one stack, from the bottom up."""
     tables, scale = shapes["embedding"], ", times √D" if config.embedding_scale == "tokens" else ""
     table = tables["source_table" if side == "encoder" and "source_table" in tables else "table"]
-    shared = ", shared" if _is_shared(tables, side) else ""
+    is_output = side == "decoder" and "output" not in tables
+    shared = ", shared" if is_output or "source_table" not in tables else ""
     boxes = [
         _Box((f"embedding {_shape(table)}{scale}", f"{count(table):,}{shared}"), TABLE),
         _Box(_positions_text(config, shapes, side), PLAIN),
@@ -120,17 +133,10 @@ def _column(config: TransformerConfig, shapes: Any, side: str) -> list[_Box]:
         boxes.append(_Box((f"{norm_name}, {count(shapes[side]['final_norm']):,}",), NORM))
     if side == "decoder":
         vocabulary, width = table.shape
-        again = "the embedding table again"
-        if "output" in tables:
-            again = f"{count(tables['output']):,}"
+        again = "the embedding table again" if is_output else f"{count(tables['output']):,}"
         boxes.append(_Box((f"linear {width}×{vocabulary}", again), TABLE))
         boxes.append(_Box(("softmax",), PLAIN))
     return boxes
-
-
-def _is_shared(tables: Any, side: str) -> bool:
-    """Whether the embedding table of a side has another use."""
-    return side == "decoder" and "output" not in tables or "source_table" not in tables
 
 
 def _positions_text(config: TransformerConfig, shapes: Any, side: str) -> tuple[str, str]:
@@ -173,19 +179,7 @@ def _draw_column(
     layers: int,
     memory: tuple[Real, Real] | None = None,
 ) -> float:
-    """Draw a column from the bottom up.
-
-    Args:
-      content: the axes.
-      boxes: from the bottom up.
-      left: edge of the column.
-      height: where it starts.
-      layers: number of repetitions.
-      memory: position of the encoder's output.
-
-    Returns:
-      its top.
-    """
+    """Draw a column from the bottom up, beginning at `height`; returns its top."""
     middle, y = left + WIDTH / 2, height - 0.22
     frame, residual = [], y
     for box, following in zip(boxes, [*boxes[1:], None], strict=True):
@@ -195,7 +189,7 @@ def _draw_column(
         top = y - GAP - box.height
         if box.residual == "starts":
             residual = y - 0.06
-        draw_arrow(content, (middle, y), (middle, y - GAP))
+        parts.draw_arrow(content, (middle, y), (middle, y - GAP))
         parts.put_box(content, left, top, WIDTH, box.height, facecolor=box.color)
         for i, line in enumerate(box.lines):
             look = {} if i == 0 else {"fontsize": style.TEXT, "color": style.SOFT}
@@ -206,9 +200,15 @@ def _draw_column(
             content.plot(
                 [middle, side, side], [residual, residual, center], color=style.INK, linewidth=0.8
             )
-            draw_arrow(content, (side, center), (left + WIDTH, center))
+            parts.draw_arrow(content, (side, center), (left + WIDTH, center))
         if box.reads_memory:
-            _draw_memory(content, memory, left, center)
+            # From the encoder's output to the keys and values of the decoder.
+            (x, above), turn, look = memory, left - 0.42, {"color": style.BLUE}
+            path = [x, x, turn, turn], [above, above - 0.1, above - 0.1, center]
+            content.plot(*path, linewidth=1.2, **look)
+            parts.draw_arrow(content, (turn, center), (left, center), style.BLUE)
+            look |= {"fontsize": style.TEXT, "ha": "right"}
+            parts.put_text(content, turn - 0.06, center - 0.12, "K, V", **look)
         y = top
         if box.repeated and not (following and following.repeated):
             frame.append(y)
@@ -217,31 +217,8 @@ def _draw_column(
     look = {"fill": False, "linestyle": "--", "linewidth": 0.8}
     parts.put_box(content, left - 0.1, top - 0.08, WIDTH + 0.34, bottom - top + 0.08, **look)
     parts.put_text(content, left - 0.16, bottom - 0.12, f"× {layers}", fontsize=10, ha="right")
-    draw_arrow(content, (middle, y), (middle, y - 0.1))
+    parts.draw_arrow(content, (middle, y), (middle, y - 0.1))
     return y - 0.28
-
-
-def _draw_memory(content: Axes, memory: tuple[Real, Real], left: Real, y: Real) -> None:
-    """The line from the encoder's output to the keys and values of the decoder."""
-    x, top = memory
-    turn = left - 0.42
-    path = [x, x, turn, turn], [top, top - 0.1, top - 0.1, y]
-    content.plot(*path, color=style.BLUE, linewidth=1.2)
-    draw_arrow(content, (turn, y), (left, y), style.BLUE)
-    look = {"fontsize": style.TEXT, "ha": "right", "color": style.BLUE}
-    parts.put_text(content, turn - 0.06, y - 0.12, "K, V", **look)
-
-
-def draw_arrow(
-    content: Axes, start: tuple[Real, Real], end: tuple[Real, Real], color: str = style.INK
-) -> None:
-    """An arrow between two positions of the content."""
-    look = {"arrowstyle": "-|>,head_width=0.12,head_length=0.25", "shrinkA": 0, "shrinkB": 0}
-    content.annotate("", end, start, arrowprops={**look, "color": color, "linewidth": 0.8})
-
-
-def _put_soft(content: Axes, x: Real, y: Real, text: str) -> None:
-    parts.put_text(content, x, y, text, color=style.SOFT)
 
 
 def _description(config: TransformerConfig, title: str, shapes: Any, embedding: int) -> str:
@@ -267,3 +244,94 @@ def _description(config: TransformerConfig, title: str, shapes: Any, embedding: 
         f"encoder layer. {shared}The {config.norm_kind.replace('_', ' ')} is {norm}. {tables} "
         "source, target and logits."
     )
+
+
+@style.styled
+def plot_black_box(
+    config: TransformerConfig,
+    source: str,
+    target: str,
+    *,
+    title: str = "A sentence goes in, its translation comes out",
+) -> DescribedFigure:
+    """The model as a black box, as encoder and decoder, and as two stacks of layers.
+
+    Like the first pictures of The Illustrated Transformer, with the parameters of each part.
+    """
+    texts = source, target
+    shapes = parameter_shapes(config)
+    counts = {side: count(shapes[side]) for side in ("encoder", "decoder")}
+    total, deepest = count(shapes), max(map(config.depth, counts))
+    tops = (0.25, 0.25 + CLOSED + 0.75, 0.25 + 2 * (CLOSED + 0.75) + 0.1)
+    height = tops[2] + (LAYER + LAYER_GAP) * deepest + 0.1
+    note = (
+        f"Numbers: parameters. The embedding table, {count(shapes['embedding']):,}, "
+        "is in neither stack. The output of the last encoder layer goes to every decoder layer."
+    )
+    figure = parts.sheet(DECODER + STACK + ARROW + SENTENCE, height, title, note)
+    content = figure.content
+    _draw_sentences(content, texts, tops[0] + CLOSED / 2, tops[0] + CLOSED / 2)
+    _draw_box(content, ENCODER, tops[0], 2 * STACK + APART, CLOSED, f"Transformer\n{total:,}")
+    _draw_opening(content, tops[0] + CLOSED)
+    _draw_sentences(content, texts, tops[1] + CLOSED / 2, tops[1] + CLOSED / 2)
+    for x, side in ((ENCODER, "encoder"), (DECODER, "decoder")):
+        _draw_box(content, x, tops[1], STACK, CLOSED, f"{side}\n{counts[side]:,}", side)
+    middle = tops[1] + CLOSED / 2
+    parts.draw_arrow(content, (ENCODER + STACK, middle), (DECODER, middle), style.BLUE)
+    _draw_opening(content, tops[1] + CLOSED)
+    bottom, last = tops[2] + (LAYER + LAYER_GAP) * deepest, {}
+    for x, side in ((ENCODER, "encoder"), (DECODER, "decoder")):
+        number = f"{count(shapes[side]['layer_0']):,}"
+        for layer in range(config.depth(side)):
+            y = last[side] = bottom - (LAYER + LAYER_GAP) * (layer + 1)
+            _draw_box(content, x, y, STACK, LAYER, f"{side} layer {layer + 1}: {number}", side)
+            if layer:
+                x_middle, below = x + STACK / 2, y + LAYER
+                parts.draw_arrow(content, (x_middle, below + LAYER_GAP), (x_middle, below))
+    lowest = bottom - LAYER_GAP - LAYER / 2
+    _draw_sentences(content, texts, lowest, last["decoder"] + LAYER / 2)
+    # From the last encoder layer to every decoder layer.
+    turn, memory = DECODER - APART / 2, last["encoder"] + LAYER / 2
+    look = {"color": style.BLUE, "linewidth": 1.2}
+    content.plot([ENCODER + STACK, turn, turn], [memory, memory, lowest], **look)
+    for layer in range(config.depth("decoder")):
+        y, name = lowest - (LAYER + LAYER_GAP) * layer, f"memory to decoder layer {layer + 1}"
+        content.plot([turn, turn], [memory, y], **look)
+        content.plot([turn, DECODER], [y, y], gid=name, **look)
+        parts.draw_arrow(content, (turn, y), (DECODER, y), style.BLUE)
+    figure.description = (
+        f"{title}: {texts[0]!r} becomes {texts[1]!r}. First a box of {total:,} parameters; then "
+        f"an encoder of {counts['encoder']:,} and a decoder of {counts['decoder']:,}; then "
+        f"{config.depth('encoder')} encoder layers and {config.depth('decoder')} decoder layers, "
+        "each of which reads the output of the last encoder layer."
+    )
+    return figure
+
+
+def _draw_sentences(content: Axes, texts: Sequence[str], inward: Real, outward: Real) -> None:
+    """The source left of the model and the target right of it, with arrows at these heights."""
+    end = DECODER + STACK + ARROW
+    for left, y, text in zip((0.0, end), (inward, outward), texts, strict=True):
+        lines = wrapped(text, SENTENCE - 0.1, style.TEXT)
+        if len(lines) > 3:
+            lines = [*lines[:3], "…"]
+        parts.put_text(content, left + SENTENCE / 2, y, "\n".join(lines))
+    parts.draw_arrow(content, (SENTENCE, inward), (ENCODER, inward))
+    parts.draw_arrow(content, (end - ARROW, outward), (end, outward))
+
+
+def _draw_box(
+    content: Axes, left: Real, top: Real, width: Real, height: Real, text: str, side: str = ""
+) -> None:
+    colors = {"encoder": NETWORK, "decoder": ATTENTION}
+    color = colors.get(side, PLAIN)
+    parts.put_box(content, left, top, width, height, facecolor=color)
+    parts.put_text(content, left + width / 2, top + height / 2, text)
+
+
+def _draw_opening(content: Axes, top: Real) -> None:
+    """The word between a box and what is in it."""
+    middle = ENCODER + STACK + APART / 2
+    parts.draw_arrow(content, (middle, top + 0.15), (middle, top + 0.5), style.SOFT)
+    look = {"ha": "left", "color": style.SOFT}
+    parts.put_text(content, middle + 0.1, top + 0.3, "opened", **look)

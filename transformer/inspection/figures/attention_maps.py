@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention weights: one head, all layers and heads, all heads for one token, an alignment."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from numbers import Real
-from typing import get_args
+from typing import Annotated, get_args
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.image import AxesImage
-from numpy.typing import ArrayLike
 
 from transformer.arrays import Bool, Float
 from transformer.errors import InputError
 from transformer.inspection.alignment import Convention
-from transformer.inspection.argument_checks import Sizes, check_weights
+from transformer.inspection.argument_checks import check_weights, checked, checked_index
 from transformer.inspection.figures import parts, style
 from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import (
@@ -26,7 +24,7 @@ from transformer.inspection.figures.typesetting import (
 LONGEST_NAMED = 12
 """Tokens along an axis of a small map; more are numbered."""
 WIDTH = 7.5
-"""Of all maps of a layer, in inches; a grid whose named maps are wider has numbers."""
+"""Width of all maps of a layer, in inches; a grid whose named maps are wider has numbers."""
 QUANTILE = 0.99
 """Share of the weights that the colors of a grid distinguish, at least."""
 
@@ -34,39 +32,35 @@ NOT_WHY = "A weight says where a head reads, not why the model answers."
 
 
 @style.styled
+@checked
 def plot_attention(
-    weights: ArrayLike,
-    query_tokens: Sequence[str],
-    key_tokens: Sequence[str],
+    weights: Float[np.ndarray, "T S"],
+    query_tokens: Annotated[list[str], "T"],
+    key_tokens: Annotated[list[str], "S"],
     *,
-    mask: ArrayLike | None = None,
+    mask: Bool[np.ndarray, "T S"] | None = None,
     annotate: bool = False,
     title: str = "Attention weights",
 ) -> DescribedFigure:
     """Attention weights of one head, one row a query.
 
     Args:
-      weights: [T,S], after the softmax.
-      query_tokens: T labels; for a decoder those of `read_predict`.
-      key_tokens: S labels.
-      mask: [T,S], true where a query may attend; other cells are crossed out.
+      weights: attention weights after the softmax.
+      query_tokens: labels of the rows; for a decoder those of `read_predict`.
+      mask: true where a query may attend; other cells are crossed out.
       annotate: write the weights into the cells.
     """
-    sizes = Sizes()
-    weights = sizes.array("weights", weights, "T S")
-    queries = sizes.tokens("query_tokens", query_tokens, "T")
-    keys = sizes.tokens("key_tokens", key_tokens, "S")
-    allowed = np.ones(weights.shape, bool) if mask is None else sizes.mask("mask", mask, "T S")
-    check_weights(weights, allowed, "weights")
+    check_weights(weights, mask, "weights")
 
     note = f"Rows: queries; columns: keys. {NOT_WHY}"
     smallest = 0.29 if annotate else parts.SMALLEST_CELL
-    figure, image = _matrix(weights, queries, keys, ~allowed, smallest, title, note)
+    hidden = None if mask is None else ~mask
+    figure, image = _matrix(weights, query_tokens, key_tokens, hidden, smallest, title, note)
     if annotate:
         parts.write_numbers(image)
     figure.description = (
-        f"{title}: {len(queries)} queries (rows) over {len(keys)} keys (columns), each row summing "
-        f"to 1. {_strongest(weights, queries, keys)}."
+        f"{title}: {len(query_tokens)} queries (rows) over {len(key_tokens)} keys (columns), each "
+        f"row summing to 1. {_strongest(weights, query_tokens, key_tokens)}."
     )
     return figure
 
@@ -94,25 +88,24 @@ def _matrix(
     return figure, image
 
 
-def _strongest(
-    weights: Float[np.ndarray, "T S"], queries: list[str], keys: list[str], limit: int = 6
-) -> str:
-    """The strongest key of the queries with the most concentrated weights."""
-    most_concentrated = np.argsort(-weights.max(-1), kind="stable")[:limit]
+def _strongest(weights: Float[np.ndarray, "T S"], queries: list[str], keys: list[str]) -> str:
+    """The strongest key of the six queries with the most concentrated weights."""
+    most_concentrated = np.argsort(-weights.max(-1), kind="stable")[:6]
     items = [
         f"{queries[row]!r} reads most from {keys[weights[row].argmax()]!r} "
         f"({weights[row].max():.2f})"
         for row in sorted(most_concentrated)
     ]
-    prefix = "The most concentrated rows: " if len(queries) > limit else ""
+    prefix = "The most concentrated rows: " if len(queries) > 6 else ""
     return prefix + "; ".join(items)
 
 
 @style.styled
+@checked
 def plot_attention_grid(
-    weights: ArrayLike,
-    query_tokens: Sequence[str],
-    key_tokens: Sequence[str],
+    weights: Float[np.ndarray, "L N T S"],
+    query_tokens: Annotated[list[str], "T"],
+    key_tokens: Annotated[list[str], "S"],
     *,
     title: str = "Attention weights of every layer and head",
 ) -> DescribedFigure:
@@ -122,41 +115,15 @@ def plot_attention_grid(
     the legend says so.
 
     Args:
-      weights: [L,N,T,S], after the softmax.
-      query_tokens: T labels; for a decoder those of `read_predict`.
-      key_tokens: S labels.
+      weights: attention weights after the softmax.
+      query_tokens: labels of the rows; for a decoder those of `read_predict`.
     """
-    sizes = Sizes()
-    weights = sizes.array("weights", weights, "L N T S")
-    queries = sizes.tokens("query_tokens", query_tokens, "T")
-    keys = sizes.tokens("key_tokens", key_tokens, "S")
     check_weights(weights, name="weights")
-
-    figure = _draw_grid(weights, queries, keys, title)
-    mean_highest = weights.max(-1).mean(-1)  # [L, N]
-    layers, heads = mean_highest.shape
-    layer, head = np.unravel_index(mean_highest.argmax(), mean_highest.shape)
-    figure.description = (
-        f"{title}: {layers} layers by {heads} heads, each a matrix of {len(queries)} "
-        f"queries (rows) over {len(keys)} keys (columns) whose rows sum to 1. The most "
-        f"concentrated is layer {layer + 1} head {head + 1}, whose rows give their "
-        f"strongest key {mean_highest.max():.2f} on average. Queries: {listed(queries, 40)}. "
-        f"Keys: {listed(keys, 40)}."
-    )
-    return figure
-
-
-def _draw_grid(
-    weights: Float[np.ndarray, "L N T S"],
-    queries: list[str],
-    keys: list[str],
-    title: str,
-) -> DescribedFigure:
-    longest, (layers, heads) = max(len(queries), len(keys)), weights.shape[:2]
+    queries, keys, (layers, heads) = query_tokens, key_tokens, weights.shape[:2]
+    longest, last = max(len(queries), len(keys)), layers - 1
     named = longest <= LONGEST_NAMED and heads * len(keys) * parts.SMALLEST_CELL <= WIDTH
     cell = parts.SMALLEST_CELL if named else min(parts.SMALLEST_CELL, 0.95 / longest)
     high, larger = _end_of_weights(weights)
-    last = layers - 1
     panels = [
         [
             parts.Panel(
@@ -174,28 +141,29 @@ def _draw_grid(
         ]
         for layer in range(layers)
     ]
-    tokens = "" if named else _numbered_tokens(queries, keys)
+    note, left = (NOT_WHY, 0.65) if named else (_numbered_tokens(queries, keys) + NOT_WHY, 0.85)
     figure, images = parts.draw_panels(
-        panels,
-        title=title,
-        note=tokens + NOT_WHY,
-        left=0.65 if named else 0.85,
-        gap=0.1,
-        apart=0.1,
+        panels, title=title, note=note, left=left, gap=0.1, apart=0.1
     )
     for layer in range(layers):
         axes = [image.axes for image in images[layer * heads : (layer + 1) * heads]]
         middle = axes[0].get_position().get_points()[:, 1].mean()
-        axes[0].annotate(
-            f"layer {layer + 1}",
-            (parts.MARGIN / figure.get_figwidth(), middle),
-            va="center",
-            xycoords="figure fraction",
-        )
+        corner = parts.MARGIN / figure.get_figwidth(), middle
+        look = {"va": "center", "xycoords": "figure fraction"}
+        axes[0].annotate(f"layer {layer + 1}", corner, **look)
         if not named:
             _number_axis(axes[0].yaxis, len(queries))
             for ax in axes if layer == last else ():
                 _number_axis(ax.xaxis, len(keys))
+    mean_highest = weights.max(-1).mean(-1)  # [L, N]
+    layer, head = np.unravel_index(mean_highest.argmax(), mean_highest.shape)
+    figure.description = (
+        f"{title}: {layers} layers by {heads} heads, each a matrix of {len(queries)} "
+        f"queries (rows) over {len(keys)} keys (columns) whose rows sum to 1. The most "
+        f"concentrated is layer {layer + 1} head {head + 1}, whose rows give their "
+        f"strongest key {mean_highest.max():.2f} on average. Queries: {listed(queries, 40)}. "
+        f"Keys: {listed(keys, 40)}."
+    )
     return figure
 
 
@@ -229,11 +197,12 @@ def _numbered_tokens(queries: list[str], keys: list[str]) -> str:
 
 
 @style.styled
+@checked
 def plot_token_heads(
-    weights: ArrayLike,
-    token: int,
-    query_tokens: Sequence[str],
-    key_tokens: Sequence[str],
+    weights: Float[np.ndarray, "N T S"],
+    token: Annotated[int, "T"],
+    query_tokens: Annotated[list[str], "T"],
+    key_tokens: Annotated[list[str], "S"],
     *,
     normalize: str = "keys",
     title: str | None = None,
@@ -241,20 +210,15 @@ def plot_token_heads(
     """Attention of every head of a layer for one query, as lines and as numbers.
 
     Args:
-      weights: [N,T,S] of one layer, after the softmax.
+      weights: those of one layer, after the softmax.
       token: position of the query, from 0.
-      query_tokens: T labels; for a decoder those of `read_predict`.
-      key_tokens: S labels.
+      query_tokens: labels of the rows; for a decoder those of `read_predict`.
       normalize: ``keys`` draws attention: the weights of a head sum to 1 over the keys. ``heads``
         divides the weights of each key by their sum over the heads, like the figures of "it" in
         The Illustrated Transformer. These are shares between heads, not attention over words.
     """
-    sizes = Sizes()
-    weights = sizes.array("weights", weights, "N T S")
-    queries = sizes.tokens("query_tokens", query_tokens, "T")
-    keys = sizes.tokens("key_tokens", key_tokens, "S")
     check_weights(weights, name="weights")
-    token = sizes.index("token", token, "T")
+    queries, keys = query_tokens, key_tokens
     if normalize not in ("keys", "heads"):
         raise InputError(f"normalize is {normalize!r}, but must be 'keys' or 'heads'")
 
@@ -272,27 +236,6 @@ def plot_token_heads(
             "As in the Illustrated Transformer's figure: each row sums to 1 over the heads. These "
             "are shares between heads, not attention over words."
         )
-    figure = _draw_token_heads(values, hidden, token, queries, keys, normalize, title, note)
-    items = [
-        f"head {head + 1} most at {keys[row.argmax()]!r} ({row.max():.2f})"
-        for head, row in enumerate(values)
-    ]
-    figure.description = (
-        f"{title}, over {len(keys)} keys. {note} Highest value of each head: {listed(items, 16)}."
-    )
-    return figure
-
-
-def _draw_token_heads(
-    values: Float[np.ndarray, "N S"],
-    hidden: Bool[np.ndarray, "N S"],
-    token: int,
-    queries: list[str],
-    keys: list[str],
-    normalize: str,
-    title: str,
-    note: str,
-) -> DescribedFigure:
     heads, rows = len(values), max(len(queries), len(keys))
     height = min(max(6.0 / rows, 0.18), 0.32)
     start = parts.label_width(queries) + 0.1
@@ -315,61 +258,43 @@ def _draw_token_heads(
     ax.set_xlim(0, left)
     ax.set_ylim(rows - 0.5, -0.5)
     ax.set_axis_off()
-    for row, label in enumerate(queries):
-        color = style.INK if row == token else style.SOFT
-        label = shortened(label, parts.LONGEST_LABEL, style.TEXT)
-        parts.put_text(ax, start - 0.05, row, label, ha="right", color=color)
-    for row, label in enumerate(keys):
-        label = shortened(label, parts.LONGEST_LABEL, style.TEXT)
-        parts.put_text(ax, end + 0.08, row, label, ha="left")
-    for x, name, align in ((start - 0.05, "query", "right"), (end + 0.08, "keys", "left")):
+    for x, name, labels, align in (
+        (start - 0.05, "query", queries, "right"),
+        (end + 0.08, "keys", keys, "left"),
+    ):
         parts.put_text(figure.content, x, panel.above - 0.12, name, ha=align, color=style.SOFT)
+        for row, label in enumerate(labels):
+            other = name == "query" and row != token
+            label = shortened(label, parts.LONGEST_LABEL, style.TEXT)
+            parts.put_text(ax, x, row, label, ha=align, color=style.SOFT if other else style.INK)
     for head, weights in enumerate(values):
         shift = (head - (heads - 1) / 2) * 0.6 / heads
-        x = left + 0.36 * (head + 0.5)
-        key = panel.above - 0.04
-        figure.content.plot([x - 0.13, x + 0.13], [key, key], lw=2.2, **_head_style(head))
-        _draw_lines(ax, head, weights, token, (start, end), shift)
+        repeats, color = divmod(head, len(style.HEAD_COLORS))
+        dashes = style.DASHES[repeats % len(style.DASHES)]
+        look = {"color": style.HEAD_COLORS[color], "linestyle": dashes}
+        x, y = left + 0.36 * (head + 0.5), panel.above - 0.04
+        figure.content.plot([x - 0.13, x + 0.13], [y, y], lw=2.2, **look)
+        for key in np.flatnonzero(weights > 0.01):
+            width, name = 0.6 + 3.0 * weights[key], f"head {head + 1} key {key + 1}"
+            look |= {"linewidth": width, "alpha": weights[key], "gid": name}
+            ax.plot((start, end), (token, key + shift), solid_capstyle="butt", **look)
+    items = [
+        f"head {head + 1} most at {keys[row.argmax()]!r} ({row.max():.2f})"
+        for head, row in enumerate(values)
+    ]
+    figure.description = (
+        f"{title}, over {len(keys)} keys. {note} Highest value of each head: {listed(items, 16)}."
+    )
     return figure
 
 
-def _draw_lines(
-    ax: Axes,
-    head: int,
-    weights: Float[np.ndarray, " S"],
-    token: int,
-    ends: tuple[Real, Real],
-    shift: Real,
-) -> None:
-    """Lines from the query to the keys, whose opacity is the weight."""
-    for key, weight in enumerate(weights):
-        if weight > 0.01:
-            ax.plot(
-                ends,
-                [token, key + shift],
-                linewidth=0.6 + 3.0 * weight,
-                alpha=weight,
-                solid_capstyle="butt",
-                gid=f"head {head + 1} key {key + 1}",
-                **_head_style(head),
-            )
-
-
-def _head_style(head: int) -> dict[str, str]:
-    """Color and dashes of a head."""
-    colors = len(style.HEAD_COLORS)
-    return {
-        "color": style.HEAD_COLORS[head % colors],
-        "linestyle": style.DASHES[head // colors % len(style.DASHES)],
-    }
-
-
 @style.styled
+@checked
 def plot_alignment(
-    weights: ArrayLike,
-    source: Sequence[str],
-    target_in: Sequence[str],
-    target_out: Sequence[str],
+    weights: Float[np.ndarray, "T S"],
+    source: Annotated[list[str], "S"],
+    target_in: Annotated[list[str], "T"],
+    target_out: Annotated[list[str], "T"],
     *,
     gold: Collection[tuple[int, int]] | None = None,
     convention: str = "predict",
@@ -381,26 +306,18 @@ def plot_alignment(
     label has both. The convention decides which of the two the row aligns.
 
     Args:
-      weights: [T,S] of one head, or a mean of heads.
-      source: S tokens.
-      target_in: T tokens that are read.
-      target_out: T tokens that are predicted.
+      weights: those of one head, or a mean of heads.
       gold: pairs (t, s), drawn as frames: token t of `target_out` translates token s of `source`.
       convention: the row of a target token: the one that predicts it (``predict``) or the one that
         reads it (``read``, one row later), as in `alignment.target_rows`.
     """
-    sizes = Sizes()
-    weights = sizes.array("weights", weights, "T S")
-    keys = sizes.tokens("source", source, "S")
-    queries = parts.read_predict(
-        sizes.tokens("target_in", target_in, "T"), sizes.tokens("target_out", target_out, "T")
-    )
     check_weights(weights, name="weights")
+    queries = parts.read_predict(target_in, target_out)
     if convention not in get_args(Convention):
         raise InputError(f"convention is {convention!r}, but must be 'predict' or 'read'")
     for t, s in gold or ():
-        sizes.index("the target position of a gold pair", t, "T")
-        sizes.index("the source position of a gold pair", s, "S")
+        checked_index("the target position of a gold pair", t, len(queries))
+        checked_index("the source position of a gold pair", s, len(source))
 
     later = 0 if convention == "predict" else 1
     cells = sorted((t + later, s) for t, s in gold or () if t + later < len(queries))
@@ -411,12 +328,12 @@ def plot_alignment(
             f" Frames: gold alignment; the highest weight of {hits} of {len({t for t, _ in cells})}"
             " aligned rows is in a frame."
         )
-    figure, image = _matrix(weights, queries, keys, None, parts.SMALLEST_CELL, title, note)
+    figure, image = _matrix(weights, queries, source, None, parts.SMALLEST_CELL, title, note)
     for t, s in cells:
         parts.outline(image.axes, t, s, style.VERMILION, f"gold {t} {s}")
         image.axes.plot(s, t, "o", color=style.VERMILION, markersize=2.5, markeredgewidth=0)
     figure.description = (
-        f"{title}: {len(queries)} target positions (rows, read → predict) over {len(keys)} source "
-        f"tokens. {note} {_strongest(weights, queries, keys)}."
+        f"{title}: {len(queries)} target positions (rows, read → predict) over {len(source)} "
+        f"source tokens. {note} {_strongest(weights, queries, source)}."
     )
     return figure

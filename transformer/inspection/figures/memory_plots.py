@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The encoder's output, and the keys and values that every decoder layer makes of it."""
 
-from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from transformer.arrays import Float
-from transformer.inspection.argument_checks import Sizes
-from transformer.inspection.figures import architecture, parts, style
+from transformer.inspection.argument_checks import checked
+from transformer.inspection.figures import parts, style
 from transformer.inspection.figures.style import DescribedFigure
 
 MEMORY, WIDTH = 1.9, 2.5
@@ -20,11 +19,12 @@ TOTAL = 6.4
 
 
 @style.styled
+@checked
 def plot_memory(
-    memory: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    tokens: Sequence[str],
+    memory: Float[np.ndarray, "S D"],
+    keys: Float[np.ndarray, "L N S H"],
+    values: Float[np.ndarray, "L N S Hv"],
+    tokens: Annotated[list[str], "S"],
     *,
     title: str = "The memory goes to every decoder layer, which makes keys and values of it",
 ) -> DescribedFigure:
@@ -33,17 +33,9 @@ def plot_memory(
     Each layer has its own matrices W^K and W^V, so keys and values differ from layer to layer.
 
     Args:
-      memory: [S,D], the output of the encoder.
-      keys: [L,N,S,H] of the cross-attention of every decoder layer.
-      values: [L,N,S,Hv] of the same.
-      tokens: S labels of the source.
+      memory: the output of the encoder.
+      keys, values: those of every decoder layer's cross-attention.
     """
-    sizes = Sizes()
-    memory = sizes.array("memory", memory, "S D")
-    keys = sizes.array("keys", keys, "L N S H")
-    values = sizes.array("values", values, "L N S Hv")
-    tokens = sizes.tokens("tokens", tokens, "S")
-
     layers, heads, length = keys.shape[:3]
     tall = min(max(0.16 * length, 0.9), 2.6)
     high = min(tall, max(TOTAL / layers - 0.35, 0.62))
@@ -69,13 +61,24 @@ def plot_memory(
         line = [start + 0.05, turn, turn, start + TURN - 0.1], [middle, middle, y, y]
         figure.content.plot(*line, color=style.BLUE, linewidth=1.2, gid=f"to layer {layer + 1}")
         end = start + TURN - 0.06
-        architecture.draw_arrow(figure.content, (end - 0.1, y), (end, y), style.BLUE)
+        parts.draw_arrow(figure.content, (end - 0.1, y), (end, y), style.BLUE)
         name = f"decoder\nlayer {layer + 1}"
         look = {"ha": "left", "va": "bottom"}
         parts.put_text(figure.content, turn + 0.08, y - 0.04, name, **look)
     for i, (name, arrays) in enumerate({"keys": keys, "values": values}.items()):
-        left = start + TURN + i * (WIDTH + BETWEEN)
-        _draw_layers(figure, name, arrays, (left, first), (pitch, high))
+        limit, _ = parts.common(arrays)
+        for layer, array in enumerate(arrays):
+            panel = parts.signed_panel(
+                f"{name} of layer {layer + 1}",
+                f"{name}, {heads} heads of {array.shape[-1]}" if layer == 0 else "",
+                array.swapaxes(0, 1).reshape(length, -1),
+                (WIDTH, high),
+                limit=limit,
+                legend=name if layer == layers - 1 else None,
+            )
+            left = start + TURN + i * (WIDTH + BETWEEN)
+            image = panel.draw(figure, left, first + pitch * layer)
+            parts.separate_heads(image.axes.axvline, heads, array.shape[-1])
     lengths = np.linalg.norm(memory, axis=-1)
     figure.description = (
         f"{title}. The memory is {length} vectors of {memory.shape[1]} numbers, of lengths from "
@@ -84,28 +87,6 @@ def plot_memory(
         f"{_similarity(keys)}"
     )
     return figure
-
-
-def _draw_layers(
-    figure: DescribedFigure,
-    name: str,
-    arrays: Float[np.ndarray, "L N S _"],
-    corner: tuple[float, float],
-    sizes: tuple[float, float],
-) -> None:
-    """Keys, or values, of every layer below each other, with one color scale."""
-    (left, top), (pitch, high) = corner, sizes
-    limit, _ = parts.common(arrays)
-    layers, heads, length, size = arrays.shape
-    for layer, array in enumerate(arrays):
-        table = array.swapaxes(0, 1).reshape(length, -1)
-        heading = f"{name}, {heads} heads of {size}" if layer == 0 else ""
-        options = {"limit": limit, "legend": name if layer == layers - 1 else None}
-        panel_name = f"{name} of layer {layer + 1}"
-        panel = parts.signed_panel(panel_name, heading, table, (WIDTH, high), **options)
-        image = panel.draw(figure, left, top + pitch * layer)
-        for border in np.arange(1, heads) * size - 0.5:
-            image.axes.axvline(border, color=style.INK, linewidth=0.8)
 
 
 def _similarity(keys: Float[np.ndarray, "L N S H"]) -> str:

@@ -7,9 +7,9 @@ nothing overlaps whatever the number of tokens.
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,7 +18,7 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from transformer.arrays import Bool, Float
-from transformer.inspection.argument_checks import Sizes
+from transformer.inspection.argument_checks import checked
 from transformer.inspection.figures import style
 from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import (
@@ -107,6 +107,14 @@ def put_box(ax: Axes, left: Real, top: Real, width: Real, height: Real, **option
     ax.add_patch(box)
 
 
+def draw_arrow(
+    ax: Axes, start: tuple[Real, Real], end: tuple[Real, Real], color: str = style.INK
+) -> None:
+    """An arrow between two positions."""
+    look = {"arrowstyle": "-|>,head_width=0.12,head_length=0.25", "shrinkA": 0, "shrinkB": 0}
+    ax.annotate("", end, start, arrowprops={**look, "color": color, "linewidth": 0.8})
+
+
 # Heat maps with labels.
 
 
@@ -135,12 +143,12 @@ class Panel:
 
     @property
     def width(self) -> float:
-        """Of the map alone."""
+        """Width of the map."""
         return self.cell[0] * self.values.shape[1]
 
     @property
     def height(self) -> float:
-        """Of the map alone."""
+        """Height of the map."""
         return self.cell[1] * self.values.shape[0]
 
     @property
@@ -151,7 +159,7 @@ class Panel:
     @property
     def above(self) -> float:
         """Height of the column labels and headings."""
-        labels = self._labels[0] if self.columns else 0.05
+        labels = max(self._labels[0], 0.05)
         lines = max(heading.count("\n") + 1 for heading in (*self.beside, ""))
         heading = 0.1 + 0.15 * (self.heading.count("\n") + 1) if self.heading else 0.0
         return max(labels + heading, 0.16 * lines if self.beside else 0.0)
@@ -167,19 +175,12 @@ class Panel:
         texts = sum(map(self._text_width, self.beside), 0.0)
         lines = map(printable, self.heading.split("\n") if self.heading else [])
         wide = [text_width(line, style.HEADING) - self.width for line in lines]
-        if self.columns:
-            wide.append(self._labels[1])
-        return max(texts, *wide, 0.0)
-
-    @property
-    def legend_width(self) -> float:
-        """Width of the legend, which may be wider than the map."""
-        return 0.0 if self.legend is None else legend_width(self.legend, self.limits)
+        return max(texts, *wide, self._labels[1], 0.0)
 
     @property
     def _labels(self) -> tuple[float, float]:
         """Height of the column labels, and their width beyond the map."""
-        return label_extent(self.columns, self.cell[0])
+        return label_extent(self.columns, self.cell[0]) if self.columns else (0.0, 0.0)
 
     def _text_width(self, heading: str) -> float:
         texts = [*heading.split("\n"), *self.beside[heading]]
@@ -194,9 +195,8 @@ class Panel:
         if self.columns:
             column_labels(ax, self.columns)
         if self.heading:
-            labels = self._labels[0] if self.columns else 0.0
-            look = {"ha": "left", "va": "bottom", "fontsize": style.HEADING}
-            put_text(figure.content, left, top - labels - 0.05, self.heading, **look)
+            y, look = top - self._labels[0] - 0.05, {"ha": "left", "va": "bottom"}
+            put_text(figure.content, left, y, self.heading, fontsize=style.HEADING, **look)
         x, look = left + self.width, {"ha": "right"}
         for heading, texts in self.beside.items():
             x += self._text_width(heading)
@@ -214,27 +214,21 @@ def draw_panels(
     title: str,
     note: str = "",
     left: Real = 0.0,
-    top: Real = 0.0,
     right: Real = 0.0,
     below: Real = 0.0,
     gap: Real = GAP,
     apart: Real = GAP,
-    least_width: Real = 0.0,
 ) -> tuple[DescribedFigure, list[AxesImage]]:
     """A figure of rows of labeled heat maps, and the image of each in reading order.
 
     The first maps of all rows are aligned.
 
     Args:
-      rows: panels from the top left.
-      title: above the panels.
-      note: below them.
-      left, top, right, below: free space for other drawings.
+      left, right, below: free space for other drawings.
       gap: space below a row of panels.
       apart: space between the panels of a row.
-      least_width: of the content.
     """
-    corners, width, y, bottom = [], least_width, top, top
+    corners, width, y, bottom = [], 0.0, 0.0, 0.0
     first = max(row[0].left for row in rows)
     for row in rows:
         x, y = left + first - row[0].left, y + max(panel.above for panel in row)
@@ -243,7 +237,7 @@ def draw_panels(
             x += panel.left
             if panel.legend is not None:
                 x = max(x, free)
-                free = x + panel.legend_width + 0.1
+                free = x + legend_width(panel.legend, panel.limits) + 0.1
                 width = max(width, free)
             corners.append((x, y))
             x += panel.width + panel.right + apart
@@ -279,21 +273,17 @@ def heat(
     ax.set_xticks([])
     ax.set_yticks([])
     ax.set_facecolor(style.PALE if marked else style.PAPER)
-    if marked and min(cell_size(ax, values.shape)) >= SMALLEST_GRID:
-        _draw_grid(ax, values.shape)
+    smallest = min(cell_size(ax, values.shape))
+    if marked and smallest >= SMALLEST_GRID:
+        # Faint lines between the cells, since cells of zero have the color of the paper.
+        (rows, columns), look = values.shape, {"color": style.FAINT, "linewidth": 0.4}
+        ax.hlines(np.arange(rows - 1) + 0.5, -0.5, columns - 0.5, **look)
+        ax.vlines(np.arange(columns - 1) + 0.5, -0.5, rows - 0.5, **look)
     if marked and hidden.any():
-        rows, columns = np.nonzero(hidden)
-        size = min(72 * min(cell_size(ax, values.shape)) * 0.3, 5)
-        ax.plot(columns, rows, "x", color=style.SOFT, markersize=size, markeredgewidth=0.5)
+        y, x = np.nonzero(hidden)
+        look = {"markersize": min(72 * smallest * 0.3, 5), "markeredgewidth": 0.5}
+        ax.plot(x, y, "x", color=style.SOFT, **look)
     return image
-
-
-def _draw_grid(ax: Axes, shape: tuple[int, ...]) -> None:
-    """Faint lines between the cells, since cells of zero have the color of the paper."""
-    rows, columns = shape
-    look = {"color": style.FAINT, "linewidth": 0.4}
-    ax.hlines(np.arange(rows - 1) + 0.5, -0.5, columns - 0.5, **look)
-    ax.vlines(np.arange(columns - 1) + 0.5, -0.5, rows - 0.5, **look)
 
 
 def signed(limit: Real) -> dict:
@@ -368,10 +358,11 @@ def column_labels(ax: Axes, labels: Sequence[str]) -> None:
 
     Of narrow columns every second one has a label, or fewer.
     """
-    step = math.ceil(SMALLEST_CELL / cell_size(ax, (1, len(labels)))[0] - 0.01)
+    cell, _ = cell_size(ax, (1, len(labels)))
+    step = math.ceil(SMALLEST_CELL / cell - 0.01)
     texts = [shortened(label, LONGEST_LABEL, style.TEXT) for label in labels[::step]]
     look = {}
-    if _are_slanted(labels, cell_size(ax, (1, len(labels)))[0]):
+    if _are_slanted(labels, cell):
         look = {"rotation": 45, "ha": "left", "va": "baseline", "rotation_mode": "anchor"}
     ax.set_xticks(range(0, len(labels), step), texts, **look)
     ax.tick_params(axis="x", length=0, pad=3)
@@ -384,11 +375,8 @@ def _are_slanted(labels: Sequence[str], cell: Real) -> bool:
 
 def label_width(labels: Sequence[str]) -> float:
     """Width of row labels."""
-    return max(map(_label_width, labels))
-
-
-def _label_width(label: str) -> float:
-    return text_width(shortened(label, LONGEST_LABEL, style.TEXT), style.TEXT)
+    texts = (shortened(label, LONGEST_LABEL, style.TEXT) for label in labels)
+    return max(text_width(text, style.TEXT) for text in texts)
 
 
 def label_extent(labels: Sequence[str], cell: Real) -> tuple[float, float]:
@@ -397,7 +385,7 @@ def label_extent(labels: Sequence[str], cell: Real) -> tuple[float, float]:
         return style.TEXT / 72 + 0.08, 0.0
     height = (label_width(labels) + style.TEXT / 72) * SLANT + 0.06
     ends = [
-        _label_width(label) * SLANT - cell * (len(labels) - i - 0.5)
+        label_width([label]) * SLANT - cell * (len(labels) - i - 0.5)
         for i, label in enumerate(labels)
     ]
     return height, max(*ends, 0.0)
@@ -441,9 +429,10 @@ def outline(ax: Axes, row: Real, column: Real, color: str, name: str) -> None:
     ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, gid=name, **look))
 
 
-def separate_rows(ax: Axes, rows: int) -> None:
-    """White lines between the rows of a heat map."""
-    ax.hlines(np.arange(rows - 1) + 0.5, *ax.get_xlim(), color=style.PAPER, linewidth=1.5)
+def separate_heads(draw_line: Callable[..., Any], heads: int, size: int) -> None:
+    """Lines between the columns (`Axes.axvline`) or the rows (`Axes.axhline`) of N heads."""
+    for border in np.arange(1, heads) * size - 0.5:
+        draw_line(border, color=style.INK, linewidth=0.8)
 
 
 def largest(*arrays: Float[np.ndarray, "..."]) -> float:
@@ -460,16 +449,10 @@ def common(*arrays: Float[np.ndarray, "..."]) -> tuple[float, str]:
     return limit, f" ({(magnitudes > limit).mean():.0%} beyond)"
 
 
-def read_predict(target_in: Sequence[str], target_out: Sequence[str]) -> list[str]:
-    """Labels of decoder rows: the token that is read and the token that is predicted.
-
-    Raises:
-      InputError: when their numbers differ.
-    """
-    sizes = Sizes()
-    both = zip(
-        sizes.tokens("target_in", target_in, "T"),
-        sizes.tokens("target_out", target_out, "T"),
-        strict=True,
-    )
+@checked
+def read_predict(
+    target_in: Annotated[list[str], "T"], target_out: Annotated[list[str], "T"]
+) -> list[str]:
+    """Labels of decoder rows: the token that is read and the token that is predicted."""
+    both = zip(target_in, target_out, strict=True)
     return [f"{isolated(read)} → {isolated(predicted)}" for read, predicted in both]

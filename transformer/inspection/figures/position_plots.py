@@ -33,29 +33,12 @@ def plot_positional_encoding(
     sizes = Sizes()
     tables = {name: sizes.array(f"tables[{name!r}]", pe, "T D") for name, pe in tables.items()}
     length, width = next(iter(tables.values())).shape
-    rows = []
+    rows, heading = [], "dot product of two positions"
+    values, products = ({"legend": each, "axis": AXIS} for each in ("value", "product"))
     for name, table in tables.items():
-        products = table @ table.T
-        rows.append(
-            [
-                parts.signed_panel(
-                    f"{name} table",
-                    printable(name),
-                    table,
-                    (WIDTH, SIDE),
-                    legend="value",
-                    axis=AXIS,
-                ),
-                parts.signed_panel(
-                    f"{name} products",
-                    "dot product of two positions",
-                    products,
-                    (SIDE, SIDE),
-                    legend="product",
-                    axis=AXIS,
-                ),
-            ]
-        )
+        left = f"{name} table", printable(name), table, (WIDTH, SIDE)
+        right = f"{name} products", heading, table @ table.T, (SIDE, SIDE)
+        rows.append([parts.signed_panel(*left, **values), parts.signed_panel(*right, **products)])
     title = f"{title}, {length} positions of {width} numbers"
     note = (
         "Dot product of positions p and p + k, divided by the largest: for sinusoids the same at "
@@ -83,9 +66,7 @@ def _draw_by_distance(
     """Draw mean and range of the products by distance; return a description."""
     length = len(products)
     diagonals = [np.diagonal(products, k) / parts.largest(products) for k in range(length)]
-    mean = np.array([values.mean() for values in diagonals])
-    low = np.array([values.min() for values in diagonals])
-    high = np.array([values.max() for values in diagonals])
+    mean, low, high = np.array([(each.mean(), each.min(), each.max()) for each in diagonals]).T
     box = beside.get_position()
     left = box.x1 + BETWEEN / figure.get_figwidth()
     ax = figure.add_axes((left, box.y0, SIDE / figure.get_figwidth(), box.height))

@@ -43,7 +43,7 @@ POSITIVE, NEGATIVE = "#08519c", "#b34700"
 """Colors of the largest values, in views too. Zero is the paper; colors are linear in the value."""
 SIGNED: Colormap = LinearSegmentedColormap.from_list("signed", [NEGATIVE, PAPER, POSITIVE])
 WEIGHTS: Colormap = LinearSegmentedColormap.from_list("weights", [PAPER, POSITIVE])
-"""Of weights, probabilities and other values that are never negative."""
+"""Colors of weights, probabilities and other values that are never negative."""
 
 TITLE, HEADING, TEXT = 11.0, 9.0, 8.0
 """Font sizes in points; the smallest is 12 pixels high in a notebook."""
@@ -133,12 +133,8 @@ def save(figure: DescribedFigure, path: epath.PathLike, *, dpi: int = 160) -> ep
     """Save a figure together with its description. The same figure gives the same bytes.
 
     Args:
-      figure: made by this package.
       path: ends in ``.png``, ``.svg`` or ``.pdf``.
       dpi: resolution of a PNG.
-
-    Returns:
-      the path.
 
     Raises:
       InputError: for another file type.
@@ -168,7 +164,6 @@ def to_svg(figure: DescribedFigure, *, text_as_paths: bool = False) -> str:
     """An ``<svg>`` element, with the description in ``<desc>``.
 
     Args:
-      figure: made by this package.
       text_as_paths: draw text as shapes, independent of the fonts of the reader's machine. By
         default text stays text, which can be searched and selected.
     """

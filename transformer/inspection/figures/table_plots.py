@@ -3,13 +3,14 @@
 
 from collections.abc import Mapping, Sequence
 from numbers import Real
+from typing import Annotated
 
 import numpy as np
 from matplotlib.colors import Colormap, ListedColormap
 from numpy.typing import ArrayLike
 
-from transformer.arrays import Float
-from transformer.inspection.argument_checks import Sizes, check_not_empty
+from transformer.arrays import Bool, Float
+from transformer.inspection.argument_checks import Sizes, check_not_empty, checked
 from transformer.inspection.figures import parts, style
 from transformer.inspection.figures.style import DescribedFigure
 from transformer.inspection.figures.typesetting import listed, printable
@@ -83,24 +84,19 @@ def _color_scale(
 
 
 @style.styled
+@checked
 def plot_patch_map(
-    effect: ArrayLike,
-    tokens: Sequence[str],
+    effect: Float[np.ndarray, "levels S"],
+    tokens: Annotated[list[str], "S"],
     *,
-    label: str = "share of the difference restored",
     title: str = "Activation patching of the residual stream",
 ) -> DescribedFigure:
     """Effect of patching the residual stream at each layer and position.
 
     Args:
-      effect: [L+1,S]: at the stack's input, then after each layer; 0 changes nothing, 1 restores
-        the clean answer.
-      tokens: S labels.
-      label: what the effect is measured in.
+      effect: at the stack's input, then after each layer; 0 changes nothing, 1 restores the clean
+        answer.
     """
-    sizes = Sizes()
-    effect = sizes.array("effect", effect, "L+1 S")
-    tokens = sizes.tokens("tokens", tokens, "S")
     sites = ["input", *(f"after layer {layer}" for layer in range(1, len(effect)))]
     limit = max(1.0, parts.largest(effect))
     panel = parts.Panel(
@@ -109,7 +105,7 @@ def plot_patch_map(
         rows=sites,
         columns=tokens,
         **parts.signed(limit),
-        legend=label,
+        legend="share of the difference restored",
     )
     note = "The result depends on the pair of sentences and on the metric."
     figure, [image] = parts.draw_panels([[panel]], title=title, note=note)
@@ -118,8 +114,8 @@ def plot_patch_map(
     largest = zip(*np.unravel_index(order, effect.shape), strict=True)
     items = [f"{effect[site, s]:.2f} at {tokens[s]!r}, {sites[site]}" for site, s in largest]
     figure.description = (
-        f"{title}: {len(sites)} levels of the stack by {len(tokens)} tokens ({label}). The largest "
-        f"effects: {'; '.join(items)}."
+        f"{title}: {len(sites)} levels of the stack by {len(tokens)} tokens (share of the "
+        f"difference restored). The largest effects: {'; '.join(items)}."
     )
     return figure
 
@@ -131,17 +127,14 @@ def plot_attribution(
     prefix: Sequence[str],
     target_out: Sequence[str],
     *,
-    label: str = "nats",
     title: str = "Attribution of each prediction",
 ) -> DescribedFigure:
     """Contribution of every source and prefix token to each prediction.
 
     Args:
       attribution: [R,S+T], one row a prediction: first over the source, then over the prefix.
-      source: S tokens.
       prefix: T tokens that the decoder reads.
       target_out: R predicted tokens.
-      label: the unit.
     """
     sizes = Sizes()
     values = sizes.array("attribution", attribution, "R S+T")
@@ -170,7 +163,7 @@ def plot_attribution(
             name="prefix",
             heading="prefix that the decoder reads",
             columns=prefix,
-            legend=label,
+            legend="nats",
             **shared,
         ),
     ]
@@ -185,40 +178,38 @@ def plot_attribution(
         for r, (row, at) in enumerate(zip(rows, largest, strict=True))
     ]
     figure.description = (
-        f"{title}, over {len(source)} source and {len(prefix)} prefix tokens, in {label}: "
+        f"{title}, over {len(source)} source and {len(prefix)} prefix tokens, in nats: "
         f"{listed(items, 10)}."
     )
     return figure
 
 
 @style.styled
+@checked
 def plot_masks(
-    source: Sequence[str],
-    target_in: Sequence[str],
+    source: Annotated[list[str], "S"],
+    target_in: Annotated[list[str], "T"],
     *,
-    source_mask: ArrayLike,
-    causal: ArrayLike,
+    source_mask: Bool[np.ndarray, " S"],
+    causal: Bool[np.ndarray, "T T"],
     title: str = "Attention masks",
 ) -> DescribedFigure:
     """The masks of encoder, decoder and encoder-decoder attention.
 
     Args:
-      source: S tokens, with padding.
-      target_in: T tokens that the decoder reads.
-      source_mask: [S], false where the source is padding.
-      causal: [T,T], true where a target position may attend.
+      source: the tokens, with padding.
+      source_mask: false where the source is padding.
+      causal: true where a target position may attend.
     """
-    sizes = Sizes()
-    keys = sizes.mask("source_mask", source_mask, "S")
-    causal = sizes.mask("causal", causal, "T T")
-    source = sizes.tokens("source", source, "S")
-    target = sizes.tokens("target_in", target_in, "T")
+    encoder, cross = (
+        np.broadcast_to(source_mask, (len(rows), len(source))) for rows in (source, target_in)
+    )
     masks = {
-        "encoder": (np.broadcast_to(keys, (len(source), len(source))), source, source),
-        "decoder": (causal, target, target),
-        "encoder-decoder": (np.broadcast_to(keys, (len(target), len(source))), target, source),
+        "encoder": (encoder, source, source),
+        "decoder": (causal, target_in, target_in),
+        "encoder-decoder": (cross, target_in, source),
     }
-    cell = min(max(2.2 / max(len(source), len(target)), 0.13), 0.36)
+    cell = min(max(2.2 / max(len(source), len(target_in)), 0.13), 0.36)
     panels = [
         parts.Panel(
             values=mask.astype(float),
@@ -260,7 +251,6 @@ def plot_vectors(
 
     Args:
       vectors: [T,D] by name; D may differ.
-      tokens: T labels.
     """
     check_not_empty("vectors", vectors)
     tables = {}

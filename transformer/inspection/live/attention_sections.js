@@ -76,8 +76,8 @@ addSection("Attention in six steps",
         html("div", {class: "step-row first"},
           html("span", {class: "label"}, "6. sum: the head's output z"),
           strip("z", head.z[row], {limit: valueLimit}))),
-      toolbar(legend("queries and keys", fixed(-limit, 2), fixed(limit, 2)),
-        legend("values and z", fixed(-valueLimit, 2), fixed(valueLimit, 2))),
+      toolbar(scale("queries and keys", limit, {signed: true, digits: 2}),
+        scale("values and z", valueLimit, {signed: true, digits: 2})),
     ];
   });
 
@@ -108,7 +108,7 @@ addSection("The same with matrices",
       html("div", {class: "pair"},
         scrollable(weightMap("weights", head.weights, queries, keys, {marked: row})),
         html("div", {class: "z"}, matrix("Z", head.z, queries))),
-      toolbar(legend("attention weight", "0", "1"), html("span", {class: "note"},
+      toolbar(scale("attention weight"), html("span", {class: "note"},
         "Every other matrix has its own scale, from its largest negative to its largest positive "
         + "number.")),
     ];
@@ -138,7 +138,7 @@ addSection("All heads, and switches",
             describe: (r, c) => `head ${n + 1}: ${queries[r]} reads ${keys[c]}`}),
           html("p", {class: "note"}, strongest(head.weights[row], keys)));
       })),
-      toolbar(legend("attention weight", "0", "1"),
+      toolbar(scale("attention weight"),
         html("span", {class: "note"}, "rows: who reads; columns: who is read")),
       html("h3", {}, `What each head adds to “${queries[row]}”`),
       strips([
@@ -146,7 +146,7 @@ addSection("All heads, and switches",
           `length ${fixed(Math.hypot(...head.output[row]), 2)}`]),
         ["their sum", output[row], `length ${fixed(Math.hypot(...output[row]), 2)}`],
       ], limit),
-      toolbar(legend("value", fixed(-limit, 2), fixed(limit, 2))),
+      toolbar(scale("value", limit, {signed: true, digits: 2})),
     ];
   });
 
@@ -181,7 +181,7 @@ addSection("Around each part: add and normalize",
           layer => change({layer})),
         select("Word", words, s, word => change({word}))),
       strips(lines, limit),
-      toolbar(legend("value", fixed(-limit, 2), fixed(limit, 2))),
+      toolbar(scale("value", limit, {signed: true, digits: 2})),
       html("h3", {}, "Inside the feed-forward network"),
       strips([[`hidden, ${feedForward.inside.hidden[s].length} units`, feedForward.inside.hidden[s],
         `${[...feedForward.inside.hidden[s]].filter(value => value > 0).length} not 0`]]),

@@ -148,7 +148,7 @@ function patchMap(words, levels) {
       limit, rowHeight: 28, choose: (level, position) => overwrite(level, position, position),
       describe: (level, position) =>
         `overwriting “${words[position]}” ${levels[level]}, share of the difference`})),
-    toolbar(legend("share of the difference", fixed(-limit, 2), fixed(limit, 2)),
+    toolbar(scale("share of the difference", limit, {signed: true, digits: 2}),
       html("span", {class: "note"}, "Click a cell to overwrite that state.")),
   ];
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of all pictures: maps of numbers that can be read, words, legends, and the reader, the line
-// at the bottom of the window that names the number under the pointer or the cursor.
+// Parts of all pictures: maps of numbers that can be read, words, and the reader, the line at the
+// bottom of the window that names the number under the pointer or the cursor.
 
 const reader = html("output", {class: "reader", "aria-live": "polite"},
   "Point at any number, or choose a picture with Tab and move with the arrow keys.");
@@ -44,12 +44,6 @@ function colorOf(value, limit) {
 
 function largestAbsolute(matrix) {
   return Math.max(1e-9, ...matrix.map(row => row.reduce((a, b) => Math.max(a, Math.abs(b)), 0)));
-}
-
-// The scale of a picture.
-function legend(name, low, high) {
-  return html("span", {class: "legend"}, `${name}: `, low,
-    html("span", {class: low === "0" ? "legend-scale weights" : "legend-scale signed"}), high);
 }
 
 // A map of numbers, one cell each.

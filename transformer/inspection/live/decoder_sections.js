@@ -45,7 +45,7 @@ addSection("The decoder in motion",
             numberMap(`values, layer ${layer + 1}`, value, {
               rowHeight: 16, describe: (s, d) => `value of ${sources[s]}, dimension ${d + 1}`})));
       })),
-      toolbar(legend("attention weight", "0", "1")),
+      toolbar(scale("attention weight")),
     ];
   });
 
@@ -69,7 +69,7 @@ addSection("The last vector becomes a word",
         if (id >= logits.length) return "no token";
         return `probability of “${targetWord(id)}” ${fixed(probabilities[id], 5)}, its logit`;
       }}),
-      toolbar(legend("logit", fixed(-limit, 1), fixed(limit, 1))),
+      toolbar(scale("logit", limit, {signed: true, digits: 1})),
       html("table", {class: "chances"},
         html("caption", {}, "The most probable next tokens"),
         html("thead", {}, html("tr", {}, ["token", "logit", "probability"].map(name =>
@@ -112,7 +112,7 @@ addSection("Before and after training",
         scrollable(weightMap(name, matrix, rows, words, {
           marked: state.step, choose: step => change({step}),
           describe: (r, c) => `${name}: ${rows[r]}; probability of ${words[c]}`}))))),
-      toolbar(legend("probability", "0", "1"), html("span", {class: "note"},
+      toolbar(scale("probability"), html("span", {class: "note"},
         "The target here is the model's own translation. Columns: the words that occur in it.")),
     ];
   });

@@ -70,7 +70,7 @@ addSection("Words become vectors",
         [`position ${s}`, positions[s], "added"],
         ["their sum", output[s], "goes in"],
       ], limit),
-      toolbar(legend("value", fixed(-limit, 2), fixed(limit, 2))),
+      toolbar(scale("value", limit, {signed: true, digits: 2})),
       html("h3", {}, "All words, and all positions"),
       html("div", {class: "pair"},
         labeledRows(words, numberMap("sums", output, {

@@ -5,8 +5,6 @@ The scripts of this package and `views/elements.js` are in the page as they are,
 JSON: the config, the vocabulary, the weights (`weight_encoding`), and the sentences to begin with.
 """
 
-import functools
-import importlib.resources
 import logging
 import math
 from typing import Any
@@ -34,6 +32,10 @@ SCRIPTS = (
 )
 """In the order of the page; the first five are the model, which use nothing of the page."""
 
+MODEL_FIELDS = ("d_model", "d_ff", "norm", "norm_epsilon", "pad_id", "bos_id", "eos_id", "unk_id")
+DECODE_FIELDS = ("beams", "length_penalty", "alpha", "finish_from", "extra_length", "max_length")
+"""Fields of the model and of the search that the scripts read."""
+
 LARGE_BYTES = 4_000_000
 """Larger pages are reported."""
 LARGEST_BYTES = 32_000_000
@@ -51,9 +53,7 @@ def live_page(
     """A page in which the model translates, and shows every number on the way.
 
     Args:
-      params: of `config.model`, on any device.
-      config: of the run; `config.decode` is the search of the page.
-      tokenizer: of both sides.
+      config: config of the run; `config.decode` is the search of the page.
       sentences: the sentence that the page opens with, and one whose states can replace its states.
       description: what the weights are, in words.
 
@@ -65,15 +65,23 @@ def live_page(
     live_limits.require_search(config.decode)
     fields = segmentation(tokenizer.sentencepiece_model)
     live_limits.require_segmentation(tokenizer, fields)
-    _require_size(params)
+    weights = sum(leaf.size for leaf in jax.tree.leaves(params))
+    size = weight_encoding.BYTES_PER_WEIGHT * weights
+    if size > LARGEST_BYTES:
+        raise InputError(
+            f"the model has {weights:,} weights, so its page would have {size / 1e6:.0f} MB; the "
+            f"largest live page has {LARGEST_BYTES / 1e6:.0f} MB; leave --live out, or train a "
+            "smaller model"
+        )
     text = html.page(
         "The model in the page",
         element("div", element("p", "This page runs a model, which needs JavaScript."), id="live"),
         html.json_block(
             "model",
             {
-                "config": _model_data(config.model),
-                "decode": _decode_data(config),
+                "config": {name: getattr(config.model, name) for name in MODEL_FIELDS},
+                "decode": {name: getattr(config.decode, name) for name in DECODE_FIELDS}
+                | {"longest_source": config.data.max_length},
                 "labelSmoothing": config.training.label_smoothing,
                 "pieces": fields.pieces,
                 "sentences": sentences,
@@ -81,43 +89,20 @@ def live_page(
                 **_weights_data(params, config.model),
             },
         ),
-        style=_file("live.css"),
-        script="\n".join([_elements(), *map(_file, SCRIPTS)]),
+        style=html.file_of(__package__, "live.css"),
+        script="\n".join(
+            [
+                html.file_of("transformer.inspection.views", "elements.js"),
+                *(html.file_of(__package__, name) for name in SCRIPTS),
+            ]
+        ),
     )
     if len(text) > LARGE_BYTES:
         logger.warning(
             "the page has %.1f MB, which takes a browser a while to open: the model has %s weights",
-            *(len(text) / 1e6, f"{_num_weights(params):,}"),
+            *(len(text) / 1e6, f"{weights:,}"),
         )
     return text
-
-
-def _num_weights(params: Params) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(params))
-
-
-def _require_size(params: Params) -> None:
-    """Refuse models whose page would be too large."""
-    size = weight_encoding.BYTES_PER_WEIGHT * _num_weights(params)
-    if size > LARGEST_BYTES:
-        raise InputError(
-            f"the model has {_num_weights(params):,} weights, so its page would have "
-            f"{size / 1e6:.0f} MB; the largest live page has {LARGEST_BYTES / 1e6:.0f} MB; leave "
-            "--live out, or train a smaller model"
-        )
-
-
-def _model_data(config: TransformerConfig) -> dict[str, Any]:
-    """The fields of the model that the scripts read."""
-    names = ("d_model", "d_ff", "norm", "norm_epsilon", "pad_id", "bos_id", "eos_id", "unk_id")
-    return {name: getattr(config, name) for name in names}
-
-
-def _decode_data(config: Config) -> dict[str, Any]:
-    """The fields of the search that the scripts read."""
-    names = ("beams", "length_penalty", "alpha", "finish_from", "extra_length", "max_length")
-    search = {name: getattr(config.decode, name) for name in names}
-    return search | {"longest_source": config.data.max_length}
 
 
 def _weights_data(params: Params, config: TransformerConfig) -> dict[str, Any]:
@@ -148,15 +133,3 @@ def _initial(parameter: Parameter) -> tuple[str, float]:
         outputs = math.prod(shape[parameter.num_input_axes :])
         return "uniform", math.sqrt(6 / (inputs + outputs))  # Glorot
     return "constant", float(parameter.kind == "scale")
-
-
-@functools.cache
-def _file(name: str) -> str:
-    return importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-@functools.cache
-def _elements() -> str:
-    """The building blocks of all interactive pages."""
-    views = importlib.resources.files("transformer.inspection.views")
-    return views.joinpath("elements.js").read_text(encoding="utf-8")

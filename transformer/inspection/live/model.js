@@ -143,9 +143,8 @@ function startDecoding(model, memory) {
 // or one token after the other, as in a search; both give the same numbers.
 function decode(model, cache, tokens, {gates} = NO_CHANGES) {
   const past = cache[0].own.keys[0].length;
-  const embedding = embed(model, tokens, past);
-  let x = embedding.output;
-  const states = [x], newCache = [];
+  let x = embed(model, tokens, past).output;
+  const newCache = [];
   const layers = layersOf(model, "decoder").map((layer, index) => {
     const attended = residual(model, layer.self_attention_residual.norm, x, y => {
       const {keys, values} = keysAndValues(layer.self_attention, y), {own, cross} = cache[index];
@@ -164,11 +163,10 @@ function decode(model, cache, tokens, {gates} = NO_CHANGES) {
     const transformed = residual(model, layer.feed_forward_residual.norm, informed.output, y =>
       feedForward(layer.feed_forward, y));
     x = transformed.output;
-    states.push(x);
     return {selfAttention: attended, crossAttention: informed, feedForward: transformed};
   });
   const output = finalNorm(model, "decoder", x);
   // The embedding table is the output map too (paper 3.4): [T, D] x [V, D]^T -> [T, V]
   const logits = dotProducts(output, model.params.embedding.table);
-  return {embedding, layers, states, output, logits, cache: newCache};
+  return {layers, output, logits, cache: newCache};
 }

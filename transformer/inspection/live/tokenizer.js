@@ -19,8 +19,7 @@ function makeTokenizer(pieces, special) {
   }
 
   // Merge the adjacent pair whose subword comes first in the vocabulary, until there is none.
-  // merged(parts) is called after every merge.
-  function segment(text, merged = () => {}) {
+  function segment(text) {
     const parts = [...normalize(text.toWellFormed?.() ?? text)];
     for (;;) {
       let best = -1, rank = Infinity;
@@ -30,7 +29,6 @@ function makeTokenizer(pieces, special) {
       }
       if (best < 0) return parts;
       parts.splice(best, 2, parts[best] + parts[best + 1]);
-      merged(parts);
     }
   }
 
@@ -60,5 +58,5 @@ function makeTokenizer(pieces, special) {
     return text;
   }
 
-  return {pieces, special, segment, encode, decode};
+  return {encode, decode};
 }

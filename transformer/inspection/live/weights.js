@@ -35,8 +35,6 @@ function parameterTree(tensors, numbersOf) {
   return params;
 }
 
-const sizeOf = tensor => tensor.shape.reduce((a, b) => a * b);
-
 function trainedParameters({tensors}) {
   return parameterTree(tensors, readNumbers);
 }
@@ -51,7 +49,7 @@ function untrainedParameters({tensors}, seed = 0) {
     constant: value => value,
   };
   return parameterTree(tensors, ({shape, initial: [distribution, argument]}) =>
-    Float32Array.from({length: sizeOf({shape})}, () => draw[distribution](argument)));
+    Float32Array.from({length: shape.reduce((a, b) => a * b)}, () => draw[distribution](argument)));
 }
 
 // The generator mulberry32: the same seed gives the same numbers, from 0 to 1.

@@ -5,10 +5,12 @@
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import entr
 
 from transformer.errors import InputError
 from transformer.inspection.activations import Trace
@@ -46,24 +48,6 @@ class Focus:
         """The row of this kind of attention."""
         return self.source if kind == "encoder" else self.target
 
-    def options(self, attention: Sequence["LabeledAttention"]) -> dict[str, object]:
-        """The options of a view: the index of the kind, layer and head in it, and each kind's row.
-
-        Raises:
-          InputError: The head or a row does not exist, or the view lacks the layer.
-        """
-        [index] = [i for i, each in enumerate(attention) if each.kind == self.kind]
-        layer = self.layer - attention[index].first_layer
-        if layer < 0:
-            raise InputError(
-                f"layer {self.layer} is not among the layers of the view, which begin at layer "
-                f"{attention[index].first_layer}; keep it with `consecutive_layers`"
-            )
-        rows = [each.resolve("row", self.row(each.kind)) for each in attention]
-        attention[index].resolve("layer", layer)
-        attention[index].resolve("head", self.head)
-        return {"kind": index, "layer": layer, "head": self.head, "rows": rows}
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabeledAttention:
@@ -84,8 +68,7 @@ class LabeledAttention:
 
     def entropy(self) -> Float[np.ndarray, "L N"]:
         """Entropy in bits of each head's rows, averaged over the rows."""
-        bits = -np.log2(self.weights, where=self.weights > 0, out=np.zeros_like(self.weights))
-        return (self.weights * bits).sum(-1).mean(-1)
+        return entr(self.weights).sum(-1).mean(-1) / math.log(2)
 
     def consecutive_layers(self, count: int, focus: Focus | None = None) -> "LabeledAttention":
         """Only `count` layers: the last ones, or from that of the focus on if it is before them."""
@@ -114,6 +97,37 @@ class LabeledAttention:
             # Sums of the exact weights: those of the rounded ones would differ from 1.
             "rowSums": self.weights.sum(-1).round(6).tolist(),
         }
+
+
+def opening(
+    attention: Sequence[LabeledAttention], focus: Focus | None, *, layer: int = 0, row: int = 0
+) -> dict[str, object]:
+    """The options of a view: the index of the kind, layer and head in it, and each kind's row.
+
+    Args:
+      focus: What the view opens on; by default the first head of a layer of the first kind.
+      layer: That layer, and `row` of it; both may be negative.
+
+    Raises:
+      InputError: The head or a row does not exist, or the view lacks the layer.
+    """
+    index, head, rows = 0, 0, [row, *(0 for _ in attention[1:])]
+    if focus is not None:
+        [index] = [i for i, each in enumerate(attention) if each.kind == focus.kind]
+        layer, head = focus.layer - attention[index].first_layer, focus.head
+        rows = [focus.row(each.kind) for each in attention]
+        if layer < 0:
+            raise InputError(
+                f"layer {focus.layer} is not among the layers of the view, which begin at layer "
+                f"{attention[index].first_layer}; keep it with `consecutive_layers`"
+            )
+    first = attention[index]
+    return {
+        "kind": index,
+        "layer": first.resolve("layer", layer),
+        "head": first.resolve("head", head),
+        "rows": [each.resolve("row", row) for each, row in zip(attention, rows, strict=True)],
+    }
 
 
 def attention_kinds(
@@ -147,10 +161,8 @@ def attention_kinds(
             "predicted token for each token that the decoder reads"
         )
     target = token_labels(target_in)
-    predicted = token_labels(target_out)
-    read_and_predicted = tuple(
-        (read, token) for (read,), (token,) in zip(target, predicted, strict=True)
-    )
+    labels = zip(target, token_labels(target_out), strict=True)
+    read_and_predicted = tuple(read + predicted for read, predicted in labels)
     labeled = {
         "encoder": (encoder, source, source),
         "decoder": (decoder, read_and_predicted, target),
@@ -174,11 +186,8 @@ def trace_attention_kinds(
     target_out: Sequence[str],
 ) -> tuple[LabeledAttention, ...]:
     """The kinds of attention in the trace of one sentence pair; see `attention_kinds`."""
-    captured = {kind: trace.attention(kind) for kind in KINDS}
     return attention_kinds(
-        **{
-            kind: attention.weights for kind, attention in captured.items() if attention is not None
-        },
+        **{kind: getattr(trace.attention(kind), "weights", None) for kind in KINDS},
         source_tokens=source_tokens,
         target_in=target_in,
         target_out=target_out,

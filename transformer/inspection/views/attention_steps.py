@@ -30,7 +30,6 @@ def attention_steps(
         be negative. The first head is shown first.
       row: Row shown first; may be negative.
       focus: The head, one of `heads`, and the rows shown first, in place of `row`.
-      title: Heading.
 
     Raises:
       InputError: The trace has only weights, there is no such head or row, or the scores of the
@@ -71,11 +70,7 @@ def attention_steps(
 
 
 def has_scaled_dot_products(attention: AttentionTrace) -> bool:
-    """Whether all scores are q . k / sqrt(d_k), with nothing that positions add or another score.
-
-    Args:
-      attention: Of one kind, with full capture.
-    """
+    """Whether all scores are q . k / sqrt(d_k), without anything that positions add."""
     query, key = (np.asarray(each, np.float64) for each in (attention.query, attention.key))
     scores = query @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1])
     return np.allclose(scores, attention.scores, rtol=1e-3, atol=1e-3)

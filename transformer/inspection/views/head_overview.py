@@ -7,7 +7,7 @@ import numpy as np
 
 from transformer.errors import InputError
 from transformer.inspection import figures
-from transformer.inspection.views.attention_kinds import Focus, LabeledAttention
+from transformer.inspection.views.attention_kinds import Focus, LabeledAttention, opening
 from transformer.inspection.views.view import View, figure_labels
 
 
@@ -26,7 +26,6 @@ def head_overview(
         values ``[L,N]``, for the kinds for which it means something. The entropy of the rows is
         always included.
       focus: The head and the rows shown first.
-      title: Heading.
 
     Raises:
       InputError: A measure has no kind of attention of this pair, or lacks a finite number for a
@@ -34,11 +33,7 @@ def head_overview(
     """
     entropy = {each.kind: each.entropy() for each in attention}
     all_measures = {**(measures or {}), "mean entropy in bits": entropy}
-    start = (
-        {"kind": 0, "layer": 0, "head": 0, "rows": [0] * len(attention)}
-        if focus is None
-        else focus.options(attention)
-    )
+    start = opening(attention, focus)
     first = attention[start["kind"]]
     layers, heads = first.weights.shape[:2]
     return View(
@@ -70,19 +65,14 @@ def _of_kinds(
     if not any(each.kind in values for each in attention):
         kinds = ", ".join(repr(each.kind) for each in attention)
         raise InputError(f"measure {name!r} has no values; give those of at least one of {kinds}")
-    return [
-        _head_values(name, values[each.kind], each) if each.kind in values else None
-        for each in attention
-    ]
-
-
-def _head_values(name: str, values: object, attention: LabeledAttention) -> list[list[float]]:
-    """A measure of one kind of attention, ``[L,N]``, rounded for display."""
-    shape = attention.weights.shape[:2]
-    array = np.asarray(values, np.float64)
-    if array.shape != shape or not np.isfinite(array).all():
-        raise InputError(
-            f"measure {name!r} of {attention.kind!r} has shape {array.shape}; give one finite "
-            f"number for each of {shape} layers and heads"
-        )
-    return array.round(4).tolist()
+    rounded: list[list[list[float]] | None] = []
+    for each in attention:
+        shape = each.weights.shape[:2]
+        array = np.asarray(values.get(each.kind, np.zeros(shape)), np.float64)
+        if array.shape != shape or not np.isfinite(array).all():
+            raise InputError(
+                f"measure {name!r} of {each.kind!r} has shape {array.shape}; give one finite "
+                f"number for each of {shape} layers and heads"
+            )
+        rounded.append(array.round(4).tolist() if each.kind in values else None)
+    return rounded

@@ -5,7 +5,12 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.inspection import figures
-from transformer.inspection.views.attention_kinds import Focus, LabeledAttention, label_text
+from transformer.inspection.views.attention_kinds import (
+    Focus,
+    LabeledAttention,
+    label_text,
+    opening,
+)
 from transformer.inspection.views.view import View, figure_labels
 
 
@@ -28,21 +33,15 @@ def head_view(
       row: Row shown first; may be negative.
       focus: The head and the rows shown first, in place of `layer` and `row`. Without it, all heads
         are shown.
-      title: Heading.
 
     Raises:
       InputError: The layer or the row does not exist.
     """
-    if focus is None:
-        first = attention[0]
-        layer, row = first.resolve("layer", layer), first.resolve("row", row)
-        rows = [row, *(0 for _ in attention[1:])]
-        options = {"kind": 0, "layer": layer, "heads": [], "rows": rows}
-    else:
-        options = focus.options(attention)
-        options["heads"] = [options.pop("head")]
-        first = attention[options["kind"]]
-        layer, row = options["layer"], focus.row(first.kind)
+    options = opening(attention, focus, layer=layer, row=row)
+    head = options.pop("head")
+    options["heads"] = [] if focus is None else [head]
+    first, layer = attention[options["kind"]], options["layer"]
+    row = options["rows"][options["kind"]]
     labels = figure_labels(first.rows), figure_labels(first.columns)
     return View(
         script="headView",

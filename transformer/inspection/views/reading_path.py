@@ -47,7 +47,10 @@ class ReadingPath:
             self._heading(WIDTH - 2, "next token", anchor="end"),
         ]
         if self.encoder is not None:
-            parts += [self._heading(_LEFT, "source", anchor="end"), *self._source_words()]
+            parts.append(self._heading(_LEFT, "source", anchor="end"))
+            for index, word in enumerate(self.words):
+                look = {"anchor": "end", "width": _LEFT}
+                parts.append(_text(label_text(word), _LEFT, self._y(index), **look))
             parts += self._lines(self.encoder, _LEFT + 6, _OUTPUT)
         parts += self._outputs()
         if self.cross is not None:
@@ -70,41 +73,23 @@ class ReadingPath:
     def _heading(self, x: int, text: str, anchor: str = "start") -> Html:
         return element("text", text, x=x, y=14, class_="quiet", text_anchor=anchor)
 
-    def _source_words(self) -> list[Html]:
-        return [
-            _text(label_text(word), _LEFT, self._y(index), anchor="end", width=_LEFT)
-            for index, word in enumerate(self.words)
-        ]
-
     def _outputs(self) -> list[Html]:
         """A box for each position, in the color of its value."""
         boxes = []
         for index, word in enumerate(self.words):
             value = 0.0 if self.shades is None else float(self.shades[index])
-            share = min(abs(value), 1.0)
-            boxes.append(
-                element(
-                    "rect",
-                    x=_OUTPUT,
-                    y=self._y(index) - 11,
-                    width=_OUTPUT_END - _OUTPUT,
-                    height=22,
-                    rx=4,
-                    class_="low" if value < 0 else "high",
-                    fill_opacity=f"{share:.3f}",
-                    stroke="currentColor",
-                    stroke_width=2 if index == self.position else 0.3,
-                )
+            share, width = min(abs(value), 1.0), _OUTPUT_END - _OUTPUT
+            frame = {"x": _OUTPUT, "y": self._y(index) - 11, "width": width, "height": 22, "rx": 4}
+            box = element(
+                "rect",
+                **frame,
+                class_="low" if value < 0 else "high",
+                fill_opacity=f"{share:.3f}",
+                stroke="currentColor",
+                stroke_width=2 if index == self.position else 0.3,
             )
-            boxes.append(
-                _text(
-                    label_text(word),
-                    _OUTPUT + 6,
-                    self._y(index),
-                    width=_OUTPUT_END - _OUTPUT - 12,
-                    class_="on-dark" if share > 0.6 else None,
-                )
-            )
+            look = {"width": width - 12, "class_": "on-dark" if share > 0.6 else None}
+            boxes += [box, _text(label_text(word), _OUTPUT + 6, self._y(index), **look)]
         return boxes
 
     def _lines(self, weights: Float[np.ndarray, " S"], left: int, right: int) -> list[Html]:

@@ -24,10 +24,8 @@ def search_replay(
     """A search that the reader can step through; greedy search is beam search with one beam.
 
     Args:
-      log: From `search_log.record`.
       vocabulary: Every token, in the order of the ids.
       step: Step shown first; at most the last.
-      title: Heading.
 
     Raises:
       InputError: The search has no step or no result, or the attention does not sum to one.

@@ -3,7 +3,13 @@
 
 from transformer.errors import InputError
 from transformer.inspection.html import number_table
-from transformer.inspection.views.attention_kinds import Focus, Label, LabeledAttention, label_text
+from transformer.inspection.views.attention_kinds import (
+    Focus,
+    Label,
+    LabeledAttention,
+    label_text,
+    opening,
+)
 from transformer.inspection.views.view import View
 
 
@@ -13,7 +19,6 @@ def compare_sentences(
     *,
     names: tuple[str, str] = ("the first sentence", "the second sentence"),
     layer: int = -1,
-    head: int = 0,
     focus: Focus | None = None,
     title: str = "Two sentences",
 ) -> View:
@@ -24,14 +29,11 @@ def compare_sentences(
       second: The same of the other sentence pair.
       names: Names of the two.
       layer: Layer shown first; may be negative.
-      head: Head shown first; may be negative.
-      focus: The kind of attention, the head and the rows shown first, in place of `layer` and
-        `head`.
-      title: Heading.
+      focus: The kind of attention, the head and the rows shown first, in place of `layer`.
 
     Raises:
-      InputError: The two differ in their kinds of attention or their shapes, or the layer or head
-        does not exist.
+      InputError: The two differ in their kinds of attention or their shapes, or the layer does not
+        exist.
     """
     shapes = [{each.kind: each.weights.shape for each in pair} for pair in (first, second)]
     if shapes[0] != shapes[1]:
@@ -39,11 +41,7 @@ def compare_sentences(
             f"the sentences have attention of shapes {shapes[0]} and {shapes[1]}; compare pairs of "
             "one model with equal numbers of tokens"
         )
-    if focus is None:
-        layer, head = first[0].resolve("layer", layer), first[0].resolve("head", head)
-        start = {"kind": 0, "layer": layer, "head": head, "rows": [0] * len(first)}
-    else:
-        start = focus.options(first)
+    start = opening(first, focus, layer=layer)
     before, after = (pair[start["kind"]] for pair in (first, second))
     layer, head = start["layer"], start["head"]
     rows = _combined_labels(before.rows, after.rows)

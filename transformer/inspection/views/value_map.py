@@ -29,14 +29,9 @@ def value_map(
 
     Args:
       values: ``[T,S]``, finite numbers, or NaN where there is no value.
-      rows: Labels of the rows.
-      columns: Labels of the columns.
       name: What a value is, for screen readers and the table.
-      unit: Unit of the values.
       limit: Absolute value of the full color; the largest of the values by default.
-      digits: Digits after the point.
       cursor: Row and column of the cell read first.
-      title: Heading.
 
     Raises:
       InputError: The values do not match the labels, or the cursor is outside.

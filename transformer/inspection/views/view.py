@@ -7,7 +7,6 @@ The weights of a sentence pair are in it once, however many views show them.
 
 import dataclasses
 import functools
-import importlib.resources
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -98,8 +97,6 @@ def page(title: str, parts: Sequence[View | Html], *, folded: bool = False) -> s
     """A self-contained page of views and sections, in the given order.
 
     Args:
-      title: Title and first heading.
-      parts: Content.
       folded: Whether the views are closed until the reader opens them.
     """
     views = [part for part in parts if isinstance(part, View)]
@@ -126,7 +123,7 @@ def page(title: str, parts: Sequence[View | Html], *, folded: bool = False) -> s
         title,
         *sections,
         html.json_block("data", data),
-        script="\n".join(map(_file, SCRIPTS)),
+        script="\n".join(html.file_of(__package__, name) for name in SCRIPTS),
     )
 
 
@@ -159,8 +156,3 @@ def figure_labels(labels: Sequence[Label]) -> list[str]:
     if len(labels[0]) == 1:
         return [token for (token,) in labels]
     return figures.read_predict(*zip(*labels, strict=True))
-
-
-@functools.cache
-def _file(name: str) -> str:
-    return importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
