@@ -47,14 +47,7 @@ class BatchedSearch:
     """
 
     def __init__(self, model: protocol.Model, params: Params, mesh: Mesh, data: DataConfig):
-        """Compile nothing yet.
-
-        Args:
-          model: of any family, or an ensemble.
-          params: on the mesh.
-          mesh: from `sharding.make_mesh`.
-          data: has the lengths to which sentences are padded.
-        """
+        """Compile nothing yet. The parameters are on the mesh; `data` has the bucket lengths."""
         self.model = model
         self.params = params
         self.mesh = mesh
@@ -103,14 +96,9 @@ class BatchedSearch:
         *,
         prefixed: bool,
     ) -> None:
-        """Compile the searches of later calls.
+        """Compile the searches of later calls of `decode`, with prefixes or without.
 
-        Args:
-          num_sentences: of the later calls; none for any number.
-          lengths: numbers of tokens of the later sentences; none for any number.
-          num_hypotheses: see `decode`.
-          config: see `decode`.
-          prefixed: whether the calls have prefixes.
+        Without numbers of sentences, or of the tokens of a sentence, any number is covered.
         """
         sizes = self.batch_rows(config, num_hypotheses)
         rows = {static_size(count, sizes) for count in num_sentences} or sizes
@@ -140,9 +128,9 @@ class BatchedSearch:
         """The index of each source that is not empty, with its hypotheses or samples.
 
         Args:
-          sources: token ids.
-          prefixes: token ids that the translations begin with.
-          num_hypotheses: for each source.
+          sources: token ids of each source.
+          prefixes: token ids that each translation begins with.
+          num_hypotheses: number of hypotheses or samples for each source.
           first_line: line number of the first source, on which its samples depend.
           config: how to search or to sample.
         """

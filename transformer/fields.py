@@ -132,11 +132,7 @@ class FieldGroup:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Construct the group from a dict, nested for nested groups.
-
-        Raises:
-          InputError: for an unknown field or an invalid value.
-        """
+        """Construct the group from a dict, nested for nested groups."""
         variant = cls.variant(values)
         if variant is not cls:
             return variant.from_dict(values)

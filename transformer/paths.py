@@ -86,15 +86,7 @@ def is_regular_file(path: epath.Path) -> bool:
 
 
 def local(path: epath.PathLike, name: str) -> str:
-    """Return the path, which must be local.
-
-    Args:
-      path: any path.
-      name: of the field or argument, for the error.
-
-    Raises:
-      InputError: when the path is in an object store.
-    """
+    """Return the path, which must be local; the error has the name of its field or argument."""
     if is_remote(path):
         raise InputError(
             f"{name} is {path}, but must be local, because its files are mapped into memory; name "

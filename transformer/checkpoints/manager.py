@@ -120,8 +120,7 @@ class Checkpoints(contextlib.AbstractContextManager):
     def finish(self) -> None:
         """Wait for the save in progress, and delete the checkpoints that are no longer kept.
 
-        Raises:
-          InputError: when the checkpoint could not be written.
+        Raises an InputError when the checkpoint could not be written.
         """
         if self._saving is not None:
             with self._explained(self._saving):
@@ -136,7 +135,7 @@ class Checkpoints(contextlib.AbstractContextManager):
 
     def best(self) -> int | None:
         """The step with the best validation score; the newest if none was validated."""
-        best = selection.best(self._checkpoints, self._config.best_by)
+        best = selection.best(self._checkpoints)
         return None if best is None else best.step
 
     def save(
@@ -162,11 +161,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         self._start_save(step, state.weights, meta, **items)
 
     def save_params(self, params: Params) -> None:
-        """Save parameters without a training state, as of step 0, and wait until they are saved.
-
-        Raises:
-          InputError: when the checkpoint could not be written.
-        """
+        """Save parameters without a training state, as of step 0, and wait until they are saved."""
         self._start_save(0, params, {})
         self.finish()
 
@@ -253,7 +248,7 @@ class Checkpoints(contextlib.AbstractContextManager):
     def _restore_params(
         self, read: Callable[[int], Params], average: int | None, around: Literal["last", "best"]
     ) -> Params:
-        best = selection.best(self._checkpoints, self._config.best_by)
+        best = selection.best(self._checkpoints)
         if average is None:
             newest_first = reversed(self._checkpoints)
             candidates = sorted(newest_first, key=lambda one: one != best)
@@ -362,7 +357,7 @@ class Checkpoints(contextlib.AbstractContextManager):
                 path.rmtree()
 
     def _inspect(self, step: int, warn: bool) -> Checkpoint:
-        """Read the validation scores of a checkpoint; damaged ones do not count."""
+        """Read the validation score of a checkpoint; damaged ones do not count."""
         path, metrics, actual = self._path(step) / METRICS, None, None
         with contextlib.suppress(OSError, ValueError, RecursionError):
             if paths.is_regular_file(path):
@@ -377,8 +372,10 @@ class Checkpoints(contextlib.AbstractContextManager):
                     "%s: step %d: file %s is missing or does not match its digest",
                     *(self.directory, step, METRICS),
                 )
-        scored = selection.has_score(metrics, self._config.best_by)
-        return Checkpoint(step, metrics if scored else None)
+        best_by = self._config.best_by
+        if not (isinstance(metrics, dict) and isinstance(metrics.get(best_by), int | float)):
+            return Checkpoint(step, None)
+        return Checkpoint(step, selection.score(metrics, best_by))
 
     def _damage(self, step: int) -> str | None:
         """Describe the first file of a checkpoint that differs from its digest."""

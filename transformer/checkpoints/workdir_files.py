@@ -133,19 +133,12 @@ def load_inference_config(workdir: paths.Readable) -> Config:
     """Load the config of a workdir for use on one device.
 
     The ``parallel`` fields describe the machine that trained the model, so they are reset.
-
-    Raises:
-      InputError: see `load_config`.
     """
     return load_config(workdir).replace(parallel=ParallelConfig())
 
 
 def write_bytes(path: epath.PathLike, data: bytes) -> None:
-    """Write a file atomically: readers see the previous content or all of the new one.
-
-    Raises:
-      InputError: when the file cannot be written; its previous content is kept.
-    """
+    """Write a file as `paths.write_atomic`; an InputError if it cannot be written."""
     try:
         paths.write_atomic(epath.Path(path), data)
     # Each object store raises its own exception types.

@@ -58,11 +58,7 @@ class Config(FieldGroup):
             training.require(one, "r_drop", f"{must}; set one of them to 0")
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields in their order, from which `from_dict` constructs the config.
-
-        Raises:
-          InputError: see `ModelConfig.to_dict`.
-        """
+        """The fields in their order, from which `from_dict` constructs the config."""
         return dataclasses.asdict(self) | {"model": self.model.to_dict()}
 
     def to_json(self) -> str:
@@ -73,8 +69,7 @@ class Config(FieldGroup):
     def from_json(cls, text: str, path: str = "config.json") -> Self:
         """Parse ``config.json``: the output of `to_json`, and `RUNS`, which is ignored.
 
-        Raises:
-          InputError: naming `path`, for text that is not JSON or not a config of this version.
+        Errors name `path`.
         """
         try:
             values = json.loads(text)

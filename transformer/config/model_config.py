@@ -76,11 +76,7 @@ class ModelConfig(FieldGroup):
         return "family" in vars(cls)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, from which `from_dict` constructs the config.
-
-        Raises:
-          InputError: for a class that has the `family` of another.
-        """
+        """The fields, from which `from_dict` constructs the config; its `family` must name it."""
         if not self._has_family():
             raise InputError(
                 f"{type(self).__name__} cannot be saved: model.family is {self.family!r}, the name "

@@ -39,11 +39,7 @@ _RESIDUAL_AXES = ("embed", "norm")
 
 
 def export(trained: TrainedModel, directory: pathlib.Path) -> Export:
-    """Write ``model.safetensors``, the configs and the files of the tokenizer.
-
-    Args:
-      trained: an encoder-decoder Transformer.
-      directory: exists, and is empty.
+    """Write ``model.safetensors``, the configs and the tokenizer's files into an empty directory.
 
     Raises:
       InputError: for a model that neither Marian nor Pegasus can hold.
@@ -75,11 +71,7 @@ def export(trained: TrainedModel, directory: pathlib.Path) -> Export:
 
 
 def require_supported(config: Config) -> None:
-    """Refuse a model that neither Marian nor Pegasus can hold exactly.
-
-    Raises:
-      InputError: naming every field in the way.
-    """
+    """Refuse a model that neither Marian nor Pegasus can hold, naming every field in the way."""
     model = config.model
     export_limits.require_transformer(model, FORMAT)
     standard = all(
@@ -116,12 +108,7 @@ def require_supported(config: Config) -> None:
 
 
 def named_tensors(config: TransformerConfig, params: Params) -> dict[str, Float[np.ndarray, "..."]]:
-    """The tensors by their names there; linear maps are [out, in].
-
-    Args:
-      config: supported, see `require_supported`.
-      params: NumPy arrays.
-    """
+    """The tensors of a supported model by their names there; linear maps are [out, in]."""
     params = permute_residual(config, params, channel_order(config))
     embedding, params = params["embedding"], flatten_dict(params, sep="/")
     bias = embedding.get("output_bias", np.zeros(config.vocab_size))

@@ -174,11 +174,7 @@ def ordered_pieces(
 
 
 def sentencepiece_model(directory: pathlib.Path, name: str) -> bytes:
-    """Read a SentencePiece model.
-
-    Raises:
-      InputError: if the file is missing, or is none.
-    """
+    """Read a SentencePiece model; an InputError if the file is missing, or is none."""
     path = directory / name
     try:
         model = path.read_bytes()
@@ -203,9 +199,9 @@ def read_model(
     """Read the weights and the search of a model.
 
     Args:
-      directory: directory of the model.
-      fields: its ``config.json``.
-      vocabulary: its pieces, see `ordered_pieces`.
+      directory: location of the weights.
+      fields: the model's ``config.json``.
+      vocabulary: the model's pieces, see `ordered_pieces`.
       table_layout: `sinusoid_layout` of the tables of positions that older files hold.
       **others: further fields of the model section.
 

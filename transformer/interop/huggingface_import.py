@@ -48,9 +48,9 @@ def load(
 
     Args:
       path: a directory with ``config.json``, the weights and the tokenizer's files.
-      positions: of a Marian model, see `POSITIONS`; default: those of Hugging Face.
-      source_language: of M2M100 and NLLB-200, the language of the sources, such as ``eng_Latn``.
-      target_language: the language of their translations; of a multilingual Marian model, that of
+      positions: sinusoids of a Marian model, see `POSITIONS`; default: those of Hugging Face.
+      source_language: language of the sources of M2M100 and NLLB-200, such as ``eng_Latn``.
+      target_language: language of their translations. With a multilingual Marian model, that of
         the translations of sentences that begin with no code, such as ``deu``.
 
     Raises:
@@ -123,11 +123,7 @@ def marian_vocabulary(
 
 
 def with_language(vocabulary: MappedVocabulary, language: str | None) -> MappedVocabulary:
-    """The vocabulary with a default target language for sources that begin with no code.
-
-    Raises:
-      InputError: if the model does not know the language.
-    """
+    """The vocabulary with a default target language for sources that begin with no code."""
     if language is None:
         return vocabulary
     code = f">>{language.strip('<>')}<<"

@@ -51,13 +51,9 @@ class ImportedModel:
 def config_of(
     model: TransformerConfig, decode: DecodeConfig, longest: int, vocabulary: MappedVocabulary
 ) -> Config:
-    """The config of an imported model, which names no text to train on.
+    """The config of an imported model for sentences of at most `longest` tokens.
 
-    Args:
-      model: its model section.
-      decode: its decode section.
-      longest: sentence that the model was made for, in tokens.
-      vocabulary: names the algorithm, with which a training samples subwords.
+    It names no text to train on.
     """
     algorithm = segmentation(vocabulary.target_model).algorithm
     longest = min(longest, BUCKETS[-1])
@@ -73,11 +69,7 @@ def config_of(
 
 
 def write_workdir(imported: ImportedModel, workdir: epath.PathLike) -> None:
-    """Write the workdir, which appears complete or not at all.
-
-    Raises:
-      InputError: if the workdir exists or cannot be written.
-    """
+    """Write the workdir, which must not exist; it appears complete or not at all."""
     config, tokenizer = imported.config, imported.vocabulary.pack()
     with new_directory(workdir, "--workdir") as directory:
         (directory / workdir_files.TOKENIZER).write_bytes(tokenizer)
@@ -114,9 +106,7 @@ def read_stacks(
 ) -> Params:
     """The parameters of the encoder and the decoder.
 
-    Args:
-      model: the model section.
-      take: from the path of a parameter and its `matrix_shape` to its values.
+    `take` reads the values of a parameter from its path and its `matrix_shape`.
     """
     params = {
         path: np.ascontiguousarray(take(path, matrix_shape(each))).reshape(each.value.shape)
@@ -140,11 +130,7 @@ def output_bias(
 
 
 def existing_directory(path: epath.PathLike) -> pathlib.Path:
-    """The directory to import from.
-
-    Raises:
-      InputError: if it is not a local directory.
-    """
+    """The directory to import from, which must be local."""
     directory = pathlib.Path(path)
     if not directory.is_dir():
         raise InputError(

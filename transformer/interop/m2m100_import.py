@@ -31,11 +31,7 @@ def load(
 ) -> ImportedModel:
     """Read the model; see `huggingface_import.load`.
 
-    Args:
-      directory: directory of the model.
-      fields: its ``config.json``.
-      source_language: code of the source, such as ``eng_Latn`` (NLLB) or ``en`` (M2M100).
-      target_language: code of the translation.
+    The languages are codes such as ``eng_Latn`` (NLLB) or ``en`` (M2M100).
     """
     fields.require("pad_token_id", _SPECIAL["<pad>"], "positions begin after it")
     return read_model(
@@ -98,11 +94,7 @@ def _language_codes(directory: pathlib.Path) -> list[str]:
 
 
 def _code(side: str, language: str | None, codes: list[str]) -> str:
-    """The piece of a language, which may be given without its underscores.
-
-    Raises:
-      InputError: if it is not given, or unknown.
-    """
+    """The piece of a language, which may be given without its underscores."""
     for code in (language, f"__{language}__"):
         if code in codes:
             return code

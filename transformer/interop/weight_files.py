@@ -26,13 +26,7 @@ class Weights:
     def __init__(
         self, location: pathlib.Path, names: Iterable[str], read: Callable[[str], np.ndarray]
     ):
-        """Prepare to read; no tensor is read yet.
-
-        Args:
-          location: file or directory of the weights, for errors.
-          names: names of all tensors.
-          read: from a name to the array.
-        """
+        """Read nothing yet. The location is for errors."""
         self._location, self._unread, self._read = location, set(names), read
 
     def __iter__(self) -> Iterator[str]:
@@ -62,11 +56,7 @@ class Weights:
         return array
 
     def require_copy(self, name: str, of: Float[np.ndarray, "..."]) -> None:
-        """Read a tensor that older files repeat, if there is one, and compare it.
-
-        Raises:
-          InputError: if it differs.
-        """
+        """Read a tensor that older files repeat, if there is one; it must equal the original."""
         if name in self and not np.array_equal(self.take(name, *of.shape), of):
             raise InputError(
                 f"{self._location}: {name!r} differs from the table that it is tied to by "
@@ -75,11 +65,7 @@ class Weights:
             )
 
     def require_all_taken(self) -> None:
-        """Check that nothing is left.
-
-        Raises:
-          InputError: naming the tensors that no part of the model has.
-        """
+        """Refuse tensors that no part of the model has."""
         if self._unread:
             names = sorted(self._unread)
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
@@ -90,11 +76,7 @@ class Weights:
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-      InputError: if the file is missing, or is not a JSON object.
-    """
+    """Read a JSON object; an InputError if the file is missing, or holds anything else."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -108,11 +90,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def opened(directory: pathlib.Path) -> Iterator[Weights]:
-    """The safetensors of a directory, in one file or several.
-
-    Raises:
-      InputError: if there are none, or a file is damaged.
-    """
+    """The safetensors of a directory, in one file or several."""
     import safetensors
 
     files = {}  # by the name of the tensor

@@ -61,11 +61,7 @@ class MappedVocabulary:
 
     @classmethod
     def unpack(cls, data: bytes) -> "MappedVocabulary":
-        """Read what `pack` wrote.
-
-        Raises:
-          InputError: if the archive is damaged, or of another version.
-        """
+        """Read what `pack` wrote; an InputError if it is damaged, or of another version."""
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 fields = json.loads(archive.read(_LIST))
@@ -88,11 +84,7 @@ class MappedTokenizer(Tokenizer):
     """One side of a `MappedVocabulary`; ids, pieces and decoded text are the same on both."""
 
     def __init__(self, model: bytes, side: Literal["source", "target"] = "target"):
-        """Load a packed `MappedVocabulary`.
-
-        Raises:
-          InputError: if it is damaged.
-        """
+        """Load a packed `MappedVocabulary`."""
         self.model = model
         self.side = side
         self.special_ids = SpecialIds()
