@@ -15,7 +15,7 @@ from typing import Any, Literal
 from etils import epath
 
 from transformer.errors import InputError
-from transformer.interop import imported_model, m2m100_import, weight_files
+from transformer.interop import m2m100_import, weight_files
 from transformer.interop.huggingface_files import (
     Fields,
     ordered_pieces,
@@ -57,7 +57,7 @@ def load(
       InputError: for a model that cannot be held exactly, or files that are missing, damaged, or do
         not belong together.
     """
-    directory = imported_model.existing_directory(path)
+    directory = pathlib.Path(path)
     fields = Fields(directory / "config.json")
     kind = fields.get("model_type", None)
     if kind == "m2m_100":

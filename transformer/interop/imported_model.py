@@ -4,7 +4,6 @@
 import dataclasses
 import json
 import math
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +17,6 @@ from transformer.checkpoints import workdir_files
 from transformer.checkpoints.identity import Identity
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
-from transformer.errors import InputError
 from transformer.interop.new_directory import new_directory
 from transformer.models import protocol
 from transformer.nn.parameters import Parameter
@@ -127,13 +125,3 @@ def output_bias(
     if len(set(original_ids)) < len(original_ids):
         ordered[:2] = EXCLUDED
     return ordered if ordered.any() else None
-
-
-def existing_directory(path: epath.PathLike) -> pathlib.Path:
-    """The directory to import from, which must be local."""
-    directory = pathlib.Path(path)
-    if not directory.is_dir():
-        raise InputError(
-            f"--input={path} is not a directory; download the files of the model into one"
-        )
-    return directory

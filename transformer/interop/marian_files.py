@@ -64,7 +64,7 @@ def load(
       InputError: for a model that cannot be held exactly, or files that are missing, damaged, or do
         not belong together.
     """
-    directory = imported_model.existing_directory(path)
+    directory = pathlib.Path(path)
     weights_path = _only(directory, "*.npz", "the weights")
     vocabulary_path = _only(directory, "*vocab*.yml", "the vocabulary")
     tensors = _read_arrays(weights_path)

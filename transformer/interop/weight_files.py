@@ -80,7 +80,9 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+        raise InputError(
+            f"{path} cannot be read: {error.strerror}; download all files of the model"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON ({error}); copy it again") from None
     if not isinstance(value, dict):

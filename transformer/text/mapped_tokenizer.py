@@ -120,23 +120,20 @@ class MappedTokenizer(Tokenizer):
         """V."""
         return len(self.vocabulary.pieces)
 
-    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
+    def encode_flat(
+        self, sentences: Sequence[str], threads: int = 1
+    ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " sentences"]]:
+        """Encode many sentences into one array; see `Tokenizer.encode_flat`."""
+        rows = self.encode(sentences, threads)
+        lengths = np.fromiter(map(len, rows), np.int32, len(rows))
+        return np.fromiter(itertools.chain.from_iterable(rows), np.int32, lengths.sum()), lengths
+
+    def encode(self, sentences: Sequence[str], threads: int = 1) -> list[list[int]]:
         """Token ids of each sentence after its language code, EOS last.
 
         Raises:
           InputError: for a source without a language code, or with an unknown one.
         """
-        return self._encode(sentences, threads=1)
-
-    def encode_flat(
-        self, sentences: Sequence[str], threads: int = 1
-    ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " sentences"]]:
-        """Encode many sentences into one array; see `Tokenizer.encode_flat`."""
-        rows = self._encode(sentences, threads)
-        lengths = np.fromiter(map(len, rows), np.int32, len(rows))
-        return np.fromiter(itertools.chain.from_iterable(rows), np.int32, lengths.sum()), lengths
-
-    def _encode(self, sentences: Sequence[str], threads: int) -> list[list[int]]:
         split = [self._split_code(sentence) for sentence in sentences]
         texts = [text for _, text in split]
         rows = self._processor.encode(texts, out_type=str, num_threads=threads)
