@@ -165,12 +165,14 @@ def ordered_pieces(
             f"{path} has {size} pieces, but decoder_start_token_id is {start}; check config.json"
         )
     names = {index: piece for piece, index in ids.items()}
-    first = special["<pad>"], start, special["</s>"], ids["<unk>"]
-    placed = {*first} if names[start] == SPECIAL_PIECES[1] else {*first[::2], first[3]}
+    pad, eos, unknown = special["<pad>"], special["</s>"], ids["<unk>"]
+    placed = {pad, eos, unknown}
+    if names[start] == SPECIAL_PIECES[1]:
+        placed.add(start)
     others = [index for index in range(size) if index not in placed]
     # A special token that this model does not use keeps its row, but no text is encoded as it.
     texts = (f"<unused {i}>" if names[i] in SPECIAL_PIECES else names[i] for i in others)
-    return (*SPECIAL_PIECES, *texts), (*first, *others)
+    return (*SPECIAL_PIECES, *texts), (pad, start, eos, unknown, *others)
 
 
 def sentencepiece_model(directory: pathlib.Path, name: str) -> bytes:
