@@ -457,7 +457,7 @@ def test_lists_become_tuples_when_read_from_a_dict():
         ({"method": "sample", "top_p": 1.5}, "decode.top_p is 1.5, but must be above 0 and at"),
         ({"method": "mbr", "min_p": -0.1}, "decode.min_p is -0.1, but must be at least 0 and"),
         ({"method": "mbr", "mbr_samples": 0}, "decode.mbr_samples is 0, but must be at least 1"),
-        ({"seed": 2**32}, r"decode.seed is 4294967296, but must be at least 0 and below 4,294,967,296"),
+        ({"seed": 2**32}, "decode.seed is 4294967296, but must be at least 0 and below 4,294,967"),
         (
             {"method": "sample", "truncation": "typical"},
             "decode.truncation is 'typical', but must be FILE.py:FUNCTION",
