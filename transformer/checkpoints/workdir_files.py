@@ -150,13 +150,14 @@ def write_text(path: epath.PathLike, text: str) -> None:
 
 def config_text(config: Config, runs: Sequence[Mapping[str, Any]]) -> str:
     """The text of `CONFIG`: the fields, and the runs of `load_runs`."""
-    return _json_text(config.to_dict() | {RUNS: list(runs)})
+    return json_text(config.to_dict() | {RUNS: list(runs)})
 
 
 def write_json(path: epath.PathLike, value: Any) -> None:
     """Write an indented JSON file atomically; see `write_bytes`."""
-    write_text(path, _json_text(value))
+    write_text(path, json_text(value))
 
 
-def _json_text(value: Any) -> str:
+def json_text(value: Any) -> str:
+    """Indented JSON that ends its last line."""
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

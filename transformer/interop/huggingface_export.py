@@ -7,7 +7,6 @@ the residual stream are written in that order, everywhere. The model computes th
 except that the epsilon of its layer norms is the constant 1e-5.
 """
 
-import json
 import pathlib
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from transformer.arrays import Float, Int, Params
+from transformer.checkpoints import workdir_files
 from transformer.config import Config, TransformerConfig
 from transformer.interop import export_limits, imported_model
 from transformer.interop.huggingface_files import NORM_EPSILON, tensor_name
@@ -63,8 +63,7 @@ def export(trained: TrainedModel, directory: pathlib.Path) -> Export:
         "vocab.json": {piece: i for i, piece in enumerate(_pieces(tokenizer))},
     }
     for name, content in files.items():
-        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        (directory / name).write_text(text, encoding="utf-8")
+        (directory / name).write_text(workdir_files.json_text(content), encoding="utf-8")
     notes = [*_language_notes(tokenizer), *_differences(config)]
     usage = _USAGE.replace("MODEL", MODEL_CLASSES[config.model.norm])
     return Export(usage, "float32", notes, library="transformers")

@@ -2,7 +2,6 @@
 """Assemble the model of another program, and write it as a workdir for every app."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -82,7 +81,7 @@ def write_workdir(imported: ImportedModel, workdir: epath.PathLike) -> None:
             "imported": imported.origin,
             "provenance": provenance(),
         }
-        text = json.dumps(result, indent=2, ensure_ascii=False) + "\n"
+        text = workdir_files.json_text(result)
         (directory / workdir_files.RESULT).write_text(text, encoding="utf-8")
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer.arrays import Array, Int
+from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.decoding.generate import generate
 from transformer.errors import InputError
@@ -85,8 +86,7 @@ def export(
         "special_ids": config.model.special_ids._asdict(),
         "jax": jax.__version__,
     }
-    text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
-    (directory / MANIFEST).write_text(text, encoding="utf-8")
+    (directory / MANIFEST).write_text(workdir_files.json_text(manifest), encoding="utf-8")
     print_text = files.print_code("found", 'models["target"]', indent="    ")
     usage = _USAGE.format(batch=batch_sizes[0], length=lengths[0], print_text=print_text)
     return Export(usage, config.model.compute_dtype, [*files.notes(), *_differences(config)])
