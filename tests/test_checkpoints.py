@@ -327,7 +327,7 @@ def test_neighbours_of_a_best_that_comes_later_are_there():
     config = TrainingConfig(keep_last=1, keep_around_best=2)
     kept = []
     for step, nll in enumerate([5.0, 6.0, 6.0, 6.0, 6.0, 4.0, 6.0, 6.0, 6.0], start=1):
-        kept = selection.retained([*kept, selection.Checkpoint(step, {"nll": nll})], config)
+        kept = selection.retained([*kept, selection.Checkpoint(step, -nll)], config)
     assert [one.step for one in kept] == [4, 5, 6, 7, 8, 9]
 
 

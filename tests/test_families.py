@@ -365,7 +365,9 @@ def test_every_field_of_a_search_is_classified_by_the_live_page():
 def test_packed_rows_are_refused_for_a_family_that_cannot_keep_their_sentences_apart():
     packed = DataConfig(packing=True)
     Config(model=TINY, data=packed)
-    with pytest.raises(InputError, match="data.packing is True, but the model family 'bag_of_wo"):
+    with pytest.raises(
+        InputError, match="data.packing is True, but must be False: the family 'bag_of_wo"
+    ):
         Config(model=BAG, data=packed)
 
 

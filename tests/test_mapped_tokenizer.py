@@ -128,23 +128,6 @@ def test_a_packed_vocabulary_is_loaded_as_a_tokenizer_of_two_sides(vocabulary, t
     assert not Vocabularies(loaded.source, MappedTokenizer(vocabulary.pack())).are_shared
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"pieces": ("<s>", "</s>")}, "begins with"),
-        ({"pieces": (*SPECIAL_PIECES, "a", "a")}, "has the piece 'a' twice"),
-        ({"original_ids": (1,)}, "1 original ids; the numbers must be equal"),
-        ({"languages": (">>fra<<",)}, "has no piece '>>fra<<'"),
-    ],
-)
-def test_a_list_that_contradicts_itself_is_refused(vocabulary, fields, message, tmp_path):
-    path = tmp_path / "tokenizer.model"
-    path.write_bytes(dataclasses.replace(vocabulary, **fields).pack())
-    with pytest.raises(InputError) as error:
-        Tokenizer.load(path)
-    assert message in str(error.value)
-
-
 def test_a_damaged_archive_is_refused_at_every_length(vocabulary):
     data = vocabulary.pack()
     for length in range(0, len(data) - 1, 97):

@@ -119,7 +119,7 @@ def test_a_metric_must_be_a_number(mine):
 
 
 def test_a_metric_is_named_as_file_and_function():
-    with pytest.raises(InputError, match="evaluation.metrics has 'bleu'; name a function as FILE"):
+    with pytest.raises(InputError, match="evaluation.metrics is .'bleu',.*functions, each as FILE"):
         EvaluationConfig(metrics=("bleu",))
 
 

@@ -15,12 +15,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from transformer import sharding
-from transformer.arrays import Int, Params
+from transformer.arrays import Params
 from transformer.batch import Batch
 from transformer.config import DataConfig, DecodeConfig
 from transformer.cores import map_in_threads, num_cores
 from transformer.decoding import generate
-from transformer.decoding.beam_search import Hypotheses
 from transformer.decoding.sentence_batches import (
     NumberedBatch,
     batch_sizes,
@@ -47,14 +46,7 @@ class BatchedSearch:
     """
 
     def __init__(self, model: protocol.Model, params: Params, mesh: Mesh, data: DataConfig):
-        """Compile nothing yet.
-
-        Args:
-          model: of any family, or an ensemble.
-          params: on the mesh.
-          mesh: from `sharding.make_mesh`.
-          data: has the lengths to which sentences are padded.
-        """
+        """Compile nothing yet. The parameters are on the mesh; `data` has the bucket lengths."""
         self.model = model
         self.params = params
         self.mesh = mesh
@@ -103,31 +95,18 @@ class BatchedSearch:
         *,
         prefixed: bool,
     ) -> None:
-        """Compile the searches of later calls.
+        """Compile the searches of later calls of `decode`, with prefixes or without.
 
-        Args:
-          num_sentences: of the later calls; none for any number.
-          lengths: numbers of tokens of the later sentences; none for any number.
-          num_hypotheses: see `decode`.
-          config: see `decode`.
-          prefixed: whether the calls have prefixes.
+        Without numbers of sentences, or of the tokens of a sentence, any number is covered.
         """
         sizes = self.batch_rows(config, num_hypotheses)
         rows = {static_size(count, sizes) for count in num_sentences} or sizes
         padded = {self.padded_length(length) for length in lengths} or self.lengths
-        params = self._inference_params
-
-        def search_padding(shape: tuple[int, int]) -> None:
-            """The search of padding alone ends before its first step."""
-            source = np.full(shape, self._pad_id, np.int32)
-            prefix = None
-            if prefixed:
-                prefix_shape = shape[0], config.longest_output(shape[1])
-                prefix = np.full(prefix_shape, self._pad_id, np.int32)
-            lines = np.full(shape[0], -1, np.int32)
-            self._search(params, source, prefix, lines, num_hypotheses, config)
-
-        self._in_threads(search_padding, itertools.product(sorted(rows), sorted(padded)))
+        # The search of padding alone ends before its first step.
+        shapes = itertools.product(sorted(rows), sorted(padded))
+        batches = (([], np.full(shape, self._pad_id, np.int32)) for shape in shapes)
+        prefixes = [] if prefixed else None
+        self._decode_batches(batches, prefixes, num_hypotheses, 0, config)
 
     def decode(
         self,
@@ -140,36 +119,16 @@ class BatchedSearch:
         """The index of each source that is not empty, with its hypotheses or samples.
 
         Args:
-          sources: token ids.
-          prefixes: token ids that the translations begin with.
-          num_hypotheses: for each source.
+          sources: token ids of each source.
+          prefixes: token ids that each translation begins with.
+          num_hypotheses: number of hypotheses or samples for each source.
           first_line: line number of the first source, on which its samples depend.
           config: how to search or to sample.
         """
-        params = self._inference_params
-
-        def decode_batch(numbered: NumberedBatch) -> list[tuple[int, list[RawHypothesis]]]:
-            indices, source = numbered
-            rows, length = source.shape
-            prefix = None
-            if prefixes is not None:
-                shape = rows, config.longest_output(length)
-                prefix = pad([prefixes[index] for index in indices], shape, self._pad_id)
-            lines = np.full(rows, -1, np.int32)
-            lines[: len(indices)] = [first_line + index for index in indices]
-            hypotheses = self._search(params, source, prefix, lines, num_hypotheses, config)
-            tokens, scores, log_probs = (
-                np.asarray(field)[:, :num_hypotheses].tolist()
-                for field in (hypotheses.tokens, hypotheses.scores, hypotheses.log_probs)
-            )
-            return [
-                (index, list(zip(*fields, strict=True)))
-                for index, *fields in zip(indices, tokens, scores, log_probs, strict=False)
-            ]
-
         sizes = self.batch_rows(config, num_hypotheses)
         batches = self._batches(sources, sizes, self.padded_length)
-        return itertools.chain.from_iterable(self._in_threads(decode_batch, batches))
+        results = self._decode_batches(batches, prefixes, num_hypotheses, first_line, config)
+        return itertools.chain.from_iterable(results)
 
     def score(
         self,
@@ -209,26 +168,48 @@ class BatchedSearch:
     def _pad_id(self) -> int:
         return self.model.config.pad_id
 
-    def _search(
+    def _decode_batches(
         self,
-        params: Params,
-        source: Int[np.ndarray, "B S"],
-        prefix: Int[np.ndarray, "B M"] | None,
-        lines: Int[np.ndarray, " B"],
+        batches: Iterable[NumberedBatch],
+        prefixes: Sequence[Sequence[int]] | None,
         num_hypotheses: int,
+        first_line: int,
         config: DecodeConfig,
-    ) -> Hypotheses:
-        """Decode one batch on the mesh."""
-        return generate.decode(
-            params,
-            *self._on_mesh((source, prefix, None if config.method == "beam" else lines)),
-            np.uint32(config.seed),
-            mesh=self.mesh,
-            model=self.model,
-            config=config.replace(seed=0),  # the argument replaces it
-            num_results=num_hypotheses,
-            max_length=config.longest_output(source.shape[1]),
-        )
+    ) -> list[list[tuple[int, list[RawHypothesis]]]]:
+        """The indices and the hypotheses of the sources of each batch; see `decode`."""
+        params = self._inference_params
+
+        def decode_batch(numbered: NumberedBatch) -> list[tuple[int, list[RawHypothesis]]]:
+            indices, source = numbered
+            rows, length = source.shape
+            max_length = config.longest_output(length)
+            prefix = lines = None
+            if prefixes is not None:
+                chosen = [prefixes[index] for index in indices]
+                prefix = pad(chosen, (rows, max_length), self._pad_id)
+            if config.method != "beam":
+                lines = np.full(rows, -1, np.int32)
+                lines[: len(indices)] = [first_line + index for index in indices]
+            hypotheses = generate.decode(
+                params,
+                *self._on_mesh((source, prefix, lines)),
+                np.uint32(config.seed),
+                mesh=self.mesh,
+                model=self.model,
+                config=config.replace(seed=0),  # the argument replaces it
+                num_results=num_hypotheses,
+                max_length=max_length,
+            )
+            tokens, scores, log_probs = (
+                np.asarray(field)[:, :num_hypotheses].tolist()
+                for field in (hypotheses.tokens, hypotheses.scores, hypotheses.log_probs)
+            )
+            return [
+                (index, list(zip(*fields, strict=True)))
+                for index, *fields in zip(indices, tokens, scores, log_probs, strict=False)
+            ]
+
+        return self._in_threads(decode_batch, batches)
 
     def _batches(
         self,

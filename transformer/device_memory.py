@@ -55,13 +55,7 @@ def tree_bytes(tree: Any) -> int:
 
 
 def require(needed: int, action: str, remedy: str) -> None:
-    """Raise an InputError if a device has less memory than a computation needs at least.
-
-    Args:
-      needed: bytes on each device.
-      action: what needs them.
-      remedy: fields of the config to change.
-    """
+    """Refuse an action that needs more bytes than a device has; the remedy names config fields."""
     available = available_bytes()
     if needed > available:
         raise InputError(

@@ -45,12 +45,7 @@ def rules_of(config: ParallelConfig) -> dict[str, str]:
 def require_axes(metadata: Params, config: ParallelConfig) -> None:
     """Refuse rules of axes that neither a parameter of the model nor a LoRA adapter has.
 
-    Args:
-      metadata: from `models.protocol.parameter_metadata`.
-      config: the rules.
-
-    Raises:
-      InputError: with the axes of the model.
+    `metadata` is from `models.protocol.parameter_metadata`, here and below.
     """
     parameters = jax.tree.leaves(metadata, is_leaf=is_parameter)
     axes = dict.fromkeys([*(axis for leaf in parameters for axis in leaf.names), "rank"])
@@ -64,11 +59,7 @@ def require_axes(metadata: Params, config: ParallelConfig) -> None:
 
 
 def make_mesh(config: ParallelConfig) -> Mesh:
-    """The mesh ``data`` x ``model`` over the first devices.
-
-    Raises:
-      InputError: when there are not enough devices.
-    """
+    """The mesh ``data`` x ``model`` over the first devices; an InputError if there are too few."""
     needed, devices = config.data * config.model, jax.devices()
     if needed > len(devices):
         raise InputError(
@@ -86,11 +77,6 @@ def make_mesh(config: ParallelConfig) -> Mesh:
 
 def param_shardings(metadata: Params, mesh: Mesh, config: ParallelConfig) -> Params:
     """The sharding of every parameter.
-
-    Args:
-      metadata: from `models.protocol.parameter_metadata`.
-      mesh: from `make_mesh`.
-      config: the preset and the rules.
 
     Raises:
       InputError: when two rules divide a parameter along the same mesh axis, or when a mesh axis
@@ -146,11 +132,8 @@ def state_shardings(state: State, of_params: Params) -> State:
     """The sharding of every array of a training state.
 
     Moments and averages in the shape of a parameter are sharded as the parameter. Everything else,
-    for example factored moments and counters, is replicated.
-
-    Args:
-      state: a `training.step.TrainState`, whose shapes are read.
-      of_params: from `param_shardings`.
+    for example factored moments and counters, is replicated. Of a `training.step.TrainState` only
+    the shapes are read; `of_params` is from `param_shardings`.
     """
     everywhere = replicated(jax.tree.leaves(of_params)[0].mesh)
     parameters = jax.tree_util.tree_leaves_with_path(state.params)
@@ -189,12 +172,6 @@ def all_gather(params: Params, metadata: Params, of_params: Params, dtype: str) 
 
     Kernels are cast to the compute dtype first, so that in bfloat16 half as much is sent.
     Embeddings are not: their gradient is a sum over tokens, which has to be in float32.
-
-    Args:
-      params: of the model, sharded.
-      metadata: from `models.protocol.parameter_metadata`.
-      of_params: from `param_shardings`.
-      dtype: the compute dtype.
     """
 
     def gather(
@@ -267,13 +244,7 @@ def put_batch(batch: Tree, sharding: NamedSharding, num_rows: int) -> Tree:
 
 
 def require_divisible_rows(shapes: list[tuple[int, int]], mesh: Mesh, micro_batches: int) -> None:
-    """Raise an InputError unless every device has an equal share of each micro-batch.
-
-    Args:
-      shapes: (rows, length) of every batch.
-      mesh: from `make_mesh`.
-      micro_batches: parts that a batch is divided into.
-    """
+    """Refuse batches (rows, length) unless every device has an equal share of each micro-batch."""
     data = mesh.shape["data"]
     parts, remedy = "", "parallel.data"
     if micro_batches > 1:

@@ -121,12 +121,7 @@ def _abstract_adapters(
 
 
 def abstract_params(config: Config, mesh: Mesh | None = None) -> Params:
-    """Shapes, dtypes and shardings of the parameters; nothing is computed.
-
-    Args:
-      config: of the model and the mesh.
-      mesh: that of `config.parallel`, if it exists already.
-    """
+    """Shapes, dtypes and shardings of the parameters, on the mesh of `config.parallel`."""
     mesh = mesh or sharding.make_mesh(config.parallel)
     metadata = protocol.parameter_metadata(protocol.build(config.model))
     sharding.require_axes(metadata, config.parallel)

@@ -80,15 +80,12 @@ class Translator:
         """See `from_workdir` for a trained model.
 
         Args:
-          config: validated.
+          config: config of the model, its data and its search.
           params: on the mesh already, or anywhere; then `config.parallel` decides their sharding.
           vocabularies: tokenizers of source and target, or one tokenizer for both.
           model: replaces the model of `config.model`.
           mesh: replaces the mesh of `config.parallel`.
-          checkpoints: where the parameters are from; see `TrainedModel.checkpoints`.
-
-        Raises:
-          InputError: if `config.parallel` needs more devices than there are.
+          checkpoints: steps that the parameters are from; see `TrainedModel.checkpoints`.
         """
         self.config = config
         self.vocabularies = vocabularies
@@ -127,7 +124,7 @@ class Translator:
           around: which checkpoints to average: the ``last``, or those around the ``best``.
           ensemble: further workdirs whose models decode together with the first. Only their models
             are used, not their `decode` fields. `average` and `around` apply to each.
-          dtype: of the activations, instead of `config.model.compute_dtype`.
+          dtype: dtype of the activations instead of `config.model.compute_dtype`.
           compile_cache: keep compiled programs in the user's cache folder for later processes; sets
             JAX's persistent cache for this process (`compile_cache.enable`).
           **decode: other values of fields of `config.decode`, for example ``beams=1``.
@@ -140,14 +137,7 @@ class Translator:
         if compile_cache:
             program_cache.enable()
         loaded = trained_model.load(workdir, config, average, around, ensemble, dtype, **decode)
-        return cls(
-            loaded.config,
-            loaded.params,
-            loaded.vocabularies,
-            loaded.model,
-            loaded.mesh,
-            loaded.checkpoints,
-        )
+        return cls(**vars(loaded))
 
     @functools.cached_property
     def params_digest(self) -> str:
@@ -243,12 +233,8 @@ class Translator:
     ) -> list[list[Translation]]:
         """Texts of a language model that begin with each prefix, which may be empty.
 
-        Args:
-          prefixes: see `nbest`.
-          num_results: samples for each prefix in the order of drawing, or hypotheses, best first,
-            of which a search finds at most `decode.beams`.
-          first_line: see `nbest`.
-          **decode: other values of fields of `config.decode` for this call.
+        Each has `num_results` samples in the order of drawing, or hypotheses, best first, of which
+        a search finds at most `decode.beams`. The other arguments are those of `nbest`.
 
         Raises:
           InputError: for a model that reads a source, a string instead of several prefixes, a
@@ -290,12 +276,12 @@ class Translator:
         This does not cover calls with `prefixes`.
 
         Args:
-          num_sentences: of the later calls, for example ``[1]`` where sentences come one by one.
-            By default any number.
+          num_sentences: numbers of sentences of the later calls, for example ``[1]`` where
+            sentences come one by one. By default any number.
           num_results: see `nbest`.
           lengths: numbers of tokens of the later sentences, for their buckets. By default any
             number.
-          **decode: the other values of fields of `config.decode` of the later calls.
+          **decode: see `nbest`.
         """
         config = self._decode_config(decode)
         self.search.warm_up(

@@ -25,16 +25,9 @@ PARAMS = "params.msgpack"
 def write(
     path: epath.PathLike, files: Mapping[str, bytes], params: Params, dtype: str = "float32"
 ) -> None:
-    """Write a bundle atomically.
+    """Write a bundle of files by name and of parameters, atomically.
 
-    Args:
-      path: of the bundle.
-      files: content by name.
-      params: converted to NumPy arrays.
-      dtype: ``float32``, or ``bfloat16`` for half the size.
-
-    Raises:
-      InputError: when the file cannot be written.
+    With ``bfloat16`` it has half the size. Raises an InputError when it cannot be written.
     """
     arrays = jax.tree.map(lambda leaf: np.asarray(leaf).astype(jnp.dtype(dtype)), params)
     buffer = io.BytesIO()
@@ -48,12 +41,8 @@ def write(
 def read_params(bundle: zipfile.Path, abstract: Params) -> Params:
     """Read the parameters of a bundle that `workdir_files.opened` opened.
 
-    Args:
-      bundle: the root of the bundle.
-      abstract: shapes, dtypes and shardings.
-
     Raises:
-      InputError: when they are damaged, or do not fit `abstract`.
+      InputError: when they are damaged, or do not have the shapes of `abstract`.
     """
     try:
         params = flax.serialization.msgpack_restore((bundle / PARAMS).read_bytes())

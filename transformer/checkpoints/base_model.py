@@ -20,22 +20,15 @@ def copy_into(workdir: epath.Path, source: epath.Path, step: int | None) -> None
     """Copy a model to ``base`` in a workdir, atomically. An earlier copy is replaced.
 
     Args:
-      workdir: of the adapters.
+      workdir: directory of the training of the adapters.
       source: a workdir or a bundle.
       step: the checkpoint of a workdir to copy, without its training state; None for a bundle.
-
-    Raises:
-      InputError: when the copy cannot be written.
     """
     processes.from_main_process(lambda: _copy(workdir / workdir_files.BASE, source, step))
 
 
 def adapters_identity(workdir: epath.Path, config: TrainingConfig) -> dict[str, Any] | None:
-    """`Identity.adapters` of a workdir; None without LoRA.
-
-    Raises:
-      InputError: when the base is missing.
-    """
+    """`Identity.adapters` of a workdir; None without LoRA. Its base must be there."""
     if not config.lora_rank:
         return None
     base = workdir / workdir_files.BASE

@@ -37,12 +37,7 @@ class Identity(NamedTuple):
         return values if self.adapters is None else values | {"adapters": self.adapters}
 
     def require(self, saved: dict[str, Any], checkpoint: str) -> None:
-        """Compare with the `to_json` that was saved with a checkpoint.
-
-        Raises:
-          InputError: for a model with another function, for another vocabulary, or for adapters
-            of another base.
-        """
+        """Refuse a checkpoint whose saved `to_json` has another model, vocabulary or base."""
         for path, (then, now) in ModelConfig.from_dict(saved["model"]).changes(self.model).items():
             raise InputError(
                 f"{path} is {now!r}, but {checkpoint} was trained with {then!r}; leave the "

@@ -19,7 +19,6 @@ inspects and changes the directory.
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import logging
@@ -120,8 +119,7 @@ class Checkpoints(contextlib.AbstractContextManager):
     def finish(self) -> None:
         """Wait for the save in progress, and delete the checkpoints that are no longer kept.
 
-        Raises:
-          InputError: when the checkpoint could not be written.
+        Raises an InputError when the checkpoint could not be written.
         """
         if self._saving is not None:
             with self._explained(self._saving):
@@ -136,7 +134,7 @@ class Checkpoints(contextlib.AbstractContextManager):
 
     def best(self) -> int | None:
         """The step with the best validation score; the newest if none was validated."""
-        best = selection.best(self._checkpoints, self._config.best_by)
+        best = selection.best(self._checkpoints)
         return None if best is None else best.step
 
     def save(
@@ -162,11 +160,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         self._start_save(step, state.weights, meta, **items)
 
     def save_params(self, params: Params) -> None:
-        """Save parameters without a training state, as of step 0, and wait until they are saved.
-
-        Raises:
-          InputError: when the checkpoint could not be written.
-        """
+        """Save parameters without a training state, as of step 0, and wait until they are saved."""
         self._start_save(0, params, {})
         self.finish()
 
@@ -253,7 +247,7 @@ class Checkpoints(contextlib.AbstractContextManager):
     def _restore_params(
         self, read: Callable[[int], Params], average: int | None, around: Literal["last", "best"]
     ) -> Params:
-        best = selection.best(self._checkpoints, self._config.best_by)
+        best = selection.best(self._checkpoints)
         if average is None:
             newest_first = reversed(self._checkpoints)
             candidates = sorted(newest_first, key=lambda one: one != best)
@@ -306,9 +300,9 @@ class Checkpoints(contextlib.AbstractContextManager):
     def _update(self, warn: bool = False) -> None:
         """List the checkpoints as process 0 sees them."""
         listed = processes.from_main_process(lambda: self._inspect_all(warn))
-        self._checkpoints = [Checkpoint(**fields) for fields in listed]
+        self._checkpoints = [Checkpoint(*fields) for fields in listed]
 
-    def _inspect_all(self, warn: bool) -> list[dict[str, Any]]:
+    def _inspect_all(self, warn: bool) -> list[Checkpoint]:
         if self._writing:
             self._remove_leftovers()
         while True:
@@ -326,7 +320,7 @@ class Checkpoints(contextlib.AbstractContextManager):
                     )
                 if self._writing:
                     record.unlink()
-        return [dataclasses.asdict(checkpoint) for checkpoint in checkpoints]
+        return checkpoints
 
     def _is_moving(self, step: str) -> bool:
         """Whether a training is completing this checkpoint, has just done so, or deletes it."""
@@ -362,13 +356,12 @@ class Checkpoints(contextlib.AbstractContextManager):
                 path.rmtree()
 
     def _inspect(self, step: int, warn: bool) -> Checkpoint:
-        """Read the validation scores of a checkpoint; damaged ones do not count."""
+        """Read the validation score of a checkpoint; damaged ones do not count."""
         path, metrics, actual = self._path(step) / METRICS, None, None
         with contextlib.suppress(OSError, ValueError, RecursionError):
-            if paths.is_regular_file(path):
-                data = path.read_bytes()
-                actual = hashlib.sha256(data).hexdigest()
-                metrics = json.loads(data)
+            data = path.read_bytes()
+            actual = hashlib.sha256(data).hexdigest()
+            metrics = json.loads(data)
         digests = integrity.read_record(self._record(step))
         if digests is not None and digests.get(METRICS) != actual:
             metrics = None
@@ -377,8 +370,10 @@ class Checkpoints(contextlib.AbstractContextManager):
                     "%s: step %d: file %s is missing or does not match its digest",
                     *(self.directory, step, METRICS),
                 )
-        scored = selection.has_score(metrics, self._config.best_by)
-        return Checkpoint(step, metrics if scored else None)
+        best_by = self._config.best_by
+        if not (isinstance(metrics, dict) and isinstance(metrics.get(best_by), int | float)):
+            return Checkpoint(step, None)
+        return Checkpoint(step, selection.score(metrics, best_by))
 
     def _damage(self, step: int) -> str | None:
         """Describe the first file of a checkpoint that differs from its digest."""

@@ -1,25 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which checkpoints of a run are the best, are kept, and are averaged (paper 6.1)."""
 
-import dataclasses
 import math
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 from transformer.config import TrainingConfig
 
 
-@dataclasses.dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """A checkpoint as far as it is known before its arrays are read."""
 
     step: int
-    metrics: dict[str, float] | None
-    """Validation scores at this step, if it was validated."""
-
-
-def has_score(metrics: Any, best_by: Literal["nll", "bleu"]) -> bool:
-    """Whether what was read as metrics is an object with the number by which to rank."""
-    return isinstance(metrics, dict) and isinstance(metrics.get(best_by), int | float)
+    score: float | None
+    """Validation score at this step, if it was validated; higher is better."""
 
 
 def score(metrics: dict[str, float], best_by: Literal["nll", "bleu"]) -> float:
@@ -27,17 +20,17 @@ def score(metrics: dict[str, float], best_by: Literal["nll", "bleu"]) -> float:
     return metrics["bleu"] if best_by == "bleu" else -metrics["nll"]
 
 
-def best(checkpoints: list[Checkpoint], best_by: Literal["nll", "bleu"]) -> Checkpoint | None:
+def best(checkpoints: list[Checkpoint]) -> Checkpoint | None:
     """Return the checkpoint with the best score, or the newest if none was validated.
 
     The newest of equal scores wins.
     """
 
     def rank(checkpoint: Checkpoint) -> tuple[float, int]:
-        value = score(checkpoint.metrics, best_by)
-        return (value if math.isfinite(value) else -math.inf), checkpoint.step
+        finite = math.isfinite(checkpoint.score)
+        return checkpoint.score if finite else -math.inf, checkpoint.step
 
-    validated = [one for one in checkpoints if one.metrics is not None]
+    validated = [one for one in checkpoints if one.score is not None]
     return max(validated, key=rank, default=checkpoints[-1] if checkpoints else None)
 
 
@@ -48,7 +41,7 @@ def retained(checkpoints: list[Checkpoint], config: TrainingConfig) -> list[Chec
     """
     if not checkpoints:
         return []
-    center = checkpoints.index(best(checkpoints, config.best_by))
+    center = checkpoints.index(best(checkpoints))
     first = max(center - config.keep_around_best, 0)
     around = checkpoints[first : center + config.keep_around_best + 1]
     last = max(config.keep_last, config.keep_around_best)

@@ -50,22 +50,16 @@ def opened(workdir: paths.Readable) -> epath.Path | zipfile.Path:
     """The directory of a run, or the root of a bundle, whose files are read in the same way.
 
     Raises:
-      InputError: when it does not exist or is neither, or when a file in it is not a regular file.
+      InputError: when it does not exist or is neither.
     """
     if isinstance(workdir, zipfile.Path):
         return workdir
     path = paths.reachable(workdir)
     if path.is_dir():
-        for name in INFERENCE_FILES:
-            file = path / name
-            if file.exists() and not paths.is_regular_file(file):  # reading a FIFO would wait
-                raise InputError(f"{file} is not a regular file; restore it from a copy")
         return path
     if not path.exists():
         raise InputError(f"{workdir} does not exist; train first, or check the path")
     try:
-        if not paths.is_regular_file(path):
-            raise OSError("not a regular file")
         file = io.BytesIO(path.read_bytes()) if paths.is_remote(path) else os.fspath(path)
         bundle = zipfile.ZipFile(file)
         for name in INFERENCE_FILES.intersection(bundle.namelist()):
@@ -133,19 +127,12 @@ def load_inference_config(workdir: paths.Readable) -> Config:
     """Load the config of a workdir for use on one device.
 
     The ``parallel`` fields describe the machine that trained the model, so they are reset.
-
-    Raises:
-      InputError: see `load_config`.
     """
     return load_config(workdir).replace(parallel=ParallelConfig())
 
 
 def write_bytes(path: epath.PathLike, data: bytes) -> None:
-    """Write a file atomically: readers see the previous content or all of the new one.
-
-    Raises:
-      InputError: when the file cannot be written; its previous content is kept.
-    """
+    """Write a file as `paths.write_atomic`; an InputError if it cannot be written."""
     try:
         paths.write_atomic(epath.Path(path), data)
     # Each object store raises its own exception types.
@@ -163,13 +150,14 @@ def write_text(path: epath.PathLike, text: str) -> None:
 
 def config_text(config: Config, runs: Sequence[Mapping[str, Any]]) -> str:
     """The text of `CONFIG`: the fields, and the runs of `load_runs`."""
-    return _json_text(config.to_dict() | {RUNS: list(runs)})
+    return json_text(config.to_dict() | {RUNS: list(runs)})
 
 
 def write_json(path: epath.PathLike, value: Any) -> None:
     """Write an indented JSON file atomically; see `write_bytes`."""
-    write_text(path, _json_text(value))
+    write_text(path, json_text(value))
 
 
-def _json_text(value: Any) -> str:
+def json_text(value: Any) -> str:
+    """Indented JSON that ends its last line."""
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

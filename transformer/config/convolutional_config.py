@@ -2,10 +2,9 @@
 """Config of the convolutional encoder-decoder (Gehring et al. 2017)."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import Literal
 
 from transformer.config.model_config import Layers, ModelConfig, Width
-from transformer.errors import InputError
 from transformer.fields import Length, Positive, Rate
 
 
@@ -16,12 +15,6 @@ class ConvolutionalConfig(ModelConfig):
     The defaults are the paper's model for WMT'16 English-Romanian (section 4.2). Embeddings and
     hidden states have one width.
     """
-
-    free_after_training: ClassVar[tuple[str, ...]] = (
-        "compute_dtype",
-        "dropout",
-        "dropout_generator",
-    )
 
     family: Literal["convolutional"] = "convolutional"
     num_layers: Layers = 20
@@ -43,20 +36,10 @@ class ConvolutionalConfig(ModelConfig):
         super().validate()
         self.require(self.kernel_width % 2 == 1, "kernel_width", "odd")
 
-    @property
-    def has_dropout(self) -> bool:
-        """Whether the dropout rate is above 0."""
-        return bool(self.dropout)
-
     def check_length(self, length: int) -> None:
         """Check that the tables of learned positions reach `length`."""
-        if self.max_positions < length:
-            raise InputError(
-                f"model.max_positions is {self.max_positions}, but learned positions must reach "
-                f"{length} (data.max_length and the longest output)"
-            )
+        self.require_positions(length)
 
     def depth(self, side: str) -> int:
         """L of the ``encoder`` or the ``decoder``."""
-        layers = self.encoder_layers if side == "encoder" else self.decoder_layers
-        return layers or self.num_layers
+        return getattr(self, f"{side}_layers") or self.num_layers

@@ -62,7 +62,7 @@ class DataConfig(FieldGroup):
     """
     token_cache: str | None = None
     """Folder of tokenized corpora, which runs may share; default: ``tokens`` in the workdir."""
-    tokenizing_threads: Annotated[int, Bounds(1, 1024, "the system limits threads")] | None = None
+    tokenizing_threads: Annotated[int, Bounds(1, 1024)] | None = None
     """Threads that tokenize a corpus; default: one per core."""
     max_length: Length = 100
     """Longest source or target in tokens, with EOS. Longer training examples are left out and

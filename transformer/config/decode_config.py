@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from transformer.fields import Bounds, Count, FieldGroup, Length, NonNegativeReal, Positive, Seed
 from transformer.user_functions import is_function
 
-Beams = Annotated[int, Bounds(1, 1024, "beams x vocabulary must fit 32-bit integers")]
-Ngram = Annotated[int, Bounds(1, 100, "a comparison is compiled for each of its tokens")]
+Beams = Annotated[int, Bounds(1, 1024)]  # beams x vocabulary must fit 32-bit integers
+Ngram = Annotated[int, Bounds(1, 100)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class DecodeConfig(FieldGroup):
     """
     length_penalty: Literal["gnmt", "length", "none"] = "gnmt"
     """gnmt: ((5 + len) / 6)^alpha. length: len^alpha. EOS counts in len."""
-    alpha: Annotated[float, Bounds(-5, 5, "length^alpha is computed in float32")] = 0.6
+    alpha: Annotated[float, Bounds(-5, 5)] = 0.6
     extra_length: Length = 50
     """The longest output has the source's number of tokens plus this many, as in the paper ..."""
     max_length: Length | None = None
@@ -45,7 +45,7 @@ class DecodeConfig(FieldGroup):
     """The fewest tokens before EOS; the longest output takes precedence."""
     block_ngrams: Ngram | None = None
     """No n-gram of this many tokens occurs twice in an output."""
-    temperature: Annotated[float, Bounds(1e-3, 1e18, "logits are float32")] = 1.0
+    temperature: Annotated[float, Bounds(1e-3, 1e18)] = 1.0
     """Sampling: divides the logits."""
     top_k: Positive | None = None
     """Sampling: only the most probable tokens, this many."""

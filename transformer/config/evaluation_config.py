@@ -4,7 +4,6 @@
 import dataclasses
 from typing import ClassVar, Literal
 
-from transformer.errors import InputError
 from transformer.fields import FieldGroup
 from transformer.user_functions import is_function
 
@@ -29,8 +28,5 @@ class EvaluationConfig(FieldGroup):
 
     def validate(self) -> None:
         """Check that metrics are functions of files."""
-        for name in self.metrics:
-            if not is_function(name):
-                raise InputError(
-                    f"evaluation.metrics has {name!r}; name a function as FILE.py:FUNCTION"
-                )
+        named = all(map(is_function, self.metrics))
+        self.require(named, "metrics", "functions, each as FILE.py:FUNCTION")

@@ -38,44 +38,27 @@ class Config(FieldGroup):
         """Check how the groups fit together."""
         longest = self.data.max_length
         self.model.check_length(max(longest, self.decode.longest_output(longest)))
-        if self.data.packing and not self.model.packable:
-            raise InputError(
-                "data.packing is True, but the model family "
-                f"{self.model.family!r} cannot keep the sentences of a row apart; set it to False"
-            )
+        must = f"False: the family {self.model.family!r} cannot keep the sentences of a row apart"
+        self.data.require(self.model.packable or not self.data.packing, "packing", must)
         if (self.data.vocabulary == "separate") != (self.model.source_vocab_size is not None):
             raise InputError(
                 f"data.vocabulary is {self.data.vocabulary!r}, but model.source_vocab_size is "
                 f"{self.model.source_vocab_size}; set a size for a separate source vocabulary only"
             )
-        if self.optimizer.name == "schedule_free" and self.training.ema_decay is not None:
-            raise InputError(
-                "optimizer.name='schedule_free' averages the weights itself; leave "
-                "training.ema_decay out"
-            )
-        if self.training.freeze and self.optimizer.name == "schedule_free":
-            raise InputError(
-                f"training.freeze is {self.training.freeze}, but optimizer.name='schedule_free' "
-                "averages all parameters; choose another optimizer"
-            )
-        if self.training.r_drop and not self.model.has_dropout:
-            raise InputError(
-                f"training.r_drop is {self.training.r_drop!r}, but without dropout its two passes "
-                "are the same; raise model.dropout or set training.r_drop to 0"
-            )
-
-        if self.training.r_drop and self.training.cutoff:
-            raise InputError(
-                f"training.r_drop is {self.training.r_drop!r} and training.cutoff "
-                f"{self.training.cutoff!r}, but a step makes two passes; set one of them to 0"
-            )
+        training = self.training
+        if self.optimizer.name == "schedule_free":
+            must = "left out with optimizer.name='schedule_free', which averages all parameters"
+            training.require(training.ema_decay is None, "ema_decay", must)
+            training.require(not training.freeze, "freeze", must)
+        if training.r_drop:
+            differ, one = self.model.has_dropout, not training.cutoff
+            must = "0 unless model.dropout is above 0, without which its two passes are the same"
+            training.require(differ, "r_drop", must)
+            must = f"0 with training.cutoff={training.cutoff}: a step makes two passes"
+            training.require(one, "r_drop", f"{must}; set one of them to 0")
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields in their order, from which `from_dict` constructs the config.
-
-        Raises:
-          InputError: see `ModelConfig.to_dict`.
-        """
+        """The fields in their order, from which `from_dict` constructs the config."""
         return dataclasses.asdict(self) | {"model": self.model.to_dict()}
 
     def to_json(self) -> str:
@@ -86,8 +69,7 @@ class Config(FieldGroup):
     def from_json(cls, text: str, path: str = "config.json") -> Self:
         """Parse ``config.json``: the output of `to_json`, and `RUNS`, which is ignored.
 
-        Raises:
-          InputError: naming `path`, for text that is not JSON or not a config of this version.
+        Errors name `path`.
         """
         try:
             values = json.loads(text)

@@ -10,9 +10,9 @@ from transformer.arrays import SpecialIds
 from transformer.errors import InputError
 from transformer.fields import Bounds, FieldGroup, Length, Positive, PositiveReal, Rate, difference
 
-VocabSize = Annotated[int, Bounds(1, 2**20, "beams x vocabulary must fit 32-bit integers")]
-Width = Annotated[int, Bounds(1, 2**20, "a square matrix of this width takes 4 TiB")]
-Layers = Annotated[int, Bounds(1, 1000, "every layer is traced and compiled")]
+VocabSize = Annotated[int, Bounds(1, 2**20)]  # beams x vocabulary must fit 32-bit integers
+Width = Annotated[int, Bounds(1, 2**20)]
+Layers = Annotated[int, Bounds(1, 1000)]
 Activation = Literal["relu", "gelu", "gelu_tanh", "swish", "reglu", "geglu", "swiglu"]
 Positions = Literal["sinusoidal", "learned", "t5", "shaw", "rotary", "alibi", "none"]
 Tied = Literal["all", "target_output", "source_target", "none"]
@@ -30,7 +30,11 @@ class ModelConfig(FieldGroup):
 
     group: ClassVar[str] = "model"
     families: ClassVar[dict[str, type["ModelConfig"]]] = {}
-    free_after_training: ClassVar[tuple[str, ...]] = ("compute_dtype",)
+    free_after_training: ClassVar[tuple[str, ...]] = (
+        "compute_dtype",
+        "dropout",
+        "dropout_generator",
+    )
     """Fields that do not change the function of trained parameters, up to rounding; the others may
     not be changed after training.
     """
@@ -72,11 +76,7 @@ class ModelConfig(FieldGroup):
         return "family" in vars(cls)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, from which `from_dict` constructs the config.
-
-        Raises:
-          InputError: for a class that has the `family` of another.
-        """
+        """The fields, from which `from_dict` constructs the config; its `family` must name it."""
         if not self._has_family():
             raise InputError(
                 f"{type(self).__name__} cannot be saved: model.family is {self.family!r}, the name "
@@ -121,13 +121,20 @@ class ModelConfig(FieldGroup):
     @property
     def has_dropout(self) -> bool:
         """Whether two passes over one batch in training can differ."""
-        return False
+        rates = ("dropout", "attention_dropout", "activation_dropout")
+        return any(getattr(self, rate, 0) for rate in rates)
 
     def require_tables(self, tied_embeddings: Tied) -> None:
         """Check that a source with a separate vocabulary shares no table."""
         shared = tied_embeddings == "source_target" and self.source_vocab_size is not None
         must = "another value with model.source_vocab_size, which gives the source a separate table"
         self.require(not shared, "tied_embeddings", must)
+
+    def require_positions(self, length: int) -> None:
+        """Check that a table of learned positions reaches `length`."""
+        longest = f"{length} (data.max_length and the longest output)"
+        must = f"larger: learned positions must reach {longest}"
+        self.require(self.max_positions >= length, "max_positions", must)
 
     def check_length(self, length: int) -> None:
         """Check that the model accepts sequences of `length` tokens.
@@ -138,11 +145,9 @@ class ModelConfig(FieldGroup):
 
     def validate(self) -> None:
         """Check that the special ids differ and are in the vocabulary."""
-        for name in ("vocab_size", "source_vocab_size"):
-            size = getattr(self, name)
-            enough = size is None or size > len(self.special_ids)
-            self.require(enough, name, "more than the 4 special ids")
-        smallest = min(self.vocab_size_of("source"), self.vocab_size_of("target"))
+        smallest = min(self.vocab_size, self.source_vocab_size or self.vocab_size)
+        name = "vocab_size" if smallest == self.vocab_size else "source_vocab_size"
+        self.require(smallest > len(self.special_ids), name, "more than the 4 special ids")
         names: dict[int, str] = {}
         for name in ("pad_id", "bos_id", "eos_id", "unk_id"):
             value = getattr(self, name)
@@ -231,7 +236,7 @@ class TransformerConfig(ModelConfig):
     """Order of the columns: sines and cosines alternate (paper 3.5), or all sines come first.
     ``halves`` also has the wavelengths of Tensor2Tensor and Marian, ``halves_paper`` the paper's.
     """
-    position_offset: Annotated[int, Bounds(0, 2**10, "the table has the skipped rows too")] = 0
+    position_offset: Annotated[int, Bounds(0, 2**10)] = 0
     """``sinusoidal``: position of the first token, 2 in models of fairseq."""
     max_positions: Length = 512
     """``learned``: length of the table."""
@@ -299,34 +304,24 @@ class TransformerConfig(ModelConfig):
                     f"model.d_k is {d_k} in the {side}, but must be even with "
                     "model.positions='rotary', which rotates pairs"
                 )
-            groups = self.num_kv_heads is None or heads % self.num_kv_heads == 0
+            groups = heads % self.kv_heads(side) == 0
             self.require(groups, "num_kv_heads", f"a divisor of the {heads} heads of the {side}")
         self.require_tables(self.tied_embeddings)
         fixed = self.positions == "sinusoidal" or self.position_offset == 0
         self.require(fixed, "position_offset", f"0 with model.positions={self.positions!r}")
 
-    @property
-    def has_dropout(self) -> bool:
-        """Whether any of the three dropout rates is above 0."""
-        return bool(self.dropout or self.attention_dropout or self.activation_dropout)
-
     def check_length(self, length: int) -> None:
         """Check that a learned table of positions reaches `length`."""
-        if self.positions == "learned" and self.max_positions < length:
-            raise InputError(
-                f"model.max_positions is {self.max_positions}, but learned positions must reach "
-                f"{length} (data.max_length and the longest output)"
-            )
+        if self.positions == "learned":
+            self.require_positions(length)
 
     def depth(self, side: str) -> int:
         """L of the ``encoder`` or the ``decoder``."""
-        layers = self.encoder_layers if side == "encoder" else self.decoder_layers
-        return layers or self.num_layers
+        return getattr(self, f"{side}_layers") or self.num_layers
 
     def heads(self, side: str) -> int:
         """N of the ``encoder`` or the ``decoder`` (its self- and its cross-attention)."""
-        heads = self.encoder_heads if side == "encoder" else self.decoder_heads
-        return heads or self.num_heads
+        return getattr(self, f"{side}_heads") or self.num_heads
 
     def kv_heads(self, side: str) -> int:
         """Heads of the keys and values of the ``encoder`` or the ``decoder``; at most N."""

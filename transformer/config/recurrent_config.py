@@ -2,7 +2,7 @@
 """Config of the recurrent encoder-decoder (Sutskever, Bahdanau and Luong, 2014 and 2015)."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import Literal
 
 from transformer.config.model_config import Layers, ModelConfig, Tied, Width
 from transformer.fields import Length, Rate
@@ -14,12 +14,6 @@ class RecurrentConfig(ModelConfig):
 
     The defaults are the sizes of Bahdanau et al. (2015). Embeddings and states have one width.
     """
-
-    free_after_training: ClassVar[tuple[str, ...]] = (
-        "compute_dtype",
-        "dropout",
-        "dropout_generator",
-    )
 
     family: Literal["recurrent"] = "recurrent"
     cell: Literal["gru", "lstm", "gru_reset_before"] = "gru"
@@ -69,11 +63,6 @@ class RecurrentConfig(ModelConfig):
             self.require(not self.input_feeding, "input_feeding", f"False, except {after}")
             self.require(self.local_window is None, "local_window", f"left out, except {after}")
         self.require_tables(self.tied_embeddings)
-
-    @property
-    def has_dropout(self) -> bool:
-        """Whether the dropout rate is above 0."""
-        return bool(self.dropout)
 
     @property
     def memory_width(self) -> int:

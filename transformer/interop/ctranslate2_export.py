@@ -37,12 +37,9 @@ _ANY_VALUE = (
 def export(
     trained: TrainedModel, directory: pathlib.Path, quantization: str | None = None
 ) -> Export:
-    """Write ``model.bin``, the vocabularies and the tokenizers.
+    """Write ``model.bin``, the vocabularies and the tokenizers into an empty directory.
 
-    Args:
-      trained: an encoder-decoder Transformer.
-      directory: exists, and is empty.
-      quantization: of the kernels and embeddings, see `QUANTIZATIONS`. None: float32.
+    Kernels and embeddings are quantized by one of `QUANTIZATIONS`, or stored in float32.
 
     Raises:
       InputError: for a model that CTranslate2 cannot hold, or if its package is not installed.
@@ -63,11 +60,7 @@ def export(
 
 
 def require_supported(config: Config) -> None:
-    """Refuse a model that CTranslate2 cannot hold exactly.
-
-    Raises:
-      InputError: naming every field in the way.
-    """
+    """Refuse a model that CTranslate2 cannot hold exactly, naming every field in the way."""
     model = config.model
     export_limits.require_transformer(model, FORMAT)
     same = all(len({*model.head_widths(side)}) == 1 for side in ("encoder", "decoder"))
@@ -84,13 +77,9 @@ def require_supported(config: Config) -> None:
 def build_spec(
     config: Config, params: Params, source_pieces: list[str], target_pieces: list[str]
 ) -> Any:
-    """Build the ``TransformerSpec`` of the model.
+    """Build the ``TransformerSpec`` of a supported model, from NumPy arrays.
 
-    Args:
-      config: supported, see `require_supported`.
-      params: NumPy arrays.
-      source_pieces: the subword of each id of the source.
-      target_pieces: the same of the target.
+    The pieces are the subwords of each side in the order of their ids.
     """
     specs = _package()
     model = config.model

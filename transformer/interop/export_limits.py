@@ -13,11 +13,7 @@ _MIN_POSITIONS = 512
 
 
 def require_transformer(config: ModelConfig, format_name: str) -> None:
-    """Refuse every model but the encoder-decoder Transformer.
-
-    Raises:
-      InputError: naming the family.
-    """
+    """Refuse every model but the encoder-decoder Transformer, naming the family."""
     limits.require_transformer(
         config,
         f"has no counterpart in {format_name}: it holds encoder-decoder Transformers; "
@@ -28,11 +24,7 @@ def require_transformer(config: ModelConfig, format_name: str) -> None:
 def require(
     config: ModelConfig, rules: Iterable[limits.Rule], supported: Iterable[str], format_name: str
 ) -> None:
-    """Refuse a model with unsupported fields; see `limits.require_fields`.
-
-    Raises:
-      InputError: naming every such field, its value and the reason.
-    """
+    """Refuse a model with unsupported fields, naming each; see `limits.require_fields`."""
     supported = (*supported, *limits.COMMON_FIELDS, *config.free_after_training)
     problem = f"this model has no exact counterpart in {format_name}"
     limits.require_fields(config, rules, supported, problem)

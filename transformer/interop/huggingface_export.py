@@ -7,17 +7,18 @@ the residual stream are written in that order, everywhere. The model computes th
 except that the epsilon of its layer norms is the constant 1e-5.
 """
 
-import json
 import pathlib
 from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from transformer.arrays import Float, Int, Params
+from transformer.checkpoints import workdir_files
 from transformer.config import Config, TransformerConfig
-from transformer.interop import export_limits
-from transformer.interop.huggingface_files import ATTENTIONS, NORM_EPSILON, PROJECTIONS
+from transformer.interop import export_limits, imported_model
+from transformer.interop.huggingface_files import NORM_EPSILON, tensor_name
 from transformer.interop.model_card import Export
 from transformer.models import protocol
 from transformer.nn.parameters import is_parameter
@@ -38,11 +39,7 @@ _RESIDUAL_AXES = ("embed", "norm")
 
 
 def export(trained: TrainedModel, directory: pathlib.Path) -> Export:
-    """Write ``model.safetensors``, the configs and the files of the tokenizer.
-
-    Args:
-      trained: an encoder-decoder Transformer.
-      directory: exists, and is empty.
+    """Write ``model.safetensors``, the configs and the tokenizer's files into an empty directory.
 
     Raises:
       InputError: for a model that neither Marian nor Pegasus can hold.
@@ -66,19 +63,14 @@ def export(trained: TrainedModel, directory: pathlib.Path) -> Export:
         "vocab.json": {piece: i for i, piece in enumerate(_pieces(tokenizer))},
     }
     for name, content in files.items():
-        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        (directory / name).write_text(text, encoding="utf-8")
+        (directory / name).write_text(workdir_files.json_text(content), encoding="utf-8")
     notes = [*_language_notes(tokenizer), *_differences(config)]
     usage = _USAGE.replace("MODEL", MODEL_CLASSES[config.model.norm])
     return Export(usage, "float32", notes, library="transformers")
 
 
 def require_supported(config: Config) -> None:
-    """Refuse a model that neither Marian nor Pegasus can hold exactly.
-
-    Raises:
-      InputError: naming every field in the way.
-    """
+    """Refuse a model that neither Marian nor Pegasus can hold, naming every field in the way."""
     model = config.model
     export_limits.require_transformer(model, FORMAT)
     standard = all(
@@ -115,33 +107,17 @@ def require_supported(config: Config) -> None:
 
 
 def named_tensors(config: TransformerConfig, params: Params) -> dict[str, Float[np.ndarray, "..."]]:
-    """The tensors by their names there; linear maps are [out, in].
-
-    Args:
-      config: supported, see `require_supported`.
-      params: NumPy arrays.
-    """
+    """The tensors of a supported model by their names there; linear maps are [out, in]."""
     params = permute_residual(config, params, channel_order(config))
-    embedding = params["embedding"]
-    tensors = {"model.shared.weight": embedding["table"]}
+    embedding, params = params["embedding"], flatten_dict(params, sep="/")
     bias = embedding.get("output_bias", np.zeros(config.vocab_size))
-    tensors["final_logits_bias"] = bias[None]  # [1, V]
-    for side in ("encoder", "decoder"):
-        if config.norm == "pre":
-            tensors |= _norm(f"model.{side}.layer_norm", params[side]["final_norm"])
-        for index in range(config.depth(side)):
-            layer = params[side][f"layer_{index}"]
-            prefix = f"model.{side}.layers.{index}"
-            for name, renamed in ATTENTIONS.items():
-                if name in layer:
-                    tensors |= _attention(f"{prefix}.{renamed}", layer[name])
-                    norm = layer[f"{name}_residual"]["norm"]
-                    tensors |= _norm(f"{prefix}.{renamed}_layer_norm", norm)
-            network = layer["feed_forward"]
-            for renamed, which in (("fc1", "in"), ("fc2", "out")):
-                tensors[f"{prefix}.{renamed}.weight"] = network[f"kernel_{which}"].T
-                tensors[f"{prefix}.{renamed}.bias"] = network[f"bias_{which}"]
-            tensors |= _norm(f"{prefix}.final_layer_norm", layer["feed_forward_residual"]["norm"])
+    tensors = {"model.shared.weight": embedding["table"], "final_logits_bias": bias[None]}
+    # Biases that the model does not have are zeros.
+    declared = imported_model.stack_parameters(config.replace(attention_bias=True))
+    for path, parameter in declared.items():
+        shape = imported_model.matrix_shape(parameter)
+        values = params.get(path, np.zeros(shape))
+        tensors[tensor_name(path)] = values.reshape(shape).T
     return {name: np.ascontiguousarray(each, np.float32) for name, each in tensors.items()}
 
 
@@ -182,25 +158,6 @@ def permute_residual(
 
     metadata = protocol.parameter_metadata(protocol.build(config))
     return jax.tree.map(permute, metadata, params, is_leaf=is_parameter)
-
-
-def _attention(prefix: str, params: Params) -> dict[str, np.ndarray]:
-    tensors = {}
-    for name, renamed in PROJECTIONS.items():
-        kernel = params[name]  # [D, N, H]
-        kernel = kernel.reshape(len(kernel), -1).T  # [NH, D]
-        bias = params.get(f"{name}_bias", np.zeros(len(kernel)))
-        tensors[f"{prefix}.{renamed}.weight"] = kernel
-        tensors[f"{prefix}.{renamed}.bias"] = bias.reshape(-1)
-    kernel = params["output"]  # [N, H, D]
-    kernel = kernel.reshape(-1, kernel.shape[-1]).T  # [D, NH]
-    tensors[f"{prefix}.out_proj.weight"] = kernel
-    tensors[f"{prefix}.out_proj.bias"] = params.get("output_bias", np.zeros(len(kernel)))
-    return tensors
-
-
-def _norm(prefix: str, params: Params) -> dict[str, np.ndarray]:
-    return {f"{prefix}.weight": params["scale"], f"{prefix}.bias": params["bias"]}
 
 
 def model_config(config: Config) -> dict[str, Any]:

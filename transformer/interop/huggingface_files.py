@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the files of Hugging Face's BART family: fields, weights and ids."""
+"""The files of Hugging Face's BART family: fields, names of tensors, weights and ids."""
 
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from transformer.arrays import Float, Params
+from transformer.arrays import Float
 from transformer.config import DecodeConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.interop import imported_model, weight_files
-from transformer.interop.imported_model import SIDES, ImportedModel, Linear
+from transformer.interop.imported_model import SIDES, ImportedModel
 from transformer.interop.weight_files import Weights
-from transformer.text.mapped_tokenizer import MappedVocabulary
+from transformer.nn.positions import sinusoids
+from transformer.text.mapped_tokenizer import SPECIAL_PIECES, MappedVocabulary
 from transformer.text.tokenizer import processor
 
 ACTIVATIONS = {
@@ -50,13 +51,6 @@ class Fields:
             raise InputError(f"{self.path}: {name} is {value!r}, but must be a whole number")
         return value
 
-    def number(self, name: str, default: float) -> float:
-        """A field that must be a number."""
-        value = self.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise InputError(f"{self.path}: {name} is {value!r}, but must be a number")
-        return value
-
     def require(self, name: str, supported: Any, reason: str) -> None:
         """Refuse a field with another value than the supported one, which is also the default."""
         value = self.get(name, supported)
@@ -64,6 +58,42 @@ class Fields:
             raise InputError(
                 f"{self.path}: {name} is {value!r}, but only {supported!r} is supported: {reason}"
             )
+
+
+_MODULES = {
+    "self_attention": "self_attn.",
+    "cross_attention": "encoder_attn.",
+    "feed_forward": "",
+    "self_attention_residual/norm": "self_attn_layer_norm.",
+    "cross_attention_residual/norm": "encoder_attn_layer_norm.",
+    "feed_forward_residual/norm": "final_layer_norm.",
+}
+_PARTS = {
+    "query": "q_proj.weight",
+    "query_bias": "q_proj.bias",
+    "key": "k_proj.weight",
+    "key_bias": "k_proj.bias",
+    "value": "v_proj.weight",
+    "value_bias": "v_proj.bias",
+    "output": "out_proj.weight",
+    "output_bias": "out_proj.bias",
+    "kernel_in": "fc1.weight",
+    "bias_in": "fc1.bias",
+    "kernel_out": "fc2.weight",
+    "bias_out": "fc2.bias",
+    "scale": "weight",
+    "bias": "bias",
+}
+"""From the names of this project to those of the modules and tensors there."""
+
+
+def tensor_name(path: str) -> str:
+    """Name of the tensor of a parameter of the encoder or decoder; its kernels are [out, in]."""
+    side, layer, *module, part = path.split("/")
+    if layer == "final_norm":
+        return f"model.{side}.layer_norm.{_PARTS[part]}"
+    index = layer.removeprefix("layer_")
+    return f"model.{side}.layers.{index}.{_MODULES['/'.join(module)]}{_PARTS[part]}"
 
 
 def _model_config(fields: Fields, sizes: Mapping[str, int], **others: Any) -> TransformerConfig:
@@ -74,39 +104,39 @@ def _model_config(fields: Fields, sizes: Mapping[str, int], **others: Any) -> Tr
             f"{fields.path}: activation_function is {activation!r}, but must be one of "
             f"{', '.join(ACTIVATIONS)}"
         )
-    encoder_heads, decoder_heads = (sizes[f"{side}_attention_heads"] for side in SIDES)
+    layers, decoder_layers = sizes["encoder_layers"], sizes["decoder_layers"]
+    heads, decoder_heads = (sizes[f"{side}_attention_heads"] for side in SIDES)
     try:
         return TransformerConfig(
             d_model=sizes["d_model"],
             d_ff=sizes["encoder_ffn_dim"],
-            num_layers=sizes["encoder_layers"],
-            decoder_layers=_other(sizes["decoder_layers"], sizes["encoder_layers"]),
-            num_heads=encoder_heads,
-            decoder_heads=_other(decoder_heads, encoder_heads),
+            num_layers=layers,
+            decoder_layers=None if decoder_layers == layers else decoder_layers,
+            num_heads=heads,
+            decoder_heads=None if decoder_heads == heads else decoder_heads,
             activation=ACTIVATIONS[activation],
             attention_bias=True,
             norm_epsilon=NORM_EPSILON,
-            dropout=fields.number("dropout", 0.1),
-            attention_dropout=fields.number("attention_dropout", 0.0),
-            activation_dropout=fields.number("activation_dropout", 0.0),
+            dropout=fields.get("dropout", 0.1),
+            attention_dropout=fields.get("attention_dropout", 0.0),
+            activation_dropout=fields.get("activation_dropout", 0.0),
             **others,
         )
     except InputError as error:
         raise InputError(f"{fields.path}: {error}") from None
 
 
-def _other(value: int, default: int) -> int | None:
-    """A field that is left out where it equals its default."""
-    return None if value == default else value
-
-
-def read_pieces(
+def ordered_pieces(
     path: pathlib.Path, ids: Mapping[str, Any], size: int, special: Mapping[str, int], start: int
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Check the ids of a vocabulary file, and order them as `imported_model.special_first` does.
+    """The pieces of a vocabulary file in the order of this project, and the original id of each.
+
+    The special ids come first, then the others in their order. BOS is `start`, the token that the
+    decoder reads first: another special token, whose row of the table BOS then repeats, or a piece
+    of its own, ``<s>``.
 
     Args:
-      path: of the file, for errors.
+      path: the file, for errors.
       ids: from pieces to ids.
       size: rows of the embedding table.
       special: ids of padding and EOS by the config, which the file must agree with.
@@ -115,17 +145,12 @@ def read_pieces(
     Raises:
       InputError: for an id that is missing, repeated, or beyond the table.
     """
-    numbers = [one for one in ids.values() if isinstance(one, int) and not isinstance(one, bool)]
-    missing = sorted(set(range(size)) - set(numbers))
-    if missing:
+    missing = sorted({*range(size)} - {one for one in ids.values() if type(one) is int})
+    if missing or len(ids) != size:
+        problem = f"no piece with the id {missing[0]}" if missing else f"{len(ids)} pieces"
         raise InputError(
-            f"{path} has no piece with the id {missing[0]}, but the table has {size} rows; copy "
-            "the file again, or correct vocab_size in config.json"
-        )
-    if len(ids) != size:
-        raise InputError(
-            f"{path} has {len(ids)} pieces, but the table has {size} rows; copy the file again, or "
-            "correct vocab_size in config.json"
+            f"{path} has {problem}, but the table has {size} rows; copy the file again, or correct "
+            "vocab_size in config.json"
         )
     for piece, index in special.items():
         if ids.get(piece) != index:
@@ -139,15 +164,19 @@ def read_pieces(
         raise InputError(
             f"{path} has {size} pieces, but decoder_start_token_id is {start}; check config.json"
         )
-    return imported_model.special_first(ids, special["<pad>"], start, special["</s>"], ids["<unk>"])
+    names = {index: piece for piece, index in ids.items()}
+    pad, eos, unknown = special["<pad>"], special["</s>"], ids["<unk>"]
+    placed = {pad, eos, unknown}
+    if names[start] == SPECIAL_PIECES[1]:
+        placed.add(start)
+    others = [index for index in range(size) if index not in placed]
+    # A special token that this model does not use keeps its row, but no text is encoded as it.
+    texts = (f"<unused {i}>" if names[i] in SPECIAL_PIECES else names[i] for i in others)
+    return (*SPECIAL_PIECES, *texts), (pad, start, eos, unknown, *others)
 
 
 def sentencepiece_model(directory: pathlib.Path, name: str) -> bytes:
-    """Read a SentencePiece model.
-
-    Raises:
-      InputError: if the file is missing, or is none.
-    """
+    """Read a SentencePiece model; an InputError if the file is missing, or is none."""
     path = directory / name
     try:
         model = path.read_bytes()
@@ -166,46 +195,54 @@ def read_model(
     directory: pathlib.Path,
     fields: Fields,
     vocabulary: MappedVocabulary,
-    positions: tuple[str, Callable[[int, int], Float[np.ndarray, "T D"]]],
-    logits_bias: str | None = None,
+    table_layout: str,
     **others: Any,
 ) -> ImportedModel:
     """Read the weights and the search of a model.
 
     Args:
-      directory: of the model.
-      fields: of its ``config.json``.
-      vocabulary: see `read_pieces`.
-      positions: name of the table of positions that older files hold, and the function that
-        computes it from ``max_position_embeddings`` and D.
-      logits_bias: name of the bias of the logits, [1,V]; default: there is none.
-      **others: fields of the model section.
+      directory: location of the weights.
+      fields: the model's ``config.json``.
+      vocabulary: the model's pieces, see `ordered_pieces`.
+      table_layout: `sinusoid_layout` of the tables of positions that older files hold.
+      **others: further fields of the model section.
 
     Raises:
       InputError: for a model that cannot be held exactly, or weights that do not fit the config.
     """
+    fields.require("tie_word_embeddings", True, "the logits must use the table of the embeddings")
     sizes = {name: fields.integer(name) for name in _SIZES}
+    fields.require("decoder_ffn_dim", sizes["encoder_ffn_dim"], "model.d_ff is one number")
     size, longest = sizes["vocab_size"], sizes["max_position_embeddings"]
     ids = vocabulary.original_ids
     with weight_files.opened(directory) as weights:
-        bias = weights.take(logits_bias, 1, size)[0] if logits_bias else np.zeros(size, np.float32)
+        bias = np.zeros(size, np.float32)
+        if "final_logits_bias" in weights:
+            bias = weights.take("final_logits_bias", 1, size)[0]
         bias = imported_model.output_bias(bias, ids)
         model = _model_config(
             *(fields, sizes), vocab_size=len(ids), output_bias=bias is not None, **others
         )
-        params = {"embedding": {"table": _shared_table(weights, size, model.d_model)[[*ids]]}}
+        embedding = {"table": _shared_table(weights, size, model.d_model)[[*ids]]}
         if bias is not None:
-            params["embedding"]["output_bias"] = bias
-        for side in SIDES:
-            name = f"model.{side}.{positions[0]}"
-            if name in weights:
-                _require_positions(weights, name, positions[1](longest, model.d_model))
-        params |= {side: _stack_params(weights, side, model) for side in SIDES}
+            embedding["output_bias"] = bias
+        first = model.position_offset
+        table = sinusoids(first + longest, model.d_model, table_layout)
+        for name in [name for name in weights if ".embed_positions." in name]:
+            # The tolerance admits float16. Rows before the first position are not read.
+            if not np.allclose(weights.take(name, *table.shape)[first:], table[first:], atol=1e-3):
+                raise InputError(
+                    f"{name} holds other positions than the sinusoids of this kind of model; "
+                    "learned positions are not supported"
+                )
+        stacks = imported_model.read_stacks(
+            model, lambda path, shape: weights.take(tensor_name(path), *shape[::-1]).T
+        )
         weights.require_all_taken()
     config = imported_model.config_of(model, _decode_config(directory, fields), longest, vocabulary)
     kind = fields.get("model_type", None)
     origin = {"format": "huggingface", "model_type": kind, "directory": directory.name}
-    return ImportedModel(config, params, vocabulary, origin)
+    return ImportedModel(config, {"embedding": embedding, **stacks}, vocabulary, origin)
 
 
 def _shared_table(weights: Weights, size: int, width: int) -> Float[np.ndarray, "V D"]:
@@ -216,51 +253,6 @@ def _shared_table(weights: Weights, size: int, width: int) -> Float[np.ndarray, 
     for name in copies:
         weights.require_copy(name, table)
     return table
-
-
-def _require_positions(weights: Weights, name: str, table: Float[np.ndarray, "T D"]) -> None:
-    """Compare the positions that older files hold with those that are computed here."""
-    # The tolerance admits float16.
-    if not np.allclose(weights.take(name, *table.shape), table, atol=1e-3):
-        raise InputError(
-            f"{name} holds other positions than the sinusoids of this kind of model; learned "
-            "positions are not supported"
-        )
-
-
-ATTENTIONS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
-PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
-"""From the names of this project to those of the modules there."""
-_LINEAR = PROJECTIONS | {"output": "out_proj", "in": "fc1", "out": "fc2"}
-_PREFIXES = {name: f"{module}." for name, module in ATTENTIONS.items()} | {"feed_forward": ""}
-_NORMS = {name: f"{module}_layer_norm" for name, module in ATTENTIONS.items()}
-_NORMS |= {"feed_forward": "final_layer_norm"}
-
-
-def _stack_params(weights: Weights, side: str, model: TransformerConfig) -> Params:
-    """The layers of the encoder or the decoder, and for pre-norm the final norm."""
-
-    def norm(module: str) -> Params:
-        parts = {"scale": "weight", "bias": "bias"}
-        return {ours: weights.take(f"{module}.{p}", model.d_model) for ours, p in parts.items()}
-
-    def layer(prefix: str) -> Params:
-        def linear(sub_layer: str, name: str, inputs: int, outputs: int) -> Linear:
-            module = f"{prefix}.{_PREFIXES[sub_layer]}{_LINEAR[name]}"
-            kernel = weights.take(f"{module}.weight", outputs, inputs)
-            return np.ascontiguousarray(kernel.T), weights.take(f"{module}.bias", outputs)
-
-        return imported_model.layer_params(
-            model, side, linear, lambda sub_layer: norm(f"{prefix}.{_NORMS[sub_layer]}")
-        )
-
-    stack = {
-        f"layer_{index}": layer(f"model.{side}.layers.{index}")
-        for index in range(model.depth(side))
-    }
-    if model.norm == "pre":
-        stack["final_norm"] = norm(f"model.{side}.layer_norm")
-    return stack
 
 
 def _decode_config(directory: pathlib.Path, fields: Fields) -> DecodeConfig:

@@ -12,24 +12,30 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import numpy as np
 from etils import epath
 
-from transformer.arrays import Float
 from transformer.errors import InputError
-from transformer.interop import imported_model, m2m100_import, weight_files
+from transformer.interop import m2m100_import, weight_files
 from transformer.interop.huggingface_files import (
     Fields,
+    ordered_pieces,
     read_model,
-    read_pieces,
     sentencepiece_model,
 )
 from transformer.interop.imported_model import ImportedModel
-from transformer.nn.positions import sinusoids
 from transformer.text.mapped_tokenizer import MappedVocabulary
 
 POSITIONS = {"huggingface": "halves_paper", "marian": "halves"}
 """Layouts of the sinusoids of Marian models: that of Hugging Face, and that of their training."""
+
+_MARIAN_RULES = [
+    ("normalize_before", False, "Hugging Face computes Marian models as post-norm"),
+    ("normalize_embedding", False, "the embedding has no layer norm"),
+    ("add_final_layer_norm", False, "post-norm stacks have no final layer norm"),
+    ("static_position_embeddings", True, "Marian models have sinusoids"),
+    ("share_encoder_decoder_embeddings", True, "source and target must share their vocabulary"),
+]
+"""Fields with the one value that is supported, which is their default, and the reason."""
 
 
 def load(
@@ -42,16 +48,16 @@ def load(
 
     Args:
       path: a directory with ``config.json``, the weights and the tokenizer's files.
-      positions: of a Marian model, see `POSITIONS`; default: those of Hugging Face.
-      source_language: of M2M100 and NLLB-200, the language of the sources, such as ``eng_Latn``.
-      target_language: the language of their translations; of a multilingual Marian model, that of
+      positions: sinusoids of a Marian model, see `POSITIONS`; default: those of Hugging Face.
+      source_language: language of the sources of M2M100 and NLLB-200, such as ``eng_Latn``.
+      target_language: language of their translations. With a multilingual Marian model, that of
         the translations of sentences that begin with no code, such as ``deu``.
 
     Raises:
       InputError: for a model that cannot be held exactly, or files that are missing, damaged, or do
         not belong together.
     """
-    directory = imported_model.existing_directory(path)
+    directory = pathlib.Path(path)
     fields = Fields(directory / "config.json")
     kind = fields.get("model_type", None)
     if kind == "m2m_100":
@@ -64,15 +70,33 @@ def load(
         )
     reason = "the model has one source language, or does not need to know it"
     _refuse_option("source_language", source_language, reason)
+    path = directory / "vocab.json"
     if kind == "pegasus":
         _refuse_option("positions", positions, "only a Marian model has a choice of positions")
-        _require_own_tokenizer(directory, fields)
-        norm = "pre"
-    else:
-        _require_post_norm(fields)
-        norm = "post"
-    layout = POSITIONS[positions or "huggingface"]
-    return _shared_vocabulary_model(directory, fields, norm, layout, target_language)
+        if not path.exists():
+            raise InputError(
+                f"{fields.path}: a Pegasus model is read with the tokenizer files that "
+                "convert --to=huggingface writes (vocab.json, source.spm, target.spm), and "
+                "vocab.json is missing; the tokenizer of other Pegasus models is not supported"
+            )
+    size = fields.integer("vocab_size")
+    if kind == "marian":
+        for rule in _MARIAN_RULES:
+            fields.require(*rule)
+        fields.require("decoder_vocab_size", size, "both sides share a vocabulary")
+    special = {"<pad>": fields.integer("pad_token_id"), "</s>": fields.integer("eos_token_id")}
+    start = fields.integer("decoder_start_token_id")
+    ids = weight_files.read_json(path)
+    vocabulary = marian_vocabulary(directory, path, ids, size, special, start)
+    return read_model(
+        directory,
+        fields,
+        with_language(vocabulary, target_language),
+        table_layout=POSITIONS["huggingface"],
+        norm="pre" if kind == "pegasus" else "post",
+        sinusoid_layout=POSITIONS[positions or "huggingface"],
+        embedding_scale="tokens" if fields.get("scale_embedding", False) else "none",
+    )
 
 
 def _refuse_option(name: str, value: str | None, reason: str) -> None:
@@ -80,95 +104,26 @@ def _refuse_option(name: str, value: str | None, reason: str) -> None:
         raise InputError(f"--{name}={value}: {reason}; leave it out")
 
 
-def _shared_vocabulary_model(
-    directory: pathlib.Path,
-    fields: Fields,
-    norm: str,
-    sinusoid_layout: str,
-    target_language: str | None,
-) -> ImportedModel:
-    """Read a model with Marian's tokenizer, whose source and target share one table."""
-    fields.require("tie_word_embeddings", True, "the logits must use the table of the embeddings")
-    fields.require(
-        "decoder_ffn_dim", fields.get("encoder_ffn_dim", None), "model.d_ff is one number"
-    )
-    path = directory / "vocab.json"
-    special = {"<pad>": fields.integer("pad_token_id"), "</s>": fields.integer("eos_token_id")}
-    vocabulary = marian_vocabulary(
-        *(directory, path, weight_files.read_json(path), special),
-        start=fields.integer("decoder_start_token_id"),
-        size=fields.integer("vocab_size"),
-    )
-    return read_model(
-        directory,
-        fields,
-        with_language(vocabulary, target_language),
-        positions=("embed_positions.weight", _positions),
-        logits_bias="final_logits_bias",
-        norm=norm,
-        sinusoid_layout=sinusoid_layout,
-        embedding_scale="tokens" if fields.get("scale_embedding", False) else "none",
-    )
-
-
-def _positions(length: int, width: int) -> Float[np.ndarray, "T D"]:
-    return sinusoids(length, width, POSITIONS["huggingface"])
-
-
-def _require_post_norm(fields: Fields) -> None:
-    """Refuse the fields of Marian models that Hugging Face computes differently, or not at all."""
-    rules = [
-        ("normalize_before", False, "Hugging Face computes Marian models as post-norm"),
-        ("normalize_embedding", False, "the embedding has no layer norm"),
-        ("add_final_layer_norm", False, "post-norm stacks have no final layer norm"),
-        ("static_position_embeddings", True, "Marian models have sinusoids"),
-        ("share_encoder_decoder_embeddings", True, "source and target must share their vocabulary"),
-        ("decoder_vocab_size", fields.get("vocab_size", None), "both sides share a vocabulary"),
-    ]
-    for rule in rules:
-        fields.require(*rule)
-
-
-def _require_own_tokenizer(directory: pathlib.Path, fields: Fields) -> None:
-    """Refuse a Pegasus model without the files of a ``MarianTokenizer``."""
-    if not (directory / "vocab.json").exists():
-        raise InputError(
-            f"{fields.path}: a Pegasus model is read with the tokenizer files that "
-            "convert --to=huggingface writes (vocab.json, source.spm, target.spm), and "
-            "vocab.json is missing; the tokenizer of other Pegasus models is not supported"
-        )
-
-
 def marian_vocabulary(
     directory: pathlib.Path,
     path: pathlib.Path,
     ids: Mapping[str, Any],
+    size: int,
     special: Mapping[str, int],
     start: int,
-    size: int | None = None,
 ) -> MappedVocabulary:
     """The vocabulary of a model, whose directory has ``source.spm`` and ``target.spm``.
 
-    Args:
-      directory: of the model.
-      path: of the vocabulary file, for errors.
-      ids: from pieces to ids.
-      special: ids of padding and EOS.
-      start: id of the first decoder input.
-      size: rows of the embedding table; default: one for each piece.
+    See `ordered_pieces` for the other arguments.
     """
-    pieces, original_ids = read_pieces(path, ids, size or len(ids), special, start)
+    pieces, original_ids = ordered_pieces(path, ids, size, special, start)
     languages = tuple(piece for piece in pieces if piece.startswith(">>") and piece.endswith("<<"))
     models = [sentencepiece_model(directory, f"{side}.spm") for side in ("source", "target")]
     return MappedVocabulary(*models, pieces, original_ids, languages)
 
 
 def with_language(vocabulary: MappedVocabulary, language: str | None) -> MappedVocabulary:
-    """The vocabulary with a default target language for sources that begin with no code.
-
-    Raises:
-      InputError: if the model does not know the language.
-    """
+    """The vocabulary with a default target language for sources that begin with no code."""
     if language is None:
         return vocabulary
     code = f">>{language.strip('<>')}<<"

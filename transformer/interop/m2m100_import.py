@@ -7,25 +7,19 @@ with the code of their language: that of the source is read, that of the transla
 
 import pathlib
 
-import numpy as np
-
-from transformer.arrays import Float
 from transformer.errors import InputError
 from transformer.interop import weight_files
 from transformer.interop.huggingface_files import (
     Fields,
+    ordered_pieces,
     read_model,
-    read_pieces,
     sentencepiece_model,
 )
 from transformer.interop.imported_model import ImportedModel
-from transformer.nn.positions import sinusoids
 from transformer.text.mapped_tokenizer import MappedVocabulary
 from transformer.text.tokenizer import processor
 
 SENTENCEPIECE = "sentencepiece.bpe.model"
-OFFSET = 2
-"""Position of the first token, fairseq's padding id and 1."""
 _SPECIAL = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
 
 
@@ -37,45 +31,26 @@ def load(
 ) -> ImportedModel:
     """Read the model; see `huggingface_import.load`.
 
-    Args:
-      directory: of the model.
-      fields: of its ``config.json``.
-      source_language: code of the source, such as ``eng_Latn`` (NLLB) or ``en`` (M2M100).
-      target_language: code of the translation.
+    The languages are codes such as ``eng_Latn`` (NLLB) or ``en`` (M2M100).
     """
-    _require_supported(fields)
-    languages = (source_language, target_language)
+    fields.require("pad_token_id", _SPECIAL["<pad>"], "positions begin after it")
     return read_model(
         directory,
         fields,
-        _vocabulary(directory, fields, languages),
-        positions=("embed_positions.weights", _positions),
+        _vocabulary(directory, fields, source_language, target_language),
+        table_layout="halves",
         norm="pre",
         sinusoid_layout="halves",
-        position_offset=OFFSET,
+        position_offset=_SPECIAL["<pad>"] + 1,
         embedding_scale="tokens" if fields.get("scale_embedding", True) else "none",
     )
 
 
-def _positions(length: int, width: int) -> Float[np.ndarray, "T D"]:
-    """Fairseq's table, whose row of padding is zero."""
-    table = sinusoids(OFFSET + length, width, "halves")
-    table[_SPECIAL["<pad>"]] = 0
-    return table
-
-
-def _require_supported(fields: Fields) -> None:
-    rules = [
-        ("tie_word_embeddings", True, "the logits must use the table of the embeddings"),
-        ("decoder_ffn_dim", fields.get("encoder_ffn_dim", None), "model.d_ff is one number"),
-        ("pad_token_id", _SPECIAL["<pad>"], "positions begin after it"),
-    ]
-    for rule in rules:
-        fields.require(*rule)
-
-
 def _vocabulary(
-    directory: pathlib.Path, fields: Fields, languages: tuple[str | None, str | None]
+    directory: pathlib.Path,
+    fields: Fields,
+    source_language: str | None,
+    target_language: str | None,
 ) -> MappedVocabulary:
     """The pieces of ``vocab.json`` or SentencePiece, the codes after them, and unused rows."""
     model, size = sentencepiece_model(directory, SENTENCEPIECE), fields.integer("vocab_size")
@@ -93,16 +68,12 @@ def _vocabulary(
     ids |= {f"<unused {index}>": index for index in range(size) if index not in named}
     special = {"<pad>": fields.integer("pad_token_id"), "</s>": fields.integer("eos_token_id")}
     start = fields.integer("decoder_start_token_id")
-    pieces, original_ids = read_pieces(path, ids, size, special, start)
-    prefixes = [_code(side, given, codes) for side, given in zip(_SIDES, languages, strict=True)]
+    pieces, original_ids = ordered_pieces(path, ids, size, special, start)
     return MappedVocabulary(
         *(model, model, pieces, original_ids),
-        source_prefix=(prefixes[0],),
-        target_prefix=(prefixes[1],),
+        source_prefix=(_code("source", source_language, codes),),
+        target_prefix=(_code("target", target_language, codes),),
     )
-
-
-_SIDES = ("source", "target")
 
 
 def _language_codes(directory: pathlib.Path) -> list[str]:
@@ -123,11 +94,7 @@ def _language_codes(directory: pathlib.Path) -> list[str]:
 
 
 def _code(side: str, language: str | None, codes: list[str]) -> str:
-    """The piece of a language, which may be given without its underscores.
-
-    Raises:
-      InputError: if it is not given, or unknown.
-    """
+    """The piece of a language, which may be given without its underscores."""
     for code in (language, f"__{language}__"):
         if code in codes:
             return code

@@ -5,18 +5,13 @@ Only NumPy reads them. Positions are those that Marian computes (`sinusoid_layou
 which differ from those of the same model in Hugging Face and CTranslate2.
 """
 
-import contextlib
 import pathlib
 import re
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator
 from typing import Literal
 
 import numpy as np
 from etils import epath
 
-from transformer.arrays import Params
 from transformer.config import DecodeConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.interop import imported_model
@@ -25,7 +20,7 @@ from transformer.interop.huggingface_import import (
     marian_vocabulary,
     with_language,
 )
-from transformer.interop.imported_model import SIDES, ImportedModel, Linear
+from transformer.interop.imported_model import ImportedModel
 from transformer.interop.weight_files import Weights
 
 CONFIG = "special:model.yml"
@@ -34,22 +29,23 @@ NORM_EPSILON = 1e-6
 LONGEST = 512
 """Tokens of a sentence; Marian itself has no limit."""
 _SUPPORTED = {
-    "type": ("transformer", "another architecture"),
-    "transformer-decoder-autoreg": ("self-attention", "the decoder has another kind of layer"),
-    "transformer-no-projection": ("false", "attention has an output map"),
-    "transformer-train-positions": ("false", "positions are sinusoids"),
-    "transformer-train-position-embeddings": ("false", "positions are sinusoids"),
-    "transformer-preprocess": ("", "layer norms come after the sub-layers"),
-    "transformer-postprocess": ("dan", "a residual connection and a layer norm follow a layer"),
-    "transformer-postprocess-top": ("", "post-norm stacks have no final layer norm"),
-    "transformer-ffn-depth": ("2", "the feed-forward network has two linear maps"),
-    "tied-embeddings-all": ("true", "source, target and logits must share one table"),
-    "output-omit-bias": ("false", "the logits have a bias"),
-    "transformer-depth-scaling": ("false", "no layer is scaled"),
-    "lemma-dim-emb": ("0", "factors are not supported"),
+    "type": (("transformer",), "another architecture"),
+    "transformer-decoder-autoreg": (("self-attention",), "the decoder has another kind of layer"),
+    "transformer-no-projection": (("false",), "attention has an output map"),
+    "transformer-train-positions": (("false",), "positions are sinusoids"),
+    "transformer-train-position-embeddings": (("false",), "positions are sinusoids"),
+    "transformer-preprocess": (("",), "layer norms come after the sub-layers"),
+    "transformer-postprocess": (("dan",), "a residual connection and a norm follow a sub-layer"),
+    "transformer-postprocess-emb": (("d", ""), "embeddings have no layer norm"),
+    "transformer-postprocess-top": (("",), "post-norm stacks have no final layer norm"),
+    "transformer-ffn-depth": (("2",), "the feed-forward network has two linear maps"),
+    "transformer-ffn-activation": (("swish", "relu"), "Marian's gelu is another function"),
+    "tied-embeddings-all": (("true",), "source, target and logits must share one table"),
+    "output-omit-bias": (("false",), "the logits have a bias"),
+    "transformer-depth-scaling": (("false",), "no layer is scaled"),
+    "lemma-dim-emb": (("0",), "factors are not supported"),
 }
-"""Options with one supported value, which is the default of absent ones, and the reason."""
-_ACTIVATIONS = ("relu", "swish")
+"""Options with their supported values, the default of absent ones first, and the reason."""
 
 
 def load(
@@ -68,35 +64,36 @@ def load(
       InputError: for a model that cannot be held exactly, or files that are missing, damaged, or do
         not belong together.
     """
-    directory = imported_model.existing_directory(path)
+    directory = pathlib.Path(path)
     weights_path = _only(directory, "*.npz", "the weights")
     vocabulary_path = _only(directory, "*vocab*.yml", "the vocabulary")
-    with _opened(weights_path) as file:
-        tensors = {name: _reader(weights_path, file, name) for name in file.files}
-        if CONFIG not in tensors:
-            raise InputError(f"{weights_path} has no {CONFIG}; is it a model of Marian?")
-        options = _options(weights_path, tensors.pop(CONFIG)())
-        ids = read_vocabulary(vocabulary_path)
-        size = len(ids)
-        for piece in ("</s>", "<unk>"):
-            if piece not in ids:
-                raise InputError(f"{vocabulary_path} has no piece {piece}; copy the file again")
-        # As in Hugging Face's files: a row of zeros for padding, which the decoder reads first.
-        ids |= {"<pad>": size}
-        special = {"<pad>": size, "</s>": ids["</s>"]}
-        vocabulary = marian_vocabulary(directory, vocabulary_path, ids, special, start=size)
-        weights = Weights(str(weights_path), tensors)
-        model = _model_config(weights_path, options, len(vocabulary.pieces), POSITIONS[positions])
-        order = [*vocabulary.original_ids]
-        zeros = np.zeros((1, model.d_model), np.float32)
-        table = np.concatenate([weights.take("Wemb", size, model.d_model), zeros])
-        bias = np.append(weights.take("decoder_ff_logit_out_b", 1, size)[0], np.float32(0))
-        embedding = {
-            "table": table[order],
-            "output_bias": imported_model.output_bias(bias, vocabulary.original_ids),
-        }
-        stacks = {side: _stack(weights, side, model) for side in SIDES}
-        weights.require_all_taken()
+    tensors = _read_arrays(weights_path)
+    if CONFIG not in tensors:
+        raise InputError(f"{weights_path} has no {CONFIG}; is it a model of Marian?")
+    options = _options(weights_path, tensors.pop(CONFIG))
+    ids = read_vocabulary(vocabulary_path)
+    size = len(ids)
+    if "</s>" not in ids:
+        raise InputError(f"{vocabulary_path} has no piece </s>; copy the file again")
+    # As in Hugging Face's files: a row of zeros for padding, which the decoder reads first.
+    ids |= {"<pad>": size}
+    special = {"<pad>": size, "</s>": ids["</s>"]}
+    vocabulary = marian_vocabulary(
+        *(directory, vocabulary_path, ids), size=size + 1, special=special, start=size
+    )
+    model = _model_config(weights_path, options, len(vocabulary.pieces), POSITIONS[positions])
+    weights = Weights(weights_path, tensors, tensors.__getitem__)
+    table = np.pad(weights.take("Wemb", size, model.d_model), ((0, 1), (0, 0)))
+    bias = np.pad(weights.take("decoder_ff_logit_out_b", 1, size)[0], (0, 1))
+    order = vocabulary.original_ids
+    embedding = {"table": table[[*order]], "output_bias": imported_model.output_bias(bias, order)}
+
+    def take(path: str, shape: tuple[int, ...]) -> np.ndarray:
+        # Biases and scales are rows there.
+        return weights.take(_tensor_name(path), *(shape if len(shape) == 2 else (1, *shape)))
+
+    stacks = imported_model.read_stacks(model, take)
+    weights.require_all_taken()
     config = imported_model.config_of(model, _decode_config(directory), LONGEST, vocabulary)
     origin = {"format": "marian", "positions": positions, "directory": directory.name}
     vocabulary = with_language(vocabulary, target_language)
@@ -172,32 +169,13 @@ def _only(directory: pathlib.Path, pattern: str, what: str) -> pathlib.Path:
     return found[0]
 
 
-@contextlib.contextmanager
-def _opened(path: pathlib.Path) -> Iterator[np.lib.npyio.NpzFile]:
-    with contextlib.ExitStack() as stack:
-        try:
-            stream = stack.enter_context(path.open("rb"))
-            file = np.load(stream, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("it is not an archive of arrays")
-            stack.enter_context(file)
-        except _DAMAGE as error:
-            raise InputError(f"{path} cannot be read ({error}); copy it again") from None
-        yield file
-
-
-_DAMAGE = (OSError, ValueError, EOFError, LookupError, zipfile.BadZipFile, zlib.error)
-_DAMAGE += (NotImplementedError, MemoryError)
-
-
-def _reader(path: pathlib.Path, file: np.lib.npyio.NpzFile, name: str) -> Callable[[], np.ndarray]:
-    def read() -> np.ndarray:
-        try:
-            return file[name]
-        except _DAMAGE as error:
-            raise InputError(f"{path}: {name!r} cannot be read ({error}); copy it again") from None
-
-    return read
+def _read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            return dict(archive)
+    # A damaged archive raises many types.
+    except Exception as error:  # noqa: BLE001
+        raise InputError(f"{path} cannot be read ({error}); copy it again") from None
 
 
 def _options(path: pathlib.Path, data: np.ndarray) -> dict[str, str]:
@@ -213,24 +191,6 @@ def _options(path: pathlib.Path, data: np.ndarray) -> dict[str, str]:
 def _model_config(
     path: pathlib.Path, options: dict[str, str], vocab_size: int, layout: str
 ) -> TransformerConfig:
-    for name, (supported, reason) in _SUPPORTED.items():
-        if options.get(name, supported) != supported:
-            raise InputError(
-                f"{path}: the option {name} is {options[name]!r}, but only {supported!r} is "
-                f"supported: {reason}"
-            )
-    if options.get("transformer-postprocess-emb", "d") not in ("", "d"):
-        raise InputError(
-            f"{path}: the option transformer-postprocess-emb is "
-            f"{options['transformer-postprocess-emb']!r}, but only '' and 'd' are supported"
-        )
-    activation = options.get("transformer-ffn-activation", "swish")
-    if activation not in _ACTIVATIONS:
-        raise InputError(
-            f"{path}: the option transformer-ffn-activation is {activation!r}, but must be one of "
-            f"{', '.join(_ACTIVATIONS)} (Marian's gelu is another function)"
-        )
-
     def integer(name: str) -> int:
         value = options.get(name, "")
         if not value.isdecimal():
@@ -238,11 +198,13 @@ def _model_config(
         return int(value)
 
     hidden = integer("transformer-dim-ffn")
-    if options.get("transformer-decoder-dim-ffn", "0") not in ("0", str(hidden)):
-        raise InputError(
-            f"{path}: the options transformer-dim-ffn and transformer-decoder-dim-ffn differ, but "
-            "model.d_ff is one number"
-        )
+    widths = {"transformer-decoder-dim-ffn": (("0", str(hidden)), "model.d_ff is one number")}
+    for name, (supported, reason) in (_SUPPORTED | widths).items():
+        if options.get(name, supported[0]) not in supported:
+            raise InputError(
+                f"{path}: the option {name} is {options[name]!r}, but only "
+                f"{' or '.join(map(repr, supported))} is supported: {reason}"
+            )
     depth = [integer("enc-depth"), integer("dec-depth")]
     try:
         return TransformerConfig(
@@ -252,7 +214,7 @@ def _model_config(
             num_layers=depth[0],
             decoder_layers=None if depth[0] == depth[1] else depth[1],
             num_heads=integer("transformer-heads"),
-            activation=activation,
+            activation=options.get("transformer-ffn-activation", "swish"),
             attention_bias=True,
             output_bias=True,
             norm_epsilon=NORM_EPSILON,
@@ -262,29 +224,38 @@ def _model_config(
         raise InputError(f"{path}: {error}") from None
 
 
-_SUB_LAYERS = {"self_attention": "self", "cross_attention": "context", "feed_forward": "ffn"}
-_LINEAR = {"query": "q", "key": "k", "value": "v", "output": "o", "in": "1", "out": "2"}
-_NORMS = {"self_attention": "Wo_ln", "cross_attention": "Wo_ln", "feed_forward": "ffn_ln"}
+_MODULES = {
+    "self_attention": "self",
+    "cross_attention": "context",
+    "feed_forward": "ffn",
+    "self_attention_residual/norm": "self_Wo_ln",
+    "cross_attention_residual/norm": "context_Wo_ln",
+    "feed_forward_residual/norm": "ffn_ffn_ln",
+}
+_PARTS = {
+    "query": "Wq",
+    "query_bias": "bq",
+    "key": "Wk",
+    "key_bias": "bk",
+    "value": "Wv",
+    "value_bias": "bv",
+    "output": "Wo",
+    "output_bias": "bo",
+    "kernel_in": "W1",
+    "bias_in": "b1",
+    "kernel_out": "W2",
+    "bias_out": "b2",
+    "scale": "scale",
+    "bias": "bias",
+}
+"""From the names of this project to those of Marian."""
 
 
-def _stack(weights: Weights, side: str, model: TransformerConfig) -> Params:
-    """The layers of a stack; Marian counts them from 1, and its kernels are [in, out]."""
-
-    def layer(prefix: str) -> Params:
-        def linear(sub_layer: str, name: str, inputs: int, outputs: int) -> Linear:
-            names = [f"{prefix}_{_SUB_LAYERS[sub_layer]}_{part}{_LINEAR[name]}" for part in "Wb"]
-            return weights.take(names[0], inputs, outputs), weights.take(names[1], 1, outputs)[0]
-
-        def norm(sub_layer: str) -> Params:
-            name = f"{prefix}_{_SUB_LAYERS[sub_layer]}_{_NORMS[sub_layer]}"
-            return {
-                part: weights.take(f"{name}_{part}", 1, model.d_model)[0]
-                for part in ("scale", "bias")
-            }
-
-        return imported_model.layer_params(model, side, linear, norm)
-
-    return {f"layer_{index}": layer(f"{side}_l{index + 1}") for index in range(model.depth(side))}
+def _tensor_name(path: str) -> str:
+    """Name of the tensor of a parameter of a layer, counted from 1; its kernels are [in, out]."""
+    side, layer, *module, part = path.split("/")
+    index = int(layer.removeprefix("layer_")) + 1
+    return f"{side}_l{index}_{_MODULES['/'.join(module)]}_{_PARTS[part]}"
 
 
 def _decode_config(directory: pathlib.Path) -> DecodeConfig:

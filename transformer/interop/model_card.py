@@ -41,14 +41,9 @@ def model_card(
     summary: str,
     weights: str,
 ) -> str:
-    """Return a model card in Markdown.
+    """Return a model card in Markdown, with the records of an opened workdir or bundle.
 
-    Args:
-      workdir: an opened workdir or bundle, whose records are read.
-      trained: the model that was exported.
-      export: about the format.
-      summary: the first paragraph.
-      weights: which checkpoints were used, in words.
+    `summary` is its first paragraph, and `weights` says which checkpoints were used.
     """
     rows = _facts(workdir, trained, weights, export.dtype)
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())

@@ -17,6 +17,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer.arrays import Array, Int
+from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.decoding.generate import generate
 from transformer.errors import InputError
@@ -44,11 +45,11 @@ def export(
     """Write the programs, the weights, the tokenizers and a manifest of the shapes.
 
     Args:
-      trained: of any family that translates.
-      directory: exists, and is empty.
+      trained: a model of any family that translates.
+      directory: an empty directory.
       batch_sizes: B of the programs.
       lengths: S of the programs. None: `config.data.bucket_lengths`.
-      platforms: of `PLATFORMS`, for example ``["cpu", "cuda"]``. None: that of this machine.
+      platforms: some of `PLATFORMS`, for example ``["cpu", "cuda"]``. None: that of this machine.
 
     Raises:
       InputError: for decoding that is not a plain search, a language model, an unknown platform, or
@@ -85,8 +86,7 @@ def export(
         "special_ids": config.model.special_ids._asdict(),
         "jax": jax.__version__,
     }
-    text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
-    (directory / MANIFEST).write_text(text, encoding="utf-8")
+    (directory / MANIFEST).write_text(workdir_files.json_text(manifest), encoding="utf-8")
     print_text = files.print_code("found", 'models["target"]', indent="    ")
     usage = _USAGE.format(batch=batch_sizes[0], length=lengths[0], print_text=print_text)
     return Export(usage, config.model.compute_dtype, [*files.notes(), *_differences(config)])
@@ -99,11 +99,7 @@ def _vocabularies(vocabularies: Vocabularies) -> dict[str, str]:
 
 
 def require_supported(config: Config, lengths: Sequence[int]) -> None:
-    """Refuse what has no program.
-
-    Raises:
-      InputError: naming the field, its value and the reason.
-    """
+    """Refuse what has no program."""
     decode, model = config.decode, config.model
     if not model.reads_source:
         raise InputError(
@@ -122,11 +118,7 @@ def require_supported(config: Config, lengths: Sequence[int]) -> None:
 
 
 def require_platforms(platforms: Sequence[str]) -> None:
-    """Refuse names that JAX has no platform for.
-
-    Raises:
-      InputError: naming the first one.
-    """
+    """Refuse names that JAX has no platform for."""
     for name in platforms:
         if name not in PLATFORMS:
             raise InputError(
@@ -142,11 +134,7 @@ def program(
     length: int,
     platforms: Sequence[str] | None = None,
 ) -> bytes:
-    """Serialize a function of weights and a source [B,S].
-
-    Raises:
-      InputError: if the package flatbuffers is not installed.
-    """
+    """Serialize a function of weights and a source [B,S]; needs the package flatbuffers."""
     shapes = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in weights.items()}
     source = jax.ShapeDtypeStruct((batch, length), jnp.int32)
     platforms = platforms or [jax.export.default_export_platform()]

@@ -30,10 +30,8 @@ class TokenizerFiles(NamedTuple):
     def print_code(self, pieces: str, processor: str, indent: str = "") -> str:
         """Write the lines of a card that print the text of a translation.
 
-        Args:
-          pieces: name of the variable with the list of pieces.
-          processor: expression of the SentencePiece processor of the target.
-          indent: before every line.
+        `pieces` is the variable with the list of pieces, and `processor` the expression of the
+        target's SentencePiece processor.
         """
         if not self.joins_pieces:
             return f"{indent}print({processor}.decode({pieces}))\n"

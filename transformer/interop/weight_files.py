@@ -3,31 +3,35 @@
 
 import contextlib
 import json
-import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from transformer.arrays import Float
 from transformer.errors import InputError
-from transformer.interop import pickle_tensors
 
-SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
-_INDEX = ".index.json"
-"""Ending of the file that names the shard of each tensor, of models in several files."""
+SAFETENSORS = "model.safetensors"
+_CONVERSION = (
+    'python -c "import glob, torch, safetensors.torch as s; s.save_file({n: t.clone() for f in '
+    "glob.glob('pytorch_model*.bin') for n, t in torch.load(f, weights_only=True).items()}, "
+    f"'{SAFETENSORS}')\""
+)
 
 
 class Weights:
     """Tensors by name, each of which is to be taken once."""
 
-    def __init__(self, location: str, tensors: Mapping[str, Callable[[], np.ndarray]]):
-        """Name the place, for errors, and the functions that read the tensors."""
-        self._location, self._unread = location, dict(tensors)
+    def __init__(
+        self, location: pathlib.Path, names: Iterable[str], read: Callable[[str], np.ndarray]
+    ):
+        """Read nothing yet. The location is for errors."""
+        self._location, self._unread, self._read = location, set(names), read
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._unread
+    def __iter__(self) -> Iterator[str]:
+        """Names of the tensors that have not been taken."""
+        return iter(self._unread)
 
     def take(self, name: str, *shape: int) -> Float[np.ndarray, "..."]:
         """Read a tensor as float32.
@@ -39,7 +43,8 @@ class Weights:
             raise InputError(
                 f"{self._location} has no tensor {name!r}; does config.json belong to it?"
             )
-        array = self._unread.pop(name)()
+        self._unread.remove(name)
+        array = self._read(name)
         if array.shape != shape:
             raise InputError(
                 f"{self._location}: {name!r} has the shape {[*array.shape]}, but config.json makes "
@@ -51,11 +56,7 @@ class Weights:
         return array
 
     def require_copy(self, name: str, of: Float[np.ndarray, "..."]) -> None:
-        """Read a tensor that older files repeat, if there is one, and compare it.
-
-        Raises:
-          InputError: if it differs.
-        """
+        """Read a tensor that older files repeat, if there is one; it must equal the original."""
         if name in self and not np.array_equal(self.take(name, *of.shape), of):
             raise InputError(
                 f"{self._location}: {name!r} differs from the table that it is tied to by "
@@ -64,11 +65,7 @@ class Weights:
             )
 
     def require_all_taken(self) -> None:
-        """Check that nothing is left.
-
-        Raises:
-          InputError: naming the tensors that no part of the model has.
-        """
+        """Refuse tensors that no part of the model has."""
         if self._unread:
             names = sorted(self._unread)
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
@@ -79,15 +76,13 @@ class Weights:
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-      InputError: if the file is missing, or is not a JSON object.
-    """
+    """Read a JSON object; an InputError if the file is missing, or holds anything else."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+        raise InputError(
+            f"{path} cannot be read: {error.strerror}; download all files of the model"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON ({error}); copy it again") from None
     if not isinstance(value, dict):
@@ -97,33 +92,32 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def opened(directory: pathlib.Path) -> Iterator[Weights]:
-    """The weights of a directory: safetensors if there are any, in one file or several.
+    """The safetensors of a directory, in one file or several."""
+    import safetensors
 
-    Raises:
-      InputError: if there are none, or a file is damaged or asks to run code.
-    """
+    files = {}  # by the name of the tensor
     with contextlib.ExitStack() as stack:
-        for name, open_file in ((SAFETENSORS, _safetensors), (PICKLED, pickle_tensors.opened)):
-            files = _files(directory, name)
-            if files:
-                tensors: dict[str, Callable[[], np.ndarray]] = {}
-                for file in files:
-                    tensors |= stack.enter_context(open_file(file))
-                location = files[0] if len(files) == 1 else directory
-                yield Weights(os.fspath(location), tensors)
-                return
+        for path in _paths(directory):
+            try:
+                file = stack.enter_context(safetensors.safe_open(path, framework="numpy"))
+                files |= dict.fromkeys(file.keys(), file)
+            except (OSError, safetensors.SafetensorError) as error:
+                raise InputError(f"{path} cannot be read ({error}); copy it again") from None
+        yield Weights(directory, files, lambda name: files[name].get_tensor(name))
+
+
+def _paths(directory: pathlib.Path) -> list[pathlib.Path]:
+    """The one file, or the shards that the index names."""
+    if (directory / SAFETENSORS).exists():
+        return [directory / SAFETENSORS]
+    path = directory / f"{SAFETENSORS}.index.json"
+    if any(directory.glob("pytorch_model*.bin")) and not path.exists():
         raise InputError(
-            f"{directory} has neither {SAFETENSORS} nor {PICKLED}; download the files of the model"
+            f"{directory} has its weights in a pickle, pytorch_model.bin, but only {SAFETENSORS} "
+            f"is read. Convert it in this directory with PyTorch: {_CONVERSION}"
         )
-
-
-def _files(directory: pathlib.Path, name: str) -> list[pathlib.Path]:
-    """The file of that name, or the shards of its index; empty if there is neither."""
-    if (directory / name).exists():
-        return [directory / name]
-    path = directory / f"{name}{_INDEX}"
     if not path.exists():
-        return []
+        raise InputError(f"{directory} has no {SAFETENSORS}; download the files of the model")
     shards = read_json(path).get("weight_map")
     if not (isinstance(shards, dict) and shards):
         raise InputError(f"{path} names no shards (weight_map); copy it again")
@@ -132,20 +126,3 @@ def _files(directory: pathlib.Path, name: str) -> list[pathlib.Path]:
         if pathlib.PurePath(file).name != file:
             raise InputError(f"{path} names {file!r}, which is not beside it")
     return [directory / file for file in files]
-
-
-@contextlib.contextmanager
-def _safetensors(path: pathlib.Path) -> Iterator[dict[str, Callable[[], np.ndarray]]]:
-    try:
-        import safetensors
-    except ImportError:
-        raise InputError(
-            f"{path} needs the package safetensors; install it with: pip install safetensors"
-        ) from None
-    with contextlib.ExitStack() as stack:
-        try:
-            file = stack.enter_context(safetensors.safe_open(path, framework="numpy"))
-            names = list(file.keys())
-        except (OSError, safetensors.SafetensorError) as error:
-            raise InputError(f"{path} cannot be read ({error}); copy it again") from None
-        yield {name: lambda name=name: file.get_tensor(name) for name in names}

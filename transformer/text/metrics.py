@@ -86,19 +86,11 @@ def paired_tests(
     large. Identical translations have the smallest p-value possible, because sacreBLEU counts only
     larger differences than the observed one.
 
-    Args:
-      baseline: translations of one system, raw text.
-      system: translations of the other system.
-      references: raw text.
-      bleu_tokenize: see `corpus_scores`.
-      bleu_lowercase: see `corpus_scores`.
+    The arguments and errors are those of `corpus_scores`, with the translations of two systems.
 
     Returns:
       for ``bleu`` and ``chrf``, for ``paired_bootstrap`` (1000 resamples) and
       ``approximate_randomization`` (10000 trials): ``p`` and ``signature``.
-
-    Raises:
-      InputError: see `corpus_scores`.
     """
     from sacrebleu.significance import PairedTest
 
@@ -119,11 +111,7 @@ def paired_tests(
 
 
 def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
-    """chrF of each sentence, in 0..100.
-
-    Raises:
-      InputError: if the numbers of sentences differ or are 0.
-    """
+    """chrF of each sentence, in 0..100."""
     _check_lengths(hypotheses, references)
     return list(map(sentence_similarity("chrf"), hypotheses, references))
 
@@ -168,11 +156,7 @@ def tokenization_of(references: Sequence[str]) -> str:
 
 
 def check_tokenization(bleu_tokenize: str | None) -> None:
-    """Check a tokenization before everything is translated.
-
-    Raises:
-      InputError: for a tokenization that sacreBLEU does not know, or that lacks its package.
-    """
+    """Refuse a tokenization that sacreBLEU does not know, or that lacks its package."""
     if bleu_tokenize is not None:
         _metrics(bleu_tokenize, bleu_lowercase=False)
 

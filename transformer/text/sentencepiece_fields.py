@@ -9,9 +9,10 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from google.protobuf import empty_pb2, unknown_fields
+
 _PIECE, _TRAINER, _NORMALIZER = 1, 2, 3
 _ALGORITHMS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 NORMAL, UNKNOWN, CONTROL = 1, 2, 3
 """Types of pieces; others are user-defined (4), unused (5) and bytes (6)."""
 
@@ -43,7 +44,7 @@ def segmentation(model: bytes) -> Segmentation:
         if number == _PIECE:
             fields = dict(_fields(value))
             pieces.append(fields.get(1, b"").decode())
-            scores.append(struct.unpack("<f", fields[2])[0] if 2 in fields else 0.0)
+            scores.append(struct.unpack("<f", struct.pack("<I", fields.get(2, 0)))[0])
             types.append(fields.get(3, NORMAL))
         elif number == _TRAINER:
             trainer = dict(_fields(value))
@@ -64,27 +65,6 @@ def segmentation(model: bytes) -> Segmentation:
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """The number and the value of each field: an integer, or the bytes of another value."""
-    position = 0
-
-    def varint() -> int:
-        nonlocal position
-        value = shift = 0
-        while True:
-            byte = message[position]
-            position += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-
-    while position < len(message):
-        number, kind = divmod(varint(), 8)
-        if kind == _VARINT:
-            yield number, varint()
-            continue
-        size = {_FIXED64: 8, _FIXED32: 4}.get(kind)
-        if size is None:
-            assert kind == _BYTES, kind
-            size = varint()
-        yield number, message[position : position + size]
-        position += size
+    parsed = empty_pb2.Empty.FromString(message)
+    for field in unknown_fields.UnknownFieldSet(parsed):
+        yield field.field_number, field.data

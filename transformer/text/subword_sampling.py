@@ -29,7 +29,7 @@ class SubwordSampler:
         """Prepare the scores of the vocabulary.
 
         Args:
-          tokenizer: its vocabulary.
+          tokenizer: the vocabulary to sample from.
           algorithm: ``bpe`` or ``unigram``.
           alpha: with bpe, the probability of skipping a merge; with unigram, the exponent of the
             probabilities of the segmentations (0: uniform).

@@ -26,11 +26,7 @@ _MAX_SENTENCE_BYTES = 2**24
 
 
 def processor(model: bytes) -> Any:
-    """SentencePiece's processor of a serialized model.
-
-    Raises:
-      RuntimeError: if it is not a SentencePiece model.
-    """
+    """SentencePiece's processor of a serialized model; a RuntimeError if it is none."""
     import sentencepiece
 
     return sentencepiece.SentencePieceProcessor(model_proto=model)
@@ -43,11 +39,7 @@ class Tokenizer:
     """
 
     def __init__(self, model: bytes):
-        """Load a serialized SentencePiece model.
-
-        Raises:
-          InputError: if the model lacks one of the special ids.
-        """
+        """Load a serialized SentencePiece model, which must have every special id."""
         self.model = model
         self._processor = processor(model)
         self.special_ids = SpecialIds(
@@ -61,11 +53,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: paths.Readable) -> "Tokenizer":
-        """Read a SentencePiece model, or the vocabulary of an imported model, from a file.
-
-        Raises:
-          InputError: if the file is missing or is neither.
-        """
+        """Read a SentencePiece model, or the vocabulary of an imported model, from a file."""
         # Its module imports this one.
         from transformer.text.mapped_tokenizer import MappedTokenizer
 
@@ -97,7 +85,7 @@ class Tokenizer:
         """Train a vocabulary; the same sentences give the same vocabulary.
 
         Args:
-          sentences: training text; of both languages if they share the vocabulary.
+          sentences: training text, in both languages if they share the vocabulary.
           vocab_size: V, special ids included.
           algorithm: ``bpe`` (the paper's), ``unigram`` or ``word``.
           character_coverage: share of the text's characters that get a token; the rarest are left
@@ -161,11 +149,7 @@ class Tokenizer:
     def encode_flat(
         self, sentences: Sequence[str], threads: int = 1
     ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " sentences"]]:
-        """Encode many sentences into one array.
-
-        Args:
-          sentences: texts.
-          threads: number of SentencePiece threads; the result does not depend on it.
+        """Encode many sentences into one array, in several threads of SentencePiece.
 
         Returns:
           int32 ids of all sentences, one after the other with EOS after each, and the int32 length
@@ -218,11 +202,7 @@ class Vocabularies(NamedTuple):
 
     @classmethod
     def load(cls, target: paths.Readable, source: paths.Readable | None = None) -> "Vocabularies":
-        """Read the tokenizers from files; without `source` they share that of the target.
-
-        Raises:
-          InputError: if a file is missing or is not a SentencePiece model.
-        """
+        """Read the tokenizers from files; without `source` they share that of the target."""
         tokenizer = Tokenizer.load(target)
         return cls.shared(tokenizer) if source is None else cls(Tokenizer.load(source), tokenizer)
 
@@ -233,11 +213,7 @@ class Vocabularies(NamedTuple):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of targets, whose ids and pieces are those of sources too.
-
-        Raises:
-          InputError: if the vocabularies are separate.
-        """
+        """The tokenizer of a shared vocabulary; an InputError if the vocabularies are separate."""
         if not self.are_shared:
             raise InputError(
                 "source and target have separate vocabularies (data.vocabulary='separate'), but "
