@@ -3,6 +3,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 
 import jax
@@ -114,6 +115,12 @@ def break_checkpoints(folder):
     """Damage both checkpoints."""
     for step in ("1", "2"):
         (folder / "run" / "checkpoints" / step / "meta" / "metadata").write_bytes(b"{")
+
+
+def replace_by_fifo(path):
+    """Replace a file by a FIFO; reading it would wait for a writer."""
+    path.unlink()
+    os.mkfifo(path)
 
 
 def breaking(name, data):
@@ -308,6 +315,32 @@ CASES = {
         app("translate"),
         ["has no checkpoints; train first"],
         lambda folder: shutil.rmtree(folder / "run" / "checkpoints"),
+    ),
+    "a FIFO in both checkpoints": (
+        app("translate"),
+        ["no intact checkpoint left", "step 2: file params/pipe is not a regular file"],
+        lambda folder: [
+            os.mkfifo(folder / "run" / "checkpoints" / step / "params" / "pipe")
+            for step in ("1", "2")
+        ],
+    ),
+    "a FIFO for the metadata of both checkpoints, to continue": (
+        old(training__steps=3),
+        ["no intact checkpoint left", "step 2: file _CHECKPOINT_METADATA is not a regular file"],
+        lambda folder: [
+            replace_by_fifo(folder / "run" / "checkpoints" / step / "_CHECKPOINT_METADATA")
+            for step in ("1", "2")
+        ],
+    ),
+    "a FIFO for the config": (
+        app("translate"),
+        ["run/config.json is not a regular file; restore it from a copy"],
+        lambda folder: replace_by_fifo(folder / "run" / "config.json"),
+    ),
+    "a FIFO for the tokenizer": (
+        app("translate"),
+        ["run/tokenizer.model is not a regular file; restore it from a copy"],
+        lambda folder: replace_by_fifo(folder / "run" / "tokenizer.model"),
     ),
     "no intact checkpoint left to translate with": (
         app("translate"),

@@ -211,14 +211,14 @@ def test_every_number_has_an_upper_bound_and_its_refusal_names_the_field(path):
             getattr(Config(), group).replace(**{name: huge})
         assert str(error.value).startswith(f"{path} is ")
         # The bound, unless it is another field.
-        assert re.search(r"(below|at most) [\d,e+]+$|decode.beams|vocabulary", str(error.value))
+        assert re.search(r"(below|at most) [\d,^e+]+$|decode.beams|vocabulary", str(error.value))
 
 
 def test_a_bound_is_given_as_it_is_written():
     with pytest.raises(InputError) as error:
         DecodeConfig(beams=2000)
     assert str(error.value) == "decode.beams is 2000, but must be at least 1 and at most 1,024"
-    with pytest.raises(InputError, match=r"must be at least 0 and below 4,294,967,296$"):
+    with pytest.raises(InputError, match=r"must be at least 0 and below 2\^32$"):
         TrainingConfig(seed=2**32)
     assert TrainingConfig(seed=2**32 - 1).seed == 2**32 - 1
 
@@ -457,7 +457,7 @@ def test_lists_become_tuples_when_read_from_a_dict():
         ({"method": "sample", "top_p": 1.5}, "decode.top_p is 1.5, but must be above 0 and at"),
         ({"method": "mbr", "min_p": -0.1}, "decode.min_p is -0.1, but must be at least 0 and"),
         ({"method": "mbr", "mbr_samples": 0}, "decode.mbr_samples is 0, but must be at least 1"),
-        ({"seed": 2**32}, "decode.seed is 4294967296, but must be at least 0 and below 4,294,967"),
+        ({"seed": 2**32}, r"decode.seed is 4294967296, but must be at least 0 and below 2\^32"),
         (
             {"method": "sample", "truncation": "typical"},
             "decode.truncation is 'typical', but must be FILE.py:FUNCTION",

@@ -3,6 +3,7 @@
 
 import json
 import logging
+import os
 import shutil
 
 import pytest
@@ -46,10 +47,17 @@ def lose(workdir, step):
     return "file meta/metadata is missing"
 
 
+def fifo(workdir, step):
+    """Make a FIFO beside the arrays."""
+    os.mkfifo(workdir / "checkpoints" / str(step) / "params" / "pipe")
+    return "file params/pipe is not a regular file"
+
+
 DAMAGES = {
     "a flipped bit": flip,
     "a file cut short": truncate,
     "a file missing": lose,
+    "a FIFO beside the arrays": fifo,
 }
 
 
@@ -119,10 +127,11 @@ def test_without_digests_a_readable_checkpoint_is_used_with_a_warning(three, abs
     assert bits(averaged) == bits(state_at(30).params)
 
 
-@pytest.mark.parametrize("text", [b"", b'{"files": {"params/_METADATA": "ab', b"\xff\xfe{}"])
+@pytest.mark.parametrize("text", [b"", b'{"files": {"params/_METADATA": "ab', b"\xff\xfe{}", None])
 def test_damaged_digests_alone_do_not_make_a_run_unusable(three, abstract, caplog, text):
     path = three / "checkpoints" / "digests" / "30.json"
-    path.write_bytes(text)
+    path.unlink()
+    os.mkfifo(path) if text is None else path.write_bytes(text)
     state, _ = restored(three, abstract)
     assert bits(state) == bits(state_at(30))
     assert "step 30: used although it cannot be verified: digests/30.json is" in caplog.text
@@ -185,6 +194,13 @@ def test_metrics_that_are_not_scores_rank_nothing(three, abstract, text):
     shutil.rmtree(three / "checkpoints" / "digests")
     with Checkpoints(three, KEEP_ALL) as checkpoints:
         assert checkpoints.best() == 30
+    assert bits(best_params(three, abstract)) == bits(state_at(30).params)
+
+
+def test_a_fifo_for_metrics_is_damage(three, abstract):
+    path = three / "checkpoints" / "10" / "metrics" / "metrics"
+    path.unlink()
+    os.mkfifo(path)
     assert bits(best_params(three, abstract)) == bits(state_at(30).params)
 
 

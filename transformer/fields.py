@@ -47,7 +47,7 @@ class Bounds:
         return " and ".join(f"{name} {_number(b)}" for name, b in bounds if math.isfinite(b))
 
 
-# The upper bounds keep what is computed from a field within int32 and float32.
+# What is computed in int32 or float32 has bounds that leave room for a square or a product.
 Rate = Annotated[float, Bounds(0, below=1)]
 Seed = Annotated[int, Bounds(0, below=2**32)]
 Length = Annotated[int, Bounds(1, 2**20)]
@@ -211,7 +211,10 @@ def _bounds(hint: Any) -> list[Bounds]:
 
 
 def _number(value: float) -> str:
-    """A number as in an error message: 1,000 or 1e-09."""
+    """A number as in an error message: 2^20, 1,000 or 1e-09."""
+    exponent = value.bit_length() - 1 if isinstance(value, int) else 0
+    if exponent >= 16 and value == 2**exponent:
+        return f"2^{exponent}"
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 

@@ -80,6 +80,11 @@ def children(directory: epath.Path) -> list[epath.Path]:
     return sorted(directory.iterdir()) if directory.is_dir() else []
 
 
+def is_regular_file(path: epath.Path) -> bool:
+    """Whether the path can be read to its end; `epath.Path.is_file` is true of a FIFO, too."""
+    return path.is_file() if is_remote(path) else os.path.isfile(path)
+
+
 def local(path: epath.PathLike, name: str) -> str:
     """Return the path, which must be local; the error has the name of its field or argument."""
     if is_remote(path):

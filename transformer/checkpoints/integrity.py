@@ -49,7 +49,8 @@ def write_record(record: epath.Path, digests: dict[str, str]) -> None:
 def read_record(record: epath.Path) -> dict[str, str] | None:
     """Read the digests that `write_record` wrote; None if they are missing or unreadable."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-        return dict(json.loads(record.read_text())["files"])
+        if paths.is_regular_file(record):
+            return dict(json.loads(record.read_text())["files"])
     return None
 
 
@@ -59,6 +60,8 @@ def _files(directory: epath.Path, prefix: str) -> dict[str, epath.Path]:
         name = prefix + path.name
         if path.is_dir():
             files |= _files(path, f"{name}/")
-        else:
+        elif paths.is_regular_file(path):
             files[name] = path
+        else:  # reading a FIFO would wait for a writer
+            raise OSError(f"file {name} is not a regular file")
     return files

@@ -19,6 +19,7 @@ inspects and changes the directory.
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import logging
@@ -300,9 +301,9 @@ class Checkpoints(contextlib.AbstractContextManager):
     def _update(self, warn: bool = False) -> None:
         """List the checkpoints as process 0 sees them."""
         listed = processes.from_main_process(lambda: self._inspect_all(warn))
-        self._checkpoints = [Checkpoint(*fields) for fields in listed]
+        self._checkpoints = [Checkpoint(**fields) for fields in listed]
 
-    def _inspect_all(self, warn: bool) -> list[Checkpoint]:
+    def _inspect_all(self, warn: bool) -> list[dict[str, Any]]:
         if self._writing:
             self._remove_leftovers()
         while True:
@@ -320,7 +321,7 @@ class Checkpoints(contextlib.AbstractContextManager):
                     )
                 if self._writing:
                     record.unlink()
-        return checkpoints
+        return [dataclasses.asdict(checkpoint) for checkpoint in checkpoints]
 
     def _is_moving(self, step: str) -> bool:
         """Whether a training is completing this checkpoint, has just done so, or deletes it."""
@@ -359,9 +360,10 @@ class Checkpoints(contextlib.AbstractContextManager):
         """Read the validation score of a checkpoint; damaged ones do not count."""
         path, metrics, actual = self._path(step) / METRICS, None, None
         with contextlib.suppress(OSError, ValueError, RecursionError):
-            data = path.read_bytes()
-            actual = hashlib.sha256(data).hexdigest()
-            metrics = json.loads(data)
+            if paths.is_regular_file(path):
+                data = path.read_bytes()
+                actual = hashlib.sha256(data).hexdigest()
+                metrics = json.loads(data)
         digests = integrity.read_record(self._record(step))
         if digests is not None and digests.get(METRICS) != actual:
             metrics = None

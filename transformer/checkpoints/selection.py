@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which checkpoints of a run are the best, are kept, and are averaged (paper 6.1)."""
 
+import dataclasses
 import math
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from transformer.config import TrainingConfig
 
 
-class Checkpoint(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
     """A checkpoint as far as it is known before its arrays are read."""
 
     step: int

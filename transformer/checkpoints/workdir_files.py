@@ -50,16 +50,22 @@ def opened(workdir: paths.Readable) -> epath.Path | zipfile.Path:
     """The directory of a run, or the root of a bundle, whose files are read in the same way.
 
     Raises:
-      InputError: when it does not exist or is neither.
+      InputError: when it does not exist or is neither, or when a file in it is not a regular file.
     """
     if isinstance(workdir, zipfile.Path):
         return workdir
     path = paths.reachable(workdir)
     if path.is_dir():
+        for name in INFERENCE_FILES:
+            file = path / name
+            if file.exists() and not paths.is_regular_file(file):  # reading a FIFO would wait
+                raise InputError(f"{file} is not a regular file; restore it from a copy")
         return path
     if not path.exists():
         raise InputError(f"{workdir} does not exist; train first, or check the path")
     try:
+        if not paths.is_regular_file(path):
+            raise OSError("not a regular file")
         file = io.BytesIO(path.read_bytes()) if paths.is_remote(path) else os.fspath(path)
         bundle = zipfile.ZipFile(file)
         for name in INFERENCE_FILES.intersection(bundle.namelist()):
