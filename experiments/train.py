@@ -19,7 +19,7 @@ from etils import epath
 
 from experiments.cli import command_line
 from experiments.cli.cluster import Cluster, joined
-from experiments.training import allocator, distributed, loop, workdir
+from experiments.training import distributed, loop, workdir
 from transformer import paths
 from transformer.config import Config
 from transformer.errors import InputError
@@ -67,7 +67,6 @@ def run(options: Options, *, handle_signals: bool = False) -> tuple[dict[str, An
 
 def main(options: Options) -> int:
     """Train and print the result; returns the exit status."""
-    allocator.use_few_arenas()
     result, stopped_by = run(options, handle_signals=True)
     if result and distributed.is_main():
         print(json.dumps(result))

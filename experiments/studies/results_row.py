@@ -33,7 +33,6 @@ from experiments.cli.scored_pairs import ScoredPairs
 from experiments.cli.weights import describe
 from experiments.scoring import evaluation
 from experiments.studies import data_diversification, seed_rows, study_runs, study_tables
-from experiments.training import allocator
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
@@ -86,7 +85,6 @@ def main(options: Options) -> int:
     # What can be wrong with the scoring is found before hours of training.
     options.bleu_options(config)
     options.load(config.data)
-    allocator.use_few_arenas()
     runs, output = paths.absolute(options.runs), paths.absolute(options.output)
     shared = {
         "config": take_flag(sys.argv, "config")[0],

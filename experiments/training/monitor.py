@@ -91,7 +91,6 @@ class Monitor:
         # Sums of the steps since the last report, still on the devices.
         self._window: list[Sums] = []
         self._window_began = time.monotonic()
-        self._unused_pages = allocator.PeriodicReturn()
         # The wall-clock time of all restarts counts from here.
         self._zero_seconds = (self._window_began if began is None else began) - totals.seconds
 
@@ -159,7 +158,6 @@ class Monitor:
         self._window.append(sums)
         self.step += 1
         self._progress.advance(self.step)
-        self._unused_pages.after_step()
         last = self.step == config.training.steps
         validate = last or self.step % config.training.validate_every == 0
         if validate or self.step % config.logging.log_every == 0:
