@@ -24,13 +24,13 @@ def trainings(monkeypatch, tmp_path):
     )
     monkeypatch.setattr(pronouns_small, "get_config", lambda: config)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    found, train = [], small_model.training_loop.train
+    found, train = [], small_model.loop.train
 
     def counted(config, directory):
         found.append(directory)
         train(config, directory)
 
-    monkeypatch.setattr(small_model.training_loop, "train", counted)
+    monkeypatch.setattr(small_model.loop, "train", counted)
     return found
 
 
