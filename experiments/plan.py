@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan a training run on hardware that is not there: memory, FLOPs, collectives, roofline time.
+"""Plan a training run on hardware that is not there: memory, FLOPs, and time of the matmuls.
 
 python -m experiments.plan --config=experiments/configs/wmt14_ende_big.py \\
     --mesh=data:64,model:4 --config.parallel.preset=fsdp_tensor \\
     --config.data.row_multiple=64 --config.data.tokens_per_batch=400000
 
 The training step is compiled for simulated CPU devices; nothing runs and no data are read. Memory
-is XLA's account, collectives are counted in the compiled program, FLOPs follow from the formula of
-the model. Times for named chips are roofline arithmetic, not measurements. Repeat --mesh to compare
-several. The last line on standard output is one JSON object with all figures.
+is XLA's account, FLOPs follow from the formula of the model. Times for named chips are arithmetic,
+not measurements. Repeat --mesh to compare several. The last line on standard output is one JSON
+object with all figures.
 """
 
 import dataclasses
@@ -24,8 +24,7 @@ import jax
 from experiments.cli import command_line
 from experiments.cli.formatting import byte_size, duration, print_table
 from experiments.planning import costs
-from experiments.planning.collectives import count_collectives
-from experiments.planning.roofline import CHIPS
+from experiments.planning.chips import CHIPS
 from experiments.training import compose
 from transformer.config import MESH_AXES, Config, ParallelConfig
 from transformer.errors import InputError
@@ -51,14 +50,14 @@ MAX_DEVICES = 2048
 """Limit of simulated CPU devices in one process."""
 
 ASSUMPTIONS = """\
-Memory, bytes accessed and collectives are those of XLA's program for simulated CPU devices. On
-GPUs and TPUs, XLA fuses more and combines collectives. Its CPU backend computes bfloat16 matmuls in
-float32, which makes temporaries up to twice as large, and it undoes model.remat: "kept" is what JAX
-keeps of the forward pass for the backward pass, before XLA fuses it.
+Memory is that of XLA's program for simulated CPU devices. On GPUs and TPUs, XLA fuses more. Its CPU
+backend computes bfloat16 matmuls in float32, which makes temporaries up to twice as large, and it
+undoes model.remat: "kept" is what JAX keeps of the forward pass for the backward pass, before XLA
+fuses it.
 FLOPs are those of the matmuls, from the sizes of the model, divided evenly over the devices.
-Roofline times are arithmetic on published peak rates (experiments/planning/roofline.py), not
-measurements: {:.0%} of the peak FLOP/s in {} (--utilization), full memory and link bandwidth, no
-latency; from everything overlapped to nothing overlapped."""
+Times are arithmetic on published peak rates (experiments/planning/chips.py), not measurements:
+{:.0%} of the peak FLOP/s in {} (--utilization), which stands for all that is not a matmul, the
+network included."""
 
 
 def run(options: Options) -> list[dict[str, Any]]:
@@ -155,20 +154,13 @@ def make_plan(experiment: compose.Experiment, utilization: float) -> dict[str, A
     print(f"compiling the step for {about}", file=sys.stderr, flush=True)
     program, cost = costs.compile_step(experiment, rows, length)
     flops = cost.flops / mesh.size
-    bytes_accessed = float(program.cost_analysis().get("bytes accessed", 0.0)) * micro_batches
-    collectives = count_collectives(program.as_text(), mesh.shape, micro_batches)
     chips = {}
     for chip in CHIPS:
-        seconds = chip.roofline(
-            flops / utilization, config.model.compute_dtype, bytes_accessed, collectives
-        )
-        step = [max(seconds.values()), sum(seconds.values())]  # all overlapped, nothing overlapped
+        seconds = flops / utilization / chip.peak_flops[config.model.compute_dtype]
         chips[chip.name] = {
             "memory_share": cost.peak_bytes / chip.memory_bytes,
-            **{f"{resource}_seconds": value for resource, value in seconds.items()},
-            "bound": max(seconds, key=seconds.get),
-            "step_seconds": step,
-            "training_seconds": [config.training.steps * one for one in step],
+            "step_seconds": seconds,
+            "training_seconds": config.training.steps * seconds,
         }
     return {
         "mesh": dict(mesh.shape),
@@ -181,41 +173,27 @@ def make_plan(experiment: compose.Experiment, utilization: float) -> dict[str, A
         "peak_bytes": cost.peak_bytes,
         "saved_bytes": compose.saved_bytes(experiment, rows, length),
         "flops": flops,
-        "bytes_accessed": bytes_accessed,
-        "collectives": [
-            {**dataclasses.asdict(one), "group": len(one.group), "sent_bytes": one.sent_bytes}
-            for one in collectives
-        ],
         "chips": chips,
     }
 
 
 def print_plans(plans: Sequence[dict[str, Any]]) -> None:
-    """Print tables with one line per mesh, per collective and per chip."""
+    """Print tables with one line per mesh, and per mesh and chip."""
     steps = [["mesh", "batch", "parameters", "arguments", "kept", "memory", "matmul FLOPs"]]
-    sends = [["mesh", "collective", "axes", "group", "count", "bytes", "sent by a device"]]
-    times = [["mesh", "chip", "memory", "compute", "HBM", "network", "step", "training", "bound"]]
+    times = [["mesh", "chip", "memory", "step", "training"]]
     for plan in plans:
         mesh = ",".join(f"{axis}:{size}" for axis, size in plan["mesh"].items())
         batch, parameters = f"{plan['rows']} x {plan['length']}", f"{plan['parameters']:,}"
         names = ("argument_bytes", "saved_bytes", "peak_bytes")
         sizes = [byte_size(plan[name]) for name in names]
         steps.append([mesh, batch, parameters, *sizes, f"{plan['flops']:.3e}"])
-        for one in plan["collectives"]:
-            sizes = byte_size(one["bytes"]), byte_size(one["sent_bytes"])
-            counts = str(one["group"]), str(one["count"])
-            sends.append([mesh, one["kind"], " and ".join(one["axes"]), *counts, *sizes])
         for name, chip in plan["chips"].items():
-            seconds = [chip[f"{one}_seconds"] for one in ("compute", "memory", "network")]
-            step = " to ".join(f"{one * 1e3:.3g} ms" for one in chip["step_seconds"])
-            training = " to ".join(map(duration, chip["training_seconds"]))
-            resources = [f"{one * 1e3:.3g} ms" for one in seconds]
+            step, training = chip["step_seconds"], duration(chip["training_seconds"])
             share = f"{chip['memory_share']:.0%}"
-            times.append([mesh, name, share, *resources, step, training, chip["bound"]])
+            times.append([mesh, name, share, f"{step * 1e3:.3g} ms", training])
     for title, rows in (
         (f"One step on one device, preset {plans[0]['preset']}", steps),
-        ("Collectives of one step", sends),
-        ("Roofline of one step and of the training: arithmetic, not measurements", times),
+        ("One step and the training: arithmetic, not measurements", times),
     ):
         print(f"\n{title}")
         print_table(rows)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan has the figures of the compiled step; its roofline is arithmetic done by hand."""
+"""A plan has the figures of the compiled step."""
 
-import dataclasses
 import json
 import math
 import re
@@ -12,8 +11,8 @@ from apps import CONFIGS, run
 
 from experiments import plan
 from experiments.cli.config_flags import load_config_file
-from experiments.planning import costs, roofline
-from experiments.planning.collectives import Collective
+from experiments.planning import costs
+from experiments.planning.chips import CHIPS
 from experiments.training import compose
 from transformer import device_memory
 from transformer.config import TransformerConfig
@@ -147,95 +146,29 @@ def test_the_batch_shape_with_the_most_flops_is_compiled(config, on_mesh):
 # What must hold of any plan.
 
 
-def test_one_device_computes_all_flops_and_sends_nothing(on_mesh):
+def test_one_device_computes_all_flops(on_mesh):
     one, eight = on_mesh("data:1"), on_mesh("data:8")
     assert eight["flops"] * 8 == one["flops"]
-    assert one["collectives"] == []
-
-
-def test_replicated_parameters_have_their_gradients_all_reduced_along_data_only(on_mesh):
-    made = on_mesh("data:8")
-    collectives = made["collectives"]
-    assert {(one["kind"], one["axes"]) for one in collectives} == {("all-reduce", ("data",))}
-    total = sum(one["bytes"] for one in collectives)
-    # The gradient of the embedding table has three parts, which compilers other than the CPU's add
-    # before the all-reduce; and there are at least four sums over the batch.
-    table = 4 * FIELDS["model.vocab_size"] * FIELDS["model.d_model"]
-    assert 4 * made["parameters"] + 16 <= total <= 4 * made["parameters"] + 2 * table + 100
 
 
 @pytest.mark.slow
-def test_fsdp_shards_the_state_and_all_gathers_every_parameter(on_mesh):
+def test_fsdp_shards_the_state(on_mesh):
     replicated, sharded = on_mesh("data:8"), on_mesh("data:8", "fsdp")
     # Scales of layer norms and biases of d_ff stay replicated.
     assert sharded["argument_bytes"] < replicated["argument_bytes"] / 5
-    gathered = sum(one["bytes"] for one in sharded["collectives"] if one["kind"] == "all-gather")
-    assert 0.8 * 4 * replicated["parameters"] < gathered < 1.2 * 4 * replicated["parameters"]
 
 
 @pytest.mark.slow
-def test_micro_batches_save_memory_and_repeat_their_collectives(on_mesh):
+def test_micro_batches_save_memory(on_mesh):
     one, four = on_mesh("data:1"), on_mesh("data:1", micro_batches=4)
     assert four["flops"] == one["flops"]
     assert four["peak_bytes"] < one["peak_bytes"]
-    tensor = on_mesh("model:4", "tensor")["collectives"]
-    repeated = on_mesh("model:4", "tensor", micro_batches=4)["collectives"]
-    assert sum(one["count"] for one in repeated) > 3 * sum(one["count"] for one in tensor)
-
-
-# The roofline.
-
-CHIP = roofline.Chip(
-    "mine",
-    memory_bytes=1000,
-    memory_bandwidth=20.0,
-    peak_flops={"float32": 100.0, "bfloat16": 200.0},
-    domain=4,
-    link_bandwidth=50.0,
-    network_bandwidth=5.0,
-)
-ALL_REDUCE = Collective("all-reduce", ("data",), (0, 1, 2, 3), 1, 1000)
-
-
-@pytest.mark.parametrize(
-    ("group", "bandwidth"),
-    [
-        ((0, 1, 2, 3), 50),  # one machine
-        ((4, 6), 50),
-        ((0, 4), 5),  # one device of each of two machines
-        ((0, 2, 4, 6), 10),  # two of each
-        (tuple(range(48)), 20),  # all of twelve
-    ],
-)
-def test_a_ring_leaves_a_machine_over_the_network_ports_of_its_members(group, bandwidth):
-    assert CHIP.bandwidth(group) == bandwidth
-
-
-def test_links_are_no_slower_than_the_network():
-    assert CHIP._replace(network_bandwidth=40.0).bandwidth(range(8)) == 50
-
-
-def test_a_roofline_by_hand():
-    other = dataclasses.replace(ALL_REDUCE, kind="all-gather", group=(0, 4))
-    # 4000 / 100; 600 / 20; all-reduce 2 x 3/4 x 1000 / 50, all-gather 1/2 x 1000 / 5.
-    seconds = CHIP.roofline(4000, "float32", 600, [ALL_REDUCE, other])
-    assert seconds == {"compute": 40, "memory": 30, "network": 30 + 100}
-    assert CHIP.roofline(4000, "bfloat16", 0, [])["compute"] == 20
-
-
-def test_the_papers_base_model_on_eight_h100_by_hand():
-    # 63 million float32 gradients at 7/8 of 2 x 450 GB/s; 1.25e12 of 494.5e12 FLOPs.
-    gradients = Collective("all-reduce", ("data",), tuple(range(8)), 1, 4 * 63_045_632)
-    h100 = roofline.CHIPS[0]
-    seconds = h100.roofline(1.25e12, "float32", 0, [gradients])
-    assert seconds["compute"] == pytest.approx(1.25 / 494.5)
-    assert seconds["network"] == pytest.approx(2 * 7 / 8 * 4 * 63_045_632 / 450e9)
 
 
 def test_every_chip_has_every_compute_dtype():
     dtypes = typing.get_args(typing.get_type_hints(TransformerConfig)["compute_dtype"])
     assert len(dtypes) == 2
-    for chip in roofline.CHIPS:
+    for chip in CHIPS:
         assert set(chip.peak_flops) == set(dtypes)
 
 
@@ -266,14 +199,12 @@ def test_a_fresh_process_simulates_the_devices_and_reports_the_same(compared, on
     first, second = compared.result["plans"]
     assert first == json.loads(json.dumps(on_mesh("data:2,model:4", "tensor")))
     assert second["mesh"] == {"data": 1, "model": 1}
-    assert second["collectives"] == []
 
 
 @pytest.mark.slow
-def test_the_report_has_memory_collectives_roofline_and_assumptions(compared):
+def test_the_report_has_memory_times_and_assumptions(compared):
     for text in (
         "One step on one device, preset tensor",
-        "data:2,model:4  all-reduce  model      4",
         "TPU v5p",
         "50% of the peak FLOP/s in float32",
         "simulated CPU devices",
@@ -282,11 +213,8 @@ def test_the_report_has_memory_collectives_roofline_and_assumptions(compared):
         assert text in compared.out, text
     step = compared.result["plans"][0]
     chip = step["chips"]["H200"]
-    resources = [chip[f"{name}_seconds"] for name in ("compute", "memory", "network")]
-    low, high = chip["step_seconds"]
-    assert (low, high) == (max(resources), sum(resources))
-    assert resources[0] == step["flops"] / 0.5 / roofline.CHIPS[1].peak_flops["float32"]
-    assert chip["training_seconds"] == [1000 * low, 1000 * high]
+    seconds = step["flops"] / 0.5 / CHIPS[1].peak_flops["float32"]
+    assert (chip["step_seconds"], chip["training_seconds"]) == (seconds, 1000 * seconds)
     assert chip["memory_share"] == step["peak_bytes"] / 141e9
 
 

@@ -18,7 +18,8 @@ from experiments.benchmarks.text_batches import TOKENIZER, Text
 from experiments.benchmarks.worker import STEPS_AHEAD, Program
 from experiments.benchmarks.workloads import Workload
 from experiments.data.token_corpus import TokenCorpus, TokenSequences
-from experiments.planning import costs, roofline
+from experiments.planning import costs
+from experiments.planning.chips import CHIPS
 from experiments.training import compose
 from transformer import compile_cache, sharding
 from transformer.arrays import Array
@@ -53,7 +54,7 @@ def training(workload: Workload, overrides: Mapping[str, Any]) -> Program:
         "state_mib": memory.argument_size_in_bytes >> 20,
         "temporaries_mib": memory.temp_size_in_bytes >> 20,
     }
-    chips = {chip.name: chip.peak_flops for chip in roofline.CHIPS}
+    chips = {chip.name: chip.peak_flops for chip in CHIPS}
     name = next((name for name in chips if name in device.device_kind), None)
     peak = chips[name][experiment.config.model.compute_dtype] / 1e12 if name else None
     about = {"device": device.device_kind, "peak_tflops": peak}
