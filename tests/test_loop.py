@@ -233,3 +233,17 @@ def test_a_trace_of_no_step_is_refused(tmp_path):
 def test_a_trace_cannot_go_to_an_object_store():
     with pytest.raises(InputError, match="cannot write to gs://bucket/profile"):
         Profile(1, "gs://bucket/profile", print)
+
+
+def test_tensorboard_shows_the_steps_after_a_kill_once(tmp_path, monkeypatch):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for first, last, loss in ((0, 4, 1.0), (2, 5, 2.0)):
+        monkeypatch.setattr(metrics_log.time, "time", lambda first=first: 1e9 + first)
+        with metrics_log.MetricsLog(epath.Path(tmp_path), first, tensorboard=True) as log:
+            for step in range(first + 1, last + 1):
+                log.write(step, "train", {"loss": loss})
+    shown = EventAccumulator(str(tmp_path)).Reload().Scalars("train/loss")
+    assert [(event.step, event.value) for event in shown] == [
+        *[(1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0), (5, 2.0)]
+    ]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
-from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
@@ -18,11 +18,13 @@ def new_name() -> str:
 
 
 class EventWriter:
-    """Writes scalars to an open file."""
+    """Writes scalars to an open file, after step `first`; earlier files may have later steps."""
 
-    def __init__(self, file: BinaryIO):
+    def __init__(self, file: BinaryIO, first: int):
         self._records = RecordWriter(file)
         self._write(file_version="brain.Event:2")
+        # TensorBoard drops what earlier files have from this step on.
+        self._write(step=first + 1, session_log=SessionLog(status=SessionLog.START))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Write the values of one step, keyed by tag."""

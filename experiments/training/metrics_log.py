@@ -58,7 +58,8 @@ class MetricsLog(contextlib.AbstractContextManager):
                 from experiments.training import event_file
 
                 path = directory / event_file.new_name()
-                self._events = event_file.EventWriter(opening.enter_context(_AppendedFile(path)))
+                file = opening.enter_context(_AppendedFile(path))
+                self._events = event_file.EventWriter(file, first_step)
             self._closing = opening.pop_all()
         self._copied_at = time.monotonic()
 
