@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from apps import TINY, run
 
 from experiments.training import allocator
 from transformer import device_memory
@@ -100,30 +99,6 @@ def test_freed_memory_is_returned_at_its_time(give_back, share):
     assert used > 100 << 20
     assert share[0] < (device_memory.resident_bytes() - before) / used < share[1]
     del last
-
-
-@pytest.mark.slow
-def test_the_benchmark_measures_a_step_of_every_length():
-    finished = run(
-        "experiments.benchmarks.step_memory",
-        "--config=copy",
-        *TINY,
-        "--config.data.bucket_lengths=(4,8)",
-        "--config.data.max_length=8",
-        "--config.data.tokens_per_batch=64",
-        "--rounds=3",
-    )
-    assert finished.status == 0, finished.err
-    result = finished.result
-    assert sorted(result["lengths"]) == [4, 8]
-    assert 0 < result["seconds"][0] <= result["seconds"][1] <= result["seconds"][2]
-    first, last = result["peak_mib"]
-    assert result["needed_mib"] < first <= last
-    start, *after_each_program = result["resident_mib"]
-    assert len(after_each_program) == 2
-    assert result["state_mib"] < start < max(after_each_program) <= last
-    for arenas in result["arenas_mib"] if platform.libc_ver()[0] == "glibc" else ():
-        assert all(0 < arenas[each] < last for each in ("in_use", "free"))
 
 
 ARENAS_OF_THREADS = """
