@@ -75,14 +75,9 @@ def test_a_worker_takes_a_sample_each_time_it_is_asked(fake):
 
 def test_a_worker_of_another_checkout_runs_its_code(fake, tmp_path):
     other = tmp_path / "other"
-    for path in (
-        "experiments/__init__.py",
-        "experiments/training/allocator.py",
-        "experiments/benchmarks",
-    ):
-        copy = shutil.copytree if (REPOSITORY / path).is_dir() else shutil.copy
-        (other / path).parent.mkdir(parents=True, exist_ok=True)
-        copy(REPOSITORY / path, other / path)
+    package = REPOSITORY / "experiments"
+    shutil.copytree(package / "benchmarks", other / "experiments" / "benchmarks")
+    shutil.copy(package / "__init__.py", other / "experiments")
     changed = FAKE.replace("workload.batch_size}", "'the other checkout'}")
     (other / "fake.py").write_text(changed)
     subject = Subject("fake", "fake.sleeping", {"seconds": 0.01}, checkout=str(other))

@@ -79,17 +79,21 @@ def test_the_first_signal_unwinds_and_the_second_does_not_wait(during_cleanup, s
 
 
 APP = """
-import os, signal
+import dataclasses, os, signal
 from experiments.cli import command_line
 
-def main():
+@dataclasses.dataclass(frozen=True)
+class Options:
+    pass
+
+def main(options):
     try:
         os.kill(os.getpid(), signal.SIGTERM)
     except SystemExit:  # as some libraries do
         raise ValueError("a bug")
 
 if __name__ == "__main__":
-    command_line.run(main, config_from=None)
+    command_line.run(main, None, Options)
 """
 
 

@@ -214,7 +214,8 @@ def test_overrides_of_another_form_are_rejected(text):
         ("decoding_speed", ["--beams=1,none"], "'none' is not a whole number of at least 1"),
         ("decoding_speed", ["--against=a", "--only=Sockeye*"], "checkout a"),
         ("decoding_speed", ["--lines=a"], "--train_source=FILE is missing"),
-        ("attention_memory", ["--kernels=no"], "--kernels=no: value should be one of <einsum|"),
+        ("attention_memory", ["--kernels=no"], "--kernels=no: choose from einsum, "),
+        ("training_speed", ["--rounds=0"], "--rounds=0, but it must be at least 1"),
     ],
 )
 def test_invalid_options_are_rejected_with_the_remedy(module, arguments, message):
@@ -240,17 +241,12 @@ def test_fields_need_to_be_valid_only_for_the_measured_workloads():
 
 def test_a_result_is_one_line_of_json(capsys, monkeypatch):
     ours = Subject("this project", "module.function", {"overrides": {"model.dropout": 0}})
-    peer = Subject("PyTorch", "module.function", huge_pages=True)
-    monkeypatch.setattr(reporting, "choose", lambda ours, peers, workload: peers)
+    peer = Subject("PyTorch", "module.function")
     monkeypatch.setattr(reporting, "compare", lambda *_: iter([(peer, {"speedup": 2.0})]))
-    monkeypatch.setattr(reporting, "Effort", lambda *_: None)
-    for flag in ("ROUNDS", "QUIET", "BUDGET", "TOGETHER"):
-        monkeypatch.setattr(reporting, flag, type("Flag", (), {"value": 1}))
-    reporting.measure(ours, [peer], WORKLOADS["W1"], {"workload": "W1"})
+    reporting.measure(reporting.Options(), ours, [peer], WORKLOADS["W1"], {"workload": "W1"})
     printed = json.loads(capsys.readouterr().out)
     assert (printed["overrides"], printed["peer"]) == ({"model.dropout": 0}, "PyTorch")
     assert (printed["workload"], printed["batch_size"], printed["speedup"]) == ("W1", 64, 2.0)
-    assert printed["peer_huge_pages"] is True
 
 
 # Programs.

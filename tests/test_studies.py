@@ -68,6 +68,9 @@ def test_processes_that_share_tasks_do_each_once_and_all_get_every_outcome(tmp_p
     ("study", "flags", "message"),
     [
         ("variants", ["--variants=spiral"], "--variants has 'spiral', but must be of paper, lea"),
+        ("variants", ["--seed=-1"], "--seed=-1, but it must be at least 0"),
+        ("antecedent", ["--quadruples=0"], "--quadruples=0, but it must be at least 1"),
+        ("generalization", ["--layers=0"], "--layers=0, but it must be at least 1"),
         ("generalization", ["--train=a,b"], "--train and --test must both be given, each as"),
         ("generalization", ["--models=x"], "--models has 'x', but must be of absolute, relative"),
         ("generalization", ["--seeds=1,a"], "--seeds=1,a must be whole numbers"),

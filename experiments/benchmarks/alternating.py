@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from experiments.benchmarks.workloads import Workload
-from experiments.training import allocator
 from transformer.errors import InputError
 
 _SHARED_DEVICE = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -54,8 +53,6 @@ class Subject:
     """MODULE.FUNCTION that returns a `worker.Program`."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Arguments of the function besides the workload."""
-    huge_pages: bool = False
-    """Run with this project's setting of glibc's allocator (`experiments.training.allocator`)."""
     checkout: str | None = None
     """Path of another checkout of this project to run from."""
 
@@ -78,7 +75,7 @@ class Worker:
             stdout=subprocess.PIPE,
             text=True,
             cwd=subject.checkout,
-            env=_SHARED_DEVICE | allocator.environment(huge_pages=subject.huge_pages) | path,
+            env=_SHARED_DEVICE | os.environ | path,
             process_group=0,  # Ctrl-C reaches only this process, which stops its workers
         )
 

@@ -8,32 +8,40 @@ kernel and length in a separate process. Memory is the peak of that process, Pyt
 included. Standard output has one JSON object per result.
 """
 
+import dataclasses
 import json
-
-from absl import flags
 
 from experiments.benchmarks.alternating import Subject, Unavailable, Worker
 from experiments.benchmarks.workloads import Workload
 from experiments.cli.command_line import run
-from experiments.cli.options import parse_integers
 from transformer.errors import InputError
 from transformer.kernels import KERNELS
 
-_LENGTHS = flags.DEFINE_list("lengths", ["1024", "2048", "4096", "8192", "16384"], "In tokens.")
-_NAMES = ["einsum", *KERNELS]
-_KERNELS = flags.DEFINE_multi_enum(
-    "kernels", _NAMES, _NAMES, "Attention kernels to measure; may be repeated."
-)
-_LIMIT = flags.DEFINE_float("limit_gib", 2.0, "Longer sentences are skipped above this memory.")
+NAMES = ("einsum", *KERNELS)
+"""The kernels that can be measured."""
 
 
-def main() -> None:
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The kernels and lengths, and when to stop."""
+
+    lengths: tuple[int, ...] = (1024, 2048, 4096, 8192, 16384)
+    """In tokens."""
+    kernels: tuple[str, ...] = dataclasses.field(default=NAMES, metadata={"repeated": True})
+    """Attention kernels to measure; may be repeated."""
+    limit_gib: float = 2.0
+    """Longer sentences are skipped above this memory."""
+
+
+def main(options: Options) -> None:
     """Measure and print."""
-    lengths = sorted(parse_integers("lengths", _LENGTHS.value))
-    for kernel in _KERNELS.value:
+    for kernel in options.kernels:
+        if kernel not in NAMES:
+            raise InputError(f"--kernels={kernel}: choose from {', '.join(NAMES)}")
+    for kernel in options.kernels:
         function = "experiments.benchmarks.programs.this_project.attention"
         subject = Subject(kernel, function, {"kernel": kernel})
-        for length in lengths:
+        for length in sorted(options.lengths):
             workload = Workload(
                 num_layers=1,
                 d_model=512,
@@ -51,9 +59,9 @@ def main() -> None:
                 raise InputError(f"{kernel} at length {length} failed: {reason}") from None
             result = {"kernel": kernel, "length": length, "seconds": round(sample.seconds, 4)}
             print(json.dumps(result | {"peak_mib": sample.peak_mib} | worker.about), flush=True)
-            if sample.peak_mib > _LIMIT.value * 1024:
+            if sample.peak_mib > options.limit_gib * 1024:
                 break
 
 
 if __name__ == "__main__":
-    run(main, config_from=None)
+    run(main, None, Options)

@@ -13,66 +13,69 @@ from ids to ids, with the complete search: finished hypotheses, length penalty, 
 text is described in `real_text.py`. Turns and output are those of `training_speed`.
 """
 
+import dataclasses
 from typing import Any
-
-from absl import flags
 
 from experiments.benchmarks import real_text, reporting
 from experiments.benchmarks.workloads import TRANSFORMERS, Workload
 from experiments.cli.command_line import run
-from experiments.cli.options import parse_integers
+from experiments.cli.options import require_at_least
 from transformer.errors import InputError
 
-_BEAMS = flags.DEFINE_list("beams", ["1", "4"], "Beam sizes; 1 is greedy search.")
-_SENTENCES = flags.DEFINE_integer(
-    "sentences", None, "Sentences per batch; 1 measures latency.", lower_bound=1
-)
-_LINES = flags.DEFINE_string(
-    "lines", None, "Text to translate; the vocabulary is that of --train_source and --train_target."
-)
+
+@dataclasses.dataclass(frozen=True)
+class Options(real_text.Options, reporting.Options):
+    """The comparison, and its searches."""
+
+    beams: tuple[int, ...] = (1, 4)
+    """Beam sizes; 1 is greedy search."""
+    sentences: int | None = None
+    """Sentences per batch; 1 measures latency."""
+    lines: str | None = None
+    """Text to translate; the vocabulary is that of --train_source and --train_target."""
 
 
-def main() -> None:
+def main(options: Options) -> None:
     """Measure and print."""
+    require_at_least(1, sentences=options.sentences)
     results = []
-    beam_sizes = parse_integers("beams", _BEAMS.value)
-    size = {"batch_size": _SENTENCES.value} if _SENTENCES.value else {}
-    for name, workload in reporting.workloads(**size).items():
+    size = {"batch_size": options.sentences} if options.sentences else {}
+    for name, workload in reporting.workloads(options, **size).items():
         if workload.family != "transformer":
             known = ", ".join(TRANSFORMERS)
             raise InputError(f"--workloads={name}: its peer does not decode; choose from {known}")
-        if _LINES.value:
-            with real_text.prepared(workload, _LINES.value) as (workload, path):
-                for beams in beam_sizes:
-                    results += _measure(name, workload, beams, path)
+        if options.lines:
+            with real_text.prepared(workload, options, options.lines) as (workload, path):
+                for beams in options.beams:
+                    results += _measure(options, name, workload, beams, path)
         else:
-            for beams in beam_sizes:
-                results += _measure(name, workload, beams)
+            for beams in options.beams:
+                results += _measure(options, name, workload, beams)
     reporting.print_table(results)
 
 
 def _measure(
-    name: str, workload: Workload, beams: int, path: str | None = None
+    options: Options, name: str, workload: Workload, beams: int, path: str | None = None
 ) -> list[dict[str, Any]]:
     reporting.log(f"{name}, {'greedy' if beams == 1 else f'beam {beams}'}")
     about = {"benchmark": "decoding", "workload": name, "beams": beams}
-    options: dict[str, Any] = {"beams": beams}
+    arguments: dict[str, Any] = {"beams": beams}
     function, together = "decoding", {}
     if path:
         about |= {"benchmark": "translating text", "unit": "sentence"}
-        options["path"] = path
+        arguments["path"] = path
         function, together = "translating", {"together": workload.batch_size}
-    ours = reporting.this_project(function, workload, **options, **together)
-    dtypes = reporting.PEER_DTYPES.value or ("float32", "int8")
+    ours = reporting.this_project(options, function, workload, **arguments, **together)
+    dtypes = options.peer_dtypes or ("float32", "int8")
     peers = [
         *(
-            reporting.program(f"CTranslate2 {dtype}", "opennmt.decoding", dtype=dtype, **options)
+            reporting.program(f"CTranslate2 {dtype}", "opennmt.decoding", dtype=dtype, **arguments)
             for dtype in dtypes
         ),
-        reporting.program(f"Marian {dtypes[0]}", "marian.decoding", dtype=dtypes[0], **options),
+        reporting.program(f"Marian {dtypes[0]}", "marian.decoding", dtype=dtypes[0], **arguments),
     ]
-    return reporting.measure(ours, peers, workload, about)
+    return reporting.measure(options, ours, peers, workload, about)
 
 
 if __name__ == "__main__":
-    run(main, config_from=None)
+    run(main, None, Options)

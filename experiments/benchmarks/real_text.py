@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real text for the speed benchmarks: its flags, its vocabulary, and its batches in a file.
+"""Real text for the speed benchmarks: its options, its vocabulary, and its batches in a file.
 
 Training: the first batches of an epoch, with their preparation; samples are of 1,000 target tokens,
 padding not counted. PyTorch has the same sentence pairs in memory, sorted by length and batched
@@ -16,8 +16,6 @@ import pathlib
 import tempfile
 from collections.abc import Iterator, Sequence
 
-from absl import flags
-
 from experiments.benchmarks import reporting
 from experiments.benchmarks.settings import config_of
 from experiments.benchmarks.text_batches import TEXT, TOKENIZER, Text
@@ -28,19 +26,26 @@ from experiments.data.token_corpus import TokenCorpus
 from transformer.errors import InputError
 from transformer.text.tokenizer import Tokenizer, Vocabularies
 
-SOURCE = flags.DEFINE_string(
-    "train_source", None, "Training text, one sentence per line, instead of random sentences."
-)
-TARGET = flags.DEFINE_string("train_target", None, "Its translation, line by line.")
-
 BUCKETS = (12, 16, 20, 24, 32, 64)
 """Batch lengths of this project; longer sentences are left out."""
 BATCHES = 16
 """Training batches in a sample."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The training text."""
+
+    train_source: str | None = None
+    """Training text, one sentence per line, instead of random sentences."""
+    train_target: str | None = None
+    """Its translation, line by line."""
+
+
 @contextlib.contextmanager
-def prepared(workload: Workload, lines_path: str | None = None) -> Iterator[tuple[Workload, str]]:
+def prepared(
+    workload: Workload, options: Options, lines_path: str | None = None
+) -> Iterator[tuple[Workload, str]]:
     """Write the training text, and lines to translate, into a temporary folder.
 
     Yields:
@@ -49,10 +54,10 @@ def prepared(workload: Workload, lines_path: str | None = None) -> Iterator[tupl
     Raises:
       InputError: if a flag is missing, or a file is unreadable or too small for the vocabulary.
     """
-    for flag in (SOURCE, TARGET):
-        if not flag.value:
-            raise InputError(f"--{flag.name}=FILE is missing")
-    pairs = text_files.TwoFiles(SOURCE.value, TARGET.value).read()
+    for name in ("train_source", "train_target"):
+        if not getattr(options, name):
+            raise InputError(f"--{name}=FILE is missing")
+    pairs = text_files.TwoFiles(options.train_source, options.train_target).read()
     lines = list(text_files.lines(lines_path)) if lines_path else []
     reporting.log("learning a vocabulary and tokenizing")
     longest = BUCKETS[-1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags that the speed benchmarks share, and how they run and print comparisons."""
+"""Options that the speed benchmarks share, and how they run and print comparisons."""
 
 import contextlib
 import dataclasses
@@ -9,69 +9,64 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from absl import flags
-
 from experiments.benchmarks.alternating import Effort, Subject, compare
 from experiments.benchmarks.settings import config_of, parse_overrides
 from experiments.benchmarks.workloads import WORKLOADS, Workload
 from experiments.cli import formatting
-from experiments.training import allocator
+from experiments.cli.options import require_at_least
 from transformer.errors import InputError
 
-WORKLOADS_FLAG = flags.DEFINE_list(
-    "workloads",
-    ["W1", "W2"],
-    "W1 (small model), W2 (the paper's base model), R1 (recurrent, training only), G0, G1 and G2 "
-    "(for IWSLT, base and big, with batches for an accelerator) or several.",
-)
-AGAINST = flags.DEFINE_multi_string(
-    "against", [], "Path of another checkout of this project to compare with; may be repeated."
-)
-ONLY = flags.DEFINE_list(
-    "only", [], "Measure only peers that match one of these patterns, for example 'PyTorch*'."
-)
-ROUNDS = flags.DEFINE_integer("rounds", Effort.rounds, "Rounds per comparison.", lower_bound=1)
-QUIET = flags.DEFINE_float(
-    "quiet", Effort.quiet, "Cores that other processes may keep busy in a quiet round."
-)
-BUDGET = flags.DEFINE_float(
-    "budget", Effort.budget, "Seconds per comparison; loud rounds are repeated until then."
-)
-TOGETHER = flags.DEFINE_bool(
-    "prepare_together",
-    False,
-    "Prepare the programs of a workload at the same time, which saves minutes of compiling on a "
-    "machine with many cores. All are in memory until they have been measured.",
-)
-OVERRIDES = flags.DEFINE_string(
-    "overrides",
-    "",
-    "FIELD=VALUE,...: config fields of this project, for example model.dropout_generator=hash.",
-)
-VARIANTS = flags.DEFINE_multi_string(
-    "variant",
-    [],
-    "NAME:FIELD=VALUE,...: compare this project with itself with these fields instead of "
-    "--overrides; may be repeated.",
-)
-PEER_DTYPES = flags.DEFINE_list(
-    "peer_dtypes", None, "Number formats of the peers, for example float16, if not the usual ones."
-)
-PEERS_HUGE_PAGES = flags.DEFINE_bool(
-    "peers_huge_pages", False, "Run peers with this project's setting of the allocator too."
-)
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is compared, and with how much effort."""
+
+    workloads: tuple[str, ...] = ("W1", "W2")
+    """W1 (small model), W2 (the paper's base model), R1 (recurrent, training only), G0, G1 and G2
+    (for IWSLT, base and big, with batches for an accelerator) or several.
+    """
+    against: tuple[str, ...] = dataclasses.field(default=(), metadata={"repeated": True})
+    """Path of another checkout of this project to compare with; may be repeated."""
+    only: tuple[str, ...] = ()
+    """Measure only peers that match one of these patterns, for example 'PyTorch*'."""
+    rounds: int = Effort.rounds
+    """Rounds per comparison."""
+    quiet: float = Effort.quiet
+    """Cores that other processes may keep busy in a quiet round."""
+    budget: float = Effort.budget
+    """Seconds per comparison; loud rounds are repeated until then."""
+    prepare_together: bool = False
+    """Prepare the programs of a workload at the same time, which saves minutes of compiling on a
+    machine with many cores. All are in memory until they have been measured.
+    """
+    overrides: str = ""
+    """FIELD=VALUE,...: config fields of this project, for example model.dropout_generator=hash."""
+    variant: tuple[str, ...] = dataclasses.field(default=(), metadata={"repeated": True})
+    """NAME:FIELD=VALUE,...: compare this project with itself with these fields instead of
+    --overrides; may be repeated.
+    """
+    peer_dtypes: tuple[str, ...] | None = None
+    """Number formats of the peers, for example float16, if not the usual ones."""
+
+    def __post_init__(self) -> None:
+        require_at_least(1, rounds=self.rounds)
+
+    @property
+    def effort(self) -> Effort:
+        """How much is measured."""
+        return Effort(self.rounds, self.quiet, self.budget, self.prepare_together)
 
 
-def workloads(**changes: Any) -> dict[str, Workload]:
+def workloads(options: Options, **changes: Any) -> dict[str, Workload]:
     """Return the chosen workloads by name, with changed fields.
 
     Raises:
       InputError: for an unknown name.
     """
-    for name in WORKLOADS_FLAG.value:
+    for name in options.workloads:
         if name not in WORKLOADS:
             raise InputError(f"--workloads={name}: choose from {', '.join(WORKLOADS)}")
-    return {name: dataclasses.replace(WORKLOADS[name], **changes) for name in WORKLOADS_FLAG.value}
+    return {name: dataclasses.replace(WORKLOADS[name], **changes) for name in options.workloads}
 
 
 def program(name: str, function: str, **options: Any) -> Subject:
@@ -79,61 +74,65 @@ def program(name: str, function: str, **options: Any) -> Subject:
     return Subject(name, f"experiments.benchmarks.programs.{function}", options)
 
 
-def this_project(function: str, workload: Workload, **options: Any) -> Subject:
+def this_project(options: Options, function: str, workload: Workload, **arguments: Any) -> Subject:
     """Return this project with the fields of --overrides.
 
     Raises:
       InputError: for an unknown field or an invalid value.
     """
-    overrides = parse_overrides("overrides", OVERRIDES.value)
+    overrides = parse_overrides("overrides", options.overrides)
     config_of(workload, overrides)
-    ours = program("this project", f"this_project.{function}", **options, overrides=overrides)
-    return dataclasses.replace(ours, huge_pages=allocator.uses_huge_pages())
+    return program("this project", f"this_project.{function}", **arguments, overrides=overrides)
 
 
-def choose(ours: Subject, peers: Sequence[Subject], workload: Workload) -> list[Subject]:
+def choose(
+    options: Options, ours: Subject, peers: Sequence[Subject], workload: Workload
+) -> list[Subject]:
     """Return the peers, variants and other checkouts that --only matches.
 
     Raises:
       InputError: for a pattern that matches none, or an invalid variant.
     """
-    huge_pages = ours.huge_pages and PEERS_HUGE_PAGES.value
-    every = [dataclasses.replace(peer, huge_pages=huge_pages) for peer in peers]
-    for text in VARIANTS.value:
+    every = list(peers)
+    for text in options.variant:
         name, _, fields = text.partition(":")
         overrides = parse_overrides(f"variant={name}:", fields)
         if not overrides:
             raise InputError(f"--variant={text}: write NAME:FIELD=VALUE,FIELD=VALUE")
         config_of(workload, overrides)
-        options = {**ours.options, "overrides": overrides}
-        every.append(dataclasses.replace(ours, name=f"variant {name}", options=options))
-    if ours.huge_pages:
-        every.append(dataclasses.replace(ours, name="small pages", huge_pages=False))
+        arguments = {**ours.options, "overrides": overrides}
+        every.append(dataclasses.replace(ours, name=f"variant {name}", options=arguments))
     every += [
-        dataclasses.replace(ours, name=f"checkout {path}", checkout=path) for path in AGAINST.value
+        dataclasses.replace(ours, name=f"checkout {path}", checkout=path)
+        for path in options.against
     ]
-    for pattern in ONLY.value:
+    for pattern in options.only:
         if not fnmatch.filter([one.name for one in every], pattern):
             names = "; ".join(one.name for one in every)
             raise InputError(f"--only={pattern} matches no program; choose from: {names}")
-    patterns = ONLY.value or ["*"]
+    patterns = options.only or ["*"]
     return [one for one in every if any(fnmatch.fnmatch(one.name, each) for each in patterns)]
 
 
 def measure(
-    ours: Subject, peers: Sequence[Subject], workload: Workload, about: Mapping[str, Any]
+    options: Options,
+    ours: Subject,
+    peers: Sequence[Subject],
+    workload: Workload,
+    about: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
     """Compare with each chosen peer; print one JSON object per result and return all.
 
     Args:
+      options: of the benchmark.
       ours: this project.
       peers: candidates, of which --only chooses.
       workload: what is measured.
       about: facts for the results, for example the workload's name.
     """
-    effort = Effort(ROUNDS.value, QUIET.value, BUDGET.value, TOGETHER.value)
     results = []
-    for peer, figures in compare(ours, choose(ours, peers, workload), workload, effort, log):
+    chosen = choose(options, ours, peers, workload)
+    for peer, figures in compare(ours, chosen, workload, options.effort, log):
         result = {
             **about,
             "batch_size": workload.batch_size,
@@ -142,7 +141,6 @@ def measure(
             "inner_dropout": workload.inner_dropout,
             "overrides": ours.options["overrides"],
             "peer": peer.name,
-            "peer_huge_pages": peer.huge_pages,
             **figures,
         }
         if figures.get("peak_tflops"):

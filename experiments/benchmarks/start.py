@@ -9,6 +9,7 @@ its vocabulary. Standard output has one JSON object per result, with medians ove
 """
 
 import collections
+import dataclasses
 import json
 import os
 import statistics
@@ -17,23 +18,32 @@ import sys
 import tempfile
 import time
 
-from absl import flags
-
 from experiments.cli.command_line import run
+from experiments.cli.options import require_at_least
 from transformer.config import Config
 from transformer.errors import InputError
 
-_STARTS = flags.DEFINE_integer("starts", 3, "Starts of each kind.", lower_bound=1)
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The training, and how often it is started."""
+
+    config: Config = Config()
+    """Config of the training, of which only one step is done."""
+    starts: int = 3
+    """Starts of each kind."""
 
 
-def main(config: Config) -> None:
+def main(options: Options) -> None:
     """Measure and print."""
-    config = config.replace(
-        training=config.training.replace(steps=1, validation_sentences=1),
-        logging=config.logging.replace(log_every=1, samples=0, tensorboard=False),
+    require_at_least(1, starts=options.starts)
+    given = options.config
+    config = given.replace(
+        training=given.training.replace(steps=1, validation_sentences=1),
+        logging=given.logging.replace(log_every=1, samples=0, tensorboard=False),
     )
     times = collections.defaultdict(list)
-    for _ in range(_STARTS.value):
+    for _ in range(options.starts):
         with tempfile.TemporaryDirectory() as folder:
             file = f"{folder}/config.py"
             with open(file, "w", encoding="utf-8") as text:
@@ -92,4 +102,4 @@ def seconds_until(stream: str, prefix: str, cache: str, app: str, *arguments: st
 
 
 if __name__ == "__main__":
-    run(main, config_from="config")
+    run(main, "config", Options)

@@ -18,64 +18,62 @@ object per result, standard error a table.
 """
 
 import dataclasses
-from typing import Any
-
-from absl import flags
+from typing import Any, Literal
 
 from experiments.benchmarks import real_text, reporting
 from experiments.benchmarks.settings import config_of
 from experiments.benchmarks.workloads import Workload
 from experiments.cli.command_line import run
-from experiments.cli.options import parse_integers
+from experiments.cli.options import require_at_least
 from experiments.planning.costs import step_flops
 from transformer.models import protocol
 
 TOKENS = 2048
 """Source and target tokens of a batch of given lengths or of real text, without `--tokens`."""
 
-_LENGTHS = flags.DEFINE_list("lengths", [], "Source and target lengths.")
-_TOKENS = flags.DEFINE_integer(
-    "tokens",
-    None,
-    "Source and target tokens of a batch. By default those of the workload, or "
-    f"{TOKENS:,} with --lengths or real text.",
-    lower_bound=1,
-)
-_DROPOUT = flags.DEFINE_enum(
-    "dropout",
-    "inner",
-    ["inner", "paper"],
-    "inner: also on attention weights and inside feed-forward networks, as in PyTorch's layers. "
-    "paper: as in the paper. The same for all programs.",
-)
+
+@dataclasses.dataclass(frozen=True)
+class Options(real_text.Options, reporting.Options):
+    """The comparison, and its batches."""
+
+    lengths: tuple[int, ...] | None = None
+    """Source and target lengths."""
+    tokens: int | None = None
+    """Source and target tokens of a batch. By default those of the workload, or 2,048 with
+    --lengths or real text.
+    """
+    dropout: Literal["inner", "paper"] = "inner"
+    """inner: also on attention weights and inside feed-forward networks, as in PyTorch's layers.
+    paper: as in the paper. The same for all programs.
+    """
 
 
-def main() -> None:
+def main(options: Options) -> None:
     """Measure and print."""
+    require_at_least(1, tokens=options.tokens)
     results = []
-    for name, workload in _workloads().items():
-        if real_text.SOURCE.value or real_text.TARGET.value:
-            batch_size = max((_TOKENS.value or TOKENS) // real_text.BUCKETS[-1], 1)
+    for name, workload in _workloads(options).items():
+        if options.train_source or options.train_target:
+            batch_size = max((options.tokens or TOKENS) // real_text.BUCKETS[-1], 1)
             workload = dataclasses.replace(workload, batch_size=batch_size)
-            with real_text.prepared(workload) as (workload, path):
-                results += _measure_text(name, workload, path)
+            with real_text.prepared(workload, options) as (workload, path):
+                results += _measure_text(options, name, workload, path)
         else:
-            results += _measure_batch(name, workload)
+            results += _measure_batch(options, name, workload)
     reporting.print_table(results)
 
 
-def _workloads() -> dict[str, Workload]:
-    named = reporting.workloads(inner_dropout=_DROPOUT.value == "inner")
-    if _LENGTHS.value:
-        lengths = parse_integers("lengths", _LENGTHS.value)
+def _workloads(options: Options) -> dict[str, Workload]:
+    named = reporting.workloads(options, inner_dropout=options.dropout == "inner")
+    if options.lengths:
         named = {
             f"{name} {length}": dataclasses.replace(
                 workload, source_length=length, target_length=length
             )
             for name, workload in named.items()
-            for length in lengths
+            for length in options.lengths
         }
-    tokens = _TOKENS.value or (TOKENS if _LENGTHS.value else None)
+    tokens = options.tokens or (TOKENS if options.lengths else None)
     if tokens is None:
         return named
     return {
@@ -84,12 +82,12 @@ def _workloads() -> dict[str, Workload]:
     }
 
 
-def _measure_batch(name: str, workload: Workload) -> list[dict[str, Any]]:
-    ours = reporting.this_project("training", workload)
+def _measure_batch(options: Options, name: str, workload: Workload) -> list[dict[str, Any]]:
+    ours = reporting.this_project(options, "training", workload)
     is_transformer = workload.family == "transformer"
     # torch.compile leaves nn.LSTM as it is.
     modes = ("eager", "compiled") if is_transformer else ("eager",)
-    dtypes = reporting.PEER_DTYPES.value or ("float32", "bfloat16")
+    dtypes = options.peer_dtypes or ("float32", "bfloat16")
     peers = [
         reporting.program(
             f"PyTorch {mode} {dtype}",
@@ -107,18 +105,20 @@ def _measure_batch(name: str, workload: Workload) -> list[dict[str, Any]]:
     model = protocol.build(config_of(workload, ours.options["overrides"]).model)
     flops = step_flops(model, workload.batch_size, workload.source_length)
     about = {"benchmark": "training", "workload": name, "gflop": round(flops / 1e9, 1)}
-    return reporting.measure(ours, peers, workload, about)
+    return reporting.measure(options, ours, peers, workload, about)
 
 
-def _measure_text(name: str, workload: Workload, path: str) -> list[dict[str, Any]]:
-    ours = reporting.this_project("training_text", workload, path=path)
+def _measure_text(
+    options: Options, name: str, workload: Workload, path: str
+) -> list[dict[str, Any]]:
+    ours = reporting.this_project(options, "training_text", workload, path=path)
     peers = [
         reporting.program(f"PyTorch eager {dtype}", "pytorch.training", dtype=dtype, path=path)
         for dtype in ("float32", "bfloat16")
     ]
     about = {"benchmark": "training text", "workload": name, "unit": "1,000 target tokens"}
-    return reporting.measure(ours, peers, workload, about)
+    return reporting.measure(options, ours, peers, workload, about)
 
 
 if __name__ == "__main__":
-    run(main, config_from=None)
+    run(main, None, Options)

@@ -8,7 +8,7 @@ import pdb
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 from absl import app, flags
@@ -26,9 +26,7 @@ DRY_RUN = flags.DEFINE_boolean("dry_run", False, "Print the config with all over
 ConfigFrom = Literal["config", "workdir"] | None
 
 
-def run(
-    main: Callable[..., int | None], config_from: ConfigFrom, options: type | None = None
-) -> None:
+def run(main: Callable[[Any], int | None], config_from: ConfigFrom, options: type) -> None:
     """Parse the command line, call `main`, and exit.
 
     The exit status is 0 on success, 1 with one message for invalid input, 128 + the number of a
@@ -38,8 +36,8 @@ def run(
       main: the app; the docstring of its module starts the help text.
       config_from: the flag that names the config: ``--config=FILE.py[:ARGUMENT]``, or ``--workdir``
         for the config saved there, reset to one device. With None there is no config.
-      options: a dataclass, whose fields are the flags and with which `main` is called; without one
-        `main` is called with the config.
+      options: a dataclass, whose fields are the flags and with which `main` is called. Its field
+        `config` holds the config, if there is one.
     """
     process.prepare()
     # Importing Orbax may have configured the root logger already.
@@ -128,13 +126,12 @@ def _devices_exist() -> bool:
 
 
 def _run(
-    main: Callable[..., int | None],
+    main: Callable[[Any], int | None],
     arguments: list[str],
     config_from: ConfigFrom,
-    options: type | None,
+    options: type,
 ) -> int:
-    if options:
-        define(options)
+    define(options)
     jax.config.parse_flags_with_absl()
     arguments = flags.FLAGS.read_flags_from_files(arguments, force_gnu=False)
     given = {argument.lstrip("-") for argument in arguments if argument.startswith("-")}
@@ -163,8 +160,6 @@ def _run(
         print(config.to_json())
         return 0
     compile_cache.enable()
-    if options is None:
-        return (main(config) if config else main()) or 0
     return main(read(options, **({"config": config} if config else {}))) or 0
 
 

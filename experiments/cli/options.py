@@ -70,6 +70,21 @@ def parse_integers(flag: str, texts: typing.Sequence[str]) -> tuple[int, ...]:
     return tuple(map(int, texts))
 
 
+def require_at_least(least: int, **numbers: int | None) -> None:
+    """Reject numbers below a limit; None is a flag that was not given.
+
+    Args:
+      least: the limit.
+      numbers: value of each flag by its name.
+
+    Raises:
+      InputError: naming the flag.
+    """
+    for flag, number in numbers.items():
+        if number is not None and number < least:
+            raise InputError(f"--{flag}={number}, but it must be at least {least}")
+
+
 _DEFINE = {
     str: flags.DEFINE_string,
     bool: flags.DEFINE_boolean,

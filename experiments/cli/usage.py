@@ -7,6 +7,7 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Callable
+from typing import Any
 
 from absl import flags
 
@@ -23,7 +24,7 @@ OFTEN_CHANGED = (
 
 
 def help_text(
-    main: Callable[..., int | None],
+    main: Callable[[Any], int | None],
     config_from: str | None,
     config: Config | None = None,
     *,

@@ -11,49 +11,60 @@ processes share the work: start the command as often as there are processors to 
 small recipe takes a few minutes on a CPU core.
 """
 
+import dataclasses
 import json
 import sys
 from typing import Any
 
 import jax
-from absl import flags
 from etils import epath
 
 from experiments.cli.command_line import run
+from experiments.cli.options import require_at_least
 from experiments.studies import antecedent_measures, antecedent_sentences, study_runs
 from experiments.studies.antecedent_models import StudyModel, models
 from experiments.studies.study_tables import checked_names
-from transformer import compile_cache, paths
+from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.translator import Translator
 
-RUNS = flags.DEFINE_string("runs", "runs/antecedent", "Directory of the workdirs, one per model.")
-OUTPUT = flags.DEFINE_string("output", "runs/antecedent", "Directory of the measurements.")
-MODELS = flags.DEFINE_list("models", None, "Names of models: A,B,...; all by default.")
-WORKDIRS = flags.DEFINE_list("workdirs", None, "Trained models to measure instead: A,B,...")
-TRAIN_ONLY = flags.DEFINE_boolean("train_only", False, "Train the models, and measure nothing.")
-QUADRUPLES = flags.DEFINE_integer("quadruples", 24, "Quadruples of sentences to measure.", 1)
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The models, and what is measured."""
+
+    runs: str = "runs/antecedent"
+    """Directory of the workdirs, one per model."""
+    output: str = "runs/antecedent"
+    """Directory of the measurements."""
+    models: tuple[str, ...] | None = None
+    """Names of models: A,B,...; all by default."""
+    workdirs: tuple[str, ...] | None = None
+    """Trained models to measure instead: A,B,..."""
+    train_only: bool = False
+    """Train the models, and measure nothing."""
+    quadruples: int = 24
+    """Quadruples of sentences to measure."""
 
 
-def main() -> int:
+def main(options: Options) -> int:
     """Train and measure the models."""
-    runs, output = (paths.absolute(flag.value) for flag in (RUNS, OUTPUT))
-    compile_cache.enable()
-    if WORKDIRS.value:
-        for directory in map(epath.Path, WORKDIRS.value):
-            measure_workdir(directory, output, QUADRUPLES.value)
+    require_at_least(1, quadruples=options.quadruples)
+    runs, output = paths.absolute(options.runs), paths.absolute(options.output)
+    if options.workdirs:
+        for directory in map(epath.Path, options.workdirs):
+            measure_workdir(directory, output, options.quadruples)
         return 0
     known = models()
 
     def train_and_measure(name: str) -> None:
-        train(known[name], runs / name, QUADRUPLES.value)
-        if not TRAIN_ONLY.value:
-            measure(known[name], runs / name, output, QUADRUPLES.value)
+        train(known[name], runs / name, options.quadruples)
+        if not options.train_only:
+            measure(known[name], runs / name, output, options.quadruples)
 
+    names = checked_names("models", options.models, list(known))
     try:
-        study_runs.share(
-            train_and_measure, checked_names("models", MODELS.value, list(known)), runs
-        )
+        study_runs.share(train_and_measure, names, runs)
     except study_runs.Stopped as stopped:
         return stopped.code
     return 0
@@ -141,4 +152,4 @@ def measures_of(language: str, directory: epath.Path, quadruples: int) -> dict[s
 
 
 if __name__ == "__main__":
-    run(main, config_from=None)
+    run(main, None, Options)

@@ -8,7 +8,7 @@ writes the findings and the table into antecedent.md, between the comments that 
 is measured here, so it takes seconds.
 """
 
-from absl import flags
+import dataclasses
 
 from experiments.cli.command_line import run
 from experiments.studies import antecedent_atlas, antecedent_page, study_tables
@@ -16,14 +16,21 @@ from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.inspection import figures
 
-MEASURED = flags.DEFINE_string("measured", "docs/antecedent", "Directory of the measured files.")
-OUTPUT = flags.DEFINE_string("output", "docs", "Directory of page, picture and atlas.")
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Where the measurements are, and where the report goes."""
+
+    measured: str = "docs/antecedent"
+    """Directory of the measured files."""
+    output: str = "docs"
+    """Directory of page, picture and atlas."""
 
 
-def main() -> None:
+def main(options: Options) -> None:
     """Write the picture, the atlas and two sections of the page; print the findings."""
-    output = paths.absolute(OUTPUT.value)
-    models = antecedent_page.read(paths.absolute(MEASURED.value))
+    output = paths.absolute(options.output)
+    models = antecedent_page.read(paths.absolute(options.measured))
     found = "".join(f"- {finding}\n" for finding in antecedent_page.findings(models))
     print(found, end="")
     rows = [antecedent_page.row_of(model) for model in models]
@@ -37,4 +44,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run(main, config_from=None)
+    run(main, None, Options)

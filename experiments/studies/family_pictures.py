@@ -8,10 +8,10 @@ the cross-attention weights, if the family has any, and the omission, which all 
 transformer/inspection/omission.py).
 """
 
+import dataclasses
 import os
 
 import numpy as np
-from absl import flags
 
 from experiments.cli.command_line import run
 from transformer import inspection, paths
@@ -22,23 +22,27 @@ from transformer.inspection.figures import parts, style
 from transformer.inspection.omission import omission
 from transformer.translator import Translator
 
-WORKDIRS = flags.DEFINE_list("workdirs", None, "Directories written by train: A,B,...")
-OUTPUT = flags.DEFINE_string("output", "docs", "Directory of the pictures.")
-SENTENCE = flags.DEFINE_string(
-    "sentence",
-    "The animal didn't cross the street because it was too tired.",
-    "Sentence that is translated.",
-)
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The models, the sentence, and where the pictures go."""
+
+    workdirs: tuple[str, ...] | None = None
+    """Directories written by train: A,B,..."""
+    output: str = "docs"
+    """Directory of the pictures."""
+    sentence: str = "The animal didn't cross the street because it was too tired."
+    """Sentence that is translated."""
 
 
-def main() -> None:
+def main(options: Options) -> None:
     """Draw the picture of every workdir, and print its path."""
-    if not WORKDIRS.value:
+    if not options.workdirs:
         raise InputError("missing --workdirs=A,B,..., where train left its results")
-    for workdir in WORKDIRS.value:
+    for workdir in options.workdirs:
         name = os.path.basename(os.path.normpath(workdir))
-        figure = picture(Translator.from_workdir(workdir), SENTENCE.value, name)
-        print(figures.save(figure, paths.absolute(OUTPUT.value) / f"family_{name}.png"))
+        figure = picture(Translator.from_workdir(workdir), options.sentence, name)
+        print(figures.save(figure, paths.absolute(options.output) / f"family_{name}.png"))
 
 
 @style.styled
@@ -101,4 +105,4 @@ def mean_attention(
 
 
 if __name__ == "__main__":
-    run(main, config_from=None)
+    run(main, None, Options)

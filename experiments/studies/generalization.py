@@ -25,16 +25,16 @@ cores. Csordas et al. report an exact match of 0.81 on its generalization set, e
 """
 
 import collections
+import dataclasses
 import itertools
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from absl import flags
-from etils import epath
 
 from experiments.cli.command_line import run
+from experiments.cli.options import require_at_least
 from experiments.configs import scan as scan_config
 from experiments.data import registry, text_files
 from experiments.data.grammars import scan
@@ -67,21 +67,6 @@ CHOICES = {
 SELECTIONS = ("nll", "bleu", "last")
 """Weights that are scored, by `study_runs.Selection`."""
 
-DATASETS = flags.DEFINE_list("datasets", ["length26"], f"Of SCAN: {', '.join(scan.CONFIGS)}.")
-TRAIN = flags.DEFINE_list("train", None, "SOURCE,TARGET files to train on, instead of SCAN.")
-TEST = flags.DEFINE_list("test", None, "SOURCE,TARGET files to test on.")
-VALIDATION = flags.DEFINE_list(
-    "validation", None, "SOURCE,TARGET files; default: those of --train."
-)
-MODELS_FLAG = flags.DEFINE_list("models", None, f"Of {', '.join(MODELS)}; all by default.")
-CHOICES_FLAG = flags.DEFINE_list("choices", ["plain"], f"Of {', '.join(CHOICES)}.")
-SEEDS = flags.DEFINE_list("seeds", ["0"], "Seeds, one training each: 0,1,2.")
-STEPS = flags.DEFINE_integer("steps", None, "Training steps, instead of the 8,000 of scan.py.", 1)
-LAYERS = flags.DEFINE_integer("layers", None, "Layers of each stack, instead of 2.", 1)
-MAX_LENGTH = flags.DEFINE_integer("max_length", 100, "Longest sentence of --train, in words.", 1)
-RUNS = flags.DEFINE_string("runs", "runs/generalization", "Directory of the workdirs.")
-OUTPUT = flags.DEFINE_string("output", "runs/generalization", "Directory of table and picture.")
-
 FILES = "files"
 """Name of the dataset of --train and --test."""
 COLUMNS = (
@@ -100,19 +85,52 @@ COLUMNS = (
 )
 
 
-def main() -> int:
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The corpora, the models and choices, and the trainings."""
+
+    datasets: tuple[str, ...] = ("length26",)
+    """Of SCAN: simple, length, length26, addprim_jump, addprim_turn_left."""
+    train: tuple[str, ...] | None = None
+    """SOURCE,TARGET files to train on, instead of SCAN."""
+    test: tuple[str, ...] | None = None
+    """SOURCE,TARGET files to test on."""
+    validation: tuple[str, ...] | None = None
+    """SOURCE,TARGET files; default: those of --train."""
+    models: tuple[str, ...] | None = None
+    """Of absolute, relative, rotary, absolute_universal, relative_universal, rotary_universal; all
+    by default.
+    """
+    choices: tuple[str, ...] = ("plain",)
+    """Of plain, label_smoothing, scaled_positions, unscaled."""
+    seeds: tuple[str, ...] = ("0",)
+    """Seeds, one training each: 0,1,2."""
+    steps: int | None = None
+    """Training steps, instead of the 8,000 of scan.py."""
+    layers: int | None = None
+    """Layers of each stack, instead of 2."""
+    max_length: int = 100
+    """Longest sentence of --train, in words."""
+    runs: str = "runs/generalization"
+    """Directory of the workdirs."""
+    output: str = "runs/generalization"
+    """Directory of table and picture."""
+
+
+def main(options: Options) -> int:
     """Train, score, and write the table after every training."""
-    models = checked_names("models", MODELS_FLAG.value, list(MODELS))
-    choices = checked_names("choices", CHOICES_FLAG.value, list(CHOICES))
+    require_at_least(1, steps=options.steps, layers=options.layers, max_length=options.max_length)
+    models = checked_names("models", options.models, list(MODELS))
+    choices = checked_names("choices", options.choices, list(CHOICES))
     datasets = [FILES]
-    if not _given_files():
-        datasets = checked_names("datasets", DATASETS.value, scan.CONFIGS)
-    folder, output = (paths.absolute(flag.value) for flag in (RUNS, OUTPUT))
+    if not _given_files(options):
+        datasets = checked_names("datasets", options.datasets, scan.CONFIGS)
+    output = paths.absolute(options.output)
     results, table = [], ""
     # Every combination with the first seed comes before the second seed.
-    for names in itertools.product(_seeds(), datasets, models, choices):
+    for names in itertools.product(_seeds(options), datasets, models, choices):
         try:
-            results.append(result_of(folder, *names))
+            results.append(result_of(options, *names))
         except study_runs.Stopped as stopped:
             return stopped.code
         rows = summary(results)
@@ -122,37 +140,37 @@ def main() -> int:
     return 0
 
 
-def _seeds() -> list[int]:
-    if not all(seed.isdigit() for seed in SEEDS.value):
-        raise InputError(f"--seeds={','.join(SEEDS.value)} must be whole numbers: 0,1,2")
-    return [int(seed) for seed in SEEDS.value]
+def _seeds(options: Options) -> list[int]:
+    if not all(seed.isdigit() for seed in options.seeds):
+        raise InputError(f"--seeds={','.join(options.seeds)} must be whole numbers: 0,1,2")
+    return [int(seed) for seed in options.seeds]
 
 
-def _given_files() -> bool:
+def _given_files(options: Options) -> bool:
     """Whether --train and --test replace SCAN; an InputError unless both name two files."""
-    given = [flag.value for flag in (TRAIN, TEST, VALIDATION) if flag.value]
-    complete = TRAIN.value and TEST.value and all(len(files) == 2 for files in given)
+    given = [files for files in (options.train, options.test, options.validation) if files]
+    complete = options.train and options.test and all(len(files) == 2 for files in given)
     if given and not complete:
         raise InputError("--train and --test must both be given, each as SOURCE,TARGET")
     return bool(given)
 
 
-def config_of(seed: int, dataset: str, model: str, choice: str) -> Config:
+def config_of(options: Options, seed: int, dataset: str, model: str, choice: str) -> Config:
     """The config of one training."""
     fields = {**MODELS[model], **CHOICES[choice], "training.seed": seed}
     config = scan_config.get_config("simple" if dataset == FILES else dataset)
     if dataset == FILES:
         # The vocabulary is all words of the training text.
-        data = _files_data(config)
-        words = _words(*TRAIN.value)
+        data = _files_data(options, config)
+        words = _words(*options.train)
         config = config.replace(
             data=data,
             model=config.model.replace(vocab_size=4 + len(words)),
-            decode=config.decode.replace(max_length=_longest_target()),
+            decode=config.decode.replace(max_length=_longest_target(options)),
         )
-    if LAYERS.value:
-        fields["model.num_layers"] = LAYERS.value
-    steps = STEPS.value or config.training.steps
+    if options.layers:
+        fields["model.num_layers"] = options.layers
+    steps = options.steps or config.training.steps
     every = min(config.training.validate_every, steps)
     # All checkpoints are kept, so that one training is scored by every selection.
     fields |= {
@@ -163,10 +181,10 @@ def config_of(seed: int, dataset: str, model: str, choice: str) -> Config:
     return study_runs.with_fields(config, fields)
 
 
-def _files_data(config: Config) -> DataConfig:
-    source, target = map(paths.absolute, TRAIN.value)
-    validation = map(paths.absolute, VALIDATION.value or TRAIN.value)
-    longest = MAX_LENGTH.value + 1
+def _files_data(options: Options, config: Config) -> DataConfig:
+    source, target = map(paths.absolute, options.train)
+    validation = map(paths.absolute, options.validation or options.train)
+    longest = options.max_length + 1
     sides = dict(zip(("validation_source", "validation_target"), map(str, validation), strict=True))
     return config.data.replace(
         dataset="text_files",
@@ -179,9 +197,9 @@ def _files_data(config: Config) -> DataConfig:
     )
 
 
-def _longest_target() -> int:
+def _longest_target(options: Options) -> int:
     """The tokens of the longest target that is scored, EOS included."""
-    files = [TEST.value, VALIDATION.value or TRAIN.value]
+    files = [options.test, options.validation or options.train]
     targets = (line for pair in files for line in text_files.TwoFiles(*pair).read()[1])
     return 1 + max(len(line.split()) for line in targets)
 
@@ -191,14 +209,14 @@ def _words(*files: str) -> set[str]:
     return {word for side in pairs for line in side for word in line.split()}
 
 
-def result_of(folder: epath.Path, seed: int, dataset: str, model: str, choice: str) -> dict:
+def result_of(options: Options, seed: int, dataset: str, model: str, choice: str) -> dict:
     """Train and score one combination, if that is not done yet."""
-    directory = folder / f"{dataset}.{model}.{choice}.{seed}"
-    result = study_runs.trained(config_of(seed, dataset, model, choice), directory)
+    directory = paths.absolute(options.runs) / f"{dataset}.{model}.{choice}.{seed}"
+    result = study_runs.trained(config_of(options, seed, dataset, model, choice), directory)
     row = {"dataset": dataset, "model": model, "choice": choice, "seed": seed}
     data = None
     if dataset == FILES:
-        data = lambda config: registry.from_files(*TEST.value)  # noqa: E731
+        data = lambda config: registry.from_files(*options.test)  # noqa: E731
     for selection in SELECTIONS:
         scores = study_runs.scored(directory, "test", selection=selection, data=data)
         row[selection] = scores["exact_match"]
@@ -249,4 +267,4 @@ def picture(rows: Sequence[dict[str, Any]]) -> figures.DescribedFigure:
 
 
 if __name__ == "__main__":
-    run(main, config_from=None)
+    run(main, None, Options)

@@ -23,23 +23,28 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from absl import flags
 from etils import epath
 
 from experiments.cli.command_line import run
-from experiments.cli.options import parse_integers
 from experiments.studies.layer_measurements import LAYERS, Measurements, Point, Quantity, exponent
 from transformer import paths
 from transformer.errors import InputError
 from transformer.inspection import figures
 from transformer.inspection.figures import parts, style
 
-_OUTPUT = flags.DEFINE_string("output", None, "Directory of the table, the figure and the data.")
-_LENGTHS = flags.DEFINE_list("n", ["64", "128", "256", "512", "1024"], "Numbers of positions.")
-_WIDTHS = flags.DEFINE_list("d", ["64", "128", "256", "512"], "Widths.")
-_PATHS = flags.DEFINE_list(
-    "path_n", ["3", "9", "27", "81", "243"], "Numbers of positions for path lengths."
-)
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The sizes of the layers, and where the results go."""
+
+    output: str | None = None
+    """Directory of the table, the figure and the data."""
+    n: tuple[int, ...] = (64, 128, 256, 512, 1024)
+    """Numbers of positions."""
+    d: tuple[int, ...] = (64, 128, 256, 512)
+    """Widths."""
+    path_n: tuple[int, ...] = (3, 9, 27, 81, 243)
+    """Numbers of positions for path lengths."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,19 +191,13 @@ def _line(number: int) -> dict[str, Any]:
     return look | {"color": color, "linestyle": style.DASHES[number % 4]}
 
 
-def main() -> None:
+def main(options: Options) -> None:
     """Measure what is missing, and write the table and the figure."""
-    if not _OUTPUT.value:
+    if not options.output:
         raise InputError("missing --output=DIR")
-    output = paths.absolute(_OUTPUT.value)
+    output = paths.absolute(options.output)
     output.mkdir(parents=True, exist_ok=True)
-    sweeps = Sweeps(
-        *(
-            sorted(parse_integers(name, flag.value))
-            for name, flag in (("n", _LENGTHS), ("d", _WIDTHS), ("path_n", _PATHS))
-        )
-    )
-    write(output, sweeps)
+    write(output, Sweeps(*map(sorted, (options.n, options.d, options.path_n))))
     print(output / "layer_costs.md")
 
 
@@ -213,4 +212,4 @@ def write(output: epath.Path, sweeps: Sweeps) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    run(main, config_from=None)
+    run(main, None, Options)

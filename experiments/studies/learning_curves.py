@@ -8,8 +8,9 @@ The scores are those of the metrics.jsonl that `train` writes, so a training tha
 drawn too. The axis has target tokens, not steps, as the batches of two configs may differ in size.
 """
 
+import dataclasses
+
 import numpy as np
-from absl import flags
 from etils import epath
 
 from experiments.cli.command_line import run
@@ -19,24 +20,33 @@ from transformer.checkpoints import workdir_files
 from transformer.errors import InputError
 from transformer.inspection import figures
 
-WORKDIRS = flags.DEFINE_list("workdirs", None, "Directories written by train: A,B,...")
-NAMES = flags.DEFINE_list("names", None, "Names of the curves; by default those of the workdirs.")
-SCORE = flags.DEFINE_string("score", "nll", "Validation score: nll, bleu, perplexity, ...")
-OUTPUT = flags.DEFINE_string("output", "curves.png", "Path of the picture (.png, .svg or .pdf).")
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The trainings, the score, and the picture."""
+
+    workdirs: tuple[str, ...] | None = None
+    """Directories written by train: A,B,..."""
+    names: tuple[str, ...] | None = None
+    """Names of the curves; by default those of the workdirs."""
+    score: str = "nll"
+    """Validation score: nll, bleu, perplexity, ..."""
+    output: str = "curves.png"
+    """Path of the picture (.png, .svg or .pdf)."""
 
 
-def main() -> None:
+def main(options: Options) -> None:
     """Draw one curve for each workdir and print the path of the picture."""
-    if not WORKDIRS.value:
+    if not options.workdirs:
         raise InputError("missing --workdirs=A,B,...: the directories of the trainings to draw")
-    workdirs = [paths.absolute(path) for path in WORKDIRS.value]
-    names = NAMES.value or [path.name for path in workdirs]
+    workdirs = [paths.absolute(path) for path in options.workdirs]
+    names = options.names or [path.name for path in workdirs]
     if len(names) != len(workdirs) or len({*names}) < len(names):
         raise InputError(
             f"--names={','.join(names)} must be {len(workdirs)} different names, one for each of "
             "--workdirs"
         )
-    score = SCORE.value
+    score = options.score
     curves = {
         name: learning_curve(workdir, score) for name, workdir in zip(names, workdirs, strict=True)
     }
@@ -47,7 +57,7 @@ def main() -> None:
         y_label=label + (", nats per token" if score == "nll" else ""),
         title=f"{label} on the validation text",
     )
-    print(figures.save(figure, paths.absolute(OUTPUT.value)))
+    print(figures.save(figure, paths.absolute(options.output)))
 
 
 def learning_curve(workdir: epath.Path, score: str) -> tuple[list[float], list[float]]:
@@ -73,4 +83,4 @@ def learning_curve(workdir: epath.Path, score: str) -> tuple[list[float], list[f
 
 
 if __name__ == "__main__":
-    run(main, config_from=None)
+    run(main, None, Options)

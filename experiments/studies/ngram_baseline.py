@@ -15,6 +15,7 @@ import math
 import numpy as np
 
 from experiments.cli.command_line import run
+from experiments.cli.options import require_at_least
 from experiments.cli.weights import Weights
 from experiments.data import registry
 from experiments.studies.kneser_ney import KneserNey
@@ -34,8 +35,7 @@ class Options(Weights):
 def main(options: Options) -> None:
     """Count, score and print."""
     config, order = options.config, options.order
-    if order < 1:
-        raise InputError(f"--order={order}, but it must be at least 1")
+    require_at_least(1, order=order)
     if config.model.reads_source:
         raise InputError(
             f"model.family is {config.model.family!r}, which predicts a target from a source; give "

@@ -16,14 +16,15 @@ command to continue: what is trained is not trained again. The last line printed
 with the rank correlations of measured and published scores.
 """
 
+import dataclasses
 import json
 import sys
 from typing import Any
 
-from absl import flags
 from etils import epath
 
 from experiments.cli.command_line import run
+from experiments.cli.options import require_at_least
 from experiments.studies import study_runs, study_tables, table3_rows
 from experiments.studies.study_tables import Column
 from experiments.studies.table3_rows import ROWS, Row
@@ -31,13 +32,6 @@ from transformer import paths
 from transformer.config import Config
 from transformer.errors import InputError
 from transformer.inspection import figures
-
-OUTPUT = flags.DEFINE_string("output", None, "Directory of table, picture and workdirs.")
-SCALE = flags.DEFINE_integer("scale", 4, "Divides all widths: 1, 2, 4, 8 or 16.")
-MINUTES = flags.DEFINE_float("minutes", None, "Training time of base, which fixes the steps.")
-STEPS = flags.DEFINE_integer("steps", None, "Training steps of base, instead of --minutes.", 1)
-NAMES = flags.DEFINE_list("rows", None, "Names of rows; all by default, base always.")
-SPLIT = flags.DEFINE_string("scored_split", "validation", "Split that is scored.")
 
 COUNTS = (
     Column("", "group"),
@@ -57,24 +51,45 @@ SCORES = (
 )
 
 
-def main(config: Config) -> int:
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The corpus, the rows, and their size and budget."""
+
+    config: Config = Config()
+    """Corpus, vocabulary, optimizer and decoding."""
+    output: str | None = None
+    """Directory of table, picture and workdirs."""
+    scale: int = 4
+    """Divides all widths: 1, 2, 4, 8 or 16."""
+    minutes: float | None = None
+    """Training time of base, which fixes the steps."""
+    steps: int | None = None
+    """Training steps of base, instead of --minutes."""
+    rows: tuple[str, ...] | None = None
+    """Names of rows; all by default, base always."""
+    scored_split: str = "validation"
+    """Split that is scored."""
+
+
+def main(options: Options) -> int:
     """Count, then train, score and write the table after every row."""
-    if not OUTPUT.value:
+    if not options.output:
         raise InputError("missing --output=DIR")
-    names = study_tables.checked_names("rows", NAMES.value, [row.name for row in ROWS])
-    output = paths.absolute(OUTPUT.value)
+    require_at_least(1, steps=options.steps)
+    names = study_tables.checked_names("rows", options.rows, [row.name for row in ROWS])
+    output = paths.absolute(options.output)
     chosen = [row for row in ROWS if row.name in (*names, "base")]
     counted = [counts_of(row) for row in chosen]
-    if MINUTES.value is None and STEPS.value is None:
+    if options.minutes is None and options.steps is None:
         print(study_tables.write_table(output, "table3", COUNTS, counted), end="")
         return 0
-    steps = STEPS.value or steps_within(MINUTES.value, config, output)
+    steps = options.steps or steps_within(options, output)
     print(f"{steps:,} steps a row", file=sys.stderr, flush=True)
     rows: list[dict[str, Any]] = []
     for row, counts in zip(chosen, counted, strict=True):
         directory = output / "runs" / row.directory
         try:
-            rows.append(counts | measured(row, config, steps, directory))
+            rows.append(counts | measured(row, options, steps, directory))
         except study_runs.Stopped as stopped:
             return stopped.code
         table = study_tables.write_table(output, "table3", (*COUNTS, *SCORES), rows)
@@ -105,10 +120,11 @@ def counts_of(row: Row) -> dict[str, Any]:
     }
 
 
-def measured(row: Row, config: Config, steps: int, directory: epath.Path) -> dict[str, Any]:
+def measured(row: Row, options: Options, steps: int, directory: epath.Path) -> dict[str, Any]:
     """Train and score a row, if that is not done yet."""
-    result = study_runs.trained(table3_rows.config_of(row, config, SCALE.value, steps), directory)
-    scores = study_runs.scored(directory, SPLIT.value)
+    config = table3_rows.config_of(row, options.config, options.scale, steps)
+    result = study_runs.trained(config, directory)
+    scores = study_runs.scored(directory, options.scored_split)
     return {
         "parameters": result["parameters"],
         "steps": result["step"],
@@ -120,21 +136,21 @@ def measured(row: Row, config: Config, steps: int, directory: epath.Path) -> dic
     }
 
 
-def steps_within(minutes: float, config: Config, output: epath.Path) -> int:
-    """Steps of base in this time on this machine; measured once and kept in --output.
+def steps_within(options: Options, output: epath.Path) -> int:
+    """Steps of base in --minutes on this machine; measured once and kept in --output.
 
     Raises:
       InputError: if not even one step fits.
     """
     [base] = [row for row in ROWS if row.name == "base"]
-    scaled = table3_rows.config_of(base, config, SCALE.value, 1)
-    steps = study_runs.measure_step(scaled, output).steps_in(minutes)
+    scaled = table3_rows.config_of(base, options.config, options.scale, 1)
+    steps = study_runs.measure_step(scaled, output).steps_in(options.minutes)
     if steps < 1:
         raise InputError(
-            f"--minutes={minutes:g} is less than a step of base takes; raise it or --scale"
+            f"--minutes={options.minutes:g} is less than a step of base takes; raise it or --scale"
         )
     return steps
 
 
 if __name__ == "__main__":
-    run(main, config_from="config")
+    run(main, "config", Options)

@@ -9,27 +9,20 @@ variants.png. Repeat the command to continue: what is trained is not trained aga
 3 to 5 minutes on two CPU cores.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from absl import flags
-from etils import epath
 
 from experiments.cli.command_line import run
+from experiments.cli.options import require_at_least
 from experiments.configs import pronouns_variants
 from experiments.studies import study_runs
 from experiments.studies.study_tables import Column, checked_names, write_table
 from transformer import paths
 from transformer.inspection import figures
 from transformer.inspection.figures import parts, style
-
-RUNS = flags.DEFINE_string("runs", "runs/variants", "Directory of the workdirs, one per variant.")
-OUTPUT = flags.DEFINE_string("output", "runs/variants", "Directory of table and picture.")
-VARIANTS = flags.DEFINE_list("variants", None, "Names of variants: A,B,...; all by default.")
-STEPS = flags.DEFINE_integer("steps", None, "Training steps, instead of the config's.", 1)
-SENTENCES = flags.DEFINE_integer("sentences", None, "Sentences scored of each split.", 1)
-SEED = flags.DEFINE_integer("seed", 0, "Seed of parameters, dropout and order.", 0)
 
 COLUMNS = (
     Column("variant", "variant"),
@@ -43,14 +36,34 @@ COLUMNS = (
 )
 
 
-def main() -> int:
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The variants, their trainings, and what is scored."""
+
+    runs: str = "runs/variants"
+    """Directory of the workdirs, one per variant."""
+    output: str = "runs/variants"
+    """Directory of table and picture."""
+    variants: tuple[str, ...] | None = None
+    """Names of variants: A,B,...; all by default."""
+    steps: int | None = None
+    """Training steps, instead of the config's."""
+    sentences: int | None = None
+    """Sentences scored of each split."""
+    seed: int = 0
+    """Seed of parameters, dropout and order."""
+
+
+def main(options: Options) -> int:
     """Train, score, and write the table after every variant."""
-    names = checked_names("variants", VARIANTS.value, list(pronouns_variants.VARIANTS))
-    folder, output = (paths.absolute(flag.value) for flag in (RUNS, OUTPUT))
+    require_at_least(1, steps=options.steps, sentences=options.sentences)
+    require_at_least(0, seed=options.seed)
+    names = checked_names("variants", options.variants, list(pronouns_variants.VARIANTS))
+    output = paths.absolute(options.output)
     rows, table = [], ""
     for name in names:
         try:
-            rows.append(row_of(name, folder / name))
+            rows.append(row_of(name, options))
         except study_runs.Stopped as stopped:
             return stopped.code
         table = write_table(output, "variants", COLUMNS, rows)
@@ -59,12 +72,13 @@ def main() -> int:
     return 0
 
 
-def row_of(name: str, directory: epath.Path) -> dict[str, Any]:
+def row_of(name: str, options: Options) -> dict[str, Any]:
     """Train and score one variant, if that is not done yet."""
+    directory = paths.absolute(options.runs) / name
     config = pronouns_variants.get_config(name)
-    changes = {"training.seed": SEED.value}
-    if STEPS.value:
-        changes |= {"training.steps": STEPS.value, "training.validate_every": STEPS.value}
+    changes = {"training.seed": options.seed}
+    if options.steps:
+        changes |= {"training.steps": options.steps, "training.validate_every": options.steps}
     result = study_runs.trained(study_runs.with_fields(config, changes), directory)
     row = {
         "variant": name,
@@ -74,7 +88,7 @@ def row_of(name: str, directory: epath.Path) -> dict[str, Any]:
         "steps": result["step"],
     }
     for split in ("test", "test_unseen"):
-        scores = study_runs.scored(directory, split, sentences=SENTENCES.value)
+        scores = study_runs.scored(directory, split, sentences=options.sentences)
         for measure in ("pronoun_accuracy", "exact_match", "nll", "bleu"):
             row[f"{split}_{measure}"] = scores[measure]
     return row
@@ -107,4 +121,4 @@ def picture(rows: Sequence[dict[str, Any]]) -> figures.DescribedFigure:
 
 
 if __name__ == "__main__":
-    run(main, config_from=None)
+    run(main, None, Options)
