@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make sentence pairs from monolingual text by back-translation (Sennrich et al. 2016).
 
-python -m experiments.back_translate --workdir=runs/en-de --input=mono.en --output=back
-python -m experiments.back_translate --forward --workdir=runs/de-en --ensemble=runs/de-en-1 \\
+transformer back_translate --workdir=runs/en-de --input=mono.en --output=back
+transformer back_translate --forward --workdir=runs/de-en --ensemble=runs/de-en-1 \\
     --input=train.de --output=forward
 
 The text is in the target language of the model that is to be improved (here German to English). The

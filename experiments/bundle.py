@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pack a trained model into one file, without its training state.
 
-python -m experiments.bundle --workdir=runs/de --output=de.zip
+transformer bundle --workdir=runs/de --output=de.zip
 
 The file holds the parameters, the vocabulary, the config, with the --config.FIELD=VALUE given, and
-a model card. Apps that only read accept it as a workdir: python -m experiments.translate
+a model card. Apps that only read accept it as a workdir: transformer translate
 --workdir=de.zip. The last line on standard output is one JSON object with the path and the size of
 the file.
 """
@@ -79,7 +79,7 @@ def _config_file(workdir: epath.Path, config: Config) -> bytes:
 
 _USAGE = """\
 ```bash
-echo "a sentence" | python -m experiments.translate --workdir=FILE
+echo "a sentence" | transformer translate --workdir=FILE
 ```
 
 ```python

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare systems on the same sentences: two or more workdirs, or files of translations.
 
-python -m experiments.compare --workdirs=A,B [--split=test]
-python -m experiments.compare --workdirs=A,B,C --source=FILE --target=FILE
-python -m experiments.compare --workdirs=a_seed0,a_seed1 --workdirs=b_seed0,b_seed1 --names=a,b
-python -m experiments.compare --outputs=A.txt,B.txt --target=FILE [--source=FILE]
+transformer compare --workdirs=A,B [--split=test]
+transformer compare --workdirs=A,B,C --source=FILE --target=FILE
+transformer compare --workdirs=a_seed0,a_seed1 --workdirs=b_seed0,b_seed1 --names=a,b
+transformer compare --outputs=A.txt,B.txt --target=FILE [--source=FILE]
 
 Prints the scores of all systems, tests of the difference of every two with a correction for their
 number, the scores by length, and the sentences that differ most. The last line is one JSON object.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convert models from and to the formats of other programs.
 
-python -m experiments.convert --from=huggingface --input=opus-mt-en-de --workdir=runs/opus
-python -m experiments.convert --to=ctranslate2 --workdir=runs/de --output=de_ct2
+transformer convert --from=huggingface --input=opus-mt-en-de --workdir=runs/opus
+transformer convert --to=ctranslate2 --workdir=runs/de --output=de_ct2
 
 --from writes a workdir, which every app accepts. Nothing is downloaded, and PyTorch is not needed.
 
@@ -136,7 +136,7 @@ def _export(options: Options) -> dict[str, Any]:
     trained = trained_model.load(workdir, options.config, options.average, options.around)
     with new_directory(options.output) as directory:
         export = EXPORTS[options.to](trained, directory, **given)
-        command = " ".join(["python -m experiments.convert", *sys.argv[1:]])
+        command = " ".join(["transformer convert", *sys.argv[1:]])
         card = hub_metadata(trained.config, export.library) + model_card(
             workdir_files.opened(workdir),
             trained,

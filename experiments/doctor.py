@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check the data, the memory and the time of a training run before it starts.
 
-python -m experiments.doctor --config=experiments/configs/pronouns.py
+transformer doctor --config=pronouns
 
 It takes the --config and the config fields of `train`, and changes nothing. A finding is printed
 with its first locations as file:line and with what `train` does about it: "error" (the run cannot
@@ -141,7 +141,7 @@ def _print_conclusion(report: Mapping[str, Any]) -> None:
         return
     flags_of_train = [one for one in sys.argv[1:] if not one.startswith(("--timing", "--notiming"))]
     print("\ntrain can start:\n")
-    print(f"  python -m experiments.train {shlex.join(flags_of_train)} --workdir=DIRECTORY\n")
+    print(f"  transformer train {shlex.join(flags_of_train)} --workdir=DIRECTORY\n")
     figures = report["run"]
     takes = f"{byte_size(figures['needed_bytes'])} of memory a device"
     if figures["expected_seconds"] is not None:

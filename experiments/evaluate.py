@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Score a trained workdir on a split of its dataset or on two text files.
 
-python -m experiments.evaluate --workdir=runs/de [--split=test]
-python -m experiments.evaluate --workdir=runs/de --source=FILE --target=FILE
+transformer evaluate --workdir=runs/de [--split=test]
+transformer evaluate --workdir=runs/de --source=FILE --target=FILE
 
 Translates the sources and scores the translations against the untouched references. The last line
 on standard output is one JSON object. The workdir's evaluations folder keeps it, the translations,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write a page about what a trained model does with one sentence.
 
-python -m experiments.look --workdir=runs/de --sentence=TEXT --output=FILE.html
+transformer look --workdir=runs/de --sentence=TEXT --output=FILE.html
 
 The page is one file and needs no network. It opens with the answer: the token in question, the word
 that counts most for it, and the heads and positions that carry it. Its views show the attention of
@@ -12,7 +12,7 @@ of the search result. With --compare=TEXT the question is where both translation
 the page also shows the second sentence; if it has the same number of tokens, with the difference of
 the attention and a patch map of the encoder. The last line of the output is the path of the page.
 
-python -m experiments.look --live --workdir=runs/de --output=live.html
+transformer look --live --workdir=runs/de --output=live.html
 
 writes a page in which the model itself runs: it translates what a reader types, and shows every
 number on the way.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plan a training run on hardware that is not there: memory, FLOPs, and time of the matmuls.
 
-python -m experiments.plan --config=experiments/configs/wmt14_ende_big.py \\
+transformer plan --config=wmt14_ende_big \\
     --mesh=data:64,model:4 --config.parallel.preset=fsdp_tensor \\
     --config.data.row_multiple=64 --config.data.tokens_per_batch=400000
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sample text from a language model.
 
-python -m experiments.sample --workdir=runs/lm --num_samples=5
-python -m experiments.sample --workdir=runs/lm --prompt="The animal didn't" --num_samples=5
+transformer sample --workdir=runs/lm --num_samples=5
+transformer sample --workdir=runs/lm --prompt="The animal didn't" --num_samples=5
 
 Prints one line a sample; every line begins with the prompt. The next token may continue the
 prompt's last word. --config.decode.seed=N draws other samples; --config.decode.temperature, top_k,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Score given translations.
 
-python -m experiments.score --workdir=runs/de --source=FILE --target=FILE
+transformer score --workdir=runs/de --source=FILE --target=FILE
 
 Prints for each line the natural-log probability of the target given the source and the number of
 target tokens, separated by a tab. EOS is included in both.

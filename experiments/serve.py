@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serve translations over HTTP, with a page for people.
 
-python -m experiments.serve --workdir=runs/de
+transformer serve --workdir=runs/de
 
 The page is at http://127.0.0.1:8080. POST /translate takes the requests of LibreTranslate, POST
 /v2/translate those of DeepL. GET /languages, /health, /ready and /metrics (Prometheus) describe

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train a model.
 
-python -m experiments.train --config=experiments/configs/pronouns.py --workdir=runs/de
+transformer train --config=pronouns --workdir=runs/de
 
 The same command continues a training that was stopped. The last line on standard output is one JSON
 object with the result, which is also written to result.json in the workdir. Ctrl-C, SIGTERM and

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translate text line by line.
 
-python -m experiments.translate --workdir=runs/de < input.txt > output.txt
-python -m experiments.translate --workdir=runs/de --interactive
+transformer translate --workdir=runs/de < input.txt > output.txt
+transformer translate --workdir=runs/de --interactive
 
 Prints one line for each input line, in order; an empty line gives an empty line. With --nbest=N,
 prints N lines for each input line: its index from 0, the score and the text, separated by tabs. If

@@ -39,10 +39,10 @@ def workdir(trained, tmp_path):
 
 @pytest.fixture(scope="session")
 def copied(tmp_path_factory):
-    """Workdir, arguments and output of `python -m experiments.train` with the config `copy.py`."""
+    """Workdir, arguments and output of `transformer train` with the config `copy.py`."""
     workdir = tmp_path_factory.mktemp("symbols") / "run"
     arguments = (
-        "--config=experiments/configs/copy.py",
+        "--config=copy",
         f"--workdir={workdir}",
         *TINY,
         "--config.data.tokens_per_batch=192",

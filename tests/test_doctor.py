@@ -97,7 +97,7 @@ def test_the_run_is_described_as_train_will_execute_it(write):
     assert figures["padding_share"] == pytest.approx(1 - tokens / (16 * 32))
     assert figures["expected_seconds"] == pytest.approx(6 * figures["step_seconds"])
     assert 0 < figures["step_seconds"] < 30
-    assert "train can start:\n\n  python -m experiments.train --config=" in finished.out
+    assert "train can start:\n\n  transformer train --config=" in finished.out
     assert f"{files[0]} {files[1]}" in finished.out
     cost = r"It takes about \d.* on this machine, and .*iB of memory a device"
     assert re.search(cost, finished.out)

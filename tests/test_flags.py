@@ -433,7 +433,7 @@ def test_help_explains_groups_and_fields():
 def test_help_needs_no_config_and_writes_nothing(tmp_path):
     finished = run("experiments.train", f"--workdir={tmp_path / 'run'}", "-h")
     assert finished.status == 0
-    assert "python -m experiments.train --config=" in finished.out
+    assert "transformer train --config=" in finished.out
     assert not list(tmp_path.iterdir())
 
 

@@ -263,7 +263,7 @@ def test_only_process_0_logs_and_shows_progress(tmp_path, capfd):
 @pytest.mark.parametrize(
     "command",
     [
-        ("train", "--workdir=ftp://host/run", "--config=experiments/configs/copy.py"),
+        ("train", "--workdir=ftp://host/run", "--config=copy"),
         ("evaluate", "--workdir=ftp://host/run"),
         ("translate", "--workdir={run}", "--input=ftp://host/text"),
         ("translate", "--workdir={run}", "--input={run}/config.json", "--output=ftp://host/text"),

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory) -> str:
     workdir = str(tmp_path_factory.mktemp("de"))
-    run("train", "--config=experiments/configs/pronouns.py:de", f"--workdir={workdir}")
+    run("train", "--config=pronouns:de", f"--workdir={workdir}")
     return workdir
 
 

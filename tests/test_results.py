@@ -38,7 +38,7 @@ def test_a_symbol_task_is_learned(task, tmp_path):
 
 
 def test_scan_commands_like_those_of_training_are_translated_to_the_last_action(tmp_path):
-    run("train", "--config=experiments/configs/scan.py", f"--workdir={tmp_path}")
+    run("train", "--config=scan", f"--workdir={tmp_path}")
     scores = last_json(run("evaluate", f"--workdir={tmp_path}"))
     assert scores["sentences"] == 4_182
     assert scores["exact_match"] >= 0.999

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time from process start to the first training step and to the first translation.
 
-python -m experiments.benchmarks.start --config=experiments/configs/pronouns.py
+python -m experiments.benchmarks.start --config=pronouns
 
 Starts `train` and `translate` in a temporary folder: cold, with an empty cache folder, and then
 warm, with the programs that the cold start compiled. Every training has a new workdir and learns

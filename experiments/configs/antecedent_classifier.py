@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An encoder-only classifier that names the antecedent of "it" in a sentence of `pronouns`.
 
-Run:    python -m experiments.train --config=experiments/configs/antecedent_classifier.py \\
+Run:    transformer train --config=antecedent_classifier \\
             --workdir=runs/antecedent
-        python -m experiments.evaluate --workdir=runs/antecedent
+        transformer evaluate --workdir=runs/antecedent
 Expect: 99% antecedent accuracy or more on the test split, and on unseen noun pairs (`evaluate
         --split=test_unseen`), after 3 minutes on two CPU cores that had other work too.
 """

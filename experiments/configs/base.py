@@ -4,7 +4,7 @@
 6 + 6 layers, d_model 512, 8 heads, d_ff 2048; 100,000 steps of about 25,000 source and 25,000
 target tokens. The model and optimizer are the defaults of `Config`.
 
-Run:    python -m experiments.train --config=experiments/configs/base.py --workdir=runs/base \\
+Run:    transformer train --config=base --workdir=runs/base \\
             --config.data.train_source=... --config.data.train_target=... (and validation_*, test_*)
 Expect: the paper has 27.3 BLEU (tokenized, table 2) on newstest2014 English-German, averaging the
         last 5 checkpoints, after 12 hours on 8 P100. Not run here at full length.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copy strings of 5 to 20 letters: the smallest end-to-end test of training and decoding.
 
-Run:    python -m experiments.train --config=experiments/configs/copy.py --workdir=runs/copy
+Run:    transformer train --config=copy --workdir=runs/copy
 Expect: 99% exact match or more on unseen strings, after a minute on two CPU cores.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fine-tuning: train a model that exists already on your own text, with its own validation.
 
-Run:    python -m experiments.train --config=experiments/configs/fine_tune.py \\
+Run:    transformer train --config=fine_tune \\
             --workdir=runs/tuned --config.training.init_from=runs/general \\
             --config.data.train_source=train.en --config.data.train_target=train.de \\
             --config.data.validation_source=valid.en --config.data.validation_target=valid.de

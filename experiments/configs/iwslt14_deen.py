@@ -4,11 +4,11 @@
 About 160,000 sentence pairs of TED talks. TFDS has no such corpus. fairseq's prepare-iwslt14.sh
 makes the usual splits; use its text before the byte-pair encoding step.
 
-Run:    python -m experiments.train --config=experiments/configs/iwslt14_deen.py \\
+Run:    transformer train --config=iwslt14_deen \\
             --workdir=runs/iwslt \\
             --config.data.train_source=train.de --config.data.train_target=train.en \\
             --config.data.validation_source=valid.de --config.data.validation_target=valid.en
-        python -m experiments.evaluate --workdir=runs/iwslt --average=10 \\
+        transformer evaluate --workdir=runs/iwslt --average=10 \\
             --source=test.de --target=test.en
 Expect: not run here. On lower-cased text, Joey NMT reports 33.73 BLEU (13a) with a smaller model.
         On tokenized text, reproductions report 34.25 (github.com/teslacool/SCA, issue 16), 35.07

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A decoder-only language model of the English sentences of `pronouns`.
 
-Run:    python -m experiments.train --config=experiments/configs/language_model.py \\
+Run:    transformer train --config=language_model \\
             --workdir=runs/lm
-        python -m experiments.sample --workdir=runs/lm --prompt="The animal didn't" --num_samples=5
+        transformer sample --workdir=runs/lm --prompt="The animal didn't" --num_samples=5
         python -m experiments.studies.ngram_baseline --workdir=runs/lm
         On your own text, one sentence a line: --config.data.dataset=text_files
             --config.data.train_target=train.en --config.data.validation_target=valid.en

@@ -7,11 +7,11 @@ sub-layers, and takes less than an hour. ``multi30k.py``, or ``multi30k.py:best`
 more steps, for the training text beside its translations by four models of `:hour`
 (docs/results.md). ``multi30k.py:short`` takes 20 minutes.
 
-Run:    python -m experiments.train --config=experiments/configs/multi30k.py:hour \\
+Run:    transformer train --config=multi30k:hour \\
             --workdir=runs/m30k \\
             --config.data.train_source=train.en.gz --config.data.train_target=train.de.gz \\
             --config.data.validation_source=val.en.gz --config.data.validation_target=val.de.gz
-        python -m experiments.evaluate --workdir=runs/m30k \\
+        transformer evaluate --workdir=runs/m30k \\
             --source=test_2016_flickr.en --target=test_2016_flickr.de
         The text is at https://github.com/multi30k/dataset, under data/task1.
 Expect: On the raw validation text, `:hour` reaches 40.3 BLEU after 31 minutes on two CPU cores with

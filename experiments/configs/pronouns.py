@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """English to German (``:de``, the default) or French (``:fr``) with an ambiguous "it".
 
-Run:    python -m experiments.train --config=experiments/configs/pronouns.py --workdir=runs/de
-        python -m experiments.train --config=experiments/configs/pronouns.py:fr --workdir=runs/fr
+Run:    transformer train --config=pronouns --workdir=runs/de
+        transformer train --config=pronouns:fr --workdir=runs/fr
 Expect: 99% pronoun accuracy or more on unseen sentences (`evaluate`), and 97% on unseen noun
         pairs (`evaluate --split=test_unseen`), after 3 to 4 minutes on two CPU cores.
 """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`pronouns` with the convolutional model of Gehring et al. 2017, to compare with the Transformer.
 
-Run:    python -m experiments.train --config=experiments/configs/pronouns_convolutional.py \\
+Run:    transformer train --config=pronouns_convolutional \\
             --workdir=runs/convolutional
-        python -m experiments.evaluate --workdir=runs/convolutional
+        transformer evaluate --workdir=runs/convolutional
 Expect: 99% pronoun accuracy or more on unseen sentences, and on unseen noun pairs
         (`evaluate --split=test_unseen`).
 """

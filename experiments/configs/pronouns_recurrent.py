@@ -4,9 +4,9 @@
 ``sutskever``, ``bahdanau`` (the default), ``luong`` and ``luong_local``; the data is that of
 ``pronouns.py:de``.
 
-Run:    python -m experiments.train --config=experiments/configs/pronouns_recurrent.py:bahdanau \\
+Run:    transformer train --config=pronouns_recurrent:bahdanau \\
             --workdir=runs/bahdanau
-        python -m experiments.evaluate --workdir=runs/bahdanau
+        transformer evaluate --workdir=runs/bahdanau
 Expect: after 800 steps, on unseen sentences (`evaluate`), pronoun accuracy 98.2% (sutskever), 99.0%
         (bahdanau), 99.2% (luong) and 99.2% (luong_local); exact match 93.1%, 99.0%, 97.3% and
         93.8%. A training took 3 to 7 minutes on two busy CPU cores.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The corpus of ``pronouns.py`` with a model small enough to train in a notebook.
 
-Run:    python -m experiments.train --config=experiments/configs/pronouns_small.py \\
+Run:    transformer train --config=pronouns_small \\
             --workdir=runs/small
 Expect: 97% to 99% pronoun accuracy and 93% to 96% exact match on unseen sentences (`evaluate`;
         seeds 0, 1 and 2), after about a minute of CPU time. Sentences have at most 20 tokens.

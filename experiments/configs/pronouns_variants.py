@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``pronouns.py:de`` with the paper's schedule and one part of the Transformer changed by name.
 
-Run:    python -m experiments.train --config=experiments/configs/pronouns_variants.py:rotary \\
+Run:    transformer train --config=pronouns_variants:rotary \\
             --workdir=runs/rotary
         python -m experiments.studies.variants trains every variant and writes a table.
 Expect: 97% pronoun accuracy or more on unseen sentences (`evaluate`), after 3 to 5 minutes on two

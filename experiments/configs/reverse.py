@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reverse strings of 5 to 20 letters: attention must run against the word order.
 
-Run:    python -m experiments.train --config=experiments/configs/reverse.py --workdir=runs/reverse
+Run:    transformer train --config=reverse --workdir=runs/reverse
 Expect: 99% exact match or more on unseen strings, after a minute on two CPU cores.
 """
 

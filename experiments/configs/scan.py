@@ -5,8 +5,8 @@ The test commands of ``scan.py:simple`` (the default) are like those of training
 ``:length`` and ``:length26`` have longer outputs, and those of ``:addprim_jump`` and
 ``:addprim_turn_left`` combine a command that occurs only alone in training.
 
-Run:    python -m experiments.train --config=experiments/configs/scan.py --workdir=runs/scan
-        python -m experiments.train --config=experiments/configs/scan.py:length --workdir=runs/long
+Run:    transformer train --config=scan --workdir=runs/scan
+        transformer train --config=scan:length --workdir=runs/long
 Expect: 99.9% exact match or more on `simple` (`evaluate`), and about 0% on `length` and
         `addprim_jump`, after about a quarter of an hour on two CPU cores. A high score on the
         latter would mean that the test split leaks into training. For `length26`, see

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sort strings of 5 to 20 letters: each target word depends on all source words.
 
-Run:    python -m experiments.train --config=experiments/configs/sort.py --workdir=runs/sort
+Run:    transformer train --config=sort --workdir=runs/sort
 Expect: about 95% exact match on unseen strings, after a minute on two CPU cores.
 """
 

@@ -4,11 +4,11 @@
 156,952 sentence pairs, with 6 words a sentence. As `multi30k.py:hour`, with a wider feed-forward
 network and less dropout, because it reads each pair a third as often.
 
-Run:    python -m experiments.train --config=experiments/configs/tatoeba.py \\
+Run:    transformer train --config=tatoeba \\
             --workdir=runs/tatoeba \\
             --config.data.train_source=train.eng.gz --config.data.train_target=train.deu.gz \\
             --config.data.validation_source=dev.eng.gz --config.data.validation_target=dev.deu.gz
-        python -m experiments.evaluate --workdir=runs/tatoeba \\
+        transformer evaluate --workdir=runs/tatoeba \\
             --source=dev.eng.gz --target=dev.deu.gz
         The pairs of deu-eng.zip at manythings.org/anki, some of them kept apart as `dev`.
 Expect: 42.5 BLEU on the 2,000 development pairs of docs/results.md, after 65 minutes on one core of

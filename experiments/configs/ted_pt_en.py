@@ -3,8 +3,8 @@
 
 About 52,000 sentence pairs, downloaded once. TensorFlow is not needed.
 
-Run:    python -m experiments.train --config=experiments/configs/ted_pt_en.py --workdir=runs/ted
-        python -m experiments.evaluate --workdir=runs/ted
+Run:    transformer train --config=ted_pt_en --workdir=runs/ted
+        transformer evaluate --workdir=runs/ted
         (--config.data.direction=en-pt for the other direction)
 Expect: not run here. The text is tokenized and mostly lower-case, so its BLEU compares only with
         results on the same text.

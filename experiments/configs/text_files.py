@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Your own text: two files a split, one sentence a line.
 
-Run:    python -m experiments.train --config=experiments/configs/text_files.py \\
+Run:    transformer train --config=text_files \\
             --workdir=runs/mine \\
             --config.data.train_source=train.en --config.data.train_target=train.de \\
             --config.data.validation_source=valid.en --config.data.validation_target=valid.de

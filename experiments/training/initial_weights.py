@@ -31,7 +31,7 @@ def load(experiment: Experiment, directory: epath.Path) -> tuple[Params, dict[st
     if config.training.lora_rank and saved.training.lora_rank and not is_bundle:
         raise InputError(
             f"training.lora_rank is {config.training.lora_rank}, but {path} has adapters itself; "
-            "merge them first: python -m experiments.bundle "
+            "merge them first: transformer bundle "
             f"--workdir={path} --output=merged.zip, then training.init_from=merged.zip"
         )
     model, parallel = config.model, config.parallel
