@@ -108,6 +108,7 @@ def _translate_with_workdirs(
     """
     if not options.workdirs:
         raise InputError("missing --workdirs=A,B or --outputs=A.txt,B.txt, what to compare")
+    options.require_both()
     systems = _systems("workdirs", options)
     workdirs = [workdir for of_system in systems.values() for workdir in of_system]
     configs = [workdir_files.load_inference_config(workdir) for workdir in workdirs]

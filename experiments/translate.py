@@ -256,17 +256,17 @@ def _open_output(
     if path is None:
         yield _stdout()
         return
-    options = {"encoding": "utf-8", "newline": "\n"}
+    text = {"encoding": "utf-8", "newline": "\n"}
     try:
         if paths.is_remote(path):
             # Object stores have no partial writes.
-            with tempfile.TemporaryFile("w+", **options) as lines:
+            with tempfile.TemporaryFile("w+", **text) as lines:
                 yield lines
                 lines.seek(0)
                 with paths.reachable(path).open("wb") as file:
                     shutil.copyfileobj(lines.buffer, file)
         elif os.path.exists(path) and not os.path.isfile(path):
-            with open(path, "w", **options) as file:  # a device or a pipe
+            with open(path, "w", **text) as file:  # a device or a pipe
                 yield file
         else:
             with ResumableFile(path, identity, options.resume, multiple) as lines:

@@ -241,7 +241,7 @@ def test_a_builder_that_needs_tensorflow_names_the_extra(add_to_tfds, capsys):
             yield
 
     add_to_tfds(Needy)
-    with pytest.raises(InputError, match=r"pip install 'attention-transformer\[wmt\]'"):
+    with pytest.raises(InputError, match=r"pip install -e '.\[wmt\]'"):
         named("needy")
     assert capsys.readouterr().out == ""
 

@@ -27,10 +27,14 @@ class ScoredPairs:
     bleu_lowercase: bool = False
     """Compute BLEU in lower case."""
 
-    def load(self, data: DataConfig) -> registry.Split:
-        """The sentence pairs of `source` and `target`, or of the split."""
+    def require_both(self) -> None:
+        """Reject one of --source and --target without the other."""
         if bool(self.source) != bool(self.target):
             raise InputError("--source and --target go together; give both, or --split")
+
+    def load(self, data: DataConfig) -> registry.Split:
+        """The sentence pairs of `source` and `target`, or of the split."""
+        self.require_both()
         if self.source:
             return registry.from_files(self.source, self.target)
         return registry.load(data, self.split)
