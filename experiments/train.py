@@ -9,6 +9,11 @@ SIGHUP save before they stop. With --distributed, several processes started with
 train together.
 """
 
+from experiments.training import allocator
+
+if __name__ == "__main__":
+    allocator.restart_with_huge_pages()  # before the slow imports
+
 import contextlib
 import dataclasses
 import json

@@ -18,8 +18,14 @@ COMPILER = {
     "xla_cpu_use_fusion_emitters": "false",
     "xla_cpu_parallel_codegen_split_count": "1",
 }
-MEMORY = {"MALLOC_MMAP_THRESHOLD_": "1000000000", "MALLOC_TRIM_THRESHOLD_": "4000000000"}
-"""The C library keeps what memory it has, instead of asking the system for it in every step."""
+MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": "1000000000",
+    "MALLOC_TRIM_THRESHOLD_": "4000000000",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0",
+}
+"""The C library keeps what memory it has, instead of asking the system for it in every step, and
+`train` does not restart.
+"""
 
 
 def _with(flags: dict[str, str]) -> str:

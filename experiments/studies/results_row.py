@@ -33,6 +33,7 @@ from experiments.cli.scored_pairs import ScoredPairs
 from experiments.cli.weights import describe
 from experiments.scoring import evaluation
 from experiments.studies import data_diversification, seed_rows, study_runs, study_tables
+from experiments.training import allocator
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
@@ -128,4 +129,5 @@ def result_of(config: Config, seed: int, directory: epath.Path, options: Options
 
 
 if __name__ == "__main__":
+    allocator.restart_with_huge_pages()
     run(main, "config", Options)
