@@ -15,7 +15,8 @@ from transformer import kernels
 from transformer.kernels import chunked, cudnn_computes, fused
 from transformer.kernels.chunked import chunked_attention
 from transformer.kernels.fused import fused_attention
-from transformer.nn.attention import attention, cached_attention, masked_softmax
+from transformer.models.cached_attention import cached_attention
+from transformer.nn.attention import attention, masked_softmax
 from transformer.nn.linear import project
 from transformer.nn.masks import causal_mask
 from transformer.nn.positions import PositionTerm

@@ -26,6 +26,7 @@ from transformer.inspection.trace import run
 from transformer.inspection.views.attention_kinds import trace_attention_kinds
 from transformer.inspection.views.attention_steps import attention_steps
 from transformer.models import protocol
+from transformer.models.cached_attention import cached_attention
 from transformer.models.relative_positions import (
     SCHEMES,
     RelativeVectors,
@@ -33,7 +34,7 @@ from transformer.models.relative_positions import (
     rotation_angles,
 )
 from transformer.nn import masks
-from transformer.nn.attention import additive_scores, attention, cached_attention
+from transformer.nn.attention import additive_scores, attention
 from transformer.nn.feed_forward import gated_feed_forward
 from transformer.nn.norm import rms_norm
 from transformer.nn.parameters import is_parameter

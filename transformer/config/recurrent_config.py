@@ -2,7 +2,7 @@
 """Config of the recurrent encoder-decoder (Sutskever, Bahdanau and Luong, 2014 and 2015)."""
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 from transformer.config.model_config import Layers, ModelConfig, Tied, Width
 from transformer.fields import Length, Rate
@@ -43,6 +43,8 @@ class RecurrentConfig(ModelConfig):
     """
     output_bias: bool = False
     """A bias of the logits."""
+    embedding_scale: ClassVar[str] = "tokens"
+    """See `TransformerConfig.embedding_scale`."""
     dropout: Rate = 0.0
     """On the embeddings, between layers and on the decoder's output; never from one time step to
     the next (Zaremba et al. 2014).

@@ -14,6 +14,7 @@ from transformer.arrays import Array, Bool, Float, Int
 from transformer.config import LanguageModelConfig
 from transformer.decode_cache import DecodeCache, LayerCache
 from transformer.models import protocol
+from transformer.models.cached_attention import CachedAttention
 from transformer.models.decoding_model import DecodingModel
 from transformer.models.flops import decoder_flops, logits_flops
 from transformer.models.protocol import AttentionSize, Description
@@ -29,6 +30,7 @@ class CausalLayer(EncoderLayer):
 
     side = "decoder"
     causal = True
+    attention_class = CachedAttention
 
     def step(
         self,

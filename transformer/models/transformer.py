@@ -10,6 +10,7 @@ from transformer.arrays import Array, Bool, Float, Int
 from transformer.config import TransformerConfig
 from transformer.decode_cache import DecodeCache, KeyValueCache, LayerCache
 from transformer.models import flops, protocol
+from transformer.models.cached_attention import CachedAttention
 from transformer.models.decoding_model import DecodingModel
 from transformer.models.protocol import AttentionSize, Description, Source
 from transformer.models.relative_positions import SCHEMES
@@ -76,8 +77,8 @@ class DecoderLayer(nn.Module):
     """
 
     config: TransformerConfig
-    attention_class = MultiHeadAttention
-    cross_attention_class = MultiHeadAttention
+    attention_class = CachedAttention
+    cross_attention_class = CachedAttention
     feed_forward_class = FeedForward
 
     def setup(self) -> None:
@@ -163,8 +164,8 @@ class Stack(nn.Module):
         """Declare the layers, whose parameters are ``layer_0``, ``layer_1``, ..."""
         self.layer = self.make_layers()
         self.position_scheme = SCHEMES[self.config.positions](self.config, self.side)
-        if self.config.norm == "pre":
-            self.final_norm = NORMS[self.config.norm_kind](self.config.norm_epsilon)
+        norm = NORMS[self.config.norm_kind](self.config.norm_epsilon)
+        self.final_norm = norm if self.config.norm == "pre" else lambda x: x
 
     def make_layers(self) -> list[nn.Module]:
         """The layers that have parameters: with `model.shared_layers` one, applied L times."""
@@ -189,10 +190,6 @@ class Stack(nn.Module):
         if not self.config.timestep_encoding or number == depth:
             return x
         return x + timestep_encodings(self.config, depth)[number].astype(x.dtype)
-
-    def normalize(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        """Apply the final norm, which only pre-norm stacks have."""
-        return self.final_norm(x) if self.config.norm == "pre" else x
 
     def relative(
         self,
@@ -220,7 +217,7 @@ class Stack(nn.Module):
             x, layer_cache = layer.step(x, layer_cache, cache.index, mask, positions)
             x = self.with_timestep(x, number)
             caches.append(layer_cache)
-        return self.normalize(x), tuple(caches)
+        return self.final_norm(x), tuple(caches)
 
 
 class Encoder(Stack):
@@ -239,7 +236,7 @@ class Encoder(Stack):
         for number, layer in enumerate(self.layers, 1):
             x = self.with_timestep(layer(x, mask, positions, dropout), number)
             x = tap(self, "residual", x)
-        return self.normalize(x)
+        return self.final_norm(x)
 
 
 class Decoder(Stack):
@@ -263,7 +260,7 @@ class Decoder(Stack):
         for number, layer in enumerate(self.layers, 1):
             x = layer(x, memory, self_mask, cross_mask, positions, dropout)
             x = tap(self, "residual", self.with_timestep(x, number))
-        return self.normalize(x)
+        return self.final_norm(x)
 
     def init_cache(
         self, memory: Float[Array, "B S D"], mask: Bool[Array, "B 1 1 S"], *sizes: int

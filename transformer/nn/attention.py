@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scaled dot-product attention (paper 3.2.1): Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V.
 
-`attention` is the formula. `cached_attention` is the same for one target position of a search.
-`transformer.kernels` computes it without keeping the weights.
+`transformer.kernels` computes the same without keeping the weights, and
+`transformer.models.cached_attention` for one target position of a search.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,10 @@ from transformer.nn.positions import NO_POSITIONS, PositionTerm
 
 
 def scaled_scores(
-    query: Float[Array, "B T N H"], key: Float[Array, "B S N H"]
+    query: Float[Array, "B T N H"], key: Float[Array, "..."], spec: str = "BTNH,BSNH->BNTS"
 ) -> Float[Array, "B N T S"]:
     """Q K^T / sqrt(d_k), in float32 or wider whatever the dtype of the inputs."""
-    scores = wide_einsum("BTNH,BSNH->BNTS", query, key)
+    scores = wide_einsum(spec, query, key)
     return scores / jnp.sqrt(query.shape[-1]).astype(scores.dtype)
 
 
@@ -78,7 +78,9 @@ def attention(
     """
     scores = score(query, key)  # [B, N, T, S]
     if positions.keys is not None:
-        scores = scores + _key_term_scores(query, positions.keys)
+        # The scores' part by relative position (Shaw et al. 2018).
+        spec = "BTNH,BTSH->BNTS" if positions.keys.ndim == 4 else "BTNH,TSH->BNTS"
+        scores = scores + scaled_scores(query, positions.keys.astype(query.dtype), spec)
     if positions.bias is not None:
         scores = scores + positions.bias
     scores = tap("scores", scores)
@@ -91,60 +93,6 @@ def attention(
         spec = "BNTS,BTSH->BTNH" if positions.values.ndim == 4 else "BNTS,TSH->BTNH"
         z = z + jnp.einsum(spec, weights, positions.values.astype(weights.dtype))
     return z
-
-
-def _key_term_scores(
-    query: Float[Array, "B T N H"], term: Float[Array, "*#B T S H"]
-) -> Float[Array, "B N T S"]:
-    """query . term / sqrt(d_k): the scores' part by relative position (Shaw et al. 2018)."""
-    spec = "BTNH,BTSH->BNTS" if term.ndim == 4 else "BTNH,TSH->BNTS"
-    scores = wide_einsum(spec, query, term.astype(query.dtype))
-    return scores / jnp.sqrt(query.shape[-1]).astype(scores.dtype)
-
-
-def cached_attention(
-    query: Float[Array, "B N K H"],
-    key: Float[Array, "B _ H C"],
-    value: Float[Array, "B _ C Hv"],
-    mask: Bool[Array, "#B #N #K C"],
-    positions: PositionTerm = NO_POSITIONS,
-    score_vector: Float[Array, "H N"] | None = None,
-) -> Float[Array, "B N K Hv"]:
-    """The formula in the layout of `cache.KeyValueCache`, for one query of each beam.
-
-    A matmul reads this layout as it is: heads outside, and H before C for the keys. Any other would
-    be copied into it at each step. Keys and values may be wider than the queries, and may have
-    fewer heads, of which each serves equally many adjacent query heads: their queries are further
-    rows of the same matmuls.
-    """
-    dtype, accumulator = query.dtype, wide(query.dtype)
-    batch, heads, beams, d_k = query.shape
-    rows = (batch, key.shape[1], heads * beams // key.shape[1])  # By head of the keys.
-    scale = jnp.sqrt(d_k).astype(accumulator)
-    if score_vector is None:
-        queries = query.reshape(*rows, d_k).astype(key.dtype)
-        scores = jnp.einsum("BNKH,BNHC->BNKC", queries, key, preferred_element_type=accumulator)
-        scores = scores.reshape(batch, heads, beams, -1) / scale
-    else:
-        keys = repeat_heads(key.transpose(0, 3, 1, 2), heads)  # [B, C, N, H]
-        queries = query.swapaxes(1, 2).astype(key.dtype)
-        scores = additive_scores(queries, keys, score_vector.astype(dtype))
-    if positions.keys is not None:  # Of one query position, that of every beam.
-        term = positions.keys[0].astype(dtype)
-        term = jnp.einsum("BNKH,CH->BNKC", query, term, preferred_element_type=accumulator)
-        scores = scores + term / scale
-    if positions.bias is not None:
-        scores = scores + positions.bias
-    weights = masked_softmax(scores, mask).astype(dtype).astype(value.dtype)  # [B, N, K, C]
-    z = jnp.einsum(
-        "BNKC,BNCH->BNKH",
-        weights.reshape(*rows, -1),
-        value,
-        preferred_element_type=accumulator,
-    ).reshape(batch, heads, beams, -1)
-    if positions.values is not None:
-        z = z + jnp.einsum("BNKC,CH->BNKH", weights, positions.values[0].astype(value.dtype))
-    return z.astype(dtype)
 
 
 def repeat_heads(x: Float[Array, "B S _ H"], num_heads: int) -> Float[Array, "B S N H"]:

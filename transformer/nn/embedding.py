@@ -26,9 +26,7 @@ class TokenEmbedding(nn.Module):
     """Tokens to vectors and vectors to logits, with one table if the vocabulary is shared."""
 
     config: ModelConfig
-    """Of any family that has the fields `d_model`, `tied_embeddings` and `output_bias`."""
-    embedding_scale = "tokens"
-    """See `TransformerConfig.embedding_scale`."""
+    """Of any family with `d_model`, `tied_embeddings`, `embedding_scale` and `output_bias`."""
 
     def setup(self) -> None:
         """The table [V,D] of the target, of the source and of the logits, as far as they share it.
@@ -37,7 +35,7 @@ class TokenEmbedding(nn.Module):
         """
         config = self.config
         initializer = normal(config.d_model**-0.5)
-        of_tokens = normal(1.0) if self.embedding_scale == "none" else initializer
+        of_tokens = normal(1.0) if self.config.embedding_scale == "none" else initializer
         shape = (config.vocab_size, config.d_model)
         self.table = declare(self, "table", "embedding", ("vocab", "embed"), of_tokens, shape)
         self.source_table, self.output_kernel = self.table, None
@@ -64,7 +62,7 @@ class TokenEmbedding(nn.Module):
         vectors = table_rows(table, tokens)
         if self.config.compute_dtype == "bfloat16":
             vectors = vectors.astype(jnp.bfloat16)
-        if self.embedding_scale != "tokens":
+        if self.config.embedding_scale != "tokens":
             return vectors
         return (vectors * jnp.sqrt(self.config.d_model)).astype(vectors.dtype)
 
@@ -89,11 +87,6 @@ class Embedding(TokenEmbedding):
     """The embeddings of the Transformer: of tokens, plus absolute positions."""
 
     config: TransformerConfig
-
-    @property
-    def embedding_scale(self) -> str:
-        """Overrides the constant of `TokenEmbedding`."""
-        return self.config.embedding_scale
 
     def setup(self) -> None:
         """The tables of tokens, and for learned positions theirs."""
@@ -126,7 +119,7 @@ class Embedding(TokenEmbedding):
                     f"= {config.max_positions}; shorten the sentence or train with a longer table"
                 )
             table = self.learned[:length]
-        if self.embedding_scale == "positions":
+        if self.config.embedding_scale == "positions":
             table = table / jnp.sqrt(config.d_model).astype(table.dtype)
         if config.timestep_encoding:
             table = table + timestep_encodings(config, 1)[0].astype(table.dtype)

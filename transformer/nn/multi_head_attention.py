@@ -5,21 +5,12 @@ import functools
 from typing import Literal
 
 import flax.linen as nn
-import jax.numpy as jnp
 from jax.nn.initializers import normal, zeros
-from jax.typing import DTypeLike
 
 from transformer import kernels
 from transformer.arrays import Array, Bool, Float, Int
 from transformer.config import TransformerConfig
-from transformer.decode_cache import KeyValueCache
-from transformer.nn.attention import (
-    additive_scores,
-    attention,
-    cached_attention,
-    repeat_heads,
-    scaled_scores,
-)
+from transformer.nn.attention import additive_scores, attention, repeat_heads, scaled_scores
 from transformer.nn.dropout import apply_dropout
 from transformer.nn.linear import project
 from transformer.nn.parameters import declare, glorot_uniform
@@ -98,17 +89,6 @@ class MultiHeadAttention(nn.Module):
         output = project("BTNH,NHD->BTD", z, self.output_kernel, self.output_bias)
         return tap(self, "output", output)
 
-    def keys_values(
-        self,
-        keys_from: Float[Array, "B S D"],
-        values_from: Float[Array, "B S D"],
-        positions: PositionTerm = NO_POSITIONS,
-    ) -> tuple[Float[Array, "B S _ H"], Float[Array, "B S _ Hv"]]:
-        """K W^K, rotated if the position scheme rotates, and V W^V, for all their heads."""
-        key = project("BSD,DNH->BSNH", keys_from, self.key_kernel, self.key_bias)
-        value = project("BSD,DNH->BSNH", values_from, self.value_kernel, self.value_bias)
-        return positions.rotate(self.adjust(key, "key")), value
-
     def adjust(
         self, x: Float[Array, "B T _ H"], name: Literal["query", "key"]
     ) -> Float[Array, "B T _ H"]:
@@ -152,41 +132,3 @@ class MultiHeadAttention(nn.Module):
             tap=functools.partial(tap, self),
             dropout=drop,
         )
-
-    # One target position of a search.
-
-    def init_cache(
-        self, groups: int, num_beams: int, length: int, dtype: DTypeLike
-    ) -> KeyValueCache:
-        """An empty cache of self-attention for `length` positions of the beams of each group."""
-        shape = (groups, length * num_beams, self.config.kv_heads(self.side))
-        d_k, d_v = self.config.head_widths(self.side)
-        return KeyValueCache.of(jnp.zeros((*shape, d_k), dtype), jnp.zeros((*shape, d_v), dtype))
-
-    def step(
-        self,
-        x: Float[Array, "BG K D"],
-        cache: KeyValueCache,
-        index: Int[Array, ""],
-        mask: Bool[Array, "BG 1 K C"],
-        positions: PositionTerm = NO_POSITIONS,
-    ) -> tuple[Float[Array, "BG K D"], KeyValueCache]:
-        """Self-attention at target position `index` of every beam, whose keys join the cache."""
-        cache = cache.write(*self.keys_values(x, x, positions), index)
-        return self.attend_cached(x, cache, mask, positions), cache
-
-    def attend_cached(
-        self,
-        x: Float[Array, "B K D"],
-        cache: KeyValueCache,
-        mask: Bool[Array, "#B 1 #K C"],
-        positions: PositionTerm = NO_POSITIONS,
-    ) -> Float[Array, "B K D"]:
-        """Attention over cached keys and values; the beams of a sentence are query positions."""
-        query = project("BTD,DNH->BTNH", x, self.query_kernel, self.query_bias)
-        query = positions.rotate(self.adjust(query, "query")).swapaxes(1, 2)  # [B, N, K, H]
-        z = cached_attention(query, cache.key, cache.value, mask, positions, self.score_vector)
-        z = z.swapaxes(1, 2).reshape(*x.shape[:2], -1)  # [B, K, J]
-        # Heads and head size are one axis J here: over two, XLA would copy both operands.
-        kernel = self.output_kernel.reshape(-1, self.config.d_model)  # [J, D]
-        return project("BKJ,JD->BKD", z, kernel, self.output_bias)
