@@ -18,11 +18,11 @@ from transformer.batch import Batch, target_log_probs
 from transformer.config import DecodeConfig, OptimizerConfig
 from transformer.decoding.generate import generate
 from transformer.inspection.trace import run
+from transformer.models.cached_attention import CachedAttention
 from transformer.models.transformer import Decoder, DecoderLayer, Transformer
 from transformer.nn.dropout import apply_dropout
 from transformer.nn.feed_forward import FeedForward
 from transformer.nn.linear import project
-from transformer.nn.multi_head_attention import MultiHeadAttention
 from transformer.nn.norm import RMSNorm
 from transformer.nn.parameters import declare, glorot_uniform
 from transformer.nn.positions import NO_POSITIONS
@@ -49,7 +49,7 @@ def trained(model, batch, steps):
 # Query-key normalization (Henry et al. 2020).
 
 
-class NormalizedAttention(MultiHeadAttention):
+class NormalizedAttention(CachedAttention):
     """Queries and keys have a root mean square of 1, times a learned scale."""
 
     def setup(self):
@@ -116,7 +116,7 @@ class LinearCache:
         return LinearCache(gather(self.total, parents[:, :, None, None, None]))
 
 
-class LinearAttention(MultiHeadAttention):
+class LinearAttention(CachedAttention):
     """Causal attention with the weights phi(q) . phi(k), where phi(x) = elu(x) + 1."""
 
     def features(self, x, positions):

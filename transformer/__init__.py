@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from transformer.decoding.generate import generate
     from transformer.errors import InputError
+    from transformer.models.cached_attention import CachedAttention
     from transformer.models.classifier import Classifier
     from transformer.models.convolutional import Convolutional
     from transformer.models.language_model import LanguageModel
@@ -79,6 +80,7 @@ _MODULES = {
     "attention": "nn.attention",
     "sinusoids": "nn.positions",
     "MultiHeadAttention": "nn.multi_head_attention",
+    "CachedAttention": "models.cached_attention",
     "FeedForward": "nn.feed_forward",
     "EncoderLayer": "models.transformer",
     "DecoderLayer": "models.transformer",
@@ -95,6 +97,7 @@ _MODULES = {
 
 __all__ = [
     "Batch",
+    "CachedAttention",
     "Classifier",
     "ClassifierConfig",
     "Config",
