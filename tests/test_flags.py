@@ -283,6 +283,8 @@ def test_a_saved_config_is_named_as_a_file_or_by_its_workdir(tmp_path):
     finished = run("test_flags", f"--workdir={tmp_path}", "--config.training.steps=3")
     config = flat(Config.from_json(finished.out))
     assert (config["decode.beams"], config["training.steps"]) == (7, 3)
+    (tmp_path / "config.json").write_text("{")
+    assert "config.json:1: not JSON" in error_of(f"--workdir={tmp_path}", config=None)
 
 
 def test_flags_of_absl_and_of_jax_are_read(tmp_path):

@@ -56,9 +56,10 @@ def load(
         _require_free(trained, config)
         return config, others
     names = {argument.partition("=")[0].lstrip("-") for argument in arguments}
-    saved = None if "config" in names else _saved_config(arguments)
-    if saved:
-        return override(saved, arguments)
+    if "config" not in names and "workdir" in names:
+        workdir, _ = take_flag(arguments, "workdir")
+        if (paths.reachable(workdir) / workdir_files.CONFIG).exists():
+            return override(workdir_files.load_config(workdir), arguments)
     name, others = take_flag(arguments, "config")
     return override(load_config_file(name, others), others)
 
