@@ -173,7 +173,7 @@ def _ablate_heads_for_metric(
     heads_at_once: int | None,
 ) -> MetricAblation:
     nothing = no_interventions(model, source.shape[1], target_in.shape[1])
-    outputs = {}  # [B, L, N, T, Hv] by kind, in place of those of all heads; zeros need only gates
+    outputs = {}  # [B, L, N, T, Hv] by kind, instead of those of all heads; zeros need only gates
     if replacement != "zero":
         _, seen = trace.apply(model, params, source, target_in, capture="full")
         outputs = {

@@ -31,7 +31,7 @@ def head_view(
       attention: From `attention_kinds` or `trace_attention_kinds`; the first kind is shown first.
       layer: Layer shown first; may be negative.
       row: Row shown first; may be negative.
-      focus: The head and the rows shown first, in place of `layer` and `row`. Without it, all heads
+      focus: The head and the rows shown first instead of `layer` and `row`. Without it, all heads
         are shown.
 
     Raises:

@@ -29,7 +29,7 @@ def compare_sentences(
       second: The same of the other sentence pair.
       names: Names of the two.
       layer: Layer shown first; may be negative.
-      focus: The kind of attention, the head and the rows shown first, in place of `layer`.
+      focus: The kind of attention, the head and the rows shown first instead of `layer`.
 
     Raises:
       InputError: The two differ in their kinds of attention or their shapes, or the layer does not
