@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make tests/marian_checkpoint: a small random Marian model with its logits and outputs.
+"""Make tests/interop/marian_checkpoint: a small random Marian model with its logits and outputs.
 
 python scripts/make_marian_fixture.py
 
@@ -16,7 +16,7 @@ import sentencepiece
 import torch
 import transformers
 
-DIRECTORY = pathlib.Path(__file__).parent.parent / "tests" / "marian_checkpoint"
+DIRECTORY = pathlib.Path(__file__).parent.parent / "tests" / "interop" / "marian_checkpoint"
 TEXT = {
     "source": "the animal did not cross street it was too tired a dog house , sees old",
     "target": "das Tier überquerte die Straße nicht es war zu müde ein Hund Haus , sieht alt",

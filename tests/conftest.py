@@ -31,6 +31,9 @@ LONGEST = ("test_results", "test_pronoun_results", "test_notebooks", "test_apps"
 
 
 def pytest_collection_modifyitems(items):
+    """Mark each test with its folder, so that ``-m "nn or decoding"`` runs these rooms."""
+    for item in items:
+        item.add_marker(item.path.parent.name)
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else 9)
 
 

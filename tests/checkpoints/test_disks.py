@@ -22,7 +22,7 @@ from transformer.config import TrainingConfig
 from transformer.errors import InputError
 from transformer.training.step import TrainState
 
-REPOSITORY = pathlib.Path(__file__).parent.parent
+REPOSITORY = pathlib.Path(__file__).parents[2]
 CONFIG = TrainingConfig(keep_last=3)
 SIZE = 1000
 

@@ -64,7 +64,7 @@ def test_ruff_reports_nothing(command):
 def test_the_checked_files_include_every_kind():
     checked = {relative(path) for path in FILES}
     assert {"transformer/models/transformer.py", "experiments/train.py"} <= checked
-    assert {"experiments/configs/base.py", "tests/test_house.py"} <= checked
+    assert {"experiments/configs/base.py", "tests/house/test_house.py"} <= checked
 
 
 def test_every_file_has_a_license_line_and_a_docstring():

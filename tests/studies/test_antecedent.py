@@ -15,7 +15,7 @@ from experiments.studies.antecedent_models import models
 from transformer.errors import InputError
 from transformer.inspection import html
 
-DOCS = pathlib.Path(__file__).parent.parent / "docs"
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
 
 
 # The sentences.

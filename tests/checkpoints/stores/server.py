@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The part of Google Cloud Storage's JSON interface that TensorStore uses, over a folder.
 
-python tests/stores/server.py FOLDER
+python tests/checkpoints/stores/server.py FOLDER
 
 Prints its port and serves ``bucket/name`` from the file of that name in the folder. TensorStore
 uses the server named in the environment variable TENSORSTORE_GCS_HTTP_URL.

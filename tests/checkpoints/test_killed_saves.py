@@ -27,7 +27,7 @@ from saving import (
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import TrainingConfig
 
-REPOSITORY = pathlib.Path(__file__).parent.parent
+REPOSITORY = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def serve():
 @pytest.fixture
 def server():
     """The server process, which has imported the libraries but not used them."""
-    paths = [str(REPOSITORY), str(pathlib.Path(__file__).parent)]
+    paths = [str(REPOSITORY), str(pathlib.Path(__file__).parents[1])]
     process = subprocess.Popen(
         [sys.executable, __file__],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "JAX_PLATFORMS": "cpu"},
