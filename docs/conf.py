@@ -26,7 +26,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
 ]
-exclude_patterns = ["_build", "jupyter_execute", "notebooks/*.py"]
+exclude_patterns = ["_build", "notebooks/*.py"]
 
 # The API pages, one per subpackage, are generated from the source tree into docs/api.
 apidoc_modules = [
