@@ -3,7 +3,7 @@
 # Train in two processes on the CPU of this machine, connected over localhost, to try out distributed
 # training without a cluster.
 #
-#   scripts/two_processes.sh experiments/configs/copy.py runs/copy [FLAGS OF train ...]
+#   scripts/two_processes.sh copy runs/copy [FLAGS OF train ...]
 #
 # PYTHON and PORT set the interpreter and the port of process 0. SIGINT and SIGTERM are forwarded, so
 # both processes save before they stop.

@@ -202,7 +202,7 @@ def _compiler_options(mesh: Mesh) -> dict[str, bool] | None:
 
     On a GPU the vendor's library computes all matmuls. With Triton kernels for those that XLA finds
     faster one by one, the whole step is slower and takes longer to compile
-    (docs/speed_details.md, "On an accelerator").
+    (docs/speed.md, "Half of the GPU's peak for the big model").
     """
     on_gpu = mesh.devices.flat[0].platform == "gpu"
     return {"xla_gpu_enable_triton_gemm": False} if on_gpu else None
