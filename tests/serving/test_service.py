@@ -163,7 +163,7 @@ def test_work_is_refused_until_everything_is_compiled():
         ):
             assert reply.status_code == 503
             assert int(reply.headers["retry-after"]) > 0
-        service.engine.declare_ready()
+        service.engine.ready.set()
         assert service.client.post("/translate", json={"q": "a"}).status_code == 200
 
 
