@@ -158,6 +158,8 @@ def check(options: Options) -> None:
     model = options.config.model
     if not model.reads_source:
         raise InputError(f"model.family {model.family!r} reads no source to translate")
+    if not 0 <= options.port <= 65535:
+        raise InputError(f"--port={options.port} is not a port; give 0 to 65535")
     for name in ("queue", "max_bytes", "max_lines", "timeout"):
         if getattr(options, name) <= 0:
             raise InputError(f"--{name}={getattr(options, name)} is not positive")
@@ -189,7 +191,7 @@ def _warm_up(
 def _title(languages: "Languages", options: Options) -> str:
     """Heading of the page."""
     if languages.are_known and not languages.marked:
-        return f"{languages.name(languages.source)} to {languages.name(languages.target)}"
+        return f"{languages.name(languages.source)} to {languages.name(languages.targets[0])}"
     return f"Translate with {options.workdir}"
 
 
