@@ -89,7 +89,7 @@ class Running:
 
     def __init__(
         self,
-        limits=Limits(),
+        limits=None,
         *,
         attention=False,
         ready=True,
@@ -107,7 +107,7 @@ class Running:
         if ready:
             self.engine.ready.set()
         languages = Languages("en", ("de",))
-        service = Service(self.engine, languages, self.metrics, limits, **options)
+        service = Service(self.engine, languages, self.metrics, limits or Limits(), **options)
         self.listener = http_server.listen("127.0.0.1", 0)
         self.address = self.listener.getsockname()
         *files, trusted = certificate
