@@ -5,6 +5,7 @@ Words have character offsets, so that a page can mark them in the text. One prog
 each bucket.
 """
 
+import functools
 import itertools
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from transformer.arrays import Array, Float, Int, Params
+from transformer.cores import map_in_threads
 from transformer.decoding.generate import compiled
 from transformer.errors import InputError
 from transformer.inspection import trace, words
@@ -66,9 +68,10 @@ def prepare(translator: Translator, source: str, target: str) -> Callable[[], di
 
 def warm_up(translator: Translator) -> None:
     """Compile the program of each bucket."""
-    special = translator.config.model.special_ids
-    for length in translator.config.data.bucket_lengths:
-        _run(translator, [special.eos], [special.eos] * length)
+    eos = translator.config.model.special_ids.eos
+    sentences = [[eos] * length for length in translator.config.data.bucket_lengths]
+    run = functools.partial(_run, translator, [eos])
+    list(map_in_threads(run, sentences, translator.search.threads))
 
 
 def _run(

@@ -58,6 +58,11 @@ def raw(service, data):
     return answer
 
 
+def is_served(service):
+    reply = service.client.post("/translate", json={"q": "well"})
+    return reply.json()["translatedText"] == "WELL"
+
+
 # Routes.
 
 
@@ -69,16 +74,14 @@ def test_a_text_is_translated_line_by_line(service):
 
 def test_alternatives_and_scores_are_given_on_request(service):
     fields = {"q": ["a", "b"], "alternatives": 1, "scores": True, "source": "en"}
-    assert service.client.post("/translate", json=fields).json() == {
+    expected = {
         "translatedText": ["A", "B"],
         "alternatives": [["A!"], ["B!"]],
         "scores": [[-0.5, -1.5], [-0.5, -1.5]],
     }
-
-
-def test_a_form_is_answered_like_json(service):
-    reply = service.client.post("/translate", data={"q": ["a", "b"], "source": "en"})
-    assert reply.json() == {"translatedText": ["A", "B"]}
+    assert service.client.post("/translate", json=fields).json() == expected
+    form = fields | {"scores": "true"}
+    assert service.client.post("/translate", data=form).json() == expected
 
 
 def test_deepl_clients_are_answered(service):
@@ -130,34 +133,27 @@ def test_metrics_count_requests_batches_and_compilations():
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "content", "status"),
+    ("method", "path", "content", "status", "message"),
     [
-        ("POST", "/translate", b"{", 400),
-        ("POST", "/translate", b'{"q": "\xff"}', 400),
-        ("POST", "/translate", b'{"q": "\\ud800"}', 400),
-        ("POST", "/translate", b'{"q": "' + b"w " * 20 + b'"}', 422),
-        ("POST", "/translate", b'{"q": "' + b"w\\n" * 11 + b'"}', 400),
-        ("POST", "/translate", b'{"q": "' + b"w" * 2000 + b'"}', 413),
-        ("POST", "/v2/translate", b"[]", 400),
-        ("POST", "/attention", b'{"source": "a", "target": "b"}', 422),
-        ("POST", "/nothing", b"{}", 404),
-        ("GET", "/translate", b"", 405),
-        ("DELETE", "/", b"", 405),
-        ("GET", "/..%2f..%2fetc/passwd", b"", 404),
+        ("POST", "/translate", b"{", 400, "not JSON"),
+        ("POST", "/translate", b'{"q": "a\\n' + b"w " * 25 + b'"}', 422, "line 2 has 26 tokens"),
+        ("POST", "/translate", b'{"q": "' + b"w\\n" * 11 + b'"}', 400, "11 lines of text"),
+        ("POST", "/translate", b'{"q": "' + b"w" * 2000 + b'"}', 413, "2000 bytes"),
+        ("POST", "/v2/translate", b"[]", 400, "not a JSON object"),
+        ("POST", "/attention", b'{"source": "a", "target": "b"}', 422, "no attention"),
+        ("POST", "/nothing", b"{}", 404, "Not Found"),
+        ("GET", "/translate", b"", 405, "Method Not Allowed"),
+        ("GET", "/..%2f..%2fetc/passwd", b"", 404, "Not Found"),
     ],
 )
-def test_errors_are_json(service, method, path, content, status):
+def test_errors_are_json(service, method, path, content, status, message):
     headers = {"Content-Type": "application/json"}
     reply = service.client.request(method, path, content=content, headers=headers)
     assert reply.status_code == status
-    assert list(reply.json()) == ["message" if path.startswith("/v2") else "error"]
-    assert service.client.post("/translate", json={"q": "b"}).json()["translatedText"] == "B"
-
-
-def test_a_line_that_would_be_cut_is_refused_with_its_number(service):
-    reply = service.client.post("/translate", json={"q": "a\n" + "w " * 25})
-    assert reply.status_code == 422
-    assert "line 2 has 26 tokens, but this model reads at most 20" in reply.json()["error"]
+    [(name, text)] = reply.json().items()
+    assert name == ("message" if path.startswith("/v2") else "error")
+    assert message in text
+    assert is_served(service)
 
 
 def test_work_is_refused_until_everything_is_compiled():
@@ -211,11 +207,6 @@ def test_an_error_of_the_model_is_500_for_its_own_request_and_shows_no_details(s
 
 
 # Clients that misbehave. Each test ends with a client that is answered all the same.
-
-
-def is_served(service):
-    reply = service.client.post("/translate", json={"q": "well"})
-    return reply.json()["translatedText"] == "WELL"
 
 
 def test_a_client_that_sends_its_body_slowly_gets_408(service):
@@ -280,13 +271,6 @@ def test_the_sentences_of_a_client_that_disconnects_are_not_translated():
     assert service.translator.sentences == ["first", "kept"]
 
 
-def test_markup_in_a_sentence_is_text_in_the_reply(service):
-    attack = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
-    reply = service.client.post("/translate", json={"q": attack})
-    assert reply.headers["content-type"] == "application/json"
-    assert reply.json()["translatedText"] == attack.upper()
-
-
 # Concurrency, shutdown, secrets.
 
 
@@ -334,12 +318,10 @@ def guarded():
     [
         ({}, {}, 401),
         ({"Authorization": "Bearer secret"}, {}, 200),
-        ({"Authorization": "bearer secret"}, {}, 200),
         ({"Authorization": "DeepL-Auth-Key secret"}, {}, 200),
         ({}, {"api_key": "secret"}, 200),
         ({}, {"api_key": 5}, 401),
         ({"Authorization": "Bearer wrong"}, {}, 403),
-        ({"Authorization": "Bearer secretsecret"}, {}, 403),
         ({"Authorization": "Basic secret"}, {}, 401),
         ({"Authorization": "Bearer \u00e4".encode("latin-1")}, {}, 403),
     ],
@@ -395,13 +377,13 @@ def test_tls_files_make_the_service_https(certificate):
 
 
 def test_tls_files_that_do_not_fit_are_refused_before_the_service_starts(certificate, tmp_path):
-    (tmp_path / "empty.pem").touch()
+    public, private, _ = certificate
+    absent = str(tmp_path / "absent.pem")
     for files, message in (
-        ((certificate[0], None), "needs both"),
-        ((None, certificate[1]), "needs both"),
-        ((certificate[1], certificate[0]), "belong together"),
-        ((str(tmp_path / "empty.pem"), certificate[1]), "empty.pem"),
-        ((str(tmp_path / "absent.pem"), certificate[1]), "No such file"),
+        ((public, None), "needs both"),
+        ((None, private), "needs both"),
+        ((private, public), "belong together"),
+        ((absent, private), "No such file"),
     ):
         with pytest.raises(InputError, match=message):
             http_server.check_certificate(*files)
