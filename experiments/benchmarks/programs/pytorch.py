@@ -118,10 +118,10 @@ def training(
     """Training steps with Adam; samples are of 1,000 target tokens for the batches of a `Text`.
 
     Args:
-      workload: sizes.
+      workload: sizes of the model and of its batch.
       dtype: ``float32`` or ``bfloat16`` (autocast; parameters stay float32).
       compiled: use `torch.compile`.
-      path: of the text; None for the batch of the workload.
+      path: path of the text; None for the batch of the workload.
     """
     torch.manual_seed(0)
     model = MODELS[workload.family](workload).train()
