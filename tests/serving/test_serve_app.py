@@ -4,6 +4,7 @@
 import collections
 import signal
 import threading
+import types
 
 import pytest
 from apps import start
@@ -111,3 +112,11 @@ def test_a_signal_ends_the_warm_up(workdir):
 def test_invalid_options_are_refused_before_anything_is_loaded(options, message):
     with pytest.raises(InputError, match=message):
         serve.run(serve.Options(config=Config(), **options))
+
+
+def test_an_error_of_the_warm_up_stops_the_server_and_is_kept_to_be_raised():
+    server, failures = types.SimpleNamespace(should_exit=False), []
+    engine = types.SimpleNamespace(warm_up=lambda: 1 / 0)
+    serve._warm_up(engine, "http://127.0.0.1:1", server, failures)
+    assert server.should_exit
+    assert [type(error) for error in failures] == [ZeroDivisionError]

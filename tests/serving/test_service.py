@@ -4,7 +4,6 @@
 import concurrent.futures
 import http.client
 import json
-import re
 import shutil
 import socket
 import ssl
@@ -244,13 +243,6 @@ def test_an_endless_body_is_cut_off(service, monkeypatch):
 def test_what_is_not_http_is_refused(service):
     assert raw(service, b"GET\r\n\r\n").startswith(b"HTTP/1.1 400 ")
     assert is_served(service)
-
-
-def test_requests_that_do_not_wait_for_replies_are_answered_in_order(service):
-    request = b'POST /translate HTTP/1.1\r\nHost: x\r\n%bContent-Length: 10\r\n\r\n{"q": "%b"}'
-    close = b"Connection: close\r\n"
-    answer = raw(service, request % (b"", b"a") + request % (close, b"b"))
-    assert re.findall(rb'"translatedText":"(\w)"', answer) == [b"A", b"B"]
 
 
 def test_the_sentences_of_a_client_that_disconnects_are_not_translated():
