@@ -18,8 +18,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from experiments.cli import command_line
 from experiments.cli.weights import Weights
@@ -27,12 +26,13 @@ from experiments.training import allocator
 from transformer.errors import InputError
 
 if TYPE_CHECKING:
+    import uvicorn
+
     from experiments.serving.engine import Engine
-    from experiments.serving.http_server import Server
     from experiments.serving.languages import Languages
 
 SWITCH_SECONDS = 5e-4
-"""Python's default is ten times as long, during which the cores that compute would be idle."""
+"""A tenth of Python's default, during which the cores that compute would be idle."""
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _PACKAGES = ("httptools", "prometheus_client", "starlette", "uvicorn")
 
@@ -72,16 +72,82 @@ class Options(Weights):
 
 
 def run(options: Options) -> None:
-    """Load the model and serve it, until a signal."""
+    """Listen, load the model, warm it up, and serve it until a signal.
+
+    Raises:
+      InputError: for a missing package, a model without a source, or an invalid option.
+    """
     check(options)
-    serve(options, lambda **settings: _engine(options, **settings))
+    from experiments.serving import http_server
+    from experiments.serving.engine import Engine
+    from experiments.serving.languages import Languages, target_codes
+    from experiments.serving.routes import Limits, Service
+    from experiments.serving.service_metrics import ServiceMetrics
+
+    token = _read_token(options.token_file)
+    http_server.check_certificate(options.certificate, options.private_key)
+    logging.getLogger("experiments.serving").setLevel(logging.INFO)
+    with http_server.listen(options.host, options.port) as listener, ServiceMetrics() as metrics:
+        if options.host not in _LOOPBACK and token is None:
+            _report(
+                f"warning: everyone who reaches {options.host} can use the service; give "
+                "--token_file"
+            )
+        # The threads that search must not wait long for the interpreter lock.
+        sys.setswitchinterval(SWITCH_SECONDS)
+        engine = Engine(
+            options.translator(),
+            window=options.window_ms / 1000,
+            capacity=options.queue,
+            observe=metrics.record_batch,
+        )
+        metrics.watch_queue(lambda: engine.batcher.waiting)
+        languages = Languages.of(
+            options.config,
+            options.source_language,
+            options.target_language,
+            target_codes(engine.translator.vocabularies),
+        )
+        service = Service(
+            engine,
+            languages,
+            metrics,
+            Limits(options.max_bytes, options.max_lines, options.timeout),
+            title=_title(languages, options),
+            token=token,
+            logs_text=options.log_text,
+        )
+        server = http_server.build(
+            service.app,
+            grace=options.timeout + 5,
+            certificate=options.certificate,
+            private_key=options.private_key,
+            logs_requests=options.log_requests,
+        )
+        host, port = listener.getsockname()[:2]
+        host = f"[{host}]" if ":" in host else host
+        url = f"http{'s' if options.certificate else ''}://{host}:{port}"
+        failures: list[BaseException] = []
+        arguments = (engine, url, server, failures)
+        # Requests are answered meanwhile, with status 503.
+        threading.Thread(target=_warm_up, args=arguments, daemon=True).start()
+        try:
+            http_server.run(server, listener)
+        finally:
+            accepted, answered = (
+                int(metrics.value(f"transformer_{name}_requests_total"))
+                for name in ("accepted", "answered")
+            )
+            _report(f"accepted {accepted} requests, answered {answered}")
+        for failure in failures:
+            raise failure
 
 
 def check(options: Options) -> None:
     """Check the options, the installed packages and the kind of model.
 
     Raises:
-      InputError: for a missing package, a model without a source, or an invalid flag.
+      InputError: for a missing package, a model without a source, or an invalid option.
     """
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
@@ -105,93 +171,19 @@ def check(options: Options) -> None:
         )
 
 
-def serve(options: Options, make_engine: Callable[..., "Engine"]) -> None:
-    """Listen, load, warm up, and serve until a signal.
-
-    Args:
-      options: checked.
-      make_engine: called with the arguments of `Engine` that the options set.
-    """
-    from experiments.serving import http_server
-    from experiments.serving.languages import Languages, target_codes
-    from experiments.serving.routes import Limits, Service
-    from experiments.serving.service_metrics import ServiceMetrics
-
-    token = _read_token(options.token_file)
-    http_server.check_certificate(options.certificate, options.private_key)
-    logging.getLogger("experiments.serving").setLevel(logging.INFO)
-    with http_server.listen(options.host, options.port) as listener, ServiceMetrics() as metrics:
-        if options.host not in _LOOPBACK and token is None:
-            _report(
-                f"warning: everyone who reaches {options.host} can use the service; give "
-                "--token_file"
-            )
-        # The threads that search must not wait long for the interpreter lock.
-        sys.setswitchinterval(SWITCH_SECONDS)
-        engine = make_engine(
-            window=options.window_ms / 1000, capacity=options.queue, observe=metrics.record_batch
-        )
-        metrics.watch_queue(lambda: engine.batcher.waiting)
-        codes = target_codes(engine.translator.vocabularies)
-        languages = Languages.of(
-            options.config, options.source_language, options.target_language, codes
-        )
-        service = Service(
-            engine,
-            languages,
-            metrics,
-            Limits(options.max_bytes, options.max_lines, options.timeout),
-            title=_title(languages, options),
-            token=token,
-            logs_text=options.log_text,
-        )
-        address, port = listener.getsockname()[:2]
-        address = f"[{address}]" if ":" in address else address
-        url = f"http{'s' if options.certificate else ''}://{address}:{port}"
-        failures: list[BaseException] = []
-        server = http_server.build(
-            service.app,
-            grace=options.timeout + 5,
-            certificate=options.certificate,
-            private_key=options.private_key,
-            logs_requests=options.log_requests,
-            on_start=lambda: threading.Thread(
-                target=_warm_up, args=(engine, url, server, failures), daemon=True
-            ).start(),
-        )
-        try:
-            http_server.run(server, listener)
-        finally:
-            accepted, answered = (
-                int(metrics.value(f"transformer_{name}_requests_total"))
-                for name in ("accepted", "answered")
-            )
-            _report(f"accepted {accepted} requests, answered {answered}")
-        for failure in failures:
-            raise failure
-
-
-def _engine(options: Options, **settings: Any) -> "Engine":
-    from experiments.serving.engine import Engine
-
-    return Engine(options.translator(), **settings)
-
-
-def _warm_up(engine: "Engine", url: str, server: "Server", failures: list[BaseException]) -> None:
+def _warm_up(
+    engine: "Engine", url: str, server: "uvicorn.Server", failures: list[BaseException]
+) -> None:
     """Compile every program and print the address; a failure stops the server."""
-    from experiments.serving.batcher import BatcherClosed
-
     _report(f"warming up at {url}")
     began = time.monotonic()
     try:
         engine.warm_up()
-        allocator.return_unused_pages()
-    except BatcherClosed:  # stopped meanwhile
-        return
     except BaseException as error:  # noqa: BLE001 - raised by the main thread
         failures.append(error)
         server.should_exit = True
         return
+    allocator.return_unused_pages()
     seconds = round(time.monotonic() - began, 2)
     print(json.dumps({"url": url, "warm_up_seconds": seconds}), flush=True)
 
@@ -199,7 +191,7 @@ def _warm_up(engine: "Engine", url: str, server: "Server", failures: list[BaseEx
 def _title(languages: "Languages", options: Options) -> str:
     """Heading of the page."""
     if languages.are_known and not languages.marked:
-        return f"{languages.name(languages.source)} to {languages.name(languages.target)}"
+        return f"{languages.name(languages.source)} to {languages.name(languages.targets[0])}"
     return f"Translate with {options.workdir}"
 
 

@@ -30,7 +30,6 @@ from typing import TextIO
 from experiments.cli import command_line
 from experiments.cli.weights import Weights
 from experiments.data import text_files
-from experiments.serving.batcher import Batcher
 from experiments.storage.line_output import LineProgress, ResumableFile
 from experiments.training import allocator
 from transformer import paths
@@ -207,18 +206,16 @@ def _translate_interactively(translator: Translator, options: Options) -> None:
             "translated in batches, which is faster"
         )
     output = _stdout()
-    # A terminal sends one sentence at a time, so batches of one row are all that is compiled.
-    with Batcher(translator.nbest, costs=lambda _: {1: 1.0}) as batcher:
-        for index in itertools.count():
-            with _read_errors("standard input"):
-                typed = io.BufferedReader(io.BytesIO(_read_typed_line()))
-            sentence = "".join(text_files.stream_lines(typed, f"sentence {index + 1}"))
-            if not sentence.strip():
-                break
-            nbest = batcher.submit([sentence], options.nbest or 1, index + 1).result()
-            output.writelines(_output_lines(nbest, index, options))
-            output.flush()
-            allocator.return_unused_pages()
+    for index in itertools.count():
+        with _read_errors("standard input"):
+            typed = io.BufferedReader(io.BytesIO(_read_typed_line()))
+        sentence = "".join(text_files.stream_lines(typed, f"sentence {index + 1}"))
+        if not sentence.strip():
+            break
+        nbest = translator.nbest([sentence], options.nbest or 1, index + 1)
+        output.writelines(_output_lines(nbest, index, options))
+        output.flush()
+        allocator.return_unused_pages()
 
 
 def _read_typed_line() -> bytes:

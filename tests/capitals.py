@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A service whose model writes capitals: everything but JAX is real, the sockets too."""
 
+import concurrent.futures
 import contextlib
 import re
 import threading
@@ -87,47 +88,39 @@ class Running:
     """A service in threads of this process, and clients for it."""
 
     def __init__(
-        self, limits=None, *, attention=False, ready=True, capacity=64, certificate=None, **options
+        self,
+        limits=None,
+        *,
+        attention=False,
+        ready=True,
+        capacity=64,
+        certificate=(None, None, True),
+        **options,
     ):
         self.translator = Capitals()
         self.metrics = ServiceMetrics()
         self.engine = Engine(self.translator, capacity=capacity, observe=self.metrics.record_batch)
         if attention:
             self.engine.shows_attention = True
-            self.engine.attention = lambda *pair: self.engine.batcher.call(
-                lambda: reversed_attention(*pair)
-            )
+            self.engine.attention = lambda *pair: finished(reversed_attention(*pair))
         self.metrics.watch_queue(lambda: self.engine.batcher.waiting)
         if ready:
-            self.engine.declare_ready()
-        service = Service(
-            self.engine,
-            Languages("en", ("de",)),
-            self.metrics,
-            limits or Limits(),
-            **options,
-        )
+            self.engine.ready.set()
+        languages = Languages("en", ("de",))
+        service = Service(self.engine, languages, self.metrics, limits or Limits(), **options)
         self.listener = http_server.listen("127.0.0.1", 0)
         self.address = self.listener.getsockname()
-        listening = threading.Event()
+        *files, trusted = certificate
         self.server = http_server.build(
-            service.app,
-            grace=20,
-            certificate=certificate and certificate[0],
-            private_key=certificate and certificate[1],
-            logs_requests=False,
-            on_start=listening.set,
+            service.app, grace=20, certificate=files[0], private_key=files[1]
         )
         self.thread = threading.Thread(
             target=self.server.run, kwargs={"sockets": [self.listener]}, daemon=True
         )
         self.thread.start()
-        assert listening.wait(30)
-        scheme = "https" if certificate else "http"
+        scheme = "https" if files[0] else "http"
         self.url = f"{scheme}://127.0.0.1:{self.address[1]}"
-        self.client = httpx.Client(
-            base_url=self.url, timeout=60, verify=certificate[2] if certificate else True
-        )
+        self.client = httpx.Client(base_url=self.url, timeout=60, verify=trusted)
 
     def stop(self):
         """Begin the shutdown, as SIGTERM does."""
@@ -140,6 +133,13 @@ class Running:
         self.thread.join(60)
         assert not self.thread.is_alive()
         self.listener.close()
+
+
+def finished(result):
+    """A future with this result."""
+    future = concurrent.futures.Future()
+    future.set_result(result)
+    return future
 
 
 @contextlib.contextmanager

@@ -11,9 +11,10 @@ included. Standard output has one JSON object per result.
 import dataclasses
 import json
 
-from experiments.benchmarks.alternating import Subject, Unavailable, Worker
+from experiments.benchmarks.alternating import Unavailable, Worker
+from experiments.benchmarks.comparison import program
 from experiments.benchmarks.workloads import Workload
-from experiments.cli.command_line import run
+from experiments.cli import command_line
 from transformer.errors import InputError
 from transformer.kernels import KERNELS
 
@@ -26,34 +27,26 @@ class Options:
     """The kernels and lengths, and when to stop."""
 
     lengths: tuple[int, ...] = (1024, 2048, 4096, 8192, 16384)
-    """In tokens."""
+    """Sentence lengths in tokens."""
     kernels: tuple[str, ...] = dataclasses.field(default=NAMES, metadata={"repeated": True})
     """Attention kernels to measure; may be repeated."""
     limit_gib: float = 2.0
     """Longer sentences are skipped above this memory."""
 
 
-def main(options: Options) -> None:
+def run(options: Options) -> None:
     """Measure and print."""
     for kernel in options.kernels:
         if kernel not in NAMES:
             raise InputError(f"--kernels={kernel}: choose from {', '.join(NAMES)}")
     for kernel in options.kernels:
-        function = "experiments.benchmarks.programs.this_project.attention"
-        subject = Subject(kernel, function, {"kernel": kernel})
         for length in sorted(options.lengths):
-            workload = Workload(
-                num_layers=1,
-                d_model=512,
-                num_heads=8,
-                d_ff=1,
-                vocab_size=5,
-                batch_size=1,
-                source_length=length,
-                target_length=length,
-            )
+            # One layer of 8 heads, one sentence; the other sizes have no meaning here.
+            workload = Workload(1, 512, 8, 1, 5, 1, length, length)
             try:
-                with Worker(subject, workload) as worker:
+                with Worker(
+                    program(kernel, "this_project.attention", kernel=kernel), workload
+                ) as worker:
                     sample = worker.sample()
             except Unavailable as reason:
                 raise InputError(f"{kernel} at length {length} failed: {reason}") from None
@@ -64,4 +57,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    run(main, None, Options)
+    command_line.run(run, None, Options)

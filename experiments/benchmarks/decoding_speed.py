@@ -13,18 +13,20 @@ from ids to ids, with the complete search: finished hypotheses, length penalty, 
 text is described in `real_text.py`. Turns and output are those of `training_speed`.
 """
 
+import contextlib
 import dataclasses
 from typing import Any
 
-from experiments.benchmarks import real_text, reporting
-from experiments.benchmarks.workloads import TRANSFORMERS, Workload
-from experiments.cli.command_line import run
+from experiments.benchmarks import comparison, real_text
+from experiments.benchmarks.comparison import program
+from experiments.benchmarks.workloads import WORKLOADS, Workload
+from experiments.cli import command_line
 from experiments.cli.options import require_at_least
 from transformer.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)
-class Options(real_text.Options, reporting.Options):
+class Options(real_text.Options, comparison.Options):
     """The comparison, and its searches."""
 
     beams: tuple[int, ...] = (1, 4)
@@ -35,29 +37,31 @@ class Options(real_text.Options, reporting.Options):
     """Text to translate; the vocabulary is that of --train_source and --train_target."""
 
 
-def main(options: Options) -> None:
+def run(options: Options) -> None:
     """Measure and print."""
     require_at_least(1, sentences=options.sentences)
     results = []
     size = {"batch_size": options.sentences} if options.sentences else {}
-    for name, workload in reporting.workloads(options, **size).items():
+    for name, workload in comparison.workloads(options, **size).items():
         if workload.family != "transformer":
-            known = ", ".join(TRANSFORMERS)
-            raise InputError(f"--workloads={name}: its peer does not decode; choose from {known}")
-        if options.lines:
-            with real_text.prepared(workload, options, options.lines) as (workload, path):
-                for beams in options.beams:
-                    results += _measure(options, name, workload, beams, path)
-        else:
+            known = [known for known, one in WORKLOADS.items() if one.family == "transformer"]
+            raise InputError(
+                f"--workloads={name}: its peer does not decode; choose from {', '.join(known)}"
+            )
+        with contextlib.ExitStack() as stack:
+            path = None
+            if options.lines:
+                text = real_text.prepared(workload, options, options.lines)
+                workload, path = stack.enter_context(text)
             for beams in options.beams:
-                results += _measure(options, name, workload, beams)
-    reporting.print_table(results)
+                results += _measure(options, name, workload, beams, path)
+    comparison.print_table(results)
 
 
 def _measure(
-    options: Options, name: str, workload: Workload, beams: int, path: str | None = None
+    options: Options, name: str, workload: Workload, beams: int, path: str | None
 ) -> list[dict[str, Any]]:
-    reporting.log(f"{name}, {'greedy' if beams == 1 else f'beam {beams}'}")
+    comparison.log(f"{name}, {'greedy' if beams == 1 else f'beam {beams}'}")
     about = {"benchmark": "decoding", "workload": name, "beams": beams}
     arguments: dict[str, Any] = {"beams": beams}
     function, together = "decoding", {}
@@ -65,17 +69,15 @@ def _measure(
         about |= {"benchmark": "translating text", "unit": "sentence"}
         arguments["path"] = path
         function, together = "translating", {"together": workload.batch_size}
-    ours = reporting.this_project(options, function, workload, **arguments, **together)
+    ours = comparison.this_project(options, function, workload, **arguments, **together)
     dtypes = options.peer_dtypes or ("float32", "int8")
     peers = [
-        *(
-            reporting.program(f"CTranslate2 {dtype}", "opennmt.decoding", dtype=dtype, **arguments)
-            for dtype in dtypes
-        ),
-        reporting.program(f"Marian {dtypes[0]}", "marian.decoding", dtype=dtypes[0], **arguments),
+        program(f"CTranslate2 {dtype}", "opennmt.decoding", dtype=dtype, **arguments)
+        for dtype in dtypes
     ]
-    return reporting.measure(options, ours, peers, workload, about)
+    peers.append(program(f"Marian {dtypes[0]}", "marian.decoding", dtype=dtypes[0], **arguments))
+    return comparison.measure(options, ours, peers, workload, about)
 
 
 if __name__ == "__main__":
-    run(main, None, Options)
+    command_line.run(run, None, Options)

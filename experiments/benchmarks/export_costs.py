@@ -6,10 +6,11 @@ python -m experiments.benchmarks.export_costs --workdir=runs/m30k --source=val.e
 Every system translates the same sentences, in turns, so that what slows the machine down affects
 all. The time is the median of the turns, without loading and compiling. The table is printed as
 Markdown; the last line on standard output is one JSON object with all figures, the signature of
-BLEU, and for every CTranslate2 system the sentences that float32 here translates in the same way.
+BLEU, and for every system the share of sentences that float32 here translates in the same way.
 """
 
 import dataclasses
+import functools
 import json
 import pathlib
 import statistics
@@ -22,7 +23,7 @@ from typing import Any
 import jax
 
 from experiments.benchmarks.worker import fastest
-from experiments.cli.command_line import run
+from experiments.cli import command_line
 from experiments.cli.formatting import byte_size
 from experiments.cli.scored_pairs import ScoredPairs
 from experiments.cli.weights import Weights
@@ -33,10 +34,10 @@ from transformer.text.metrics import corpus_scores
 from transformer.translator import Translator
 
 SAMPLE = 256
-"""Sentences that decide how CTranslate2 uses the cores."""
+"""Number of sentences that decide how CTranslate2 uses the cores."""
 
 System = Callable[[Sequence[str], int], list[str]]
-"""From sentences and a number of beams to translations."""
+"""Map sentences and a number of beams to translations."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,10 +49,10 @@ class Options(ScoredPairs, Weights):
     beams: tuple[int, ...] = (1, 4)
     """Numbers of beams."""
     sentences: int | None = None
-    """Only the first sentences, this many."""
+    """Translate only this number of sentences, the first ones."""
 
 
-def main(options: Options) -> None:
+def run(options: Options) -> None:
     """Load every system, let them translate in turns, and print the table."""
     bleu = options.bleu_options(options.config)
     split = options.load(options.config.data).first(options.sentences or sys.maxsize)
@@ -61,8 +62,15 @@ def main(options: Options) -> None:
         systems = load_systems(options, pathlib.Path(folder), sources[:SAMPLE])
         for beams in options.beams:
             results += measure(systems, sources, references, beams, options.rounds, bleu)
-    header = "| system | size | beams | sentences/s | BLEU [95%] | as float32 here |"
-    print("\n".join([header, "|---|---|---|---|---|---|", *map(table_row, results)]))
+    print("| system | size | beams | sentences/s | BLEU [95%] | as float32 here |")
+    print("|---|---|---|---|---|---|")
+    for result in results:
+        low, high = result["bleu_ci"]
+        print(
+            f"| {result['system']} | {byte_size(result['bytes'])} | {result['beams']} "
+            f"| {result['sentences_per_second']:.0f} "
+            f"| {result['bleu']:.1f} [{low:.1f}, {high:.1f}] | {result['equal']:.1%} |"
+        )
     about = {"sentences": len(sources), "cores": num_cores(), "rounds": options.rounds}
     print(json.dumps(about | {"results": results}))
 
@@ -70,18 +78,16 @@ def main(options: Options) -> None:
 def load_systems(
     options: Options, folder: pathlib.Path, sample: Sequence[str]
 ) -> dict[str, tuple[int, System]]:
-    """The bytes of the weights and the function of every system, by name."""
-    workdir, config, systems = options.directory, options.config, {}
+    """Return the bytes of the weights and the function of every system, by name."""
+    weights = options.directory, options.config, options.average, options.around
+    systems: dict[str, tuple[int, System]] = {}
     for dtype in ("float32", "bfloat16"):
-        translator = Translator.from_workdir(
-            *(workdir, config, options.average, options.around), dtype=dtype
-        )
+        translator = Translator.from_workdir(*weights, dtype=dtype)
         cast = jax.eval_shape(translator.model.cast_params, translator.params)
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cast))
-        systems[f"this project, {dtype}"] = size, jax_system(translator)
-    trained = trained_model.load(workdir, config, options.average, options.around)
-    for quantization in (None, "int8"):
-        name = quantization or "float32"
+        systems[f"this project, {dtype}"] = size, functools.partial(_translate, translator)
+    trained = trained_model.load(*weights)
+    for name, quantization in (("float32", None), ("int8", "int8")):
         directory = folder / name
         directory.mkdir()
         ctranslate2_export.export(trained, directory, quantization)
@@ -90,13 +96,8 @@ def load_systems(
     return systems
 
 
-def jax_system(translator: Translator) -> System:
-    """This project's search."""
-
-    def translate(sentences: Sequence[str], beams: int) -> list[str]:
-        return [best.text for best in translator(sentences, beams=beams)]
-
-    return translate
+def _translate(translator: Translator, sentences: Sequence[str], beams: int) -> list[str]:
+    return [best.text for best in translator(sentences, beams=beams)]
 
 
 def ctranslate2_system(
@@ -105,7 +106,7 @@ def ctranslate2_system(
     kind: str,
     sample: Sequence[str],
 ) -> System:
-    """CTranslate2's search, with all cores for a batch or a batch for every core.
+    """Return CTranslate2's search, with all cores for a batch or a batch for every core.
 
     The faster of the two for the sentences of `sample` is used.
     """
@@ -146,7 +147,7 @@ def measure(
     rounds: int,
     bleu_options: dict[str, Any],
 ) -> list[dict[str, Any]]:
-    """The figures of every system with a number of beams; the first is the one to agree with."""
+    """Return the figures of every system; the first is the one to agree with."""
     texts = {}
     for name, (_, translate) in systems.items():
         print(f"preparing {name}, {beams} beams", file=sys.stderr)
@@ -163,27 +164,13 @@ def measure(
     for name, (size, _) in systems.items():
         scores = corpus_scores(texts[name], references, **bleu_options)
         equal = sum(one == other for one, other in zip(texts[name], first, strict=True))
-        results.append(
-            {
-                **{"system": name, "bytes": size, "beams": beams, "equal": equal / len(first)},
-                "sentences_per_second": len(sources) / statistics.median(seconds[name]),
-                "seconds": seconds[name],
-                **{key: scores[key] for key in ("bleu", "bleu_ci", "bleu_signature")},
-            }
-        )
+        result = {"system": name, "bytes": size, "beams": beams, "equal": equal / len(first)}
+        result["sentences_per_second"] = len(sources) / statistics.median(seconds[name])
+        result["seconds"] = seconds[name]
+        names = ("bleu", "bleu_ci", "bleu_signature")
+        results.append(result | {key: scores[key] for key in names})
     return results
 
 
-def table_row(result: dict[str, Any]) -> str:
-    """A row of the table."""
-    low, high = result["bleu_ci"]
-    cells = [
-        *(result["system"], byte_size(result["bytes"]), str(result["beams"])),
-        f"{result['sentences_per_second']:.0f}",
-        *(f"{result['bleu']:.1f} [{low:.1f}, {high:.1f}]", f"{result['equal']:.1%}"),
-    ]
-    return f"| {' | '.join(cells)} |"
-
-
 if __name__ == "__main__":
-    run(main, "workdir", Options)
+    command_line.run(run, "workdir", Options)

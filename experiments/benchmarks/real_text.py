@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real text for the speed benchmarks: its options, its vocabulary, and its batches in a file.
+"""Real text for the speed benchmarks: options, vocabulary, and batches in a file.
 
 Training: the first batches of an epoch, with their preparation; samples are of 1,000 target tokens,
 padding not counted. PyTorch has the same sentence pairs in memory, sorted by length and batched
@@ -16,10 +16,8 @@ import pathlib
 import tempfile
 from collections.abc import Iterator, Sequence
 
-from experiments.benchmarks import reporting
-from experiments.benchmarks.settings import config_of
-from experiments.benchmarks.text_batches import TEXT, TOKENIZER, Text
-from experiments.benchmarks.workloads import Workload
+from experiments.benchmarks.comparison import config_of, log
+from experiments.benchmarks.workloads import TEXT, TOKENIZER, Text, Workload
 from experiments.data import text_files
 from experiments.data.batching import Batches
 from experiments.data.token_corpus import TokenCorpus
@@ -59,7 +57,7 @@ def prepared(
             raise InputError(f"--{name}=FILE is missing")
     pairs = text_files.TwoFiles(options.train_source, options.train_target).read()
     lines = list(text_files.lines(lines_path)) if lines_path else []
-    reporting.log("learning a vocabulary and tokenizing")
+    log("learning a vocabulary and tokenizing")
     longest = BUCKETS[-1]
     workload = dataclasses.replace(
         workload, source_length=longest, target_length=longest, buckets=BUCKETS
@@ -78,10 +76,10 @@ def prepare(
     """Write the vocabulary and the `Text` into a folder.
 
     Args:
-      workload: sizes; its buckets are the lengths of batches.
-      folder: for the files.
+      workload: its buckets are the lengths of batches.
+      folder: folder for the files.
       pairs: sources and targets of the training text.
-      lines: to translate; empty ones and those longer than the longest bucket are left out.
+      lines: lines to translate; empty ones and those longer than the longest bucket are left out.
 
     Raises:
       InputError: if the text is too small for the vocabulary, or no line is left.
@@ -104,7 +102,7 @@ def prepare(
             f"no line of the text to translate has 1 to {workload.source_length - 1} subwords; "
             "translate shorter lines"
         )
-    reporting.log(f"{len(lines) - len(kept)} empty or too long lines are left out")
+    log(f"{len(lines) - len(kept)} empty or too long lines are left out")
     text = Text(
         sources=[corpus.source[pair].tolist() for pair in chosen],
         targets=[corpus.target[pair].tolist() for pair in chosen],

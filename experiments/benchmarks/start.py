@@ -12,13 +12,14 @@ import collections
 import dataclasses
 import json
 import os
+import pathlib
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-from experiments.cli.command_line import run
+from experiments.cli import command_line
 from experiments.cli.options import require_at_least
 from transformer.config import Config
 from transformer.errors import InputError
@@ -34,29 +35,29 @@ class Options:
     """Starts of each kind."""
 
 
-def main(options: Options) -> None:
+def run(options: Options) -> None:
     """Measure and print."""
     require_at_least(1, starts=options.starts)
-    given = options.config
-    config = given.replace(
-        training=given.training.replace(steps=1, validation_sentences=1),
-        logging=given.logging.replace(log_every=1, samples=0, tensorboard=False),
+    config = options.config
+    config = config.replace(
+        training=config.training.replace(steps=1, validation_sentences=1),
+        logging=config.logging.replace(log_every=1, samples=0, tensorboard=False),
     )
     times = collections.defaultdict(list)
     for _ in range(options.starts):
         with tempfile.TemporaryDirectory() as folder:
-            file = f"{folder}/config.py"
-            with open(file, "w", encoding="utf-8") as text:
-                text.write("from transformer.config import Config\n\n")
-                text.write(f"get_config = lambda: Config.from_json({config.to_json()!r})\n")
+            file = pathlib.Path(folder, "config.json")
+            file.write_text(config.to_json(), encoding="utf-8")
             for caches in ("cold", "warm"):
-                # Separate cache folders, because training compiles the search too.
-                arguments = ["train", f"--workdir={folder}/{caches}", f"--config={file}"]
-                seconds = seconds_until("stderr", "step 1/", f"{folder}/cache_train", *arguments)
-                times["first step", caches].append(seconds)
-                arguments = ["translate", f"--workdir={folder}/{caches}"]
-                seconds = seconds_until("stdout", "", f"{folder}/cache_translate", *arguments)
-                times["first translation", caches].append(seconds)
+                workdir = f"--workdir={folder}/{caches}"
+                for event, stream, prefix, app in (
+                    ("first step", "stderr", "step 1/", ["train", f"--config={file}"]),
+                    ("first translation", "stdout", "", ["translate"]),
+                ):
+                    # Separate cache folders, because training compiles the search too.
+                    cache = f"{folder}/cache_{app[0]}"
+                    seconds = seconds_until(stream, prefix, cache, *app, workdir)
+                    times[event, caches].append(seconds)
     for (event, caches), seconds in times.items():
         result = {
             "until": event,
@@ -72,10 +73,10 @@ def seconds_until(stream: str, prefix: str, cache: str, app: str, *arguments: st
 
     Args:
       stream: ``stdout`` or ``stderr``, where the line is expected; it is copied to standard error.
-      prefix: of the line.
+      prefix: beginning of the line.
       cache: the user's cache folder.
       app: module of `experiments`.
-      arguments: of the app.
+      *arguments: arguments of the app.
 
     Raises:
       InputError: if the app fails or never prints such a line.
@@ -102,4 +103,4 @@ def seconds_until(stream: str, prefix: str, cache: str, app: str, *arguments: st
 
 
 if __name__ == "__main__":
-    run(main, "config", Options)
+    command_line.run(run, "config", Options)

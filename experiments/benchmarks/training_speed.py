@@ -20,10 +20,10 @@ object per result, standard error a table.
 import dataclasses
 from typing import Any, Literal
 
-from experiments.benchmarks import real_text, reporting
-from experiments.benchmarks.settings import config_of
+from experiments.benchmarks import comparison, real_text
+from experiments.benchmarks.comparison import config_of, program
 from experiments.benchmarks.workloads import Workload
-from experiments.cli.command_line import run
+from experiments.cli import command_line
 from experiments.cli.options import require_at_least
 from experiments.planning.costs import step_flops
 from transformer.models import protocol
@@ -33,7 +33,7 @@ TOKENS = 2048
 
 
 @dataclasses.dataclass(frozen=True)
-class Options(real_text.Options, reporting.Options):
+class Options(real_text.Options, comparison.Options):
     """The comparison, and its batches."""
 
     lengths: tuple[int, ...] | None = None
@@ -48,7 +48,7 @@ class Options(real_text.Options, reporting.Options):
     """
 
 
-def main(options: Options) -> None:
+def run(options: Options) -> None:
     """Measure and print."""
     require_at_least(1, tokens=options.tokens)
     results = []
@@ -60,11 +60,11 @@ def main(options: Options) -> None:
                 results += _measure_text(options, name, workload, path)
         else:
             results += _measure_batch(options, name, workload)
-    reporting.print_table(results)
+    comparison.print_table(results)
 
 
 def _workloads(options: Options) -> dict[str, Workload]:
-    named = reporting.workloads(options, inner_dropout=options.dropout == "inner")
+    named = comparison.workloads(options, inner_dropout=options.dropout == "inner")
     if options.lengths:
         named = {
             f"{name} {length}": dataclasses.replace(
@@ -83,42 +83,36 @@ def _workloads(options: Options) -> dict[str, Workload]:
 
 
 def _measure_batch(options: Options, name: str, workload: Workload) -> list[dict[str, Any]]:
-    ours = reporting.this_project(options, "training", workload)
+    ours = comparison.this_project(options, "training", workload)
+    dtypes = options.peer_dtypes or ("float32", "bfloat16")
     is_transformer = workload.family == "transformer"
     # torch.compile leaves nn.LSTM as it is.
-    modes = ("eager", "compiled") if is_transformer else ("eager",)
-    dtypes = options.peer_dtypes or ("float32", "bfloat16")
+    modes = {"eager": False, "compiled": True} if is_transformer else {"eager": False}
     peers = [
-        reporting.program(
-            f"PyTorch {mode} {dtype}",
-            "pytorch.training",
-            compiled=mode == "compiled",
-            dtype=dtype,
-        )
+        program(f"PyTorch {mode} {dtype}", "pytorch.training", compiled=compiled, dtype=dtype)
         for dtype in dtypes
-        for mode in modes
+        for mode, compiled in modes.items()
     ]
     if is_transformer:
-        dtype = dtypes[0]
-        peers.append(reporting.program(f"Marian {dtype}", "marian.training", dtype=dtype))
-    peers.append(reporting.program("matmuls", "this_project.step_matmuls", **ours.options))
+        peers.append(program(f"Marian {dtypes[0]}", "marian.training", dtype=dtypes[0]))
+    peers.append(program("matmuls", "this_project.step_matmuls", **ours.options))
     model = protocol.build(config_of(workload, ours.options["overrides"]).model)
     flops = step_flops(model, workload.batch_size, workload.source_length)
     about = {"benchmark": "training", "workload": name, "gflop": round(flops / 1e9, 1)}
-    return reporting.measure(options, ours, peers, workload, about)
+    return comparison.measure(options, ours, peers, workload, about)
 
 
 def _measure_text(
     options: Options, name: str, workload: Workload, path: str
 ) -> list[dict[str, Any]]:
-    ours = reporting.this_project(options, "training_text", workload, path=path)
+    ours = comparison.this_project(options, "training_text", workload, path=path)
     peers = [
-        reporting.program(f"PyTorch eager {dtype}", "pytorch.training", dtype=dtype, path=path)
-        for dtype in ("float32", "bfloat16")
+        program(f"PyTorch eager {dtype}", "pytorch.training", dtype=dtype, path=path)
+        for dtype in options.peer_dtypes or ("float32", "bfloat16")
     ]
     about = {"benchmark": "training text", "workload": name, "unit": "1,000 target tokens"}
-    return reporting.measure(options, ours, peers, workload, about)
+    return comparison.measure(options, ours, peers, workload, about)
 
 
 if __name__ == "__main__":
-    run(main, None, Options)
+    command_line.run(run, None, Options)

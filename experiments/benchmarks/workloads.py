@@ -1,16 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model and batch sizes that are measured, the same for this project and its peers.
+"""Model sizes and batches that are measured, the same for this project and its peers.
 
-No framework is imported here: every measured program runs in a separate process.
+Sentences are random or those of a tokenized `Text`. No framework is imported here, because every
+measured program runs in a separate process.
 """
 
 import dataclasses
+import json
+import pathlib
 
 import numpy as np
 
 DROPOUT = 0.1
 NUM_SPECIAL_IDS = 4
 """Padding, BOS, EOS, unknown."""
+PAD_ID = 0
+TEXT, TOKENIZER = "text.json", "tokenizer.model"
+"""Files of a prepared text."""
+Sentences = list[list[int]]
+"""Token ids of each sentence, EOS included."""
+Batch = tuple[np.ndarray, np.ndarray]
+"""Token ids of sources and targets."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +49,8 @@ class Workload:
     """Batch lengths of this project where sentences are real text; shorter batches have more rows.
     """
 
-    def token_ids(self) -> tuple[np.ndarray, np.ndarray]:
-        """Random int32 sources and targets `[B, S]` and `[B, T]`, distributed by Zipf's law."""
+    def token_ids(self) -> Batch:
+        """Return random int32 sources `[B, S]` and targets `[B, T]`, distributed by Zipf's law."""
         generator = np.random.default_rng(0)
         choices = self.vocab_size - NUM_SPECIAL_IDS
 
@@ -52,71 +62,77 @@ class Workload:
 
 
 WORKLOADS = {
-    "W1": Workload(
-        num_layers=3,
-        d_model=256,
-        num_heads=4,
-        d_ff=1024,
-        vocab_size=8_000,
-        batch_size=64,
-        source_length=24,
-        target_length=24,
-    ),
-    "W2": Workload(
-        num_layers=6,
-        d_model=512,
-        num_heads=8,
-        d_ff=2048,
-        vocab_size=32_000,
-        batch_size=32,
-        source_length=32,
-        target_length=32,
-    ),
-    "G0": Workload(
-        num_layers=6,
-        d_model=512,
-        num_heads=4,
-        d_ff=1024,
-        vocab_size=10_000,
-        batch_size=128,
-        source_length=32,
-        target_length=32,
-    ),
-    "G1": Workload(
-        num_layers=6,
-        d_model=512,
-        num_heads=8,
-        d_ff=2048,
-        vocab_size=37_000,
-        batch_size=384,
-        source_length=64,
-        target_length=64,
-    ),
-    "G2": Workload(
-        num_layers=6,
-        d_model=1024,
-        num_heads=16,
-        d_ff=4096,
-        vocab_size=37_000,
-        batch_size=384,
-        source_length=64,
-        target_length=64,
-    ),
-    "R1": Workload(
-        family="recurrent",
-        num_layers=2,
-        d_model=256,
-        num_heads=0,
-        d_ff=0,
-        vocab_size=8_000,
-        batch_size=64,
-        source_length=24,
-        target_length=24,
-    ),
+    # Layers, d_model, heads, d_ff, vocabulary; sentences, source and target lengths.
+    "W1": Workload(3, 256, 4, 1024, 8_000, 64, 24, 24),
+    "W2": Workload(6, 512, 8, 2048, 32_000, 32, 32, 32),
+    "G0": Workload(6, 512, 4, 1024, 10_000, 128, 32, 32),
+    "G1": Workload(6, 512, 8, 2048, 37_000, 384, 64, 64),
+    "G2": Workload(6, 1024, 16, 4096, 37_000, 384, 64, 64),
+    "R1": Workload(2, 256, 0, 0, 8_000, 64, 24, 24, family="recurrent"),
 }
 """For CPUs a small model (W1), the paper's base model with a vocabulary of 32,000 (W2) and a small
 recurrent one (R1); for accelerators the model for IWSLT 2014 with 4,096 tokens a side, the batch of
 `configs/iwslt14_deen.py` (G0), and the paper's base and big models with its vocabulary and 24,576
 tokens a side, about its batch (G1, G2).
 """
-TRANSFORMERS = tuple(name for name, one in WORKLOADS.items() if one.family == "transformer")
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """Tokenized sentence pairs to train on, and lines to translate."""
+
+    sources: Sentences
+    targets: Sentences
+    lines: list[str]
+    line_ids: Sentences
+
+    def save(self, path: str | pathlib.Path) -> None:
+        """Write one JSON file."""
+        pathlib.Path(path).write_text(json.dumps(dataclasses.asdict(self)), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | pathlib.Path) -> "Text":
+        """Read a file that `save` wrote."""
+        return cls(**json.loads(pathlib.Path(path).read_text(encoding="utf-8")))
+
+
+def training_batches(workload: Workload, text: Text | None) -> list[Batch]:
+    """Return the batches that a peer trains on.
+
+    The pairs of a text are sorted by length; a batch has as many tokens as that of the workload.
+    """
+    if text is None:
+        return [workload.token_ids()]
+    tokens = workload.batch_size * workload.target_length
+    pairs = sorted(
+        zip(text.sources, text.targets, strict=True),
+        key=lambda pair: (max(map(len, pair)), *map(len, pair)),
+    )
+    batches: list[list[tuple[list[int], list[int]]]] = [[]]
+    for pair in pairs:
+        if batches[-1] and max(map(len, pair)) * (len(batches[-1]) + 1) > tokens:
+            batches.append([])
+        batches[-1].append(pair)
+    return [tuple(map(pad, zip(*batch, strict=True))) for batch in batches]
+
+
+def translation_batches(workload: Workload, text: Text | None) -> list[tuple[Sentences, int]]:
+    """Return batches of sources that a peer translates, each with the length of its translations.
+
+    The lines of a text are sorted by length. Peers have one length limit per batch: one token more
+    than its mean source length. In total that is one token more than the sources, the same as for
+    this project.
+    """
+    if text is None:
+        return [(workload.token_ids()[0].tolist(), workload.target_length)]
+    ordered, size = sorted(text.line_ids, key=len), workload.batch_size
+    batches = [ordered[begin : begin + size] for begin in range(0, len(ordered), size)]
+    return [(batch, round(sum(map(len, batch)) / len(batch)) + 1) for batch in batches]
+
+
+def pad(sentences: Sentences, pad_id: int = PAD_ID) -> np.ndarray:
+    """Return int64 ids `[B, T]`, padded to the longest sentence."""
+    ids = np.full((len(sentences), max(map(len, sentences))), pad_id, np.int64)
+    for row, sentence in zip(ids, sentences, strict=True):
+        row[: len(sentence)] = sentence
+    return ids

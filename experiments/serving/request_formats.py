@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests and replies in the formats of LibreTranslate and of DeepL.
 
-Pure functions between parsed JSON or form fields and `TranslationRequest`, tested without HTTP.
+Pure functions between parsed JSON or form fields and `TranslationRequest`, without HTTP.
 """
 
+import contextlib
 import dataclasses
 import json
 import urllib.parse
@@ -14,12 +15,10 @@ from experiments.serving.languages import Languages
 from transformer.fields import nearest
 from transformer.translator import EMPTY_TRANSLATION, NO_TRANSLATION, Translation
 
-_MOST_FORM_FIELDS = 10_000
-
 LIBRETRANSLATE = ("q", "source", "target", "format", "alternatives", "api_key", "scores")
 DEEPL = ("text", "source_lang", "target_lang")
 DEEPL_IGNORED = ("split_sentences", "preserve_formatting", "model_type", "show_billed_characters")
-"""Fields of DeepL's clients that change nothing here: a line is a sentence."""
+"""Fields of DeepL's clients without a meaning here, where each line is a sentence."""
 ATTENTION = ("source", "target", "language")
 
 
@@ -29,7 +28,6 @@ class RequestError(Exception):
     def __init__(self, status: int, message: str, **headers: str):
         super().__init__(message)
         self.status = status
-        self.message = message
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
@@ -40,22 +38,20 @@ class TranslationRequest:
     texts: tuple[str, ...]
     is_list: bool
     """Whether the reply is a list, as the request was."""
+    target: str
+    """Code of the target language."""
     alternatives: int = 0
     scores: bool = False
     detects: bool = False
     """Whether the source language is to be detected."""
-    target: str = ""
-    """Code of the target language."""
 
     def lines(self) -> list[list[str]]:
-        r"""The lines of each text; only \n ends a line, and \r\n is read as \n."""
+        r"""Return the lines of each text; only \n ends a line, and \r\n is read as \n."""
         return [text.replace("\r\n", "\n").split("\n") for text in self.texts]
 
 
 def parse_body(body: bytes, content_type: str) -> dict[str, Any]:
-    """The fields of a JSON object or of a form.
-
-    Fields that a form repeats are lists.
+    """Parse a JSON object or a form; fields that a form repeats are lists.
 
     Raises:
       RequestError: for other content, and for anything that is not one object in UTF-8.
@@ -82,29 +78,20 @@ def parse_body(body: bytes, content_type: str) -> dict[str, Any]:
 
 def _parse_form(body: bytes) -> dict[str, Any]:
     try:
-        lists = urllib.parse.parse_qs(
+        fields = urllib.parse.parse_qs(
             body.decode("ascii"),
             keep_blank_values=True,
             strict_parsing=bool(body),
             errors="strict",
-            max_num_fields=_MOST_FORM_FIELDS,
+            max_num_fields=10_000,
         )
     except ValueError as error:  # UnicodeDecodeError is one
         raise RequestError(400, f"the body is not a urlencoded form: {error}") from None
-    fields: dict[str, Any] = {
-        name: values[0] if len(values) == 1 else values for name, values in lists.items()
-    }
-    for name, parse in (("alternatives", int), ("scores", _parse_boolean)):
-        if name in fields:
-            try:
-                fields[name] = parse(fields[name])
-            except (TypeError, ValueError, KeyError, AttributeError):
-                raise RequestError(400, f"{name} is {fields[name]!r}") from None
-    return fields
-
-
-def _parse_boolean(text: str) -> bool:
-    return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
+    single = {name: values[0] if len(values) == 1 else values for name, values in fields.items()}
+    for name in {"alternatives", "scores"} & single.keys():
+        with contextlib.suppress(TypeError, ValueError):  # an invalid value is refused later
+            single[name] = json.loads(single[name])
+    return single
 
 
 def libretranslate_request(
@@ -116,25 +103,23 @@ def libretranslate_request(
       RequestError: for a field that is unknown, missing or invalid.
     """
     _require_known(fields, LIBRETRANSLATE)
-    texts, is_list = _texts(fields, "q")
-    target = fields.get("target", None if languages.marked else languages.target)
+    texts, is_list = _texts(fields, "q"), isinstance(fields["q"], list)
     source = fields.get("source", "auto")
-    _check_languages(source, target, languages)
+    target = _check_languages(source, fields.get("target"), languages)
     if fields.get("format", "text") != "text":
         raise RequestError(
             400, f"format is {_shown(fields['format'])}, but only 'text' is translated, not markup"
         )
-    alternatives = fields.get("alternatives", 0)
-    if isinstance(alternatives, bool) or not isinstance(alternatives, int):
-        raise RequestError(400, f"alternatives is {_shown(alternatives)}; give a whole number")
-    if not 0 <= alternatives < most_results:
+    alternatives, scores = fields.get("alternatives", 0), fields.get("scores", False)
+    if type(alternatives) is not int or not 0 <= alternatives < most_results:
         raise RequestError(
-            400, f"alternatives is {alternatives}, but this service gives 0 to {most_results - 1}"
+            400,
+            f"alternatives is {_shown(alternatives)}, but this service gives 0 to "
+            f"{most_results - 1}",
         )
-    scores = fields.get("scores", False)
-    if not isinstance(scores, bool):
+    if type(scores) is not bool:
         raise RequestError(400, f"scores is {_shown(scores)}; give true or false")
-    return TranslationRequest(texts, is_list, alternatives, scores, source == "auto", target)
+    return TranslationRequest(texts, is_list, target, alternatives, scores, source == "auto")
 
 
 def deepl_request(fields: Mapping[str, Any], languages: Languages) -> TranslationRequest:
@@ -144,61 +129,52 @@ def deepl_request(fields: Mapping[str, Any], languages: Languages) -> Translatio
       RequestError: for a field that is unknown, missing or invalid.
     """
     _require_known(fields, (*DEEPL, *DEEPL_IGNORED))
-    texts, _ = _texts(fields, "text")
+    texts = _texts(fields, "text")
     if "target_lang" not in fields:
         raise RequestError(400, "target_lang is missing")
-    codes = []
-    for name in ("source_lang", "target_lang"):
-        code = fields.get(name) or "auto"
-        if not isinstance(code, str):
-            raise RequestError(400, f"{name} is {_shown(code)}; give a string")
-        known = ("auto", languages.source) if name == "source_lang" else languages.targets
-        codes.append(_nearest_code(code, known))
-    _check_languages(*codes, languages)
-    return TranslationRequest(texts, True, target=codes[1])
+    source = _nearest_code(fields.get("source_lang") or "auto", ("auto", languages.source))
+    target = _nearest_code(fields["target_lang"], languages.targets)
+    return TranslationRequest(texts, True, _check_languages(source, target, languages))
 
 
-def _nearest_code(code: str, known: Sequence[str]) -> str:
-    """The model's spelling of a code of DeepL's, or the code itself if the model has none like it.
+def _nearest_code(code: Any, known: Sequence[str]) -> Any:
+    """Return the model's spelling of one of DeepL's codes, or the code itself if it has none.
 
-    A region that the model does not tell apart is ignored: ``de-CH`` is ``de``, ``EN`` is ``en-US``
-    if that is the only English.
+    A region is ignored where the model has one variant of the language: ``de-CH`` is ``de``, and
+    ``EN`` is ``en-US`` if that is the only English.
     """
+    if not isinstance(code, str):
+        return code
     exact, language = code.lower(), code.lower().partition("-")[0]
     spelled = {each.lower(): each for each in known}
-    alike = [each for each in known if each.lower().partition("-")[0] == exact]
-    if exact not in spelled and language not in spelled and len(alike) == 1:
-        return alike[0]
-    return spelled.get(exact, spelled.get(language, code))
+    variants = [each for each in known if each.lower().partition("-")[0] == exact]
+    only_variant = variants[0] if len(variants) == 1 else code
+    return spelled.get(exact) or spelled.get(language) or only_variant
 
 
 def attention_request(fields: Mapping[str, Any], languages: Languages) -> tuple[str, str, str]:
-    """Parse the fields of ``POST /attention``: a line of source, its translation, its language.
+    """Parse the fields of ``POST /attention``: a source line, its translation, its language.
 
     Raises:
       RequestError: for a field that is unknown, missing or invalid.
     """
     _require_known(fields, ATTENTION)
-    lines = []
-    for name in ATTENTION[:2]:
-        [line], is_list = _texts(fields, name, most=1)
-        if is_list or "\n" in line:
+    for name in ("source", "target"):
+        if _texts(fields, name) != (fields[name],) or "\n" in fields[name]:
             raise RequestError(400, f"{name} is not one line of text")
-        lines.append(line)
-    language = fields.get("language", None if languages.marked else languages.target)
-    _check_languages("auto", language, languages)
-    return *lines, language
+    language = _check_languages("auto", fields.get("language"), languages)
+    return fields["source"], fields["target"], language
 
 
 def libretranslate_reply(
     request: TranslationRequest, nbest: Sequence[Sequence[Translation]], languages: Languages
 ) -> dict[str, Any]:
-    """The reply of ``POST /translate``.
+    """Build the reply of ``POST /translate``.
 
     Args:
-      request: as parsed.
+      request: the parsed request.
       nbest: translations of each line of all texts that is not blank.
-      languages: of the model.
+      languages: languages of the model.
     """
     texts = _joined(request, nbest)
     reply: dict[str, Any] = {"translatedText": [versions[0][0] for versions in texts]}
@@ -214,7 +190,7 @@ def libretranslate_reply(
 def deepl_reply(
     request: TranslationRequest, nbest: Sequence[Sequence[Translation]], languages: Languages
 ) -> dict[str, Any]:
-    """The reply of ``POST /v2/translate``; see `libretranslate_reply`."""
+    """Build the reply of ``POST /v2/translate``; see `libretranslate_reply`."""
     detected = languages.source.upper()
     return {
         "translations": [
@@ -235,19 +211,19 @@ def _joined(
     following = iter(nbest)
     texts = []
     for lines in request.lines():
-        of_lines = [next(following) if line.strip() else [EMPTY_TRANSLATION] for line in lines]
+        found = [next(following) if line.strip() else [EMPTY_TRANSLATION] for line in lines]
         versions: dict[str, float] = {}
         for index in range(request.alternatives + 1):
-            chosen = [_at(translations, index) for translations in of_lines]
-            text = "\n".join(one.text for one in chosen)
-            versions.setdefault(text, sum(one.score for one in chosen))
+            chosen = [_at(results, index) for results in found]
+            text = "\n".join(each.text for each in chosen)
+            versions.setdefault(text, sum(each.score for each in chosen))
         texts.append(list(versions.items()))
     return texts
 
 
-def _at(translations: Sequence[Translation], index: int) -> Translation:
-    found = translations[index] if index < len(translations) else NO_TRANSLATION
-    return translations[0] if found is NO_TRANSLATION else found
+def _at(results: Sequence[Translation], index: int) -> Translation:
+    exists = index < len(results) and results[index] is not NO_TRANSLATION
+    return results[index] if exists else results[0]
 
 
 def _require_known(fields: Mapping[str, Any], known: Sequence[str]) -> None:
@@ -258,29 +234,24 @@ def _require_known(fields: Mapping[str, Any], known: Sequence[str]) -> None:
             )
 
 
-def _texts(
-    fields: Mapping[str, Any], name: str, most: int | None = None
-) -> tuple[tuple[str, ...], bool]:
+def _texts(fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
     """One text or several, in characters that UTF-8 can encode."""
     if name not in fields:
         raise RequestError(400, f"{name} is missing")
-    value = fields[name]
-    texts = value if isinstance(value, list) else [value]
-    if not texts or (most and len(texts) > most):
-        raise RequestError(400, f"{name} has {len(texts)} texts; give {most or 'at least 1'}")
-    for text in texts:
-        if not isinstance(text, str):
-            raise RequestError(400, f"{name} is not text; give a string or a list of strings")
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            code = f"U+{ord(text[error.start]):04X}"
-            raise RequestError(400, f"{name} has half of a surrogate pair, {code}") from None
-    return tuple(texts), isinstance(value, list)
+    texts = fields[name] if isinstance(fields[name], list) else [fields[name]]
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise RequestError(400, f"{name} is not text; give a string or a list of strings")
+    try:
+        "".join(texts).encode("utf-8")
+    except UnicodeEncodeError:
+        raise RequestError(400, f"{name} has half of a surrogate pair") from None
+    return tuple(texts)
 
 
-def _check_languages(source: Any, target: Any, languages: Languages) -> None:
-    """Require the languages of the model, or ``auto`` as the source."""
+def _check_languages(source: Any, target: Any, languages: Languages) -> str:
+    """Require the languages of the model, or ``auto`` as the source; return the target."""
+    if target is None and not languages.marked:
+        target = languages.targets[0]
     for side, code, known in (
         ("source", source, ("auto", languages.source)),
         ("target", target, languages.targets),
@@ -292,6 +263,7 @@ def _check_languages(source: Any, target: Any, languages: Languages) -> None:
                 f"the {side} language is {_shown(code)}, but this model translates from "
                 f"{languages.source!r} to {targets}",
             )
+    return target
 
 
 def _shown(value: Any) -> str:

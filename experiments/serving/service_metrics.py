@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of the service in Prometheus' text format."""
 
+from collections.abc import Callable
+
 import jax
 from prometheus_client import (
     CollectorRegistry,
@@ -10,8 +12,6 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-
-from experiments.serving.batcher import BatchRecord
 
 _COMPILATION = "/jax/core/compile/backend_compile_duration"
 """JAX's event for every program that it compiles, or loads from its cache on disk."""
@@ -53,23 +53,23 @@ class ServiceMetrics:
         self._queue = Gauge("queue_sentences", "Sentences that wait for a batch.", **options)
         self._compilations = Counter("compilations", "Programs compiled by JAX.", **options)
 
-    def watch_queue(self, length) -> None:
+    def watch_queue(self, length: Callable[[], float]) -> None:
         """Report the value of a function as the length of the queue."""
         self._queue.set_function(length)
 
-    def record_batch(self, record: BatchRecord) -> None:
-        """Count a batch."""
-        self._sentences.inc(record.sentences)
+    def record_batch(self, sentences: int, rows: int, seconds: float) -> None:
+        """Count a batch; `rows` includes padding."""
+        self._sentences.inc(sentences)
         self._batches.inc()
-        self._fill.observe(record.sentences / record.rows)
-        self._batch_seconds.observe(record.seconds)
+        self._fill.observe(sentences / rows)
+        self._batch_seconds.observe(seconds)
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def value(self, name: str, **labels: str) -> float:
-        """The value of one counter or gauge, with its full name."""
+        """Return the value of one counter or gauge, by its full name."""
         return self._registry.get_sample_value(name, labels) or 0.0
 
     def __enter__(self) -> "ServiceMetrics":

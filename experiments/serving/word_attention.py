@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from transformer.arrays import Array, Float, Int, Params
+from transformer.cores import map_in_threads
 from transformer.decoding.generate import compiled
 from transformer.errors import InputError
 from transformer.inspection import trace, words
 from transformer.models.protocol import Model
 from transformer.nn.positions import shift_right
-from transformer.text.tokenizer import WORD_BEGIN, Tokenizer
+from transformer.text.tokenizer import WORD_BEGIN
 from transformer.translator import Translator
 
 
@@ -30,69 +31,53 @@ def is_available(translator: Translator) -> bool:
 
 
 def prepare(translator: Translator, source: str, target: str) -> Callable[[], dict[str, Any]]:
-    """Check and tokenize a sentence pair; the function that is returned runs the model.
+    """Check and tokenize a sentence pair; the returned function runs the model.
 
-    It returns ``source`` and ``target``, lists of words as ``[start, end]`` in characters of the
-    text (the last source word is EOS), and ``weights [L][T][S]``, the mean over the heads of each
-    layer: row t is computed while the model predicts word t.
+    That function returns ``source`` and ``target``, lists of words as ``[start, end]`` in
+    characters of the text (the last source word, EOS, is not listed), and ``weights [L][T][S]``,
+    the mean over the heads of each layer: row t is computed while the model predicts word t.
 
     Raises:
       InputError: if the model has no such attention, or a text is empty or too long.
     """
     if not is_available(translator):
         raise InputError("this model has no attention from the translation to the source")
-    tokenizers = translator.vocabularies
-    ids = []
-    texts = zip(("source", "target"), (source, target), tokenizers, strict=True)
-    for name, text, tokenizer in texts:
+    limit, tokenizers = translator.config.data.bucket_lengths[-1], translator.vocabularies
+    ids, spans, numbers = [], [], []
+    for name, text, tokenizer in zip(
+        ("source", "target"), (source, target), tokenizers, strict=True
+    ):
         [tokens] = tokenizer.encode([text])
-        limit = translator.config.data.bucket_lengths[-1]
         if not text.strip() or len(tokens) > limit:
             raise InputError(f"{name} has {len(tokens)} tokens, EOS included; give 2 to {limit}")
         ids.append(tokens)
-    return functools.partial(between_words, translator, source, target, *ids)
+        of_tokens, of_words = word_spans(text, tokenizer.pieces(tokens[:-1]))
+        numbers.append(of_tokens)
+        spans.append(of_words)
+    keys = np.array([*numbers[0], len(spans[0])])  # EOS is the last source word
+    queries = np.array(numbers[1])
+
+    def compute() -> dict[str, Any]:
+        weights = _run(translator, *ids)[:, : len(queries), : len(keys)]  # [L, T, S]
+        merged = words.merge(weights, queries, keys, len(spans[1]), len(spans[0]) + 1)
+        weights = merged.astype(np.float64).round(4).tolist()
+        return {"source": spans[0], "target": spans[1], "weights": weights}
+
+    return compute
 
 
-def between_words(
-    translator: Translator,
-    source: str,
-    target: str,
-    source_ids: Sequence[int],
-    target_ids: Sequence[int],
-) -> dict[str, Any]:
-    """Run the model on a tokenized sentence pair; see `prepare`."""
-    weights = _run(translator, source_ids, target_ids)  # [L, T, S]
-    tokenizers = translator.vocabularies
-    keys, source_spans = _words(source, source_ids[:-1], tokenizers.source)
-    queries, target_spans = _words(target, target_ids[:-1], tokenizers.target)
-    keys.append(len(source_spans))
-    merged = words.merge(
-        weights[:, : len(queries), : len(keys)],
-        np.array(queries),
-        np.array(keys),
-        len(target_spans),
-        len(source_spans) + 1,
-    )
-    return {
-        "source": source_spans,
-        "target": target_spans,
-        "weights": merged.astype(np.float64).round(4).tolist(),
-    }
-
-
-def warm_up_steps(translator: Translator) -> list[Callable[[], Any]]:
-    """Functions that compile the program of each bucket."""
-    special = translator.config.model.special_ids
-    return [
-        functools.partial(_run, translator, [special.eos], [special.eos] * length)
-        for length in translator.config.data.bucket_lengths
-    ]
+def warm_up(translator: Translator) -> None:
+    """Compile the program of each bucket."""
+    eos = translator.config.model.special_ids.eos
+    sentences = [[eos] * length for length in translator.config.data.bucket_lengths]
+    run = functools.partial(_run, translator, [eos])
+    list(map_in_threads(run, sentences, translator.search.threads))
 
 
 def _run(
     translator: Translator, source_ids: Sequence[int], target_ids: Sequence[int]
 ) -> Float[np.ndarray, "L T S"]:
-    """Weights of cross-attention, the mean over heads, padded to a bucket."""
+    """Cross-attention weights, the mean over heads, padded to a bucket."""
     config = translator.config
     length = config.data.bucket(max(len(source_ids), len(target_ids)))
     arrays = np.full((2, length), config.model.pad_id, np.int32)
@@ -110,23 +95,19 @@ def _cross_attention(
     return captured.attention("cross").weights.mean(1)
 
 
-def _words(
-    text: str, ids: Sequence[int], tokenizer: Tokenizer
-) -> tuple[list[int], list[list[int]]]:
-    """Words of a tokenized text.
+def word_spans(text: str, pieces: Sequence[str]) -> tuple[list[int], list[list[int]]]:
+    """Find the words of a tokenized text.
 
     Args:
-      text: that was tokenized.
-      ids: its tokens, without EOS.
-      tokenizer: of the text.
+      text: the text.
+      pieces: its subwords, without EOS.
 
     Returns:
-      the index of each token's word, `words.NO_WORD` for a leading token without characters, and
-      the ``[start, end]`` of each word in characters of the text.
+      the index of each subword's word, `words.NO_WORD` for a leading subword without characters,
+      and the ``[start, end]`` of each word in characters of the text.
     """
     spans: list[list[int]] = []
     numbers, cursor = [], 0
-    pieces = tokenizer.pieces(ids)
     for piece, following in itertools.zip_longest(pieces, pieces[1:], fillvalue=WORD_BEGIN):
         characters = piece.replace(WORD_BEGIN, "")
         unknown = piece == "<unk>"
@@ -134,7 +115,7 @@ def _words(
         if not characters or start < 0:
             numbers.append(len(spans) - 1 if spans else words.NO_WORD)
             continue
-        if unknown:  # its characters are those up to the next piece, or to the next space
+        if unknown:  # its characters end at the next subword, or at the next space
             start += len(text[start:]) - len(text[start:].lstrip())
             length = len((text[start:].split() or [""])[0])
             if not following.startswith(WORD_BEGIN):
@@ -142,13 +123,12 @@ def _words(
                 length = end - start if end > 0 else length
         else:
             length = len(characters)
-        joins = spans and spans[-1][1] == start and _continues(text[start - 1], text[start])
-        if joins:
-            spans[-1][1] = start + length
-        else:
-            spans.append([start, start + length])
-        numbers.append(len(spans) - 1)
         cursor = start + length
+        if spans and spans[-1][1] == start and _continues(text[start - 1], text[start]):
+            spans[-1][1] = cursor
+        else:
+            spans.append([start, cursor])
+        numbers.append(len(spans) - 1)
     return numbers, spans
 
 

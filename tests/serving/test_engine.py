@@ -14,7 +14,7 @@ from test_translator import SENTENCES, close
 from experiments.serving.engine import Engine
 from experiments.serving.languages import Languages, target_codes
 from experiments.serving.service_metrics import ServiceMetrics
-from experiments.serving.word_attention import _words
+from experiments.serving.word_attention import word_spans
 from transformer.arrays import SpecialIds
 from transformer.checkpoints import workdir_files
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
@@ -35,25 +35,34 @@ CONFIG = Config(
 COMPILATIONS = "transformer_compilations_total"
 
 
-@pytest.fixture(scope="module")
-def translator():
+def translator_of(config):
     """A model with random parameters over seven words, two batches at a time on any machine."""
-    params = oracle.random_params(protocol.build(CONFIG.model), seed=3)
-    translator = Translator(CONFIG, params, Tokenizer.train(["a b c d e f g"], 11, "word"))
+    params = oracle.random_params(protocol.build(config.model), seed=3)
+    translator = Translator(config, params, Tokenizer.train(["a b c d e f g"], 11, "word"))
     translator.search.threads = 2
     return translator
+
+
+@pytest.fixture(scope="module")
+def translator():
+    """A translator with beam search."""
+    return translator_of(CONFIG)
 
 
 @pytest.fixture(scope="module")
 def engine(translator):
     """An engine that is warmed up, and the metrics that listen to JAX."""
     with ServiceMetrics() as metrics, Engine(translator, window=0.002) as engine:
-        assert not engine.ready
+        assert not engine.ready.is_set()
         engine.warm_up()
-        assert engine.ready
+        assert engine.ready.is_set()
         assert metrics.value(COMPILATIONS) >= 5, "two sizes, two numbers of results, attention"
         engine.metrics = metrics
         yield engine
+
+
+def results(futures):
+    return [future.result(60) for future in futures]
 
 
 @pytest.mark.slow
@@ -63,29 +72,30 @@ def test_many_threads_get_the_translations_of_the_translator_and_compile_nothing
     compiled = engine.metrics.value(COMPILATIONS)
     rows = [np.roll(SENTENCES, shift).tolist() for shift in range(8)]
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
-        several = list(threads.map(lambda lines: engine.translate(lines, 2).result(60), rows))
-        single = list(threads.map(lambda lines: engine.translate(lines).result(60), rows))
+        several = list(threads.map(lambda lines: results(engine.translate(lines, 2)), rows))
+        single = list(threads.map(lambda lines: results(engine.translate(lines)), rows))
     assert engine.metrics.value(COMPILATIONS) == compiled
     expected = dict(zip(SENTENCES, translator.nbest(SENTENCES, 2), strict=True))
     for lines, nbest, bests in zip(rows, several, single, strict=True):
-        spoken = [line for line in lines if line]
-        for line, translations, [best] in zip(spoken, nbest, bests, strict=True):
+        for line, translations, [best] in zip(filter(None, lines), nbest, bests, strict=True):
             close(best, expected[line][0])
             for one, other in zip(translations, expected[line], strict=True):
                 if other is not NO_TRANSLATION:
                     close(one, other)
 
 
-@pytest.mark.slow
-def test_a_queue_of_one_sentence_is_long_enough_to_warm_up(translator):
-    assert translator.search.threads == 2
-    with Engine(translator, capacity=1) as small:
-        small.warm_up()
-        assert small.ready
+def test_a_sample_depends_on_its_line_number_alone():
+    config = CONFIG.replace(decode=CONFIG.decode.replace(method="sample"))
+    translator = translator_of(config)
+    lines = ["a b", "c", "d e f"]
+    expected = [best.tokens for [best] in translator.nbest(lines, 1)]
+    with Engine(translator) as engine:
+        for _ in range(2):
+            assert [best.tokens for [best] in results(engine.translate(lines))] == expected
 
 
 def test_lines_that_would_be_cut_are_refused(engine):
-    assert len(engine.translate(["", "a " * 9]).result(60)) == 1
+    assert len(results(engine.translate(["", "a " * 9]))) == 1
     with pytest.raises(InputError, match="line 2 has 11 tokens, but this model reads at most 10"):
         engine.translate(["a", "a " * 10])
 
@@ -114,16 +124,6 @@ def test_attention_of_texts_that_do_not_fit_is_refused(engine, source, target, m
         engine.attention(source, target)
 
 
-class Pieces:
-    """A tokenizer with these pieces."""
-
-    def __init__(self, *pieces):
-        self._pieces = pieces
-
-    def pieces(self, ids):
-        return list(self._pieces)
-
-
 @pytest.mark.parametrize(
     ("text", "pieces", "numbers", "words"),
     [
@@ -143,8 +143,7 @@ class Pieces:
     ],
 )
 def test_words_are_found_in_the_text(text, pieces, numbers, words):
-    pieces = pieces.split(" ")
-    found, spans = _words(text, range(len(pieces)), Pieces(*pieces))
+    found, spans = word_spans(text, pieces.split(" "))
     assert found == numbers
     assert [text[start:end] for start, end in spans] == words
 
@@ -171,7 +170,7 @@ def test_an_imported_model_of_several_targets_is_served(tmp_path):
         compiled = metrics.value(COMPILATIONS)
         with pytest.raises(InputError, match="begin it with one of >>"):
             engine.translate(["the house"])
-        [[best]] = engine.translate([line]).result(120)
+        [[best]] = results(engine.translate([line]))
         words = engine.attention(line, "das Haus").result(120)
         assert metrics.value(COMPILATIONS) == compiled
     assert best.tokens == translator.nbest([line], 1)[0][0].tokens

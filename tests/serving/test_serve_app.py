@@ -2,17 +2,18 @@
 """The app `serve` as a process: it starts, answers under load, and stops as signals ask."""
 
 import collections
-import platform
 import signal
-import subprocess
-import sys
 import threading
+import types
 
 import pytest
-from apps import REPOSITORY, memory_falls_below, run, start, users_environment
+from apps import start
 from test_translate import make_workdir
 
-from experiments.benchmarks.load_clients import address_of, metrics, send
+from experiments import serve
+from experiments.benchmarks.service_load import address_of, metrics, send
+from transformer.config import Config
+from transformer.errors import InputError
 from transformer.translator import Translator
 
 WORDS = ["a", "b", "c", "d", "e", "f", "g"]
@@ -44,27 +45,25 @@ class Service:
 
 
 @pytest.mark.slow
-def test_two_thousand_requests_of_32_clients_are_each_answered_and_nothing_is_compiled(workdir):
+def test_each_request_of_32_clients_is_answered_and_nothing_is_compiled(workdir):
     translations = Translator.from_workdir(workdir)(LINES)
     expected = {line: one.text for line, one in zip(LINES, translations, strict=True)}
     assert len(set(expected.values())) > 50, "otherwise a wrong answer could pass for a right one"
-    sentences = (LINES * 6)[:2000]
+    sentences = LINES * 3
     service = Service(workdir)
     before = metrics(service.address)
     replies = send(service.address, sentences, 32)
-    assert collections.Counter(reply.sentence for reply in replies) == collections.Counter(
-        sentences
-    )
+    assert sorted(reply.sentence for reply in replies) == sorted(sentences)
     assert {reply.status for reply in replies} == {200}
     assert [reply for reply in replies if reply.text != expected[reply.sentence]] == []
     after = metrics(service.address)
     compilations = "transformer_compilations_total"
     assert after[compilations] == before[compilations]
-    assert after["transformer_accepted_requests_total"] == 2000
-    assert after["transformer_batches_total"] < 1500, "clients share batches"
+    assert after["transformer_batches_total"] < 0.75 * len(sentences), "clients share batches"
     status, err = service.end()
     assert status == 143
-    assert "accepted 2000 requests, answered 2000\nstopped by SIGTERM" in err
+    count = len(sentences)
+    assert f"accepted {count} requests, answered {count}\nstopped by SIGTERM" in err
     assert not any(word in err for word in ("a a a", "Traceback"))
 
 
@@ -90,19 +89,6 @@ def test_a_signal_under_load_loses_nothing_that_was_accepted(workdir, number, st
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_the_memory_of_the_warm_up_is_returned(workdir, tmp_path):
-    command = [sys.executable, "-m", "experiments.serve", f"--workdir={workdir}", "--port=0"]
-    with subprocess.Popen(
-        command, cwd=REPOSITORY, env=users_environment(tmp_path), stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout.readline(), "it is ready"
-        returned = memory_falls_below(0.85, process.pid)
-        process.terminate()
-        assert returned
-
-
-@pytest.mark.slow
 def test_a_signal_ends_the_warm_up(workdir):
     process = start("experiments.serve", f"--workdir={workdir}", "--port=0")
     assert "warming up at http://127.0.0.1:" in process.stderr.readline()
@@ -113,18 +99,24 @@ def test_a_signal_ends_the_warm_up(workdir):
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("options", "message"),
     [
-        (("--max_lines=2000",), "--max_lines=2000, but only --queue=1024 sentences may wait"),
-        (("--window_ms=-1",), "--window_ms=-1.0 is negative"),
-        (("--timeout=0",), "--timeout=0.0 is not positive"),
-        (("--token_file=/nowhere",), "--token_file=/nowhere cannot be read"),
-        (("--private_key=x.pem",), "TLS needs both"),
-        (("--port=70000",), "port"),
+        ({"max_lines": 2000}, "--max_lines=2000, but only --queue=1024 sentences may wait"),
+        ({"window_ms": -1.0}, "--window_ms=-1.0 is negative"),
+        ({"timeout": 0.0}, "--timeout=0.0 is not positive"),
+        ({"token_file": "/nowhere"}, "--token_file=/nowhere cannot be read"),
+        ({"private_key": "x.pem"}, "TLS needs both"),
+        ({"port": 70000}, "--port=70000 is not a port"),
     ],
 )
-def test_invalid_flags_are_refused_before_anything_is_loaded(workdir, flags, message):
-    finished = run("experiments.serve", f"--workdir={workdir}", *flags)
-    assert finished.status == 1
-    assert message in finished.err
-    assert len(finished.err.splitlines()) == 1
+def test_invalid_options_are_refused_before_anything_is_loaded(options, message):
+    with pytest.raises(InputError, match=message):
+        serve.run(serve.Options(config=Config(), **options))
+
+
+def test_an_error_of_the_warm_up_stops_the_server_and_is_kept_to_be_raised():
+    server, failures = types.SimpleNamespace(should_exit=False), []
+    engine = types.SimpleNamespace(warm_up=lambda: 1 / 0)
+    serve._warm_up(engine, "http://127.0.0.1:1", server, failures)
+    assert server.should_exit
+    assert [type(error) for error in failures] == [ZeroDivisionError]

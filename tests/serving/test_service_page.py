@@ -179,7 +179,7 @@ def test_the_page_waits_for_a_model_that_is_warming_up(visit):
         page = visit(service)
         page.keyboard.type("one")
         page.wait_for_selector('#status:text("warming up")')
-        service.engine.declare_ready()
+        service.engine.ready.set()
         translated(page, "ONE")
     visit.reports.clear()
 

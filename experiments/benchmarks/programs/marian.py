@@ -9,15 +9,14 @@ import transformers
 from torch import Tensor
 
 from experiments.benchmarks.programs import pytorch
-from experiments.benchmarks.text_batches import pad, translation_batches
 from experiments.benchmarks.worker import Program, fastest
-from experiments.benchmarks.workloads import DROPOUT, Workload
+from experiments.benchmarks.workloads import DROPOUT, Text, Workload, pad, translation_batches
 
 VERSION = f"transformers {transformers.__version__}, torch {torch.__version__}"
 
 
 def model_of(workload: Workload) -> transformers.MarianMTModel:
-    """Random weights. Padding is the last id, as in the models that Marian trains."""
+    """Return random weights. Padding is the last id, as in the models that Marian trains."""
     inner = DROPOUT if workload.inner_dropout else 0.0
     config = transformers.MarianConfig(
         vocab_size=workload.vocab_size,
@@ -73,7 +72,7 @@ def decoding(
     model = model_of(workload).eval().to(pytorch.DEVICE, getattr(torch, dtype))
     pad_id = model.config.pad_token_id
     batches = []
-    for sentences, length in translation_batches(workload, path):
+    for sentences, length in translation_batches(workload, path and Text.load(path)):
         known = [[min(token, pad_id - 1) for token in ids] for ids in sentences]
         batches.append((torch.from_numpy(pad(known, pad_id)).to(pytorch.DEVICE), length))
 
@@ -96,6 +95,5 @@ def decoding(
     some = batches[:: -(-len(batches) // 4)]
     threads = fastest(lambda: generate(some), torch.set_num_threads, pytorch.thread_choices())
     about = {"version": VERSION, "threads": threads, "output_tokens": generate(batches)}
-    sentences = sum(len(source) for source, _ in batches)
-    units = sentences if path else 1
+    units = sum(len(source) for source, _ in batches) if path else 1
     return Program(lambda: generate(batches), about, units, pytorch.device_peak_bytes)

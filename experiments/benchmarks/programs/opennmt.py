@@ -9,9 +9,8 @@ import ctranslate2
 from ctranslate2.converters import TransformersConverter
 
 from experiments.benchmarks.programs import marian
-from experiments.benchmarks.text_batches import translation_batches
 from experiments.benchmarks.worker import Program, fastest
-from experiments.benchmarks.workloads import Workload
+from experiments.benchmarks.workloads import Text, Workload, translation_batches
 from transformer.cores import num_cores
 
 SPECIAL = ("<pad_0>", "<s>", "</s>", "<unk>")
@@ -32,29 +31,27 @@ class _Vocabulary:
 class _Converter(TransformersConverter):
     """Convert a model that has no tokenizer files."""
 
-    def __init__(self, folder: str, vocab_size: int):
-        super().__init__(folder)
-        self._vocab_size = vocab_size
+    vocab_size: int
 
     def load_tokenizer(self, *_: Any, **__: Any) -> _Vocabulary:
-        return _Vocabulary(self._vocab_size)
+        return _Vocabulary(self.vocab_size)
 
 
 def token_of(index: int) -> str:
-    """Token of an id."""
+    """Return the token of an id."""
     return SPECIAL[index] if index < len(SPECIAL) else f"w{index}"
 
 
 def decoding(workload: Workload, beams: int, dtype: str, path: str | None = None) -> Program:
     """`translate_batch` for the batch of the workload or for all batches of a `Text`, at once.
 
-    With one thread, one per core, or a batch per core, whichever is fastest. Translations have
+    It uses one thread, one per core, or a batch per core, whichever is fastest. Translations have
     exactly the output length of their batch.
     """
     unused = workload.vocab_size - 1  # padding, which the converted vocabulary lacks
     batches = [
         ([[token_of(min(one, unused - 1)) for one in source] for source in sources], length)
-        for sources, length in translation_batches(workload, path)
+        for sources, length in translation_batches(workload, path and Text.load(path))
     ]
     translator = None
     device = "cuda" if ctranslate2.get_cuda_device_count() else "cpu"
@@ -83,7 +80,9 @@ def decoding(workload: Workload, beams: int, dtype: str, path: str | None = None
     choices = choices if device == "cpu" else {(1, 1)}
     with tempfile.TemporaryDirectory() as folder:
         marian.model_of(workload).save_pretrained(f"{folder}/marian")
-        model = _Converter(f"{folder}/marian", workload.vocab_size).convert(f"{folder}/converted")
+        converter = _Converter(f"{folder}/marian")
+        converter.vocab_size = workload.vocab_size
+        model = converter.convert(f"{folder}/converted")
         gc.collect()
         some = batches[:: -(-len(batches) // 4)]
         threads = fastest(lambda: translate(some), use, choices)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's `nn.Transformer` or `nn.LSTM`, with what is left to the user: a tied embedding table,
-sinusoidal positions and the smoothed loss.
+"""PyTorch's `nn.Transformer` or `nn.LSTM`, with a tied embedding table, sinusoidal positions and
+the smoothed loss, which PyTorch leaves to its users.
 """
 
 import math
@@ -12,9 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from experiments.benchmarks.text_batches import PAD_ID, training_batches
 from experiments.benchmarks.worker import STEPS_AHEAD, Program, fastest
-from experiments.benchmarks.workloads import DROPOUT, Workload
+from experiments.benchmarks.workloads import DROPOUT, PAD_ID, Text, Workload, training_batches
 from transformer.cores import num_cores
 
 BOS_ID = 1
@@ -100,7 +99,7 @@ class RecurrentModel(nn.Module):
 
 
 MODELS = {"transformer": Model, "recurrent": RecurrentModel}
-"""By family of the workload."""
+"""Models by the family of the workload."""
 
 
 def smoothed_loss(logits: Tensor, target: Tensor) -> Tensor:
@@ -119,17 +118,17 @@ def training(
     """Training steps with Adam; samples are of 1,000 target tokens for the batches of a `Text`.
 
     Args:
-      workload: sizes.
+      workload: sizes of the model and of its batch.
       dtype: ``float32`` or ``bfloat16`` (autocast; parameters stay float32).
       compiled: use `torch.compile`.
-      path: of the text; None for the batch of the workload.
+      path: path of the text; None for the batch of the workload.
     """
     torch.manual_seed(0)
     model = MODELS[workload.family](workload).train()
     loss = torch.compile(model) if compiled else model
     if compiled:
         print("  compiling, which may take minutes", file=sys.stderr)
-    batches = training_batches(workload, path)
+    batches = training_batches(workload, path and Text.load(path))
     program = training_program(model, loss, batches, dtype)
     if path:
         program.units *= sum(np.count_nonzero(target) for _, target in batches) / 1000

@@ -13,10 +13,9 @@ import jax
 import jax.extend
 import numpy as np
 
-from experiments.benchmarks.settings import config_of
-from experiments.benchmarks.text_batches import TOKENIZER, Text
+from experiments.benchmarks.comparison import config_of
 from experiments.benchmarks.worker import STEPS_AHEAD, Program
-from experiments.benchmarks.workloads import Workload
+from experiments.benchmarks.workloads import TOKENIZER, Text, Workload
 from experiments.data.token_corpus import TokenCorpus, TokenSequences
 from experiments.planning import costs
 from experiments.planning.chips import CHIPS

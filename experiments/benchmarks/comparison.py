@@ -1,25 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that the speed benchmarks share, and how they run and print comparisons."""
+"""Comparisons of this project with peers: shared options, config overrides, results and tables."""
 
+import ast
 import contextlib
 import dataclasses
 import fnmatch
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.benchmarks.alternating import Effort, Subject, compare
-from experiments.benchmarks.settings import config_of, parse_overrides
-from experiments.benchmarks.workloads import WORKLOADS, Workload
+from experiments.benchmarks.alternating import Subject, compare
+from experiments.benchmarks.workloads import DROPOUT, WORKLOADS, Workload
 from experiments.cli import formatting
 from experiments.cli.options import require_at_least
+from transformer.config import Config, DataConfig
 from transformer.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What is compared, and with how much effort."""
+    """Workloads, peers and the number of rounds."""
 
     workloads: tuple[str, ...] = ("W1", "W2")
     """W1 (small model), W2 (the paper's base model), R1 (recurrent, training only), G0, G1 and G2
@@ -29,16 +31,8 @@ class Options:
     """Path of another checkout of this project to compare with; may be repeated."""
     only: tuple[str, ...] = ()
     """Measure only peers that match one of these patterns, for example 'PyTorch*'."""
-    rounds: int = Effort.rounds
+    rounds: int = 9
     """Rounds per comparison."""
-    quiet: float = Effort.quiet
-    """Cores that other processes may keep busy in a quiet round."""
-    budget: float = Effort.budget
-    """Seconds per comparison; loud rounds are repeated until then."""
-    prepare_together: bool = False
-    """Prepare the programs of a workload at the same time, which saves minutes of compiling on a
-    machine with many cores. All are in memory until they have been measured.
-    """
     overrides: str = ""
     """FIELD=VALUE,...: config fields of this project, for example model.dropout_generator=hash."""
     variant: tuple[str, ...] = dataclasses.field(default=(), metadata={"repeated": True})
@@ -51,11 +45,6 @@ class Options:
     def __post_init__(self) -> None:
         require_at_least(1, rounds=self.rounds)
 
-    @property
-    def effort(self) -> Effort:
-        """How much is measured."""
-        return Effort(self.rounds, self.quiet, self.budget, self.prepare_together)
-
 
 def workloads(options: Options, **changes: Any) -> dict[str, Workload]:
     """Return the chosen workloads by name, with changed fields.
@@ -67,6 +56,72 @@ def workloads(options: Options, **changes: Any) -> dict[str, Workload]:
         if name not in WORKLOADS:
             raise InputError(f"--workloads={name}: choose from {', '.join(WORKLOADS)}")
     return {name: dataclasses.replace(WORKLOADS[name], **changes) for name in options.workloads}
+
+
+def config_of(workload: Workload, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Return a config whose batches have the shape of the workload, or the lengths of its buckets.
+
+    Args:
+      workload: sizes of the model and of its batches.
+      overrides: values by path, for example ``model.dropout``.
+
+    Raises:
+      InputError: for an unknown field or an invalid value in `overrides`.
+    """
+    longest = max(workload.source_length, workload.target_length)
+    inner = DROPOUT if workload.inner_dropout else 0.0
+    family_fields = {
+        "transformer": {
+            "d_ff": workload.d_ff,
+            "num_heads": workload.num_heads,
+            "attention_dropout": inner,
+            "activation_dropout": inner,
+        },
+        "recurrent": {"cell": "lstm", "encoder_direction": "forward", "attention": "none"},
+    }
+    multiple = min(DataConfig.row_multiple, workload.batch_size)
+    fields: dict[str, dict[str, Any]] = {
+        "model": {
+            "family": workload.family,
+            "vocab_size": workload.vocab_size,
+            "num_layers": workload.num_layers,
+            "d_model": workload.d_model,
+            "dropout": DROPOUT,
+            **family_fields[workload.family],
+        },
+        "data": {
+            "max_length": longest,
+            "bucket_lengths": workload.buckets or (longest,),
+            "tokens_per_batch": workload.batch_size * longest,
+            "row_multiple": multiple if workload.buckets else workload.batch_size,
+        },
+    }
+    for path, value in (overrides or {}).items():
+        group, _, field = path.partition(".")
+        fields.setdefault(group, {})[field] = value
+    return Config.from_dict(fields)
+
+
+def parse_overrides(flag: str, text: str) -> dict[str, Any]:
+    """Parse ``FIELD=VALUE,FIELD=VALUE``; values are Python literals or else text.
+
+    Raises:
+      InputError: if the text has another form.
+    """
+    overrides: dict[str, Any] = {}
+    # A tuple has commas too, but no field name after them.
+    for pair in re.split(r",\s*(?=[\w.]*=)", text) if text else ():
+        path, equals, value = pair.partition("=")
+        if not (path and equals):
+            raise InputError(
+                f"--{flag}: {pair!r} is not FIELD=VALUE; write for example "
+                f"--{flag}=model.dropout=0.0,model.d_ff=512"
+            )
+        try:
+            overrides[path] = ast.literal_eval(value)
+        except (SyntaxError, ValueError):
+            overrides[path] = value
+    return overrides
 
 
 def program(name: str, function: str, **options: Any) -> Subject:
@@ -102,16 +157,16 @@ def choose(
         config_of(workload, overrides)
         arguments = {**ours.options, "overrides": overrides}
         every.append(dataclasses.replace(ours, name=f"variant {name}", options=arguments))
-    every += [
-        dataclasses.replace(ours, name=f"checkout {path}", checkout=path)
-        for path in options.against
-    ]
+    for path in options.against:
+        every.append(dataclasses.replace(ours, name=f"checkout {path}", checkout=path))
+    names = [subject.name for subject in every]
     for pattern in options.only:
-        if not fnmatch.filter([one.name for one in every], pattern):
-            names = "; ".join(one.name for one in every)
-            raise InputError(f"--only={pattern} matches no program; choose from: {names}")
+        if not fnmatch.filter(names, pattern):
+            raise InputError(
+                f"--only={pattern} matches no program; choose from: {'; '.join(names)}"
+            )
     patterns = options.only or ["*"]
-    return [one for one in every if any(fnmatch.fnmatch(one.name, each) for each in patterns)]
+    return [subject for subject in every if any(fnmatch.fnmatch(subject.name, p) for p in patterns)]
 
 
 def measure(
@@ -124,15 +179,15 @@ def measure(
     """Compare with each chosen peer; print one JSON object per result and return all.
 
     Args:
-      options: of the benchmark.
+      options: options of the benchmark.
       ours: this project.
       peers: candidates, of which --only chooses.
-      workload: what is measured.
-      about: facts for the results, for example the workload's name.
+      workload: the measured workload.
+      about: further facts for the results, for example the workload's name.
     """
     results = []
     chosen = choose(options, ours, peers, workload)
-    for peer, figures in compare(ours, chosen, workload, options.effort, log):
+    for peer, figures in compare(ours, chosen, workload, options.rounds, log):
         result = {
             **about,
             "batch_size": workload.batch_size,
@@ -154,13 +209,12 @@ def measure(
 def print_table(results: Sequence[Mapping[str, Any]]) -> None:
     """Print one result per line on standard error."""
     table = [["peer", "workload", "speedup", "quartiles", "ms", "peer ms", "threads", "load"]]
-    for one in results:
-        low, high = one["speedup_quartiles"]
-        beams = f", beam {one['beams']}" if "beams" in one else ""
-        cells = [one["peer"], f"{one['workload']}{beams}", f"{one['speedup']:.2f}"]
-        cells += [f"{low:.2f}..{high:.2f}", f"{one['ms']:.4g}", f"{one['peer_ms']:.4g}"]
-        loud = f"{one['other_load']:.2f} ({one['loud_rounds']}/{one['rounds']} loud)"
-        table.append([*cells, str(one.get("peer_threads", "")), loud])
+    for result in results:
+        low, high = result["speedup_quartiles"]
+        beams = f", beam {result['beams']}" if "beams" in result else ""
+        cells = [result["peer"], f"{result['workload']}{beams}", f"{result['speedup']:.2f}"]
+        cells += [f"{low:.2f}..{high:.2f}", f"{result['ms']:.4g}", f"{result['peer_ms']:.4g}"]
+        table.append([*cells, str(result.get("peer_threads", "")), f"{result['other_load']:.2f}"])
     with contextlib.redirect_stdout(sys.stderr):
         formatting.print_table(table)
 

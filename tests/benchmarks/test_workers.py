@@ -11,30 +11,13 @@ import time
 import pytest
 from apps import REPOSITORY
 
-from experiments.benchmarks import alternating, worker
-from experiments.benchmarks.alternating import (
-    Effort,
-    Round,
-    Sample,
-    Subject,
-    Unavailable,
-    Worker,
-    compare,
-)
-from experiments.benchmarks.reporting import program
+from experiments.benchmarks import worker
+from experiments.benchmarks.alternating import Subject, Unavailable, Worker, compare
+from experiments.benchmarks.comparison import program
 from experiments.benchmarks.workloads import Workload
 from transformer.errors import InputError
 
-TINY = Workload(
-    num_layers=1,
-    d_model=16,
-    num_heads=2,
-    d_ff=32,
-    vocab_size=64,
-    batch_size=4,
-    source_length=6,
-    target_length=6,
-)
+TINY = Workload(1, 16, 2, 32, 64, 4, 6, 6)
 
 FAKE = """
 from experiments.benchmarks.worker import Program
@@ -60,6 +43,7 @@ def ending(workload):
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
+    """A module `fake` for the workers."""
     (tmp_path / "fake.py").write_text(FAKE)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
 
@@ -70,7 +54,10 @@ def test_a_worker_takes_a_sample_each_time_it_is_asked(fake):
         samples = [process.sample(), process.sample()]
         assert process._process.poll() is None
     assert process._process.returncode is not None
-    assert all(0.01 <= sample.seconds < 0.2 and sample.peak_mib > 1 for sample in samples)
+    for sample in samples:
+        assert sample.seconds >= 0.01
+        # This process has imported JAX; the memory of a parent is not the worker's.
+        assert 1 < sample.peak_mib < worker.peak_mib() / 2
 
 
 def test_a_worker_of_another_checkout_runs_its_code(fake, tmp_path):
@@ -95,45 +82,34 @@ def test_a_worker_that_ends_is_reported_by_name(fake):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("together", [False, True])
-def test_a_missing_peer_is_skipped_and_the_next_one_measured(fake, together):
+def test_a_missing_peer_is_skipped_and_the_next_one_measured(fake):
     messages = []
     ours = Subject("ours", "fake.sleeping", {"seconds": 0.01})
     missing = Subject("missing", "no_such_module.training")
     slower = Subject("slower", "fake.sleeping", {"seconds": 0.04})
-    effort = Effort(rounds=1, budget=0, together=together)
-    [(peer, figures)] = compare(ours, [missing, slower], TINY, effort, messages.append)
+    [(peer, figures)] = compare(ours, [missing, slower], TINY, 1, messages.append)
     assert peer is slower
     assert figures["speedup"] > 2
     assert figures["peer_batch_size"] == figures["batch_size"] == TINY.batch_size
     reason = "no_such_module is not installed (pip install -e .[bench])"
     assert f"missing is skipped: {reason}" in messages
     with pytest.raises(InputError, match="missing cannot be measured: no_such_module"):
-        list(compare(missing, [slower], TINY, effort, messages.append))
+        list(compare(missing, [slower], TINY, 1, messages.append))
 
 
-def test_programs_are_prepared_together_before_the_first_is_measured(fake, monkeypatch):
-    ready, measured = [], []
-
-    class Recorded(Worker):
-        def wait(self):
-            super().wait()
-            if self._name not in ready:
-                ready.append(self._name)
-
-    def alternate(ours, peer, effort):
-        measured.append(list(ready))
-        return [Round(Sample(1.0, 0.0), Sample(2.0, 0.0))]
-
-    monkeypatch.setattr(alternating, "Worker", Recorded)
-    monkeypatch.setattr(alternating, "alternate", alternate)
-    ours, *peers = [
-        Subject(name, "fake.sleeping", {"seconds": 0.5}) for name in ("ours", "one", "other")
-    ]
-    for together in (False, True):
-        ready.clear()
-        list(compare(ours, peers, TINY, Effort(together=together), print))
-    assert measured == [["ours", "one"], ["ours", "one", "other"], *[["ours", "one", "other"]] * 2]
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ("ModuleNotFoundError('no torch', name='torch')", r"^torch is not installed \(pip install"),
+        (r"OSError('a broken library\nand more')", "^OSError: a broken library$"),
+    ],
+)
+def test_a_peer_that_cannot_be_imported_is_reported(tmp_path, monkeypatch, error, message):
+    (tmp_path / "torch.py").write_text(f"raise {error}\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
+    peer = Worker(program("PyTorch", "pytorch.training", dtype="float32"), TINY)
+    with pytest.raises(Unavailable, match=message), peer:
+        pass
 
 
 def test_termination_stops_the_workers(fake, tmp_path):
@@ -142,7 +118,7 @@ def test_termination_stops_the_workers(fake, tmp_path):
         "from experiments.benchmarks import alternating as a, workloads\n"
         f"ours = a.Subject('ours', 'fake.never_ready', {{'path': {str(tmp_path / 'pid')!r}}})\n"
         "process.prepare()\n"
-        "list(a.compare(ours, [], workloads.WORKLOADS['W1'], a.Effort(), print))\n"
+        "list(a.compare(ours, [], workloads.WORKLOADS['W1'], 1, print))\n"
     )
     running = subprocess.Popen([sys.executable, "-c", script], cwd=REPOSITORY)
     while not (tmp_path / "pid").exists():
@@ -152,22 +128,6 @@ def test_termination_stops_the_workers(fake, tmp_path):
     assert running.wait() == 143
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
-
-
-def test_a_peer_that_is_not_installed_is_reported(tmp_path, monkeypatch):
-    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('no torch', name='torch')\n")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
-    peer = Worker(program("PyTorch", "pytorch.training", dtype="float32"), TINY)
-    with pytest.raises(Unavailable, match=r"torch is not installed \(pip install"), peer:
-        pass
-
-
-def test_the_error_of_a_peer_is_reported(tmp_path, monkeypatch):
-    (tmp_path / "torch.py").write_text("raise OSError('a broken library\\nand more')\n")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
-    peer = Worker(program("Marian", "marian.training", dtype="float32"), TINY)
-    with pytest.raises(Unavailable, match="^OSError: a broken library$"), peer:
-        pass
 
 
 class Timed:
@@ -182,10 +142,7 @@ class Timed:
         self.now += next(self._seconds)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "calls"),
-    [(0.01, 100), (0.3, 3), (0.8, 1), (6.0, 1)],
-)
+@pytest.mark.parametrize(("seconds", "calls"), [(0.01, 100), (0.3, 3), (6.0, 1)])
 def test_a_sample_is_at_least_a_second_of_calls_and_starts_warm(monkeypatch, seconds, calls):
     call = Timed(monkeypatch, seconds)
     program = worker.Program(call, units=4.0)
@@ -224,7 +181,7 @@ def test_busy_time_is_all_but_idle_and_waiting_of_the_usable_cores(
     assert worker.busy_seconds(tmp_path / "stat") == expected
 
 
-def test_the_load_of_other_processes_is_measured_without_ones_own(monkeypatch):
+def test_the_load_of_other_processes_excludes_that_of_the_program(monkeypatch):
     monkeypatch.setattr(worker, "busy_seconds", iter([100.0, 103.0]).__next__)
     monkeypatch.setattr(worker, "cpu_seconds", iter([50.0, 52.0]).__next__)
     # 3 busy seconds, 2 of them of this process, in 2 seconds.
@@ -232,7 +189,7 @@ def test_the_load_of_other_processes_is_measured_without_ones_own(monkeypatch):
     assert sample["other_load"] == 0.5
 
 
-def test_peers_do_not_import_jax_nor_this_project_the_peers():
+def test_a_worker_imports_no_framework_before_its_program():
     program = (
         "import sys; import experiments.benchmarks.worker; "
         "print({'jax', 'torch', 'transformer'} & set(sys.modules))"
@@ -241,9 +198,3 @@ def test_peers_do_not_import_jax_nor_this_project_the_peers():
         [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
     assert finished.stdout == "set()\n"
-
-
-def test_the_peak_memory_of_a_worker_is_not_that_of_its_parent(fake):
-    with Worker(Subject("fake", "fake.sleeping", {"seconds": 0.01}), TINY) as process:
-        # This process has imported JAX.
-        assert process.sample().peak_mib < worker.peak_mib() / 2
