@@ -221,6 +221,8 @@ def build(
     Raises:
       InputError: for data, vocabularies, devices or memory that do not fit the config.
     """
+    must = "None; experiments.data.recipes completes such a config, and --config does so itself"
+    config.training.require(config.training.recipe is None, "recipe", must)
     mesh, model = sharding.make_mesh(config.parallel), protocol.build(config.model)
     # Before the data: devices that do not fit the model are reported at once.
     metadata = protocol.parameter_metadata(model)
