@@ -11,14 +11,14 @@ the file.
 
 import dataclasses
 import json
-import sys
 from typing import Any, Literal
 
 from etils import epath
 
 from experiments.cli import command_line
-from experiments.cli.formatting import byte_size
 from experiments.cli.weights import Weights
+from experiments.console.formatting import byte_size
+from experiments.console.progress import say
 from transformer import paths
 from transformer.checkpoints import archive, workdir_files
 from transformer.config import Config
@@ -66,7 +66,7 @@ def main(options: Options) -> None:
     """Write the bundle and print its path and size."""
     result = run(options)
     size = byte_size(result["bytes"])
-    print(f"{result['output']}: {size}, parameters in {options.dtype}", file=sys.stderr)
+    say(f"{result['output']}: {size}, parameters in {options.dtype}")
     print(json.dumps(result))
 
 

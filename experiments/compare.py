@@ -27,6 +27,7 @@ from typing import Literal
 
 from experiments.cli import command_line
 from experiments.cli.scored_pairs import ScoredPairs
+from experiments.console.progress import say
 from experiments.data.registry import Split
 from experiments.data.text_files import TwoFiles
 from experiments.pages import comparison_report
@@ -75,7 +76,7 @@ def main(options: Options) -> None:
     try:
         if output:
             workdir_files.write_text(output, comparison_report.as_page(results))
-            print(f"page: {output}", file=sys.stderr)
+            say(f"page: {output}")
     finally:
         sys.stdout.reconfigure(encoding="utf-8")
         print(comparison_report.as_text(results))
@@ -117,7 +118,7 @@ def _translate_with_workdirs(
         _require_equal(options.split, workdirs[0], splits[0], workdir, split)
     runs = {}
     for workdir, config, split in zip(workdirs, configs, splits, strict=True):
-        print(f"translating {len(split):,} sentences with {workdir}", file=sys.stderr, flush=True)
+        say(f"translating {len(split):,} sentences with {workdir}")
         translator = Translator.from_workdir(workdir, config)
         translations = [result.text for result in translator(split.sources)]
         measures = split.corpus_metrics(translations, configs[0].evaluation.metrics)

@@ -21,13 +21,15 @@ import itertools
 import json
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from experiments.cli import command_line
-from experiments.cli.formatting import byte_size, duration, print_table
+from experiments.console.formatting import byte_size, duration, table
+from experiments.console.progress import say
 from experiments.data import registry
 from experiments.data.checks.text_checks import RULES, CheckedSplit, Finding, ReadablePairs
 from experiments.data.pairs import SentencePairs
@@ -60,7 +62,7 @@ def main(options: Options) -> int:
     report = run(options)
     errors = report["errors"]
     if errors:
-        _log(f"error: train would refuse this: {'; '.join(errors)}")
+        say(f"error: train would refuse this: {'; '.join(errors)}")
     print(json.dumps(report))
     return 1 if errors else 0
 
@@ -84,7 +86,7 @@ def run(options: Options) -> dict[str, Any]:
     mixture, vocabularies, vocabulary_error = [], None, None
     try:
         mixture = registry.training_corpora(config.data)
-        _log("loading or training the vocabulary")
+        say("loading or training the vocabulary")
         readable = [ReadablePairs(pairs) for _, pairs in mixture]
         vocabularies = training_data.load_vocabularies(config, readable)
     except InputError as error:
@@ -106,7 +108,7 @@ def run(options: Options) -> dict[str, Any]:
             else:
                 fail(error)
             continue
-        _log(f"reading the {name} split")
+        say(f"reading the {name} split")
         pairs = [pairs for _, pairs in corpora]
         splits[name] = split = CheckedSplit(
             name, pairs, vocabularies, config.data.max_length, config.data.empty_sources
@@ -168,7 +170,7 @@ def _report_split(split: CheckedSplit, findings: Sequence[Finding]) -> dict[str,
         if name != "unknown_tokens":
             title = name.replace("_", " ").replace("95 percent", "95%")
             rows.append([title, *(_number(side.get(name, 0)) for side in sides.values())])
-    print_table(rows)
+    _print_table(rows)
     for finding in findings:
         _print_finding(finding)
     if not findings:
@@ -211,7 +213,7 @@ def _report_vocabulary(
         if len(split)
     }
     rows = [[name, *(f"{share:.4%}" for share in shares)] for name, shares in coverage.items()]
-    print_table([["known tokens", "source", "target"], *rows])
+    _print_table([["known tokens", "source", "target"], *rows])
     return {"size": vocabularies.target.vocab_size, "known_tokens": coverage}
 
 
@@ -235,7 +237,7 @@ def _report_run(
     epochs = training.steps / batches.per_epoch
     micro_batches = training.micro_batches or 1
     padding = batches.padding_share()
-    print_table(
+    _print_table(
         [
             ["parameters", f"{parameters:,}"],
             ["steps", f"{training.steps:,}"],
@@ -248,7 +250,7 @@ def _report_run(
     compose.require_memory(experiment)
     programs, before = [], device_memory.resident_bytes()
     for (rows, length), count in sorted(costs.batches_by_shape(experiment).items()):
-        _log(f"compiling the step for batches of {rows} x {length} tokens")
+        say(f"compiling the step for batches of {rows} x {length} tokens")
         programs.append(costs.compile_step(experiment, rows, length, count))
     steps = sorted((step for _, step in programs), key=lambda step: step.length)
     limit = training.memory_limit_gib
@@ -262,7 +264,7 @@ def _report_run(
         untimed = "the step needs too much memory for a trial on this machine"
     elif timing:
         untimed = f"a step takes longer than {costs.TIMING_SECONDS} s"
-        _log(f"timing steps, for at most {costs.TIMING_SECONDS} s")
+        say(f"timing steps, for at most {costs.TIMING_SECONDS} s")
         costs.time_steps(experiment, programs)
     flops = sum(step.flops * step.batches for step in steps) / batches.per_epoch * training.steps
     _print_steps(steps)
@@ -331,7 +333,7 @@ def _print_steps(steps: Sequence[costs.StepCost]) -> None:
         for step in steps
     ]
     head = ["rows x length", "batches", "memory", "matmul FLOPs", "a step"]
-    print_table([head, *rows])
+    _print_table([head, *rows])
 
 
 def _print_memory(needed: int, available: int, micro_batches: int, remat: str | None) -> None:
@@ -363,12 +365,12 @@ def _print_line(label: str, text: str) -> None:
     print(f"  {label:<8}  {text}")
 
 
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    print(textwrap.indent(table(rows), "  "))
+
+
 def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
-
-
-def _log(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -29,9 +29,10 @@ from typing import TextIO
 
 from experiments.cli import command_line
 from experiments.cli.weights import Weights
+from experiments.console.progress import Rate, say
 from experiments.data import text_files
 from experiments.serving.batcher import Batcher
-from experiments.storage.line_output import LineProgress, ResumableFile
+from experiments.storage.line_output import ResumableFile
 from experiments.training import allocator
 from transformer import paths
 from transformer.errors import InputError
@@ -97,7 +98,7 @@ def run(options: Options) -> None:
     num_results = options.nbest or 1
     with _open_output(options, identity, size * num_results) as output:
         start = getattr(output, "num_lines", 0) // num_results
-        progress = LineProgress(start, total)
+        progress = Rate("lines", start, total)
         examples = itertools.islice(_examples(options), start, None)
         while chunk := list(itertools.islice(examples, size)):
             lines, prefixes = map(list, zip(*chunk, strict=True))
@@ -198,11 +199,11 @@ def _output_lines(
 def _translate_interactively(translator: Translator, options: Options) -> None:
     """Translate one sentence at a time, until an empty line or the end of the input."""
     if sys.stdin.isatty():
-        _print_hint("One sentence a line; an empty line or Ctrl-D ends.")
+        say("One sentence a line; an empty line or Ctrl-D ends.")
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401 - line editing and history in `input`, where available
     else:
-        _print_hint(
+        say(
             "hint: standard input is not a terminal; without --interactive its lines are "
             "translated in batches, which is faster"
         )
@@ -233,12 +234,8 @@ def _read_typed_line() -> bytes:
     try:
         return input(PROMPT).encode("utf-8", "surrogateescape")
     except EOFError:
-        _print_hint("")
+        say("")
         return b""
-
-
-def _print_hint(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _stdout() -> TextIO:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options that the speed benchmarks share, and how they run and print comparisons."""
 
-import contextlib
 import dataclasses
 import fnmatch
 import json
@@ -12,8 +11,8 @@ from typing import Any
 from experiments.benchmarks.alternating import Effort, Subject, compare
 from experiments.benchmarks.settings import config_of, parse_overrides
 from experiments.benchmarks.workloads import WORKLOADS, Workload
-from experiments.cli import formatting
 from experiments.cli.options import require_at_least
+from experiments.console import formatting
 from transformer.errors import InputError
 
 
@@ -161,8 +160,7 @@ def print_table(results: Sequence[Mapping[str, Any]]) -> None:
         cells += [f"{low:.2f}..{high:.2f}", f"{one['ms']:.4g}", f"{one['peer_ms']:.4g}"]
         loud = f"{one['other_load']:.2f} ({one['loud_rounds']}/{one['rounds']} loud)"
         table.append([*cells, str(one.get("peer_threads", "")), loud])
-    with contextlib.redirect_stdout(sys.stderr):
-        formatting.print_table(table)
+    log(formatting.table(table))
 
 
 def log(text: str) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from experiments.console.progress import say
 from experiments.data import registry
 from experiments.data.pairs import SentencePairs
 from experiments.data.token_corpus import TokenCorpus
@@ -169,7 +170,7 @@ def _measure(
     """Vocabularies of sampled sentence pairs, and the tokens of the longer side of each pair."""
     count = sum(corpus.count() for corpus in corpora)
     if count > 1_000_000:
-        print(f"reading {count:,} pairs to choose a vocabulary size", file=sys.stderr, flush=True)
+        say(f"reading {count:,} pairs to choose a vocabulary size")
     stride = max(count // SAMPLE, 1)
     sample, alphabets = ([], []), (set(), set())
     for corpus in corpora:

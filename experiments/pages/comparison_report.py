@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
+from experiments.console import formatting
 from experiments.pages.evaluation_report import MEASURE_NAMES, measure_name, signatures
 from experiments.scoring import diagnostics, significance
 from experiments.scoring.comparison import MEASURES, Comparison, System
@@ -192,12 +193,12 @@ def as_text(comparison: Comparison) -> str:
     lines = [
         *_summary(comparison),
         "",
-        *_aligned(_score_table(comparison)),
+        formatting.table(_score_table(comparison)),
         "",
-        *_aligned(_pair_table(comparison), left=2),
+        formatting.table(_pair_table(comparison), left=2),
         "",
         "By the number of words in the reference:",
-        *_aligned(_length_table(comparison)),
+        formatting.table(_length_table(comparison)),
     ]
     for heading, examples in _examples(comparison):
         lines += ["", f"{heading}:"] if examples else []
@@ -208,17 +209,6 @@ def as_text(comparison: Comparison) -> str:
                 text = "".join(f"[{text}]" if differs else text for text, differs in pieces)
                 lines.append(f"  {name:{width}}  {text}")
     return "\n".join(lines) + "\n"
-
-
-def _aligned(rows: Sequence[Sequence[str]], left: int = 1) -> Iterator[str]:
-    """Lines in which the first columns are aligned left and the others right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [
-            cell.ljust(width) if column < left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
 
 
 def as_page(comparison: Comparison) -> str:

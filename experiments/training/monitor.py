@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
+from experiments.console.progress import TrainingProgress
 from experiments.training import allocator, distributed, metrics_log
 from experiments.training.compile_ahead import StepPrograms
 from experiments.training.compose import Experiment
@@ -73,7 +74,7 @@ class Monitor:
         directory: epath.Path,
         checkpoints: Checkpoints,
         log: metrics_log.MetricsLog,
-        progress: metrics_log.Progress,
+        progress: TrainingProgress,
         began: float | None = None,
     ):
         """Continue after `step`; `began` is when (`time.monotonic()`) the program was started."""

@@ -7,13 +7,13 @@ import itertools
 import json
 import os
 import pathlib
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from experiments.console.progress import Rate, say
 from experiments.data import text_files
-from experiments.storage.line_output import LineProgress, ResumableFile
+from experiments.storage.line_output import ResumableFile
 from experiments.training import allocator
 from transformer import paths
 from transformer.checkpoints import workdir_files
@@ -94,13 +94,13 @@ def _translate(translator: Translator, source: str, output: pathlib.Path, resume
     settings = [config.decode, config.model, config.data.max_length, translator.params_digest]
     identity = hashlib.sha256(f"{digest.hexdigest()} {settings}".encode()).hexdigest()
     if _identity_of(output) == identity and (output / TRANSLATIONS).exists():
-        print(f"{output / TRANSLATIONS} is complete; filtering it", file=sys.stderr)
+        say(f"{output / TRANSLATIONS} is complete; filtering it")
         return identity
     (output / REPORT).unlink(missing_ok=True)
     size = BATCHES * config.decode.batch_size
     with ResumableFile(str(output / TRANSLATIONS), identity, resume, 1) as file:
         start = file.num_lines
-        progress = LineProgress(start, total)
+        progress = Rate("lines", start, total)
         remaining = itertools.islice(text_files.lines(source, allow_empty=True), start, None)
         while chunk := list(itertools.islice(remaining, size)):
             for [best] in translator.nbest(chunk, 1, start + 1):
