@@ -30,7 +30,7 @@ from experiments.cli.scored_pairs import ScoredPairs
 from experiments.console.progress import say
 from experiments.data.registry import Split
 from experiments.data.text_files import TwoFiles
-from experiments.pages import comparison_report
+from experiments.pages import comparison as comparison_page
 from experiments.scoring import comparison
 from experiments.scoring.comparison import Comparison, Run
 from transformer import paths
@@ -75,11 +75,11 @@ def main(options: Options) -> None:
     results = run(options)
     try:
         if output:
-            workdir_files.write_text(output, comparison_report.as_page(results))
+            workdir_files.write_text(output, comparison_page.as_page(results))
             say(f"page: {output}")
     finally:
         sys.stdout.reconfigure(encoding="utf-8")
-        print(comparison_report.as_text(results))
+        print(comparison_page.as_text(results))
         print(json.dumps(comparison.as_json(results)), flush=True)
 
 

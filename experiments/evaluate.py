@@ -25,7 +25,7 @@ from experiments.cli.scored_pairs import ScoredPairs
 from experiments.cli.weights import Weights
 from experiments.console.progress import say
 from experiments.data.registry import Split
-from experiments.pages.evaluation_report import Evaluation, evaluation_page
+from experiments.pages.evaluation import Evaluation, evaluation_page
 from experiments.scoring.evaluation import evaluate
 from transformer import paths
 from transformer.checkpoints import workdir_files

@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from experiments.console import formatting
-from experiments.pages.evaluation_report import MEASURE_NAMES, measure_name, signatures
+from experiments.pages.evaluation import MEASURE_NAMES, measure_name, signatures
 from experiments.scoring import diagnostics, significance
 from experiments.scoring.comparison import MEASURES, Comparison, System
 from transformer.inspection import figures

@@ -203,7 +203,7 @@ def _learning_curves(path: epath.Path, label_smoothing: float) -> list[Html]:
             about += " The optimized loss includes label smoothing and cannot reach 0; an NLL can."
     if unreadable:
         lines = "1 line" if unreadable == 1 else f"{unreadable:,} lines"
-        parts.append(paragraph(f"{lines} of {path.name} could not be read and are left out."))
+        parts.append(paragraph(f"{lines} of {path.name} could not be read."))
     return [paragraph(about), *parts]
 
 
