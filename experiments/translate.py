@@ -31,7 +31,6 @@ from experiments.cli import command_line
 from experiments.cli.weights import Weights
 from experiments.console.progress import Rate, say
 from experiments.data import text_files
-from experiments.serving.batcher import Batcher
 from experiments.storage.line_output import ResumableFile
 from experiments.training import allocator
 from transformer import paths
@@ -86,8 +85,10 @@ def run(options: Options) -> None:
                 raise InputError(f"--{name} and --interactive exclude each other; remove one")
     if options.output == "":
         raise InputError("--output= is empty; name a file, or leave it out for standard output")
-    if options.resume and not (_is_local_file(options.input) and _is_local(options.output)):
-        raise InputError("--resume needs local files as --input and --output")
+    if options.resume:
+        files = options.input or "", options.output or ""
+        if not all(files) or any(map(paths.is_remote, files)) or not os.path.isfile(files[0]):
+            raise InputError("--resume needs local files as --input and --output")
     translator = options.translator()  # errors come before standard input is read
     if options.interactive:
         _translate_interactively(translator, options)
@@ -134,14 +135,6 @@ def _survey(options: Options, translator: Translator) -> tuple[int | None, str]:
     if options.output:
         settings.append(translator.params_digest)
     return total, f"{digest.hexdigest()} {settings}"
-
-
-def _is_local(path: str | None) -> bool:
-    return path is not None and not paths.is_remote(path)
-
-
-def _is_local_file(path: str | None) -> bool:
-    return _is_local(path) and os.path.isfile(path)
 
 
 def _examples(options: Options) -> Iterator[tuple[str, str]]:
@@ -208,18 +201,16 @@ def _translate_interactively(translator: Translator, options: Options) -> None:
             "translated in batches, which is faster"
         )
     output = _stdout()
-    # A terminal sends one sentence at a time, so batches of one row are all that is compiled.
-    with Batcher(translator.nbest, costs=lambda _: {1: 1.0}) as batcher:
-        for index in itertools.count():
-            with _read_errors("standard input"):
-                typed = io.BufferedReader(io.BytesIO(_read_typed_line()))
-            sentence = "".join(text_files.stream_lines(typed, f"sentence {index + 1}"))
-            if not sentence.strip():
-                break
-            nbest = batcher.submit([sentence], options.nbest or 1, index + 1).result()
-            output.writelines(_output_lines(nbest, index, options))
-            output.flush()
-            allocator.return_unused_pages()
+    for index in itertools.count():
+        with _read_errors("standard input"):
+            typed = io.BufferedReader(io.BytesIO(_read_typed_line()))
+        sentence = "".join(text_files.stream_lines(typed, f"sentence {index + 1}"))
+        if not sentence.strip():
+            break
+        nbest = translator.nbest([sentence], options.nbest or 1, index + 1)
+        output.writelines(_output_lines(nbest, index, options))
+        output.flush()
+        allocator.return_unused_pages()
 
 
 def _read_typed_line() -> bytes:

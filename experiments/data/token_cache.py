@@ -33,8 +33,6 @@ FORMAT = 1
 """Version of the files; part of the digest."""
 CHUNK = 10_000
 """Sentence pairs tokenized at a time."""
-PROGRESS_SECONDS = 10.0
-"""Time between progress lines on stderr."""
 
 _OFFSETS = np.dtype(np.int64)
 _SIDES = ("source", "target")
