@@ -54,7 +54,6 @@ class Options:
 
 Mixture = list[tuple[float, SentencePairs]]
 """Training corpora with their weights."""
-_INDENT = " " * 12
 
 
 def main(options: Options) -> int:
@@ -73,7 +72,7 @@ def run(options: Options) -> dict[str, Any]:
     report: dict[str, Any] = {"errors": []}
 
     def fail(error: InputError) -> None:
-        _print_line("error", str(error))
+        _print_entry("error", str(error))
         report["errors"].append(str(error))
 
     def check(require: Callable[..., None], *arguments: Any) -> None:
@@ -104,7 +103,7 @@ def run(options: Options) -> dict[str, Any]:
             report[name] = None
             # A test split is optional.
             if name == "test":
-                _print_line("warning", str(error))
+                _print_entry("warning", str(error))
             else:
                 fail(error)
             continue
@@ -185,16 +184,14 @@ def _report_split(split: CheckedSplit, findings: Sequence[Finding]) -> dict[str,
 
 def _print_finding(finding: Finding) -> None:
     if finding.severity == "error":
-        _print_line("error", finding.detail)
-    else:
-        detail = f" ({finding.detail})" if finding.detail else ""
-        title = RULES[finding.rule]
-        _print_line(finding.severity, f"{title}: {finding.count:,}{detail}")
-        for location in finding.locations:
-            print(f"{_INDENT}{location}")
-        if finding.count > len(finding.locations):
-            print(f"{_INDENT}and {finding.count - len(finding.locations):,} more")
-    print(f"{_INDENT}{finding.treatment}")
+        _print_entry("error", finding.detail, finding.treatment)
+        return
+    lines = [f"{RULES[finding.rule]}: {finding.count:,}", *finding.locations]
+    if finding.detail:
+        lines[0] += f" ({finding.detail})"
+    if finding.count > len(finding.locations):
+        lines.append(f"and {finding.count - len(finding.locations):,} more")
+    _print_entry(finding.severity, *lines, finding.treatment)
 
 
 def _report_vocabulary(
@@ -233,10 +230,8 @@ def _report_run(
     ]
     experiment = costs.experiment_of_lengths(config, vocabularies, lengths)
     training, batches = experiment.config.training, experiment.data.train
-    parameters = experiment.num_parameters
-    epochs = training.steps / batches.per_epoch
-    micro_batches = training.micro_batches or 1
-    padding = batches.padding_share()
+    parameters, padding = experiment.num_parameters, batches.padding_share()
+    epochs, micro_batches = training.steps / batches.per_epoch, training.micro_batches or 1
     _print_table(
         [
             ["parameters", f"{parameters:,}"],
@@ -272,19 +267,20 @@ def _report_run(
     remat = None if device.platform == "cpu" else getattr(experiment.config.model, "remat", None)
     _print_memory(needed, available, micro_batches, remat)
     if process is not None:
-        _print_line("", f"the process, with Python and its programs, about {byte_size(process)}")
-    _print_line("matmuls", f"{flops:.2e} FLOPs in the complete training, padding included")
+        _print_entry("", f"the process, with Python and its programs, about {byte_size(process)}")
+    _print_entry("matmuls", f"{flops:.2e} FLOPs in the complete training, padding included")
     seconds = costs.mean_step_seconds(steps)
     if seconds is None:
         minimum = flops / costs.matmul_flops_per_second() / experiment.mesh.size
-        _print_line("time", f"not measured: {untimed}; at this device's float32 matmul rate,")
-        print(f"{_INDENT}the matmuls alone take {duration(minimum)}")
+        text = f"not measured: {untimed}; at this device's float32 matmul rate,"
+        _print_entry("time", text, f"the matmuls alone take {duration(minimum)}")
     else:
         total = duration(seconds * training.steps)
-        _print_line(
-            "time", f"about {total} on this machine ({seconds:.3g} s a step), estimated from"
+        _print_entry(
+            "time",
+            f"about {total} on this machine ({seconds:.3g} s a step), estimated from",
+            "a few steps, without compilation, validation and saving",
         )
-        print(f"{_INDENT}a few steps, without compilation, validation and saving")
     return {
         "parameters": parameters,
         "steps": training.steps,
@@ -322,36 +318,31 @@ def _process_bytes(before: int, needed: int) -> int:
 
 def _print_steps(steps: Sequence[costs.StepCost]) -> None:
     """Print the cost of a step for each batch shape."""
-    rows = [
-        [
-            f"{step.rows} x {step.length}",
-            f"{step.batches:,}",
-            byte_size(step.peak_bytes),
-            f"{step.flops:.2e}",
-            "not timed" if step.seconds is None else f"{step.seconds:.3g} s",
-        ]
-        for step in steps
-    ]
-    head = ["rows x length", "batches", "memory", "matmul FLOPs", "a step"]
-    _print_table([head, *rows])
+    rows = [["rows x length", "batches", "memory", "matmul FLOPs", "a step"]]
+    for step in steps:
+        seconds = "not timed" if step.seconds is None else f"{step.seconds:.3g} s"
+        sizes = [f"{step.batches:,}", byte_size(step.peak_bytes), f"{step.flops:.2e}"]
+        rows.append([f"{step.rows} x {step.length}", *sizes, seconds])
+    _print_table(rows)
 
 
 def _print_memory(needed: int, available: int, micro_batches: int, remat: str | None) -> None:
     """Whether the step fits, and what would make it fit; `remat` is None where it saves nothing."""
     text = f"the step needs {byte_size(needed)} a device, of {byte_size(available)}"
     if needed <= available:
-        _print_line("memory", f"{text}: it fits")
+        _print_entry("memory", f"{text}: it fits")
         return
-    _print_line("warning", f"{text}: it does not fit")
-    print(
-        f"{_INDENT}set --config.training.micro_batches={2 * micro_batches} or more, which keeps "
-        f"the batch,\n{_INDENT}or --config.training.batch_fitting=auto, which finds the number"
-    )
+    remedies = [
+        f"set --config.training.micro_batches={2 * micro_batches} or more, which keeps the batch,",
+        "or --config.training.batch_fitting=auto, which finds the number",
+    ]
     if remat == "none":
-        print(
-            f"{_INDENT}or --config.model.remat=full, which computes activations again instead of "
-            f"storing them:\n{_INDENT}about a third more time, and the same results"
-        )
+        remedies += [
+            "or --config.model.remat=full, which computes activations again instead of storing "
+            "them:",
+            "about a third more time, and the same results",
+        ]
+    _print_entry("warning", f"{text}: it does not fit", *remedies)
 
 
 # Output.
@@ -361,8 +352,11 @@ def _print_section(title: str) -> None:
     print(f"\n{title[0].upper()}{title[1:]}")
 
 
-def _print_line(label: str, text: str) -> None:
-    print(f"  {label:<8}  {text}")
+def _print_entry(label: str, *lines: str) -> None:
+    """Print a label and the lines beside it."""
+    for line in lines:
+        print(f"  {label:<8}  {line}")
+        label = ""
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:
