@@ -156,7 +156,7 @@ def _given(options: Options, chosen: str) -> dict[str, Any]:
     """The options of a conversion that are given, by name.
 
     Args:
-      options: of all conversions.
+      options: the flags of all conversions.
       chosen: direction and format, for example ``--to=huggingface``.
 
     Raises:

@@ -107,7 +107,7 @@ def _write(evaluation: Evaluation, options: Options) -> None:
 
 
 def _origin_of(split: Split, options: Options) -> dict[str, Any]:
-    """Where the sentence pairs come from, and the digest of their text."""
+    """The origin of the sentence pairs, and the digest of their text."""
     pairs = {"sha256": split.digest()}
     if options.source:
         files = {"source": options.source, "target": options.target}

@@ -45,7 +45,7 @@ def pairs(
     Args:
       dataset: ``name`` or ``name/config``, for example ``wmt14_translate/de-en``.
       split: for example ``train``.
-      direction: as ``data.direction``.
+      direction: a value of ``data.direction``.
       other_names: further dataset names to suggest for a misspelled one.
 
     Raises:

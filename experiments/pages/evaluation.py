@@ -61,7 +61,7 @@ def evaluation_page(
       weights: Description of the weights used.
       parameters: Number of parameters.
       metrics: Path of ``metrics.jsonl``; the page says so if it is missing or damaged.
-      changes: of the config while the model trained, from `workdir_files.load_changes`.
+      changes: changes of the config during training, from `workdir_files.load_changes`.
     """
     chrf = sentence_chrf(evaluation.translations, evaluation.split.targets)
     sections = {

@@ -23,10 +23,10 @@ class ResumableFile(contextlib.AbstractContextManager):
         """Open the unfinished file.
 
         Args:
-          path: of the complete file.
+          path: path of the complete file.
           identity: everything that the lines depend on.
           resume: continue the unfinished file, if there is one, instead of starting again.
-          multiple: of the unfinished file, this many complete lines or a multiple are kept.
+          multiple: the number of lines kept of an unfinished file is a multiple of this.
 
         Raises:
           InputError: if the file cannot be written, or unfinished files have other identities.

@@ -38,7 +38,7 @@ class Experiment:
     data: TrainingData
     mesh: Mesh
     param_shardings: Params
-    """Of the model's parameters, whether they or adapters are trained."""
+    """Shardings of the model's parameters, whether they or adapters are trained."""
     adapter_metadata: Params | None = None
     """With LoRA, the declarations of the adapters."""
     frozen: Params | None = None

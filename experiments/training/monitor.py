@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens between two training steps: log metrics, validate, save, count skipped steps."""
+"""Actions between two training steps: log metrics, validate, save, count skipped steps."""
 
 import dataclasses
 import math
@@ -48,7 +48,7 @@ class Totals:
     tokens: float = 0.0
     """Target tokens without padding."""
     train_loss: float | None = None
-    """As last reported."""
+    """The last reported value."""
     validation: dict[str, float] = dataclasses.field(default_factory=dict)
     """Scores of the last validation, at step `validated_at`."""
     validated_at: int = -1

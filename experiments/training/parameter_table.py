@@ -16,7 +16,7 @@ def parameter_table(state: TrainState) -> str:
     """One line per parameter; equal layers share one, such as ``encoder/layer_{0..5}/...``.
 
     Args:
-      state: of arrays or `jax.ShapeDtypeStruct`, each with a `NamedSharding`.
+      state: arrays or `jax.ShapeDtypeStruct`, each with a `NamedSharding`.
     """
     leaves = jax.tree_util.tree_leaves_with_path(state.params)
     # (name with layer_*, shape, dtype, sharding, bytes) -> layers with this parameter

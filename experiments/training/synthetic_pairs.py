@@ -56,7 +56,7 @@ def make(
     What a complete directory has is not translated again: only the filters are applied.
 
     Args:
-      translator: of the lines.
+      translator: translates the lines.
       source: text file, one sentence a line.
       output: directory, made if missing, of ``translations.tsv`` (log-probability, number of
         tokens, translation of each line), the two files of pairs, and ``report.json``.
@@ -176,9 +176,9 @@ def mixture(
     """The fields ``data.direction`` and ``data.mixture`` of a training on the pairs.
 
     Args:
-      data: of the model that translated, whose corpora are read too.
+      data: data config of the model that translated, whose corpora are read too.
       output: directory of the pairs.
-      weight: of the pairs.
+      weight: weight of the pairs.
       forward: see `direction`.
     """
     name, source, target = direction(data, forward=forward)
@@ -197,7 +197,7 @@ def direction(data: DataConfig, *, forward: bool = False) -> tuple[str, str, str
     """The direction of a training on the pairs, and the names of its source and target.
 
     Args:
-      data: of the model that translated.
+      data: data config of the model that translated.
       forward: the training has the direction of that model, not the other one.
     """
     if data.direction not in ("forward", "backward"):
@@ -230,9 +230,9 @@ def dropped_by(
 
     Args:
       line: text that was translated.
-      translation: of the line.
-      num_tokens: of the line and of the translation, with EOS.
-      log_prob: of the translation.
+      translation: its translation.
+      num_tokens: tokens of the line and of the translation, with EOS.
+      log_prob: log-probability of the translation.
       max_length: maximum number of tokens of a side, as in training.
       options: limits of the ratio and of the score.
     """

@@ -62,7 +62,7 @@ def findings(evidence: Evidence) -> list[Html]:
 
 
 def evidence_items(evidence: Evidence) -> list[tuple[Html, Html]]:
-    """What was measured to explain the answer, each with its name."""
+    """Measurements that explain the answer, each with its name."""
     candidates = {
         "Preference": _preference_finding(evidence),
         "Encoder output": _position_finding(evidence),
@@ -125,7 +125,7 @@ def _position_finding(evidence: Evidence) -> Html | None:
 
 
 def _head_finding(evidence: Evidence, kind: Kind) -> Html:
-    """What the strongest head of a kind reads, and what is lost without it."""
+    """The tokens that the strongest head of a kind reads, and the loss without it."""
     layer, head = evidence.effects.strongest(kind)
     lost, total = evidence.effects.preference[kind][layer, head], evidence.total
     size = "difference" if evidence.is_about_two else "preference"
