@@ -26,6 +26,7 @@ import sys
 from typing import Literal
 
 from experiments.cli import command_line
+from experiments.cli.options import output_file
 from experiments.cli.scored_pairs import ScoredPairs
 from experiments.console.progress import say
 from experiments.data.registry import Split
@@ -33,7 +34,6 @@ from experiments.data.text_files import TwoFiles
 from experiments.pages import comparison as comparison_page
 from experiments.scoring import comparison
 from experiments.scoring.comparison import Comparison, Run
-from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
@@ -66,11 +66,7 @@ def run(options: Options) -> Comparison:
 
 def main(options: Options) -> None:
     """Compare the systems, and print and write the result."""
-    output = paths.reachable(options.output) if options.output else None
-    if output and not (paths.is_remote(output) or output.parent.is_dir()):
-        raise InputError(f"--output={output}: its folder does not exist; make it first")
-    if output and output.is_dir():
-        raise InputError(f"--output={output} is a directory; name a file")
+    output = output_file(options.output) if options.output else None
     options.bleu_options()  # checked before anything is translated
     results = run(options)
     try:
