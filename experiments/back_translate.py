@@ -38,7 +38,7 @@ from transformer.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)
-class Options(Weights):
+class Options(PairOptions, Weights):
     """The model, the text, and which pairs are kept."""
 
     input: str | None = None
@@ -47,16 +47,6 @@ class Options(Weights):
     """Output directory."""
     resume: bool = False
     """Continue an interrupted translation."""
-    forward: bool = False
-    """Make the translations targets, not sources."""
-    tag: str | None = None
-    """Word that begins each source, for example <BT>."""
-    max_ratio: float = PairOptions.max_ratio
-    """Maximum ratio of the numbers of tokens of the two sides, with EOS."""
-    min_score: float | None = None
-    """Minimum log-probability per token of a translation; default: none."""
-    weight: float = PairOptions.weight
-    """Weight of the pairs in the mixture: how often an epoch reads each."""
 
 
 def run(options: Options) -> dict[str, Any]:
@@ -75,15 +65,8 @@ def run(options: Options) -> dict[str, Any]:
     source = paths.local(options.input, "--input")
     text_files.require_file(source, "--input")
     output = pathlib.Path(paths.local(options.output, "--output")).absolute()
-    filters = PairOptions(
-        forward=options.forward,
-        tag=tag,
-        max_ratio=options.max_ratio,
-        min_score=options.min_score,
-        weight=options.weight,
-    )
     return synthetic_pairs.make(
-        options.translator(), source, output, filters, resume=options.resume
+        options.translator(), source, output, options, resume=options.resume
     )
 
 

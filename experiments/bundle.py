@@ -11,15 +11,15 @@ the file.
 
 import dataclasses
 import json
-import sys
 from typing import Any, Literal
 
 from etils import epath
 
 from experiments.cli import command_line
-from experiments.cli.formatting import byte_size
+from experiments.cli.options import output_file
 from experiments.cli.weights import Weights
-from transformer import paths
+from experiments.console.formatting import byte_size
+from experiments.console.progress import say
 from transformer.checkpoints import archive, workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
@@ -38,13 +38,10 @@ class Options(Weights):
 
 def run(options: Options) -> dict[str, Any]:
     """Load the parameters, and write the bundle; return its path, size and dtype."""
-    if not options.output:
-        raise InputError("missing --output=FILE, the path of the bundle")
+    output = output_file(options.output)
     if options.ensemble:
         raise InputError("--ensemble: a bundle holds one model; make a bundle of each")
-    output, workdir, config = paths.reachable(options.output), options.directory, options.config
-    if output.is_dir():
-        raise InputError(f"--output={output} is a directory; name a file")
+    workdir, config = options.directory, options.config
     translator = options.translator()
     opened = workdir_files.opened(workdir)
     present = [name for name in workdir_files.INFERENCE_FILES if (opened / name).exists()]
@@ -66,7 +63,7 @@ def main(options: Options) -> None:
     """Write the bundle and print its path and size."""
     result = run(options)
     size = byte_size(result["bytes"])
-    print(f"{result['output']}: {size}, parameters in {options.dtype}", file=sys.stderr)
+    say(f"{result['output']}: {size}, parameters in {options.dtype}")
     print(json.dumps(result))
 
 

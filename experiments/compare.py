@@ -26,13 +26,14 @@ import sys
 from typing import Literal
 
 from experiments.cli import command_line
+from experiments.cli.options import output_file
 from experiments.cli.scored_pairs import ScoredPairs
+from experiments.console.progress import say
 from experiments.data.registry import Split
 from experiments.data.text_files import TwoFiles
-from experiments.pages import comparison_report
+from experiments.pages import comparison as comparison_page
 from experiments.scoring import comparison
 from experiments.scoring.comparison import Comparison, Run
-from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
@@ -65,20 +66,16 @@ def run(options: Options) -> Comparison:
 
 def main(options: Options) -> None:
     """Compare the systems, and print and write the result."""
-    output = paths.reachable(options.output) if options.output else None
-    if output and not (paths.is_remote(output) or output.parent.is_dir()):
-        raise InputError(f"--output={output}: its folder does not exist; make it first")
-    if output and output.is_dir():
-        raise InputError(f"--output={output} is a directory; name a file")
+    output = output_file(options.output) if options.output else None
     options.bleu_options()  # checked before anything is translated
     results = run(options)
     try:
         if output:
-            workdir_files.write_text(output, comparison_report.as_page(results))
-            print(f"page: {output}", file=sys.stderr)
+            workdir_files.write_text(output, comparison_page.as_page(results))
+            say(f"page: {output}")
     finally:
         sys.stdout.reconfigure(encoding="utf-8")
-        print(comparison_report.as_text(results))
+        print(comparison_page.as_text(results))
         print(json.dumps(comparison.as_json(results)), flush=True)
 
 
@@ -117,7 +114,7 @@ def _translate_with_workdirs(
         _require_equal(options.split, workdirs[0], splits[0], workdir, split)
     runs = {}
     for workdir, config, split in zip(workdirs, configs, splits, strict=True):
-        print(f"translating {len(split):,} sentences with {workdir}", file=sys.stderr, flush=True)
+        say(f"translating {len(split):,} sentences with {workdir}")
         translator = Translator.from_workdir(workdir, config)
         translations = [result.text for result in translator(split.sources)]
         measures = split.corpus_metrics(translations, configs[0].evaluation.metrics)

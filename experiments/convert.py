@@ -20,8 +20,9 @@ from typing import Any, Literal
 import jax
 
 from experiments.cli import command_line
-from experiments.cli.formatting import byte_size
 from experiments.cli.weights import Weights
+from experiments.console.formatting import byte_size
+from experiments.console.progress import say
 from transformer import trained_model
 from transformer.checkpoints import workdir_files
 from transformer.errors import InputError
@@ -85,7 +86,7 @@ class Options(Weights):
 
 _FLAGS = {
     "--from": ("input",),
-    "--to": ("output", "average", "ensemble"),
+    "--to": ("output", "average", "around", "ensemble"),
 }
 """The flags of each direction."""
 _OPTIONS = {
@@ -115,10 +116,9 @@ def _import(options: Options) -> dict[str, Any]:
     parameters = sum(leaf.size for leaf in jax.tree.leaves(imported.params))
     languages = imported.vocabulary.languages
     if languages and not imported.vocabulary.source_prefix:
-        print(
+        say(
             f"note: begin every sentence with one of {', '.join(languages)}, or import with "
-            "--target_language",
-            file=sys.stderr,
+            "--target_language"
         )
     return {"workdir": options.workdir, "parameters": parameters, "format": options.from_}
 
@@ -147,8 +147,8 @@ def _export(options: Options) -> dict[str, Any]:
         (directory / "README.md").write_text(card, encoding="utf-8")
         size = sum(path.stat().st_size for path in directory.iterdir())
     for note in export.differences:
-        print(f"note: {note}", file=sys.stderr)
-    print(f"{options.output}: {byte_size(size)}", file=sys.stderr)
+        say(f"note: {note}")
+    say(f"{options.output}: {byte_size(size)}")
     return {"output": options.output, "bytes": size, "format": options.to}
 
 
@@ -156,7 +156,7 @@ def _given(options: Options, chosen: str) -> dict[str, Any]:
     """The options of a conversion that are given, by name.
 
     Args:
-      options: of all conversions.
+      options: the flags of all conversions.
       chosen: direction and format, for example ``--to=huggingface``.
 
     Raises:
@@ -165,7 +165,8 @@ def _given(options: Options, chosen: str) -> dict[str, Any]:
     applicable = (chosen, chosen.partition("=")[0])
     for conversion, names in (*_FLAGS.items(), *_OPTIONS.items()):
         for name in names:
-            if getattr(options, name) is not None and conversion not in applicable:
+            given = getattr(options, name) != getattr(Options, name)
+            if given and conversion not in applicable:
                 raise InputError(f"--{name} is only for {conversion}; leave it out")
     names = [name for conversion in applicable for name in _OPTIONS.get(conversion, ())]
     values = {name: getattr(options, name) for name in names}

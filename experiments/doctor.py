@@ -21,13 +21,15 @@ import itertools
 import json
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from experiments.cli import command_line
-from experiments.cli.formatting import byte_size, duration, print_table
+from experiments.console.formatting import byte_size, duration, table
+from experiments.console.progress import say
 from experiments.data import registry
 from experiments.data.checks.text_checks import RULES, CheckedSplit, Finding, ReadablePairs
 from experiments.data.pairs import SentencePairs
@@ -52,7 +54,6 @@ class Options:
 
 Mixture = list[tuple[float, SentencePairs]]
 """Training corpora with their weights."""
-_INDENT = " " * 12
 
 
 def main(options: Options) -> int:
@@ -60,7 +61,7 @@ def main(options: Options) -> int:
     report = run(options)
     errors = report["errors"]
     if errors:
-        _log(f"error: train would refuse this: {'; '.join(errors)}")
+        say(f"error: train would refuse this: {'; '.join(errors)}")
     print(json.dumps(report))
     return 1 if errors else 0
 
@@ -71,7 +72,7 @@ def run(options: Options) -> dict[str, Any]:
     report: dict[str, Any] = {"errors": []}
 
     def fail(error: InputError) -> None:
-        _print_line("error", str(error))
+        _print_entry("error", str(error))
         report["errors"].append(str(error))
 
     def check(require: Callable[..., None], *arguments: Any) -> None:
@@ -84,7 +85,7 @@ def run(options: Options) -> dict[str, Any]:
     mixture, vocabularies, vocabulary_error = [], None, None
     try:
         mixture = registry.training_corpora(config.data)
-        _log("loading or training the vocabulary")
+        say("loading or training the vocabulary")
         readable = [ReadablePairs(pairs) for _, pairs in mixture]
         vocabularies = training_data.load_vocabularies(config, readable)
     except InputError as error:
@@ -102,11 +103,11 @@ def run(options: Options) -> dict[str, Any]:
             report[name] = None
             # A test split is optional.
             if name == "test":
-                _print_line("warning", str(error))
+                _print_entry("warning", str(error))
             else:
                 fail(error)
             continue
-        _log(f"reading the {name} split")
+        say(f"reading the {name} split")
         pairs = [pairs for _, pairs in corpora]
         splits[name] = split = CheckedSplit(
             name, pairs, vocabularies, config.data.max_length, config.data.empty_sources
@@ -168,7 +169,7 @@ def _report_split(split: CheckedSplit, findings: Sequence[Finding]) -> dict[str,
         if name != "unknown_tokens":
             title = name.replace("_", " ").replace("95 percent", "95%")
             rows.append([title, *(_number(side.get(name, 0)) for side in sides.values())])
-    print_table(rows)
+    _print_table(rows)
     for finding in findings:
         _print_finding(finding)
     if not findings:
@@ -183,16 +184,14 @@ def _report_split(split: CheckedSplit, findings: Sequence[Finding]) -> dict[str,
 
 def _print_finding(finding: Finding) -> None:
     if finding.severity == "error":
-        _print_line("error", finding.detail)
-    else:
-        detail = f" ({finding.detail})" if finding.detail else ""
-        title = RULES[finding.rule]
-        _print_line(finding.severity, f"{title}: {finding.count:,}{detail}")
-        for location in finding.locations:
-            print(f"{_INDENT}{location}")
-        if finding.count > len(finding.locations):
-            print(f"{_INDENT}and {finding.count - len(finding.locations):,} more")
-    print(f"{_INDENT}{finding.treatment}")
+        _print_entry("error", finding.detail, finding.treatment)
+        return
+    lines = [f"{RULES[finding.rule]}: {finding.count:,}", *finding.locations]
+    if finding.detail:
+        lines[0] += f" ({finding.detail})"
+    if finding.count > len(finding.locations):
+        lines.append(f"and {finding.count - len(finding.locations):,} more")
+    _print_entry(finding.severity, *lines, finding.treatment)
 
 
 def _report_vocabulary(
@@ -211,7 +210,7 @@ def _report_vocabulary(
         if len(split)
     }
     rows = [[name, *(f"{share:.4%}" for share in shares)] for name, shares in coverage.items()]
-    print_table([["known tokens", "source", "target"], *rows])
+    _print_table([["known tokens", "source", "target"], *rows])
     return {"size": vocabularies.target.vocab_size, "known_tokens": coverage}
 
 
@@ -231,11 +230,9 @@ def _report_run(
     ]
     experiment = costs.experiment_of_lengths(config, vocabularies, lengths)
     training, batches = experiment.config.training, experiment.data.train
-    parameters = experiment.num_parameters
-    epochs = training.steps / batches.per_epoch
-    micro_batches = training.micro_batches or 1
-    padding = batches.padding_share()
-    print_table(
+    parameters, padding = experiment.num_parameters, batches.padding_share()
+    epochs, micro_batches = training.steps / batches.per_epoch, training.micro_batches or 1
+    _print_table(
         [
             ["parameters", f"{parameters:,}"],
             ["steps", f"{training.steps:,}"],
@@ -248,7 +245,7 @@ def _report_run(
     compose.require_memory(experiment)
     programs, before = [], device_memory.resident_bytes()
     for (rows, length), count in sorted(costs.batches_by_shape(experiment).items()):
-        _log(f"compiling the step for batches of {rows} x {length} tokens")
+        say(f"compiling the step for batches of {rows} x {length} tokens")
         programs.append(costs.compile_step(experiment, rows, length, count))
     steps = sorted((step for _, step in programs), key=lambda step: step.length)
     limit = training.memory_limit_gib
@@ -262,7 +259,7 @@ def _report_run(
         untimed = "the step needs too much memory for a trial on this machine"
     elif timing:
         untimed = f"a step takes longer than {costs.TIMING_SECONDS} s"
-        _log(f"timing steps, for at most {costs.TIMING_SECONDS} s")
+        say(f"timing steps, for at most {costs.TIMING_SECONDS} s")
         costs.time_steps(experiment, programs)
     flops = sum(step.flops * step.batches for step in steps) / batches.per_epoch * training.steps
     _print_steps(steps)
@@ -270,19 +267,20 @@ def _report_run(
     remat = None if device.platform == "cpu" else getattr(experiment.config.model, "remat", None)
     _print_memory(needed, available, micro_batches, remat)
     if process is not None:
-        _print_line("", f"the process, with Python and its programs, about {byte_size(process)}")
-    _print_line("matmuls", f"{flops:.2e} FLOPs in the complete training, padding included")
+        _print_entry("", f"the process, with Python and its programs, about {byte_size(process)}")
+    _print_entry("matmuls", f"{flops:.2e} FLOPs in the complete training, padding included")
     seconds = costs.mean_step_seconds(steps)
     if seconds is None:
         minimum = flops / costs.matmul_flops_per_second() / experiment.mesh.size
-        _print_line("time", f"not measured: {untimed}; at this device's float32 matmul rate,")
-        print(f"{_INDENT}the matmuls alone take {duration(minimum)}")
+        text = f"not measured: {untimed}; at this device's float32 matmul rate,"
+        _print_entry("time", text, f"the matmuls alone take {duration(minimum)}")
     else:
         total = duration(seconds * training.steps)
-        _print_line(
-            "time", f"about {total} on this machine ({seconds:.3g} s a step), estimated from"
+        _print_entry(
+            "time",
+            f"about {total} on this machine ({seconds:.3g} s a step), estimated from",
+            "a few steps, without compilation, validation and saving",
         )
-        print(f"{_INDENT}a few steps, without compilation, validation and saving")
     return {
         "parameters": parameters,
         "steps": training.steps,
@@ -320,36 +318,31 @@ def _process_bytes(before: int, needed: int) -> int:
 
 def _print_steps(steps: Sequence[costs.StepCost]) -> None:
     """Print the cost of a step for each batch shape."""
-    rows = [
-        [
-            f"{step.rows} x {step.length}",
-            f"{step.batches:,}",
-            byte_size(step.peak_bytes),
-            f"{step.flops:.2e}",
-            "not timed" if step.seconds is None else f"{step.seconds:.3g} s",
-        ]
-        for step in steps
-    ]
-    head = ["rows x length", "batches", "memory", "matmul FLOPs", "a step"]
-    print_table([head, *rows])
+    rows = [["rows x length", "batches", "memory", "matmul FLOPs", "a step"]]
+    for step in steps:
+        seconds = "not timed" if step.seconds is None else f"{step.seconds:.3g} s"
+        sizes = [f"{step.batches:,}", byte_size(step.peak_bytes), f"{step.flops:.2e}"]
+        rows.append([f"{step.rows} x {step.length}", *sizes, seconds])
+    _print_table(rows)
 
 
 def _print_memory(needed: int, available: int, micro_batches: int, remat: str | None) -> None:
     """Whether the step fits, and what would make it fit; `remat` is None where it saves nothing."""
     text = f"the step needs {byte_size(needed)} a device, of {byte_size(available)}"
     if needed <= available:
-        _print_line("memory", f"{text}: it fits")
+        _print_entry("memory", f"{text}: it fits")
         return
-    _print_line("warning", f"{text}: it does not fit")
-    print(
-        f"{_INDENT}set --config.training.micro_batches={2 * micro_batches} or more, which keeps "
-        f"the batch,\n{_INDENT}or --config.training.batch_fitting=auto, which finds the number"
-    )
+    remedies = [
+        f"set --config.training.micro_batches={2 * micro_batches} or more, which keeps the batch,",
+        "or --config.training.batch_fitting=auto, which finds the number",
+    ]
     if remat == "none":
-        print(
-            f"{_INDENT}or --config.model.remat=full, which computes activations again instead of "
-            f"storing them:\n{_INDENT}about a third more time, and the same results"
-        )
+        remedies += [
+            "or --config.model.remat=full, which computes activations again instead of storing "
+            "them:",
+            "about a third more time, and the same results",
+        ]
+    _print_entry("warning", f"{text}: it does not fit", *remedies)
 
 
 # Output.
@@ -359,16 +352,19 @@ def _print_section(title: str) -> None:
     print(f"\n{title[0].upper()}{title[1:]}")
 
 
-def _print_line(label: str, text: str) -> None:
-    print(f"  {label:<8}  {text}")
+def _print_entry(label: str, *lines: str) -> None:
+    """Print a label and the lines beside it."""
+    for line in lines:
+        print(f"  {label:<8}  {line}")
+        label = ""
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    print(textwrap.indent(table(rows), "  "))
 
 
 def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
-
-
-def _log(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

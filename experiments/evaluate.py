@@ -16,7 +16,6 @@ import hashlib
 import json
 import os
 import re
-import sys
 from typing import Any
 
 import jax
@@ -24,8 +23,9 @@ import jax
 from experiments.cli import command_line
 from experiments.cli.scored_pairs import ScoredPairs
 from experiments.cli.weights import Weights
+from experiments.console.progress import say
 from experiments.data.registry import Split
-from experiments.pages.evaluation_report import Evaluation, evaluation_page
+from experiments.pages.evaluation import Evaluation, evaluation_page
 from experiments.scoring.evaluation import evaluate
 from transformer import paths
 from transformer.checkpoints import workdir_files
@@ -103,11 +103,11 @@ def _write(evaluation: Evaluation, options: Options) -> None:
     workdir_files.write_text(folder / f"{stem}.txt", translations)
     workdir_files.write_json(folder / f"{stem}.json", scores)
     workdir_files.write_text(folder / f"{stem}.html", report)
-    print(f"report: {folder / stem}.html", file=sys.stderr)
+    say(f"report: {folder / stem}.html")
 
 
 def _origin_of(split: Split, options: Options) -> dict[str, Any]:
-    """Where the sentence pairs come from, and the digest of their text."""
+    """The origin of the sentence pairs, and the digest of their text."""
     pairs = {"sha256": split.digest()}
     if options.source:
         files = {"source": options.source, "target": options.target}

@@ -21,13 +21,12 @@ number on the way.
 import dataclasses
 
 import jax
-from etils import epath
 
 from experiments.cli import command_line
+from experiments.cli.options import output_file
 from experiments.cli.weights import Weights
 from experiments.pages.sentence import sentence_page, sentence_question
 from experiments.pages.sentence.analyzed_pair import AnalyzedPair
-from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.errors import InputError
 from transformer.inspection import search_log
@@ -58,7 +57,7 @@ class Options(Weights):
 
 def main(options: Options) -> None:
     """Write the page and print its path."""
-    output = _output_path(options.output)
+    output = output_file(options.output, ".html")
     workdir_files.write_text(output, run(options))
     print(options.output)
 
@@ -138,16 +137,6 @@ def _live_page(options: Options) -> str:
         (sentence, second or sentence),
         description=options.description(),
     )
-
-
-def _output_path(path: str | None) -> epath.Path:
-    """The path of the page, checked before anything is computed."""
-    if not path:
-        raise InputError("missing --output=FILE.html")
-    output = paths.reachable(path)
-    if output.is_dir() or not (paths.is_remote(output) or output.parent.is_dir()):
-        raise InputError(f"--output={output} cannot be written; name a file in a directory")
-    return output
 
 
 def _require_sentence(name: str, options: Options) -> None:

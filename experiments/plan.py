@@ -14,7 +14,6 @@ object with all figures.
 import dataclasses
 import json
 import re
-import sys
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +21,8 @@ from typing import Any
 import jax
 
 from experiments.cli import command_line
-from experiments.cli.formatting import byte_size, duration, print_table
+from experiments.console.formatting import byte_size, duration, table
+from experiments.console.progress import say
 from experiments.planning import costs
 from experiments.planning.chips import CHIPS
 from experiments.training import compose
@@ -151,7 +151,7 @@ def make_plan(experiment: compose.Experiment, utilization: float) -> dict[str, A
         experiment.data.train.shapes(), key=lambda shape: costs.step_flops(experiment.model, *shape)
     )
     about = f"batches of {rows} x {length} tokens on {mesh.size:,} devices"
-    print(f"compiling the step for {about}", file=sys.stderr, flush=True)
+    say(f"compiling the step for {about}")
     program, cost = costs.compile_step(experiment, rows, length)
     flops = cost.flops / mesh.size
     chips = {}
@@ -195,8 +195,7 @@ def print_plans(plans: Sequence[dict[str, Any]]) -> None:
         (f"One step on one device, preset {plans[0]['preset']}", steps),
         ("One step and the training: arithmetic, not measurements", times),
     ):
-        print(f"\n{title}")
-        print_table(rows)
+        print(f"\n{title}\n" + textwrap.indent(table(rows), "  "))
     if any(chip["memory_share"] > 1 for plan in plans for chip in plan["chips"].values()):
         print(
             "\nAbove 100% of its memory a chip cannot compute the step: add devices, "

@@ -29,8 +29,9 @@ from typing import TextIO
 
 from experiments.cli import command_line
 from experiments.cli.weights import Weights
+from experiments.console.progress import Rate, say
 from experiments.data import text_files
-from experiments.storage.line_output import LineProgress, ResumableFile
+from experiments.storage.line_output import ResumableFile
 from experiments.training import allocator
 from transformer import paths
 from transformer.errors import InputError
@@ -84,8 +85,10 @@ def run(options: Options) -> None:
                 raise InputError(f"--{name} and --interactive exclude each other; remove one")
     if options.output == "":
         raise InputError("--output= is empty; name a file, or leave it out for standard output")
-    if options.resume and not (_is_local_file(options.input) and _is_local(options.output)):
-        raise InputError("--resume needs local files as --input and --output")
+    if options.resume:
+        files = options.input or "", options.output or ""
+        if not all(files) or any(map(paths.is_remote, files)) or not os.path.isfile(files[0]):
+            raise InputError("--resume needs local files as --input and --output")
     translator = options.translator()  # errors come before standard input is read
     if options.interactive:
         _translate_interactively(translator, options)
@@ -96,7 +99,7 @@ def run(options: Options) -> None:
     num_results = options.nbest or 1
     with _open_output(options, identity, size * num_results) as output:
         start = getattr(output, "num_lines", 0) // num_results
-        progress = LineProgress(start, total)
+        progress = Rate("lines", start, total)
         examples = itertools.islice(_examples(options), start, None)
         while chunk := list(itertools.islice(examples, size)):
             lines, prefixes = map(list, zip(*chunk, strict=True))
@@ -132,14 +135,6 @@ def _survey(options: Options, translator: Translator) -> tuple[int | None, str]:
     if options.output:
         settings.append(translator.params_digest)
     return total, f"{digest.hexdigest()} {settings}"
-
-
-def _is_local(path: str | None) -> bool:
-    return path is not None and not paths.is_remote(path)
-
-
-def _is_local_file(path: str | None) -> bool:
-    return _is_local(path) and os.path.isfile(path)
 
 
 def _examples(options: Options) -> Iterator[tuple[str, str]]:
@@ -197,11 +192,11 @@ def _output_lines(
 def _translate_interactively(translator: Translator, options: Options) -> None:
     """Translate one sentence at a time, until an empty line or the end of the input."""
     if sys.stdin.isatty():
-        _print_hint("One sentence a line; an empty line or Ctrl-D ends.")
+        say("One sentence a line; an empty line or Ctrl-D ends.")
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401 - line editing and history in `input`, where available
     else:
-        _print_hint(
+        say(
             "hint: standard input is not a terminal; without --interactive its lines are "
             "translated in batches, which is faster"
         )
@@ -230,12 +225,8 @@ def _read_typed_line() -> bytes:
     try:
         return input(PROMPT).encode("utf-8", "surrogateescape")
     except EOFError:
-        _print_hint("")
+        say("")
         return b""
-
-
-def _print_hint(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _stdout() -> TextIO:

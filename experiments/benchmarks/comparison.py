@@ -2,7 +2,6 @@
 """Comparisons of this project with peers: shared options, config overrides, results and tables."""
 
 import ast
-import contextlib
 import dataclasses
 import fnmatch
 import json
@@ -13,8 +12,8 @@ from typing import Any
 
 from experiments.benchmarks.alternating import Subject, compare
 from experiments.benchmarks.workloads import DROPOUT, WORKLOADS, Workload
-from experiments.cli import formatting
 from experiments.cli.options import require_at_least
+from experiments.console import formatting
 from transformer.config import Config, DataConfig
 from transformer.errors import InputError
 
@@ -215,8 +214,7 @@ def print_table(results: Sequence[Mapping[str, Any]]) -> None:
         cells = [result["peer"], f"{result['workload']}{beams}", f"{result['speedup']:.2f}"]
         cells += [f"{low:.2f}..{high:.2f}", f"{result['ms']:.4g}", f"{result['peer_ms']:.4g}"]
         table.append([*cells, str(result.get("peer_threads", "")), f"{result['other_load']:.2f}"])
-    with contextlib.redirect_stdout(sys.stderr):
-        formatting.print_table(table)
+    log(formatting.table(table))
 
 
 def log(text: str) -> None:

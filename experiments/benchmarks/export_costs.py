@@ -24,9 +24,9 @@ import jax
 
 from experiments.benchmarks.worker import fastest
 from experiments.cli import command_line
-from experiments.cli.formatting import byte_size
 from experiments.cli.scored_pairs import ScoredPairs
 from experiments.cli.weights import Weights
+from experiments.console.formatting import byte_size
 from transformer import trained_model
 from transformer.cores import num_cores
 from transformer.interop import ctranslate2_export, export_limits

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of the apps: flags, config overrides, help, errors, signals, output."""
+"""The command line of the apps: flags, config overrides, help, errors, signals."""

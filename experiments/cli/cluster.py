@@ -13,6 +13,7 @@ from typing import NoReturn
 import jax
 
 from experiments.cli import process
+from experiments.console.progress import say
 from experiments.training import distributed
 from transformer import paths
 from transformer.errors import InputError
@@ -92,12 +93,10 @@ def joined(cluster: Cluster) -> Iterator[None]:
 
 def _exit_now(error: Exception) -> NoReturn:
     """End this process at once; an orderly exit would wait for processes that may be gone."""
-    print(
+    say(
         f"error: process {jax.process_index()} of {jax.process_count()} cannot continue: "
         f"{paths.reason(error)}. "
-        "When all processes have ended, run the same commands to continue from the last checkpoint",
-        file=sys.stderr,
-        flush=True,
+        "When all processes have ended, run the same commands to continue from the last checkpoint"
     )
     os._exit(1)
 

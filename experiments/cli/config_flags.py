@@ -14,9 +14,9 @@ import pathlib
 import re
 import typing
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any, Literal
 
+from experiments.data import recipes
 from transformer import paths, user_functions
 from transformer.checkpoints import workdir_files
 from transformer.config import Config, DataConfig, ModelConfig
@@ -26,14 +26,6 @@ from transformer.fields import difference, field_types, flat, unknown_field
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 OVERRIDE = re.compile(r"--?(no)?config\.([^=]+)(=)?(.*)", re.DOTALL)
 _BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
-_TEXT_FIELDS = frozenset(
-    f"data.{name}"
-    for name in (
-        *("train_source", "train_target", "tsv_columns", "mixture", "direction", "row_multiple"),
-        *("tokenizer", "tokenizer_model", "source_tokenizer_model", "vocabulary"),
-    )
-)
-"""Fields that a config which fits the text needs to know."""
 _MISSING = {
     "config": "--config=NAME or --config=FILE.py, for example --config=pronouns",
     "workdir": "--workdir=DIRECTORY, where train left its results",
@@ -61,7 +53,7 @@ def load(
         if (paths.reachable(workdir) / workdir_files.CONFIG).exists():
             return override(workdir_files.load_config(workdir), arguments)
     name, others = take_flag(arguments, "config")
-    return override(load_config_file(name, others), others)
+    return override(completed(load_config_file(name), others), others)
 
 
 def take_flag(arguments: Sequence[str], name: str) -> tuple[str, list[str]]:
@@ -151,13 +143,11 @@ def parse_value(text: str, kind: Any) -> Any:
     return _BOOLEANS.get(text.lower(), text) if bool in kinds else text
 
 
-def load_config_file(flag: str, arguments: Sequence[str] = ()) -> Config:
+def load_config_file(flag: str) -> Config:
     """Return the config of ``NAME[:ARGUMENT]`` in `experiments.configs`, or of a file of the user.
 
     A file ``.json`` is the ``config.json`` of a workdir. Any other file defines ``get_config()``,
-    or ``get_config(argument)``. A `get_config` with a parameter ``data`` fits the text that
-    `arguments` name, one with a parameter ``init_from`` the model that they name. It does so once
-    for a workdir: when training continues, the config is that of the workdir.
+    or ``get_config(argument)``.
 
     Raises:
       InputError: when the file is missing, defines no such function, or it returns no `Config`.
@@ -182,52 +172,40 @@ def load_config_file(flag: str, arguments: Sequence[str] = ()) -> Config:
     required = [one for one in parameters.values() if one.default is one.empty]
     if required and not colon:
         raise InputError(f"--config={flag}: get_config() needs an argument; write {path}:ARGUMENT")
-    chosen = [argument] if colon else []
     with user_functions.located(path):
-        config = module.get_config(*chosen)
+        config = module.get_config(*([argument] if colon else []))
     if not isinstance(config, Config):
         raise InputError(f"get_config() of {path} returned {type(config).__name__}, not a Config")
-    if "init_from" in parameters and arguments:
-        return _fine_tuning_config(module, path, arguments)
-    if "data" not in parameters:
+    return config
+
+
+def completed(config: Config, arguments: Sequence[str]) -> Config:
+    """Apply the recipe of a config, if it has one, to the text or the model of the overrides.
+
+    A workdir on the command line continues with the config that it was started with.
+
+    Raises:
+      InputError: when the text or the model cannot be read.
+    """
+    recipe, given, saved = config.training.recipe, _overrides(arguments), None
+    if recipe is None:
         return config
-    saved = _saved_config(arguments)
-    if saved and saved.data.dataset == config.data.dataset and argument in ("", "auto"):
-        return saved
-    with user_functions.located(path):
-        return module.get_config(*chosen, data=_text(config.data, arguments))
-
-
-def _fine_tuning_config(module: ModuleType, path: str, arguments: Sequence[str]) -> Config:
-    """The config of the workdir if it started from the same model, or one for that model."""
-    init_from = _overrides(arguments).get("training.init_from")
-    if init_from is None:
-        raise InputError(
-            f"--config={path} needs --config.training.init_from=WORKDIR, the trained model that "
-            "the training starts from"
-        )
-    saved = _saved_config(arguments)
-    if saved and saved.training.init_from == os.fspath(paths.absolute(init_from)):
-        return saved
-    with user_functions.located(path):
-        return module.get_config(init_from=init_from)
-
-
-def _saved_config(arguments: Sequence[str]) -> Config | None:
-    """The config of the workdir on the command line, if there is one."""
     with contextlib.suppress(InputError):
-        return workdir_files.load_config(take_flag(arguments, "workdir")[0])
-    return None
-
-
-def _text(data: DataConfig, arguments: Sequence[str]) -> DataConfig:
-    """The text and the vocabulary that the overrides name."""
-    kinds, values = field_types(DataConfig), {}
-    for path, text in _overrides(arguments).items():
-        if path in _TEXT_FIELDS:
-            name = path.removeprefix("data.")
-            values[name] = parse_value(text, kinds[name])
-    return data.replace(**values)
+        saved = workdir_files.load_config(take_flag(arguments, "workdir")[0])
+    if recipe == "fine_tune":
+        init_from = given.get("training.init_from")
+        if saved and init_from and saved.training.init_from == os.fspath(paths.absolute(init_from)):
+            return saved
+        return recipes.fine_tune(config, init_from)
+    if saved and recipe == "auto" and saved.data.dataset == config.data.dataset:
+        return saved
+    kinds = field_types(DataConfig)
+    text = {
+        name: parse_value(given[f"data.{name}"], kinds[name])
+        for name in recipes.TEXT_FIELDS
+        if f"data.{name}" in given
+    }
+    return recipes.fit(recipe, config.data.replace(**text), config)
 
 
 def _overrides(arguments: Sequence[str]) -> dict[str, str]:

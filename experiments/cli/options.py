@@ -11,8 +11,10 @@ import typing
 from typing import Any, Literal, TypeVar
 
 from absl import flags
+from etils import epath
 
 from experiments.cli.usage import meanings
+from transformer import paths
 from transformer.config import Config
 from transformer.errors import InputError
 
@@ -83,6 +85,22 @@ def require_at_least(least: int, **numbers: int | None) -> None:
     for flag, number in numbers.items():
         if number is not None and number < least:
             raise InputError(f"--{flag}={number}, but it must be at least {least}")
+
+
+def output_file(path: str | None, suffix: str = "") -> epath.Path:
+    """The path of ``--output``, checked before anything is computed.
+
+    Raises:
+      InputError: when it is missing, a directory, or in a folder that does not exist.
+    """
+    if not path:
+        raise InputError(f"missing --output=FILE{suffix}")
+    output = paths.reachable(path)
+    if output.is_dir():
+        raise InputError(f"--output={output} is a directory; name a file")
+    if not (paths.is_remote(output) or output.parent.is_dir()):
+        raise InputError(f"--output={output}: its folder does not exist; make it first")
+    return output
 
 
 _DEFINE = {

@@ -35,7 +35,7 @@ def help_text(
     Args:
       main: the app.
       config_from: see `command_line.run`.
-      config: whose values are shown; the paper's base model by default.
+      config: the values to show; those of the paper's base model by default.
       full: show all fields, and not those alone that are often changed.
     """
     module = sys.modules[main.__module__]

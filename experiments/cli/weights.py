@@ -9,6 +9,7 @@ from etils import epath
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
+from transformer.errors import InputError
 from transformer.translator import Translator
 
 
@@ -36,6 +37,8 @@ class Weights:
     @property
     def directory(self) -> epath.Path:
         """The workdir or the bundle."""
+        if not self.workdir:
+            raise InputError("missing --workdir=DIRECTORY, where train left its results")
         return paths.reachable(self.workdir)
 
     def translator(self) -> Translator:

@@ -14,26 +14,15 @@ The model, its vocabulary, the lengths of batches, and how it decodes are those 
 starts from, a workdir or a bundle. Dropout, compute_dtype and all other fields may be overridden.
 """
 
-from transformer.checkpoints import workdir_files
 from transformer.config import Config, DataConfig, OptimizerConfig, TrainingConfig
 
 
-def get_config(init_from: str | None = None) -> Config:
-    """Return the config for a model, a workdir or a bundle; that of the base model for None."""
-    saved = Config() if init_from is None else workdir_files.load_inference_config(init_from)
-    kept = ("tokenizer", "vocabulary", "character_coverage", "max_length", "tokens_per_batch")
-    kept += ("bucket_lengths", "row_multiple")
-    data = DataConfig(dataset="text_files", **{name: getattr(saved.data, name) for name in kept})
-    return saved.replace(
+def get_config() -> Config:
+    """Return the config, which `experiments.data.recipes` completes from the trained model."""
+    return Config(
         optimizer=OptimizerConfig(
             schedule="cosine", learning_rate=2e-4, warmup_steps=100, clip_norm=1.0
         ),
-        data=data,
-        training=TrainingConfig(
-            init_from=init_from,
-            steps=1000,
-            validate_every=100,
-            label_smoothing=saved.training.label_smoothing,
-            label_smoothing_mass=saved.training.label_smoothing_mass,
-        ),
+        data=DataConfig(dataset="text_files"),
+        training=TrainingConfig(recipe="fine_tune", steps=1000, validate_every=100),
     )

@@ -14,10 +14,9 @@ is printed as flags. Other flags take precedence. With one TSV file a split, lea
 targets and set --config.data.tsv_columns.
 """
 
-from experiments.data import recipes
-from transformer.config import Config, DataConfig
+from transformer.config import Config, DataConfig, TrainingConfig
 
 
-def get_config(recipe: str = "auto", data: DataConfig | None = None) -> Config:
-    """Return the config for a text; see `experiments.data.recipes`."""
-    return recipes.fit(recipe, data or DataConfig(dataset="text_files"))
+def get_config(recipe: str = "auto") -> Config:
+    """Return the config, which `experiments.data.recipes` fits to the text."""
+    return Config(data=DataConfig(dataset="text_files"), training=TrainingConfig(recipe=recipe))

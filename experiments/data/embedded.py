@@ -11,13 +11,13 @@ import io
 import json
 import pathlib
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import tensorflow_datasets as tfds
 from etils import epath
 
+from experiments.console.progress import say
 from experiments.data.pairs import Records, SentencePairs
 from experiments.storage import file_lock, user_cache
 from transformer.checkpoints import integrity
@@ -122,9 +122,9 @@ def _generate(
         damaged = home / corpus.with_name(f"{corpus.name}.damaged")
         shutil.rmtree(damaged, ignore_errors=True)
         (home / corpus).rename(damaged)
-        print(f"{home / corpus} is damaged; it is now {damaged}", file=sys.stderr)
+        say(f"{home / corpus} is damaged; it is now {damaged}")
     shutil.rmtree(home / corpus, ignore_errors=True)
-    print(f"generating {corpus.parent} (once, into {home})", file=sys.stderr, flush=True)
+    say(f"generating {corpus.parent} (once, into {home})")
     partial = home / "partial"
     shutil.rmtree(partial, ignore_errors=True)  # Left by a run that was killed.
     tfds.disable_progress_bar()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configs that fit a text.
+"""Recipes (``training.recipe``): configs completed from a text, or from a trained model.
 
-The number of sentence pairs and the machine select a recipe: the size of the model. The text itself
-determines the vocabulary, the batch lengths and the number of steps.
+The number of sentence pairs and the machine select the size of the model. The text itself
+determines the vocabulary, the batch lengths and the number of steps. Fine-tuning takes the model,
+its vocabulary and the batch lengths from ``training.init_from``.
 """
 
 import dataclasses
@@ -16,20 +17,26 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from experiments.console.progress import say
 from experiments.data import registry
 from experiments.data.pairs import SentencePairs
 from experiments.data.token_corpus import TokenCorpus
+from transformer.checkpoints import workdir_files
 from transformer.config import (
     Config,
     DataConfig,
     OptimizerConfig,
-    TrainingConfig,
     TransformerConfig,
 )
 from transformer.errors import InputError
 from transformer.fields import difference, flat
 from transformer.text.tokenizer import Tokenizer, Vocabularies
 
+TEXT_FIELDS = (
+    *("train_source", "train_target", "tsv_columns", "mixture", "direction", "row_multiple"),
+    *("tokenizer", "tokenizer_model", "source_tokenizer_model", "vocabulary"),
+)
+"""Fields of `DataConfig` that a recipe depends on."""
 SAMPLE = 10_000
 """Sentence pairs that are tokenized to measure their lengths."""
 MAX_LENGTH = 256
@@ -86,22 +93,48 @@ RECIPES = {
 """By name, the smallest first; ``large`` is the paper's base model."""
 
 
-def fit(name: str, data: DataConfig) -> Config:
+def fine_tune(config: Config, init_from: str | None) -> Config:
+    """Complete a config with the model, the vocabulary and the batch lengths of a trained model.
+
+    Raises:
+      InputError: when `init_from` is missing or cannot be read.
+    """
+    if init_from is None:
+        raise InputError(
+            "missing --config.training.init_from=WORKDIR, the trained model from which fine-tuning "
+            "starts"
+        )
+    trained = workdir_files.load_inference_config(init_from)
+    kept = ("tokenizer", "vocabulary", "character_coverage", "max_length", "tokens_per_batch")
+    kept += ("bucket_lengths", "row_multiple")
+    return trained.replace(
+        optimizer=config.optimizer,
+        data=config.data.replace(**{name: getattr(trained.data, name) for name in kept}),
+        training=config.training.replace(
+            recipe=None,
+            init_from=init_from,
+            label_smoothing=trained.training.label_smoothing,
+            label_smoothing_mass=trained.training.label_smoothing_mass,
+        ),
+    )
+
+
+def fit(name: str, data: DataConfig, base: Config | None = None) -> Config:
     """Choose a config for a text, and print it as flags.
 
     Args:
       name: a key of `RECIPES`, or ``auto``.
       data: the fields that name the text, its direction and its tokenizer. Without a text, the
         config is for one of ordinary lengths.
+      base: the config whose other fields are kept; by default that with the default values.
 
     Raises:
-      InputError: for an unknown recipe, or when the text cannot be read.
+      InputError: when the text cannot be read.
     """
-    if name not in ("auto", *RECIPES):
-        raise InputError(f"recipe {name!r} is unknown; choose one of auto, {', '.join(RECIPES)}")
+    base = base or Config()
     if not (data.train_source or data.mixture):
         recipe = RECIPES["medium" if name == "auto" else name]
-        return _config(recipe, data, None, np.array([16, 32, 64, 85]), 500_000)
+        return _config(base, recipe, data, None, np.array([16, 32, 64, 85]), 500_000)
     corpora = registry.training_corpora(data)
     pairs = round(sum(weight * corpus.count() for weight, corpus in corpora))
     if name == "auto":
@@ -109,7 +142,7 @@ def fit(name: str, data: DataConfig) -> Config:
         name = next((one for one in choices if pairs <= RECIPES[one].max_pairs), choices[-1])
     recipe = RECIPES[name]
     vocabularies, lengths = _measure([corpus for _, corpus in corpora], data, recipe)
-    config = _config(recipe, data, vocabularies, lengths, pairs)
+    config = _config(base, recipe, data, vocabularies, lengths, pairs)
     machine = "an accelerator" if has_accelerator() else "the CPU"
     given = flat(data)
     flags = (
@@ -137,7 +170,7 @@ def _measure(
     """Vocabularies of sampled sentence pairs, and the tokens of the longer side of each pair."""
     count = sum(corpus.count() for corpus in corpora)
     if count > 1_000_000:
-        print(f"reading {count:,} pairs to choose a vocabulary size", file=sys.stderr, flush=True)
+        say(f"reading {count:,} pairs to choose a vocabulary size")
     stride = max(count // SAMPLE, 1)
     sample, alphabets = ([], []), (set(), set())
     for corpus in corpora:
@@ -172,6 +205,7 @@ def _measure(
 
 
 def _config(
+    base: Config,
     recipe: Recipe,
     data: DataConfig,
     vocabularies: Vocabularies | None,
@@ -202,7 +236,7 @@ def _config(
     share = tokens_per_batch / recipe.tokens_per_batch
     steps = recipe.epochs * math.ceil(tokens / tokens_per_batch)
     steps = max(min(round(steps, -2), recipe.max_steps), 200)
-    return Config(
+    return base.replace(
         model=model,
         optimizer=OptimizerConfig(
             schedule="cosine",
@@ -213,7 +247,9 @@ def _config(
         data=data.replace(
             max_length=longest, bucket_lengths=tuple(buckets), tokens_per_batch=tokens_per_batch
         ),
-        training=TrainingConfig(steps=steps, validate_every=max(steps // 20, 20), patience=5),
+        training=base.training.replace(
+            recipe=None, steps=steps, validate_every=max(steps // 20, 20), patience=5
+        ),
     )
 
 

@@ -162,14 +162,14 @@ class TargetFile(SentencePairs):
         return count_lines(self.path)
 
     def location(self, index: int) -> tuple[str, str]:
-        """See `SentencePairs.location`."""
+        """See `SentencePairs.location`; both sides are on the same line."""
         return (f"{self.path}:{index + 1}",) * 2
 
     def identity(self) -> str:
         """Path, size and modification time of the file."""
         return f"targets {_identity(self.path)}"
 
-    def swapped(self) -> "TargetFile":
+    def swapped(self) -> SentencePairs:
         """An InputError: the sources would be the targets."""
         raise InputError(
             f"data.direction swaps source and target, but {self.path} has targets only; leave "
@@ -178,17 +178,11 @@ class TargetFile(SentencePairs):
 
 
 @dataclasses.dataclass(frozen=True)
-class Tsv(SentencePairs):
+class Tsv(TargetFile):
     """Two columns of one file, separated by tabs."""
 
-    path: str
     columns: tuple[int, int]
     """Columns of source and target, counted from 1."""
-
-    @property
-    def name(self) -> str:
-        """The path."""
-        return self.path
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         source, target = self.columns
@@ -201,14 +195,6 @@ class Tsv(SentencePairs):
                     f"those of both sides, here {sorted(self.columns)}"
                 )
             yield cells[source - 1], cells[target - 1]
-
-    def count(self) -> int:
-        """See `SentencePairs.count`."""
-        return count_lines(self.path)
-
-    def location(self, index: int) -> tuple[str, str]:
-        """See `SentencePairs.location`; both sides are on the same line."""
-        return f"{self.path}:{index + 1}", f"{self.path}:{index + 1}"
 
     def identity(self) -> str:
         """Path, size and modification time of the file, and the columns."""

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import registered
 
+from experiments.console.progress import say
 from experiments.data.pairs import Records, SentencePairs, is_backward
 from experiments.storage import file_lock, user_cache
 from transformer.errors import InputError
@@ -44,7 +45,7 @@ def pairs(
     Args:
       dataset: ``name`` or ``name/config``, for example ``wmt14_translate/de-en``.
       split: for example ``train``.
-      direction: as ``data.direction``.
+      direction: a value of ``data.direction``.
       other_names: further dataset names to suggest for a misspelled one.
 
     Raises:
@@ -121,7 +122,7 @@ def _prepare(dataset: str, builder: tfds.core.DatasetBuilder) -> None:
             return
         for interrupted in builder.data_path.parent.glob(f"{builder.data_path.name}.incomplete*"):
             shutil.rmtree(interrupted)
-        print(f"preparing {dataset} (once, into {home})", file=sys.stderr, flush=True)
+        say(f"preparing {dataset} (once, into {home})")
         if not (downloads / builder.name).exists():
             _require_network(dataset, builder)
         # Progress bars only for a terminal.

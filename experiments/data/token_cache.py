@@ -15,12 +15,11 @@ import json
 import logging
 import pathlib
 import shutil
-import sys
-import time
 from collections.abc import Iterator
 
 import numpy as np
 
+from experiments.console.progress import Rate
 from experiments.data.pairs import SentencePairs
 from experiments.data.token_corpus import TokenCorpus, TokenSequences
 from experiments.storage import file_lock
@@ -34,8 +33,6 @@ FORMAT = 1
 """Version of the files; part of the digest."""
 CHUNK = 10_000
 """Sentence pairs tokenized at a time."""
-PROGRESS_SECONDS = 10.0
-"""Time between progress lines on stderr."""
 
 _OFFSETS = np.dtype(np.int64)
 _SIDES = ("source", "target")
@@ -138,12 +135,12 @@ def _write(
     folder: pathlib.Path, pairs: SentencePairs, vocabularies: Vocabularies, threads: int
 ) -> None:
     """Tokenize the corpus chunk by chunk into the files of a folder."""
-    count, done, start = pairs.count(), 0, time.monotonic()
+    count, done = pairs.count(), 0
     if not count:
         raise InputError(f"{pairs.name} has no sentence pairs")
     dtype = id_dtype(max(tokenizer.vocab_size for tokenizer in vocabularies))
     ends = dict.fromkeys(_SIDES, np.zeros(1, _OFFSETS))
-    due = start + PROGRESS_SECONDS
+    progress = Rate("pairs", 0, count, f"tokenizing {pairs.name}: ")
     with contextlib.ExitStack() as stack:
         files = {
             name: stack.enter_context(open(folder / name, "wb"))
@@ -159,15 +156,7 @@ def _write(
                 files[f"{side}.ids"].write(ids.astype(dtype).data)
                 files[f"{side}.offsets"].write(offsets.data)
             done += len(lengths)
-            if time.monotonic() >= due:
-                due = time.monotonic() + PROGRESS_SECONDS
-                rate = done / (time.monotonic() - start)
-                print(
-                    f"tokenizing {pairs.name}: {done:,} of {count:,} pairs, {rate:,.0f} pairs/s, "
-                    f"{(count - done) / rate:,.0f} s left",
-                    file=sys.stderr,
-                    flush=True,
-                )
+            progress.report(done)
         sizes = {name: file.tell() for name, file in files.items()}
     meta = {"corpus": pairs.name, "pairs": count, "type": dtype.name, "bytes": sizes}
     (folder / META).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")

@@ -47,7 +47,7 @@ def step_flops(model: Model, rows: int, length: int, forward_passes: int = 1) ->
     """FLOPs of the matmuls of one training step: the backward pass costs twice the forward pass.
 
     Args:
-      model: of any family.
+      model: a model of any family.
       rows: batch size.
       length: source and target length.
       forward_passes: forward passes per batch; two with R-Drop.

@@ -97,7 +97,7 @@ def compare(
     Args:
       sources: raw text, shown beside the translations.
       references: raw text.
-      runs: of each system, by its name.
+      runs: runs of each system, by its name.
       **bleu: the variant of BLEU, as in `metrics.corpus_scores`.
 
     Raises:

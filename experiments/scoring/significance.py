@@ -33,7 +33,7 @@ class Pair:
     """Index of a system, as is `second`."""
     second: int
     differences: dict[str, float]
-    """By measure; of means over the runs."""
+    """Difference of the means over the runs, by measure."""
     p_values: PValues
     corrected: PValues
     """`p_values` after Holm's correction for the number of pairs."""
@@ -49,7 +49,7 @@ def compare_pairs(
 
     Args:
       systems: scores of each run of each system; all systems have one run, or all have several.
-      translations: of each system of one run.
+      translations: translations of each system, if it has one run.
       references: raw text.
       **bleu: the variant of BLEU, as in `metrics.corpus_scores`.
 

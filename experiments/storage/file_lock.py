@@ -5,8 +5,9 @@ import contextlib
 import fcntl
 import os
 import pathlib
-import sys
 from collections.abc import Iterator
+
+from experiments.console.progress import say
 
 
 @contextlib.contextmanager
@@ -26,6 +27,6 @@ def hold(directory: str | os.PathLike, waiting: str | None = None) -> Iterator[N
         except BlockingIOError:
             if waiting is None:
                 raise
-            print(waiting, file=sys.stderr, flush=True)
+            say(waiting)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,21 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines as output: a file that appears when it is complete and can be continued, and progress."""
+"""A file of lines that appears when it is complete, and can be continued."""
 
 import contextlib
-import datetime
 import glob
 import hashlib
 import itertools
 import os
 import pathlib
-import sys
-import time
 from collections.abc import Iterable
 
 from transformer.errors import InputError
-
-REPORT_SECONDS = 2.0
-"""Least time between two lines of progress."""
 
 
 class ResumableFile(contextlib.AbstractContextManager):
@@ -29,10 +23,10 @@ class ResumableFile(contextlib.AbstractContextManager):
         """Open the unfinished file.
 
         Args:
-          path: of the complete file.
+          path: path of the complete file.
           identity: everything that the lines depend on.
           resume: continue the unfinished file, if there is one, instead of starting again.
-          multiple: of the unfinished file, this many complete lines or a multiple are kept.
+          multiple: the number of lines kept of an unfinished file is a multiple of this.
 
         Raises:
           InputError: if the file cannot be written, or unfinished files have other identities.
@@ -81,27 +75,3 @@ class ResumableFile(contextlib.AbstractContextManager):
             )
         else:
             self._partial.unlink(missing_ok=True)
-
-
-class LineProgress:
-    """Lines translated, rate and remaining time, on standard error."""
-
-    def __init__(self, start: int, total: int | None):
-        """Begin at line `start` of `total`, None if the number is unknown."""
-        self._start, self._total = start, total
-        self._began = self._reported = time.monotonic()
-
-    def report(self, num_lines: int) -> None:
-        """Report, unless the last report is recent or all lines are done."""
-        now = time.monotonic()
-        if now - self._reported < REPORT_SECONDS or num_lines == self._total:
-            return
-        self._reported = now
-        rate = (num_lines - self._start) / (now - self._began)
-        of, left = "", ""
-        if self._total is not None:
-            of = f" of {self._total:,}"
-            seconds = round((self._total - num_lines) / rate)
-            left = f"  {datetime.timedelta(seconds=seconds)} left"
-        text = f"{num_lines:,}{of} lines  {rate:,.1f} lines/s{left}"
-        print(text, file=sys.stderr, flush=True)

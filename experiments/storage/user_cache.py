@@ -3,10 +3,10 @@
 
 import hashlib
 import shutil
-import sys
 
 from etils import epath
 
+from experiments.console.progress import say
 from experiments.storage import file_lock
 from transformer import paths
 from transformer.compile_cache import folder
@@ -34,7 +34,7 @@ def fetched(path: str) -> str:
         with file_lock.hold(home, f"waiting for another run that fetches into {home}"):
             if copy.exists():
                 return str(copy)
-            print(f"fetching {path} (once, into {home})", file=sys.stderr, flush=True)
+            say(f"fetching {path} (once, into {home})")
             for older in home.glob(f"{name}-*"):
                 older.unlink()
             partial = copy.with_suffix(".partial")

@@ -14,7 +14,7 @@ import numpy as np
 from etils import epath
 
 from experiments.cli.command_line import run
-from experiments.pages import evaluation_report
+from experiments.pages import evaluation
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.errors import InputError
@@ -72,10 +72,10 @@ def learning_curve(workdir: epath.Path, score: str) -> tuple[list[float], list[f
     if not metrics.exists():
         raise InputError(f"{metrics} does not exist; --workdirs takes directories of `train`")
     tokens_per_step = workdir_files.load_config(workdir).data.tokens_per_batch
-    records = evaluation_report.read_metrics(metrics)[0].get("validation", [])
+    records = evaluation.read_metrics(metrics)[0].get("validation", [])
     if not records:
         raise InputError(f"{metrics} has no validation yet; wait for the first one")
-    steps, values = evaluation_report.curve(records, score)
+    steps, values = evaluation.curve(records, score)
     if not np.isfinite(values).any():
         known = ", ".join(key for key in records[0] if key not in ("step", "split"))
         raise InputError(f"--score={score} must be a validation score of {workdir}: {known}")

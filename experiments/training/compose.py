@@ -4,7 +4,6 @@
 import dataclasses
 import functools
 import math
-import sys
 from collections.abc import Callable, Iterator
 
 import jax
@@ -13,6 +12,7 @@ import optax
 from etils import epath
 from jax.sharding import Mesh
 
+from experiments.console.progress import say
 from experiments.data.batching import evaluation_batches
 from experiments.training import training_data
 from experiments.training.training_data import TrainingData
@@ -38,7 +38,7 @@ class Experiment:
     data: TrainingData
     mesh: Mesh
     param_shardings: Params
-    """Of the model's parameters, whether they or adapters are trained."""
+    """Shardings of the model's parameters, whether they or adapters are trained."""
     adapter_metadata: Params | None = None
     """With LoRA, the declarations of the adapters."""
     frozen: Params | None = None
@@ -221,6 +221,8 @@ def build(
     Raises:
       InputError: for data, vocabularies, devices or memory that do not fit the config.
     """
+    must = "None; experiments.data.recipes completes such a config, and --config does so itself"
+    config.training.require(config.training.recipe is None, "recipe", must)
     mesh, model = sharding.make_mesh(config.parallel), protocol.build(config.model)
     # Before the data: devices that do not fit the model are reported at once.
     metadata = protocol.parameter_metadata(model)
@@ -322,11 +324,9 @@ def fit_micro_batches(experiment: Experiment) -> Experiment:
         training = config.training.replace(micro_batches=micro_batches)
         fitted = dataclasses.replace(experiment, config=config.replace(training=training))
         needed = max(device_memory.peak_bytes(fitted.compile_step(*shape)) for shape in shapes)
-        print(
+        say(
             f"batch fitting: with micro_batches={micro_batches} the step needs "
-            f"{needed / 2**30:.3g} GiB of {limit / 2**30:.3g}",
-            file=sys.stderr,
-            flush=True,
+            f"{needed / 2**30:.3g} GiB of {limit / 2**30:.3g}"
         )
         if needed <= limit:
             return fitted

@@ -34,7 +34,7 @@ def all_or_none(action: str) -> Iterator[None]:
     """Stop all processes if one fails in this block; otherwise the others would wait for it.
 
     Args:
-      action: what the block does, for the message of the other processes.
+      action: a verb phrase for the block, for the message of the other processes.
     """
     error = None
     try:

@@ -4,13 +4,13 @@
 import contextlib
 import json
 import signal
-import sys
 import time
 from typing import Any
 
 import jax
 from etils import epath
 
+from experiments.console.progress import TrainingProgress, say
 from experiments.data import registry
 from experiments.data.checks import text_checks
 from experiments.training import compose, distributed, initial_weights, metrics_log, workdir
@@ -73,7 +73,7 @@ def train(
         del initial
         first = int(state.step)
         _introduce(experiment, first if restored else None, verbose)
-        progress = metrics_log.Progress(first, config.training.steps, shown=main)
+        progress = TrainingProgress(first, config.training.steps, shown=main)
         trace_folder = directory / workdir_files.PROFILE
         no_signals = contextlib.nullcontext(distributed.Stop())
         with (
@@ -175,4 +175,4 @@ def _introduce(experiment: compose.Experiment, continued_at: int | None, verbose
 
 def _log(text: str) -> None:
     if distributed.is_main():
-        print(text, file=sys.stderr, flush=True)
+        say(text)

@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of a training: metrics.jsonl, TensorBoard events, and progress on standard error."""
+"""The log of a training: metrics.jsonl and TensorBoard events."""
 
 import contextlib
-import datetime
 import io
 import json
 import logging
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
 
-import rich.console
-import rich.progress
 from etils import epath
 
 from transformer import paths
@@ -112,55 +108,6 @@ class MetricsLog(contextlib.AbstractContextManager):
                 f"{paths.reason(error)}; free space there and run the same command to continue "
                 "from the last checkpoint"
             ) from None
-
-
-class Progress(contextlib.AbstractContextManager):
-    """A progress bar on a terminal, plain lines elsewhere; always on standard error."""
-
-    def __init__(self, first_step: int, steps: int, shown: bool = True):
-        """Start at `first_step` of `steps`; with several processes only process 0 shows it."""
-        self._shown = shown
-        self._console = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
-        self._steps = steps
-        self._bar = None
-        if shown and self._console.is_terminal:
-            self._bar = rich.progress.Progress(
-                rich.progress.BarColumn(bar_width=24),
-                rich.progress.TextColumn("step {task.completed}/{task.total}  {task.fields[text]}"),
-                console=self._console,
-            )
-            self._task = self._bar.add_task("", total=steps, completed=first_step, text="")
-            self._bar.start()
-
-    def advance(self, step: int) -> None:
-        """Move the bar."""
-        if self._bar:
-            self._bar.update(self._task, completed=step)
-
-    def report(self, step: int, values: dict[str, float]) -> None:
-        """Show loss, tokens per second, learning rate and remaining time."""
-        # The loss is missing if no step since the last report was finite.
-        loss = f"{values['loss']:.4f}" if "loss" in values else "not finite"
-        left = datetime.timedelta(seconds=round(values["seconds_left"]))
-        text = (
-            f"loss {loss}  {values['tokens_per_second']:,.0f} tokens/s  "
-            f"lr {values['learning_rate']:.2e}  {left} left"
-        )
-        if self._bar:
-            self._bar.update(self._task, completed=step, text=text)
-        else:
-            self.say(f"step {step}/{self._steps}  {text}")
-
-    def say(self, text: str) -> None:
-        """Print a line above the bar."""
-        if self._bar:
-            self._bar.console.print(text, markup=False)
-        elif self._shown:
-            print(text, file=sys.stderr, flush=True)
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar:
-            self._bar.stop()
 
 
 class _AppendedFile(io.FileIO):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens between two training steps: log metrics, validate, save, count skipped steps."""
+"""Actions between two training steps: log metrics, validate, save, count skipped steps."""
 
 import dataclasses
 import math
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
+from experiments.console.progress import TrainingProgress
 from experiments.training import allocator, distributed, metrics_log
 from experiments.training.compile_ahead import StepPrograms
 from experiments.training.compose import Experiment
@@ -47,7 +48,7 @@ class Totals:
     tokens: float = 0.0
     """Target tokens without padding."""
     train_loss: float | None = None
-    """As last reported."""
+    """The last reported value."""
     validation: dict[str, float] = dataclasses.field(default_factory=dict)
     """Scores of the last validation, at step `validated_at`."""
     validated_at: int = -1
@@ -73,7 +74,7 @@ class Monitor:
         directory: epath.Path,
         checkpoints: Checkpoints,
         log: metrics_log.MetricsLog,
-        progress: metrics_log.Progress,
+        progress: TrainingProgress,
         began: float | None = None,
     ):
         """Continue after `step`; `began` is when (`time.monotonic()`) the program was started."""

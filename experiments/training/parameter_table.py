@@ -6,6 +6,7 @@ import re
 
 import jax
 
+from experiments.console.formatting import table
 from transformer.training.step import TrainState
 
 _LAYER = re.compile(r"layer_(\d+)")
@@ -15,7 +16,7 @@ def parameter_table(state: TrainState) -> str:
     """One line per parameter; equal layers share one, such as ``encoder/layer_{0..5}/...``.
 
     Args:
-      state: of arrays or `jax.ShapeDtypeStruct`, each with a `NamedSharding`.
+      state: arrays or `jax.ShapeDtypeStruct`, each with a `NamedSharding`.
     """
     leaves = jax.tree_util.tree_leaves_with_path(state.params)
     # (name with layer_*, shape, dtype, sharding, bytes) -> layers with this parameter
@@ -33,15 +34,13 @@ def parameter_table(state: TrainState) -> str:
             which = f"{{{min(numbers)}..{max(numbers)}}}"
             size = f"{len(numbers)} x {size}"
         rows.append((name.replace("*", which), *columns, size))
-    *widths, last = (max(map(len, column)) for column in zip(*rows, strict=True))
-    line = "  ".join([*(f"{{:<{width}}}" for width in widths), f"{{:>{last}}}"])
     mesh = " x ".join(f"{axis}={size}" for axis, size in leaves[0][1].sharding.mesh.shape.items())
     count = sum(leaf.size for _, leaf in leaves)
     params, total = (sum(map(_bytes, jax.tree.leaves(tree))) for tree in (state.params, state))
     return "\n".join(
         [
             f"mesh {mesh}",
-            *(line.format(*row) for row in rows),
+            table(rows, left=4),
             f"{count:,} parameters; each device holds {params:,} bytes of parameters and {total:,} "
             "bytes of training state",
         ]

@@ -7,13 +7,13 @@ import itertools
 import json
 import os
 import pathlib
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
+from experiments.console.progress import Rate, say
 from experiments.data import text_files
-from experiments.storage.line_output import LineProgress, ResumableFile
+from experiments.storage.line_output import ResumableFile
 from experiments.training import allocator
 from transformer import paths
 from transformer.checkpoints import workdir_files
@@ -32,15 +32,15 @@ class PairOptions:
     """Which pairs are made of lines and their translations."""
 
     forward: bool = False
-    """The translations are targets, not sources."""
+    """Make the translations targets, not sources."""
     tag: str | None = None
-    """Word that begins each source."""
+    """Word that begins each source, for example <BT>."""
     max_ratio: float = 3.0
     """Maximum ratio of the numbers of tokens of the two sides, with EOS."""
     min_score: float | None = None
-    """Minimum log-probability per token of a translation."""
+    """Minimum log-probability per token of a translation; default: none."""
     weight: float = 1.0
-    """Of the pairs in the mixture."""
+    """Weight of the pairs in the mixture: how often an epoch reads each."""
 
 
 def make(
@@ -56,7 +56,7 @@ def make(
     What a complete directory has is not translated again: only the filters are applied.
 
     Args:
-      translator: of the lines.
+      translator: translates the lines.
       source: text file, one sentence a line.
       output: directory, made if missing, of ``translations.tsv`` (log-probability, number of
         tokens, translation of each line), the two files of pairs, and ``report.json``.
@@ -94,13 +94,13 @@ def _translate(translator: Translator, source: str, output: pathlib.Path, resume
     settings = [config.decode, config.model, config.data.max_length, translator.params_digest]
     identity = hashlib.sha256(f"{digest.hexdigest()} {settings}".encode()).hexdigest()
     if _identity_of(output) == identity and (output / TRANSLATIONS).exists():
-        print(f"{output / TRANSLATIONS} is complete; filtering it", file=sys.stderr)
+        say(f"{output / TRANSLATIONS} is complete; filtering it")
         return identity
     (output / REPORT).unlink(missing_ok=True)
     size = BATCHES * config.decode.batch_size
     with ResumableFile(str(output / TRANSLATIONS), identity, resume, 1) as file:
         start = file.num_lines
-        progress = LineProgress(start, total)
+        progress = Rate("lines", start, total)
         remaining = itertools.islice(text_files.lines(source, allow_empty=True), start, None)
         while chunk := list(itertools.islice(remaining, size)):
             for [best] in translator.nbest(chunk, 1, start + 1):
@@ -154,20 +154,20 @@ def _judged(
     """Yield each line, its translation, and the filter that leaves it out, or None."""
     lines = text_files.lines(source, allow_empty=True)
     translations = text_files.lines(str(output / TRANSLATIONS), allow_empty=True)
+    max_length = translator.config.data.max_length
     while chunk := list(itertools.islice(lines, 10_000)):
         lengths = map(len, translator.vocabularies.source.encode(chunk))
         for line, length in zip(chunk, lengths, strict=True):
             log_prob, tokens, translation = next(translations).split("\t", 2)
-            reason = dropped_by(
+            yield (
                 line,
                 translation,
-                (length, int(tokens)),
-                float(log_prob),
-                max_length=translator.config.data.max_length,
-                max_ratio=options.max_ratio,
-                min_score=options.min_score,
+                dropped_by(
+                    *(line, translation, (length, int(tokens)), float(log_prob)),
+                    max_length,
+                    options,
+                ),
             )
-            yield line, translation, reason
 
 
 def mixture(
@@ -176,9 +176,9 @@ def mixture(
     """The fields ``data.direction`` and ``data.mixture`` of a training on the pairs.
 
     Args:
-      data: of the model that translated, whose corpora are read too.
+      data: data config of the model that translated, whose corpora are read too.
       output: directory of the pairs.
-      weight: of the pairs.
+      weight: weight of the pairs.
       forward: see `direction`.
     """
     name, source, target = direction(data, forward=forward)
@@ -197,7 +197,7 @@ def direction(data: DataConfig, *, forward: bool = False) -> tuple[str, str, str
     """The direction of a training on the pairs, and the names of its source and target.
 
     Args:
-      data: of the model that translated.
+      data: data config of the model that translated.
       forward: the training has the direction of that model, not the other one.
     """
     if data.direction not in ("forward", "backward"):
@@ -223,24 +223,18 @@ def dropped_by(
     translation: str,
     num_tokens: tuple[int, int],
     log_prob: float,
-    *,
     max_length: int,
-    max_ratio: float,
-    min_score: float | None,
-) -> str | None:
+    options: PairOptions,
+) -> Literal["empty", "long", "copied", "ratio", "score"] | None:
     """The filter that leaves a pair out; None if none does.
 
     Args:
       line: text that was translated.
-      translation: of the line.
-      num_tokens: of the line and of the translation, with EOS.
-      log_prob: of the translation.
-      max_length: maximum number of tokens of a side (``long``), as in training.
-      max_ratio: maximum ratio of the two numbers of tokens (``ratio``).
-      min_score: minimum log-probability per token (``score``).
-
-    Returns:
-      ``empty``, ``long``, ``copied``, ``ratio``, ``score`` or None.
+      translation: its translation.
+      num_tokens: tokens of the line and of the translation, with EOS.
+      log_prob: log-probability of the translation.
+      max_length: maximum number of tokens of a side, as in training.
+      options: limits of the ratio and of the score.
     """
     if not line.strip() or not translation.strip():
         return "empty"
@@ -248,8 +242,8 @@ def dropped_by(
         return "long"
     if line.strip() == translation.strip():
         return "copied"
-    if max(num_tokens) > max_ratio * min(num_tokens):
+    if max(num_tokens) > options.max_ratio * min(num_tokens):
         return "ratio"
-    if min_score is not None and log_prob < min_score * num_tokens[1]:
+    if options.min_score is not None and log_prob < options.min_score * num_tokens[1]:
         return "score"
     return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What training reads: vocabularies, batches of the training split, and the validation split."""
+"""Data of a training: vocabularies, batches of the training split, and the validation split."""
 
 import dataclasses
 import functools

@@ -84,7 +84,7 @@ def resume_config(config: Config, workdir: epath.Path, allow_changes: bool = Fal
 
     Args:
       config: to train with.
-      workdir: of the run.
+      workdir: directory of the run.
       allow_changes: accept and log changes that leave the parameters and the optimizer's state
         usable.
 

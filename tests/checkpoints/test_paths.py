@@ -17,6 +17,7 @@ from fsspec.registry import _registry
 from tensorboard.backend.event_processing import event_file_loader
 from test_bad_input import contents, given, given_copy, training  # noqa: F401 - fixtures
 
+from experiments.console.progress import TrainingProgress
 from experiments.data.text_files import TwoFiles, lines
 from experiments.storage import user_cache
 from experiments.training import metrics_log, workdir
@@ -245,14 +246,14 @@ def test_only_process_0_logs_and_shows_progress(tmp_path, capfd):
     values = {"loss": 1.0, "tokens_per_second": 1.0, "learning_rate": 1.0, "seconds_left": 1.0}
     with (
         metrics_log.MetricsLog(None, 0, tensorboard=True) as log,
-        metrics_log.Progress(0, 2, shown=False) as progress,
+        TrainingProgress(0, 2, shown=False) as progress,
     ):
         log.write(1, "validation", values)
         progress.advance(1)
         progress.report(1, values)
         progress.say("a line")
     assert capfd.readouterr() == ("", "")
-    with metrics_log.Progress(0, 2) as progress:
+    with TrainingProgress(0, 2) as progress:
         progress.report(1, values)
     assert "step 1/2" in capfd.readouterr().err
 

@@ -17,7 +17,7 @@ from experiments.training import synthetic_pairs
 from transformer.config import DataConfig
 from transformer.translator import Translation, Translator
 
-KEPT = {"max_length": 10, "max_ratio": 3.0, "min_score": -2.0}
+KEPT = {"max_length": 10, "options": synthetic_pairs.PairOptions(min_score=-2.0)}
 
 
 def write(folder, **files):

@@ -8,6 +8,8 @@ import pytest
 from apps import run
 from test_bad_input import given, given_copy  # noqa: F401 - fixtures
 
+from experiments import convert as convert_app
+from experiments import score
 from transformer.errors import InputError
 from transformer.interop.new_directory import new_directory
 
@@ -136,3 +138,10 @@ def test_a_new_directory_appears_complete_or_not_at_all(tmp_path):
         pass
     with refused(match="s3://a/b must be a local directory"), new_directory("s3://a/b"):
         pass
+
+
+def test_options_without_effect_are_refused_and_a_missing_workdir_is_named():
+    with pytest.raises(InputError, match="--around is only for --to; leave it out"):
+        convert_app.run(convert_app.Options(from_="marian", around="best"))
+    with pytest.raises(InputError, match="missing --workdir=DIRECTORY"):
+        score.run(score.Options())

@@ -357,8 +357,8 @@ def test_the_page_names_its_limits_and_has_no_address(result):
         ),
         (["--output=x.html", "--sentence=a", "--ensemble=other"], "a page shows one model"),
         (["--output=x.html", "--sentence=a", "--config.decode.method=sample"], "decode.method"),
-        (["--output=no/x.html", "--sentence=a"], "--output=no/x.html cannot be written"),
-        (["--output=.", "--sentence=a"], "--output=. cannot be written"),
+        (["--output=no/x.html", "--sentence=a"], "--output=no/x.html: its folder does not exist"),
+        (["--output=.", "--sentence=a"], "--output=. is a directory"),
     ],
 )
 def test_invalid_input_is_rejected_in_one_line(look, flags, message):

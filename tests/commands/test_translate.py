@@ -17,7 +17,7 @@ import oracle
 import pytest
 from apps import REPOSITORY, environment, memory_falls_below, run, users_environment
 
-from experiments.storage import line_output
+from experiments.console import progress
 from experiments.storage.line_output import ResumableFile
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
@@ -390,10 +390,10 @@ def test_a_link_is_kept_and_its_file_written(tmp_path):
 
 def test_progress_shows_lines_rate_and_remaining_time(monkeypatch, capsys):
     times = iter([0.0, 1.0, 10.0, 11.0, 20.0, 40.0])
-    monkeypatch.setattr(line_output.time, "monotonic", lambda: next(times))
-    progress = line_output.LineProgress(100, 1100)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))
+    lines = progress.Rate("lines", 100, 1100)
     for num_lines in (150, 200, 220, 300, 1100):
-        progress.report(num_lines)
+        lines.report(num_lines)
     # 100 lines in 10 s, and 900 are left; the second and the last report are too early or late.
     assert capsys.readouterr().err.splitlines() == [
         "200 of 1,100 lines  10.0 lines/s  0:01:30 left",

@@ -7,14 +7,15 @@ import random
 import pytest
 from apps import CONFIGS, TINY, run
 
-from experiments.cli.config_flags import load_config_file
+from experiments.cli.config_flags import completed, load, load_config_file
 from experiments.data import recipes, registry
 from experiments.data.batching import Batches
 from experiments.data.token_corpus import TokenCorpus
-from experiments.training import training_data
+from experiments.training import compose, training_data
 from transformer.config import DataConfig
 from transformer.errors import InputError
 
+SIDES = ("source", "target")
 ALPHABETS = {
     "Latin": "abcdefghijklmnopqrstuvwxyzäöüß",
     "Arabic": "".join(map(chr, range(0x0627, 0x064B))),
@@ -129,7 +130,7 @@ def test_separate_vocabularies_on_the_command_line_have_separate_sizes(write):
         f"--config.data.train_target={data.train_target}",
         "--config.data.vocabulary=separate",
     ]
-    config = load_config_file(f"{CONFIGS / 'text_files.py'}:small", overrides)
+    config = completed(load_config_file("text_files:small"), overrides)
     vocabularies, _ = batches_of(config)
     assert vocabularies.source.vocab_size == config.model.source_vocab_size
     assert vocabularies.target.vocab_size == config.model.vocab_size
@@ -146,8 +147,28 @@ def test_the_size_follows_the_number_of_pairs_and_the_machine(write, monkeypatch
 
 
 def test_an_unknown_recipe_is_refused_with_the_known_ones():
-    with pytest.raises(InputError, match="'tiny' is unknown; choose one of auto, small, medium"):
-        recipes.fit("tiny", DataConfig(dataset="text_files"))
+    with pytest.raises(InputError, match="'tiny', but must be one of 'auto', 'small', 'medium'"):
+        load_config_file("text_files:tiny")
+
+
+def test_a_recipe_keeps_the_fields_that_it_does_not_choose_and_is_applied_once(write, tmp_path):
+    text = write(sentences("Latin", 50), sentences("Latin", 50))
+    (tmp_path / "mine.py").write_text(
+        "from transformer.config import Config, DataConfig, DecodeConfig, TrainingConfig\n\n"
+        "def get_config():\n"
+        "    training = TrainingConfig(recipe='small', seed=3, steps=7)\n"
+        "    data = DataConfig(dataset='text_files', subword_sampling=0.1)\n"
+        "    return Config(data=data, decode=DecodeConfig(beams=2), training=training)\n"
+    )
+    flags = [f"--config.data.train_{side}={getattr(text, f'train_{side}')}" for side in SIDES]
+    arguments = [f"--config={tmp_path / 'mine.py'}", "--config.model.dropout=0.3", *flags]
+    config, _ = load(arguments, "config")
+    assert (config.decode.beams, config.training.seed, config.data.subword_sampling) == (2, 3, 0.1)
+    assert (config.model.d_model, config.model.dropout) == (128, 0.3)
+    assert config.training.recipe is None
+    assert config.training.steps != 7
+    with pytest.raises(InputError, match="training.recipe is 'auto', but must be None; "):
+        compose.build(load_config_file("text_files"))
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from apps import REPOSITORY, run
 from test_bad_input import WORDS, given  # noqa: F401 - a fixture
 from test_html import Reader
 
-from experiments.pages import comparison_report
-from experiments.pages.comparison_report import differing_words
+from experiments.pages import comparison as comparison_page
+from experiments.pages.comparison import differing_words
 from experiments.scoring import significance
 from experiments.scoring.comparison import Run, as_json, compare, default_names
 from transformer.errors import InputError
@@ -118,7 +118,7 @@ def test_at_most_five_sentences_are_shown_for_each_system():
 
 
 def test_the_text_shows_scores_intervals_p_values_and_sentences(comparison):
-    text = comparison_report.as_text(comparison)
+    text = comparison_page.as_text(comparison)
     result = as_json(comparison)
     for measure, name in (("bleu", "BLEU"), ("chrf", "chrF")):
         [row] = [line for line in text.split("\n") if line.startswith(f"{name} ")]
@@ -135,7 +135,7 @@ def test_the_text_shows_scores_intervals_p_values_and_sentences(comparison):
 
 
 def test_the_page_shows_the_same_and_is_well_formed(comparison):
-    read = Reader(comparison_report.as_page(comparison))
+    read = Reader(comparison_page.as_page(comparison))
     for system in as_json(comparison)["systems"]:
         assert f"{system['bleu']:.2f}" in read.text
         assert system["bleu_signature"] in read.text
@@ -151,16 +151,16 @@ def test_identical_outputs_leave_nothing_to_test():
     [pair] = as_json(comparison)["pairs"]
     assert pair["differences"] == {"bleu": 0, "chrf": 0, "exact_match": 0}
     assert pair["p_values"] == {measure: dict.fromkeys(TESTS) for measure in MEASURES}
-    assert not any(examples for _, examples in comparison_report._examples(comparison))
-    for shown in (comparison_report.as_text(comparison), comparison_report.as_page(comparison)):
+    assert not any(examples for _, examples in comparison_page._examples(comparison))
+    for shown in (comparison_page.as_text(comparison), comparison_page.as_page(comparison)):
         assert "all of them the same: there is no difference to test" in shown
 
 
 def test_one_sentence_and_empty_translations_are_compared():
-    Reader(comparison_report.as_page(compare(None, [""], single(a=[""], b=[""]))))
+    Reader(comparison_page.as_page(compare(None, [""], single(a=[""], b=[""]))))
     comparison = compare(None, ["a b"], single(a=[""], b=["a b"]))
     assert comparison.largest_gains(*comparison.systems) == [0]
-    Reader(comparison_report.as_page(comparison))
+    Reader(comparison_page.as_page(comparison))
 
 
 def test_the_variant_of_bleu_is_in_both_signatures():
@@ -210,7 +210,7 @@ def test_every_two_of_three_systems_are_tested_and_corrected_for_their_number(th
             assert p_values == expected
             corrected = [pair["corrected_p_values"][measure][test] for pair in pairs]
             assert corrected == significance.holm_correction(p_values)
-    text = comparison_report.as_text(three)
+    text = comparison_page.as_text(three)
     assert "p, paired bootstrap, corrected" in text
     assert "corrected for the 3 pairs (Holm)" in text
     assert "Sentences that right translates better than first, by chrF" in text
@@ -226,7 +226,7 @@ def test_the_score_of_a_system_is_the_mean_of_its_runs_with_their_deviation(seed
     assert small["bleu"] == pytest.approx(sum(each) / 3)
     assert large["pronoun_accuracy"] == pytest.approx(0.8)
     assert large["pronoun_accuracy_std"] == pytest.approx(0.1)
-    assert "0.8000 ± 0.1000" in comparison_report.as_text(seeds)
+    assert "0.8000 ± 0.1000" in comparison_page.as_text(seeds)
 
 
 def test_systems_of_several_runs_are_compared_by_welchs_t_test(seeds):
@@ -279,9 +279,9 @@ def test_the_words_that_the_other_translation_lacks_are_marked(first, second, ma
 
 
 def test_marks_are_brackets_in_the_text_and_marks_on_the_page(comparison):
-    assert "first      [no]" in comparison_report.as_text(comparison)
-    assert "second     [yes]" in comparison_report.as_text(comparison)
-    page = comparison_report.as_page(comparison)
+    assert "first      [no]" in comparison_page.as_text(comparison)
+    assert "second     [yes]" in comparison_page.as_text(comparison)
+    page = comparison_page.as_page(comparison)
     assert "<mark> on the mat</mark>" in page
     assert '<bdi dir="auto">the cat sat<mark>' in page
 

@@ -20,7 +20,7 @@ from test_bad_input import WORDS, given  # noqa: F401 - a fixture
 from test_html import Reader
 
 from experiments.data.registry import Split
-from experiments.pages.evaluation_report import Evaluation, evaluation_page, read_metrics
+from experiments.pages.evaluation import Evaluation, evaluation_page, read_metrics
 from transformer.checkpoints.workdir_files import load_config
 from transformer.config import RUNS, Config, DecodeConfig, ParallelConfig, TrainingConfig
 from transformer.errors import InputError

@@ -36,8 +36,7 @@ def model(tmp_path_factory):
 def fine_tune(init_from, *overrides):
     """The config of a command line."""
     arguments = [f"--config.training.init_from={init_from}", *overrides]
-    config = config_flags.load_config_file(str(FINE_TUNE), arguments)
-    return config_flags.override(config, arguments)[0]
+    return config_flags.load([f"--config={FINE_TUNE}", *arguments], "config")[0]
 
 
 def test_the_config_is_that_of_the_model_but_for_text_optimizer_and_training(model):
@@ -63,8 +62,8 @@ def test_what_the_weights_were_trained_with_is_kept(model, override, message):
 
 
 def test_a_model_to_start_from_is_required():
-    with pytest.raises(InputError, match="needs --config.training.init_from=WORKDIR"):
-        config_flags.load_config_file(str(FINE_TUNE), ["--workdir=runs/new"])
+    with pytest.raises(InputError, match="missing --config.training.init_from=WORKDIR"):
+        config_flags.load([f"--config={FINE_TUNE}", "--workdir=runs/new"], "config")
     for fields in ({"freeze": ("encoder",)}, {"lora_rank": 4}):
         with pytest.raises(InputError, match="left out unless training.init_from"):
             TrainingConfig(**fields)
@@ -78,8 +77,7 @@ def test_a_run_continues_with_its_config_when_the_model_is_gone(model, tmp_path)
     workdir.initialize(directory, config, VOCABULARIES, 0, {str(model): [30]})
     assert workdir_files.load_runs(directory)[0]["init_from"] == {str(model): [30]}
     shutil.rmtree(tmp_path / "moved")
-    arguments = [f"--workdir={directory}", f"--config.training.init_from={tmp_path / 'moved'}"]
-    assert config_flags.load_config_file(str(FINE_TUNE), arguments) == config
+    assert fine_tune(tmp_path / "moved", f"--workdir={directory}") == config
     assert training_data.load_vocabularies(config, [], directory).target.model
     with pytest.raises(InputError, match="moved does not exist"):
         fine_tune(tmp_path / "moved")

@@ -12,6 +12,7 @@ import pytest
 from etils import epath
 from test_train import config  # noqa: F401 - a fixture
 
+from experiments.console.progress import TrainingProgress
 from experiments.training import compile_ahead, compose, metrics_log
 from experiments.training.monitor import Monitor, Totals, validation_losses
 from experiments.training.profiling import Profile
@@ -54,7 +55,7 @@ def train(experiment, directory, skipping, steps=None):
     with (
         Checkpoints(directory, training, writing=True) as checkpoints,
         metrics_log.MetricsLog(directory, 0, False) as log,
-        metrics_log.Progress(0, training.steps) as progress,
+        TrainingProgress(0, training.steps) as progress,
     ):
         monitor = Monitor(experiment, 0, Totals(), directory, checkpoints, log, progress)
         for index in range(steps or training.steps):
@@ -67,7 +68,7 @@ def test_on_a_cpu_a_checkpoint_is_complete_before_the_next_step(experiment, tmp_
     with (
         Checkpoints(tmp_path, experiment.config.training, writing=True) as checkpoints,
         metrics_log.MetricsLog(tmp_path, 0, False) as log,
-        metrics_log.Progress(0, 1) as progress,
+        TrainingProgress(0, 1) as progress,
     ):
         monitor = Monitor(experiment, 0, Totals(), tmp_path, checkpoints, log, progress)
         monitor.save(experiment.__dict__["first_state"])
@@ -92,7 +93,7 @@ def test_what_is_compiled_ahead_is_not_compiled_again_and_its_time_is_not_traini
     with (
         Checkpoints(tmp_path, experiment.config.training, writing=True) as checkpoints,
         metrics_log.MetricsLog(tmp_path, 0, False) as log,
-        metrics_log.Progress(0, 1) as progress,
+        TrainingProgress(0, 1) as progress,
     ):
         began = time.monotonic()
         monitor = Monitor(experiment, 0, Totals(), tmp_path, checkpoints, log, progress)
@@ -130,7 +131,7 @@ def test_idle_cores_compile_what_is_needed_later(
     monkeypatch.setattr(experiment_class, "lower_eval_step", lowering_to(evaluated))
     monkeypatch.setattr(batches_class, "shapes_between", lambda *_: [(8, 4), (4, 8)])
     monkeypatch.setattr(compile_ahead, "_threads", lambda _: threads)
-    with metrics_log.Progress(0, 1) as progress:
+    with TrainingProgress(0, 1) as progress:
         monitor = Monitor(experiment, 0, Totals(), tmp_path, None, None, progress)
         for shape in [(4, 8), (4, 8), (16, 2)]:
             ids = np.zeros(shape, np.int32)

@@ -61,6 +61,10 @@ class TrainingConfig(FieldGroup):
 
     group: ClassVar[str] = "training"
 
+    recipe: Literal["auto", "small", "medium", "large", "fine_tune"] | None = None
+    """Completes a config file from the command line: ``fine_tune`` from the model of
+    training.init_from, the others from the training text. The completed config has None.
+    """
     steps: Positive = 100_000
     seed: Seed = 0
     label_smoothing: Rate = 0.1

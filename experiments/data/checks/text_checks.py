@@ -47,7 +47,7 @@ RULES = {
     "targets_in_training": "pairs whose target is in the training text",
     "pairs_in_training": "pairs that are in the training text",
 }
-"""What the count of a finding counts."""
+"""Rules by name, each with the noun that its count is of."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Finding:
     locations: tuple[str, ...]
     """The first few, as ``file:line``."""
     treatment: str
-    """What `train` does about it."""
+    """The action of `train`."""
     detail: str = ""
     """The characters or words concerned, the share of the text, or the message of an error."""
 

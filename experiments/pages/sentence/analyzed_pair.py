@@ -37,7 +37,7 @@ class Computed:
     lens: Float[Array, "L+1 T V"] | None
     """Token probabilities from the decoder's residual stream at its input and after each layer."""
     flows: dict[str, residual.ResidualFlow]
-    """By stack, of the stacks that have a residual stream."""
+    """Residual flow of each stack that has a residual stream."""
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -100,7 +100,7 @@ class AnalyzedPair:
 
     @property
     def config(self) -> ModelConfig:
-        """Of the model."""
+        """The config of the model."""
         return self.model.config
 
     @property

@@ -11,6 +11,7 @@ from transformer.inspection.html import (
     Html,
     details,
     element,
+    escape,
     mark,
     paragraph,
     scale,
@@ -61,16 +62,14 @@ def findings(evidence: Evidence) -> list[Html]:
 
 
 def evidence_items(evidence: Evidence) -> list[tuple[Html, Html]]:
-    """What was measured to explain the answer, each with its name."""
+    """Measurements that explain the answer, each with its name."""
     candidates = {
         "Preference": _preference_finding(evidence),
         "Encoder output": _position_finding(evidence),
-        **{
-            name: _head_finding(evidence, kind)
-            for name, kind in (("Encoder head", "encoder"), ("Decoder head", "cross"))
-            if kind in evidence.effects.preference
-        },
     }
+    for name, kind in (("Encoder head", "encoder"), ("Decoder head", "cross")):
+        if kind in evidence.effects.preference:
+            candidates[name] = _head_finding(evidence, kind)
     return [
         (element("dt", name), element("dd", finding))
         for name, finding in candidates.items()
@@ -79,31 +78,27 @@ def evidence_items(evidence: Evidence) -> list[tuple[Html, Html]]:
 
 
 def _answer_finding(evidence: Evidence) -> Html:
-    question, pairs = evidence.question, evidence.pairs
-    token, other = map(_emphasized, answers(evidence))
-    first = question.probabilities(pairs[0])
-    if not evidence.is_about_two:
-        return _html(
-            "The token of which the model is least sure is ",
-            *(token, f" ({first[0]:.2f}); the best other one is ", other, f" ({first[1]:.2f})."),
-        )
-    second = question.probabilities(pairs[1])
-    return _html(
-        "After the same beginning, the model gives ",
-        *(token, f" a probability of {first[0]:.2f} in the first sentence, and "),
-        *(other, f" {second[1]:.2f} in the second."),
+    token, other = answers(evidence)
+    first, *second = map(evidence.question.probabilities, evidence.pairs)
+    text = (
+        f"After the same beginning, the model gives {{token}} a probability of {first[0]:.2f} in "
+        f"the first sentence, and {{other}} {second[0][1]:.2f} in the second."
+        if evidence.is_about_two
+        else f"The token of which the model is least sure is {{token}} ({first[0]:.2f}); the best "
+        f"other one is {{other}} ({first[1]:.2f})."
     )
+    return _prose(text, token=token, other=other)
 
 
 def _preference_finding(evidence: Evidence) -> Html:
     """The number that everything else explains."""
-    token, other = map(_emphasized, answers(evidence))
-    values = [evidence.question.preference(pair) for pair in evidence.pairs]
-    parts = ["log P(", token, ") − log P(", other, f") is {_signed(values[0])} nats"]
+    token, other = answers(evidence)
+    values = [_signed(evidence.question.preference(pair)) for pair in evidence.pairs]
+    text = f"log P({{token}}) − log P({{other}}) is {values[0]} nats"
     if evidence.is_about_two:
-        parts += [f" in the first sentence and {_signed(values[1])} in the second: "]
-        parts += [f"a difference of {evidence.total:.1f}"]
-    return _html(*parts, ".")
+        text += f" in the first sentence and {values[1]} in the second: "
+        text += f"a difference of {evidence.total:.1f}"
+    return _prose(f"{text}.", token=token, other=other)
 
 
 def _position_finding(evidence: Evidence) -> Html | None:
@@ -112,58 +107,48 @@ def _position_finding(evidence: Evidence) -> Html | None:
         return None
     first, second = evidence.pairs
     effects, position = evidence.patched[-1], evidence.focus.source
-    word = _emphasized(_both(first, second, position))
+    words = {"word": _both(first, second, position)}
     share = f"{effects[position]:.0%}"
     if effects[position] < _MOST:
-        return _html(
-            "No single position carries the difference between the sentences: the largest share, "
-            f"{share}, is at ",
-            *(word, "."),
-        )
-    differing = [
-        index
-        for index, (one, other) in enumerate(zip(first.source, second.source, strict=True))
-        if one != other
-    ]
-    parts = [
-        "The vector at ",
-        word,
-        f" carries {share} of the difference: that of the first sentence ",
-    ]
-    parts += ["restores that much of the preference when the model reads the second."]
+        text = "No single position carries the difference between the sentences: the largest"
+        return _prose(f"{text} share, {share}, is at {{word}}.", **words)
+    text = (
+        f"The vector at {{word}} carries {share} of the difference: that of the first sentence "
+        "restores that much of the preference when the model reads the second."
+    )
+    differing = _differing(first, second)
     if position not in differing and len(differing) == 1:
-        changed = _emphasized(_both(first, second, differing[0]))
-        parts += [" The word that differs, ", changed, f", carries {effects[differing[0]]:.0%}."]
-    return _html(*parts)
+        [changed] = differing
+        words["changed"] = _both(first, second, changed)
+        text += f" The word that differs, {{changed}}, carries {effects[changed]:.0%}."
+    return _prose(text, **words)
 
 
-def _head_finding(evidence: Evidence, kind: Kind) -> Html | None:
-    """What the strongest head of a kind reads, and what is lost without it."""
+def _head_finding(evidence: Evidence, kind: Kind) -> Html:
+    """The tokens that the strongest head of a kind reads, and the loss without it."""
     layer, head = evidence.effects.strongest(kind)
     lost, total = evidence.effects.preference[kind][layer, head], evidence.total
     size = "difference" if evidence.is_about_two else "preference"
-    name = f"head {layer + 1}.{head + 1} of {_STACKS[kind]}"
     if lost <= 0:
-        return _html(f"No single head of {_STACKS[kind]} is needed: the {size} never shrinks.")
-    reads = []
+        return _prose(f"No single head of {_STACKS[kind]} is needed: the {size} never shrinks.")
+    reads, words = [], {}
     for index, pair in enumerate(evidence.pairs):
         weights = evidence.reads(pair, kind)
         if weights is None:
             continue
         best = int(weights.argmax())
+        words[f"word_{index}"] = pair.text(pair.source[best])
         where = f" in the {ORDINALS[index]}" if evidence.is_about_two else ""
-        reads += [
-            " and " if index else "",
-            _emphasized(pair.text(pair.source[best])),
-            f" ({weights[best]:.2f}){where}",
-        ]
+        reads.append(f"{{word_{index}}} ({weights[best]:.2f}){where}")
+    reader = "For this prediction"
     if kind == "encoder":
-        word = evidence.pairs[0].text(evidence.pairs[0].source[evidence.focus.source])
-        reader = ["From ", _emphasized(word), ", "]
-    else:
-        reader = ["For this prediction, "]
-    fall = f"falls from {_plain(total)} to {_plain(total - lost)} nats"
-    return _html(*reader, f"{name} reads ", *reads, f"; without it, the {size} {fall}.")
+        first = evidence.pairs[0]
+        reader, words["reader"] = "From {reader}", first.text(first.source[evidence.focus.source])
+    return _prose(
+        f"{reader}, head {layer + 1}.{head + 1} of {_STACKS[kind]} reads {' and '.join(reads)}; "
+        f"without it, the {size} falls from {_plain(total)} to {_plain(total - lost)} nats.",
+        **words,
+    )
 
 
 def _contribution_findings(evidence: Evidence) -> list[Html]:
@@ -171,21 +156,16 @@ def _contribution_findings(evidence: Evidence) -> list[Html]:
     if evidence.contributions is None:
         return []
     method = "integrated gradients" if evidence.contributions.integrated else "gradient times input"
-    parts = []
+    parts, words = [], {}
     pairs = zip(evidence.pairs, evidence.contributions.preferences, strict=False)
     for index, (pair, values) in enumerate(pairs):
-        sign = -1 if index else 1
-        of_source = sign * values[: len(pair.source)]
+        of_source = (-values if index else values)[: len(pair.source)]
         best = int(of_source.argmax())
-        answer = answers(evidence)[index]
-        parts += [
-            " and " if index else "",
-            _emphasized(pair.text(pair.source[best])),
-            " for ",
-            _emphasized(answer),
-            f" ({_signed(of_source[best])} nats)",
-        ]
-    return [_html("The source word that counts most is ", *parts, f", by {method}.")]
+        words[f"word_{index}"] = pair.text(pair.source[best])
+        words[f"answer_{index}"] = answers(evidence)[index]
+        parts.append(f"{{word_{index}}} for {{answer_{index}}} ({_signed(of_source[best])} nats)")
+    text = f"The source word that counts most is {' and '.join(parts)}, by {method}."
+    return [_prose(text, **words)]
 
 
 # Cards.
@@ -194,12 +174,7 @@ def _contribution_findings(evidence: Evidence) -> list[Html]:
 def _card(evidence: Evidence, index: int) -> Html:
     """One sentence: source, translation, and the path of its answer."""
     pair, question = evidence.pairs[index], evidence.question
-    differing: set[int] = set()
-    if evidence.is_about_two:
-        other = evidence.pairs[1 - index]
-        if len(other.source) == len(pair.source):
-            same = zip(pair.source, other.source, strict=True)
-            differing = {position for position, (one, two) in enumerate(same) if one != two}
+    differing = _differing(*evidence.pairs) if evidence.is_about_two else set()
     probabilities = question.probabilities(pair)
     candidates = list(zip(answers(evidence), probabilities, strict=True))[:: -1 if index else 1]
     readings = {
@@ -215,7 +190,7 @@ def _card(evidence: Evidence, index: int) -> Html:
         predictions=candidates,
         encoder=readings.get("encoder"),
         cross=readings.get("cross"),
-        shades=_shades(evidence, index),
+        shades=None if evidence.patched is None else evidence.patched[-1],
     )
     description = (
         f"{_sentence_text(pair.pieces, pair.source)}: what the prediction {candidates[0][0]} reads."
@@ -226,11 +201,6 @@ def _card(evidence: Evidence, index: int) -> Html:
         element("p", _marked(pair, pair.target, {question.position}), class_="translation"),
         element("figure", path.drawing(description)),
     )
-
-
-def _shades(evidence: Evidence, index: int) -> np.ndarray | None:
-    """The values of the encoder's output: what each position restores, or contributes."""
-    return None if evidence.patched is None else evidence.patched[-1]
 
 
 def _legend(evidence: Evidence) -> Html:
@@ -250,49 +220,42 @@ def _legend(evidence: Evidence) -> Html:
 
 def _numbers(evidence: Evidence) -> Html:
     """Every source token with all that is known of it, a color for each value."""
-    pairs, question = evidence.pairs, evidence.question
+    pairs, effects = evidence.pairs, evidence.effects
     one_length = len({len(pair.source) for pair in pairs}) == 1
     shown = pairs if one_length else pairs[:1]
-    columns, values, limits, digits = [], [], [], []
-
-    def add(name: str, column: np.ndarray, limit: float, decimals: int) -> None:
-        columns.append(name)
-        values.append(column)
-        limits.append(limit)
-        digits.append(decimals)
-
-    if evidence.patched is not None:
-        for level, effects in enumerate(evidence.patched):
-            name = f"restored after layer {level}" if level else "restored at the input"
-            add(name, effects, 1.0, 2)
-    for kind in _STACKS:
-        if kind not in evidence.effects.preference:
-            continue
+    columns = []  # (name, values, limit of the scale, decimals)
+    for level, restored in enumerate(() if evidence.patched is None else evidence.patched):
+        name = f"restored after layer {level}" if level else "restored at the input"
+        columns.append((name, restored, 1.0, 2))
+    for kind in filter(effects.preference.__contains__, _STACKS):
+        layer, head = effects.strongest(kind)
         for index, pair in enumerate(shown):
-            layer, head = evidence.effects.strongest(kind)
             which = f", {ORDINALS[index]}" if len(shown) > 1 else ""
             name = f"{kind} {layer + 1}.{head + 1} reads{which}"
-            add(name, evidence.reads(pair, kind), 1.0, 2)
+            columns.append((name, evidence.reads(pair, kind), 1.0, 2))
     if evidence.contributions is not None:
         source = [each[: len(pairs[0].source)] for each in evidence.contributions.preferences]
         limit = max(float(np.abs(each).max()) for each in source)
         for index, each in enumerate(source):
             which = f", {ORDINALS[index]}" if len(source) > 1 else ""
-            add(f"contributes, nats{which}", each, limit, 1)
-    rows = []
-    for position in range(len(pairs[0].source)):
-        word = _both(pairs[0], shown[-1], position)
-        cells = [
-            shaded(float(column[position]), limit, digits=decimals)
-            for column, limit, decimals in zip(values, limits, digits, strict=True)
-        ]
-        rows.append((word, cells))
+            columns.append((f"contributes, nats{which}", each, limit, 1))
+    rows = [
+        (
+            _both(pairs[0], shown[-1], position),
+            [
+                shaded(float(values[position]), limit, digits=decimals)
+                for _, values, limit, decimals in columns
+            ],
+        )
+        for position in range(len(pairs[0].source))
+    ]
     token, other = answers(evidence)
     caption = (
         f"Every source token, for {token} rather than {other} at target token "
-        f"{question.position + 1}"
+        f"{evidence.question.position + 1}"
     )
-    return shaded_table(caption, ["source", *columns], rows, chosen=evidence.focus.source)
+    names = [name for name, *_ in columns]
+    return shaded_table(caption, ["source", *names], rows, chosen=evidence.focus.source)
 
 
 # Text.
@@ -302,6 +265,14 @@ def answers(evidence: Evidence) -> tuple[str, str]:
     """Both tokens of the question, isolated from the direction of the text around them."""
     pair, question = evidence.pairs[0], evidence.question
     return label_text(pair.label(question.token)), label_text(pair.label(question.other))
+
+
+def _differing(first: AnalyzedPair, second: AnalyzedPair) -> set[int]:
+    """The source positions in which two sentences of the same length differ."""
+    if len(first.source) != len(second.source):
+        return set()
+    both = zip(first.source, second.source, strict=True)
+    return {position for position, (one, other) in enumerate(both) if one != other}
 
 
 def _both(first: AnalyzedPair, second: AnalyzedPair, position: int) -> str:
@@ -338,10 +309,7 @@ def _plain(value: float) -> str:
     return f"{round(value, 1) + 0.0:.1f}".replace("-", "−")
 
 
-def _emphasized(text: str) -> Html:
-    return element("strong", text)
-
-
-def _html(*parts: str) -> Html:
-    """Text and markup, concatenated."""
-    return element("span", *parts)
+def _prose(text: str, **words: str) -> Html:
+    """A text whose ``{name}`` are words, which are emphasized."""
+    strong = {name: element("strong", word) for name, word in words.items()}
+    return element("span", Html(escape(text).format(**strong)))

@@ -64,7 +64,7 @@ def least_certain(pair: AnalyzedPair, chosen: slice = slice(None)) -> Question:
     """The prediction with the smallest margin between its token and the best other one.
 
     Args:
-      pair: of one sentence.
+      pair: a sentence pair.
       chosen: positions whose token the model chose. Others, such as a language code, were forced.
     """
     log_probs = np.array(pair.computed.log_probs)  # [T, V]
@@ -89,20 +89,21 @@ class WeightedLogProbabilities:
     weights: Float[Array | np.ndarray, "*B K"]
 
     def __call__(self, logits: Float[Array, "T V"]) -> Float[Array, ""]:
-        """In nats."""
+        """The weighted sum, in nats."""
         log_probs = jax.nn.log_softmax(logits)
         return (self.weights * log_probs[self.positions, self.tokens]).sum()
 
 
 @dataclasses.dataclass(frozen=True)
 class HeadEffects:
-    """What is lost without each head, by kind of attention, ``[L,N]`` each."""
+    """Effects of removing each head, by kind of attention, ``[L,N]`` each."""
 
     loss: dict[Kind, np.ndarray]
     """Increase of the loss of the model's own translation, in nats per token, a mean."""
     preference: dict[Kind, np.ndarray]
-    """Decrease of the preference for the token of the question; with two sentences, of the
-    difference of their preferences. In nats."""
+    """Decrease, in nats, of the preference for the question's token; with two sentences, decrease
+    of the difference between their preferences.
+    """
 
     def strongest(self, kind: Kind) -> tuple[int, int]:
         """Layer and head without which most of the preference is lost."""

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A comparison of systems as text and as a page: tables, and sentences that differ."""
 
-import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from experiments.pages.evaluation_report import MEASURE_NAMES, measure_name, signatures
+from experiments.console import formatting
+from experiments.pages.evaluation import MEASURE_NAMES, measure_name, signatures
 from experiments.scoring import diagnostics, significance
 from experiments.scoring.comparison import MEASURES, Comparison, System
 from transformer.inspection import figures
@@ -139,13 +139,10 @@ def _summary(comparison: Comparison) -> list[str]:
 # Sentences.
 
 
-@dataclasses.dataclass(frozen=True)
-class Example:
-    """One sentence that two systems translate differently."""
-
-    heading: str
-    versions: list[tuple[str, Pieces]]
-    """Source, reference and translations by name, in which the differences are marked."""
+Example = tuple[str, list[tuple[str, Pieces]]]
+"""A sentence that two systems translate differently: a heading, and source, reference and
+translations by name, in which the differences are marked.
+"""
 
 
 def _examples(comparison: Comparison) -> Iterator[tuple[str, list[Example]]]:
@@ -163,13 +160,10 @@ def _example(comparison: Comparison, row: int, systems: tuple[System, System]) -
     texts.append(("reference", comparison.references[row]))
     translations = differing_words(*(system.translations[row] for system in systems))
     scores = ", ".join(f"{system.chrf[row]:.1f} for {system.name}" for system in systems)
-    return Example(
-        f"line {row + 1} · chrF {scores}",
-        [
-            *((name, [(text, False)]) for name, text in texts),
-            *zip((system.name for system in systems), translations, strict=True),
-        ],
-    )
+    return f"line {row + 1} · chrF {scores}", [
+        *((name, [(text, False)]) for name, text in texts),
+        *zip((system.name for system in systems), translations, strict=True),
+    ]
 
 
 def differing_words(first: str, second: str) -> tuple[Pieces, Pieces]:
@@ -192,33 +186,22 @@ def as_text(comparison: Comparison) -> str:
     lines = [
         *_summary(comparison),
         "",
-        *_aligned(_score_table(comparison)),
+        formatting.table(_score_table(comparison)),
         "",
-        *_aligned(_pair_table(comparison), left=2),
+        formatting.table(_pair_table(comparison), left=2),
         "",
         "By the number of words in the reference:",
-        *_aligned(_length_table(comparison)),
+        formatting.table(_length_table(comparison)),
     ]
     for heading, examples in _examples(comparison):
         lines += ["", f"{heading}:"] if examples else []
-        for example in examples:
-            lines.append(example.heading)
-            width = max(len(name) for name, _ in example.versions)
-            for name, pieces in example.versions:
+        for title, versions in examples:
+            lines.append(title)
+            width = max(len(name) for name, _ in versions)
+            for name, pieces in versions:
                 text = "".join(f"[{text}]" if differs else text for text, differs in pieces)
                 lines.append(f"  {name:{width}}  {text}")
     return "\n".join(lines) + "\n"
-
-
-def _aligned(rows: Sequence[Sequence[str]], left: int = 1) -> Iterator[str]:
-    """Lines in which the first columns are aligned left and the others right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [
-            cell.ljust(width) if column < left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
 
 
 def as_page(comparison: Comparison) -> str:
@@ -264,10 +247,9 @@ def _page_table(caption: str, rows: list[Sequence[str]], left: int = 1) -> Html:
 
 
 def _article(example: Example) -> Html:
-    return sentence_versions(
-        example.heading,
-        [
-            (name, sentence(*(mark(text) if differs else text for text, differs in pieces)))
-            for name, pieces in example.versions
-        ],
-    )
+    heading, versions = example
+    marked = [
+        (name, sentence(*(mark(text) if differs else text for text, differs in pieces)))
+        for name, pieces in versions
+    ]
+    return sentence_versions(heading, marked)

@@ -4,12 +4,17 @@
 from collections.abc import Sequence
 
 
-def print_table(rows: Sequence[Sequence[str]]) -> None:
-    """Print aligned columns, the first one to the left."""
+def table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Align the columns of a table, one line a row; the first `left` columns to the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *others in rows:
-        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        print("  ".join(["", first.ljust(widths[0]), *cells]).rstrip())
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
 
 
 def byte_size(count: float) -> str:

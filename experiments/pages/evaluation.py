@@ -61,7 +61,7 @@ def evaluation_page(
       weights: Description of the weights used.
       parameters: Number of parameters.
       metrics: Path of ``metrics.jsonl``; the page says so if it is missing or damaged.
-      changes: of the config while the model trained, from `workdir_files.load_changes`.
+      changes: changes of the config during training, from `workdir_files.load_changes`.
     """
     chrf = sentence_chrf(evaluation.translations, evaluation.split.targets)
     sections = {
@@ -203,7 +203,7 @@ def _learning_curves(path: epath.Path, label_smoothing: float) -> list[Html]:
             about += " The optimized loss includes label smoothing and cannot reach 0; an NLL can."
     if unreadable:
         lines = "1 line" if unreadable == 1 else f"{unreadable:,} lines"
-        parts.append(paragraph(f"{lines} of {path.name} could not be read and are left out."))
+        parts.append(paragraph(f"{lines} of {path.name} could not be read."))
     return [paragraph(about), *parts]
 
 
