@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The study of pronoun resolution: its measures on a tiny model."""
+"""The measures of notebook 06 on a tiny model."""
 
 import jax
 import numpy as np
@@ -7,8 +7,8 @@ import oracle
 import pytest
 from test_twins import EXAMPLES
 
-from experiments.studies import resolution, twins
-from experiments.studies.twins import ROLES
+from experiments.studies.antecedent import resolution, twins
+from experiments.studies.antecedent.twins import ROLES
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection import patching, readout
@@ -87,10 +87,6 @@ def test_at_the_input_only_the_adjective_carries_the_answer(model, sentences):
     np.testing.assert_allclose(result.decoder[-1], [1, 0], atol=1e-4)
     assert result.sentences < len(sentences), "some twins get the same answer"
     assert (np.abs(result.estimate_correlation) <= 1).all()
-
-
-@pytest.mark.slow
-def test_effects_are_those_of_patching_the_twin(model, sentences):
     exact, _, _ = resolution._patched(*model, sentences)
     one, twin = sentences[4], sentences[5]
     metric = readout.LogitDifference(int(one.position), int(one.pronoun), int(one.other))
@@ -101,11 +97,8 @@ def test_effects_are_those_of_patching_the_twin(model, sentences):
 @pytest.mark.slow
 def test_a_model_that_is_never_right_is_rejected(model, sentences):
     zero = jax.tree.map(np.zeros_like, model[1])
-    with pytest.raises(InputError, match="the model prefers the right pronoun in no two twins"):
+    with pytest.raises(InputError, match="the model prefers the right pronoun in no pair of twins"):
         resolution.role_patching(model[0], zero, sentences)
-
-
-# Aggregation by role.
 
 
 def test_a_role_mean_is_over_tokens_and_then_over_sentences_with_the_role():

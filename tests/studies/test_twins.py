@@ -14,8 +14,8 @@ from experiments.data.grammars.pronouns.grammar import (
     published_twins,
 )
 from experiments.data.grammars.pronouns.sentences import example
-from experiments.studies import twins
-from experiments.studies.twins import NO_ROLE, PREFIX_ROLES, ROLES
+from experiments.studies.antecedent import twins
+from experiments.studies.antecedent.twins import NO_ROLE, PREFIX_ROLES, ROLES
 from transformer.errors import InputError
 from transformer.text.tokenizer import Tokenizer
 
@@ -81,15 +81,12 @@ def test_the_roles_of_the_published_sentence_word_for_word(tokenizer):
     assert (tired.prefix_roles[tired.position + 1 :] == NO_ROLE).all()
 
 
-def test_antecedent_and_distractor_swap_between_twins(sentences):
+def test_twins_differ_only_in_the_adjective_and_their_nouns_swap_roles(sentences):
     other = sentences.twins()
     np.testing.assert_array_equal(sentences.has_role("antecedent"), other.has_role("distractor"))
     np.testing.assert_array_equal(sentences.pronoun, other.other)
     np.testing.assert_array_equal(sentences.position, other.position)
-
-
-def test_twins_differ_only_in_the_adjective(sentences):
-    differs = sentences.source != sentences.twins().source
+    differs = sentences.source != other.source
     np.testing.assert_array_equal(differs, sentences.has_role("adjective"))
     assert (differs.sum(-1) == 1).all()
 
@@ -110,11 +107,7 @@ def test_if_the_reason_comes_first_no_noun_has_been_read(sentences, tokenizer):
     assert (sentences.position[first] == 1).all()
 
 
-def test_the_number_of_twins_can_be_limited(tokenizer, sentences):
+def test_the_number_of_twins_can_be_limited_but_not_zero(tokenizer):
     assert len(twins.read(tokenizer, EXAMPLES, 3)) == 6
-    assert len(sentences) % 2 == 0
-
-
-def test_sentences_without_twins_are_rejected(tokenizer):
     with pytest.raises(InputError, match="no two of the sentences are twins that differ in one"):
         twins.read(tokenizer, EXAMPLES[:1])
