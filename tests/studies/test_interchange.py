@@ -9,7 +9,7 @@ import numpy as np
 import oracle
 import pytest
 
-from experiments.studies.antecedent import faithfulness, measures, sentences, twins
+from experiments.studies.antecedent import measures, sentences, twins
 from experiments.studies.antecedent.effects import Effects, Subject
 from transformer.config import TransformerConfig
 from transformer.inspection.trace import run
@@ -90,5 +90,4 @@ def test_all_measures_of_a_model_are_numbers_that_json_holds(subject, tokenizer_
     assert measured["sentences"] == 8
     assert len(measured["headline"]["twins"]) == 2
     assert len(measured["ablation"]["cross"]["pairs"]) == 1
-    curve = measured["attribution"]["deletion"]["integrated gradients"]
-    assert len(curve) == faithfulness.DELETIONS + 1 and curve[0] in (1.0, None)
+    assert measured["attribution"]["deletion"]["random"] is not None

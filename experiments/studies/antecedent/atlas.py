@@ -52,7 +52,7 @@ _STYLE = """
 .answer { text-decoration: underline 3px; }
 .model table { width: max-content; }
 .model td { text-align: right; min-width: 2.2rem; padding: .2rem .5rem; }
-.model thead th, .model tr:first-child th { vertical-align: bottom; max-width: 6rem; }
+.model tr:first-child th { vertical-align: bottom; max-width: 6rem; }
 .model td:last-child:not(.number) { min-width: 2.2rem; }
 /* A caption wraps at the width of its table and does not widen it. */
 .model caption { width: 0; min-width: 100%; }
@@ -141,9 +141,7 @@ def _views(model: Numbers) -> Html:
         element("h2", title(model)),
         paragraph(finding),
         *_headline(model),
-        _effects(model),
-        _encoder_map(model),
-        *_heads(model),
+        *_maps(model),
         id=model["name"],
         class_="model",
     )
@@ -209,25 +207,24 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:z.2f}"
 
 
-def _effects(model: Numbers) -> Html:
-    rows = []
-    for kind, label in (("adjective", "choice (adjective twins)"), ("noun", "gender (noun twins)")):
-        memory = model[kind]["memory"]
-        rows.append((label, [memory[group][0] for group in (*GROUPS, "all")]))
+def _maps(model: Numbers) -> list[Html]:
+    """The effects of parts and roles, and what each head reads and costs."""
+    twins = {"adjective": "choice", "noun": "gender"}
+    parts = [*GROUPS, "all"]
+    memory = [
+        (f"{label} ({kind} twins)", [model[kind]["memory"][part][0] for part in parts])
+        for kind, label in twins.items()
+    ]
+    encoder = [
+        (f"{label}, after layer {layer}", values)
+        for kind, label in twins.items()
+        for layer, values in enumerate(model[kind]["encoder"], 1)
+    ]
     caption = "Share of the way to the twin's answer when the memory of one part is the twin's"
-    return _map(caption, [*GROUPS, "all"], rows)
-
-
-def _encoder_map(model: Numbers) -> Html:
-    rows = []
-    for kind, label in (("adjective", "choice"), ("noun", "gender")):
-        for layer, values in enumerate(model[kind]["encoder"], 1):
-            rows.append((f"{label}, after layer {layer}", values))
-    return _map("By role of the token, after each encoder layer", ROLES, rows)
-
-
-def _heads(model: Numbers) -> list[Html]:
-    tables = []
+    tables = [
+        _map(caption, parts, memory),
+        _map("By role of the token, after each encoder layer", ROLES, encoder),
+    ]
     for kind, row in (("encoder", "“it”"), ("cross", "the pronoun's row")):
         scores = model["coreference"][kind]["score"]
         cost = model["right"] - np.array(model["ablation"][kind]["heads"], float)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faithfulness of integrated gradients.
 
-It is measured by deleting the tokens that they rank first, and by comparing them with those of a
+It is measured by deleting the token that they rank first, and by comparing them with those of a
 model of random parameters (Adebayo et al. 2018).
 """
 
@@ -12,14 +12,12 @@ import jax
 import numpy as np
 
 from experiments.studies.antecedent.effects import Subject
-from experiments.studies.antecedent.interchange import Sites
 from experiments.studies.antecedent.twins import Sentences
 from transformer.arrays import Array, Float, Params
 from transformer.inspection import attribution, run
 from transformer.inspection.alignment import untrained_params
 from transformer.models.protocol import Model
 
-DELETIONS = 4
 IG_STEPS = 32
 IG_SENTENCES = 24
 
@@ -27,16 +25,16 @@ IG_SENTENCES = 24
 def faithfulness(subject: Subject) -> dict[str, Any]:
     """Compare integrated gradients with deletion, occlusion, and randomized parameters.
 
-    ``deletion``: the preference that is left, as a share, after the embeddings of the k first
-    source tokens of an order are set to zero, k = 0 ... `DELETIONS`. ``rank_correlation``:
-    Spearman's, with the preference that the deletion of single tokens costs (``occlusion``), and
-    with the integrated gradients of models whose parameters are initial ones.
+    ``deletion``: the preference that is left, as a share, after the embedding of the first source
+    token of an order is set to zero. ``rank_correlation``: Spearman's, with the preference that the
+    deletion of single tokens costs (``occlusion``), and with the integrated gradients of models
+    whose parameters are initial ones.
     """
     roles = np.asarray(subject.batch.source_roles)
     tokens = roles >= 0  # without padding
     chosen = (np.arange(len(roles)) < IG_SENTENCES) & (subject.preference > 0)
-    donor = _without_embeddings(subject)
-    trained, occlusion = _attributions(subject.params, subject), _occlusion(subject, donor)
+    trained, without = _attributions(subject.params, subject), _without_token(subject)
+    occlusion = subject.preference[:, None] - without
     # Arrays of the same sharding, so that one program serves all three.
     initial = jax.tree.map(
         lambda fresh, trained: jax.device_put(np.asarray(fresh), trained.sharding),
@@ -52,6 +50,11 @@ def faithfulness(subject: Subject) -> dict[str, Any]:
         "random": np.random.default_rng(0).random(roles.shape),
     }
 
+    def left(scores: np.ndarray) -> float:
+        first = np.where(tokens, scores, -np.inf).argmax(1)
+        deleted = without[np.arange(len(roles)), first]
+        return float(deleted[chosen].mean() / subject.preference[chosen].mean())
+
     def correlation(first: np.ndarray, second: np.ndarray) -> float:
         return _rank_correlation(first, second, tokens, chosen)
 
@@ -60,9 +63,7 @@ def faithfulness(subject: Subject) -> dict[str, Any]:
 
     return {
         "sentences": int(chosen.sum()),
-        "deletion": {
-            name: _deletion_curve(subject, donor, scores, chosen) for name, scores in orders.items()
-        },
+        "deletion": {name: left(scores) for name, scores in orders.items()},
         "rank_correlation": {
             "occlusion": correlation(trained, occlusion),
             "random decoder": with_random(decoder),
@@ -94,8 +95,8 @@ def _integrated(model: Model, params: Params, batch: Sentences) -> Float[Array, 
     return jax.lax.map(attribute, batch, batch_size=8)
 
 
-def _without_embeddings(subject: Subject) -> Sites:
-    """A donor whose encoder input is the positions alone."""
+def _without_token(subject: Subject) -> Float[np.ndarray, "B S"]:
+    """Preference after the embedding of each source token is set to zero; its position stays."""
 
     @jax.jit
     def positions(params: Params) -> Float[Array, "S D"]:
@@ -103,28 +104,10 @@ def _without_embeddings(subject: Subject) -> Sites:
         return run(subject.model, params, *tokens, capture="full")[1].encoder.positions
 
     residual = subject.activations.residual.at[:, 0].set(positions(subject.params))
-    return subject.activations.replace(residual=residual)
-
-
-def _occlusion(subject: Subject, donor: Sites) -> Float[np.ndarray, "B S"]:
-    """Preference that the deletion of each source token costs."""
+    donor = subject.activations.replace(residual=residual)
     length = subject.batch.source.shape[1]
     without = [subject.with_residual(donor, 0, np.arange(length) == s) for s in range(length)]
-    return subject.preference[:, None] - np.stack(without, 1)
-
-
-def _deletion_curve(
-    subject: Subject, donor: Sites, scores: np.ndarray, chosen: np.ndarray
-) -> list[float]:
-    """Mean preference of the chosen sentences after 0, 1, ... deletions, as a share."""
-    tokens = np.asarray(subject.batch.source_roles) >= 0
-    order = np.argsort(-np.where(tokens, scores, -np.inf), axis=1)
-    rank = np.argsort(order, axis=1)
-    left = [
-        subject.with_residual(donor, 0, (rank < k) & tokens)[chosen].mean()
-        for k in range(DELETIONS + 1)
-    ]
-    return [float(each / left[0]) for each in left]
+    return np.stack(without, 1)
 
 
 def _rank_correlation(

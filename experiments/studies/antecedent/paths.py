@@ -230,7 +230,7 @@ def statements(models: Sequence[Numbers]) -> dict[str, Any]:
             kind: mean(model["ablation"][kind]["all"] for model in learned) for kind in KINDS
         },
         "deletion": {
-            order: mean(model["attribution"]["deletion"][order][1] for model in learned)
+            order: mean(model["attribution"]["deletion"][order] for model in learned)
             for order in ("integrated gradients", "occlusion", "attention", "random")
         },
         "rank": {

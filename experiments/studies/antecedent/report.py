@@ -12,8 +12,7 @@ import dataclasses
 import json
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import matplotlib.pyplot as plt
 from etils import epath
@@ -31,18 +30,21 @@ from transformer.inspection import figures
 from transformer.inspection.figures import style
 from transformer.paths import absolute
 
-COLUMNS = (
-    Column("model", "name"),
-    Column("right", "right", "{:.0%}"),
-    Column("path", "path"),
-    Column('"it": choice', "it_choice", "{:z.2f}"),
-    Column('"it": gender', "it_gender", "{:z.2f}"),
-    Column("adjective: choice", "adjective_choice", "{:z.2f}"),
-    Column("adjective: gender", "adjective_gender", "{:z.2f}"),
-    Column("nouns: gender", "nouns_gender", "{:z.2f}"),
-    Column('heads that read the noun from "it"', "reading_heads"),
-    Column("best coreference score", "score", "{:z.2f}"),
-)
+TABLE: dict[str, Callable[[Numbers], str]] = {
+    "model": lambda model: model["name"],
+    "right": lambda model: f"{model['right']:.0%}",
+    "path": paths.path,
+    '"it": choice': lambda model: _effect(model, "adjective", "it"),
+    '"it": gender': lambda model: _effect(model, "noun", "it"),
+    "adjective: choice": lambda model: _effect(model, "adjective", "adjective"),
+    "adjective: gender": lambda model: _effect(model, "noun", "adjective"),
+    "nouns: gender": lambda model: _effect(model, "noun", "nouns"),
+    'heads that read the noun from "it"': lambda model: ", ".join(
+        f"{layer}.{head}" for layer, head in paths.reading_heads(model)
+    ),
+    "best coreference score": lambda model: f"{paths.best_head(model)[1]:z.2f}",
+}
+"""Columns of the table of models."""
 
 FINDINGS = """\
 With the small recipe, {reading[encoder]} models have a head of kind `encoder` that gives the \
@@ -89,7 +91,8 @@ def main(options: Options) -> None:
     models = read(absolute(options.measured))
     sentences = "".join(f"{item(finding)}\n" for finding in findings(models))
     print(sentences, end="")
-    table = study_tables.markdown(COLUMNS, [table_row(model) for model in models])
+    rows = [{name: cell(model) for name, cell in TABLE.items()} for model in models]
+    table = study_tables.markdown([Column(name, name) for name in TABLE], rows)
     figures.save(picture(paths.small_recipe(models)), output / "antecedent.png")
     workdir_files.write_text(output / "antecedent_atlas.html", atlas.page(models))
     page = output / "antecedent.md"
@@ -218,22 +221,8 @@ def _of_training(model: Numbers) -> str:
     )
 
 
-def table_row(model: Numbers) -> dict[str, Any]:
-    """A row of the table."""
-    choice, gender = (paths.carried(model, kind) for kind in ("adjective", "noun"))
-    heads = paths.reading_heads(model)
-    return {
-        "name": model["name"],
-        "right": model["right"],
-        "path": paths.path(model),
-        "it_choice": choice["it"],
-        "it_gender": gender["it"],
-        "adjective_choice": choice["adjective"],
-        "adjective_gender": gender["adjective"],
-        "nouns_gender": gender["nouns"],
-        "reading_heads": ", ".join(f"{layer}.{head}" for layer, head in heads),
-        "score": paths.best_head(model)[1],
-    }
+def _effect(model: Numbers, kind: str, part: str) -> str:
+    return f"{paths.carried(model, kind)[part]:z.2f}"
 
 
 @style.styled
