@@ -79,9 +79,9 @@ def page(models: Sequence[Numbers]) -> str:
         paragraph(
             f"{len(models)} models that translate “The animal didn't cross the street because it "
             "was too tired / wide.” One dot a model: round for German, square for French, with the "
-            "number of its seed; the color is the path of the answer. The counts are those of the "
-            f"{len(small)} models of the small recipe; all of them but the last are of those that "
-            "learned the task. Choose a dot to open its views."
+            "number of its seed; the color is the path of the answer. The counts are of the models "
+            "of the small recipe that learned the task; the last one is of all models of it. "
+            "Choose a dot to open its views."
         ),
         element("ul", *legend, class_="legend"),
         element("div", *rows, class_="dots"),

@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.studies.antecedent import resolution
 from experiments.studies.antecedent.effects import GROUPS, TWINS, Effects, Subject
 from experiments.studies.antecedent.faithfulness import faithfulness
 from experiments.studies.antecedent.interchange import Sites
 from experiments.studies.antecedent.sentences import ADJECTIVE
 from experiments.studies.antecedent.twins import ROLES, Sentences
 from transformer.arrays import Array, Float, Params
-from transformer.inspection import measures
 from transformer.models.protocol import Kind, Model
 from transformer.text.tokenizer import Tokenizer
 
@@ -54,7 +54,12 @@ def _answers(subject: Subject) -> dict[str, Any]:
     for name, kind in TWINS.items():
         effects = Effects(subject, kind)
         measured[name] = {"right": int(effects.right.sum()), **memory(effects)}
-    return measured | {"coreference": coreference(subject)}
+    coreference = resolution.coreference(subject.model, subject.params, subject.batch, 4)
+    heads = {
+        kind: {"score": coreference[kind].score, "chance": coreference[kind].chance}
+        for kind in ("encoder", "cross")
+    }
+    return measured | {"coreference": heads}
 
 
 # Activation patching.
@@ -149,28 +154,6 @@ def _means(subject: Subject) -> Sites:
 
     heads = {kind: mean(kind, array) for kind, array in subject.activations.heads.items()}
     return subject.activations.replace(heads=heads)
-
-
-# Attention weights.
-
-
-def coreference(subject: Subject) -> dict[str, Any]:
-    """Coreference scores of all heads, with the threshold that chance exceeds in 2.5% of cases.
-
-    Encoder heads are measured in the row of "it", heads of cross-attention in the row that predicts
-    the pronoun.
-    """
-    batch, number = subject.batch, np.arange(len(subject.batch))
-    signs = subject.has_roles("antecedent") * 1.0 - subject.has_roles("distractor")
-    rows = {"encoder": batch.has_role("it").argmax(1), "cross": np.asarray(batch.position)}
-    result = {}
-    for kind, row in rows.items():
-        weights = np.asarray(subject.activations.patterns[kind], np.float64)[number, :, :, row]
-        scores = np.einsum("BLNS,BS->BLN", weights, signs)
-        # Quadruples are independent; positional effects cancel within twins.
-        chance = measures.chance_threshold(scores.reshape(-1, 4, *scores.shape[1:]).mean(1))
-        result[kind] = {"score": scores.mean(0), "chance": chance}
-    return result
 
 
 # One example.

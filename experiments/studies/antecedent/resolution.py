@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The measures of notebook 06: how one model resolves the pronoun "it", over many sentences.
+"""Measures of how one model resolves the pronoun "it", over many sentences, as in notebook 06.
 
 They are those of `transformer.inspection`: coreference scores of heads, head ablation and
 activation patching of the residual stream. Effects of patches are aggregated by the role of each
@@ -21,7 +21,7 @@ from transformer.arrays import Array, Float, Int, Params
 from transformer.errors import InputError
 from transformer.inspection import ablation, measures, patching, run
 from transformer.inspection.activations import PerHead
-from transformer.models.protocol import KINDS, Model
+from transformer.models.protocol import KINDS, Kind, Model
 from transformer.translator import Translator
 
 PAIRS_AT_ONCE = 8
@@ -61,23 +61,29 @@ class Coreference:
     sentences: int
 
 
-def coreference(model: Model, params: Params, sentences: Sentences) -> dict[str, Coreference]:
+def coreference(
+    model: Model, params: Params, sentences: Sentences, group: int = 2
+) -> dict[Kind, Coreference]:
     """Measure the coreference score of every head, by kind of attention.
 
     The query is "it" in the encoder, and the row that predicts the pronoun in the decoder and in
     cross-attention. In decoder self-attention the nouns are those of the translation so far, and
     only sentences with both of them count.
+
+    Args:
+      sentences: twins, or the quadruples of `sentences.read`.
+      group: number of consecutive sentences that are not independent, 2 or 4.
     """
     both_nouns = np.all([sentences.has_prefix_role(noun).any(-1) for noun in NOUNS], axis=0)
     results = {}
     for kind, scores in vars(_coreference_scores(model, params, sentences)).items():
         scores = np.asarray(scores, np.float64)[both_nouns if kind == "decoder" else slice(None)]
         # Positional effects cancel within twins, whose nouns are at the same positions.
-        twin_scores = scores.reshape(-1, 2, *scores.shape[1:]).mean(1)
+        means = scores.reshape(-1, group, *scores.shape[1:]).mean(1)
         results[kind] = Coreference(
             score=scores.mean(0),
             antecedent_ahead=measures.share_above_zero(scores),
-            chance=measures.chance_threshold(twin_scores),
+            chance=measures.chance_threshold(means),
             sentences=len(scores),
         )
     return results

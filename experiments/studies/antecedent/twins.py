@@ -37,14 +37,13 @@ ROLES = (
 "because", the verb and "too"; before a noun come its determiner and its attribute.
 """
 
-PREFIX_ROLES = ("BOS", "antecedent", "distractor", "rest of the prefix")
-"""Roles of the target tokens that are read before the pronoun is predicted."""
-
 NOUNS = ("antecedent", "distractor")
-"""Roles of the two nouns that "it" may refer to."""
+"""Roles of the two nouns that "it" may refer to, and of their translations in the prefix: the
+target tokens that are read before the pronoun is predicted.
+"""
 
 NO_ROLE = -1
-"""Role of padding, and of target tokens after the pronoun."""
+"""Role of padding, and of other target tokens."""
 
 _DETERMINERS = ("the", "this", "a", "an")
 
@@ -60,7 +59,7 @@ class Sentences:
     source_roles: Int[Array | np.ndarray, "*B S"]
     """Index into `ROLES` of each token."""
     prefix_roles: Int[Array | np.ndarray, "*B T"]
-    """Index into `PREFIX_ROLES` of each token of `target_in`."""
+    """Index into `NOUNS` of each token of `target_in`."""
     position: Int[Array | np.ndarray, "*B"]
     """Row of the logits that predicts the pronoun."""
     pronoun: Int[Array | np.ndarray, "*B"]
@@ -91,8 +90,8 @@ class Sentences:
         return self.source_roles == ROLES.index(role)
 
     def has_prefix_role(self, role: str) -> Bool[Array | np.ndarray, "*B T"]:
-        """Tokens of `target_in` with one of `PREFIX_ROLES`."""
-        return self.prefix_roles == PREFIX_ROLES.index(role)
+        """Tokens of the prefix that translate one of `NOUNS`."""
+        return self.prefix_roles == NOUNS.index(role)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,14 +186,18 @@ def _row(example: Mapping[str, Any], tokens: _Tokens, twin: _Tokens, bos: int) -
     adjective = tokens.source_words[_first_difference(tokens.source, twin.source)]
     word_roles = _word_roles(example, adjective)
     source_roles = ["EOS" if word < 0 else word_roles[word] for word in tokens.source_words]
-    prefix = [_prefix_role(example, word) for word in tokens.target_words[:position]]
-    after = [NO_ROLE] * (len(tokens.target) - 1 - position)
+    prefix_roles = [NO_ROLE] * len(tokens.target)
+    alignment = np.asarray(example["alignment"]).tolist()
+    for index, word in enumerate(tokens.target_words[:position], 1):
+        for role, noun in enumerate(NOUNS):
+            if [example[noun], word] in alignment:
+                prefix_roles[index] = role
     return {
         "source": tokens.source,
         "target_in": [bos, *tokens.target[:-1]],
         "target": tokens.target,
         "source_roles": [ROLES.index(role) for role in source_roles],
-        "prefix_roles": [*map(PREFIX_ROLES.index, ["BOS", *prefix]), *after],
+        "prefix_roles": prefix_roles,
         "position": position,
         "pronoun": tokens.target[position],
         "other": twin.target[position],
@@ -218,11 +221,3 @@ def _word_roles(example: Mapping[str, Any], adjective: int) -> list[str]:
             roles[index] = f"before the {noun}"
     roles[example["pronoun"]], roles[adjective] = "it", "adjective"
     return ["punctuation" if word in ",." else role for word, role in zip(text, roles, strict=True)]
-
-
-def _prefix_role(example: Mapping[str, Any], word: int) -> str:
-    """Role of a target word."""
-    for noun in NOUNS:
-        if [example[noun], word] in np.asarray(example["alignment"]).tolist():
-            return noun
-    return "rest of the prefix"
