@@ -29,7 +29,8 @@ import numpy as np
 from IPython.display import Markdown
 
 from experiments.data import registry
-from experiments.studies import resolution, small_model, twins
+from experiments.studies import small_model
+from experiments.studies.antecedent import resolution, twins
 from experiments.studies.exercises import Answer
 from transformer.inspection import attribution, figures, patching, run
 from transformer.inspection.alignment import untrained_params

@@ -25,8 +25,8 @@ def load(seed: int = 0, folder: str | os.PathLike = "runs") -> Translator:
     interrupted continues from its last checkpoint. Other processes wait.
 
     Args:
-      seed: of the parameters, of dropout and of the order of the sentences.
-      folder: on this machine; created if missing.
+      seed: seed of the parameters, of dropout and of the order of the sentences.
+      folder: folder on this machine; created if missing.
 
     Raises:
       InputError: when the workdir cannot be written, is damaged, or holds another config's model.
@@ -43,7 +43,7 @@ def load(seed: int = 0, folder: str | os.PathLike = "runs") -> Translator:
                 loop.train(config, directory)
     except OSError as error:
         raise InputError(
-            f"{error.filename or directory} cannot be written ({error.strerror}); name a folder in "
-            "which files can be made"
+            f"{error.filename or directory} cannot be written ({error.strerror}); name a writable "
+            "folder"
         ) from None
     return Translator.from_workdir(directory)

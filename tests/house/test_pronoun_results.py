@@ -10,12 +10,8 @@ from test_live_page import logits_error, logits_of
 from test_results import last_json, run
 
 from experiments.data import registry
-from experiments.studies import (
-    antecedent_measures,
-    antecedent_paths,
-    antecedent_sentences,
-    readme_picture,
-)
+from experiments.studies import readme_picture
+from experiments.studies.antecedent import measures, paths, sentences
 from transformer.inspection import figures
 from transformer.inspection.live import live_page, weight_encoding
 from transformer.translator import Translator
@@ -60,13 +56,13 @@ def test_the_animal_is_tired_and_the_street_is_wide(workdir):
 
 def test_the_encoder_finds_the_noun_and_puts_the_answer_at_it(committed):
     """What docs/antecedent.md and the README say of this model."""
-    batch, _ = antecedent_sentences.read(committed.tokenizer, "de", 24)
-    measured = antecedent_measures.quick(committed.model, committed.params, batch)
-    choice, gender = (antecedent_paths.carried(measured, kind) for kind in ("adjective", "noun"))
+    batch, _ = sentences.read(committed.tokenizer, "de", 24)
+    measured = measures.quick(committed.model, committed.params, batch)
+    choice, gender = (paths.carried(measured, kind) for kind in ("adjective", "noun"))
     assert measured["right"] == 1
     assert choice["it"] > 0.98
     assert gender["it"] > 0.97
-    assert antecedent_paths.reading_heads(measured) == [(2, 2), (2, 4)]
+    assert paths.reading_heads(measured) == [(2, 2), (2, 4)]
 
 
 def test_ctranslate2_translates_as_this_project_does(workdir, tmp_path):

@@ -1,24 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The study `antecedent`: its sentences, its design, its paths, and the numbers of its page."""
+"""The study of "it": its sentences, its design, its paths, its files, and its page."""
 
 import itertools
 import json
 import pathlib
+import zipfile
 
+import jax
 import numpy as np
 import pytest
+from etils import epath
 
 from experiments.data.grammars.pronouns import words
-from experiments.studies import antecedent_effects, antecedent_page, antecedent_paths
-from experiments.studies import antecedent_sentences as sentences
-from experiments.studies.antecedent_models import models
+from experiments.studies.antecedent import __main__ as study
+from experiments.studies.antecedent import paths, report, sentences
+from experiments.studies.antecedent.effects import GROUPS, Effects
+from experiments.studies.antecedent.models import models
 from transformer.errors import InputError
 from transformer.inspection import html
+from transformer.translator import Translator
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
-
-
-# The sentences.
 
 
 @pytest.mark.parametrize("language", ["de", "fr"])
@@ -40,39 +42,61 @@ def test_a_quadruple_is_two_nouns_by_two_reasons_with_exchanged_answers(language
                 assert pair[0] == pair[1] or articles or index in nouns
 
 
-# The design.
-
-
 def test_the_design_has_forty_models_in_both_languages_and_no_seed_twice():
-    every = models()
-    assert len(every) == 40
-    draws = [(model.recipe, model.language, model.seed) for model in every.values()]
-    assert len(set(draws)) == 40
-    assert {model.language for model in every.values()} == {"de", "fr"}
-    for factor in ("width", "layers", "steps"):
-        assert len({getattr(model, factor) for model in every.values()}) >= 3
-
-
-def test_stages_of_a_training_do_not_change_its_schedule():
-    staged = next(model for model in models().values() if model.stages)
+    every = models().values()
+    assert len({(model.recipe, model.language, model.seed) for model in every}) == len(every) == 40
+    assert {model.language for model in every} == {"de", "fr"}
+    staged = next(model for model in every if model.stages)
     early, late = staged.config(staged.stages[0]), staged.config()
     assert early.training.steps < late.training.steps == 800
     assert early.optimizer == late.optimizer and early.optimizer.schedule == "noam"
 
 
+@pytest.mark.slow
+def test_a_file_is_measured_again_if_an_option_or_the_weights_change(tmp_path, monkeypatch):
+    """The trained model of the README stands for the last checkpoint of a workdir."""
+    translator = Translator.from_workdir(DOCS / "pronouns_de.zip")
+    directory, measured = epath.Path(tmp_path) / "de", []
+    with zipfile.ZipFile(DOCS / "pronouns_de.zip") as bundle:
+        bundle.extract("config.json", directory)
+    result = {"step": 8, "parameters": 1, "validation": {"nll": 0.1, "pronoun_accuracy": 1.0}}
+    (directory / "result.json").write_text(json.dumps(result))
+    monkeypatch.setattr(study.Translator, "from_workdir", lambda *_, **__: translator)
+
+    def counted(model, params, batch, *_):
+        measured.append(len(batch))
+        return {"sentences": len(batch)}
+
+    monkeypatch.setattr(study.measures, "measure", counted)
+
+    def measure(quadruples):
+        return study.measure(directory, directory / "out" / "de.json", quadruples)
+
+    assert measure(1) == measure(1) == {**measure(1), "language": "de", "sentences": 4}
+    assert measured == [4]
+    assert measure(2)["sentences"] == 8
+    monkeypatch.setattr(
+        translator, "params", jax.tree.map(lambda leaf: 2 * leaf, translator.params)
+    )
+    assert measure(2) == measure(2)
+    assert measured == [4, 8, 8]
+
+
 # Paths.
 
 
-def measured(adjective=None, noun=None, *, right=1.0, of_memory=1.0):
+def measured(adjective=None, noun=None, *, right=1.0, event_first=1.0, half_width=0.05):
     """The numbers of a model: effects of the parts that are not 0."""
 
     def memory(effects):
-        return {group: [(effects or {}).get(group, 0.0)] for group in antecedent_effects.GROUPS}
+        values = {group: (effects or {}).get(group, 0.0) for group in GROUPS}
+        return {group: [v, v - half_width, v + half_width] for group, v in values.items()}
 
+    whole = [event_first, event_first - half_width, event_first + half_width]
     return {
         "right": right,
         "adjective": {"memory": memory(adjective)},
-        "noun": {"memory": memory(noun), "event_first": {"all": [of_memory]}},
+        "noun": {"memory": memory(noun), "event_first": whole},
     }
 
 
@@ -81,15 +105,19 @@ def measured(adjective=None, noun=None, *, right=1.0, of_memory=1.0):
     [
         (measured({"it": 0.9}, {"it": 0.8, "nouns": 0.6}), "it"),
         (measured({"adjective": 0.9, "it": 0.6}, {"adjective": 0.7}), "adjective"),
-        (measured({"adjective": 0.9}, {"nouns": 0.9}), "decoder"),
-        (measured({"adjective": 0.9}, {"nouns": 0.2}, of_memory=0.3), "decoder"),
-        (measured({"adjective": 0.9}, {"nouns": 0.4}), "several"),
-        (measured({"adjective": 0.4, "it": 0.4}, {"it": 0.9}), "several"),
-        (measured({"it": 1.0}, {"it": 1.0}, right=0.89), "not learned"),
+        (measured({"adjective": 0.9}, {"nouns": 0.9}), paths.ELIMINATION),
+        (measured({"adjective": 0.9}, {"nouns": 0.2}, event_first=0.3), paths.ELIMINATION),
+        (measured({"adjective": 0.9}, {"nouns": 0.2}, event_first=0.46), paths.UNDECIDED),
+        (measured({"adjective": 0.9}, {"nouns": 0.4}), paths.UNDECIDED),
+        (measured({"adjective": 0.4, "it": 0.4}, {"it": 0.9}), paths.UNDECIDED),
+        # The interval of the nouns, 0.46 to 0.56, contains the 0.49 of "it".
+        (measured({"it": 0.9}, {"nouns": 0.51, "it": 0.49}), paths.UNDECIDED),
+        (measured({"it": 0.9}, {"nouns": 0.51, "it": 0.49}, half_width=0.0), paths.ELIMINATION),
+        (measured({"it": 1.0}, {"it": 1.0}, right=0.89), paths.NOT_LEARNED),
     ],
 )
-def test_the_path_is_where_choice_and_gender_are(model, expected):
-    assert antecedent_paths.path(model) == expected
+def test_the_path_is_where_choice_and_gender_are_beyond_the_runner_up(model, expected):
+    assert paths.path(model) == expected
 
 
 def test_an_effect_is_the_way_to_the_twins_answer_over_all_right_twins():
@@ -98,27 +126,20 @@ def test_an_effect_is_the_way_to_the_twins_answer_over_all_right_twins():
     class Subject:
         preference = np.array([2.0, 4.0, 1.0, -1.0])
 
-    effects = antecedent_effects.Effects(Subject(), 1, None)
+    effects = Effects(Subject(), 1)
     assert effects.right.tolist() == [True, True, False, False]
     # From 2 to -1 and from 4 to 1, of 2 to -4 and of 4 to -2: (3 + 3) / (6 + 6).
-    assert effects.of(np.array([-1.0, 1.0, 9.0, 9.0])) == 0.5
-    assert effects.of(Subject.preference) == 0
-    assert effects.of(np.array([-4.0, -2.0, 0.0, 0.0])) == 1
-    noun = antecedent_effects.Effects(Subject(), 2, None)
-    assert noun.right.tolist() == [True, False, True, False]
+    assert effects.effect(np.array([-1.0, 1.0, 9.0, 9.0])) == 0.5
+    assert effects.effect(Subject.preference) == 0
+    assert effects.effect(np.array([-4.0, -2.0, 0.0, 0.0])) == 1
+    assert Effects(Subject(), 2).right.tolist() == [True, False, True, False]
 
 
 def test_two_heads_that_cost_2_and_4_points_alone_and_15_together_replace_each_other():
-    model = {
-        "right": 0.99,
-        "ablation": {
-            "mean": {"encoder": {"heads": [[0.97, 0.99], [0.95, 0.99]], "pairs": [0.97] * 6}}
-        },
-    }
-    pairs = model["ablation"]["mean"]["encoder"]["pairs"]
-    pairs[1] = 0.84  # heads 1.1 and 2.1, the second pair
-    names, excess = antecedent_paths.backed_up(model, "encoder")
-    assert names == ("1.1", "2.1")
+    pairs = [0.97, 0.84, 0.97, 0.97, 0.97, 0.97]  # the second one is of heads 1.1 and 2.1
+    ablation = {"encoder": {"heads": [[0.97, 0.99], [0.95, 0.99]], "pairs": pairs}}
+    heads, excess = paths.backed_up({"right": 0.99, "ablation": ablation}, "encoder")
+    assert heads == ("1.1", "2.1")
     assert excess == pytest.approx(0.15 - 0.02 - 0.04)
 
 
@@ -130,74 +151,60 @@ def test_wilson_intervals_are_the_published_ones():
         (0, 20, (0.0, 0.1611)),
         (1, 29, (0.0061, 0.1718)),
     ):
-        np.testing.assert_allclose(antecedent_paths.wilson(count, total), expected, atol=1e-4)
-
-
-def test_a_mean_over_equal_models_has_an_interval_without_width():
-    assert antecedent_paths.mean_interval([0.5, 0.5, None]) == [0.5, 0.5, 0.5]
-
-
-def test_a_section_of_the_page_is_replaced_and_a_page_without_it_is_refused():
-    page = "Before\n<!-- models -->\nold\n<!-- end of models -->\nAfter\n"
-    expected = "Before\n<!-- models -->\n\nnew\n\n<!-- end of models -->\nAfter\n"
-    assert antecedent_page.refreshed(page, {"models": "new\n"}) == expected
-    assert antecedent_page.refreshed(expected, {"models": "new\n"}) == expected
-    with pytest.raises(InputError, match="the page has no <!-- findings --> and <!-- end of find"):
-        antecedent_page.refreshed(page, {"findings": "new"})
+        np.testing.assert_allclose(paths.wilson(count, total), expected, atol=1e-4)
+    assert paths.mean([0.5, 0.5, None]) == (0.5, 0.5, 0.5)
 
 
 # The page of the study, from the committed measurements.
 
 
+def test_a_section_of_the_page_is_replaced_and_a_page_without_it_is_refused():
+    page = "Before\n<!-- models -->\nold\n<!-- end of models -->\nAfter\n"
+    expected = "Before\n<!-- models -->\n\nnew\n\n<!-- end of models -->\nAfter\n"
+    assert report.refreshed(page, {"models": "new\n"}) == expected
+    assert report.refreshed(expected, {"models": "new\n"}) == expected
+    with pytest.raises(InputError, match="the page has no <!-- findings --> and <!-- end of find"):
+        report.refreshed(page, {"findings": "new"})
+
+
 @pytest.fixture(scope="module")
 def committed():
     """The measured files."""
-    return antecedent_page.read(DOCS / "antecedent")
+    return report.read(DOCS / "antecedent")
 
 
-def test_the_readme_counts_the_models_that_the_study_measured(committed):
-    learned = [
-        antecedent_paths.path(model) for model in committed if model.get("recipe") == "small"
-    ]
-    learned = [path for path in learned if path != "not learned"]
-    count = f"in {learned.count('decoder')} of {len(learned)} small ones that learned the task"
-    assert count in (DOCS.parent / "README.md").read_text(encoding="utf-8")
-
-
-def test_every_model_of_the_design_is_measured(committed):
-    of_design = [model["name"] for model in committed if "recipe" in model]
-    assert len(of_design) >= 30
-    assert set(of_design) <= set(models())
-
-
-def test_the_findings_of_the_page_are_those_of_the_measurements(committed):
-    page = (DOCS / "antecedent.md").read_text(encoding="utf-8")
-    for finding in antecedent_page.findings(committed):
-        assert finding in page, f"docs/antecedent.md does not say: {finding}"
-
-
-def test_the_table_and_the_atlas_are_those_of_the_measurements(committed):
-    table = (DOCS / "antecedent.md").read_text(encoding="utf-8")
-    atlas = (DOCS / "antecedent_atlas.html").read_text(encoding="utf-8")
-    for model in committed:
-        path = antecedent_paths.path(model)
-        assert f"| {model['name']} | {model['right']:.0%} | {path} |" in table
-        label = html.escape(f"{model['name']}: {path}")
-        assert f'aria-label="{label}"' in atlas
-        assert f'id="{model["name"]}"' in atlas
-
-
-def test_the_picture_has_a_point_for_each_model_of_the_design(committed):
-    of_design = [model for model in committed if "recipe" in model]
-    figure = antecedent_page.picture(of_design)
-    panels = figure.get_axes()
-    assert len(panels) == len(antecedent_effects.GROUPS)
-    for panel in panels:
+def test_readme_page_atlas_and_picture_have_the_same_counts(committed):
+    small = paths.small_recipe(committed)
+    counts = paths.counts(small)
+    learned = len(small) - counts[paths.NOT_LEARNED]
+    readme = " ".join((DOCS.parent / "README.md").read_text(encoding="utf-8").split())
+    remaining = counts[paths.ELIMINATION]
+    assert f"in {remaining} of {learned} small ones that learned the task" in readme
+    assert "by elimination" in readme
+    text = (DOCS / "antecedent_atlas.html").read_text(encoding="utf-8")
+    picture = report.picture(small)
+    for label in paths.count_labels(small).values():
+        assert label in text and label in picture.description
+    assert len(picture.get_axes()) == len(GROUPS)
+    for panel in picture.get_axes():
         points = [line for line in panel.get_lines() if len(line.get_xdata()) == 1]
-        assert len(points) == len(of_design)
-    assert f"in {len(of_design)} models" in figure.description
+        assert len(points) == len(small)
 
 
-def test_the_measured_files_hold_numbers_and_no_paths_of_a_machine(committed):
+def test_page_and_atlas_are_those_of_the_measurements(committed):
+    page = (DOCS / "antecedent.md").read_text(encoding="utf-8")
+    for finding in report.findings(committed):
+        assert report.item(finding) in page, f"docs/antecedent.md does not say: {finding}"
+    text = (DOCS / "antecedent_atlas.html").read_text(encoding="utf-8")
+    for model in committed:
+        path = paths.path(model)
+        assert f"| {model['name']} | {model['right']:.0%} | {path} |" in page
+        label = html.escape(f"{model['name']}: {path}")
+        assert f'aria-label="{label}"' in text and f'id="{model["name"]}"' in text
+
+
+def test_the_measured_files_are_of_the_design_and_hold_no_paths_of_a_machine(committed):
+    design = {model["name"] for model in committed if "recipe" in model}
+    assert len(design) >= 30 and design <= set(models())
     for model in committed:
         assert "/" not in json.dumps({key: model[key] for key in model if key != "headline"})

@@ -1,29 +1,128 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The study of pronoun resolution: its measures on a tiny model."""
+"""Twins as tokens, and the measures of notebook 06 on a tiny model."""
+
+import dataclasses
+import random
 
 import jax
 import numpy as np
 import oracle
 import pytest
-from test_twins import EXAMPLES
 
-from experiments.studies import resolution, twins
-from experiments.studies.twins import ROLES
+from experiments.data.grammars.pronouns.grammar import (
+    FramePool,
+    all_frames,
+    draw_twins,
+    published_twins,
+)
+from experiments.data.grammars.pronouns.sentences import example
+from experiments.studies.antecedent import resolution, twins
+from experiments.studies.antecedent.twins import NO_ROLE, NOUNS, ROLES
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
-from transformer.inspection import patching, readout
-from transformer.inspection.trace import run
+from transformer.inspection import patching, run
 from transformer.models import protocol
 from transformer.models.protocol import KINDS
 from transformer.text.tokenizer import Tokenizer
 
 
+def drawn(number):
+    """Examples of a number of twins or one more, the published ones first."""
+    rng, pool = random.Random(0), FramePool(all_frames())
+    pairs = [published_twins()]
+    while len(pairs) < number:
+        pairs += [both] if (both := draw_twins(rng, pool)) else []
+    return [
+        dataclasses.asdict(example(meaning, "de", twin))
+        for twin, both in enumerate(pairs)
+        for meaning in both
+    ]
+
+
+EXAMPLES = drawn(60)
+
+
 @pytest.fixture(scope="module")
-def sentences():
-    """Ten pairs of twins."""
+def tokenizer():
+    """A tokenizer in which most of these words are one token."""
     texts = [each[side] for each in EXAMPLES for side in ("source", "target")]
-    tokenizer = Tokenizer.train(texts * 2, 800)
-    return twins.read(tokenizer, EXAMPLES, 10)
+    return Tokenizer.train(texts * 2, 800)
+
+
+@pytest.fixture(scope="module")
+def every(tokenizer):
+    """All twins of the examples."""
+    return twins.read(tokenizer, EXAMPLES)
+
+
+# The role of each token.
+
+
+def test_the_roles_of_the_published_sentence_word_for_word(tokenizer):
+    tired, wide = twins.read(tokenizer, EXAMPLES[:2])
+    roles = {}
+    for piece, role in zip(
+        tokenizer.pieces(tired.source.tolist()), tired.source_roles, strict=True
+    ):
+        roles.setdefault(ROLES[role], []).append(piece)
+    joined = {role: "".join(tokens).replace("▁", " ").split() for role, tokens in roles.items()}
+    assert joined == {
+        "before the antecedent": ["The"],
+        "antecedent": ["animal"],
+        "rest of the event": ["didn't", "cross"],
+        "before the distractor": ["the"],
+        "distractor": ["street"],
+        "rest of the reason": ["because", "was", "too"],
+        "it": ["it"],
+        "adjective": ["tired"],
+        "punctuation": ["."],
+        "EOS": ["</s>"],
+    }
+    assert tokenizer.pieces([int(tired.pronoun), int(tired.other)]) == ["▁es", "▁sie"]
+    assert (wide.pronoun, wide.other) == (tired.other, tired.pronoun)
+    prefix = tokenizer.pieces(tired.target_in[: tired.position + 1].tolist())
+    assert "".join(prefix) == "<s>▁Das▁Tier▁überquerte▁die▁Straße▁nicht,▁weil"
+    nouns = [
+        "".join(np.array(prefix)[tired.has_prefix_role(noun)[: len(prefix)]]) for noun in NOUNS
+    ]
+    assert nouns == ["▁Tier", "▁Straße"]
+    assert (tired.prefix_roles[tired.position + 1 :] == NO_ROLE).all()
+
+
+def test_twins_differ_only_in_the_adjective_and_their_nouns_swap_roles(every):
+    other = every.twins()
+    np.testing.assert_array_equal(every.has_role("antecedent"), other.has_role("distractor"))
+    np.testing.assert_array_equal(every.pronoun, other.other)
+    np.testing.assert_array_equal(every.position, other.position)
+    np.testing.assert_array_equal(every.source != other.source, every.has_role("adjective"))
+    np.testing.assert_array_equal(every.source_roles == NO_ROLE, every.source == 0)
+    for role in ("it", "adjective", "EOS"):
+        assert (every.has_role(role).sum(-1) == 1).all(), role
+    for noun in NOUNS:
+        assert every.has_role(noun).any(-1).all()
+        assert every.has_role(f"before the {noun}").any(-1).all()
+
+
+def test_if_the_reason_comes_first_no_noun_has_been_read(every, tokenizer):
+    first = every.source[:, 0] == tokenizer.encode(["Because it"])[0][0]
+    assert 0 < first.sum() < len(every)
+    np.testing.assert_array_equal(every.has_prefix_role("antecedent").any(-1), ~first)
+    assert (every.position[first] == 1).all()
+
+
+def test_the_number_of_twins_can_be_limited_but_not_zero(tokenizer):
+    assert len(twins.read(tokenizer, EXAMPLES, 3)) == 6
+    with pytest.raises(InputError, match="no two of the sentences are twins that differ in one"):
+        twins.read(tokenizer, EXAMPLES[:1])
+
+
+# The measures.
+
+
+@pytest.fixture(scope="module")
+def sentences(every):
+    """Ten pairs of twins."""
+    return every[:20]
 
 
 @pytest.fixture(scope="module")
@@ -52,18 +151,14 @@ def test_the_queries_are_it_and_the_row_that_predicts_the_pronoun(model, sentenc
         }
         for kind, weights in rows.items():
             has_role = one.has_prefix_role if kind == "decoder" else one.has_role
-            if has_role("antecedent").any() and has_role("distractor").any():
-                nouns = (weights[..., has_role(n)].sum(-1) for n in ("antecedent", "distractor"))
-                expected[kind].append(next(nouns) - next(nouns))
+            if all(has_role(noun).any() for noun in NOUNS):
+                antecedent, distractor = (weights[..., has_role(noun)].sum(-1) for noun in NOUNS)
+                expected[kind].append(antecedent - distractor)
     for kind in KINDS:
         np.testing.assert_allclose(result[kind].score, np.mean(expected[kind], 0), atol=1e-5)
         assert result[kind].sentences == len(expected[kind])
     assert result["decoder"].sentences < len(sentences)
-
-
-def test_a_positional_head_has_a_coreference_score_of_zero(model, sentences):
-    """In the first layer "it" is equal in twins, and so is every key except the adjective's."""
-    result = resolution.coreference(*model, sentences)
+    # In the first layer "it" is equal in twins, and so is every key except the adjective's.
     assert np.abs(result["encoder"].score).max() < 0.02
     assert (result["encoder"].antecedent_ahead >= 0.4).all()
 
@@ -87,25 +182,13 @@ def test_at_the_input_only_the_adjective_carries_the_answer(model, sentences):
     np.testing.assert_allclose(result.decoder[-1], [1, 0], atol=1e-4)
     assert result.sentences < len(sentences), "some twins get the same answer"
     assert (np.abs(result.estimate_correlation) <= 1).all()
-
-
-@pytest.mark.slow
-def test_effects_are_those_of_patching_the_twin(model, sentences):
     exact, _, _ = resolution._patched(*model, sentences)
     one, twin = sentences[4], sentences[5]
-    metric = readout.LogitDifference(int(one.position), int(one.pronoun), int(one.other))
-    alone = patching.patch_sites(*model, one.source, twin.source, one.target_in, metric)
+    alone = patching.patch_sites(*model, one.source, twin.source, one.target_in, one.preference)
     np.testing.assert_allclose(exact.patched[4], alone.patched, atol=1e-4)
-
-
-@pytest.mark.slow
-def test_a_model_that_is_never_right_is_rejected(model, sentences):
     zero = jax.tree.map(np.zeros_like, model[1])
-    with pytest.raises(InputError, match="the model prefers the right pronoun in no two twins"):
+    with pytest.raises(InputError, match="the model prefers the right pronoun in no pair of twins"):
         resolution.role_patching(model[0], zero, sentences)
-
-
-# Aggregation by role.
 
 
 def test_a_role_mean_is_over_tokens_and_then_over_sentences_with_the_role():

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of the study `antecedent`: `pronouns` over seed, width, depth and training length.
+"""The design of the study: `pronouns` over seed, width, depth and training length.
 
-Most are trained with the recipe of `pronouns_small`, which takes a minute or two on a CPU core. The
-center of that design has six seeds in each language, and every other model changes one factor of
-it, with two seeds. Models of the README's recipe `pronouns`, with the paper's schedule, have two
-seeds in each language. No two models share recipe, language and seed, so they are independent
-draws.
+Most models have the recipe of `pronouns_small`, which takes a minute or two on a CPU core. The
+center of the design has six seeds in each language; every other model changes one of its factors,
+with two seeds. Models of the README's recipe `pronouns`, with the paper's schedule, have two seeds
+in each language. No two models share recipe, language and seed, so they are independent draws.
 """
 
 import dataclasses
@@ -17,7 +16,7 @@ from experiments.studies import study_runs
 from transformer.config import Config
 
 CENTER = {"width": 64, "layers": 2, "steps": 600}
-"""Of the small recipe; its config as it is."""
+"""Factors of the center of the small recipe, which are those of its config."""
 CENTER_SEEDS = 6
 CHANGES = tuple(
     {factor: value}
@@ -26,7 +25,7 @@ CHANGES = tuple(
 )
 SEEDS_PER_CHANGE = 2
 README = {"width": 128, "layers": 2, "steps": 800}
-"""The config of `pronouns`, which the README trains."""
+"""Factors of the config of `pronouns`, which the README trains."""
 README_SEEDS = 2
 STAGES = (100, 200, 300, 400, 600)
 """Steps at which the README's models are also measured."""
@@ -45,26 +44,20 @@ class StudyModel:
 
     @property
     def name(self) -> str:
-        """Of the workdir and of the model's JSON file."""
+        """Name of the workdir and of the JSON file."""
         factors = f"w{self.width}-l{self.layers}-n{self.steps}-s{self.seed}"
         return f"{self.recipe}-{self.language}-{factors}"
 
     @property
-    def is_center(self) -> bool:
-        """Whether it differs from another model of its recipe and language in the seed alone."""
-        center = CENTER if self.recipe == "small" else README
-        return {factor: getattr(self, factor) for factor in center} == center
-
-    @property
     def stages(self) -> tuple[int, ...]:
-        """Steps at which it is also measured."""
+        """Earlier steps at which it is also measured."""
         return STAGES if self.recipe == "readme" else ()
 
     def config(self, steps: int | None = None) -> Config:
-        """The config of its training, up to the last step or an earlier one.
+        """Config of the training, to the last step or to an earlier one.
 
-        Training to an earlier step and continuing gives the same parameters with noam, which does
-        not depend on the number of steps. The README's recipe gets it for that reason.
+        The README's recipe has the schedule noam, which does not depend on the number of steps, so
+        a training that stops at an earlier step and continues gives the same parameters.
         """
         config = pronouns.get_config(self.language)
         fields = {

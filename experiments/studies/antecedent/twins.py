@@ -37,11 +37,13 @@ ROLES = (
 "because", the verb and "too"; before a noun come its determiner and its attribute.
 """
 
-PREFIX_ROLES = ("BOS", "antecedent", "distractor", "rest of the prefix")
-"""Roles of the target tokens that are read before the pronoun is predicted."""
+NOUNS = ("antecedent", "distractor")
+"""Roles of the two nouns that "it" may refer to, and of their translations in the prefix: the
+target tokens that are read before the pronoun is predicted.
+"""
 
 NO_ROLE = -1
-"""Of padding, and of target tokens after the pronoun."""
+"""Role of padding, and of other target tokens."""
 
 _DETERMINERS = ("the", "this", "a", "an")
 
@@ -57,7 +59,7 @@ class Sentences:
     source_roles: Int[Array | np.ndarray, "*B S"]
     """Index into `ROLES` of each token."""
     prefix_roles: Int[Array | np.ndarray, "*B T"]
-    """Index into `PREFIX_ROLES` of each token of `target_in`."""
+    """Index into `NOUNS` of each token of `target_in`."""
     position: Int[Array | np.ndarray, "*B"]
     """Row of the logits that predicts the pronoun."""
     pronoun: Int[Array | np.ndarray, "*B"]
@@ -88,8 +90,8 @@ class Sentences:
         return self.source_roles == ROLES.index(role)
 
     def has_prefix_role(self, role: str) -> Bool[Array | np.ndarray, "*B T"]:
-        """Tokens of `target_in` with one of `PREFIX_ROLES`."""
-        return self.prefix_roles == PREFIX_ROLES.index(role)
+        """Tokens of the prefix that translate one of `NOUNS`."""
+        return self.prefix_roles == NOUNS.index(role)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +112,7 @@ def read(
     Twins whose adjectives are not one token each are skipped, so that positions are comparable.
 
     Args:
-      tokenizer: of the model.
+      tokenizer: tokenizer of the model.
       examples: a split of `pronouns`, from `experiments.data.registry.load`.
       limit: number of pairs of twins, from the start; all by default.
 
@@ -133,7 +135,8 @@ def read(
 def rows_of(tokenizer: Tokenizer, pair: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The fields of `Sentences` of two twins; none if they do not differ in one source token."""
     first, second = (_tokenize(tokenizer, example) for example in pair)
-    if not _differ_in_one_token(first.source, second.source):
+    sources = first.source, second.source
+    if len({*map(len, sources)}) > 1 or sum(a != b for a, b in zip(*sources, strict=True)) != 1:
         return []
     bos = tokenizer.special_ids.bos
     return [_row(pair[0], first, second, bos), _row(pair[1], second, first, bos)]
@@ -145,11 +148,15 @@ def stacked(
     lengths: Mapping[Literal["source", "target"], int] | None = None,
 ) -> Sentences:
     """Rows of `rows_of` as arrays, padded to the longest or to these lengths."""
-    pad_id = tokenizer.special_ids.pad
 
     def padded(name: str) -> Int[np.ndarray, "B *S"]:
+        values = [row[name] for row in rows]
+        if isinstance(values[0], int):
+            return np.array(values, np.int32)
         side = "source" if name.startswith("source") else "target"
-        return _padded([row[name] for row in rows], name, pad_id, (lengths or {}).get(side, 0))
+        length = max((lengths or {}).get(side, 0), *map(len, values))
+        fill = NO_ROLE if name.endswith("_roles") else tokenizer.special_ids.pad
+        return np.array([[*value, *[fill] * (length - len(value))] for value in values], np.int32)
 
     return Sentences(**{name: padded(name) for name in rows[0]})
 
@@ -173,26 +180,24 @@ def _tokenize(tokenizer: Tokenizer, example: Mapping[str, Any]) -> _Tokens:
     )
 
 
-def _differ_in_one_token(first: list[int], second: list[int]) -> bool:
-    return (
-        len(first) == len(second) and sum(a != b for a, b in zip(first, second, strict=True)) == 1
-    )
-
-
 def _row(example: Mapping[str, Any], tokens: _Tokens, twin: _Tokens, bos: int) -> dict[str, Any]:
     """The fields of `Sentences` for one sentence."""
     position = _first_difference(tokens.target, twin.target)
     adjective = tokens.source_words[_first_difference(tokens.source, twin.source)]
     word_roles = _word_roles(example, adjective)
     source_roles = ["EOS" if word < 0 else word_roles[word] for word in tokens.source_words]
-    prefix = [_prefix_role(example, word) for word in tokens.target_words[:position]]
-    after = [NO_ROLE] * (len(tokens.target) - 1 - position)
+    prefix_roles = [NO_ROLE] * len(tokens.target)
+    alignment = np.asarray(example["alignment"]).tolist()
+    for index, word in enumerate(tokens.target_words[:position], 1):
+        for role, noun in enumerate(NOUNS):
+            if [example[noun], word] in alignment:
+                prefix_roles[index] = role
     return {
         "source": tokens.source,
         "target_in": [bos, *tokens.target[:-1]],
         "target": tokens.target,
         "source_roles": [ROLES.index(role) for role in source_roles],
-        "prefix_roles": [*map(PREFIX_ROLES.index, ["BOS", *prefix]), *after],
+        "prefix_roles": prefix_roles,
         "position": position,
         "pronoun": tokens.target[position],
         "other": twin.target[position],
@@ -200,8 +205,7 @@ def _row(example: Mapping[str, Any], tokens: _Tokens, twin: _Tokens, bos: int) -
 
 
 def _first_difference(first: list[int], second: list[int]) -> int:
-    pairs = enumerate(zip(first, second, strict=False))
-    return next(index for index, (one, other) in pairs if one != other)
+    return next(i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
 
 
 def _word_roles(example: Mapping[str, Any], adjective: int) -> list[str]:
@@ -209,7 +213,7 @@ def _word_roles(example: Mapping[str, Any], adjective: int) -> list[str]:
     text = [word.lower() for word in words(example["source"])]
     reason = range(text.index("because"), adjective + 1)
     roles = [f"rest of the {'reason' if i in reason else 'event'}" for i in range(len(text))]
-    for noun in ("antecedent", "distractor"):
+    for noun in NOUNS:
         index = example[noun]
         roles[index] = noun
         while text[index] not in _DETERMINERS:
@@ -217,22 +221,3 @@ def _word_roles(example: Mapping[str, Any], adjective: int) -> list[str]:
             roles[index] = f"before the {noun}"
     roles[example["pronoun"]], roles[adjective] = "it", "adjective"
     return ["punctuation" if word in ",." else role for word, role in zip(text, roles, strict=True)]
-
-
-def _prefix_role(example: Mapping[str, Any], word: int) -> str:
-    """Role of a target word."""
-    for noun in ("antecedent", "distractor"):
-        if [example[noun], word] in np.asarray(example["alignment"]).tolist():
-            return noun
-    return "rest of the prefix"
-
-
-def _padded(rows: list[Any], name: str, pad_id: int, length: int) -> Int[np.ndarray, "B *S"]:
-    """A field of all sentences as one array, of this length or longer."""
-    if isinstance(rows[0], int):
-        return np.array(rows, np.int32)
-    fill = NO_ROLE if name.endswith("_roles") else pad_id
-    array = np.full((len(rows), max(length, *map(len, rows))), fill, np.int32)
-    for index, row in enumerate(rows):
-        array[index, : len(row)] = row
-    return array

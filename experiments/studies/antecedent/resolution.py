@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a model resolves the pronoun "it", measured over many sentences.
+"""Measures of how one model resolves the pronoun "it", over many sentences, as in notebook 06.
 
-The measures are those of `transformer.inspection`: coreference scores of heads, head ablation and
+They are those of `transformer.inspection`: coreference scores of heads, head ablation and
 activation patching of the residual stream. Effects of patches are aggregated by the role of each
-token (`twins.ROLES`). The metric is always the same: the preference for the correct pronoun over
-the twin's pronoun, in nats.
+token (`twins.ROLES`). The metric is always the preference for the correct pronoun over the twin's
+pronoun, in nats.
 """
 
 import functools
@@ -16,12 +16,12 @@ import numpy as np
 
 from experiments.data import registry
 from experiments.data.grammars.pronouns import pronoun_metrics
-from experiments.studies.twins import ROLES, Sentences
+from experiments.studies.antecedent.twins import NOUNS, ROLES, Sentences
 from transformer.arrays import Array, Float, Int, Params
 from transformer.errors import InputError
 from transformer.inspection import ablation, measures, patching, run
 from transformer.inspection.activations import PerHead
-from transformer.models.protocol import KINDS, Model
+from transformer.models.protocol import KINDS, Kind, Model
 from transformer.translator import Translator
 
 PAIRS_AT_ONCE = 8
@@ -32,8 +32,8 @@ def pronoun_accuracy(translator: Translator, split: str, limit: int | None = Non
     """Share of ambiguous sentences whose pronoun is translated correctly.
 
     Args:
-      translator: of a model trained on `pronouns`.
-      split: of the corpus.
+      translator: a model that was trained on `pronouns`.
+      split: name of a split of the corpus.
       limit: number of sentences, from the start; all by default.
     """
     examples = [
@@ -61,25 +61,29 @@ class Coreference:
     sentences: int
 
 
-def coreference(model: Model, params: Params, sentences: Sentences) -> dict[str, Coreference]:
+def coreference(
+    model: Model, params: Params, sentences: Sentences, group: int = 2
+) -> dict[Kind, Coreference]:
     """Measure the coreference score of every head, by kind of attention.
 
     The query is "it" in the encoder, and the row that predicts the pronoun in the decoder and in
     cross-attention. In decoder self-attention the nouns are those of the translation so far, and
     only sentences with both of them count.
+
+    Args:
+      sentences: twins, or the quadruples of `sentences.read`.
+      group: number of consecutive sentences that are not independent, 2 or 4.
     """
-    both_read = np.all(
-        [sentences.has_prefix_role(noun).any(-1) for noun in ("antecedent", "distractor")], axis=0
-    )
+    both_nouns = np.all([sentences.has_prefix_role(noun).any(-1) for noun in NOUNS], axis=0)
     results = {}
     for kind, scores in vars(_coreference_scores(model, params, sentences)).items():
-        scores = np.asarray(scores, np.float64)[both_read if kind == "decoder" else slice(None)]
+        scores = np.asarray(scores, np.float64)[both_nouns if kind == "decoder" else slice(None)]
         # Positional effects cancel within twins, whose nouns are at the same positions.
-        twin_scores = scores.reshape(-1, 2, *scores.shape[1:]).mean(1)
+        means = scores.reshape(-1, group, *scores.shape[1:]).mean(1)
         results[kind] = Coreference(
             score=scores.mean(0),
             antecedent_ahead=measures.share_above_zero(scores),
-            chance=measures.chance_threshold(twin_scores),
+            chance=measures.chance_threshold(means),
             sentences=len(scores),
         )
     return results
@@ -89,24 +93,23 @@ def coreference(model: Model, params: Params, sentences: Sentences) -> dict[str,
 def _coreference_scores(model: Model, params: Params, sentences: Sentences) -> PerHead:
     """``[B,L,N]``: the score of every sentence and head."""
 
-    def of_sentence(one: Sentences) -> PerHead:
-        _, trace = run(model, params, one.source, one.target_in, capture="weights")
-        predicts = jnp.arange(one.target_in.shape[0]) == one.position
-        source_nouns = [one.has_role(noun) for noun in ("antecedent", "distractor")]
-        target_nouns = [one.has_prefix_role(noun) for noun in ("antecedent", "distractor")]
+    def score(sentence: Sentences) -> PerHead:
+        _, trace = run(model, params, sentence.source, sentence.target_in, capture="weights")
+        predicts = jnp.arange(sentence.target_in.shape[0]) == sentence.position
+        source_nouns = [sentence.has_role(noun) for noun in NOUNS]
+        target_nouns = [sentence.has_prefix_role(noun) for noun in NOUNS]
         rows = {
-            "encoder": (one.has_role("it"), *source_nouns),
+            "encoder": (sentence.has_role("it"), *source_nouns),
             "decoder": (predicts, *target_nouns),
             "cross": (predicts, *source_nouns),
         }
-        return PerHead(
-            **{
-                kind: measures.coreference_score(trace.attention(kind).weights, *rows[kind])
-                for kind in KINDS
-            }
-        )
+        scores = {
+            kind: measures.coreference_score(trace.attention(kind).weights, *rows[kind])
+            for kind in KINDS
+        }
+        return PerHead(**scores)
 
-    return jax.lax.map(of_sentence, sentences, batch_size=64)
+    return jax.lax.map(score, sentences, batch_size=64)
 
 
 # Head ablation.
@@ -164,27 +167,28 @@ def role_patching(model: Model, params: Params, sentences: Sentences) -> RolePat
     Raises:
       InputError: when the model is right in no pair of twins.
     """
-    exact, estimate, decoder = jax.tree.map(np.asarray, _patched(model, params, sentences))
+    patched = jax.tree.map(np.asarray, _patched(model, params, sentences))
+    exact = patched[0]
     right = (exact.clean > 0) & (exact.corrupt < 0)
     if not right.any():
         raise InputError(
-            "the model prefers the right pronoun in no two twins, so there is no answer to look "
-            "for; train it first"
+            "the model prefers the right pronoun in no pair of twins, so there is no answer to "
+            "look for; train it first"
         )
     kept = sentences[right]
     effects, estimates, decoder_effects = (
         np.asarray(jax.vmap(lambda each: each.effect)(jax.tree.map(lambda leaf: leaf[right], each)))
-        for each in (exact, estimate, decoder)
+        for each in patched
     )
-    real = kept.source_roles >= 0
-    after_prediction = np.sign(np.arange(kept.target_in.shape[1]) - kept.position[:, None])
-    row_roles = np.where(after_prediction > 0, -1, -after_prediction)  # 0: predicts, 1: before
+    tokens = kept.source_roles >= 0
+    distance = np.sign(np.arange(kept.target_in.shape[1]) - kept.position[:, None])
+    row_roles = np.where(distance > 0, -1, -distance)  # 0: predicts the pronoun, 1: before it
     return RolePatching(
         encoder=role_means(effects, kept.source_roles, len(ROLES)),
         decoder=role_means(decoder_effects, row_roles, 2),
         estimate_correlation=np.array(
             [
-                np.corrcoef(effects[:, level][real], estimates[:, level][real])[0, 1]
+                np.corrcoef(effects[:, level][tokens], estimates[:, level][tokens])[0, 1]
                 for level in range(1, effects.shape[1])
             ]
         ),
@@ -198,7 +202,7 @@ def _patched(
 ) -> tuple[patching.Patching, patching.Patching, patching.Patching]:
     """Encoder patching, its estimate, and decoder patching of each sentence."""
 
-    def of_sentence(both: tuple[Sentences, Int[Array, " S"]]):
+    def patch(both: tuple[Sentences, Int[Array, " S"]]):
         one, corrupt = both
         runs = (model, params, one.source, corrupt, one.target_in, one.preference)
         return (
@@ -208,7 +212,7 @@ def _patched(
         )
 
     both = (sentences, sentences.twins().source)
-    return jax.lax.map(of_sentence, both, batch_size=PAIRS_AT_ONCE)
+    return jax.lax.map(patch, both, batch_size=PAIRS_AT_ONCE)
 
 
 def role_means(
@@ -218,15 +222,15 @@ def role_means(
 
     Args:
       values: a number for each token, for example at several layers.
-      roles: of the tokens, from 0; negative for tokens to ignore.
-      number: of roles, R.
+      roles: role of each token, from 0; negative for tokens to ignore.
+      number: number of roles, R.
 
     Returns:
-      NaN for a role without tokens.
+      means, NaN for a role without tokens.
     """
-    of_role = np.eye(number)[roles] * (roles >= 0)[..., None]  # [B, S, R]
-    tokens = of_role.sum(1)
-    sums = np.einsum("B...S,BSR->B...R", values, of_role)
+    has_role = np.eye(number)[roles] * (roles >= 0)[..., None]  # [B, S, R]
+    tokens = has_role.sum(1)
+    sums = np.einsum("B...S,BSR->B...R", values, has_role)
     shape = (len(values), *[1] * (values.ndim - 2), number)
     with np.errstate(invalid="ignore"):
         means = sums / tokens.reshape(shape)

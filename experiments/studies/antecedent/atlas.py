@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The atlas of the study `antecedent`: one dot a model, whose views a click opens.
+"""The atlas of the study: one dot a model, whose views a click opens.
 
 The page is one file without a script: a dot is a link to the views of its model, which are shown
 while they are the target of the page's address.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from experiments.studies import antecedent_paths
-from experiments.studies.antecedent_effects import GROUPS
-from experiments.studies.antecedent_paths import PATHS
-from experiments.studies.twins import ROLES
+from experiments.studies.antecedent import paths
+from experiments.studies.antecedent.effects import GROUPS
+from experiments.studies.antecedent.paths import PATHS, Numbers
+from experiments.studies.antecedent.twins import ROLES
 from transformer.inspection import html
 from transformer.inspection.html import Html, element, paragraph
 from transformer.inspection.words import display_tokens
@@ -24,11 +25,11 @@ COLORS = {
     "nouns": "#1b7a3d",
     "reason": "#7b3294",
     "rest": "#a6611a",
-    "decoder": "#c51b8a",
-    "several": "#6b6b6b",
-    "not learned": "#b8b8b8",
+    paths.ELIMINATION: "#c51b8a",
+    paths.UNDECIDED: "#333333",
+    paths.NOT_LEARNED: "#b8b8b8",
 }
-"""Of each path."""
+"""Color of each path."""
 
 _STYLE = """
 .dots { display: grid; grid-template-columns: max-content 1fr; gap: .35rem .9rem; }
@@ -51,7 +52,7 @@ _STYLE = """
 .answer { text-decoration: underline 3px; }
 .model table { width: max-content; }
 .model td { text-align: right; min-width: 2.2rem; padding: .2rem .5rem; }
-.model thead th, .model tr:first-child th { vertical-align: bottom; max-width: 6rem; }
+.model tr:first-child th { vertical-align: bottom; max-width: 6rem; }
 .model td:last-child:not(.number) { min-width: 2.2rem; }
 /* A caption wraps at the width of its table and does not widen it. */
 .model caption { width: 0; min-width: 100%; }
@@ -59,15 +60,15 @@ _STYLE = """
 """
 
 
-def page(models: Sequence[Mapping[str, Any]]) -> str:
+def page(models: Sequence[Numbers]) -> str:
     """The page of all measured models."""
-    counts = {name: sum(antecedent_paths.path(one) == name for one in models) for name in PATHS}
+    small = paths.small_recipe(models)
+    labels = paths.count_labels(small)
     legend = [
-        element("li", _swatch(name), f" {name}: {text} ({counts[name]})")
-        for name, text in PATHS.items()
-        if counts[name]
+        element("li", _swatch(name), f" {labels.get(name, name)}: {PATHS[name]}")
+        for name in paths.counts(models)
     ]
-    cells: dict[str, list[Mapping[str, Any]]] = {}
+    cells: dict[str, list[Numbers]] = {}
     for model in models:
         cells.setdefault(_cell(model), []).append(model)
     rows = []
@@ -78,8 +79,9 @@ def page(models: Sequence[Mapping[str, Any]]) -> str:
         paragraph(
             f"{len(models)} models that translate “The animal didn't cross the street because it "
             "was too tired / wide.” One dot a model: round for German, square for French, with the "
-            "number of its seed; the color is the path of the answer. Choose a dot to open its "
-            "views."
+            "number of its seed; the color is the path of the answer. The counts are of the models "
+            "of the small recipe that learned the task; the last one is of all models of it. "
+            "Choose a dot to open its views."
         ),
         element("ul", *legend, class_="legend"),
         element("div", *rows, class_="dots"),
@@ -89,25 +91,31 @@ def page(models: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _cell(model: Mapping[str, Any]) -> str:
-    """The row of a model: what it shares with those that differ in the seed."""
+def title(model: Numbers) -> str:
+    """Name of a model; those that were trained outside the study are workdirs."""
+    return model["name"] if "recipe" in model else f"runs/{model['name']}"
+
+
+def _cell(model: Numbers) -> str:
+    """Title of the row of a model, which it shares with those that differ in the seed."""
     if "recipe" not in model:
         return "trained outside the study"
     layers = f"{model['layers']} layer{'s' if model['layers'] > 1 else ''}"
     return f"{model['recipe']}: width {model['width']}, {layers}, {model['steps']} steps"
 
 
-def _dot(model: Mapping[str, Any]) -> Html:
-    name = antecedent_paths.path(model)
-    light = " light" if name == "not learned" else ""
+def _dot(model: Numbers) -> Html:
+    name = paths.path(model)
+    label = f"{model['name']}: {name}"
+    light = " light" if name == paths.NOT_LEARNED else ""
     return element(
         "a",
         str(model["seed"]),
         href=f"#{model['name']}",
         class_=f"dot {model['language']}{light}",
         style=f"background:{COLORS[name]}",
-        title=f"{model['name']}: {name}",
-        aria_label=f"{model['name']}: {name}",
+        title=label,
+        aria_label=label,
     )
 
 
@@ -118,10 +126,10 @@ def _swatch(name: str) -> Html:
 # The views of one model.
 
 
-def _views(model: Mapping[str, Any]) -> Html:
-    name = antecedent_paths.path(model)
-    (layer, head), score = antecedent_paths.best_head(model)
-    reading = antecedent_paths.reading_heads(model)
+def _views(model: Numbers) -> Html:
+    name = paths.path(model)
+    (layer, head), score = paths.best_head(model)
+    reading = paths.reading_heads(model)
     finding = (
         f"Right in {model['right']:.0%} of {model['sentences']} sentences. Path: {name} "
         f"({PATHS[name]}). The encoder head that reads the antecedent most from “it” is "
@@ -130,58 +138,45 @@ def _views(model: Mapping[str, Any]) -> Html:
     )
     return element(
         "section",
-        element("h2", model["name"] if "recipe" in model else f"runs/{model['name']}"),
+        element("h2", title(model)),
         paragraph(finding),
         *_headline(model),
-        _effects(model),
-        _encoder_map(model),
-        *_heads(model),
+        *_maps(model),
         id=model["name"],
         class_="model",
     )
 
 
-def _headline(model: Mapping[str, Any]) -> list[Html]:
+def _headline(model: Numbers) -> list[Html]:
     """Both twins, shaded by two heads' weights and by the effect of patching each word."""
     parts = []
-    best = {kind: antecedent_paths.best_head(model, kind)[0] for kind in ("encoder", "cross")}
+    encoder, cross = (paths.best_head(model, kind)[0] for kind in ("encoder", "cross"))
     for twin in model["headline"].get("twins", ()):
         words = display_tokens(twin["words"])
         target = [piece.replace("\u2581", " ") for piece in twin["target"][:-1]]
         answer = twin["position"]
-        translation = [
-            element("span", text, class_="answer") if index == answer else text
-            for index, text in enumerate(target)
-        ]
-        parts.append(element("h3", *translation))
-        for label, values in (
-            (
-                f"encoder head {best['encoder'][0]}.{best['encoder'][1]} reads from “it”",
-                _of_head(twin["it"], best["encoder"]),
+        target[answer] = element("span", target[answer], class_="answer")
+        parts.append(element("h3", *target))
+        for label, values in {
+            "encoder head {}.{} reads from “it”".format(*encoder): _weights(twin["it"], encoder),
+            "cross-attention head {}.{} reads for the pronoun".format(*cross): _weights(
+                twin["cross"], cross
             ),
-            (
-                f"cross-attention head {best['cross'][0]}.{best['cross'][1]} reads for the pronoun",
-                _of_head(twin["cross"], best["cross"]),
-            ),
-            ("moves the answer if the memory there is the twin's", twin["effect"][-1]),
-        ):
-            shaded = [
-                _shaded("span", word, value) for word, value in zip(words, values, strict=True)
-            ]
-            parts.append(
-                element("p", element("em", f"{label}: "), Html(" ".join(shaded)), class_="line")
-            )
+            "moves the answer if the memory there is the twin's": twin["effect"],
+        }.items():
+            shaded = Html(" ".join(map(partial(_shaded, "span"), words, values)))
+            parts.append(element("p", element("em", f"{label}: "), shaded, class_="line"))
     return parts
 
 
-def _of_head(weights: Sequence[Any], head: tuple[int, int]) -> Sequence[float]:
+def _weights(weights: Sequence[Any], head: tuple[int, int]) -> Sequence[float]:
     return weights[head[0] - 1][head[1] - 1]
 
 
-def _shaded(tag: str, text: str, value: float | None, **attributes: Any) -> Html:
-    """An element whose background is a number from -1 to 1."""
+def _shaded(tag: str, text: str, value: float | None) -> Html:
+    """An element whose background shows a number from -1 to 1."""
     if value is None:
-        return element(tag, text, **attributes)
+        return element(tag, text)
     share = min(abs(value), 1.0)
     classes = f"v{' negative' if value < 0 else ''}{' strong' if share > 0.55 else ''}"
     return element(
@@ -190,7 +185,6 @@ def _shaded(tag: str, text: str, value: float | None, **attributes: Any) -> Html
         class_=classes,
         style=f"--share:{share:.0%}",
         title=f"{value:.3f}",
-        **attributes,
     )
 
 
@@ -210,31 +204,30 @@ def _map(caption: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequenc
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value + 0.0:.2f}".replace("-0.00", "0.00")
+    return "" if value is None else f"{value:z.2f}"
 
 
-def _effects(model: Mapping[str, Any]) -> Html:
-    rows = []
-    for kind, label in (("adjective", "choice (adjective twins)"), ("noun", "gender (noun twins)")):
-        memory = model[kind]["memory"]
-        rows.append((label, [memory[group][0] for group in (*GROUPS, "all")]))
+def _maps(model: Numbers) -> list[Html]:
+    """The effects of parts and roles, and what each head reads and costs."""
+    twins = {"adjective": "choice", "noun": "gender"}
+    parts = [*GROUPS, "all"]
+    memory = [
+        (f"{label} ({kind} twins)", [model[kind]["memory"][part][0] for part in parts])
+        for kind, label in twins.items()
+    ]
+    encoder = [
+        (f"{label}, after layer {layer}", values)
+        for kind, label in twins.items()
+        for layer, values in enumerate(model[kind]["encoder"], 1)
+    ]
     caption = "Share of the way to the twin's answer when the memory of one part is the twin's"
-    return _map(caption, [*GROUPS, "all"], rows)
-
-
-def _encoder_map(model: Mapping[str, Any]) -> Html:
-    rows = []
-    for kind, label in (("adjective", "choice"), ("noun", "gender")):
-        for layer, values in enumerate(model[kind]["encoder"], 1):
-            rows.append((f"{label}, after layer {layer}", values))
-    return _map("By role of the token, after each encoder layer", ROLES, rows)
-
-
-def _heads(model: Mapping[str, Any]) -> list[Html]:
-    tables = []
+    tables = [
+        _map(caption, parts, memory),
+        _map("By role of the token, after each encoder layer", ROLES, encoder),
+    ]
     for kind, row in (("encoder", "“it”"), ("cross", "the pronoun's row")):
         scores = model["coreference"][kind]["score"]
-        cost = model["right"] - np.array(model["ablation"]["mean"][kind]["heads"], float)
+        cost = model["right"] - np.array(model["ablation"][kind]["heads"], float)
         heads = [f"head {index}" for index in range(1, len(scores[0]) + 1)]
         rows = [(f"layer {layer}, reads", values) for layer, values in enumerate(scores, 1)]
         rows += [(f"layer {layer}, costs", values) for layer, values in enumerate(cost.tolist(), 1)]

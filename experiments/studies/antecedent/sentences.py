@@ -29,18 +29,20 @@ from experiments.data.grammars.pronouns.grammar import (
 )
 from experiments.data.grammars.pronouns.meaning import Because
 from experiments.data.grammars.pronouns.scenes import Frame, frames
-from experiments.studies import twins
-from experiments.studies.twins import Sentences
+from experiments.studies.antecedent import twins
+from experiments.studies.antecedent.twins import Sentences
 from transformer.text.tokenizer import Tokenizer
 
 SEED = 17
-"""Of the drawn sentences, which are the same for all models of a language."""
+"""Seed of the drawn sentences, which are the same for all models of a language."""
 
 ADJECTIVE, NOUN = 1, 2
 """The twin of row r of either kind is row ``r ^ kind``."""
 
 LENGTHS = {"source": 16, "target": 20}
-"""To which all sentences are padded; longer ones are left out. One program serves all models."""
+"""Lengths to which all sentences are padded, so that models share a program; longer ones are left
+out.
+"""
 
 _GRAMMARS = {"de": german, "fr": french}
 
@@ -52,16 +54,15 @@ def read(tokenizer: Tokenizer, language: Language, number: int) -> tuple[Sentenc
     the adjective, which are one token each.
 
     Args:
-      tokenizer: of the model.
-      language: of the targets.
-      number: of quadruples, 4 rows each.
+      tokenizer: tokenizer of the model.
+      language: language of the targets.
+      number: number of quadruples, 4 rows each.
 
     Returns:
       the quadruples, and "The animal didn't cross the street because it was too tired." with its
       twin; no rows if those differ in more than one token. All are padded to `LENGTHS`.
     """
     published = [_example(meaning, language) for meaning in published_twins()]
-    headline = twins.rows_of(tokenizer, published)
     training = {example.source for example in sentences.examples(language, "train")}
     rows: list[dict[str, Any]] = []
     used: set[str] = set()
@@ -77,8 +78,8 @@ def read(tokenizer: Tokenizer, language: Language, number: int) -> tuple[Sentenc
         if _are_noun_twins(new[0], new[2]) and _are_noun_twins(new[1], new[3]):
             rows += new
             used |= texts
-    fitting = [row for row in headline if _fits(row)]
-    batch = twins.stacked(tokenizer, rows + fitting, LENGTHS)
+    headline = [row for row in twins.rows_of(tokenizer, published) if _fits(row)]
+    batch = twins.stacked(tokenizer, rows + headline, LENGTHS)
     return batch[: len(rows)], batch[len(rows) :]
 
 
@@ -90,19 +91,16 @@ def _are_noun_twins(first: dict[str, Any], second: dict[str, Any]) -> bool:
     """Whether two rows differ in one token of each noun, and have exchanged answers."""
     if first["source_roles"] != second["source_roles"]:
         return False
-    different = {
-        twins.ROLES[role]
-        for role, a, b in zip(first["source_roles"], first["source"], second["source"], strict=True)
-        if a != b
-    }
-    nouns = ("antecedent", "distractor")
-    one_token = all(first["source_roles"].count(twins.ROLES.index(noun)) == 1 for noun in nouns)
+    roles, tokens = first["source_roles"], zip(first["source"], second["source"], strict=True)
+    different = {role for role, (a, b) in zip(roles, tokens, strict=True) if a != b}
+    nouns = {twins.ROLES.index(noun) for noun in twins.NOUNS}
+    one_token = all(roles.count(noun) == 1 for noun in nouns)
     answers = (first["pronoun"], first["other"]) == (second["other"], second["pronoun"])
-    return different == {*nouns} and one_token and answers
+    return different == nouns and one_token and answers
 
 
 def _drawn(language: Language) -> Iterator[list[dict[str, Any]]]:
-    """Candidates without end."""
+    """Quadruples of examples, without end."""
     rng, pronoun = Random(SEED), _GRAMMARS[language].pronoun
 
     def answers(frame: Frame) -> tuple[str, str]:
@@ -110,8 +108,8 @@ def _drawn(language: Language) -> Iterator[list[dict[str, Any]]]:
 
     def usable(frame: Frame) -> bool:
         first, second = answers(frame)
-        seen = frame.pair not in sentences.unseen_pairs()
-        return seen and first != second and frame.subject.countable and frame.object.countable
+        trained = frame.pair not in sentences.unseen_pairs()
+        return trained and first != second and frame.subject.countable and frame.object.countable
 
     pool = [frame for frame in all_frames() if usable(frame)]
     draws = FramePool(pool)
