@@ -7,7 +7,7 @@ import pytest
 from apps import run
 from browsing import announced, cells, isolated, press
 from exhibits import EXHIBITS, exhibit, pair
-from test_html import AWKWARD
+from html_reader import AWKWARD
 from test_translate import make_workdir
 
 from transformer.inspection.views.head_overview import head_overview

@@ -11,7 +11,7 @@ import subprocess
 import numpy as np
 import pytest
 from exhibits import EXHIBITS, data_of, every_view, exhibit, one_head, pair, softmax_weights, words
-from test_html import AWKWARD, Reader
+from html_reader import AWKWARD, Reader
 
 from transformer.inspection import figures, views
 from transformer.inspection.figures.style import HEAD_COLORS

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from exhibits import VOCABULARY, data_of, one_head, pair, search, softmax_weights, words
-from test_html import Reader
+from html_reader import Reader
 
 from transformer.errors import InputError
 from transformer.inspection.search_log import SearchLog

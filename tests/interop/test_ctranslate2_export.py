@@ -7,13 +7,13 @@ import jax
 import numpy as np
 import oracle
 import pytest
+from marian import PREFIXES, SENTENCES, foreign_target, trained_model
 from test_families import (
     BAHDANAU,
     CLASSIFIER,
     CONVOLUTIONAL,
     LANGUAGE_MODEL,
 )
-from test_huggingface_import import PREFIXES, SENTENCES, foreign_target, trained_model
 
 from experiments.configs.pronouns_variants import VARIANTS
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig

@@ -8,9 +8,9 @@ import numpy as np
 import oracle
 import pytest
 import safetensors.numpy
+from marian import SENTENCES as SENTENCES_OF_CHECKPOINT
+from marian import trained_model
 from test_families import BAHDANAU
-from test_huggingface_import import SENTENCES as SENTENCES_OF_CHECKPOINT
-from test_huggingface_import import trained_model
 
 from experiments.configs.pronouns_variants import VARIANTS
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig

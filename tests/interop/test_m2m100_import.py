@@ -12,7 +12,7 @@ import pytest
 import safetensors.numpy
 import sentencepiece
 from apps import run
-from test_huggingface_import import CHECKPOINT
+from marian import CHECKPOINT
 
 from transformer.errors import InputError
 from transformer.interop import huggingface_import, imported_model

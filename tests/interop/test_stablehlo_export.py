@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import jax
+import marian
 import numpy as np
 import oracle
 import pytest
-import test_huggingface_import
 from flax.traverse_util import flatten_dict, unflatten_dict
 from test_families import BAHDANAU, CONVOLUTIONAL, LANGUAGE_MODEL
 
@@ -124,18 +124,18 @@ def test_every_family_that_translates_runs_without_this_project(name, tmp_path):
 @pytest.mark.parametrize(
     ("search", "fields"),
     [
-        ({"beams": 2}, test_huggingface_import.PREFIXES),
+        ({"beams": 2}, marian.PREFIXES),
         (
             {"beams": 1, "block_ngrams": 1},
-            test_huggingface_import.foreign_target() | {"unknown": 1.0},
+            marian.foreign_target() | {"unknown": 1.0},
         ),
     ],
     ids=["prefixes", "pieces of the source"],
 )
 def test_an_imported_model_runs_without_this_project(search, fields, tmp_path):
     decode = DecodeConfig(extra_length=9, **search)
-    trained = test_huggingface_import.trained_model(decode, **fields)
-    sentences = test_huggingface_import.SENTENCES[1:4]
+    trained = marian.trained_model(decode, **fields)
+    sentences = marian.SENTENCES[1:4]
     export = stablehlo_export.export(trained, tmp_path, batch_sizes=[3], lengths=[32])
     expected = translations(trained, sentences)
     assert run_alone(code_of(export), tmp_path, sentences) == expected

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 from apps import REPOSITORY, run
+from html_reader import Reader
 from test_bad_input import WORDS, given  # noqa: F401 - a fixture
-from test_html import Reader
 
 from experiments.pages import comparison_report
 from experiments.pages.comparison_report import differing_words
