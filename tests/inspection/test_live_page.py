@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from apps import run
 from browsing import press
 from html_reader import Reader
 from live_pages import logits_error
 
+from experiments import look
 from experiments.configs import pronouns
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import (
@@ -328,8 +328,7 @@ def test_tensors_are_named_as_in_the_library_and_know_how_training_draws_them(to
 # Refusals.
 
 
-@pytest.mark.parametrize("field", live_limits.MODEL_FIELDS)
-def test_a_model_that_the_page_does_not_compute_is_refused_by_name(field):
+def test_a_model_a_search_or_a_tokenizer_that_the_page_does_not_compute_is_refused_by_name():
     others = {
         **{"source_vocab_size": 9, "num_kv_heads": 1, "attention_bias": True},
         **{"attention_score": "additive", "attention_window": 3, "shared_layers": True},
@@ -338,33 +337,21 @@ def test_a_model_that_the_page_does_not_compute_is_refused_by_name(field):
         **{"sinusoid_layout": "halves", "position_offset": 2, "output_bias": True},
         **{"compute_dtype": "bfloat16"},
     }
-    model = {field: others[field]} | ({"tied_embeddings": "none"} if "source" in field else {})
-    with pytest.raises(InputError, match=rf"model\.{field} is {others[field]!r}"):
-        live_limits.require_model(Config(model=TransformerConfig(**model)))
-
-
-def test_another_family_is_refused_by_name():
-    config = Config(model=ConvolutionalConfig())
+    assert others.keys() == {*live_limits.MODEL_FIELDS}
+    for field, value in others.items():
+        model = {field: value} | ({"tied_embeddings": "none"} if "source" in field else {})
+        with pytest.raises(InputError, match=rf"model\.{field} is {value!r}"):
+            live_limits.require_model(Config(model=TransformerConfig(**model)))
     with pytest.raises(InputError, match="model.family is 'convolutional'"):
-        live_limits.require_model(config)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("method", "sample"), ("groups", 2), ("min_length", 2), ("block_ngrams", 3)],
-)
-def test_another_search_is_refused_by_name(field, value):
-    decode = DecodeConfig(**{field: value})
-    with pytest.raises(InputError, match=rf"decode\.{field} is {value!r}"):
-        live_limits.require_search(decode)
-
-
-@pytest.mark.parametrize("algorithm", ["unigram", "word"])
-def test_another_tokenizer_is_refused_by_name(algorithm):
-    size = 40 if algorithm == "unigram" else 12
-    tokenizer = Tokenizer.train(TEXT * 3, size, algorithm)
-    with pytest.raises(InputError, match=f"its algorithm is '{algorithm}'"):
-        live_limits.require_segmentation(tokenizer, segmentation(tokenizer.model))
+        live_limits.require_model(Config(model=ConvolutionalConfig()))
+    searches = {"method": "sample", "groups": 2, "min_length": 2, "block_ngrams": 3}
+    for field, value in searches.items():
+        with pytest.raises(InputError, match=rf"decode\.{field} is {value!r}"):
+            live_limits.require_search(DecodeConfig(**{field: value}))
+    for algorithm, size in (("unigram", 40), ("word", 12)):
+        tokenizer = Tokenizer.train(TEXT * 3, size, algorithm)
+        with pytest.raises(InputError, match=f"its algorithm is '{algorithm}'"):
+            live_limits.require_segmentation(tokenizer, segmentation(tokenizer.model))
 
 
 def test_a_tokenizer_that_normalizes_is_refused(tokenizer):
@@ -405,22 +392,15 @@ def workdir(tokenizer, tmp_path_factory):
     return folder
 
 
-def test_the_command_writes_the_page_and_prints_its_path(workdir, tmp_path):
-    output = tmp_path / "live.html"
-    finished = run("experiments.look", "--live", f"--workdir={workdir}", f"--output={output}")
-    assert (finished.status, finished.out) == (0, f"{output}\n"), finished.err
-    data = data_of(output.read_text(encoding="utf-8"))
+def test_the_command_opens_with_its_sentences_and_refuses_what_the_page_cannot_run(workdir):
+    options = look.Options(workdir=str(workdir), live=True)
+    data = data_of(look.run(options))
     assert data["sentences"][0] == "The animal didn't cross the street because it was too tired."
     assert "checkpoint" in data["description"]
-
-
-@pytest.mark.slow
-def test_the_command_refuses_a_target_and_what_the_page_cannot_run(workdir, tmp_path):
-    flags = ["--live", f"--workdir={workdir}", f"--output={tmp_path / 'live.html'}"]
-    finished = run("experiments.look", *flags, "--target=das")
-    assert finished.status == 1
-    assert "--target has no effect with --live" in finished.err
-    finished = run("experiments.look", *flags, "--config.decode.method=sample")
-    assert finished.status == 1
-    assert "decode.method is 'sample'" in finished.err
-    assert not (tmp_path / "live.html").exists()
+    decode = options.config.decode.replace(method="sample")
+    for changed, message in (
+        ({"target": "das"}, "--target has no effect with --live"),
+        ({"config": options.config.replace(decode=decode)}, "decode.method is 'sample'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            look.run(dataclasses.replace(options, **changed))
