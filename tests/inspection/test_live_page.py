@@ -195,36 +195,8 @@ def test_the_reader_changes_the_model_and_undoes_it(show, tokenizer):
     assert "dimension 2" in reader.text_content() != first
 
 
-def show_beams(show, tokenizer, beams):
-    """A page whose two translations both depend on the number of beams."""
-    config = config_of(tokenizer)
-    config = config.replace(decode=dataclasses.replace(config.decode, beams=beams))
-    params, sentences = (
-        random_model(config, seed=17),
-        ("the animal was tired .", "the animal was too ."),
-    )
-    return show(live_page.live_page(params, config, tokenizer, sentences))
-
-
 def list_named(shown, name):
     return shown.locator("label", has_text=f"{name} ").locator("select").last
-
-
-@pytest.mark.slow
-def test_every_number_of_beams_is_a_choice_and_lists_are_changed_by_arrow_keys(show, tokenizer):
-    shown = show_beams(show, tokenizer, 8)
-    beams = list_named(shown, "Beams")
-    beams.locator("option").last.wait_for(state="attached")
-    texts = beams.locator("option").all_text_contents()
-    assert texts == ["1: greedy", "2", "3", "4", "5", "6", "8"]
-    assert beams.evaluate("list => list.selectedOptions[0].textContent") == "8"
-    beams.focus()
-    press(shown, "ArrowUp", "ArrowUp")
-    assert (shown.evaluate("state.beams"), beams.input_value()) == (5, "4")
-    state = list_named(shown, "State")
-    state.focus()
-    press(shown, *["ArrowUp"] * 2, *["ArrowDown"] * 2)
-    assert (shown.evaluate("state.level"), state.input_value()) == (2, "2")
 
 
 NUMBERS = """({
@@ -238,14 +210,36 @@ NUMBERS = """({
 @pytest.mark.slow
 def test_another_number_of_beams_changes_everything_that_depends_on_the_search(show, tokenizer):
     """The page is that of a model that has this number of beams from the beginning."""
-    shown, greedy = (show_beams(show, tokenizer, beams) for beams in (3, 1))
+
+    def show_beams(beams):
+        config = config_of(tokenizer)
+        config = config.replace(decode=dataclasses.replace(config.decode, beams=beams))
+        sentences = ("the animal was tired .", "the animal was too .")  # both depend on the beams
+        params = random_model(config, seed=17)
+        return show(live_page.live_page(params, config, tokenizer, sentences))
+
+    shown, greedy = show_beams(8), show_beams(1)
+    beams = list_named(shown, "Beams")
+    beams.locator("option").last.wait_for(state="attached")
+    texts = beams.locator("option").all_text_contents()
+    assert texts == ["1: greedy", "2", "3", "4", "5", "6", "8"]
+    assert beams.evaluate("list => list.selectedOptions[0].textContent") == "8"
+    # Lists are changed by arrow keys.
+    beams.focus()
+    press(shown, *["ArrowUp"] * 4)
+    assert (shown.evaluate("state.beams"), beams.input_value()) == (3, "2")
+    state = list_named(shown, "State")
+    state.focus()
+    press(shown, *["ArrowUp"] * 2, *["ArrowDown"] * 2)
+    assert (shown.evaluate("state.level"), state.input_value()) == (2, "2")
+
     for each in (shown, greedy):
         each.wait_for_function("() => finding && document.querySelector('.answers')")
     shown.evaluate("[measureHeads(), measurePatches()]")
     shown.locator("[data-key=share]").wait_for()
     before, expected = shown.evaluate(NUMBERS), greedy.evaluate(NUMBERS)
     assert all(before[name] != expected[name] for name in expected), "the test compares numbers"
-    list_named(shown, "Beams").select_option(index=0)
+    beams.select_option(index=0)
     shown.wait_for_function("() => finding && !document.querySelector('[data-key=share]')")
     assert shown.evaluate(NUMBERS) == expected
 

@@ -161,12 +161,6 @@ def test_colors_have_contrast_in_both_schemes():
         assert contrast(palette["ink"], palette["marked"]) >= 4.5
 
 
-def test_a_saved_drawing_has_the_colors_of_the_light_palette():
-    script = (VIEWS / "elements.js").read_text(encoding="utf-8")
-    light, _ = palettes()
-    assert re.findall(r'const (?:HIGH|LOW) = "(#\w+)";', script) == [light["high"], light["low"]]
-
-
 def test_the_static_content_of_the_head_view_is_the_figure_of_its_row():
     encoder = pair()[0]
     view = head_view(pair(), layer=0, row=2)

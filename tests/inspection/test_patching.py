@@ -19,7 +19,6 @@ from transformer.inspection.patching import (
 )
 from transformer.inspection.readout import LogitDifference
 from transformer.inspection.trace import run
-from transformer.models.transformer import Transformer
 
 CLEAN, CORRUPT = np.array([4, 7, 5, 10, 2]), np.array([4, 9, 5, 10, 2])
 """They differ at position 1."""
@@ -79,21 +78,6 @@ def test_patching_everything_gives_the_clean_run_and_nothing_the_corrupt_run(sit
     assert patched("encoder", jnp.zeros(ENCODER, bool)) == pytest.approx(corrupt, abs=1e-5)
     for level in range(2):
         assert patched("encoder", only(ENCODER, level)) == pytest.approx(clean, abs=1e-5)
-
-
-def test_the_model_is_traced_once_with_capture_and_once_with_interventions(shallow, monkeypatch):
-    """However many sites are patched: the Python code of a model takes long to trace."""
-    patched, apply = [], Transformer.apply
-    target_in = np.append(TARGET_IN, 4)  # a length of no other test
-
-    def counted(model, variables, *arguments, **options):
-        if arguments[1].shape[-1] == len(target_in):
-            patched.append(bool(variables.get("patches")))
-        return apply(model, variables, *arguments, **options)
-
-    monkeypatch.setattr(Transformer, "apply", counted)
-    patch_sites(*shallow, CLEAN, CORRUPT, target_in, METRIC, sites_at_once=4)
-    assert sorted(patched) == [False, True]
 
 
 @pytest.mark.parametrize("kind", ["residual", "decoder", "cross"])
