@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
-from drawings import TINY, drawn, every_text, framed, labels, panel, sentence, softmax, values
+from drawings import TINY, drawn, framed, labels, panel, sentence, softmax, values, written
 from matplotlib.colors import to_rgb
 
 from transformer.config import TransformerConfig
@@ -29,8 +29,8 @@ def test_attention_draws_the_weights_and_crosses_out_masked_keys():
     [ax] = [ax for ax in figure.axes if ax.images]
     assert labels(ax.yaxis) == ["The → animal", "animal → ·didn", "·didn → ·i4", "·i4 → </s>"]
     assert labels(ax.xaxis) == ["The", "animal", "·didn", "·i4"]
-    written = [text.get_text() for text in ax.texts]
-    assert written == [f"{value:.2f}" for value in s.decoder[0, 0][s.causal]]
+    texts = [text.get_text() for text in ax.texts]
+    assert texts == [f"{value:.2f}" for value in s.decoder[0, 0][s.causal]]
 
 
 def test_the_grid_draws_every_layer_and_head_and_lists_the_tokens_of_a_long_sentence():
@@ -41,9 +41,9 @@ def test_the_grid_draws_every_layer_and_head_and_lists_the_tokens_of_a_long_sent
         np.testing.assert_array_equal(drawn_values, s.cross[layer, head])
     s = sentence("long")
     figure = figures.plot_attention_grid(s.cross[:1, :2], s.rows, s.source)
-    written = " ".join(text.get_text() for text in every_text(figure))
-    assert "Keys: 1 The, 2 animal" in written
-    assert "Queries: 1 The → animal, 2" in written
+    texts = " ".join(written(figure))
+    assert "Keys: 1 The, 2 animal" in texts
+    assert "Queries: 1 The → animal, 2" in texts
 
 
 def test_zero_is_the_paper_and_colors_are_linear_in_the_value():
@@ -65,8 +65,8 @@ def test_every_map_of_a_grid_has_one_scale_which_the_legend_states():
     weights[0, 0, 0] = [1.0] + [0.0] * 39
     figure = figures.plot_attention_grid(weights, list("abcdefghij"), list("abcd" * 10))
     assert {image.get_clim() for ax in figure.axes for image in ax.images} == {(0.0, 0.1)}
-    written = [text.get_text() for text in every_text(figure)]
-    assert "attention weight (0.1% of them are above 0.1)" in written
+    texts = written(figure)
+    assert "attention weight (0.1% of them are above 0.1)" in texts
     even = figures.plot_attention_grid(np.full((1, 1, 2, 2), 0.5), ["a", "b"], ["a", "b"])
     assert panel(even, "layer 1 head 1").images[0].get_clim() == (0.0, 0.5)
 
@@ -103,8 +103,8 @@ def test_the_six_steps_of_a_hand_worked_example():
     figure = figures.plot_attention_steps(
         np.ones((2, 3)), q, k, v, 0, ["Thinking", "Machines"], z=[[0.8808, 0.1192]] * 2
     )
-    written = {text.get_text() for text in every_text(figure)}
-    assert {"112.00", "96.00", "14.00", "12.00", "0.881", "0.119", "3\n÷ √64"} <= written
+    texts = {*written(figure)}
+    assert {"112.00", "96.00", "14.00", "12.00", "0.881", "0.119", "3\n÷ √64"} <= texts
     np.testing.assert_allclose(values(figure, "result"), [[0.8808, 0.1192]], atol=1e-4)
     np.testing.assert_allclose(values(figure, "weighted"), [[0.8808, 0], [0, 0.1192]], atol=1e-4)
 
@@ -195,15 +195,13 @@ def test_the_output_distribution_before_and_after_with_its_losses():
     for name, logits in (("before training", s.logits[0]), ("after training", s.logits[1])):
         probabilities = softmax(logits)
         np.testing.assert_allclose(values(figure, name), -np.sort(-probabilities)[:, :5])
-        assert (f"{-np.log(probabilities[0, s.ids[0]]):.2f}") in {
-            text.get_text() for text in every_text(figure)
-        }
+        assert (f"{-np.log(probabilities[0, s.ids[0]]):.2f}") in written(figure)
     ranks = np.argsort(-s.logits[1], axis=-1)[:, :5]
     expected = [f"correct {t} {k}" for t, k in np.argwhere(ranks == s.ids[:, None])]
     frames = [p.get_gid() for p in panel(figure, "after training").patches if p.get_gid()]
     assert frames == expected
     kl = (s.smooth * (np.log(s.smooth) - np.log(softmax(s.logits[1])))).sum(-1)
-    assert f"{kl[1]:.2f}" in {text.get_text() for text in every_text(figure)}
+    assert f"{kl[1]:.2f}" in written(figure)
 
 
 def test_an_alignment_frames_the_gold_cells_of_the_row_that_predicts_or_reads():
@@ -253,9 +251,9 @@ def test_the_beam_tree_has_every_hypothesis_and_its_parent():
     assert thick == {
         f"edge {n} {beam} from {s.log.steps[n].parents[beam]}" for n, beam in enumerate(best) if n
     }
-    written = {text.get_text() for text in every_text(figure)}
-    assert "★ -5.50   score -1.500" in written
-    assert {f"{total:.2f}" for total in s.log.steps[2].log_probs} <= written
+    texts = {*written(figure)}
+    assert "★ -5.50   score -1.500" in texts
+    assert {f"{total:.2f}" for total in s.log.steps[2].log_probs} <= texts
 
 
 def test_the_logit_lens_draws_the_best_token_of_every_layer():
@@ -273,10 +271,8 @@ def test_tables_patch_maps_and_attributions_draw_their_numbers():
     for name, expected in table.items():
         np.testing.assert_array_equal(values(figure, name), expected)
     assert "highest 0.50 at layer 1 head 1" in figure.description
-    written = {
-        text.get_text() for text in every_text(figures.plot_head_table({"a": [[-0.001, -1]]}))
-    }
-    assert {"0.00", "-1.00"} <= written and "-0.00" not in written
+    texts = {*written(figures.plot_head_table({"a": [[-0.001, -1]]}))}
+    assert {"0.00", "-1.00"} <= texts and "-0.00" not in texts
     effect = np.array([[0.0, 0.25], [1.0, 0.5]])
     figure = figures.plot_patch_map(effect, ["a", "b"])
     np.testing.assert_array_equal(values(figure), effect)
@@ -315,23 +311,23 @@ def test_the_architecture_describes_the_config(changes, expected):
     config = TINY.replace(**changes)
     figure = figures.plot_architecture(config)
     assert all(words in figure.description for words in expected)
-    written = " ".join(text.get_text() for text in every_text(figure))
-    assert f"× {config.depth('decoder')}" in written
-    assert "masked self-attention, 3 heads" in written
+    texts = " ".join(written(figure))
+    assert f"× {config.depth('decoder')}" in texts
+    assert "masked self-attention, 3 heads" in texts
 
 
 def test_the_base_model_has_the_number_of_parameters_of_the_paper():
     figure = figures.plot_architecture(TransformerConfig())
     assert "63,045,632 parameters" in figure.description
-    assert "Q, K, V 512×8×64, O 8×64×512" in {text.get_text() for text in every_text(figure)}
+    assert "Q, K, V 512×8×64, O 8×64×512" in written(figure)
 
 
 def test_the_black_box_counts_parameters_and_sends_the_memory_to_every_decoder_layer():
     figure = figures.plot_black_box(TINY, "a sentence", "ein Satz")
     shapes = nn.unbox(protocol.parameter_metadata(protocol.build(TINY)))
     number = {side: sum(leaf.size for leaf in jax.tree.leaves(shapes[side])) for side in shapes}
-    written = {text.get_text() for text in every_text(figure)}
-    assert {f"Transformer\n{sum(number.values()):,}", f"encoder\n{number['encoder']:,}"} <= written
+    texts = {*written(figure)}
+    assert {f"Transformer\n{sum(number.values()):,}", f"encoder\n{number['encoder']:,}"} <= texts
     lines = {line.get_gid() for ax in figure.axes for line in ax.lines if line.get_gid()}
     assert lines == {f"memory to decoder layer {layer}" for layer in (1, 2, 3)}
 
@@ -390,8 +386,8 @@ def test_residual_connection_and_layer_norm_of_a_hand_worked_example():
     }
     for name, vector in expected.items():
         np.testing.assert_array_equal(values(figure, name), [vector])
-    written = [text.get_text() for text in every_text(figure)]
-    assert [written.count(number) for number in ("2.00", "0.00", "1.00")] == [2, 1, 1]
+    texts = written(figure)
+    assert [texts.count(number) for number in ("2.00", "0.00", "1.00")] == [2, 1, 1]
     pre_norm = ResidualFlow(("1 self-attention",), [[[1, 2]]], [[[3, -2]]], [[[4, 0]]])
     figure = figures.plot_residual_norm(pre_norm, 0, ["a"])
     assert not [ax for ax in figure.axes if "LayerNorm" in ax.get_label()]
@@ -418,8 +414,8 @@ def test_the_output_layer_of_a_hand_worked_example():
     np.testing.assert_array_equal(logits.get_ydata(), [1, 2, 3])
     bars = [bar.get_width() for bar in panel(figure, "probability bars").patches]
     np.testing.assert_allclose(bars, [0.6652, 0.2447], atol=1e-4)
-    written = {text.get_text() for text in every_text(figure)}
-    assert {"3.00  logit", "2.00", "0.6652  probability", "0.2447"} <= written
+    texts = {*written(figure)}
+    assert {"3.00  logit", "2.00", "0.6652  probability", "0.2447"} <= texts
     biased = figures.plot_output_layer([1.0, 2.0], matrix, ["a", "b", "c"], bias=[9, 0, 0])
     assert "Highest probabilities: 'a'" in biased.description
 
@@ -438,6 +434,6 @@ def test_target_distributions_of_a_hand_worked_example():
     assert labels(panel(figure, "target").xaxis) == ["c", "d", "all others"]
     entropy = -0.9 * np.log(0.9) - 0.1 * np.log(0.1 / 3)
     assert f"{entropy:.2f}" == "0.43"
-    written = [text.get_text() for text in every_text(figure)]
-    assert "before training\ncross-entropy 1.39" in written
-    assert {"target\ncross-entropy 0.43", "after training\ncross-entropy 0.43"} <= {*written}
+    texts = written(figure)
+    assert "before training\ncross-entropy 1.39" in texts
+    assert {"target\ncross-entropy 0.43", "after training\ncross-entropy 0.43"} <= {*texts}

@@ -313,15 +313,6 @@ def test_parameters_of_another_model_are_rejected(model, params):
         shapes(model, {"params": params})
 
 
-def test_an_unknown_capture_and_a_config_in_place_of_the_model_are_rejected(model, params):
-    """Without the type checks of the tests, which would raise first."""
-    unchecked = inspect.unwrap(run)
-    with pytest.raises(InputError, match=r"capture 'all' is unknown; choose one of \['none', 'we"):
-        unchecked(model, params, [4, 2], [1], capture="all")
-    with pytest.raises(InputError, match="model is a TransformerConfig, but it must be a model"):
-        inspect.unwrap(describe)(model.config)
-
-
 class NoAttention(Transformer):
     """A model that describes itself as one without attention."""
 
@@ -344,16 +335,19 @@ def test_a_model_without_attention_is_rejected_by_every_method(config):
             call()
 
 
-def test_interventions_for_another_length_or_model_are_rejected(model, params):
-    with pytest.raises(
-        InputError,
-        match=r"interventions.encoder.residual.mask has the shape \[2, 6, 1\].*need \[2, 5, 1\]",
-    ):
-        run(model, params, [4] * 5, [1], interventions=no_interventions(model, 6, 1))
+def test_interventions_of_another_length_or_model_and_unknown_arguments_are_rejected(model, params):
     nothing = no_interventions(model, 2, 1)
     lacking = nothing.replace(decoder=nothing.decoder.replace(cross_heads=None))
+    message = r"residual.mask has the shape \[2, 6, 1\].*need \[2, 5, 1\]"
+    with pytest.raises(InputError, match=f"interventions.encoder.{message}"):
+        run(model, params, [4] * 5, [1], interventions=no_interventions(model, 6, 1))
     with pytest.raises(InputError, match=r"interventions lack a part"):
         run(model, params, [4, 2], [1], interventions=lacking)
+    # Without the type checks of the tests, which would raise first.
+    with pytest.raises(InputError, match=r"capture 'all' is unknown; choose one of \['none', 'we"):
+        inspect.unwrap(run)(model, params, [4, 2], [1], capture="all")
+    with pytest.raises(InputError, match="model is a TransformerConfig, but it must be a model"):
+        inspect.unwrap(describe)(model.config)
 
 
 def test_weights_that_are_nan_are_rejected(model, params, pair):
