@@ -51,12 +51,9 @@ def traced(shallow, nothing):
     every_patch = every_patch.replace(**stacks)
 
     def filled(given, absent):
-        if given is None:
-            return absent
-        if isinstance(given, Patch):
-            mask = jnp.broadcast_to(given.mask, given.value.shape)
-            return given.replace(mask=mask if mask.ndim > 3 else given.mask)
-        return given
+        if isinstance(given, Patch) and given.value.ndim == 4:  # of heads, with any mask
+            return Patch(np.broadcast_to(given.mask, given.value.shape), given.value)
+        return absent if given is None else given
 
     def is_whole(node):
         return node is None or isinstance(node, Patch)

@@ -62,29 +62,6 @@ def test_gates_are_read_and_replaced_by_kind_and_patches_stay(nothing):
     assert (other.encoder.self_heads == 1).all() and (other.decoder.self_heads == 1).all()
 
 
-def test_all_heads_are_switched_off_in_one_call_of_vmap_and_gates_have_gradients(
-    shallow, traced, nothing
-):
-    def changed(gates):
-        return nothing.with_gates(nothing.gates.replace(cross=gates))
-
-    def energy(gates):
-        logits, _ = run(*shallow, SOURCE, TARGET_IN, interventions=changed(gates))
-        return jnp.square(logits).mean()
-
-    step, ones = 0.03, jnp.ones((2, 2))
-    slightly = jnp.stack([ones, ones.at[1, 0].add(step), ones.at[1, 0].add(-step)])
-    gates = jnp.concatenate([1.0 - jnp.eye(4).reshape(4, 2, 2), slightly])
-    energies, gradients = jax.jit(jax.vmap(jax.value_and_grad(energy)))(gates)
-    for value, gate in zip(energies[:4], gates, strict=False):
-        alone = jnp.square(traced(interventions=changed(gate))[0]).mean()
-        assert float(value) == pytest.approx(float(alone), rel=1e-5)
-    assert len(set(energies[:4].tolist())) == 4
-    slope = float(energies[5] - energies[6]) / (2 * step)
-    assert float(gradients[4, 1, 0]) == pytest.approx(slope, rel=0.02)
-    assert (gradients[4] != 0).all()
-
-
 # Patches of attention and of the feed-forward network.
 
 
@@ -143,23 +120,6 @@ def test_the_other_runs_attention_and_feed_forward_outputs_leave_the_own_inputs(
     np.testing.assert_allclose(after.self_attention.output, output, atol=1e-5)
     np.testing.assert_allclose(after.residual[0], own.encoder.residual[0], atol=1e-6)
     assert np.abs(after.residual[1, 1] - other.encoder.residual[1, 1]).max() > 1e-3
-
-
-def test_patches_pass_through_vmap_one_for_each_head(shallow, traced, nothing):
-    z = traced(OTHER)[1].attention("encoder").z
-    heads = jnp.eye(3, dtype=bool)[:, None, :, None, None]  # [3, L, N, 1, 1]
-
-    @jax.jit
-    @jax.vmap
-    def logits(mask):
-        changed = nothing.patch_heads("encoder", "z", mask, z)
-        return run(*shallow, SOURCE, TARGET_IN, interventions=changed)[0]
-
-    together = logits(heads)
-    for head, mask in enumerate(heads):
-        changed = nothing.patch_heads("encoder", "z", jnp.broadcast_to(mask, z.shape), z)
-        np.testing.assert_allclose(together[head], traced(interventions=changed)[0], atol=1e-5)
-    assert len(np.unique(np.round(together[:, -1, 4], 5))) == 3
 
 
 def test_keys_shared_by_heads_are_patched_as_each_head_reads_them(shallow):

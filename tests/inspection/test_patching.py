@@ -72,14 +72,6 @@ def test_each_site_is_patched_separately_and_the_metrics_are_those_of_the_two_ru
     np.testing.assert_allclose(sites.effect[0], [0, 1, 0, 0, 0], atol=1e-4)
 
 
-def test_patching_everything_gives_the_clean_run_and_nothing_the_corrupt_run(sites, patched):
-    clean, corrupt = float(sites.clean), float(sites.corrupt)
-    assert patched("encoder", jnp.ones(ENCODER, bool)) == pytest.approx(clean, abs=1e-5)
-    assert patched("encoder", jnp.zeros(ENCODER, bool)) == pytest.approx(corrupt, abs=1e-5)
-    for level in range(2):
-        assert patched("encoder", only(ENCODER, level)) == pytest.approx(clean, abs=1e-5)
-
-
 @pytest.mark.parametrize("kind", ["residual", "decoder", "cross"])
 def test_a_path_carries_what_its_sender_tells_its_receiver(shallow, sites, kind):
     """From the input of the differing token, or of an equal one, to three kinds of receivers."""

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Marian model of Hugging Face becomes a workdir with the same logits, or is refused."""
 
-import dataclasses
 import json
 import pathlib
 import re
@@ -46,13 +45,6 @@ def workdir(imported, tmp_path_factory):
 @pytest.fixture(scope="module")
 def translator(workdir):
     return Translator.from_workdir(workdir, extra_length=30)
-
-
-def test_a_model_with_gelu_is_loaded_with_gelu(imported, tmp_path):
-    model = imported.config.model.replace(activation="gelu")
-    config = imported.config.replace(model=model)
-    imported_model.write_workdir(dataclasses.replace(imported, config=config), tmp_path / "gelu")
-    assert Translator.from_workdir(tmp_path / "gelu").config.model.activation == "gelu"
 
 
 def ours(imported, ids):
