@@ -224,3 +224,8 @@ def labels(axis):
 def every_text(figure):
     """All visible texts of a figure."""
     return [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
+
+
+def written(figure):
+    """The words of all visible texts of a figure."""
+    return [text.get_text() for text in every_text(figure)]

@@ -32,7 +32,7 @@ class Batch(Shown):
         """The keyword arguments of ``model.apply`` that predict the target.
 
         Args:
-          bos_id: of the model; the first decoder input.
+          bos_id: token id of BOS, the first decoder input.
           rng: for dropout; without it there is none.
           example_ids: global index of each example, for dropout; 0, 1, ... unless given.
         """

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from apps import run
 from exhibits import data_of, pair
-from test_html import Reader
+from html_reader import Reader
 from test_translate import make_workdir
 
 from experiments.pages.sentence import sentence_page

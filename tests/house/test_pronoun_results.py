@@ -5,8 +5,8 @@ import apps
 import jax
 import numpy as np
 import pytest
+from live_pages import logits_error, logits_of
 from PIL import Image
-from test_live_page import logits_error, logits_of
 from test_results import last_json, run
 
 from experiments.data import registry

@@ -15,7 +15,6 @@ from transformer.inspection.alignment import (
     hard_links,
     target_rows,
 )
-from transformer.inspection.trace import run
 from transformer.inspection.words import NO_WORD
 from transformer.nn.positions import shift_right
 from transformer.text.tokenizer import Tokenizer
@@ -41,38 +40,31 @@ def test_a_hand_worked_alignment_error_rate():
     assert float(counts.error_rate()) == pytest.approx(1 - 5 / 7)
 
 
-def test_all_sure_and_some_possible_links_have_error_rate_zero_and_no_gold_links_one():
+def test_error_rates_of_other_links_by_hand():
     sure, possible = links((0, 0), (1, 1)), links((2, 2), (2, 3))
-    rate = lambda links: float(count_links(links, sure, possible).error_rate())  # noqa: E731
-    assert rate(sure) == rate(sure | links((2, 3))) == 0
-    assert rate(links((0, 1), (1, 0))) == 1
-    assert rate(links((2, 2))) == pytest.approx(1 - 1 / 3)
-
-
-def test_with_sure_links_only_the_error_rate_is_one_minus_the_f_measure():
+    nothing = np.zeros((3, 4), bool)
+    for proposed, rate in (
+        (sure, 0),
+        (sure | links((2, 3)), 0),
+        (links((0, 1), (1, 0)), 1),
+        (links((2, 2)), 1 - 1 / 3),
+    ):
+        found = count_links(proposed, sure, possible).error_rate()
+        assert float(found) == pytest.approx(rate)
+    assert float(count_links(nothing, nothing).error_rate()) == 0
+    # With sure links only, it is 1 - F of a precision of 2/4 and a recall of 2/3.
     proposed, sure = links((0, 0), (1, 1), (2, 2), (2, 3)), links((0, 0), (1, 1), (1, 2))
-    precision, recall = 2 / 4, 2 / 3
-    expected = 1 - 2 * precision * recall / (precision + recall)
+    expected = 1 - 2 * (2 / 4) * (2 / 3) / (2 / 4 + 2 / 3)
     assert float(count_links(proposed, sure).error_rate()) == pytest.approx(expected)
-
-
-def test_counts_of_sentences_are_summed_before_division():
+    # Counts of sentences are summed before the division.
     good = count_links(links((0, 0)), links((0, 0)))
     bad = count_links(links((0, 1), (1, 0), (2, 1)), links((0, 0)))
     assert float((good + bad).error_rate()) == pytest.approx(1 - 2 / 6)
 
 
-def test_the_error_rate_without_links_is_zero():
-    nothing = np.zeros((3, 4), bool)
-    assert float(count_links(nothing, nothing).error_rate()) == 0
-
-
 def test_a_word_is_linked_to_the_word_with_the_highest_weight_the_first_of_ties():
     weights = jnp.array([[0.2, 0.5, 0.3, 0.0], [0.4, 0.1, 0.4, 0.1], [0.0, 0.0, 0.0, 0.0]])
     np.testing.assert_array_equal(hard_links(weights), links((0, 1), (1, 0)))
-
-
-# Conventions.
 
 
 def test_a_row_is_that_of_the_token_it_predicts_or_of_the_token_it_reads():
@@ -82,9 +74,6 @@ def test_a_row_is_that_of_the_token_it_predicts_or_of_the_token_it_reads():
     read = target_rows(weights, "read")
     np.testing.assert_array_equal(read[:, :2], weights[:, 1:])
     np.testing.assert_array_equal(read[:, 2], 0)
-
-
-def test_an_unknown_convention_is_rejected():
     with pytest.raises(InputError, match="row convention 'input' is unknown; choose 'predict'"):
         target_rows(jnp.ones((1, 1)), "input")
 
@@ -92,17 +81,11 @@ def test_an_unknown_convention_is_rejected():
 # From text.
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    """A tokenizer that splits the rarer words."""
-    return Tokenizer.train(["ab ab, ab ab abc.", "dd dd. dd, d"], 13)
-
-
-def test_a_batch_has_the_word_of_every_token_and_the_gold_links_of_the_words(tokenizer):
+def test_a_batch_has_the_word_of_every_token_and_the_gold_links_of_the_words():
+    tokenizer = Tokenizer.train(["ab ab, ab ab abc.", "dd dd. dd, d"], 13)  # splits rarer words
     sources, targets = ["abc, dd.", "d"], ["dd abc", "ab"]
     split = lambda text: text.replace(",", " ,").replace(".", " .").split()  # noqa: E731
-    gold = [[(0, 1), (2, 0)], []]
-    batch = aligned_batch(tokenizer, sources, targets, gold, split=split)
+    batch = aligned_batch(tokenizer, sources, targets, [[(0, 1), (2, 0)], []], split=split)
     for side, texts in (("source", sources), ("target", targets)):
         tokens, word_indices = getattr(batch, side), getattr(batch, f"{side}_words")
         assert [[i for i in row if i] for row in tokens.tolist()] == tokenizer.encode(texts)
@@ -114,19 +97,13 @@ def test_a_batch_has_the_word_of_every_token_and_the_gold_links_of_the_words(tok
             assert rebuilt == split(text)
     np.testing.assert_array_equal(batch.sure[0], links((1, 0), (0, 2), size=(2, 4)))
     assert not batch.sure[1].any()
-
-
-@pytest.mark.parametrize(
-    ("targets", "gold", "words"),
-    [
+    for targets, gold, words in (
         (["dd"], [[(0, 0)]], "there are 2 sources, 1 targets and 1 alignments"),
         (["dd", "d"], [[], [(0, 1)]], r"pair 1 aligns the words \[0, 1\], but has 1 source and 1"),
         (["dd", "d"], [[(-1, 0)], []], r"pair 0 aligns the words \[-1, 0\]"),
-    ],
-)
-def test_an_alignment_of_other_sentences_is_rejected(tokenizer, targets, gold, words):
-    with pytest.raises(InputError, match=words):
-        aligned_batch(tokenizer, ["ab", "ab"], targets, gold)
+    ):
+        with pytest.raises(InputError, match=words):
+            aligned_batch(tokenizer, ["ab", "ab"], targets, gold)
 
 
 # A model.
@@ -146,11 +123,10 @@ def batch(source):
 
 
 @pytest.fixture(scope="module")
-def attention(shallow, batch):
+def attention(traced, batch):
     """The cross-attention of each sentence pair [B,L,N,T,S], as computed."""
-    traced = jax.jit(lambda *pair: run(*shallow, *pair, capture="weights")[1])
     pairs = zip(batch.source, shift_right(jnp.asarray(batch.target)), strict=True)
-    return np.stack([traced(*pair).attention("cross").weights for pair in pairs])
+    return np.stack([traced(*pair)[1].attention("cross").weights for pair in pairs])
 
 
 def by_hand(weights, batch, convention):
@@ -179,12 +155,7 @@ def test_the_error_rates_of_every_head_and_layer_equal_a_count_by_hand(
         expected = by_hand(attention[:, layer].mean(1), batch, convention)
         assert float(errors.layers[layer]) == pytest.approx(expected)
     assert len(np.unique(errors.heads)) > 1
-
-
-@pytest.mark.parametrize("convention", ["predict", "read"])
-def test_a_head_that_equals_the_gold_alignment_has_error_rate_zero(
-    shallow, batch, attention, convention
-):
+    # A head that equals the gold alignment.
     words = (batch.target_words != NO_WORD)[:, :, None] & (batch.source_words != NO_WORD)[:, None]
     head = target_rows(jnp.asarray(attention[:, 1, 0]), convention)
     gold = batch.replace(sure=np.asarray(hard_links(jnp.where(words, head, 0))))

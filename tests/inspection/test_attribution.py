@@ -28,34 +28,39 @@ def attribution(shallow):
     return integrated_gradients(*shallow, SOURCE, TARGET_IN, METRIC)
 
 
-@pytest.fixture(scope="module")
-def value(shallow):
-    """Compiled: tokens -> their metric."""
-    return jax.jit(lambda source, target_in: METRIC(run(*shallow, source, target_in)[0]))
-
-
-def scaled_metric(model, source_scale, target_scale):
-    """The metric with every embedding, but not its positional encoding, multiplied."""
-    _, trace = run(*model, SOURCE, TARGET_IN, capture="full")
-    changed = no_interventions(model[0], 5, 4)
+def scaled(trace, nothing, source_scale, target_scale):
+    """Interventions that multiply every embedding, but not its positional encoding."""
     for side, scale in (("encoder", source_scale), ("decoder", target_scale)):
-        stack, captured = getattr(changed, side), getattr(trace, side)
+        stack, captured = getattr(nothing, side), getattr(trace, side)
         inputs = captured.embedded * scale[:, None] + captured.positions
         values = stack.residual.value.at[0].set(inputs)
         mask = jnp.zeros(values.shape[:2], bool).at[0].set(True)
-        changed = changed.patch_residual(side, mask, values)
-    return METRIC(run(*model, SOURCE, TARGET_IN, interventions=changed)[0])
+        nothing = nothing.patch_residual(side, mask, values)
+    return nothing
 
 
-def test_occlusion_is_the_cost_of_one_token_without_its_embedding(shallow, attribution):
+@pytest.fixture(scope="module")
+def scaled_metric(traced, nothing):
+    """(source_scale, target_scale) -> the metric with scaled embeddings."""
+    logits, trace = traced(SOURCE, TARGET_IN)
+
+    def metric(*scales):
+        changed = scaled(trace, nothing, *scales)
+        return float(METRIC(traced(SOURCE, TARGET_IN, changed)[0]))
+
+    return metric
+
+
+def test_occlusion_is_the_cost_of_one_token_without_its_embedding(
+    shallow, attribution, scaled_metric
+):
     occluded = occlusion(*shallow, SOURCE, TARGET_IN, METRIC)
     assert float(occluded.value) == pytest.approx(float(attribution.value), abs=1e-5)
     assert float(occluded.baseline) == pytest.approx(float(attribution.baseline), abs=1e-5)
-    whole = np.ones(5), np.ones(4)
     for side, index in ((0, 1), (1, 2)):
-        scales = [each.copy() for each in whole]
+        scales = [np.ones(5), np.ones(4)]
         scales[side][index] = 0.0
-        cost = float(occluded.value) - float(scaled_metric(shallow, *scales))
+        cost = float(occluded.value) - scaled_metric(*scales)
         contribution = (occluded.source, occluded.target)[side][index]
         assert float(contribution) == pytest.approx(cost, abs=1e-5)
         assert abs(cost) > 1e-3
@@ -71,22 +76,16 @@ def test_the_completeness_gap_is_the_missing_part_of_the_sum():
     assert float(attribution.relative_gap) == 0.25
 
 
-def test_the_completeness_gap_is_under_two_percent(attribution):
-    assert abs(float(attribution.value - attribution.baseline)) > 0.1
+def test_contributions_add_up_along_the_path_from_positions_without_tokens(
+    attribution, traced, scaled_metric
+):
+    plain = float(METRIC(traced(SOURCE, TARGET_IN)[0]))
+    assert float(attribution.value) == pytest.approx(plain, abs=1e-5)
+    baseline = scaled_metric(np.zeros(5), np.zeros(4))
+    assert float(attribution.baseline) == pytest.approx(baseline, abs=1e-5)
+    assert abs(plain - baseline) > 0.1
     assert 0 < float(attribution.relative_gap) < 0.02
-
-
-def test_the_path_leads_from_positions_without_tokens_to_the_sentence_pair(
-    attribution, shallow, value
-):
-    assert float(attribution.value) == pytest.approx(float(value(SOURCE, TARGET_IN)), abs=1e-5)
-    baseline = jax.jit(lambda: scaled_metric(shallow, jnp.zeros(5), jnp.zeros(4)))()
-    assert float(attribution.baseline) == pytest.approx(float(baseline), abs=1e-5)
-
-
-def test_padding_and_tokens_after_the_metrics_position_contribute_exactly_nothing(
-    attribution,
-):
+    # Padding and tokens after the metric's position contribute exactly nothing.
     np.testing.assert_array_equal(np.asarray(attribution.source) != 0, [True] * 4 + [False])
     np.testing.assert_array_equal(np.asarray(attribution.target) != 0, [True] * 3 + [False])
 
@@ -115,10 +114,16 @@ def test_input_times_gradient_is_the_slope_in_the_norm_of_an_embedding(shallow):
     with jax.enable_x64(True):
         model = shallow[0], oracle.float64(shallow[1])
         attribution = input_x_gradient(*model, SOURCE, TARGET_IN, METRIC)
-        scaled = jax.jit(lambda scale: scaled_metric(model, scale[:5], scale[5:]))
+
+        @jax.jit
+        def metric(scale):
+            _, trace = run(*model, SOURCE, TARGET_IN, capture="full")
+            changed = scaled(trace, no_interventions(shallow[0], 5, 4), scale[:5], scale[5:])
+            return METRIC(run(*model, SOURCE, TARGET_IN, interventions=changed)[0])
+
         step, contributions = 1e-6, [*attribution.source, *attribution.target]
         for word, contribution in enumerate(contributions):
-            up, down = (float(scaled(jnp.ones(9).at[word].add(by))) for by in (step, -step))
+            up, down = (float(metric(jnp.ones(9).at[word].add(by))) for by in (step, -step))
             slope = (up - down) / (2 * step)
             assert float(contribution) == pytest.approx(slope, rel=1e-5, abs=1e-8)
         assert float(attribution.relative_gap) > 0.02
@@ -128,10 +133,7 @@ def test_input_times_gradient_is_the_slope_in_the_norm_of_an_embedding(shallow):
     ("options", "message"),
     [
         ({"steps": 0}, "steps is 0, but it must be at least 1"),
-        (
-            {"metric": lambda logits: logits[0]},
-            "it must return one number",
-        ),
+        ({"metric": lambda logits: logits[0]}, "it must return one number"),
         ({"metric": LogProbability(4, 4)}, "the metric is nan in the sentence pair"),
     ],
 )

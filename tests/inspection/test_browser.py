@@ -57,21 +57,24 @@ def test_every_layer_of_stacks_that_differ_in_layers_and_heads_is_shown(show):
     shown = show(head_view(both).html)
     for index, attention in enumerate(both):
         selects(shown).nth(0).select_option(index=index)
-        layers = selects(shown).nth(1).locator("option").all_text_contents()
-        assert layers == [str(layer + 1) for layer in range(len(attention.weights))]
-        heads = attention.weights.shape[1]
+        layers, heads = attention.weights.shape[:2]
+        names = selects(shown).nth(1).locator("option").all_text_contents()
+        assert names == [str(layer + 1) for layer in range(layers)]
         assert shown.locator("button[aria-pressed=true]").count() == heads
-        for layer in range(len(attention.weights)):
+        for layer in range(layers):
             selects(shown).nth(1).select_option(index=layer)
             shown.locator("[role=listbox]").focus()
             press(shown, *["ArrowUp"] * 5)
             found = np.array(cells(shown))[:-1, 1:-1].astype(float)
             np.testing.assert_allclose(found.T, attention.weights[layer, :, 0], atol=0.00056)
+        if attention.kind == "decoder":
+            named = shown.locator("[role=option]").first.text_content()
+            assert named == f"{isolated('<s>')} → {isolated('t0')}"
 
 
 @pytest.mark.slow
-def test_heads_are_shown_hidden_and_isolated_by_keyboard(show):
-    shown = show(head_view(pair()).html)
+def test_heads_and_rows_are_chosen_by_keys_and_pointer(show):
+    shown = show(head_view(pair(), row=2).html)
     heads = [shown.get_by_role("button", name=f"head {n + 1}") for n in range(4)]
 
     def pressed():
@@ -92,10 +95,6 @@ def test_heads_are_shown_hidden_and_isolated_by_keyboard(show):
     shown.get_by_role("button", name="all").press("Enter")
     assert pressed() == [0, 1, 2, 3]
 
-
-@pytest.mark.slow
-def test_rows_are_chosen_and_kept_by_keys_and_pointer(show):
-    shown = show(head_view(pair(), row=2).html)
     tokens = shown.locator("[role=listbox]")
 
     def chosen():
@@ -120,25 +119,12 @@ def test_rows_are_chosen_and_kept_by_keys_and_pointer(show):
 
 
 @pytest.mark.slow
-def test_the_opacity_of_a_line_is_the_weight_and_small_weights_have_none(show):
-    both = pair()
-    shown = show(head_view(both, layer=0, row=3).html)
-    shown.get_by_role("button", name="head 2").press("Shift+Enter")
-    drawn = shown.locator("line").evaluate_all(
-        "all => all.map(line => +line.getAttribute('stroke-opacity'))"
-    )
-    weights = both[0].weights[0, 1, 3]
-    np.testing.assert_allclose(drawn, weights[weights > 0.01], atol=ROUNDED)
-
-
-@pytest.mark.slow
-def test_shares_between_heads_are_an_option_with_a_clear_name(show):
+def test_lines_have_the_opacity_of_their_weights_and_shares_between_heads_are_an_option(show):
     both = pair()
     shown = show(head_view(both, row=1).html)
-    choice = selects(shown).nth(2)
+    choice, weights = selects(shown).nth(2), both[0].weights[-1]
     assert "Illustrated Transformer" in choice.locator("option").nth(1).text_content()
     choice.select_option(index=1)
-    weights = both[0].weights[-1]
     shares = (weights / weights.sum(0))[:, 1]
     found = np.array(cells(shown))[:, 1:-1].astype(float)
     np.testing.assert_allclose(found.T, shares, atol=0.02)
@@ -146,13 +132,12 @@ def test_shares_between_heads_are_an_option_with_a_clear_name(show):
     head, key = np.unravel_index(shares.argmax(), shares.shape)
     assert f"largest shares of heads 1 2 3 4: {isolated(f's{key}')}" in announced(shown)
     assert f"of head {head + 1}" in announced(shown)
-
-
-@pytest.mark.slow
-def test_decoder_rows_are_named_after_both_tokens(show):
-    shown = show(head_view(pair()[1:]).html)
-    named = shown.locator("[role=option]").all_text_contents()
-    assert named[0] == f"{isolated('<s>')} → {isolated('t0')}"
+    choice.select_option(index=0)
+    shown.get_by_role("button", name="head 2").press("Shift+Enter")
+    drawn = shown.locator("line").evaluate_all(
+        "all => all.map(line => +line.getAttribute('stroke-opacity'))"
+    )
+    np.testing.assert_allclose(drawn, weights[1, 1][weights[1, 1] > 0.01], atol=ROUNDED)
 
 
 @pytest.mark.slow
@@ -179,20 +164,19 @@ def test_the_overview_is_navigated_by_keys_and_ordered_by_a_measure(show):
     both = pair()
     shown = show(page("x", [head_view(both), head_overview(both)]))
     overview = shown.locator("section").nth(1)
-    names = overview.locator(".overview button").evaluate_all(
-        "all => all.map(one => one.textContent)"
-    )
-    assert names == [f"{layer}.{head}" for layer in (1, 2) for head in (1, 2, 3, 4)]
-    overview.locator(".overview button").first.focus()
+    buttons = overview.locator(".overview button")
+    names = [f"{layer}.{head}" for layer in (1, 2) for head in (1, 2, 3, 4)]
+    assert buttons.all_text_contents() == names
+    buttons.first.focus()
     press(shown, "ArrowRight", "ArrowDown")
     assert "layer 2, head 2" in overview.locator("[aria-live]").text_content()
 
     overview.get_by_role("application").focus()
     press(shown, *["ArrowLeft"] * 5, "ArrowDown", "ArrowRight", "ArrowRight")
-    weight = both[0].weights[1, 1, 1, 2]
     text = overview.locator("[aria-live]").text_content()
     assert f"{isolated('s1')} reads {isolated('s2')}: " in text
-    assert float(text.rstrip(".").split()[-1]) == pytest.approx(weight, abs=0.00056)
+    weight = float(text.rstrip(".").split()[-1])
+    assert weight == pytest.approx(both[0].weights[1, 1, 1, 2], abs=0.00056)
 
     overview.get_by_role("button", name="Show in the head view").press("Enter")
     assert "layer 2, row 2 of 5" in announced(shown)
@@ -200,11 +184,10 @@ def test_the_overview_is_navigated_by_keys_and_ordered_by_a_measure(show):
     assert shown.evaluate("document.activeElement.getAttribute('aria-label')") == "Rows"
 
     overview.locator("select").nth(1).select_option(index=1)
-    first = overview.locator(".overview button").first.text_content()
     layer, head = np.unravel_index(both[0].entropy().argmax(), (2, 4))
-    assert first == f"{layer + 1}.{head + 1}"
+    assert buttons.first.text_content() == f"{layer + 1}.{head + 1}"
     overview.locator("select").nth(0).select_option(index=2)
-    assert overview.locator(".overview button").count() == 3 * 2
+    assert buttons.count() == 3 * 2
 
 
 # Six steps.
@@ -252,9 +235,6 @@ def test_every_number_of_the_six_steps_is_correct(show):
     shown.get_by_role("button", name="Back").press("Enter")
     assert announced(shown).startswith("Step 5 of 6")
 
-
-@pytest.mark.slow
-def test_a_masked_key_is_marked_and_gets_no_weight(show):
     mask = np.array([[True, False, True, True]] * 3)
     shown = show(attention_steps(*one_head(mask=mask)).html)
     shown.get_by_role("button", name="4 softmax").press("Enter")
@@ -323,6 +303,17 @@ def test_two_sentences_and_their_difference_are_read_by_keys(show):
     shown = show(compare_sentences(first, second, names=("tired", "wide"), layer=0).html)
     maps = shown.get_by_role("application")
     assert maps.count() == 3
+    # The shape of a cell is the sign of the difference, and its opacity the value.
+    drawn = maps.nth(2).locator("rect[data-row]")
+    shapes = drawn.evaluate_all(
+        "all => all.map(cell => [cell.getAttribute('rx') > 0, +cell.getAttribute('fill-opacity')])"
+    )
+    kinds = [each[0].to_json()["weights"][0][0] for each in (first, second)]
+    difference = np.subtract(kinds[1], kinds[0]).ravel()
+    assert [is_round for is_round, _ in shapes] == (difference < 0).tolist()
+    opacities = [opacity for _, opacity in shapes]
+    np.testing.assert_allclose(opacities, np.abs(difference), atol=0.0006)
+
     maps.nth(2).focus()
     press(shown, "ArrowDown", *["ArrowRight"] * 4)
     before, after = first[0].weights[0, 0, 1, 4], second[0].weights[0, 0, 1, 4]
@@ -334,21 +325,6 @@ def test_two_sentences_and_their_difference_are_read_by_keys(show):
     selects(shown).nth(0).select_option(index=1)
     assert selects(shown).nth(1).locator("option").count() == 3
     assert selects(shown).nth(2).locator("option").count() == 2
-
-
-@pytest.mark.slow
-def test_the_shape_of_a_cell_is_the_sign_of_the_difference_and_its_opacity_the_value(show):
-    first, second = pair(), pair(seed=9)
-    shown = show(compare_sentences(first, second, layer=0).html)
-    drawn = shown.get_by_role("application").nth(2).locator("rect[data-row]")
-    shapes = drawn.evaluate_all(
-        "all => all.map(cell => [cell.getAttribute('rx') > 0, +cell.getAttribute('fill-opacity')])"
-    )
-    kinds = [each[0].to_json()["weights"][0][0] for each in (first, second)]
-    difference = np.subtract(kinds[1], kinds[0]).ravel()
-    assert [is_round for is_round, _ in shapes] == (difference < 0).tolist()
-    opacities = [opacity for _, opacity in shapes]
-    np.testing.assert_allclose(opacities, np.abs(difference), atol=0.0006)
 
 
 @pytest.mark.slow
@@ -377,13 +353,8 @@ def test_a_map_of_values_is_read_by_keys_and_has_no_cell_where_nothing_counts(sh
     shown = show(value_map(values, rows, columns, name="Share", unit="nats").html)
     assert announced(shown) == f"{isolated('r')}, {isolated('a')}: 0.50 nats"
     drawn = shown.get_by_role("application").locator("rect[data-row]")
-    assert drawn.evaluate_all("all => all.map(cell => +cell.getAttribute('fill-opacity'))") == [
-        0.25,
-        1,
-        0.125,
-        0,
-        0.5,
-    ]
+    opacities = drawn.evaluate_all("all => all.map(cell => +cell.getAttribute('fill-opacity'))")
+    assert opacities == [0.25, 1, 0.125, 0, 0.5]
     shown.get_by_role("application").focus()
     press(shown, "ArrowRight")
     assert announced(shown).endswith(": -2.00 nats")

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages in a browser window, in a notebook, and without scripts."""
 
-import html
-
 import pytest
-from apps import run
 from browsing import announced, cells, isolated, press
 from exhibits import EXHIBITS, exhibit, pair
-from test_html import AWKWARD
+from html_reader import AWKWARD
 from test_translate import make_workdir
 
+from experiments import look
 from transformer.inspection.views.head_overview import head_overview
 from transformer.inspection.views.head_view import head_view
 from transformer.inspection.views.view import page
@@ -20,18 +18,10 @@ from transformer.inspection.views.view import page
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     """A page of `look` with two sentences that differ in one of their awkward words."""
-    folder = tmp_path_factory.mktemp("report")
-    make_workdir(folder / "run", 3, words="a </script> 😀 שלום d e f", decoder_layers=2)
-    finished = run(
-        "experiments.look",
-        f"--workdir={folder / 'run'}",
-        "--sentence=</script> 😀 שלום",
-        "--target=d </script>",
-        "--compare=</script> 😀 d",
-        f"--output={folder / 'page.html'}",
-    )
-    assert finished.status == 0, finished.err
-    return (folder / "page.html").read_text(encoding="utf-8")
+    workdir = tmp_path_factory.mktemp("report") / "run"
+    make_workdir(workdir, 3, words="a </script> 😀 שלום d e f", decoder_layers=2)
+    sentences = {"sentence": "</script> 😀 שלום", "compare": "</script> 😀 d"}
+    return look.run(look.Options(workdir=str(workdir), target="d </script>", **sentences))
 
 
 OPEN_ALL = "document.querySelectorAll('details').forEach(each => { each.open = true; })"
@@ -47,11 +37,7 @@ def test_a_page_of_a_sentence_opens_with_its_answer_and_is_short(show, report):
     assert shown.locator(".twins").evaluate(top) < 900, "findings and pictures are one screen"
     assert shown.evaluate("document.documentElement.scrollHeight") < 2500
     assert shown.locator("details.part[open]").count() == 0
-
-
-@pytest.mark.slow
-def test_a_link_of_the_contents_opens_its_part(show, report):
-    shown = show(report)
+    # A link of the contents opens its part.
     headings = shown.locator("details.part h2").all_text_contents()
     assert shown.locator("nav a").all_text_contents() == headings
     for index in (0, len(headings) - 1):
@@ -109,19 +95,24 @@ TEXT_SIZES = """() => {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [390, 1400])
-def test_labels_have_12_pixels_are_never_vertical_and_are_words(show, report, width):
-    shown = show(report, viewport={"width": width, "height": 900})
+def test_labels_have_12_pixels_are_never_vertical_and_are_words_and_the_page_fits_a_phone(
+    show, report
+):
+    shown = show(report, viewport={"width": 1400, "height": 900})
     shown.evaluate(OPEN_ALL)
-    sizes = shown.evaluate(TEXT_SIZES)
-    assert len(sizes) > 100
-    assert [text for size, text in sizes if size < 11.99] == []
-    assert [text for _, text in sizes if "\u2581" in text] == []
-    turned = shown.locator("svg text[transform]").evaluate_all(
-        "all => all.map(label => label.getAttribute('transform'))"
-    )
-    assert turned
-    assert all(each.startswith(("rotate(-45", "rotate(-60")) for each in turned)
+    for width in (1400, 390):
+        shown.set_viewport_size({"width": width, "height": 800})
+        sizes = shown.evaluate(TEXT_SIZES)
+        assert len(sizes) > 100
+        assert [text for size, text in sizes if size < 11.99] == []
+        assert [text for _, text in sizes if "\u2581" in text] == []
+        turned = shown.locator("svg text[transform]").evaluate_all(
+            "all => all.map(label => label.getAttribute('transform'))"
+        )
+        assert turned
+        assert all(each.startswith(("rotate(-45", "rotate(-60")) for each in turned)
+    shown.set_viewport_size({"width": 360, "height": 800})
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 360
 
 
 @pytest.mark.slow
@@ -136,22 +127,17 @@ def test_a_page_of_a_sentence_can_be_read_without_scripts(show, report):
     assert shown.locator("button, select").count() == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_page_of_a_sentence_fits_a_phone(show, report, scheme):
-    shown = show(report, viewport={"width": 360, "height": 800}, color_scheme=scheme)
-    shown.evaluate(OPEN_ALL)
-    assert shown.evaluate("document.documentElement.scrollWidth") <= 360
-
-
 # Windows, notebooks, and no scripts.
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXHIBITS)
-def test_the_tab_key_reaches_every_control(show, name):
+def test_a_page_fits_any_window_is_reached_by_the_tab_key_and_is_read_without_scripts(show, name):
     view = exhibit(name)
-    shown = show(view.html)
+    shown = show(view.html, viewport={"width": 360, "height": 800})
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 360
+    shown.set_viewport_size({"width": 1200, "height": 800})
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 1200
     wanted = shown.evaluate(
         "[...document.querySelectorAll('button, select, input, summary, [tabindex]')]"
         ".filter(node => node.tabIndex === 0 && node.checkVisibility())"
@@ -168,85 +154,54 @@ def test_the_tab_key_reaches_every_control(show, name):
     )
     assert unnamed == 0
 
+    shown = show(view.html, java_script_enabled=False)
+    assert shown.locator("main table, main img[alt]").first.is_visible()
+    assert shown.get_by_text(view.description, exact=True).last.is_visible()
+    assert shown.locator("button, select").count() == 0
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXHIBITS)
-def test_a_notebook_shows_either_the_view_or_the_static_content(show, name):
+def test_a_notebook_shows_either_the_view_or_the_static_content(browser, show, name):
     view = exhibit(name)
 
     def visible(shown):
-        static = shown.locator(".transformer-view").is_visible()
+        """Whether the static content is shown, and that of the frame, and the frame's controls."""
         frame = shown.frame_locator("iframe")
+        in_frame = frame.get_by_text(view.description, exact=True).is_visible()
         controls = frame.locator("select, button, summary").count()
-        return static, frame.get_by_text(view.description, exact=True).is_visible(), controls
+        return shown.locator(".transformer-view").is_visible(), in_frame, controls > 0
 
     output = f"<!DOCTYPE html><div>{view._repr_html_()}</div>"
-    static, static_in_frame, controls = visible(show(output))
-    assert (static, static_in_frame) == (False, False)
-    assert controls
+    assert visible(show(output)) == (False, False, True)
     # Sites that remove frames, or their content.
     for stripped in (
         output.replace("<iframe", "<!--").replace("</iframe>", "-->"),
         output.replace(" srcdoc=", " data-srcdoc="),
     ):
-        shown = show(stripped)
-        assert shown.locator(".transformer-view").is_visible()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", EXHIBITS)
-def test_a_notebook_that_blocks_scripts_shows_the_static_content(browser, name):
-    view = exhibit(name)
+        assert show(stripped).locator(".transformer-view").is_visible()
+    # A notebook that blocks scripts; Playwright's switch does not reach frames in other processes.
     shown = browser.new_page()
-    # Playwright's switch does not reach frames in separate processes.
     shown.set_content(view._repr_html_().replace("allow-scripts", ""))
-    assert not shown.locator(".transformer-view").is_visible()
-    frame = shown.frame_locator("iframe")
-    assert frame.get_by_text(view.description, exact=True).is_visible()
-    assert frame.locator("select, button").count() == 0
+    assert visible(shown)[:2] == (False, True)
+    assert shown.frame_locator("iframe").locator("select, button").count() == 0
     shown.close()
 
 
 @pytest.mark.slow
-def test_a_view_cannot_read_the_notebook(show):
+def test_a_view_cannot_read_the_notebook_and_an_added_script_does_not_run(browser, show):
     from playwright.sync_api import Error
 
-    output = "<!DOCTYPE html><title>notebook</title>" + head_view(pair())._repr_html_()
-    shown = show(output)
-    frame = shown.frames[1]
+    view = head_view(pair())
+    shown = show(f"<!DOCTYPE html><title>notebook</title>{view._repr_html_()}")
     with pytest.raises(Error, match="Blocked a frame|cross-origin|SecurityError"):
-        frame.evaluate("parent.document.title")
+        shown.frames[1].evaluate("parent.document.title")
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("text", AWKWARD)
-def test_any_token_is_shown_as_text(show, text):
-    both = pair(tokens=[text, "s1", "s2", "s3", "s4"])
-    shown = show(page("x", [head_view(both), head_overview(both)]))
-    assert shown.locator("[role=option]").first.text_content() == isolated(text)
-    assert cells(shown)[0][0] == isolated(text)
-    assert isolated(text) in announced(shown)
-    assert shown.locator("script").count() == 2
-    static = show(head_view(both).html, java_script_enabled=False)
-    assert html.escape(text, quote=False).split("&")[0] in static.content()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [360, 1200])
-@pytest.mark.parametrize("name", EXHIBITS)
-def test_a_page_fits_a_window_of_any_width(show, name, width):
-    view = exhibit(name)
-    shown = show(view.html, viewport={"width": width, "height": 800})
-    assert shown.evaluate("document.documentElement.scrollWidth") <= width
-
-
-@pytest.mark.slow
-def test_an_added_script_does_not_run(browser):
-    text = head_view(pair()).html.replace("<main>", "<main><script>document.title = 'x'</script>")
     shown = browser.new_page()
     reports = []
     shown.on("console", lambda message: reports.append(message.text))
-    shown.set_content(text)
+    script = "<main><script>document.title = 'x'</script>"
+    shown.set_content(view.html.replace("<main>", script))
     assert shown.title() == "Attention, head by head"
     [report] = reports
     assert "Content Security Policy" in report
@@ -254,10 +209,14 @@ def test_an_added_script_does_not_run(browser):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EXHIBITS)
-def test_without_scripts_a_page_shows_static_content_with_a_description(show, name):
-    view = exhibit(name)
-    shown = show(view.html, java_script_enabled=False)
-    assert shown.locator("main table, main img[alt]").first.is_visible()
-    assert shown.get_by_text(view.description, exact=True).last.is_visible()
-    assert shown.locator("button, select").count() == 0
+def test_any_token_is_shown_as_text(show):
+    both = pair(source=len(AWKWARD), tokens=AWKWARD)
+    shown = show(page("x", [head_view(both), head_overview(both)]))
+    expected = [isolated(text) for text in AWKWARD]
+    options = shown.locator("[role=listbox][aria-label=Rows] [role=option]")
+    assert options.all_text_contents() == expected
+    assert [row[0] for row in cells(shown)[: len(AWKWARD)]] == expected
+    assert expected[0] in announced(shown)
+    assert shown.locator("script").count() == 2
+    static = show(head_view(both).html, java_script_enabled=False)
+    assert "alert(1)" in static.locator("main").text_content() + static.content()

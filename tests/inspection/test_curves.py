@@ -22,29 +22,23 @@ def key(figure):
     return [text.get_text() for text in figure.content.findobj(Text) if text.get_text()]
 
 
-def test_a_curve_has_its_points_and_a_level_its_height():
-    figure = plot_curves({"a": ([0, 2, 5], [4, 1, 3])}, **LABELS, levels={"least": 0.5})
-    np.testing.assert_array_equal(line(figure, "curve a").get_xydata(), [[0, 4], [2, 1], [5, 3]])
+def test_a_curve_has_its_points_and_is_described_and_a_level_has_its_height():
+    curves, levels = {"a": ([1, 2, 9], [4, 1, 3])}, {"least": 0.5}
+    figure = plot_curves(curves, **LABELS, levels=levels, title="A loss")
+    np.testing.assert_array_equal(line(figure, "curve a").get_xydata(), [[1, 4], [2, 1], [9, 3]])
     assert set(line(figure, "level least").get_ydata()) == {0.5}
+    assert figure.description == (
+        "A loss: loss over step. a: from 4 at 1 to 3 at 9, lowest 1 at 2, highest 4 at 1; "
+        "a line at 0.5: least."
+    )
 
 
 def test_the_legend_is_in_the_order_of_the_ends_of_the_lines():
-    curves = {"low": ([0, 1], [9, 1]), "high": ([0, 1], [0, 5])}
-    assert key(plot_curves(curves, **LABELS, levels={"middle": 3})) == ["high", "middle", "low"]
-
-
-def test_lines_are_distinguishable_without_colors():
-    names = "abcd"
-    figure = plot_curves({name: ([0, 1], [0, 1]) for name in names}, **LABELS)
-    looks = {line(figure, f"curve {name}").get_linestyle() for name in names}
-    assert len(looks) == len(names)
-
-
-def test_the_description_has_the_ends_and_extremes_of_each_curve():
-    figure = plot_curves({"a": ([1, 2, 9], [4, 1, 3])}, **LABELS, title="A loss")
-    assert figure.description == (
-        "A loss: loss over step. a: from 4 at 1 to 3 at 9, lowest 1 at 2, highest 4 at 1."
-    )
+    """Which are distinguishable without colors."""
+    curves = {"low": ([0, 1], [9, 1]), "high": ([0, 1], [0, 5]), "top": ([0, 1], [1, 6])}
+    figure = plot_curves(curves, **LABELS, levels={"middle": 3})
+    assert key(figure) == ["top", "high", "middle", "low"]
+    assert len({line(figure, f"curve {name}").get_linestyle() for name in curves}) == 3
 
 
 def test_values_that_are_not_finite_are_gaps_and_points_between_gaps_have_markers():
@@ -62,25 +56,22 @@ def test_many_points_make_a_small_file_that_keeps_the_peak():
     assert "highest 30 at 50123" in figure.description
 
 
-@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
-@pytest.mark.parametrize("ys", [[2.0, 2.0], [0.0, 0.0], [-3.0, 4.0]])
-def test_values_of_any_size_and_constant_lines_have_ticks(scale, ys):
-    figure = plot_curves({"a": ([0, 1], np.array(ys) * scale)}, **LABELS)
-    [ax] = [ax for ax in figure.axes if ax.get_label() == "curves"]
-    assert len(ax.get_yticks()) >= 2
+def test_values_of_any_size_and_constant_lines_have_ticks():
+    for scale in (1e-12, 1.0, 1e12):
+        for ys in ([2.0, 2.0], [0.0, 0.0], [-3.0, 4.0]):
+            figure = plot_curves({"a": ([0, 1], np.array(ys) * scale)}, **LABELS)
+            [ax] = [ax for ax in figure.axes if ax.get_label() == "curves"]
+            assert len(ax.get_yticks()) >= 2, (scale, ys)
 
 
-@pytest.mark.parametrize(
-    ("curves", "words"),
-    [
+def test_invalid_curves_are_rejected():
+    for curves, words in (
         ({}, "curves is empty"),
         ({"a": ([0, 1], [1])}, "y of curve 'a' has shape"),
         ({"a": ([], [])}, "nothing to draw"),
         ({"a": ([0, 1], [np.nan, np.inf])}, "curve 'a' has no finite y"),
         ({"a": ([0, np.nan], [1, 2])}, r"x of curve 'a'\[1\] is nan"),
         ({"a": ([0, 3, 2], [1, 2, 3])}, "x of curve 'a' falls from 3 to 2"),
-    ],
-)
-def test_invalid_curves_are_rejected(curves, words):
-    with pytest.raises(InputError, match=words):
-        plot_curves(curves, **LABELS)
+    ):
+        with pytest.raises(InputError, match=words):
+            plot_curves(curves, **LABELS)

@@ -9,33 +9,21 @@ import pytest
 from transformer.config import TransformerConfig
 from transformer.errors import InputError
 from transformer.inspection.head_circuits import copying_score, ov_circuits, qk_circuits
-from transformer.inspection.trace import run
 from transformer.models import protocol
 
-SOURCE, TARGET_IN = np.array([4, 7, 5, 10, 2]), np.array([1, 5, 9, 4])
 
-
-@pytest.fixture(scope="module")
-def seen(shallow):
-    """The trace of one sentence pair."""
-    return run(*shallow, SOURCE, TARGET_IN, capture="full")[1]
-
-
-def test_qk_matrices_give_the_scores_of_query_and_key_vectors(shallow, seen):
-    x = seen.encoder.residual[0]
-    scores = jnp.einsum("TD,NDE,SE->NTS", x, qk_circuits(*shallow, "encoder")[0], x)
-    np.testing.assert_allclose(seen.encoder.self_attention.scores[0], scores, atol=1e-4)
-
-
-def test_cross_attention_has_queries_of_the_decoder_and_keys_of_the_memory(shallow, seen):
-    queries, memory = seen.decoder.sublayers[1, 0], seen.encoder.residual[-1]
-    circuits = qk_circuits(*shallow, "cross")
-    assert circuits.shape[:2] == (2, 2)
-    scores = jnp.einsum("TD,NDE,SE->NTS", queries, circuits[1], memory)
-    np.testing.assert_allclose(seen.decoder.cross_attention.scores[1], scores, atol=1e-4)
-
-
-def test_ov_matrices_give_the_outputs_of_heads_from_their_weights(shallow, seen):
+def test_qk_and_ov_matrices_give_the_scores_and_outputs_of_heads(shallow, traced):
+    """Cross-attention has queries of the decoder and keys of the memory."""
+    _, seen = traced()
+    memory, x = seen.encoder.residual[-1], seen.encoder.residual[0]
+    for kind, layer, queries, keys in (
+        ("encoder", 0, x, x),
+        ("cross", 1, seen.decoder.sublayers[1, 0], memory),
+    ):
+        circuits = qk_circuits(*shallow, kind)
+        scores = jnp.einsum("TD,NDE,SE->NTS", queries, circuits[layer], keys)
+        np.testing.assert_allclose(seen.attention(kind).scores[layer], scores, atol=1e-4)
+    assert circuits.shape == (2, 2, 6, 6)
     attention, x = seen.decoder.self_attention, seen.decoder.residual[1]
     written = jnp.einsum("SD,NDE->NSE", x, ov_circuits(*shallow, "decoder")[1])
     outputs = jnp.einsum("NTS,NSE->NTE", attention.weights[1], written)

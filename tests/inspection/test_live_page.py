@@ -3,7 +3,6 @@
 
 import base64
 import dataclasses
-import functools
 import json
 import pathlib
 import re
@@ -14,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from apps import run
 from browsing import press
-from test_html import Reader
+from html_reader import Reader
+from live_pages import logits_error
 
+from experiments import look
 from experiments.configs import pronouns
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import (
@@ -83,50 +83,6 @@ def data_of(text):
 
 
 # The model in the browser.
-
-COMPUTE = """(sentences) => sentences.map(text => {
-  const {source, results, tokens, translation, decoder} = translate(text);
-  const bytes = decoder.logits.flatMap(row => [...new Uint8Array(Float32Array.from(row).buffer)]);
-  return {source: source.map(({id}) => id), translation, tokens, result: results[0],
-    logits: btoa(bytes.map(byte => String.fromCharCode(byte)).join(""))};
-})"""
-
-
-def logits_error(shown, translator, sentences):
-    """The largest difference of a logit of the page from the library's.
-
-    Tokens and translations must be equal, and scores to 1e-3.
-    """
-    errors = []
-    expected = translator(sentences)
-    ids = translator.tokenizer.encode(sentences)
-    for start in range(0, len(sentences), 20):
-        found = shown.evaluate(COMPUTE, sentences[start : start + 20])
-        for each, best, source in zip(found, expected[start:], ids[start:], strict=False):
-            assert each["source"] == source
-            assert each["translation"] == best.text
-            assert each["tokens"] == list(best.tokens)
-            assert each["result"]["score"] == pytest.approx(best.score, abs=1e-3)
-            assert each["result"]["logProb"] == pytest.approx(best.log_prob, abs=1e-3)
-            logits = np.frombuffer(base64.b64decode(each["logits"]), np.float32)
-            library = logits_of(translator, translator.params, source, best.tokens)
-            errors.append(np.abs(logits - library.ravel()).max())
-    assert len(errors) == len(sentences)
-    return max(errors)
-
-
-def logits_of(translator, params, source, tokens):
-    """The library's logits of a translation."""
-    padded = np.zeros((2, 90), np.int32)
-    padded[0, : len(source)] = source
-    padded[1, : len(tokens)] = [translator.config.model.bos_id, *tokens[:-1]]
-    return np.asarray(forward(translator.model)(params, padded[:1], padded[1:]))[0, : len(tokens)]
-
-
-@functools.cache
-def forward(model):
-    """The compiled model, for one padded sentence pair."""
-    return jax.jit(lambda params, *tokens: model.apply({"params": params}, *tokens))
 
 
 @pytest.mark.parametrize("norm", ["post", pytest.param("pre", marks=pytest.mark.slow)])
@@ -239,36 +195,8 @@ def test_the_reader_changes_the_model_and_undoes_it(show, tokenizer):
     assert "dimension 2" in reader.text_content() != first
 
 
-def show_beams(show, tokenizer, beams):
-    """A page whose two translations both depend on the number of beams."""
-    config = config_of(tokenizer)
-    config = config.replace(decode=dataclasses.replace(config.decode, beams=beams))
-    params, sentences = (
-        random_model(config, seed=17),
-        ("the animal was tired .", "the animal was too ."),
-    )
-    return show(live_page.live_page(params, config, tokenizer, sentences))
-
-
 def list_named(shown, name):
     return shown.locator("label", has_text=f"{name} ").locator("select").last
-
-
-@pytest.mark.slow
-def test_every_number_of_beams_is_a_choice_and_lists_are_changed_by_arrow_keys(show, tokenizer):
-    shown = show_beams(show, tokenizer, 8)
-    beams = list_named(shown, "Beams")
-    beams.locator("option").last.wait_for(state="attached")
-    texts = beams.locator("option").all_text_contents()
-    assert texts == ["1: greedy", "2", "3", "4", "5", "6", "8"]
-    assert beams.evaluate("list => list.selectedOptions[0].textContent") == "8"
-    beams.focus()
-    press(shown, "ArrowUp", "ArrowUp")
-    assert (shown.evaluate("state.beams"), beams.input_value()) == (5, "4")
-    state = list_named(shown, "State")
-    state.focus()
-    press(shown, *["ArrowUp"] * 2, *["ArrowDown"] * 2)
-    assert (shown.evaluate("state.level"), state.input_value()) == (2, "2")
 
 
 NUMBERS = """({
@@ -282,14 +210,36 @@ NUMBERS = """({
 @pytest.mark.slow
 def test_another_number_of_beams_changes_everything_that_depends_on_the_search(show, tokenizer):
     """The page is that of a model that has this number of beams from the beginning."""
-    shown, greedy = (show_beams(show, tokenizer, beams) for beams in (3, 1))
+
+    def show_beams(beams):
+        config = config_of(tokenizer)
+        config = config.replace(decode=dataclasses.replace(config.decode, beams=beams))
+        sentences = ("the animal was tired .", "the animal was too .")  # both depend on the beams
+        params = random_model(config, seed=17)
+        return show(live_page.live_page(params, config, tokenizer, sentences))
+
+    shown, greedy = show_beams(8), show_beams(1)
+    beams = list_named(shown, "Beams")
+    beams.locator("option").last.wait_for(state="attached")
+    texts = beams.locator("option").all_text_contents()
+    assert texts == ["1: greedy", "2", "3", "4", "5", "6", "8"]
+    assert beams.evaluate("list => list.selectedOptions[0].textContent") == "8"
+    # Lists are changed by arrow keys.
+    beams.focus()
+    press(shown, *["ArrowUp"] * 4)
+    assert (shown.evaluate("state.beams"), beams.input_value()) == (3, "2")
+    state = list_named(shown, "State")
+    state.focus()
+    press(shown, *["ArrowUp"] * 2, *["ArrowDown"] * 2)
+    assert (shown.evaluate("state.level"), state.input_value()) == (2, "2")
+
     for each in (shown, greedy):
         each.wait_for_function("() => finding && document.querySelector('.answers')")
     shown.evaluate("[measureHeads(), measurePatches()]")
     shown.locator("[data-key=share]").wait_for()
     before, expected = shown.evaluate(NUMBERS), greedy.evaluate(NUMBERS)
     assert all(before[name] != expected[name] for name in expected), "the test compares numbers"
-    list_named(shown, "Beams").select_option(index=0)
+    beams.select_option(index=0)
     shown.wait_for_function("() => finding && !document.querySelector('[data-key=share]')")
     assert shown.evaluate(NUMBERS) == expected
 
@@ -372,8 +322,7 @@ def test_tensors_are_named_as_in_the_library_and_know_how_training_draws_them(to
 # Refusals.
 
 
-@pytest.mark.parametrize("field", live_limits.MODEL_FIELDS)
-def test_a_model_that_the_page_does_not_compute_is_refused_by_name(field):
+def test_a_model_a_search_or_a_tokenizer_that_the_page_does_not_compute_is_refused_by_name():
     others = {
         **{"source_vocab_size": 9, "num_kv_heads": 1, "attention_bias": True},
         **{"attention_score": "additive", "attention_window": 3, "shared_layers": True},
@@ -382,33 +331,21 @@ def test_a_model_that_the_page_does_not_compute_is_refused_by_name(field):
         **{"sinusoid_layout": "halves", "position_offset": 2, "output_bias": True},
         **{"compute_dtype": "bfloat16"},
     }
-    model = {field: others[field]} | ({"tied_embeddings": "none"} if "source" in field else {})
-    with pytest.raises(InputError, match=rf"model\.{field} is {others[field]!r}"):
-        live_limits.require_model(Config(model=TransformerConfig(**model)))
-
-
-def test_another_family_is_refused_by_name():
-    config = Config(model=ConvolutionalConfig())
+    assert others.keys() == {*live_limits.MODEL_FIELDS}
+    for field, value in others.items():
+        model = {field: value} | ({"tied_embeddings": "none"} if "source" in field else {})
+        with pytest.raises(InputError, match=rf"model\.{field} is {value!r}"):
+            live_limits.require_model(Config(model=TransformerConfig(**model)))
     with pytest.raises(InputError, match="model.family is 'convolutional'"):
-        live_limits.require_model(config)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("method", "sample"), ("groups", 2), ("min_length", 2), ("block_ngrams", 3)],
-)
-def test_another_search_is_refused_by_name(field, value):
-    decode = DecodeConfig(**{field: value})
-    with pytest.raises(InputError, match=rf"decode\.{field} is {value!r}"):
-        live_limits.require_search(decode)
-
-
-@pytest.mark.parametrize("algorithm", ["unigram", "word"])
-def test_another_tokenizer_is_refused_by_name(algorithm):
-    size = 40 if algorithm == "unigram" else 12
-    tokenizer = Tokenizer.train(TEXT * 3, size, algorithm)
-    with pytest.raises(InputError, match=f"its algorithm is '{algorithm}'"):
-        live_limits.require_segmentation(tokenizer, segmentation(tokenizer.model))
+        live_limits.require_model(Config(model=ConvolutionalConfig()))
+    searches = {"method": "sample", "groups": 2, "min_length": 2, "block_ngrams": 3}
+    for field, value in searches.items():
+        with pytest.raises(InputError, match=rf"decode\.{field} is {value!r}"):
+            live_limits.require_search(DecodeConfig(**{field: value}))
+    for algorithm, size in (("unigram", 40), ("word", 12)):
+        tokenizer = Tokenizer.train(TEXT * 3, size, algorithm)
+        with pytest.raises(InputError, match=f"its algorithm is '{algorithm}'"):
+            live_limits.require_segmentation(tokenizer, segmentation(tokenizer.model))
 
 
 def test_a_tokenizer_that_normalizes_is_refused(tokenizer):
@@ -449,22 +386,15 @@ def workdir(tokenizer, tmp_path_factory):
     return folder
 
 
-def test_the_command_writes_the_page_and_prints_its_path(workdir, tmp_path):
-    output = tmp_path / "live.html"
-    finished = run("experiments.look", "--live", f"--workdir={workdir}", f"--output={output}")
-    assert (finished.status, finished.out) == (0, f"{output}\n"), finished.err
-    data = data_of(output.read_text(encoding="utf-8"))
+def test_the_command_opens_with_its_sentences_and_refuses_what_the_page_cannot_run(workdir):
+    options = look.Options(workdir=str(workdir), live=True)
+    data = data_of(look.run(options))
     assert data["sentences"][0] == "The animal didn't cross the street because it was too tired."
     assert "checkpoint" in data["description"]
-
-
-@pytest.mark.slow
-def test_the_command_refuses_a_target_and_what_the_page_cannot_run(workdir, tmp_path):
-    flags = ["--live", f"--workdir={workdir}", f"--output={tmp_path / 'live.html'}"]
-    finished = run("experiments.look", *flags, "--target=das")
-    assert finished.status == 1
-    assert "--target has no effect with --live" in finished.err
-    finished = run("experiments.look", *flags, "--config.decode.method=sample")
-    assert finished.status == 1
-    assert "decode.method is 'sample'" in finished.err
-    assert not (tmp_path / "live.html").exists()
+    decode = options.config.decode.replace(method="sample")
+    for changed, message in (
+        ({"target": "das"}, "--target has no effect with --live"),
+        ({"config": options.config.replace(decode=decode)}, "decode.method is 'sample'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            look.run(dataclasses.replace(options, **changed))

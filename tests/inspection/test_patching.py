@@ -19,7 +19,6 @@ from transformer.inspection.patching import (
 )
 from transformer.inspection.readout import LogitDifference
 from transformer.inspection.trace import run
-from transformer.models.transformer import Transformer
 
 CLEAN, CORRUPT = np.array([4, 7, 5, 10, 2]), np.array([4, 9, 5, 10, 2])
 """They differ at position 1."""
@@ -36,24 +35,13 @@ def sites(shallow):
 
 
 @pytest.fixture(scope="module")
-def residuals(shallow):
-    """The traces of the clean and of the corrupt run."""
-    full = jax.jit(lambda source: run(*shallow, source, TARGET_IN, capture="full"))
-    return [full(jnp.asarray(source)) for source in (CLEAN, CORRUPT)]
-
-
-@pytest.fixture(scope="module")
-def patched(shallow, residuals):
+def patched(traced, nothing):
     """(side, mask) -> the metric of the corrupt run with the clean run's vectors there."""
-    nothing = no_interventions(shallow[0], 5, 4)
-
-    @jax.jit
-    def corrupt(interventions):
-        return METRIC(run(*shallow, CORRUPT, TARGET_IN, interventions=interventions)[0])
+    clean = traced(CLEAN)[1]
 
     def metric(side, mask):
-        clean = getattr(residuals[0][1], side).residual
-        return float(corrupt(nothing.patch_residual(side, mask, clean)))
+        changed = nothing.patch_residual(side, mask, getattr(clean, side).residual)
+        return float(METRIC(traced(CORRUPT, interventions=changed)[0]))
 
     return metric
 
@@ -68,84 +56,47 @@ def test_the_effect_is_the_restored_share_of_the_difference():
     np.testing.assert_allclose(patching.effect, [[0, 0.5, 1, 1.25]])
 
 
-def test_the_metrics_are_those_of_the_two_sentences(sites, residuals):
-    for (logits, _), value in zip(residuals, (sites.clean, sites.corrupt), strict=True):
+def test_each_site_is_patched_separately_and_the_metrics_are_those_of_the_two_runs(
+    sites, patched, traced
+):
+    for source, value in ((CLEAN, sites.clean), (CORRUPT, sites.corrupt)):
+        logits, _ = traced(source)
         assert float(value) == pytest.approx(float(logits[2, 4] - logits[2, 7]), abs=1e-5)
     assert abs(float(sites.clean - sites.corrupt)) > 1e-2
-
-
-def test_each_site_is_patched_separately(sites, patched):
     assert sites.patched.shape == sites.effect.shape == ENCODER
     for site in np.ndindex(ENCODER):
         alone = patched("encoder", only(ENCODER, *site))
         assert float(sites.patched[site]) == pytest.approx(alone, abs=1e-5)
     assert len(np.unique(np.round(sites.patched[1], 4))) == 5
-
-
-def test_at_the_input_only_the_differing_token_restores_the_answer_and_completely(sites):
+    # At the input, only the token that differs restores the answer, and completely.
     np.testing.assert_allclose(sites.effect[0], [0, 1, 0, 0, 0], atol=1e-4)
 
 
-def test_patching_everything_gives_the_clean_run_and_nothing_the_corrupt_run(sites, patched):
-    clean, corrupt = float(sites.clean), float(sites.corrupt)
-    assert patched("encoder", jnp.ones(ENCODER, bool)) == pytest.approx(clean, abs=1e-5)
-    assert patched("encoder", jnp.zeros(ENCODER, bool)) == pytest.approx(corrupt, abs=1e-5)
-    for level in range(2):
-        assert patched("encoder", only(ENCODER, level)) == pytest.approx(clean, abs=1e-5)
+@pytest.mark.parametrize("kind", ["residual", "decoder", "cross"])
+def test_a_path_carries_what_its_sender_tells_its_receiver(shallow, sites, kind):
+    """From the input of the differing token, or of an equal one, to three kinds of receivers."""
 
-
-def test_the_model_is_traced_once_with_capture_and_once_with_interventions(shallow, monkeypatch):
-    """However many sites are patched: the Python code of a model takes long to trace."""
-    patched, apply = [], Transformer.apply
-    target_in = np.append(TARGET_IN, 4)  # a length of no other test
-
-    def counted(model, variables, *arguments, **options):
-        if arguments[1].shape[-1] == len(target_in):
-            patched.append(bool(variables.get("patches")))
-        return apply(model, variables, *arguments, **options)
-
-    monkeypatch.setattr(Transformer, "apply", counted)
-    patch_sites(*shallow, CLEAN, CORRUPT, target_in, METRIC, sites_at_once=4)
-    assert sorted(patched) == [False, True]
-
-
-@pytest.fixture(scope="module")
-def path_effect(shallow):
-    """Sender, receiver -> restored share."""
-
-    def effect(sender, receiver):
+    def effect(receiver, position=1):
+        sender = ResidualSite(only(ENCODER, 0, position))
         runs = (*shallow, CLEAN, CORRUPT, TARGET_IN, METRIC)
         return float(patch_path(*runs, sender, receiver).effect)
 
-    return effect
-
-
-def test_a_path_carries_what_its_sender_tells_its_receiver(path_effect, sites):
-    """From the differing token to one vector of the memory: patching that vector alone."""
-    sender = ResidualSite(only(ENCODER, 0, 1))
-    for position in (0, 1, 3):
-        receiver = ResidualSite(only(ENCODER, 1, position))
-        alone = float(sites.effect[1, position])
-        assert path_effect(sender, receiver) == pytest.approx(alone, abs=1e-4)
-    assert path_effect(sender, ResidualSite(only(ENCODER, 1))) == pytest.approx(1, abs=1e-4)
-
-
-def test_a_path_without_a_sender_or_a_connection_restores_nothing(path_effect):
-    everywhere = ResidualSite(only(ENCODER, 1))
-    equal_in_both = ResidualSite(only(ENCODER, 0, 2))
-    assert path_effect(equal_in_both, everywhere) == pytest.approx(0, abs=1e-4)
-    # The first self-attention of the decoder reads the target alone.
-    differing = ResidualSite(only(ENCODER, 0, 1))
-    target_only = HeadSite(only((2, 2, 4), 0), kind="decoder")
-    assert path_effect(differing, target_only) == pytest.approx(0, abs=1e-4)
-
-
-def test_all_that_the_encoder_changes_passes_through_cross_attention(path_effect):
-    differing = ResidualSite(only(ENCODER, 0, 1))
-    cross = HeadSite(jnp.ones((2, 2, 4), bool), kind="cross")
-    assert path_effect(differing, cross) == pytest.approx(1, abs=1e-4)
-    one_layer = HeadSite(only((2, 2, 4), 0), kind="cross")
-    assert 1e-3 < abs(path_effect(differing, one_layer)) != pytest.approx(1, abs=1e-2)
+    if kind == "residual":  # of the memory: patching that vector alone
+        for position in (0, 1, 3):
+            alone = float(sites.effect[1, position])
+            receiver = ResidualSite(only(ENCODER, 1, position))
+            assert effect(receiver) == pytest.approx(alone, abs=1e-4)
+        memory = ResidualSite(only(ENCODER, 1))
+        assert effect(memory) == pytest.approx(1, abs=1e-4)
+        assert effect(memory, position=2) == pytest.approx(0, abs=1e-4), "equal in both runs"
+    elif kind == "decoder":  # its first self-attention reads the target alone
+        receiver = HeadSite(only((2, 2, 4), 0), kind="decoder")
+        assert effect(receiver) == pytest.approx(0, abs=1e-4)
+    else:  # all that the encoder changes passes through cross-attention
+        every_head = HeadSite(jnp.ones((2, 2, 4), bool), kind="cross")
+        assert effect(every_head) == pytest.approx(1, abs=1e-4)
+        one_layer = HeadSite(only((2, 2, 4), 0), kind="cross")
+        assert 1e-3 < abs(effect(one_layer)) != pytest.approx(1, abs=1e-2)
 
 
 @pytest.mark.slow
@@ -190,26 +141,19 @@ def test_attribution_patching_is_the_slope_from_the_corrupt_run_to_the_clean_run
 
 
 @pytest.mark.parametrize(
-    ("corrupt", "metric", "message"),
+    ("corrupt", "metric", "options", "message"),
     [
-        ([4, 9, 2], METRIC, "clean_source has 5 tokens and corrupt_source 3.*of one length"),
-        (CLEAN, METRIC, "in both runs, so no site can restore it; choose sentences"),
-        (CORRUPT, LogitDifference(9, 4, 7), "the metric is nan in the clean run"),
-        ([4, 99, 5, 10, 2], METRIC, r"corrupt_source\[1\] is 99"),
+        ([4, 9, 2], METRIC, {}, "clean_source has 5 tokens and corrupt_source 3.*of one length"),
+        (CLEAN, METRIC, {}, "in both runs, so no site can restore it; choose sentences"),
+        (CORRUPT, LogitDifference(9, 4, 7), {}, "the metric is nan in the clean run"),
+        ([4, 99, 5, 10, 2], METRIC, {}, r"corrupt_source\[1\] is 99"),
+        (CORRUPT, METRIC, {"side": "both"}, r"'both' is unknown; choose one of \['encoder', 'dec"),
+        (CORRUPT, METRIC, {"sites_at_once": 0}, "sites_at_once is 0, but it must be at least 1"),
     ],
+    ids=["lengths", "equal runs", "position", "vocabulary", "side", "sites_at_once"],
 )
-def test_runs_that_cannot_be_compared_are_rejected(shallow, corrupt, metric, message):
+def test_runs_that_cannot_be_compared_and_invalid_options_are_rejected(
+    shallow, corrupt, metric, options, message
+):
     with pytest.raises(InputError, match=message):
-        patch_sites(*shallow, CLEAN, corrupt, TARGET_IN, metric)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"side": "both"}, r"side 'both' is unknown; choose one of \['encoder', 'decoder'\]"),
-        ({"sites_at_once": 0}, "sites_at_once is 0, but it must be at least 1"),
-    ],
-)
-def test_invalid_options_are_rejected(shallow, options, message):
-    with pytest.raises(InputError, match=message):
-        patch_sites(*shallow, CLEAN, CORRUPT, TARGET_IN, METRIC, **options)
+        patch_sites(*shallow, CLEAN, corrupt, TARGET_IN, metric, **options)

@@ -33,15 +33,11 @@ def test_the_question_of_two_sentences_is_their_first_difference():
     assert first_difference(predicted([6, 2]), predicted([6, 2])) is None
 
 
-def test_the_question_of_one_sentence_is_its_smallest_margin():
+def test_the_question_of_one_sentence_is_its_smallest_margin_among_tokens_that_it_has_chosen():
     # The second row has the smallest margin; padding and <s> are never the rival.
     rows = [[0.2, 0.1, 0.1, 0.0999, 0.5001], [0.3, 0.2, 0.01, 0.2, 0.29], [0.1, 0.1, 0.6, 0.1, 0.1]]
-    assert least_certain(predicted([4, 4, 2], rows)) == Question(position=1, token=4, other=3)
-
-
-def test_a_token_that_the_model_has_not_chosen_is_no_question():
-    rows = [[0.2, 0.1, 0.1, 0.0999, 0.5001], [0.3, 0.2, 0.01, 0.2, 0.29], [0.1, 0.1, 0.6, 0.1, 0.1]]
     pair = predicted([4, 4, 2], rows)
+    assert least_certain(pair) == Question(position=1, token=4, other=3)
     assert least_certain(pair, slice(2, 3)).position == 2
     assert least_certain(pair, slice(0, 1)).position == 0
 

@@ -7,24 +7,20 @@ import pytest
 
 from transformer.config import ConvolutionalConfig
 from transformer.errors import InputError
-from transformer.inspection.interventions import no_interventions
-from transformer.inspection.trace import run
 from transformer.inspection.value_zeroing import value_zeroing
 from transformer.models import protocol
 
 SOURCE, TARGET_IN = np.array([4, 7, 5, 10, 2]), np.array([1, 5, 9, 4])
 
 
-def test_a_row_is_the_change_without_each_key_as_shares(shallow):
-    shares = value_zeroing(*shallow, SOURCE, TARGET_IN)
-    nothing = no_interventions(shallow[0], 5, 4)
-    _, seen = run(*shallow, SOURCE, TARGET_IN, capture="full")
+def test_a_row_is_the_change_without_each_key_as_shares(shallow, traced, nothing):
+    shares, seen = value_zeroing(*shallow, SOURCE, TARGET_IN), traced()[1]
     value = seen.encoder.self_attention.value
     changes = []
     for key in range(5):
         mask = jnp.zeros((1, 3, 5, 1), bool).at[:, :, key].set(True)
         changed = nothing.patch_heads("encoder", "value", mask, jnp.zeros_like(value))
-        _, without = run(*shallow, SOURCE, TARGET_IN, capture="full", interventions=changed)
+        without = traced(interventions=changed)[1]
         a, b = (np.asarray(each.encoder.residual[1, 3]) for each in (seen, without))
         changes.append(1 - a @ b / np.linalg.norm(a) / np.linalg.norm(b))
     np.testing.assert_allclose(shares[0, 3], np.array(changes) / sum(changes), atol=1e-3)

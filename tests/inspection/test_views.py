@@ -8,11 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from exhibits import VOCABULARY, data_of, one_head, pair, search, softmax_weights, words
-from test_html import Reader
+from html_reader import Reader
 
 from transformer.errors import InputError
 from transformer.inspection.search_log import SearchLog
-from transformer.inspection.trace import run
 from transformer.inspection.views.attention_kinds import (
     Focus,
     attention_kinds,
@@ -29,38 +28,19 @@ from transformer.inspection.views.value_map import value_map
 # Valid attention.
 
 
-def test_kinds_of_attention_may_differ_in_layers_and_heads():
+def test_kinds_of_attention_differ_in_sizes_and_rows_are_named_by_both_tokens():
     encoder, decoder, cross = pair()
     assert encoder.weights.shape == (2, 4, 5, 5)
     assert decoder.weights.shape == (3, 2, 4, 4)
     assert cross.weights.shape == (3, 2, 4, 5)
-
-
-def test_decoder_rows_name_the_token_read_and_the_token_predicted():
-    encoder, decoder, cross = pair()
     assert encoder.rows[0] == ("s0",)
     assert decoder.rows == cross.rows == (("<s>", "t0"), ("t0", "t1"), ("t1", "t2"), ("t2", "</s>"))
     assert decoder.columns == (("<s>",), ("t0",), ("t1",), ("t2",))
     assert cross.columns == encoder.columns
-
-
-def test_swapped_axes_are_rejected():
-    with pytest.raises(InputError, match="the weights of cross attention have 3 rows and 2"):
-        attention_kinds(
-            cross=softmax_weights(1, 1, 3, 2),
-            source_tokens=["a", "b", "c"],
-            target_in=["x", "y"],
-            target_out=["y", "z"],
-        )
-
-
-def test_shares_between_heads_are_rejected_as_attention():
-    weights = softmax_weights(1, 4, 3, 3)
-    shares = weights / weights.sum(1, keepdims=True)
-    with pytest.raises(
-        InputError, match=r"the weights of encoder attention: row \[0, \d, \d\] sums to .*not over"
-    ):
-        attention_kinds(encoder=shares, source_tokens=words(3, "s"))
+    [encoder] = attention_kinds(
+        encoder=np.full((1, 1, 4, 4), 0.25), source_tokens=["▁Schm", "etter", "ling", "</s>"]
+    )
+    assert encoder.columns == (("Schm",), ("·etter",), ("·ling",), ("</s>",)), "words"
 
 
 @pytest.mark.parametrize(
@@ -73,6 +53,10 @@ def test_shares_between_heads_are_rejected_as_attention():
         (lambda w: w + np.eye(3) - 1 / 3, "least value -.* never negative"),
         (lambda w: w * 1.002, r"sums to 1\.002 with"),
         (lambda w: "weights", r"has shape \[\], but must be"),
+        (
+            lambda w: np.concatenate([w, w], 1) / 2,
+            r"the weights of encoder attention: row \[0, 0, 0\] sums to 0.5.*not over",
+        ),
     ],
 )
 def test_arrays_that_are_not_attention_are_rejected(change, message):
@@ -80,24 +64,21 @@ def test_arrays_that_are_not_attention_are_rejected(change, message):
         attention_kinds(encoder=change(softmax_weights(1, 1, 3, 3)), source_tokens=words(3, "s"))
 
 
-def test_a_decoder_that_attends_to_later_positions_is_rejected():
-    with pytest.raises(InputError, match="may not attend to that key"):
-        attention_kinds(
-            decoder=softmax_weights(1, 1, 2, 2), target_in=["a", "b"], target_out=["b", "c"]
-        )
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
+def test_attention_that_does_not_match_its_tokens_is_rejected():
+    decoder = {"target_in": ["a", "b"], "target_out": ["b", "c"]}
+    cross = decoder | {"source_tokens": ["a", "b", "c"]}
+    for given, message in (
         ({}, "no weights are given"),
         ({"target_in": ["a"]}, "target_in has 1 tokens and target_out has 0"),
         ({"source_tokens": "abc"}, "'abc' is a string; give its tokens as a list"),
-    ],
-)
-def test_tokens_that_do_not_match_are_rejected(given, message):
-    with pytest.raises(InputError, match=message):
-        attention_kinds(**given)
+        (decoder | {"decoder": softmax_weights(1, 1, 2, 2)}, "may not attend to that key"),
+        (  # swapped axes
+            cross | {"cross": softmax_weights(1, 1, 3, 2)},
+            "the weights of cross attention have 3 rows and 2",
+        ),
+    ):
+        with pytest.raises(InputError, match=message):
+            attention_kinds(**given)
 
 
 def test_row_sums_within_a_thousandth_of_1_are_accepted_and_kept_to_a_millionth():
@@ -116,19 +97,14 @@ def test_entropy_is_log2_of_the_keys_for_uniform_rows_and_0_for_one_hot_rows():
 
 
 TOKENS = {
-    "source_tokens": words(4, "s"),
-    "target_in": words(3, "t"),
-    "target_out": words(3, "u"),
+    "source_tokens": words(5, "s"),
+    "target_in": words(4, "t"),
+    "target_out": words(4, "u"),
 }
 
 
-@pytest.fixture(scope="module")
-def trace(shallow):
-    """A full trace of a model whose stacks differ in depth."""
-    return jax.jit(lambda: run(*shallow, [4, 7, 5, 2], [1, 5, 9], capture="full")[1])()
-
-
-def test_the_attention_and_the_vectors_of_a_trace_are_the_model_s(trace):
+def test_the_attention_and_the_vectors_of_a_trace_are_the_model_s(traced):
+    _, trace = traced()
     kinds = trace_attention_kinds(trace, **TOKENS)
     assert [attention.kind for attention in kinds] == ["encoder", "decoder", "cross"]
     np.testing.assert_array_equal(kinds[2].weights, trace.decoder.cross_attention.weights)
@@ -150,8 +126,9 @@ def test_the_attention_and_the_vectors_of_a_trace_are_the_model_s(trace):
         attention_steps(trace, kinds, [("self", 0, 0)])
 
 
-def test_a_trace_of_a_batch_or_of_weights_alone_is_rejected(trace):
-    batch = jax.tree.map(lambda array: jnp.stack([array] * 2, 1), trace)
+def test_a_trace_of_a_batch_or_of_weights_alone_is_rejected(traced):
+    _, trace = traced()
+    batch = jax.tree.map(lambda array: jnp.asarray(np.stack([array] * 2, 1)), trace)
     with pytest.raises(InputError, match="leave out the batch axis"):
         trace_attention_kinds(batch, **TOKENS)
     attention = trace.encoder.self_attention.replace(z=None)
@@ -181,21 +158,6 @@ def test_shares_between_heads_sum_to_1_over_the_heads_and_are_0_where_all_weight
     weights = softmax_weights(1, 4, 3, 3, causal=True)[0]
     shares = shares_between_heads(weights)
     np.testing.assert_allclose(shares.sum(0), np.tril(np.ones((3, 3))), atol=1e-6)
-
-
-# Invalid arguments.
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"layer": 2}, "layer of encoder self-attention is 2, but must be"),
-        ({"row": 5}, "row of encoder self-attention is 5"),
-    ],
-)
-def test_a_head_view_rejects_a_layer_or_row_that_does_not_exist(options, message):
-    with pytest.raises(InputError, match=message):
-        head_view(pair(), **options)
 
 
 def test_a_measure_of_the_overview_has_a_number_for_every_head():
@@ -237,26 +199,24 @@ def test_every_view_opens_on_the_same_head_and_on_the_row_of_its_kind():
     assert "Cross-attention, layer 3, row 3" in views[0].description
 
 
-def test_a_focus_that_does_not_exist_is_rejected():
-    with pytest.raises(InputError, match="head of cross-attention is 2"):
-        head_view(pair(), focus=dataclasses.replace(FOCUS, head=2))
-    with pytest.raises(InputError, match="row of encoder self-attention is 5"):
-        head_overview(pair(), focus=dataclasses.replace(FOCUS, source=5))
-    last = tuple(each.consecutive_layers(1) for each in pair())
-    with pytest.raises(InputError, match="layer 1 is not among the layers of the view, which begi"):
-        head_view(last, focus=dataclasses.replace(FOCUS, layer=1))
+def test_a_focus_a_layer_or_a_row_that_does_not_exist_is_rejected():
+    both, last = pair(), tuple(each.consecutive_layers(1) for each in pair())
+    for view, attention, options, message in (
+        (head_view, both, {"layer": 2}, "layer of encoder self-attention is 2, but must be"),
+        (head_view, both, {"row": 5}, "row of encoder self-attention is 5"),
+        (head_view, both, {"focus": {"head": 2}}, "head of cross-attention is 2"),
+        (head_overview, both, {"focus": {"source": 5}}, "row of encoder self-attention is 5"),
+        (head_view, last, {"focus": {"layer": 1}}, "1 is not among the layers of the view, which"),
+    ):
+        if "focus" in options:
+            options = {"focus": dataclasses.replace(FOCUS, **options["focus"])}
+        with pytest.raises(InputError, match=message):
+            view(attention, **options)
 
 
 def test_the_search_opens_on_the_step_of_the_word_and_at_most_on_the_last():
     assert search_replay(search(), VOCABULARY, step=1).options["first"] == 1
     assert search_replay(search(), VOCABULARY, step=9).options["first"] == 2
-
-
-def test_labels_of_sentencepiece_tokens_are_words():
-    [encoder] = attention_kinds(
-        encoder=np.full((1, 1, 4, 4), 0.25), source_tokens=["▁Schm", "etter", "ling", "</s>"]
-    )
-    assert encoder.columns == (("Schm",), ("·etter",), ("·ling",), ("</s>",))
 
 
 # A map of values.
@@ -275,17 +235,14 @@ def test_a_map_of_values_keeps_them_and_leaves_out_what_cannot_count():
     assert all(number in text for number in ("0.50", "-2.00", "0.25", "1.00"))
 
 
-@pytest.mark.parametrize(
-    ("values", "cursor", "message"),
-    [
+def test_values_that_do_not_match_their_labels_are_rejected():
+    for values, cursor, message in (
         ([[1.0, 2.0]], (0, 0), r"Share has shape \[1, 2\] for 2 rows and 3 columns"),
         ([[1.0, 2.0, np.inf]] * 2, (0, 0), "give one finite number, or NaN"),
         ([[1.0, 2.0, 3.0]] * 2, (2, 0), "row of Share is 2"),
-    ],
-)
-def test_values_that_do_not_match_their_labels_are_rejected(values, cursor, message):
-    with pytest.raises(InputError, match=message):
-        value_map(values, ROWS, COLUMNS, name="Share", unit="nats", cursor=cursor)
+    ):
+        with pytest.raises(InputError, match=message):
+            value_map(values, ROWS, COLUMNS, name="Share", unit="nats", cursor=cursor)
 
 
 # The path of an answer.
@@ -309,9 +266,7 @@ def test_the_drawn_path_has_a_line_for_each_weight_that_is_not_tiny_and_every_wo
         assert text in read.text
 
 
-def test_sentences_of_different_lengths_are_not_compared():
-    with pytest.raises(InputError, match="equal numbers of tokens"):
-        compare_sentences(pair(source=5), pair(source=6))
+# Two sentences.
 
 
 def test_a_comparison_of_the_last_layers_keeps_their_numbers():
@@ -319,12 +274,11 @@ def test_a_comparison_of_the_last_layers_keeps_their_numbers():
     view = compare_sentences(*pairs)
     assert "layer 2, head 1: the second sentence minus the first sentence" in view.description
     kinds = data_of(view.html)["pairs"][0]
-    assert [(len(each["weights"]), each["firstLayer"]) for each in kinds] == [
-        (1, 1),
-        (1, 2),
-        (1, 2),
-    ]
+    shown = [(len(each["weights"]), each["firstLayer"]) for each in kinds]
+    assert shown == [(1, 1), (1, 2), (1, 2)]
     assert pair()[0].consecutive_layers(5).weights.shape == (2, 4, 5, 5)
+    with pytest.raises(InputError, match="equal numbers of tokens"):
+        compare_sentences(pair(source=5), pair(source=6))
 
 
 def test_consecutive_layers_keep_the_layer_of_the_focus():
@@ -337,37 +291,31 @@ def test_consecutive_layers_keep_the_layer_of_the_focus():
         assert first + compare_sentences(kept, kept, focus=focus).options["layer"] == layer
 
 
-def test_six_steps_need_a_head_and_a_row_that_exist():
-    trace, kinds, heads = one_head()
-    with pytest.raises(InputError, match="no head is given"):
-        attention_steps(trace, kinds, [])
-    with pytest.raises(InputError, match="row of cross-attention is 3"):
-        attention_steps(trace, kinds, heads, row=3)
-    with pytest.raises(InputError, match="head of cross-attention is 1"):
-        attention_steps(trace, kinds, [("cross", 0, 1)])
+# One head, and a search.
 
 
-def test_a_key_is_masked_if_its_weight_is_exactly_0():
+def test_six_steps_mask_keys_of_weight_0_and_need_a_head_and_a_row_that_exist():
     mask = np.array([[True, False, True, True]] * 3)
     [head] = attention_steps(*one_head(mask=mask)).options["heads"]
     assert head["masked"] == [[False, True, False, False]] * 3
-
-
-def test_the_static_content_of_the_six_steps_has_the_scores_and_weights_of_the_row():
     trace, kinds, heads = one_head()
     text = Reader(attention_steps(trace, kinds, heads, row=1).static).text
     cross = trace.attention("cross")
     for score, weight in zip(cross.scores[0, 0, 1], cross.weights[0, 0, 1], strict=True):
         assert f"{score * np.sqrt(2):.3f}{score:.3f}{weight:.3f}" in text
+    for heads, row, message in (
+        ([], 0, "no head is given"),
+        ([("cross", 0, 0)], 3, "row of cross-attention is 3"),
+        ([("cross", 0, 1)], 0, "head of cross-attention is 1"),
+    ):
+        with pytest.raises(InputError, match=message):
+            attention_steps(trace, kinds, heads, row=row)
 
 
-def test_a_search_without_steps_is_rejected():
+def test_a_search_may_lack_attention_but_not_steps():
     log = search()
     with pytest.raises(InputError, match="no step or no result"):
         search_replay(SearchLog(log.source, (), log.results), VOCABULARY)
-
-
-def test_a_search_without_attention_is_shown_without():
     view = search_replay(search(cross=False), VOCABULARY)
     assert "attention" not in view.options["steps"][0]
     assert "two" in view.description

@@ -7,16 +7,19 @@ import jax
 import numpy as np
 import oracle
 import pytest
-from test_families import (
-    BAHDANAU,
-    CLASSIFIER,
-    CONVOLUTIONAL,
-    LANGUAGE_MODEL,
-)
-from test_huggingface_import import PREFIXES, SENTENCES, foreign_target, trained_model
+from marian import PREFIXES, SENTENCES, foreign_target, trained_model
 
 from experiments.configs.pronouns_variants import VARIANTS
-from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
+from transformer.config import (
+    ClassifierConfig,
+    Config,
+    ConvolutionalConfig,
+    DataConfig,
+    DecodeConfig,
+    LanguageModelConfig,
+    RecurrentConfig,
+    TransformerConfig,
+)
 from transformer.errors import InputError
 from transformer.interop import ctranslate2_export
 from transformer.models import protocol
@@ -129,58 +132,44 @@ def test_log_probabilities_and_greedy_search_are_those_of_the_oracle(name, tmp_p
         assert len(tokens) == 6 or best[-1] == model.eos_id
 
 
-@pytest.mark.parametrize("name", sorted(REFUSED))
-def test_a_variant_that_it_cannot_hold_is_refused_by_name(name):
-    with pytest.raises(InputError, match=f"no exact counterpart in CTranslate2: {REFUSED[name]}"):
-        ctranslate2_export.require_supported(config_of(**FIELDS[name]))
-
-
-def test_all_reasons_are_named_at_once():
+def test_a_variant_or_a_family_that_it_cannot_hold_is_refused_with_all_reasons():
+    for name, reason in REFUSED.items():
+        with pytest.raises(InputError, match=f"no exact counterpart in CTranslate2: {reason}"):
+            ctranslate2_export.require_supported(config_of(**FIELDS[name]))
     with pytest.raises(InputError, match="model.positions is 'alibi'.*model.d_v is 5, but"):
         ctranslate2_export.require_supported(config_of(positions="alibi", d_v=5))
-
-
-@pytest.mark.parametrize(
-    "model", [BAHDANAU, CONVOLUTIONAL, LANGUAGE_MODEL, CLASSIFIER], ids=lambda model: model.family
-)
-def test_other_families_are_refused_by_name(model):
-    vocabulary = "separate" if model.source_vocab_size else "shared"
-    config = Config(
-        model=model, data=DataConfig(vocabulary=vocabulary, max_length=5, bucket_lengths=(5,))
-    )
-    with pytest.raises(InputError, match=f"model.family is '{model.family}', whose .* has no"):
-        ctranslate2_export.require_supported(config)
+    classifier = ClassifierConfig(source_vocab_size=99)
+    for model in (RecurrentConfig(), ConvolutionalConfig(), LanguageModelConfig(), classifier):
+        data = DataConfig(vocabulary="separate" if model.source_vocab_size else "shared")
+        with pytest.raises(InputError, match=f"model.family is '{model.family}', whose .* has no"):
+            ctranslate2_export.require_supported(Config(model=model, data=data))
 
 
 ERRORS = {"int8_float32": 0.1, "int16": 0.02, "float32": 0.01}
 """Of log-probabilities, by what CTranslate2 computes in: where a processor lacks int16, in int8."""
 
 
-@pytest.mark.parametrize(
-    ("quantization", "share"), [("int8", 0.32), ("int16", 0.55), ("float16", 0.55)]
-)
-def test_quantized_weights_are_smaller_and_change_scores_little(quantization, share, tmp_path):
+def test_quantized_weights_are_smaller_and_change_scores_little(tmp_path):
     config = config_of(d_model=64, d_ff=128)
     params = oracle.random_params(protocol.build(config.model), seed=0)
     # As small as those of trained models.
     params = jax.tree.map(lambda leaf: leaf * 0.3 if leaf.ndim > 1 else leaf, params)
-    sizes, scores = [], []
-    for kind in (None, quantization):
+    sizes, scores, errors = {}, {}, {}
+    for kind in (None, "int8", "int16", "float16"):
         folder = tmp_path / str(kind)
         folder.mkdir()
         translator, pieces, _ = converted(config, params, folder, kind)
-        sources, targets = (
-            [[pieces[i] for i in row] for row in rows] for rows in (SOURCES, TARGETS)
-        )
-        # The table of positions stays in float32 beside integers.
-        positions = 0 if quantization == "float16" else 512 * 64 * 4
-        sizes.append((folder / "model.bin").stat().st_size - positions)
-        scores.append(
-            np.concatenate([s.log_probs for s in translator.score_batch(sources, targets)])
-        )
-    assert sizes[1] < share * sizes[0]
-    assert not np.array_equal(*scores)
-    np.testing.assert_allclose(*scores, atol=ERRORS[translator.compute_type])
+        texts = ([[pieces[i] for i in row] for row in rows] for rows in (SOURCES, TARGETS))
+        sizes[kind] = (folder / "model.bin").stat().st_size
+        scores[kind] = np.concatenate([s.log_probs for s in translator.score_batch(*texts)])
+        errors[kind] = ERRORS[translator.compute_type]
+    positions = 512 * 64 * 4  # the table stays in float32 beside integers
+    for kind, share, table in (("int8", 0.32, positions), ("int16", 0.55, positions)):
+        assert sizes[kind] - table < share * (sizes[None] - table)
+    assert sizes["float16"] < 0.55 * sizes[None]
+    for kind in ("int8", "int16", "float16"):
+        assert not np.array_equal(scores[kind], scores[None])
+        np.testing.assert_allclose(scores[kind], scores[None], atol=errors[kind])
 
 
 CARDS = {

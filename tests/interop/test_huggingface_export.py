@@ -8,12 +8,11 @@ import numpy as np
 import oracle
 import pytest
 import safetensors.numpy
-from test_families import BAHDANAU
-from test_huggingface_import import SENTENCES as SENTENCES_OF_CHECKPOINT
-from test_huggingface_import import trained_model
+from marian import SENTENCES as SENTENCES_OF_CHECKPOINT
+from marian import trained_model
 
 from experiments.configs.pronouns_variants import VARIANTS
-from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
+from transformer.config import Config, DataConfig, DecodeConfig, RecurrentConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.interop import huggingface_export, huggingface_import
 from transformer.models import protocol
@@ -63,55 +62,40 @@ def config_of(**fields):
     )
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_is_refused_by_name_but_the_paper_and_pre_norm(name):
+def test_models_without_a_counterpart_are_refused_by_name():
+    """Every variant but the paper and pre-norm, single fields, and other families."""
     config = config_of(num_heads=4, encoder_heads=None, decoder_heads=None)
-    config = config.replace(model=config.model.replace(**VARIANTS[name] | {"d_model": 24}))
-    if name in ("paper", "pre_norm"):
-        huggingface_export.require_supported(config)
-        return
-    message = f"no exact counterpart in Hugging Face's Marian and Pegasus: {REFUSED[name]}"
-    with pytest.raises(InputError, match=message):
-        huggingface_export.require_supported(config)
-
-
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        (
-            {"sinusoid_layout": "halves"},
-            "sinusoid_layout is 'halves', but they compute their table",
-        ),
+    assert VARIANTS.keys() - REFUSED == {"paper", "pre_norm"}
+    for name, fields in VARIANTS.items():
+        variant = config.replace(model=config.model.replace(**fields | {"d_model": 24}))
+        if name not in REFUSED:
+            huggingface_export.require_supported(variant)
+            continue
+        message = f"no exact counterpart in Hugging Face's Marian and Pegasus: {REFUSED[name]}"
+        with pytest.raises(InputError, match=message):
+            huggingface_export.require_supported(variant)
+    for fields, reason in (
+        ({"sinusoid_layout": "halves"}, "sinusoid_layout is 'halves', but they compute their"),
         ({"position_offset": 2}, "position_offset is 2, but their first position is 0"),
         ({"embedding_scale": "positions"}, "embedding_scale is 'positions', but they scale"),
-        (
-            {"d_k": 5, "d_v": 7},
-            "d_k is 5, but their heads divide d_model; model.d_v is 7, but their",
-        ),
-    ],
-)
-def test_other_fields_are_refused_by_name(fields, reason):
-    with pytest.raises(InputError, match=f"Pegasus: model.{reason}"):
-        huggingface_export.require_supported(config_of(**fields))
-
-
-def test_another_family_is_refused_by_name():
-    with pytest.raises(
-        InputError, match="model.family is 'recurrent', whose model Recurrent has no co"
+        ({"d_k": 5, "d_v": 7}, "d_k is 5, but their heads divide d_model; model.d_v is 7, but"),
     ):
-        huggingface_export.require_supported(Config(model=BAHDANAU))
+        with pytest.raises(InputError, match=f"Pegasus: model.{reason}"):
+            huggingface_export.require_supported(config_of(**fields))
+    with pytest.raises(InputError, match="'recurrent', whose model Recurrent has no counterpart"):
+        huggingface_export.require_supported(Config(model=RecurrentConfig()))
 
 
-@pytest.mark.parametrize("d_model", [12, 9])
-def test_the_channels_of_the_papers_table_are_put_into_the_order_of_transformers(d_model):
-    config = TINY.replace(d_model=d_model, d_k=4, d_v=4)
-    table = sinusoids(7, d_model)[:, huggingface_export.channel_order(config)]
-    # As Transformers computes it: sin, then cos, of position / 10000^(2 (channel // 2) / d_model).
-    angle = np.array(
-        [[p / 10000 ** (2 * (c // 2) / d_model) for c in range(d_model)] for p in range(7)]
-    )
-    expected = np.concatenate([np.sin(angle[:, 0::2]), np.cos(angle[:, 1::2])], axis=-1)
-    np.testing.assert_allclose(table, expected, atol=1e-12)
+def test_the_channels_of_the_papers_table_are_put_into_the_order_of_transformers():
+    """It computes sin, then cos, of position / 10000^(2 (channel // 2) / d_model)."""
+    for size in (12, 9):
+        config = TINY.replace(d_model=size, d_k=4, d_v=4)
+        table = sinusoids(7, size)[:, huggingface_export.channel_order(config)]
+        angle = np.array(
+            [[p / 10000 ** (2 * (c // 2) / size) for c in range(size)] for p in range(7)]
+        )
+        expected = np.concatenate([np.sin(angle[:, 0::2]), np.cos(angle[:, 1::2])], axis=-1)
+        np.testing.assert_allclose(table, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("norm", huggingface_export.MODEL_CLASSES)
@@ -242,13 +226,9 @@ def test_importing_an_export_gives_the_same_parameters_bit_for_bit(exported):
     ids = MappedTokenizer(vocabulary.pack(), "source").encode(SENTENCES)
     assert ids == tokenizer.encode(SENTENCES)
     assert imported.config.data.tokenizer == "bpe"
-
-
-def test_only_a_marian_model_has_a_choice_of_positions(exported):
-    folder, trained, _ = exported
-    if trained.config.model.norm == "post":
-        imported = huggingface_import.load(folder, positions="marian")
-        assert imported.config.model.sinusoid_layout == "halves"
+    if config.norm == "post":
+        layout = huggingface_import.load(folder, positions="marian").config.model.sinusoid_layout
+        assert layout == "halves"
         return
     with pytest.raises(InputError, match="--positions=marian: only a Marian model has a choice"):
         huggingface_import.load(folder, positions="marian")

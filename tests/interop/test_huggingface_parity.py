@@ -7,7 +7,7 @@ import random
 import jax
 import numpy as np
 import pytest
-from test_huggingface_import import CHECKPOINT
+from marian import CHECKPOINT
 
 from transformer.errors import InputError
 from transformer.interop import huggingface_import

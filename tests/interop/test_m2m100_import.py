@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import sentencepiece
-from apps import run
-from test_huggingface_import import CHECKPOINT
+from marian import CHECKPOINT
 
+from experiments import look
+from transformer.checkpoints import workdir_files
 from transformer.errors import InputError
 from transformer.interop import huggingface_import, imported_model
 from transformer.models import protocol
@@ -108,27 +109,20 @@ def test_ids_are_those_of_fairseq_after_the_code_of_the_language(imported):
     assert (model.norm, model.sinusoid_layout, model.position_offset) == ("pre", "halves", 2)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "expected"),
-    [("bpe", "bpe"), ("unigram", "unigram"), ("word", "word"), ("char", "word")],
-)
-def test_the_tokenizer_is_named_by_the_algorithm_of_its_model(
-    directory, tmp_path, algorithm, expected
-):
+def test_the_tokenizer_is_named_by_the_algorithm_of_its_model(directory, tmp_path):
     shutil.copytree(directory, tmp_path / "copy")
-    text = [" ".join(SENTENCES)] * 9
     # Ids of SentencePiece are those of fairseq less padding.
     ids = {f"{name}_id": index for name, index in (("bos", 0), ("eos", 1), ("unk", 2))}
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        **{"sentence_iterator": iter(text), "model_writer": model, "vocab_size": 20},
-        **{"model_type": algorithm, "hard_vocab_limit": False, "pad_id": -1, "minloglevel": 2},
-        **ids,
-        use_all_vocab=algorithm == "char",
-    )
-    (tmp_path / "copy" / "sentencepiece.bpe.model").write_bytes(model.getvalue())
-    imported = huggingface_import.load(tmp_path / "copy", None, "eng_Latn", "deu_Latn")
-    assert imported.config.data.tokenizer == expected
+    for algorithm in ("bpe", "unigram", "word", "char"):
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            **{"sentence_iterator": iter([" ".join(SENTENCES)] * 9), "model_writer": model},
+            **{"model_type": algorithm, "hard_vocab_limit": False, "vocab_size": 20},
+            **{"pad_id": -1, "minloglevel": 2, "use_all_vocab": algorithm == "char"} | ids,
+        )
+        (tmp_path / "copy" / "sentencepiece.bpe.model").write_bytes(model.getvalue())
+        imported = huggingface_import.load(tmp_path / "copy", None, "eng_Latn", "deu_Latn")
+        assert imported.config.data.tokenizer == {"char": "word"}.get(algorithm, algorithm)
 
 
 @pytest.mark.slow
@@ -144,33 +138,21 @@ def test_every_translation_begins_with_the_code_of_its_language(imported):
     assert empty.text == ""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            (None, None, "deu_Latn"),
-            "missing --source_language; the languages of this model are ace",
-        ),
-        (
-            (None, "eng_Latn", "fra"),
-            "--target_language=fra; the languages of this model are ace_La",
-        ),
-        (("marian", "eng_Latn", "deu_Latn"), "only a Marian model has a choice of positions"),
-    ],
-)
-def test_both_languages_must_be_named(directory, arguments, message):
-    with pytest.raises(InputError) as error:
-        huggingface_import.load(directory, *arguments)
-    assert message in str(error.value)
-
-
-def test_a_model_of_other_sizes_is_refused(tmp_path):
-    files(tmp_path, decoder_ffn_dim=8)
-    with pytest.raises(InputError, match="decoder_ffn_dim is 8, but only 24 is supported"):
-        huggingface_import.load(tmp_path, None, "eng_Latn", "deu_Latn")
-    files(tmp_path, vocab_size=NUM_PIECES)
-    with pytest.raises(InputError, match=f"but the table has {NUM_PIECES} rows"):
-        huggingface_import.load(tmp_path, None, "eng_Latn", "deu_Latn")
+def test_both_languages_must_be_named_and_other_sizes_are_refused(directory, tmp_path):
+    languages = None, "eng_Latn", "deu_Latn"
+    for arguments, message in (
+        ((None, None, "deu_Latn"), "missing --source_language; the languages of this model are ac"),
+        ((None, "eng_Latn", "fra"), "--target_language=fra; the languages of this model are ace_"),
+        (("marian", *languages[1:]), "only a Marian model has a choice of positions"),
+    ):
+        with pytest.raises(InputError, match=message):
+            huggingface_import.load(directory, *arguments)
+    for config, message in (
+        ({"decoder_ffn_dim": 8}, "decoder_ffn_dim is 8, but only 24 is supported"),
+        ({"vocab_size": NUM_PIECES}, f"but the table has {NUM_PIECES} rows"),
+    ):
+        with pytest.raises(InputError, match=message):
+            huggingface_import.load(files(tmp_path, **config), *languages)
 
 
 @pytest.mark.slow
@@ -209,10 +191,9 @@ def test_logits_and_translations_are_those_of_transformers(directory, imported):
 @pytest.mark.slow
 def test_a_page_shows_the_translation_into_the_forced_language(imported, tmp_path):
     imported_model.write_workdir(imported, tmp_path / "nllb")
-    page, workdir = tmp_path / "page.html", f"--workdir={tmp_path / 'nllb'}"
-    options = ("--config.decode.beams=2", "--config.decode.max_length=6")
-    finished = run("experiments.look", workdir, "--sentence=a dog", f"--output={page}", *options)
-    assert finished.status == 0, finished.err
+    config = workdir_files.load_inference_config(tmp_path / "nllb")
+    config = config.replace(decode=config.decode.replace(beams=2, max_length=6))
+    options = look.Options(workdir=str(tmp_path / "nllb"), config=config, sentence="a dog")
     translator = Translator(imported.config, imported.params, sides_of(imported))
     expected = translator("a dog", beams=2, max_length=6).text
-    assert html.escape(expected) in page.read_text()
+    assert html.escape(expected) in look.run(options)

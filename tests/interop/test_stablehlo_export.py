@@ -7,14 +7,21 @@ import subprocess
 import sys
 
 import jax
+import marian
 import numpy as np
 import oracle
 import pytest
-import test_huggingface_import
 from flax.traverse_util import flatten_dict, unflatten_dict
-from test_families import BAHDANAU, CONVOLUTIONAL, LANGUAGE_MODEL
 
-from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
+from transformer.config import (
+    Config,
+    ConvolutionalConfig,
+    DataConfig,
+    DecodeConfig,
+    LanguageModelConfig,
+    RecurrentConfig,
+    TransformerConfig,
+)
 from transformer.decoding.generate import generate
 from transformer.errors import InputError
 from transformer.interop import stablehlo_export
@@ -29,8 +36,10 @@ TINY = TransformerConfig(
 )
 FAMILIES = {
     "bfloat16": TINY.replace(compute_dtype="bfloat16"),
-    "recurrent": BAHDANAU,
-    "convolutional": CONVOLUTIONAL,
+    "recurrent": RecurrentConfig(vocab_size=11, d_model=6, output_bias=True),
+    "convolutional": ConvolutionalConfig(
+        vocab_size=11, encoder_layers=1, decoder_layers=2, d_model=6, max_positions=150
+    ),
 }
 
 
@@ -124,18 +133,18 @@ def test_every_family_that_translates_runs_without_this_project(name, tmp_path):
 @pytest.mark.parametrize(
     ("search", "fields"),
     [
-        ({"beams": 2}, test_huggingface_import.PREFIXES),
+        ({"beams": 2}, marian.PREFIXES),
         (
             {"beams": 1, "block_ngrams": 1},
-            test_huggingface_import.foreign_target() | {"unknown": 1.0},
+            marian.foreign_target() | {"unknown": 1.0},
         ),
     ],
     ids=["prefixes", "pieces of the source"],
 )
 def test_an_imported_model_runs_without_this_project(search, fields, tmp_path):
     decode = DecodeConfig(extra_length=9, **search)
-    trained = test_huggingface_import.trained_model(decode, **fields)
-    sentences = test_huggingface_import.SENTENCES[1:4]
+    trained = marian.trained_model(decode, **fields)
+    sentences = marian.SENTENCES[1:4]
     export = stablehlo_export.export(trained, tmp_path, batch_sizes=[3], lengths=[32])
     expected = translations(trained, sentences)
     assert run_alone(code_of(export), tmp_path, sentences) == expected
@@ -144,8 +153,8 @@ def test_an_imported_model_runs_without_this_project(search, fields, tmp_path):
         assert any(" \u2047 " in text and " tired" in text for text in expected)
 
 
-def test_the_manifest_lists_every_program(exported):
-    folder, _, _ = exported
+def test_the_manifest_lists_every_program_and_the_encoder_is_one_too(exported):
+    folder, trained, _ = exported
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["programs"] == ["search_4x4.stablehlo", "search_4x8.stablehlo"]
     assert manifest["encoders"] == ["encode_4x4.stablehlo", "encode_4x8.stablehlo"]
@@ -153,10 +162,6 @@ def test_the_manifest_lists_every_program(exported):
     files = {*manifest["tokenizers"].values(), *manifest["vocabularies"].values()}
     named = {manifest["weights"], "manifest.json", *files}
     assert written == named | {*manifest["programs"], *manifest["encoders"]}
-
-
-def test_the_encoder_is_a_program_too(exported):
-    folder, trained, _ = exported
     weights = flatten_dict(trained.params, sep="/")
     encode = jax.export.deserialize((folder / "encode_4x4.stablehlo").read_bytes())
     source = np.array([[4, 5, 2, 0], [7, 2, 0, 0], [2, 0, 0, 0], [8, 9, 7, 2]], np.int32)
@@ -165,24 +170,18 @@ def test_the_encoder_is_a_program_too(exported):
     np.testing.assert_allclose(memory[0, :3], expected[:3], atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("config", "reason"),
-    [
-        (config_of(method="sample"), "decode.method is 'sample', but --to=stablehlo exports a"),
-        (config_of(LANGUAGE_MODEL), "model.family is 'language_model', which translates no"),
-    ],
-    ids=["sample", "language model"],
-)
-def test_what_has_no_program_is_refused_by_name(config, reason):
-    with pytest.raises(InputError, match=reason):
-        stablehlo_export.require_supported(config, [8])
-
-
-@pytest.mark.parametrize("name", ["gpu", "CUDA", "cpu cuda"])
-def test_an_unknown_platform_is_refused_before_anything_is_written(name, tmp_path):
-    message = f"--platforms: '{name}' is not a platform of JAX; choose from cpu, cuda, rocm, tpu"
-    with pytest.raises(InputError, match=message):
-        stablehlo_export.export(trained_model(config_of()), tmp_path, platforms=["cpu", name])
+def test_what_has_no_program_is_refused_by_name_before_anything_is_written(tmp_path):
+    for config, lengths, reason in (
+        (config_of(method="sample"), [8], "decode.method is 'sample', but --to=stablehlo exports"),
+        (config_of(LanguageModelConfig()), [8], "model.family is 'language_model', which transl"),
+        (config_of(), [4, 9], "--lengths: 9 is more than data.max_length = 8"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            stablehlo_export.require_supported(config, lengths)
+    for name in ("gpu", "CUDA", "cpu cuda"):
+        message = f"'{name}' is not a platform of JAX; choose from cpu, cuda, rocm, tpu"
+        with pytest.raises(InputError, match=f"--platforms: {message}"):
+            stablehlo_export.export(trained_model(config_of()), tmp_path, platforms=["cpu", name])
     assert not any(tmp_path.iterdir())
 
 
@@ -193,8 +192,3 @@ def test_programs_are_written_for_every_platform(tmp_path):
     stablehlo_export.export(trained, tmp_path, [1], [4], platforms)
     program = jax.export.deserialize((tmp_path / "search_1x4.stablehlo").read_bytes())
     assert program.platforms == platforms
-
-
-def test_a_length_beyond_the_longest_sentence_is_refused():
-    with pytest.raises(InputError, match="--lengths: 9 is more than data.max_length = 8"):
-        stablehlo_export.require_supported(config_of(), [4, 9])

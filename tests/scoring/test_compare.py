@@ -9,8 +9,8 @@ import sys
 
 import pytest
 from apps import REPOSITORY, run
+from html_reader import Reader
 from test_bad_input import WORDS, given  # noqa: F401 - a fixture
-from test_html import Reader
 
 from experiments.pages import comparison as comparison_page
 from experiments.pages.comparison import differing_words

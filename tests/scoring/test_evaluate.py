@@ -16,8 +16,8 @@ import threading
 import jax
 import pytest
 from apps import run
+from html_reader import Reader
 from test_bad_input import WORDS, given  # noqa: F401 - a fixture
-from test_html import Reader
 
 from experiments.data.registry import Split
 from experiments.pages.evaluation import Evaluation, evaluation_page, read_metrics

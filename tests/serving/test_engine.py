@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import oracle
 import pytest
-from test_huggingface_import import CHECKPOINT
+from marian import CHECKPOINT
 from test_translator import SENTENCES, close
 
 from experiments.serving.engine import Engine

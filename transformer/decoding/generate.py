@@ -72,8 +72,8 @@ def generate(
     """Encode once, then search for or sample translations of each source.
 
     Args:
-      model: of any family, or an ensemble.
-      params: of the model.
+      model: a model of any family, or an ensemble.
+      params: parameters of the model.
       source: token ids, padded; sources that are all padding have no results.
       config: how to search or to sample; by default the paper's beam search (6.1).
       prefix: forced first tokens of each translation, padded.

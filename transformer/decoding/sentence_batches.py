@@ -22,10 +22,10 @@ def search_lengths(lengths: Sequence[int]) -> tuple[int, ...]:
     takes little time, because the steps of the search do not depend on it.
 
     Args:
-      lengths: of training batches, ascending.
+      lengths: lengths of training batches, ascending.
 
     Returns:
-      some of them, ascending; the longest is among them.
+      the lengths that are kept, ascending; the longest is among them.
     """
     kept: list[int] = []
     for length in reversed(lengths):

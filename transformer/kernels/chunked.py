@@ -69,13 +69,13 @@ def chunked_attention(
     cache. A mask or a bias that differs between queries still takes T S elements; the causal mask
     does not, as each chunk computes its rows.
 
-    If it is causal, the queries are divided into parts, each of which reads the keys up to its last
-    query: of P parts, (P + 1) / 2P of the work.
+    With `causal`, the queries are divided into P parts, each of which reads the keys up to its last
+    query. This takes (P + 1) / 2P of the work.
 
     Args:
-      query: of T target positions.
-      key: of S source positions.
-      value: of S source positions.
+      query: queries of T target positions.
+      key: keys of S source positions.
+      value: values of S source positions.
       mask: true where a query may attend to a key.
       bias: added to the scores.
       causal: a query may attend only to keys up to its own position, besides what `mask` forbids.

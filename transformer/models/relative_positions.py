@@ -67,7 +67,7 @@ class RelativeBias(nn.Module):
     max_distance: int
     bidirectional: bool
     stddev: float
-    """Of the initial biases."""
+    """Standard deviation of the initial biases."""
 
     @nn.compact
     def __call__(

@@ -66,9 +66,9 @@ def attention(
     """For each query and head, the sum of the values weighted by the softmax of the scores.
 
     Args:
-      query: of T target positions.
-      key: of S source positions.
-      value: of S source positions.
+      query: queries of T target positions.
+      key: keys of S source positions.
+      value: values of S source positions.
       mask: true where a query may attend to a key; None: everywhere.
       causal: a query may attend only to keys up to its own position, besides what `mask` forbids.
       positions: what relative positions add to scores, keys and values.

@@ -26,7 +26,7 @@ class TokenEmbedding(nn.Module):
     """Tokens to vectors and vectors to logits, with one table if the vocabulary is shared."""
 
     config: ModelConfig
-    """Of any family with `d_model`, `tied_embeddings`, `embedding_scale` and `output_bias`."""
+    """Config of any family with `d_model`, `tied_embeddings`, `embedding_scale`, `output_bias`."""
 
     def setup(self) -> None:
         """The table [V,D] of the target, of the source and of the logits, as far as they share it.

@@ -60,8 +60,8 @@ def declare(
       kind: see `Kind`.
       axes: the logical name of each axis.
       initializer: from a key and a shape to the initial array.
-      shape: of the array.
-      num_input_axes: of a kernel, the number of leading axes that are contracted with its input.
+      shape: shape of the array.
+      num_input_axes: number of leading axes of a kernel that are contracted with its input.
     """
     if not _declaring.get():
         return module.param(name, initializer, shape)

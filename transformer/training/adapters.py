@@ -96,7 +96,7 @@ def declare(
 
     Args:
       metadata: from `models.protocol.parameter_metadata`.
-      rank: of the adapters.
+      rank: rank of the adapters.
       targets: logical axes; each kernel with at least one of them is adapted.
       frozen: from `frozen_mask`; frozen kernels are not adapted.
 
@@ -146,8 +146,8 @@ def merge(adapters: Params, base: Params, scale: float) -> Params:
     """The parameters of the adapted model: W + scale * A B for each adapted kernel.
 
     Args:
-      adapters: of the base model.
-      base: its parameters.
+      adapters: adapters of the base model.
+      base: parameters of the base model.
       scale: alpha / rank.
     """
     merged, factors = flatten_dict(base), flatten_dict(adapters)

@@ -115,7 +115,7 @@ def cut_off(
 
     Args:
       tokens: padded token ids.
-      key: of this side of the batch at this step.
+      key: random key of this side of the batch at this step.
       example_ids: global index of each example in the batch; None: 0, 1, ...
       rate: probability for each token, independently.
       special_ids: ids of padding, BOS and EOS.

@@ -77,7 +77,7 @@ def smoothed_cross_entropy(
     loss = -(g - r) log p[gold] - r sum_v log p[v].
 
     Args:
-      logits: of every target position.
+      logits: logits of every target position.
       target: token ids.
       smoothing: between 0 and 1; with 0 the loss is the NLL.
       mass: ``uniform_others`` or ``uniform``.

@@ -45,13 +45,13 @@ def loss(
     value)`` in a mixture of experts, is added to the loss of every token.
 
     Args:
-      model: of any family.
-      params: of the model.
+      model: a model of any family.
+      params: parameters of the model.
       batch: source and target.
       rng: for dropout.
       example_ids: global index of each example, for dropout; 0, 1, ... unless given.
-      smoothing: see `smoothed_cross_entropy`, as for `mass`.
-      mass: of the label.
+      smoothing: see `smoothed_cross_entropy`.
+      mass: see `smoothed_cross_entropy`.
     """
     inputs = batch.inputs(model.config.bos_id, rng, example_ids)
     logits, sown = model.apply({"params": params}, **inputs, mutable="losses")
@@ -149,12 +149,12 @@ def train_step(
     sums are zero.
 
     Args:
-      model: of any family.
+      model: a model of any family.
       optimizer: from `optimizers.optimizer`, or any other of optax.
-      state: before the step.
+      state: training state before the step.
       batch: under `jax.jit` the complete batch; under `jax.shard_map` or `jax.pmap` the local rows
         of a device.
-      loss: of a batch; from `consistency.loss_of`, or a function with the same signature.
+      loss: loss function of a batch, from `consistency.loss_of` or with the same signature.
       to_model: from what is trained to the parameters of the model, for example
         `adapters.merge`; the gradient is taken through it.
       micro_batches: see `accumulated`.

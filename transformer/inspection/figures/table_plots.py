@@ -35,7 +35,7 @@ def plot_head_table(
         and heads may differ.
       label: what the number is, with its unit.
       form: format of the numbers.
-      limits: of the colors; by default from 0, or symmetric if there are negative numbers.
+      limits: limits of the colors; by default from 0, or symmetric with negative numbers.
     """
     check_not_empty("values", values)
     tables = {

@@ -44,7 +44,7 @@ def convolve(
     Args:
       x: the inputs, padded by one of these.
       kernel: E matrices; of an output, the last reads the latest input.
-      bias: of the outputs.
+      bias: bias of the outputs.
       dilation: distance between the inputs of a window (Yu and Koltun 2016).
     """
     width = len(kernel)

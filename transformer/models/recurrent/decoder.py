@@ -183,12 +183,12 @@ class RecurrentDecoder(nn.Module):
         """Read one target position, in training and in cached decoding.
 
         Args:
-          layers: the parameters of each.
+          layers: parameters of each layer.
           source: None without attention.
-          state: before the step.
-          gates: of the embedded token.
+          state: decoder state before the step.
+          gates: gates of the embedded token.
           masks: dropout of the input of each layer after the first, if any.
-          tap: of attention.
+          tap: called with the activations of attention, which it may replace.
 
         Returns:
           the next state, the output, and the context if there is attention.
