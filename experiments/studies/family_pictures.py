@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw what each prediction reads, for a model of each family, trained on the same corpus.
+"""Draw the source tokens that each prediction reads, for a model of each family.
 
 python -m experiments.studies.family_pictures --workdirs=runs/sutskever,runs/bahdanau --output=docs
 
@@ -13,19 +13,20 @@ import os
 
 import numpy as np
 
-from experiments.cli.command_line import run
+from experiments.cli import command_line
 from transformer import inspection, paths
 from transformer.arrays import Float
 from transformer.errors import InputError
 from transformer.inspection import figures
 from transformer.inspection.figures import parts, style
 from transformer.inspection.omission import omission
+from transformer.inspection.words import display_tokens
 from transformer.translator import Translator
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The models, the sentence, and where the pictures go."""
+    """The models, the sentence, and the folder of the pictures."""
 
     workdirs: tuple[str, ...] | None = None
     """Directories written by train: A,B,..."""
@@ -35,28 +36,30 @@ class Options:
     """Sentence that is translated."""
 
 
-def main(options: Options) -> None:
-    """Draw the picture of every workdir, and print its path."""
+def run(options: Options) -> list[str]:
+    """Draw the picture of every workdir; returns the paths."""
     if not options.workdirs:
-        raise InputError("missing --workdirs=A,B,..., where train left its results")
+        raise InputError("missing --workdirs=A,B,..., directories that train wrote")
+    folder, drawn = paths.absolute(options.output), []
     for workdir in options.workdirs:
         name = os.path.basename(os.path.normpath(workdir))
         figure = picture(Translator.from_workdir(workdir), options.sentence, name)
-        print(figures.save(figure, paths.absolute(options.output) / f"family_{name}.png"))
+        drawn.append(str(figures.save(figure, folder / f"family_{name}.png")))
+    return drawn
+
+
+def main(options: Options) -> None:
+    """Print the paths."""
+    print(*run(options), sep="\n")
 
 
 @style.styled
 def picture(translator: Translator, sentence: str, name: str) -> figures.DescribedFigure:
-    """The attention, if there is any, beside the omission."""
+    """Draw the omission of each source token and, if there is any, the attention."""
     best = translator(sentence)
     [source], target = translator.vocabularies.source.encode([sentence]), list(best.tokens)
-    columns, rows = (
-        [piece.replace("▁", "") for piece in side.pieces(ids)]
-        for side, ids in (
-            (translator.vocabularies.source, source),
-            (translator.vocabularies.target, target),
-        )
-    )
+    columns = display_tokens(translator.vocabularies.source.pieces(source))
+    rows = display_tokens(translator.vocabularies.target.pieces(target))
     panels = []
     attention = mean_attention(translator, source, target)
     if attention is not None:
@@ -105,4 +108,4 @@ def mean_attention(
 
 
 if __name__ == "__main__":
-    run(main, None, Options)
+    command_line.run(main, None, Options)

@@ -25,20 +25,17 @@ import shlex
 import sys
 from typing import Any, Literal
 
-from etils import epath
-
-from experiments.cli.command_line import run
+from experiments.cli import command_line
 from experiments.cli.config_flags import take_flag
+from experiments.cli.options import require_at_least
 from experiments.cli.scored_pairs import ScoredPairs
 from experiments.cli.weights import describe
-from experiments.scoring import evaluation
-from experiments.studies import data_diversification, seed_rows, study_runs, study_tables
+from experiments.studies import study_runs, study_tables
+from experiments.studies.results_row import data_diversification, seed_rows
 from experiments.training import allocator
 from transformer import paths
-from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
-from transformer.translator import Translator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,13 +60,15 @@ class Options(ScoredPairs):
     """Directory of the table."""
 
 
-def main(options: Options) -> int:
-    """Train, score, and write the row."""
-    config, seeds = options.config, options.seeds
-    if not all(seed.isdecimal() for seed in seeds) or not seeds:
-        raise InputError(f"--seeds={','.join(seeds)} must be whole numbers: 0,1,2")
-    if options.teachers < 0 or (options.teacher_steps or 1) < 1:
-        raise InputError("--teachers must be at least 0, and --teacher_steps at least 1")
+def run(options: Options) -> dict[str, Any]:
+    """Train and score with every seed; returns the row.
+
+    Raises:
+      Stopped: after a signal; repeat the call to continue.
+    """
+    config, seeds = options.config, study_tables.checked_seeds(options.seeds)
+    require_at_least(0, teachers=options.teachers)
+    require_at_least(1, teacher_steps=options.teacher_steps)
     if bool(options.teachers) != bool(options.teacher_steps):
         raise InputError("--teachers and --teacher_steps go together; give both or neither")
     average, kept = options.average, config.training.keep_last
@@ -83,51 +82,40 @@ def main(options: Options) -> int:
             f"--runs={options.runs} must be local, because an object store has no locks; name a "
             "local folder"
         )
-    # What can be wrong with the scoring is found before hours of training.
+    # Errors of the scoring come before hours of training.
     options.bleu_options(config)
     options.load(config.data)
-    runs, output = paths.absolute(options.runs), paths.absolute(options.output)
-    shared = {
+    runs = paths.absolute(options.runs)
+    row = {"weights": describe(config, average, options.around), "hardware": seed_rows.hardware()}
+    if options.teachers:
+        config, seconds = data_diversification.diversify(
+            config, runs, teachers=options.teachers, steps=options.teacher_steps
+        )
+        row["teacher_minutes"] = seconds / 60
+    numbers = {f"seed-{seed}": seed for seed in seeds}
+
+    def result_of(name: str) -> dict[str, Any]:
+        seed = numbers[name]
+        of_seed = study_runs.with_fields(config, {"training.seed": seed})
+        result = study_runs.trained(of_seed, runs / name)
+        weights = {"average": average, "around": options.around}
+        scores = study_runs.scored(runs / name, options, **weights)
+        return {"seed": seed, **result, **scores}
+
+    results = study_runs.share(result_of, numbers, runs)
+    return row | seed_rows.row_of(list(results.values()))
+
+
+def main(options: Options) -> None:
+    """Write and print the row."""
+    command = {
         "config": take_flag(sys.argv, "config")[0],
-        "weights": describe(config, average, options.around),
-        "hardware": seed_rows.hardware(),
         "command": shlex.join(["python", "-m", "experiments.studies.results_row", *sys.argv[1:]]),
     }
-    try:
-        if options.teachers:
-            config, seconds = data_diversification.diversify(
-                config, runs, teachers=options.teachers, steps=options.teacher_steps
-            )
-            shared["teacher_minutes"] = seconds / 60
-        numbers = {f"seed-{int(seed)}": int(seed) for seed in seeds}
-        results = study_runs.share(
-            lambda name: result_of(config, numbers[name], runs / name, options), numbers, runs
-        )
-    except study_runs.Stopped as stopped:
-        return stopped.code
-    row = shared | seed_rows.row_of(list(results.values()))
+    output, row = paths.absolute(options.output), run(options) | command
     print(study_tables.write_table(output, "results_row", seed_rows.COLUMNS, [row]), end="")
-    return 0
-
-
-def result_of(config: Config, seed: int, directory: epath.Path, options: Options) -> dict[str, Any]:
-    """Train with one seed and score, if that is not done yet."""
-    of_seed = study_runs.with_fields(config, {"training.seed": seed})
-    result = study_runs.trained(of_seed, directory)
-    saved = workdir_files.load_inference_config(directory)
-    pairs, bleu = options.load(saved.data), options.bleu_options(saved)
-    average, around = options.average, options.around
-
-    def compute() -> dict[str, Any]:
-        print(f"scoring {directory}", file=sys.stderr, flush=True)
-        translator = Translator.from_workdir(directory, average=average, around=around)
-        return evaluation.evaluate(translator, pairs, **bleu).scores
-
-    name = "-".join(map(str, ["results_row", average, around, *bleu.values()]))
-    scores = study_runs.computed_once(study_runs.scores_file(directory, name, pairs), compute)
-    return {"seed": seed, **result, **scores}
 
 
 if __name__ == "__main__":
     allocator.restart_with_huge_pages()
-    run(main, "config", Options)
+    command_line.run(main, "config", Options)

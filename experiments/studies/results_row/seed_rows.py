@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The row of a table of results that several trainings of one recipe make."""
+"""A row of a table of results from several trainings of one recipe."""
 
 import pathlib
 import platform
@@ -25,14 +25,14 @@ COLUMNS = (
     Column("NLL", "nll"),
     Column("signature", "signature"),
     Column("minutes each", "minutes", "{:.0f}"),
-    Column("of teachers and translations", "teacher_minutes", "{:.0f}"),
+    Column("minutes of teachers and translations", "teacher_minutes", "{:.0f}"),
     Column("hardware", "hardware"),
     Column("command", "command"),
 )
 
 
 def row_of(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The row of trainings that differ in their seed."""
+    """The row of trainings that differ in their seed alone."""
     first = results[0]
 
     def each(key: str, form: str) -> str:
