@@ -15,7 +15,6 @@ import numpy as np
 
 from experiments.cli import command_line
 from transformer import inspection, paths
-from transformer.arrays import Float
 from transformer.errors import InputError
 from transformer.inspection import figures
 from transformer.inspection.figures import parts, style
@@ -55,31 +54,36 @@ def main(options: Options) -> None:
 
 @style.styled
 def picture(translator: Translator, sentence: str, name: str) -> figures.DescribedFigure:
-    """Draw the omission of each source token and, if there is any, the attention."""
-    best = translator(sentence)
+    """Draw the omission of each source token and, if there is any, the mean attention."""
+    best, model, params = translator(sentence), translator.model, translator.params
     [source], target = translator.vocabularies.source.encode([sentence]), list(best.tokens)
     columns = display_tokens(translator.vocabularies.source.pieces(source))
     rows = display_tokens(translator.vocabularies.target.pieces(target))
-    panels = []
-    attention = mean_attention(translator, source, target)
-    if attention is not None:
-        panels.append(
+    labels = {"rows": rows, "columns": columns, "cell": (0.32, 0.26)}
+    lost = omission(model, params, source, target)
+    panels = [
+        parts.Panel(
+            values=lost,
+            name="omission",
+            heading="omission: log-probability lost without the source token",
+            legend="nats",
+            **labels,
+            **parts.signed(5.0),
+        )
+    ]
+    if "cross" in model.describe().attention:
+        target_in = [translator.config.model.bos_id, *target[:-1]]
+        _, seen = inspection.run(model, params, source, target_in, capture="weights")
+        panels.insert(
+            0,
             parts.Panel(
-                values=attention,
-                cell=(0.32, 0.26),
+                values=np.asarray(seen.attention("cross").weights).mean((0, 1)),
                 name="attention",
                 heading="attention: mean weight over layers and heads",
-                rows=rows,
-                columns=columns,
-                limits=(0.0, 1.0),
                 legend="weight",
-            )
+                **labels,
+            ),
         )
-    lost = omission(translator.model, translator.params, source, target)
-    extent = (0.32 * len(columns), 0.26 * len(rows))
-    heading = "omission: log-probability lost without the source token"
-    options = {"rows": rows, "columns": columns, "limit": 5.0, "legend": "nats"}
-    panels.append(parts.signed_panel("omission", heading, lost, extent, **options))
     figure, _ = parts.draw_panels(
         [[panel] for panel in panels],
         title=f"{name}: {best.text}",
@@ -92,19 +96,6 @@ def picture(translator: Translator, sentence: str, name: str) -> figures.Describ
         f"{word!r} loses most without {source!r}." for word, source in zip(rows, read, strict=True)
     )
     return figure
-
-
-def mean_attention(
-    translator: Translator, source: list[int], target: list[int]
-) -> Float[np.ndarray, "T S"] | None:
-    """Cross-attention weights, averaged over layers and heads; None if the family has none."""
-    if "cross" not in translator.model.describe().attention:
-        return None
-    target_in = [translator.config.model.bos_id, *target[:-1]]
-    _, seen = inspection.run(
-        translator.model, translator.params, source, target_in, capture="weights"
-    )
-    return np.asarray(seen.attention("cross").weights).mean((0, 1))
 
 
 if __name__ == "__main__":

@@ -24,11 +24,8 @@ COGS (Kim and Linzen 2020) in its published form, as such files, is 38 hours of 
 cores. Csordas et al. report an exact match of 0.81 on its generalization set, expected here: 0.80.
 """
 
-import collections
 import dataclasses
 import itertools
-import statistics
-from collections.abc import Sequence
 from typing import Any
 
 from experiments.cli import command_line
@@ -72,15 +69,14 @@ COLUMNS = (
     Column("dataset", "dataset"),
     Column("model", "model"),
     Column("choice", "choice"),
-    Column("trainings", "trainings"),
+    Column("seed", "seed"),
     Column("steps", "steps"),
     Column("parameters", "parameters", "{:,}"),
     Column("exact match, best by NLL", "nll", "{:.1%}"),
     Column("best by BLEU", "bleu", "{:.1%}"),
     Column("last", "last", "{:.1%}"),
-    Column("deviation of the last over seeds", "last_std", "{:.1%}"),
     Column("validation, last", "validation", "{:.1%}"),
-    Column("seconds each", "seconds", "{:.0f}"),
+    Column("seconds", "seconds", "{:.0f}"),
 )
 
 
@@ -125,18 +121,17 @@ def run(options: Options) -> list[dict[str, Any]]:
     if files and not (options.train and options.test and all(len(pair) == 2 for pair in files)):
         raise InputError("--train and --test must both be given, each as SOURCE,TARGET")
     datasets = [FILES] if files else checked_names("datasets", options.datasets, scan.CONFIGS)
-    output, results, rows = paths.absolute(options.output), [], []
+    output, rows = paths.absolute(options.output), []
     seeds = study_tables.checked_seeds(options.seeds)
     # Every combination with the first seed comes before the second seed.
     for names in itertools.product(seeds, datasets, models, choices):
-        results.append(result_of(options, *names))
-        rows = summary(results)
+        rows.append(row_of(options, *names))
         study_tables.write_table(output, "generalization", COLUMNS, rows)
         figure = study_tables.picture(
             "Exact match on commands unlike those of training",
             [f"{row['dataset']}, {row['model']}, {row['choice']}" for row in rows],
             {heading: [row[name] for row in rows] for name, heading in SELECTIONS.items()},
-            beside={"trainings": [str(row["trainings"]) for row in rows]},
+            beside={"seed": [str(row["seed"]) for row in rows]},
         )
         figures.save(figure, output / "generalization.png")
     return rows
@@ -191,7 +186,7 @@ def _files_fields(options: Options, config: Config) -> dict[str, Any]:
     }
 
 
-def result_of(options: Options, seed: int, dataset: str, model: str, choice: str) -> dict:
+def row_of(options: Options, seed: int, dataset: str, model: str, choice: str) -> dict[str, Any]:
     """Train and score one combination, if that is not done yet."""
     directory = paths.absolute(options.runs) / f"{dataset}.{model}.{choice}.{seed}"
     result = study_runs.trained(config_of(options, seed, dataset, model, choice), directory)
@@ -208,24 +203,6 @@ def result_of(options: Options, seed: int, dataset: str, model: str, choice: str
     row["validation"] = result["validation"]["exact_match"]
     keys = {"parameters": "parameters", "steps": "step", "seconds": "seconds"}
     return row | {name: result[key] for name, key in keys.items()}
-
-
-def summary(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each dataset, model and choice: the means over seeds."""
-    groups = collections.defaultdict(list)
-    for result in results:
-        groups[result["dataset"], result["model"], result["choice"]].append(result)
-    rows = []
-    for names, group in groups.items():
-        row = dict(zip(("dataset", "model", "choice"), names, strict=True))
-        row |= {"trainings": len(group), "seeds": [each["seed"] for each in group]}
-        for measure in (*SELECTIONS, "validation", "seconds"):
-            row[measure] = statistics.fmean(each[measure] for each in group)
-        row |= {name: group[0][name] for name in ("parameters", "steps")}
-        if len(group) > 1:
-            row["last_std"] = statistics.stdev(each["last"] for each in group)
-        rows.append(row)
-    return rows
 
 
 if __name__ == "__main__":

@@ -10,7 +10,10 @@ import threading
 import pytest
 from etils import epath
 
+from experiments import evaluate
+from experiments.cli.scored_pairs import ScoredPairs
 from experiments.data import registry
+from experiments.scoring.evaluation import Evaluation
 from experiments.studies import generalization, study_runs, study_tables, variants
 from experiments.studies.cache import cached
 from experiments.studies.study_tables import Column, checked_names, markdown, write_table
@@ -67,6 +70,38 @@ def test_processes_that_share_tasks_do_each_once_and_all_get_every_outcome(tmp_p
     assert [*outcomes[0]] == [*outcomes[1]] == [*"abcde"]
 
 
+def test_scores_are_computed_again_when_anything_changes_that_they_depend_on(
+    tiny, tmp_path, monkeypatch
+):
+    calls = []
+
+    def run(options):
+        calls.append(options)
+        return Evaluation(options.load(options.config.data), [], {"call": len(calls)}, [])
+
+    def words(evaluation, options):
+        return {"words": len(evaluation.split.sources)}
+
+    monkeypatch.setattr(evaluate, "run", run)
+    (tmp_path / "config.json").write_text(tiny().to_json())
+    (tmp_path / "result.json").write_text("1")
+    folder, validation = epath.Path(tmp_path), ScoredPairs("validation")
+    beams = tiny("decode.beams=3")
+    changes = [
+        lambda: study_runs.scored(folder, validation),
+        lambda: study_runs.scored(folder, ScoredPairs("test")),
+        lambda: study_runs.scored(folder, ScoredPairs("validation", bleu_lowercase=True)),
+        lambda: study_runs.scored(folder, validation, average=1),
+        lambda: study_runs.scored(folder, validation, config=beams),
+        lambda: study_runs.scored(folder, validation, words),
+    ]
+    for number, change in enumerate(changes, 1):
+        assert change()["call"] == change()["call"] == number == len(calls)
+    assert changes[-1]()["words"] == 10
+    (tmp_path / "result.json").write_text("2")  # another training in this workdir
+    assert changes[0]()["call"] == 7
+
+
 def test_options_that_cannot_be_are_refused_by_name():
     refused = {
         "--variants has 'spiral', but must be of paper, lea": variants.Options(
@@ -98,9 +133,7 @@ def files(tmp_path):
 
 
 @pytest.mark.slow
-def test_generalization_trains_each_combination_once_and_averages_over_seeds(
-    files, tmp_path, capsys
-):
+def test_generalization_trains_each_combination_once(files, tmp_path, capsys):
     options = generalization.Options(
         **files,
         models=("rotary_universal",),
@@ -112,14 +145,14 @@ def test_generalization_trains_each_combination_once_and_averages_over_seeds(
         runs=str(tmp_path / "runs"),
         output=str(tmp_path / "table"),
     )
-    [row] = generalization.run(options)
-    names = ("files", "rotary_universal", "unscaled")
-    assert (row["dataset"], row["model"], row["choice"]) == names
-    assert (row["trainings"], row["seeds"], row["steps"]) == (2, [0, 1], 2)
-    assert {"nll", "bleu", "last", "last_std", "validation"} <= row.keys()
+    rows = generalization.run(options)
+    for seed, row in enumerate(rows):
+        names = ("files", "rotary_universal", "unscaled", seed)
+        assert (row["dataset"], row["model"], row["choice"], row["seed"]) == names
+        assert row["steps"] == 2 and {"nll", "bleu", "last", "validation"} <= row.keys()
     assert (tmp_path / "table" / "generalization.png").stat().st_size > 5000
     assert "step 2/2" in capsys.readouterr().err
-    assert generalization.run(options) == [row]
+    assert generalization.run(options) == rows
     log = capsys.readouterr().err
     assert "step 2/2" not in log and "scoring" not in log
     for training in (tmp_path / "runs").glob("files.*"):

@@ -2,9 +2,9 @@
 """Word vectors in two dimensions."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from experiments.studies.embeddings.knowledge import KINDS, Knowledge, Pair
 from experiments.studies.embeddings.word_vectors import Side, WordVectors, principal_components
@@ -71,14 +71,14 @@ def draw(
     return figure
 
 
-def _draw_plurals(ax: Axes, points: Mapping[str, np.ndarray], number: Sequence[Pair]) -> None:
+def _draw_plurals(ax: Any, points: Mapping[str, np.ndarray], number: Sequence[Pair]) -> None:
     for one, many in number:
         if one in points and many in points:
             ends = zip(points[one], points[many], strict=True)
             ax.plot(*ends, color=style.FAINT, lw=0.7, zorder=1)
 
 
-def _write_names(ax: Axes, points: Mapping[str, np.ndarray], kinds: Mapping[str, str]) -> None:
+def _write_names(ax: Any, points: Mapping[str, np.ndarray], kinds: Mapping[str, str]) -> None:
     """Write the names that overlap no earlier name."""
     ax.margins(0.06)
     ax.autoscale_view()
