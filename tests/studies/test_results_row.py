@@ -11,7 +11,6 @@ from apps import run
 from experiments.data import registry
 from experiments.studies import study_runs
 from experiments.studies.results_row import __main__ as results_row
-from experiments.studies.results_row import seed_rows
 from transformer.checkpoints import workdir_files
 from transformer.errors import InputError
 
@@ -25,7 +24,7 @@ def test_a_row_has_the_scores_of_each_seed_and_the_mean():
         | {"chrf": chrf, "nll": nll, "seconds": seconds}
         for seed, (bleu, chrf, nll, seconds) in enumerate(scores)
     ]
-    row = seed_rows.row_of(results)
+    row = results_row.row_of(results)
     assert (row["seeds"], row["steps"], row["signature"]) == ("0; 1", 5, "nrefs:1")
     assert row["bleu"] == "40.0 [39.0, 41.0]; 41.0 [40.0, 42.0]"
     assert (row["mean_bleu"], row["minutes"]) == (40.5, 1.5)
@@ -34,7 +33,7 @@ def test_a_row_has_the_scores_of_each_seed_and_the_mean():
 
 
 def test_the_hardware_has_a_name():
-    assert re.fullmatch(r"(1 core|\d+ cores) of .+", seed_rows.hardware())
+    assert re.fullmatch(r"(1 core|\d+ cores) of .+", results_row.hardware())
 
 
 @pytest.fixture

@@ -96,19 +96,23 @@ def main(options: Options) -> None:
 
 def score(spaces: Mapping[str, WordVectors], known: Knowledge) -> list[dict[str, Any]]:
     """Accuracy of analogies, and the share of nearest nouns with the same label, by space."""
-    rows = []
+    rows, vectors = [], spaces.values()
     for name, pairs in known.pairs.items():
         questions = [*knowledge.questions_of(pairs)]
-        found = [word_vectors.analogy_accuracy(space, questions) for space in spaces.values()]
-        rows.append({"measure": f"analogies of {name}, {found[0][1]}"})
-        rows[-1] |= dict(zip(spaces, (share for share, _ in found), strict=True))
-        rows[-1]["chance"] = 1 / (len(next(iter(spaces.values())).words) - 3)
+        shares, counts = zip(
+            *(word_vectors.analogy_accuracy(space, questions) for space in vectors), strict=True
+        )
+        chance = 1 / (len(next(iter(vectors)).words) - 3)
+        rows.append((f"analogies of {name}, {counts[0]}", shares, chance))
     for name, labels in known.labels.items():
-        found = [word_vectors.neighbor_agreement(space, labels) for space in spaces.values()]
-        rows.append({"measure": f"nearest noun has the same {name}"})
-        rows[-1] |= dict(zip(spaces, (share for share, _ in found), strict=True))
-        rows[-1]["chance"] = found[0][1]
-    return rows
+        shares, chances = zip(
+            *(word_vectors.neighbor_agreement(space, labels) for space in vectors), strict=True
+        )
+        rows.append((f"nearest noun has the same {name}", shares, chances[0]))
+    return [
+        {"measure": measure, **dict(zip(spaces, shares, strict=True)), "chance": chance}
+        for measure, shares, chance in rows
+    ]
 
 
 def _tables(

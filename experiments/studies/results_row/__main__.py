@@ -21,9 +21,16 @@ XLA_FLAGS=--xla_cpu_multi_thread_eigen=false for each).
 """
 
 import dataclasses
+import pathlib
+import platform
+import re
 import shlex
+import statistics
 import sys
+from collections.abc import Sequence
 from typing import Any, Literal
+
+import jax
 
 from experiments.cli import command_line
 from experiments.cli.config_flags import take_flag
@@ -31,11 +38,29 @@ from experiments.cli.options import require_at_least
 from experiments.cli.scored_pairs import ScoredPairs
 from experiments.cli.weights import describe
 from experiments.studies import study_runs, study_tables
-from experiments.studies.results_row import data_diversification, seed_rows
+from experiments.studies.results_row import data_diversification
+from experiments.studies.study_tables import Column
 from experiments.training import allocator
 from transformer import paths
 from transformer.config import Config
+from transformer.cores import num_cores
 from transformer.errors import InputError
+
+COLUMNS = (
+    Column("config", "config"),
+    Column("parameters", "parameters", "{:,}"),
+    Column("steps", "steps", "{:,}"),
+    Column("seeds", "seeds"),
+    Column("BLEU, 95% interval", "bleu"),
+    Column("mean", "mean_bleu", "{:.1f}"),
+    Column("chrF", "chrf"),
+    Column("NLL", "nll"),
+    Column("signature", "signature"),
+    Column("minutes each", "minutes", "{:.0f}"),
+    Column("minutes of teachers and translations", "teacher_minutes", "{:.0f}"),
+    Column("hardware", "hardware"),
+    Column("command", "command"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +111,7 @@ def run(options: Options) -> dict[str, Any]:
     options.bleu_options(config)
     options.load(config.data)
     runs = paths.absolute(options.runs)
-    row = {"weights": describe(config, average, options.around), "hardware": seed_rows.hardware()}
+    row = {"weights": describe(config, average, options.around), "hardware": hardware()}
     if options.teachers:
         config, seconds = data_diversification.diversify(
             config, runs, teachers=options.teachers, steps=options.teacher_steps
@@ -103,7 +128,7 @@ def run(options: Options) -> dict[str, Any]:
         return {"seed": seed, **result, **scores}
 
     results = study_runs.share(result_of, numbers, runs)
-    return row | seed_rows.row_of(list(results.values()))
+    return row | row_of(list(results.values()))
 
 
 def main(options: Options) -> None:
@@ -113,7 +138,42 @@ def main(options: Options) -> None:
         "command": shlex.join(["python", "-m", "experiments.studies.results_row", *sys.argv[1:]]),
     }
     output, row = paths.absolute(options.output), run(options) | command
-    print(study_tables.write_table(output, "results_row", seed_rows.COLUMNS, [row]), end="")
+    print(study_tables.write_table(output, "results_row", COLUMNS, [row]), end="")
+
+
+def row_of(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The row of trainings that differ in their seed alone."""
+    first = results[0]
+
+    def each(key: str, form: str) -> str:
+        return "; ".join(form.format(result[key]) for result in results)
+
+    return {
+        "parameters": first["parameters"],
+        "steps": first["step"],
+        "seeds": each("seed", "{}"),
+        "bleu": "; ".join(map(study_tables.with_interval, results)),
+        "mean_bleu": statistics.fmean(result["bleu"] for result in results),
+        "chrf": each("chrf", "{:.1f}"),
+        "nll": each("nll", "{:.3f}"),
+        "signature": first["bleu_signature"],
+        "minutes": statistics.fmean(result["seconds"] for result in results) / 60,
+        "trainings": list(results),
+    }
+
+
+def hardware() -> str:
+    """The devices that this process computes on, for example ``2 cores of AMD EPYC``."""
+    device = jax.devices()[0]
+    if device.platform != "cpu":
+        return f"{jax.device_count()} x {device.device_kind}"
+    name = platform.processor() or platform.machine()
+    information = pathlib.Path("/proc/cpuinfo")  # not on every system
+    if information.exists():
+        found = re.search(r"^model name\s*:\s*(.+)$", information.read_text(), re.MULTILINE)
+        name = found[1] if found else name
+    cores = num_cores()
+    return f"{cores} {'core' if cores == 1 else 'cores'} of {name}"
 
 
 if __name__ == "__main__":
