@@ -16,23 +16,17 @@ from transformer.errors import InputError
 
 
 def test_a_row_has_the_scores_of_each_seed_and_the_mean():
-    shared = {"parameters": 10, "step": 5, "bleu_signature": "nrefs:1"}
-    scores = [(40.0, 60.1, 1.5, 60), (41.0, 60.2, 1.6, 120)]
     results = [
-        shared
-        | {"seed": seed, "bleu": bleu, "bleu_ci": [bleu - 1, bleu + 1]}
-        | {"chrf": chrf, "nll": nll, "seconds": seconds}
-        for seed, (bleu, chrf, nll, seconds) in enumerate(scores)
+        {"parameters": 10, "step": 5, "bleu_signature": "nrefs:1", "seed": seed}
+        | {"bleu": bleu, "bleu_ci": [bleu - 1, bleu + 1], "chrf": 60.1, "nll": 1.5}
+        | {"seconds": 60 + 60 * seed}
+        for seed, bleu in enumerate((40.0, 41.0))
     ]
     row = results_row.row_of(results)
     assert (row["seeds"], row["steps"], row["signature"]) == ("0; 1", 5, "nrefs:1")
     assert row["bleu"] == "40.0 [39.0, 41.0]; 41.0 [40.0, 42.0]"
     assert (row["mean_bleu"], row["minutes"]) == (40.5, 1.5)
-    assert (row["chrf"], row["nll"]) == ("60.1; 60.2", "1.500; 1.600")
-    assert row["trainings"] == results
-
-
-def test_the_hardware_has_a_name():
+    assert (row["chrf"], row["nll"], row["trainings"]) == ("60.1; 60.1", "1.500; 1.500", results)
     assert re.fullmatch(r"(1 core|\d+ cores) of .+", results_row.hardware())
 
 
@@ -118,9 +112,7 @@ def test_options_that_cannot_be_are_refused_before_anything_is_trained(options, 
         "--seeds=0,a must be whole numbers: 0,1,2": {"seeds": ("0", "a")},
         "--teachers and --teacher_steps go together": {"teachers": 1},
         "--average=9 must be 1 to 5, the checkpoints that": {"average": 9},
-        "--average=0 must be 1 to 5": {"average": 0},
         "--runs=gs://bucket/runs must be local, because": {"runs": "gs://bucket/runs"},
-        "'words'": {"bleu_tokenize": "words"},
         "text_files have no split 'dev'; they have": {"split": "dev"},
         "data.mixture is set, but teachers translate one corpus": {
             "config": mixture,

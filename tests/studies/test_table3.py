@@ -17,11 +17,6 @@ from transformer.errors import InputError
 BY_NAME = {row.name: row for row in ROWS}
 
 
-def test_parameters_of_small_rows_are_the_papers_to_the_million():
-    for name in ("base", "N=2"):
-        assert round(rows.parameters(BY_NAME[name]) / 1e6) == BY_NAME[name].millions, name
-
-
 @pytest.mark.slow
 def test_parameters_of_all_rows_are_the_papers_to_the_million():
     counted = {row.name: row.millions for row in ROWS if row.millions}
@@ -31,14 +26,12 @@ def test_parameters_of_all_rows_are_the_papers_to_the_million():
     assert heads == {63_045_632}
 
 
-def test_base_is_the_default_of_the_config():
+def test_base_is_the_default_of_the_config_and_has_the_papers_parameters():
+    assert len(BY_NAME) == len({row.directory for row in ROWS}) == len(ROWS) == 20
+    assert round(rows.parameters(BY_NAME["base"]) / 1e6) == 65
     model = {path.removeprefix("model."): value for path, value in BASE.items() if "model." in path}
     assert TransformerConfig(**model).replace(d_k=None, d_v=None) == TransformerConfig()
     assert BASE["training.label_smoothing"] == Config().training.label_smoothing
-
-
-def test_names_and_directories_are_distinct():
-    assert len(BY_NAME) == len({row.directory for row in ROWS}) == len(ROWS) == 20
 
 
 def test_a_scale_divides_the_widths_and_big_takes_three_times_the_steps():
