@@ -11,8 +11,8 @@ def tiny(train):
     """The config that trains a tiny model on letters, with fields such as "model.d_ff=8"."""
 
     def config(*fields):
-        flags = [*train("unused", "--config.training.steps=20", "--config.logging.tensorboard=0")]
-        flags += [f"--config.{field}" for field in fields]
+        short = ("training.steps=20", "training.validate_every=10", "logging.tensorboard=0")
+        flags = train("unused", *(f"--config.{field}" for field in (*short, *fields)))
         return config_flags.load(["app", *flags], "config")[0]
 
     return config
