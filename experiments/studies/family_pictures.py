@@ -3,7 +3,7 @@
 
 python -m experiments.studies.family_pictures --workdirs=runs/sutskever,runs/bahdanau --output=docs
 
-Each picture, OUTPUT/family_NAME.png, has two maps of the model's own translation of one sentence:
+Each picture, OUTPUT/family_NAME.png, has two maps of the model's translation of one sentence:
 the cross-attention weights, if the family has any, and the omission, which all families have (see
 transformer/inspection/omission.py).
 """

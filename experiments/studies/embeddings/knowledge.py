@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the dictionary of `pronouns` knows about the words of one language."""
+"""Relations and labels of the words of one language, from the dictionary of `pronouns`."""
 
 import dataclasses
 import itertools

@@ -31,7 +31,7 @@ class Settings:
     width: int = 64
     """D."""
     window: int = 5
-    """Largest distance of a context word; each center draws its own from 1 to this."""
+    """Largest distance of a context word; drawn from 1 to this for each center."""
     negatives: int = 5
     """Sampled words for each context word."""
     min_count: int = 5

@@ -3,7 +3,7 @@
 
 python -m experiments.studies.layer_costs --output=runs/layer_costs
 
-For the project's own attention, LSTM and convolution over n positions of width d:
+For the project's attention, LSTM and convolution over n positions of width d:
 
 - floating-point operations of the compiled layer, from XLA. XLA counts the body of a loop once, so
   those of the body are added for every further step;
