@@ -25,8 +25,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.studies import layer_measurements
 from experiments.studies.exercises import Answer
+from experiments.studies.layer_costs import measurements as layer_measurements
+from experiments.studies.layer_costs.layers import LAYERS
 from transformer import compile_cache
 from transformer.batch import Batch
 from transformer.config import (
@@ -75,7 +76,7 @@ KINDS = {
     "dilated convolution": "convolutional, k = 3, dilated",
     "self-attention": "self-attention",
 }
-layers = {layer.name: layer for layer in layer_measurements.LAYERS}
+layers = {layer.name: layer for layer in LAYERS}
 reached = {
     kind: [
         inputs.sum() for inputs in layer_measurements.reached_inputs(layers[name], POSITIONS, d=4)

@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 
-from experiments.cli.command_line import run
+from experiments.cli import command_line
 from experiments.cli.weights import Weights
 from transformer import inspection, paths
 from transformer.arrays import Float
@@ -29,16 +29,22 @@ class Options(Weights):
     """Sentence that the model translates."""
 
 
+def run(options: Options) -> list[str]:
+    """Draw every picture; returns their paths."""
+    folder = paths.absolute(options.output)
+    drawn = pictures(options.translator(), options.sentence)
+    return [
+        str(figures.save(figure, folder / f"{name}.png", dpi=DPI)) for name, figure in drawn.items()
+    ]
+
+
 def main(options: Options) -> None:
-    """Draw every picture and print its path."""
-    translator = options.translator()
-    for name, figure in pictures(translator, options.sentence).items():
-        path = paths.absolute(options.output) / f"{name}.png"
-        print(figures.save(figure, path, dpi=DPI))
+    """Print the paths."""
+    print(*run(options), sep="\n")
 
 
 def pictures(translator: Translator, sentence: str) -> dict[str, figures.DescribedFigure]:
-    """The figures by the name of their files, for the model's translation of the sentence."""
+    """Figures of the model's translation of a sentence, by file name."""
     config, tokenizer = translator.config.model, translator.tokenizer
     [source], target = tokenizer.encode([sentence]), list(translator(sentence).tokens)
     target_in = [config.bos_id, *target[:-1]]
@@ -61,11 +67,11 @@ def pictures(translator: Translator, sentence: str) -> dict[str, figures.Describ
 def smoothed(
     target: list[int], shape: tuple[int, int], smoothing: float
 ) -> Float[np.ndarray, "T V"]:
-    """The distributions that training aims at, with the rest spread over all other tokens."""
+    """Target distributions of label smoothing: its mass is spread over all other tokens."""
     labels = np.full(shape, smoothing / (shape[1] - 1))
     labels[np.arange(len(target)), target] = 1 - smoothing
     return labels
 
 
 if __name__ == "__main__":
-    run(main, "workdir", Options)
+    command_line.run(main, "workdir", Options)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw what each prediction reads, for a model of each family, trained on the same corpus.
+"""Draw the source tokens that each prediction reads, for a model of each family.
 
 python -m experiments.studies.family_pictures --workdirs=runs/sutskever,runs/bahdanau --output=docs
 
-Each picture, OUTPUT/family_NAME.png, has two maps of the model's own translation of one sentence:
+Each picture, OUTPUT/family_NAME.png, has two maps of the model's translation of one sentence:
 the cross-attention weights, if the family has any, and the omission, which all families have (see
 transformer/inspection/omission.py).
 """
@@ -13,19 +13,19 @@ import os
 
 import numpy as np
 
-from experiments.cli.command_line import run
+from experiments.cli import command_line
 from transformer import inspection, paths
-from transformer.arrays import Float
 from transformer.errors import InputError
 from transformer.inspection import figures
 from transformer.inspection.figures import parts, style
 from transformer.inspection.omission import omission
+from transformer.inspection.words import display_tokens
 from transformer.translator import Translator
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The models, the sentence, and where the pictures go."""
+    """The models, the sentence, and the folder of the pictures."""
 
     workdirs: tuple[str, ...] | None = None
     """Directories written by train: A,B,..."""
@@ -35,48 +35,55 @@ class Options:
     """Sentence that is translated."""
 
 
-def main(options: Options) -> None:
-    """Draw the picture of every workdir, and print its path."""
+def run(options: Options) -> list[str]:
+    """Draw the picture of every workdir; returns the paths."""
     if not options.workdirs:
-        raise InputError("missing --workdirs=A,B,..., where train left its results")
+        raise InputError("missing --workdirs=A,B,..., directories that train wrote")
+    folder, drawn = paths.absolute(options.output), []
     for workdir in options.workdirs:
         name = os.path.basename(os.path.normpath(workdir))
         figure = picture(Translator.from_workdir(workdir), options.sentence, name)
-        print(figures.save(figure, paths.absolute(options.output) / f"family_{name}.png"))
+        drawn.append(str(figures.save(figure, folder / f"family_{name}.png")))
+    return drawn
+
+
+def main(options: Options) -> None:
+    """Print the paths."""
+    print(*run(options), sep="\n")
 
 
 @style.styled
 def picture(translator: Translator, sentence: str, name: str) -> figures.DescribedFigure:
-    """The attention, if there is any, beside the omission."""
-    best = translator(sentence)
+    """Draw the omission of each source token and, if there is any, the mean attention."""
+    best, model, params = translator(sentence), translator.model, translator.params
     [source], target = translator.vocabularies.source.encode([sentence]), list(best.tokens)
-    columns, rows = (
-        [piece.replace("▁", "") for piece in side.pieces(ids)]
-        for side, ids in (
-            (translator.vocabularies.source, source),
-            (translator.vocabularies.target, target),
+    columns = display_tokens(translator.vocabularies.source.pieces(source))
+    rows = display_tokens(translator.vocabularies.target.pieces(target))
+    labels = {"rows": rows, "columns": columns, "cell": (0.32, 0.26)}
+    lost = omission(model, params, source, target)
+    panels = [
+        parts.Panel(
+            values=lost,
+            name="omission",
+            heading="omission: log-probability lost without the source token",
+            legend="nats",
+            **labels,
+            **parts.signed(5.0),
         )
-    )
-    panels = []
-    attention = mean_attention(translator, source, target)
-    if attention is not None:
-        panels.append(
+    ]
+    if "cross" in model.describe().attention:
+        target_in = [translator.config.model.bos_id, *target[:-1]]
+        _, seen = inspection.run(model, params, source, target_in, capture="weights")
+        panels.insert(
+            0,
             parts.Panel(
-                values=attention,
-                cell=(0.32, 0.26),
+                values=np.asarray(seen.attention("cross").weights).mean((0, 1)),
                 name="attention",
                 heading="attention: mean weight over layers and heads",
-                rows=rows,
-                columns=columns,
-                limits=(0.0, 1.0),
                 legend="weight",
-            )
+                **labels,
+            ),
         )
-    lost = omission(translator.model, translator.params, source, target)
-    extent = (0.32 * len(columns), 0.26 * len(rows))
-    heading = "omission: log-probability lost without the source token"
-    options = {"rows": rows, "columns": columns, "limit": 5.0, "legend": "nats"}
-    panels.append(parts.signed_panel("omission", heading, lost, extent, **options))
     figure, _ = parts.draw_panels(
         [[panel] for panel in panels],
         title=f"{name}: {best.text}",
@@ -91,18 +98,5 @@ def picture(translator: Translator, sentence: str, name: str) -> figures.Describ
     return figure
 
 
-def mean_attention(
-    translator: Translator, source: list[int], target: list[int]
-) -> Float[np.ndarray, "T S"] | None:
-    """Cross-attention weights, averaged over layers and heads; None if the family has none."""
-    if "cross" not in translator.model.describe().attention:
-        return None
-    target_in = [translator.config.model.bos_id, *target[:-1]]
-    _, seen = inspection.run(
-        translator.model, translator.params, source, target_in, capture="weights"
-    )
-    return np.asarray(seen.attention("cross").weights).mean((0, 1))
-
-
 if __name__ == "__main__":
-    run(main, None, Options)
+    command_line.run(main, None, Options)

@@ -24,27 +24,23 @@ COGS (Kim and Linzen 2020) in its published form, as such files, is 38 hours of 
 cores. Csordas et al. report an exact match of 0.81 on its generalization set, expected here: 0.80.
 """
 
-import collections
 import dataclasses
 import itertools
-import statistics
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from experiments.cli.command_line import run
+from experiments.cli import command_line
 from experiments.cli.options import require_at_least
+from experiments.cli.scored_pairs import ScoredPairs
 from experiments.configs import scan as scan_config
-from experiments.data import registry, text_files
+from experiments.data import text_files
 from experiments.data.grammars import scan
-from experiments.studies import study_runs
-from experiments.studies.study_tables import Column, checked_names, write_table
+from experiments.studies import study_runs, study_tables
+from experiments.studies.study_tables import Column, checked_names
 from transformer import paths
-from transformer.config import Config, DataConfig
+from transformer.checkpoints import workdir_files
+from transformer.config import Config
 from transformer.errors import InputError
 from transformer.inspection import figures
-from transformer.inspection.figures import parts, style
 
 POSITIONS = {
     "absolute": {},
@@ -63,9 +59,9 @@ CHOICES = {
     "scaled_positions": {"model.embedding_scale": "positions"},
     "unscaled": {"model.embedding_scale": "none", "model.tied_embeddings": "none"},
 }
-"""Fields of each choice of training, which alone differ from scan.py."""
-SELECTIONS = ("nll", "bleu", "last")
-"""Weights that are scored, by `study_runs.Selection`."""
+"""Fields of each choice of training that differ from scan.py."""
+SELECTIONS = {"nll": "best NLL", "bleu": "best BLEU", "last": "last"}
+"""Scored checkpoints: the best by a validation score, or the last one."""
 
 FILES = "files"
 """Name of the dataset of --train and --test."""
@@ -73,15 +69,14 @@ COLUMNS = (
     Column("dataset", "dataset"),
     Column("model", "model"),
     Column("choice", "choice"),
-    Column("trainings", "trainings"),
+    Column("seed", "seed"),
     Column("steps", "steps"),
     Column("parameters", "parameters", "{:,}"),
     Column("exact match, best by NLL", "nll", "{:.1%}"),
     Column("best by BLEU", "bleu", "{:.1%}"),
     Column("last", "last", "{:.1%}"),
-    Column("deviation of the last over seeds", "last_std", "{:.1%}"),
     Column("validation, last", "validation", "{:.1%}"),
-    Column("seconds each", "seconds", "{:.0f}"),
+    Column("seconds", "seconds", "{:.0f}"),
 )
 
 
@@ -90,7 +85,7 @@ class Options:
     """The corpora, the models and choices, and the trainings."""
 
     datasets: tuple[str, ...] = ("length26",)
-    """Of SCAN: simple, length, length26, addprim_jump, addprim_turn_left."""
+    """Splits of SCAN: simple, length, length26, addprim_jump, addprim_turn_left."""
     train: tuple[str, ...] | None = None
     """SOURCE,TARGET files to train on, instead of SCAN."""
     test: tuple[str, ...] | None = None
@@ -98,11 +93,11 @@ class Options:
     validation: tuple[str, ...] | None = None
     """SOURCE,TARGET files; default: those of --train."""
     models: tuple[str, ...] | None = None
-    """Of absolute, relative, rotary, absolute_universal, relative_universal, rotary_universal; all
-    by default.
+    """Models: absolute, relative, rotary, absolute_universal, relative_universal, rotary_universal;
+    all by default.
     """
     choices: tuple[str, ...] = ("plain",)
-    """Of plain, label_smoothing, scaled_positions, unscaled."""
+    """Choices of training: plain, label_smoothing, scaled_positions, unscaled."""
     seeds: tuple[str, ...] = ("0",)
     """Seeds, one training each: 0,1,2."""
     steps: int | None = None
@@ -117,57 +112,42 @@ class Options:
     """Directory of table and picture."""
 
 
-def main(options: Options) -> int:
-    """Train, score, and write the table after every training."""
+def run(options: Options) -> list[dict[str, Any]]:
+    """Train and score; write the table after every training, and return its rows."""
     require_at_least(1, steps=options.steps, layers=options.layers, max_length=options.max_length)
     models = checked_names("models", options.models, list(MODELS))
     choices = checked_names("choices", options.choices, list(CHOICES))
-    datasets = [FILES]
-    if not _given_files(options):
-        datasets = checked_names("datasets", options.datasets, scan.CONFIGS)
-    output = paths.absolute(options.output)
-    results, table = [], ""
-    # Every combination with the first seed comes before the second seed.
-    for names in itertools.product(_seeds(options), datasets, models, choices):
-        try:
-            results.append(result_of(options, *names))
-        except study_runs.Stopped as stopped:
-            return stopped.code
-        rows = summary(results)
-        table = write_table(output, "generalization", COLUMNS, rows)
-        figures.save(picture(rows), output / "generalization.png")
-    print(table, end="")
-    return 0
-
-
-def _seeds(options: Options) -> list[int]:
-    if not all(seed.isdigit() for seed in options.seeds):
-        raise InputError(f"--seeds={','.join(options.seeds)} must be whole numbers: 0,1,2")
-    return [int(seed) for seed in options.seeds]
-
-
-def _given_files(options: Options) -> bool:
-    """Whether --train and --test replace SCAN; an InputError unless both name two files."""
-    given = [files for files in (options.train, options.test, options.validation) if files]
-    complete = options.train and options.test and all(len(files) == 2 for files in given)
-    if given and not complete:
+    files = [pair for pair in (options.train, options.test, options.validation) if pair]
+    if files and not (options.train and options.test and all(len(pair) == 2 for pair in files)):
         raise InputError("--train and --test must both be given, each as SOURCE,TARGET")
-    return bool(given)
+    datasets = [FILES] if files else checked_names("datasets", options.datasets, scan.CONFIGS)
+    output, rows = paths.absolute(options.output), []
+    seeds = study_tables.checked_seeds(options.seeds)
+    # Every combination with the first seed comes before the second seed.
+    for names in itertools.product(seeds, datasets, models, choices):
+        rows.append(row_of(options, *names))
+        study_tables.write_table(output, "generalization", COLUMNS, rows)
+        figure = study_tables.picture(
+            "Exact match on commands unlike those of training",
+            [f"{row['dataset']}, {row['model']}, {row['choice']}" for row in rows],
+            {heading: [row[name] for row in rows] for name, heading in SELECTIONS.items()},
+            beside={"seed": [str(row["seed"]) for row in rows]},
+        )
+        figures.save(figure, output / "generalization.png")
+    return rows
+
+
+def main(options: Options) -> None:
+    """Print the table."""
+    print(study_tables.markdown(COLUMNS, run(options)), end="")
 
 
 def config_of(options: Options, seed: int, dataset: str, model: str, choice: str) -> Config:
     """The config of one training."""
-    fields = {**MODELS[model], **CHOICES[choice], "training.seed": seed}
     config = scan_config.get_config("simple" if dataset == FILES else dataset)
+    fields = {**MODELS[model], **CHOICES[choice], "training.seed": seed}
     if dataset == FILES:
-        # The vocabulary is all words of the training text.
-        data = _files_data(options, config)
-        words = _words(*options.train)
-        config = config.replace(
-            data=data,
-            model=config.model.replace(vocab_size=4 + len(words)),
-            decode=config.decode.replace(max_length=_longest_target(options)),
-        )
+        fields |= _files_fields(options, config)
     if options.layers:
         fields["model.num_layers"] = options.layers
     steps = options.steps or config.training.steps
@@ -181,90 +161,49 @@ def config_of(options: Options, seed: int, dataset: str, model: str, choice: str
     return study_runs.with_fields(config, fields)
 
 
-def _files_data(options: Options, config: Config) -> DataConfig:
-    source, target = map(paths.absolute, options.train)
-    validation = map(paths.absolute, options.validation or options.train)
-    longest = options.max_length + 1
-    sides = dict(zip(("validation_source", "validation_target"), map(str, validation), strict=True))
-    return config.data.replace(
-        dataset="text_files",
-        train_source=str(source),
-        train_target=str(target),
-        **sides,
-        max_length=longest,
-        bucket_lengths=tuple(sorted({-(-longest * part // 6) for part in range(1, 7)})),
-        tokens_per_batch=max(config.data.tokens_per_batch, 8 * longest),
+def _files_fields(options: Options, config: Config) -> dict[str, Any]:
+    """The fields that describe the files; the vocabulary is all words of the training text."""
+    validation = options.validation or options.train
+    sides = [side for files in (options.train, validation) for side in files]
+    names = ("train_source", "train_target", "validation_source", "validation_target")
+    train, tested, validated = (
+        text_files.TwoFiles(*files).read() for files in (options.train, options.test, validation)
     )
+    words = {word for lines in train for line in lines for word in line.split()}
+    longest = options.max_length + 1
+    return {
+        **{
+            f"data.{name}": str(paths.absolute(side))
+            for name, side in zip(names, sides, strict=True)
+        },
+        "data.dataset": "text_files",
+        "data.max_length": longest,
+        "data.bucket_lengths": tuple(sorted({-(-longest * part // 6) for part in range(1, 7)})),
+        "data.tokens_per_batch": max(config.data.tokens_per_batch, 8 * longest),
+        "model.vocab_size": 4 + len(words),
+        # The longest reference, with EOS.
+        "decode.max_length": 1 + max(len(line.split()) for line in (*tested[1], *validated[1])),
+    }
 
 
-def _longest_target(options: Options) -> int:
-    """The tokens of the longest target that is scored, EOS included."""
-    files = [options.test, options.validation or options.train]
-    targets = (line for pair in files for line in text_files.TwoFiles(*pair).read()[1])
-    return 1 + max(len(line.split()) for line in targets)
-
-
-def _words(*files: str) -> set[str]:
-    pairs = text_files.TwoFiles(*files).read()
-    return {word for side in pairs for line in side for word in line.split()}
-
-
-def result_of(options: Options, seed: int, dataset: str, model: str, choice: str) -> dict:
+def row_of(options: Options, seed: int, dataset: str, model: str, choice: str) -> dict[str, Any]:
     """Train and score one combination, if that is not done yet."""
     directory = paths.absolute(options.runs) / f"{dataset}.{model}.{choice}.{seed}"
     result = study_runs.trained(config_of(options, seed, dataset, model, choice), directory)
     row = {"dataset": dataset, "model": model, "choice": choice, "seed": seed}
-    data = None
-    if dataset == FILES:
-        data = lambda config: registry.from_files(*options.test)  # noqa: E731
+    files = dict(zip(("source", "target"), options.test or (), strict=False))
+    test_set = ScoredPairs("test", **files)
+    config = workdir_files.load_inference_config(directory)
     for selection in SELECTIONS:
-        scores = study_runs.scored(directory, "test", selection=selection, data=data)
-        row[selection] = scores["exact_match"]
+        weights = {"average": 1}
+        if selection != "last":
+            by = config.training.replace(best_by=selection)
+            weights = {"config": config.replace(training=by)}
+        row[selection] = study_runs.scored(directory, test_set, **weights)["exact_match"]
     row["validation"] = result["validation"]["exact_match"]
     keys = {"parameters": "parameters", "steps": "step", "seconds": "seconds"}
     return row | {name: result[key] for name, key in keys.items()}
 
 
-def summary(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each dataset, model and choice: the means over seeds."""
-    groups = collections.defaultdict(list)
-    for result in results:
-        groups[result["dataset"], result["model"], result["choice"]].append(result)
-    rows = []
-    for names, group in groups.items():
-        row = dict(zip(("dataset", "model", "choice"), names, strict=True))
-        row |= {"trainings": len(group), "seeds": [each["seed"] for each in group]}
-        for measure in (*SELECTIONS, "validation", "seconds"):
-            row[measure] = statistics.fmean(each[measure] for each in group)
-        row |= {name: group[0][name] for name in ("parameters", "steps")}
-        if len(group) > 1:
-            row["last_std"] = statistics.stdev(each["last"] for each in group)
-        rows.append(row)
-    return rows
-
-
-@style.styled
-def picture(rows: Sequence[dict[str, Any]]) -> figures.DescribedFigure:
-    """Exact match of every combination, by selection of the weights."""
-    values = 100 * np.array([[row[selection] for selection in SELECTIONS] for row in rows])
-    panel = parts.Panel(
-        values=values,
-        cell=(0.8, 0.24),
-        name="exact match",
-        rows=[f"{row['dataset']}, {row['model']}, {row['choice']}" for row in rows],
-        columns=["best NLL", "best BLEU", "last"],
-        limits=(0.0, 100.0),
-        legend="% exact match",
-        beside={"trainings": [str(row["trainings"]) for row in rows]},
-    )
-    title = "Exact match on commands unlike those of training"
-    figure, [image] = parts.draw_panels([[panel]], title=title)
-    parts.write_numbers(image, "{:.1f}")
-    figure.description = f"{title}, with the last weights. " + " ".join(
-        f"{row['dataset']}, {row['model']}, {row['choice']}: {row['last']:.1%}." for row in rows
-    )
-    return figure
-
-
 if __name__ == "__main__":
-    run(main, None, Options)
+    command_line.run(main, None, Options)

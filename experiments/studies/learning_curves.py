@@ -13,7 +13,7 @@ import dataclasses
 import numpy as np
 from etils import epath
 
-from experiments.cli.command_line import run
+from experiments.cli import command_line
 from experiments.pages import evaluation
 from transformer import paths
 from transformer.checkpoints import workdir_files
@@ -35,8 +35,8 @@ class Options:
     """Path of the picture (.png, .svg or .pdf)."""
 
 
-def main(options: Options) -> None:
-    """Draw one curve for each workdir and print the path of the picture."""
+def run(options: Options) -> str:
+    """Draw one curve for each workdir; returns the path of the picture."""
     if not options.workdirs:
         raise InputError("missing --workdirs=A,B,...: the directories of the trainings to draw")
     workdirs = [paths.absolute(path) for path in options.workdirs]
@@ -46,24 +46,24 @@ def main(options: Options) -> None:
             f"--names={','.join(names)} must be {len(workdirs)} different names, one for each of "
             "--workdirs"
         )
-    score = options.score
-    curves = {
-        name: learning_curve(workdir, score) for name, workdir in zip(names, workdirs, strict=True)
-    }
+    score, each = options.score, zip(names, workdirs, strict=True)
     label = {"nll": "NLL", "bleu": "BLEU"}.get(score, score)
     figure = figures.plot_curves(
-        curves,
+        {name: learning_curve(workdir, score) for name, workdir in each},
         x_label="millions of target tokens, padding included",
         y_label=label + (", nats per token" if score == "nll" else ""),
         title=f"{label} on the validation text",
     )
-    print(figures.save(figure, paths.absolute(options.output)))
+    return str(figures.save(figure, paths.absolute(options.output)))
+
+
+def main(options: Options) -> None:
+    """Print the path."""
+    print(run(options))
 
 
 def learning_curve(workdir: epath.Path, score: str) -> tuple[list[float], list[float]]:
-    """Return the millions of tokens before each validation of a training, and the scores.
-
-    A score that is missing is NaN.
+    """Millions of tokens before each validation of a training, and the scores; NaN if missing.
 
     Raises:
       InputError: when nothing was validated there yet, or not with this score.
@@ -83,4 +83,4 @@ def learning_curve(workdir: epath.Path, score: str) -> tuple[list[float], list[f
 
 
 if __name__ == "__main__":
-    run(main, None, Options)
+    command_line.run(main, None, Options)

@@ -9,11 +9,10 @@ the two sentences, so a head that reads the same in both is never chosen.
 """
 
 import dataclasses
-from typing import NamedTuple
 
 import numpy as np
 
-from experiments.cli.command_line import run
+from experiments.cli import command_line
 from experiments.cli.weights import Weights
 from transformer import inspection
 from transformer.arrays import Float
@@ -37,14 +36,19 @@ class Options(Weights):
     """Path of the picture."""
 
 
+def run(options: Options) -> str:
+    """Draw the picture; returns its path."""
+    return str(figures.save(draw(analyze(options.translator())), options.output, dpi=140))
+
+
 def main(options: Options) -> None:
-    """Draw the picture and print its path."""
-    translator = options.translator()
-    print(figures.save(draw(analyze(translator)), options.output, dpi=140))
+    """Print the path of the picture."""
+    print(run(options))
 
 
-class Twin(NamedTuple):
-    """One of the two sentences and its translation."""
+@dataclasses.dataclass(frozen=True)
+class Twin:
+    """One of the two sentences, its translation, and where the encoder reads at "it"."""
 
     source: list[int]
     target: list[int]
@@ -53,12 +57,12 @@ class Twin(NamedTuple):
     """Index of the pronoun in the target."""
     pronoun: str
     weights: Float[np.ndarray, "L N S"]
-    """Of every encoder head at "it"."""
+    """Weights of every encoder head at "it"."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TwinAnalysis:
-    """What the picture shows."""
+    """The contents of the picture."""
 
     texts: tuple[str, str]
     """Translations."""
@@ -66,7 +70,7 @@ class TwinAnalysis:
     words: tuple[list[str], list[str]]
     """Tokens of both source sentences."""
     layer: int
-    """Of the chosen head, from 0."""
+    """Layer of the chosen head, from 0."""
     head: int
     rows: Float[np.ndarray, "2 S"]
     """Attention weights of the chosen head at "it" in both sentences."""
@@ -87,9 +91,8 @@ def analyze(translator: Translator) -> TwinAnalysis:
             "answer to explain; train longer, or on pronouns.py:de or :fr"
         )
     layer, head = choose(tired.weights, wide.weights)
-    metric = readout.LogitDifference(
-        tired.position, tired.target[tired.position], wide.target[wide.position]
-    )
+    answer, other = tired.target[tired.position], wide.target[wide.position]
+    metric = readout.LogitDifference(tired.position, answer, other)
     target_in = [translator.tokenizer.special_ids.bos, *tired.target[: tired.position]]
     patched = patching.patch_sites(
         translator.model, translator.params, tired.source, wide.source, target_in, metric
@@ -107,17 +110,13 @@ def analyze(translator: Translator) -> TwinAnalysis:
 
 
 def _twin(translator: Translator, source: str) -> Twin:
-    tokenizer = translator.tokenizer
-    text = translator([source])[0].text
+    tokenizer, text = translator.tokenizer, translator(source).text
     source_ids, target_ids = tokenizer.encode([source, text])
     target_in = [tokenizer.special_ids.bos, *target_ids[:-1]]
     _, captured = inspection.run(
         translator.model, translator.params, source_ids, target_in, capture="weights"
     )
-    words, targets = (
-        [piece.replace("▁", "") for piece in tokenizer.pieces(ids)]
-        for ids in (source_ids, target_ids)
-    )
+    words, targets = (display_tokens(tokenizer.pieces(ids)) for ids in (source_ids, target_ids))
     positions = [index for index, word in enumerate(targets) if word in PRONOUNS]
     if len(positions) != 1:
         raise InputError(f"the translation {text!r} has {len(positions)} pronouns, but needs one")
@@ -129,7 +128,7 @@ def _twin(translator: Translator, source: str) -> Twin:
 def choose(
     first: Float[np.ndarray, "L N S"], second: Float[np.ndarray, "L N S"]
 ) -> tuple[int, int]:
-    """Layer and index of the head whose two rows differ most, by total variation distance.
+    """Layer and head whose two rows differ most, by total variation distance.
 
     Raises:
       InputError: when every head reads the same in both sentences.
@@ -144,7 +143,10 @@ def choose(
 @style.styled
 def draw(shown: TwinAnalysis) -> figures.DescribedFigure:
     """The row of "it" in both sentences, and below them the patch map."""
+    answer, other = shown.pronouns
+    head = f"head {shown.head + 1} in layer {shown.layer + 1} of the encoder"
     sites = ["input", *(f"after layer {layer}" for layer in range(1, len(shown.effect)))]
+    both = [a if a == b else f"{b} ← {a}" for a, b in zip(*shown.words, strict=True)]
     panels = [
         parts.Panel(
             values=row[None],
@@ -159,7 +161,6 @@ def draw(shown: TwinAnalysis) -> figures.DescribedFigure:
             ADJECTIVES, shown.rows, shown.texts, shown.words, strict=True
         )
     ]
-    answer, other = shown.pronouns
     panels.append(
         parts.Panel(
             values=shown.effect,
@@ -168,7 +169,7 @@ def draw(shown: TwinAnalysis) -> figures.DescribedFigure:
             heading=f"Copied from the first sentence into the second, this vector turns {other!r} "
             f"into {answer!r}:",
             rows=sites,
-            columns=_both(*shown.words),
+            columns=both,
             legend="share of the answer",
             **parts.signed(max(1.0, parts.largest(shown.effect))),
         )
@@ -177,39 +178,28 @@ def draw(shown: TwinAnalysis) -> figures.DescribedFigure:
         [[panel] for panel in panels],
         title=f'"it" becomes {answer!r} or {other!r}: where the encoder reads, and what carries '
         "the answer",
-        note=f"Above: head {shown.head + 1} in layer {shown.layer + 1} of the encoder, whose row "
-        'of "it" differs most between the two sentences. Below: activation patching; 1 is '
-        f"{answer!r} and 0 is {other!r}, by the difference of their logits. A weight says where a "
-        "head reads, not why the model answers; one pair of sentences is an example.",
+        note=f'Above: {head}, whose row of "it" differs most between the two sentences. Below: '
+        f"activation patching; 1 is {answer!r} and 0 is {other!r}, by the difference of their "
+        "logits. A weight says where a head reads, not why the model answers; one pair of "
+        "sentences is an example.",
         gap=0.2,
     )
     for image in images:
         parts.write_numbers(image)
-    figure.description = _description(shown, sites)
-    return figure
-
-
-def _both(first: list[str], second: list[str]) -> list[str]:
-    return [a if a == b else f"{b} ← {a}" for a, b in zip(first, second, strict=True)]
-
-
-def _description(shown: TwinAnalysis, sites: list[str]) -> str:
     read = [
         f"{words[row.argmax()]!r} most ({row.max():.2f}) when {pronoun!r} is right"
         for words, row, pronoun in zip(shown.words, shown.rows, shown.pronouns, strict=True)
     ]
     carried = [
-        f"{site} {words[row.argmax()]!r} ({row.max():.2f})"
-        for site, row, words in zip(
-            sites, shown.effect, [_both(*shown.words)] * len(sites), strict=True
-        )
+        f"{site} {both[row.argmax()]!r} ({row.max():.2f})"
+        for site, row in zip(sites, shown.effect, strict=True)
     ]
-    return (
-        f'At "it", head {shown.head + 1} in layer {shown.layer + 1} of the encoder reads '
-        f"{read[0]}, and {read[1]}. The position that carries most of the answer: "
-        f"{', '.join(carried)}."
+    figure.description = (
+        f'At "it", {head} reads {read[0]}, and {read[1]}. The position that carries most of the '
+        f"answer: {', '.join(carried)}."
     )
+    return figure
 
 
 if __name__ == "__main__":
-    run(main, "workdir", Options)
+    command_line.run(main, "workdir", Options)

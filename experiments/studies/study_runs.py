@@ -1,46 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runs of a study: named configs, each trained once and scored.
+"""The trainings of a study: named configs, each trained once and scored once.
 
-Everything is kept in the workdir of its run, so a study that was stopped continues where it was,
-and a study with more runs trains only those that are new.
+Everything is kept in the workdir of its training, so a study that was stopped continues, and a
+study with more trainings runs only those that are new.
 """
 
 import contextlib
-import hashlib
+import dataclasses
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import jax
+import numpy as np
 from etils import epath
 
-from experiments.data import registry
-from experiments.planning import costs
-from experiments.scoring import evaluation
+from experiments import evaluate, train
+from experiments.cli.process import Stopped
+from experiments.cli.scored_pairs import ScoredPairs
+from experiments.scoring.evaluation import Evaluation
 from experiments.storage import file_lock
-from experiments.training import compose, loop, workdir
+from experiments.studies.cache import cached, digest_of
+from experiments.training import compose
 from transformer.checkpoints import workdir_files
 from transformer.config import Config, ModelConfig
 from transformer.models import protocol
-from transformer.translator import Translator
 
 Outcome = TypeVar("Outcome")
-Selection = Literal["nll", "bleu", "last"]
-"""The weights that are scored: the best checkpoint by a validation score, or the last one."""
 
-
-TIMED_STEPS = 12
-"""Steps that are timed, of which the fastest counts."""
-
-
-class Stopped(Exception):  # noqa: N818 - not an error
-    """A signal stopped a training, which has been saved; the study's exit status is `code`."""
-
-    def __init__(self, signal: int) -> None:
-        super().__init__(f"stopped by signal {signal}; repeat the command to continue")
-        self.code = 128 + signal
+WARMUP_STEPS, TIMED_STEPS = 5, 20
+"""Training steps before and during the measurement of their time."""
 
 
 def trained(config: Config, directory: epath.Path) -> dict[str, Any]:
@@ -48,14 +39,14 @@ def trained(config: Config, directory: epath.Path) -> dict[str, Any]:
 
     Raises:
       InputError: when the workdir is of another config.
-      Stopped: after SIGINT, SIGTERM or SIGHUP.
+      Stopped: after SIGINT, SIGTERM or SIGHUP; repeat the command to continue.
     """
-    with workdir.open_for_training(directory, config) as opened:
-        if not (directory / workdir_files.RESULT).exists():
-            print(f"training {directory}", file=sys.stderr, flush=True)
-        result, stopped_by = loop.train(opened, directory, handle_signals=True)
+    if not (directory / workdir_files.RESULT).exists():
+        print(f"training {directory}", file=sys.stderr, flush=True)
+    options = train.Options(config=config, workdir=str(directory))
+    result, stopped_by = train.run(options, handle_signals=True)
     if stopped_by:
-        raise Stopped(stopped_by)
+        raise Stopped(128 + stopped_by)
     return result
 
 
@@ -73,9 +64,9 @@ def share(
     Names that another process works on come last, and this process waits for them.
 
     Args:
-      task: keeps what it did, so that another call with the same name only returns it.
-      names: of the calls.
-      folder: on this machine, gets a directory of locks.
+      task: keeps its result, so another call with the same name only returns it.
+      names: arguments of the calls.
+      folder: local directory, which gets a directory of locks.
     """
     names, outcomes = list(names), {}
     for waiting in (False, True):
@@ -96,61 +87,38 @@ def share(
 
 def scored(
     directory: epath.Path,
-    split: str,
-    *,
-    selection: Selection = "nll",
-    data: Callable[[Config], registry.Split] | None = None,
-    sentences: int | None = None,
+    test_set: ScoredPairs,
+    measures: Callable[[Evaluation, evaluate.Options], Mapping[str, Any]] | None = None,
+    **weights: Any,
 ) -> dict[str, Any]:
-    """The scores of `evaluation.evaluate` of a trained workdir, computed once for each text.
-
-    A training that continued for more steps is scored again.
+    """The scores of a trained workdir, computed once for these weights, options and texts.
 
     Args:
-      directory: the workdir, whose `study_scores` folder keeps the scores.
-      split: of the workdir's dataset, or the name of the sentence pairs of `data`.
-      selection: the weights.
-      data: loads the sentence pairs, if they are not a split of the dataset.
-      sentences: number of sentence pairs, from the start; all by default.
+      directory: the workdir, which keeps the scores.
+      test_set: sentence pairs and variant of BLEU.
+      measures: returns further scores.
+      **weights: fields of `Weights`, such as ``average``.
     """
-    config = workdir_files.load_inference_config(directory)
-    pairs = data(config) if data else registry.load(config.data, split)
-    pairs = pairs.first(sentences or len(pairs))
+    fields = {each.name: getattr(test_set, each.name) for each in dataclasses.fields(ScoredPairs)}
+    options = evaluate.Options(workdir=str(directory), **fields, **weights)
+    training = (directory / workdir_files.RESULT).read_text(encoding="utf-8")
+    text = options.load(options.config.data).digest()
+    named = measures and f"{measures.__module__}.{measures.__qualname__}"
+    key = digest_of(dataclasses.replace(options, workdir=None), training, text, named)
 
     def compute() -> dict[str, Any]:
-        print(f"scoring {directory} on {split}", file=sys.stderr, flush=True)
-        average = 1 if selection == "last" else None
-        by = {} if selection == "last" else {"best_by": selection}
-        selecting = config.replace(training=config.training.replace(**by))
-        translator = Translator.from_workdir(directory, selecting, average)
-        return evaluation.evaluate(translator, pairs).scores
+        print(f"scoring {directory} on {options.test_set}", file=sys.stderr, flush=True)
+        evaluation = evaluate.run(options)
+        return evaluation.scores | dict(measures(evaluation, options) if measures else {})
 
-    return computed_once(scores_file(directory, f"{split}-{selection}", pairs), compute)
-
-
-def scores_file(directory: epath.Path, name: str, pairs: registry.Split) -> epath.Path:
-    """The file that keeps scores of these sentence pairs, for the steps trained so far."""
-    steps = trained_steps(directory)
-    return directory / "study_scores" / f"{name}-{steps}-{pairs.digest()[:8]}.json"
-
-
-def computed_once(file: epath.Path, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The contents of a JSON file, which is written with the result of `compute` if missing."""
-    if file.exists():
-        return json.loads(file.read_text(encoding="utf-8"))
-    values = compute()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    workdir_files.write_json(file, values)
-    return values
+    return cached(directory / "study_scores" / f"{key}.json", key, compute)
 
 
 class StepMeasurement(NamedTuple):
     """Time and size of a training step."""
 
     seconds: float
-    """Of the fastest of `TIMED_STEPS` steps with the most frequent batch shape, so that a load that
-    comes and goes does not count.
-    """
+    """Mean of `TIMED_STEPS` steps."""
     tokens: float
     """Mean number of target tokens of a batch."""
 
@@ -160,32 +128,31 @@ class StepMeasurement(NamedTuple):
 
 
 def measure_step(config: Config, folder: epath.Path) -> StepMeasurement:
-    """Time a training step of a config on this machine, once for each config.
+    """Time the first training steps of a config on this machine, once for each config.
 
     Args:
-      config: of the training.
-      folder: keeps the measurements.
+      config: config of the training.
+      folder: directory that keeps the measurements.
     """
-    identity = hashlib.sha256(config.to_json().encode()).hexdigest()[:16]
+    key = digest_of(config, WARMUP_STEPS, TIMED_STEPS)
 
     def compute() -> dict[str, float]:
         print(f"measuring the steps of {config.model.family}", file=sys.stderr, flush=True)
         experiment = compose.build(config)
-        [((rows, length), _)] = costs.batches_by_shape(experiment).most_common(1)
-        step, batches = experiment.compile_step(rows, length), experiment.data.train
-        index = next(i for i, planned in enumerate(batches.plan(0)) if planned.length == length)
-        state, batch = experiment.init_state(), experiment.put_batch(batches[index])
-        seconds = []
-        for _ in range(TIMED_STEPS):
+        batches, total = experiment.data.train, WARMUP_STEPS + TIMED_STEPS
+        shapes = batches.shapes_between(0, total)
+        programs = {shape: experiment.compile_step(*shape) for shape in shapes}
+        state, seconds = experiment.init_state(), []
+        for index in range(total):
+            batch = experiment.put_batch(batches[index])
             jax.block_until_ready((state, batch))
             began = time.monotonic()
-            state, sums = step(state, batch)
-            jax.block_until_ready((state, sums))
+            state, _ = jax.block_until_ready(programs[batch.target.shape](state, batch))
             seconds.append(time.monotonic() - began)
         tokens = float(batches.target_lengths.sum()) / batches.per_epoch
-        return StepMeasurement(min(seconds), tokens)._asdict()
+        return StepMeasurement(float(np.mean(seconds[WARMUP_STEPS:])), tokens)._asdict()
 
-    return StepMeasurement(**computed_once(folder / f"step-{identity}.json", compute))
+    return StepMeasurement(**cached(folder / f"step-{key}.json", key, compute))
 
 
 def number_of_parameters(config: ModelConfig) -> int:
@@ -194,7 +161,7 @@ def number_of_parameters(config: ModelConfig) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(metadata))
 
 
-def with_fields(config: Config, fields: dict[str, Any]) -> Config:
+def with_fields(config: Config, fields: Mapping[str, Any]) -> Config:
     """The config with other values of fields such as ``training.label_smoothing``."""
     groups: dict[str, dict[str, Any]] = {}
     for path, value in fields.items():

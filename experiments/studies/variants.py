@@ -10,19 +10,16 @@ variants.png. Repeat the command to continue: what is trained is not trained aga
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from experiments.cli.command_line import run
+from experiments.cli import command_line
 from experiments.cli.options import require_at_least
+from experiments.cli.scored_pairs import ScoredPairs
 from experiments.configs import pronouns_variants
-from experiments.studies import study_runs
-from experiments.studies.study_tables import Column, checked_names, write_table
+from experiments.studies import study_runs, study_tables
+from experiments.studies.study_tables import Column
 from transformer import paths
 from transformer.inspection import figures
-from transformer.inspection.figures import parts, style
 
 COLUMNS = (
     Column("variant", "variant"),
@@ -38,7 +35,7 @@ COLUMNS = (
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The variants, their trainings, and what is scored."""
+    """The variants and their trainings."""
 
     runs: str = "runs/variants"
     """Directory of the workdirs, one per variant."""
@@ -48,38 +45,48 @@ class Options:
     """Names of variants: A,B,...; all by default."""
     steps: int | None = None
     """Training steps, instead of the config's."""
-    sentences: int | None = None
-    """Sentences scored of each split."""
     seed: int = 0
     """Seed of parameters, dropout and order."""
 
 
-def main(options: Options) -> int:
-    """Train, score, and write the table after every variant."""
-    require_at_least(1, steps=options.steps, sentences=options.sentences)
+def run(options: Options) -> list[dict[str, Any]]:
+    """Train and score; write the table after every variant, and return its rows."""
+    require_at_least(1, steps=options.steps)
     require_at_least(0, seed=options.seed)
-    names = checked_names("variants", options.variants, list(pronouns_variants.VARIANTS))
-    output = paths.absolute(options.output)
-    rows, table = [], ""
+    names = study_tables.checked_names(
+        "variants", options.variants, list(pronouns_variants.VARIANTS)
+    )
+    output, rows = paths.absolute(options.output), []
     for name in names:
-        try:
-            rows.append(row_of(name, options))
-        except study_runs.Stopped as stopped:
-            return stopped.code
-        table = write_table(output, "variants", COLUMNS, rows)
-        figures.save(picture(rows), output / "variants.png")
-    print(table, end="")
-    return 0
+        rows.append(row_of(name, options))
+        study_tables.write_table(output, "variants", COLUMNS, rows)
+        figure = study_tables.picture(
+            "Pronoun accuracy of variants of the Transformer, one training each",
+            [row["variant"] for row in rows],
+            {
+                "test": [row["test_pronoun_accuracy"] for row in rows],
+                "unseen pairs": [row["test_unseen_pronoun_accuracy"] for row in rows],
+            },
+            beside={"parameters": [f"{row['parameters']:,}" for row in rows]},
+            lowest=0.5,
+        )
+        figures.save(figure, output / "variants.png")
+    return rows
+
+
+def main(options: Options) -> None:
+    """Print the table."""
+    print(study_tables.markdown(COLUMNS, run(options)), end="")
 
 
 def row_of(name: str, options: Options) -> dict[str, Any]:
     """Train and score one variant, if that is not done yet."""
     directory = paths.absolute(options.runs) / name
-    config = pronouns_variants.get_config(name)
     changes = {"training.seed": options.seed}
     if options.steps:
         changes |= {"training.steps": options.steps, "training.validate_every": options.steps}
-    result = study_runs.trained(study_runs.with_fields(config, changes), directory)
+    config = study_runs.with_fields(pronouns_variants.get_config(name), changes)
+    result = study_runs.trained(config, directory)
     row = {
         "variant": name,
         "fields": ", ".join(f"{k}={v}" for k, v in pronouns_variants.VARIANTS[name].items()),
@@ -88,37 +95,11 @@ def row_of(name: str, options: Options) -> dict[str, Any]:
         "steps": result["step"],
     }
     for split in ("test", "test_unseen"):
-        scores = study_runs.scored(directory, split, sentences=options.sentences)
+        scores = study_runs.scored(directory, ScoredPairs(split))
         for measure in ("pronoun_accuracy", "exact_match", "nll", "bleu"):
             row[f"{split}_{measure}"] = scores[measure]
     return row
 
 
-@style.styled
-def picture(rows: Sequence[dict[str, Any]]) -> figures.DescribedFigure:
-    """Pronoun accuracy of each variant, on both test splits."""
-    keys = {"test_pronoun_accuracy": "test", "test_unseen_pronoun_accuracy": "unseen pairs"}
-    accuracy = 100 * np.array([[row[key] for key in keys] for row in rows])
-    panel = parts.Panel(
-        values=accuracy,
-        cell=(0.9, 0.24),
-        name="accuracy",
-        rows=[row["variant"] for row in rows],
-        columns=list(keys.values()),
-        limits=(50.0, 100.0),
-        legend="% of pronouns",
-        beside={"parameters": [f"{row['parameters']:,}" for row in rows]},
-    )
-    title = "Pronoun accuracy of variants of the Transformer, one training each"
-    figure, [image] = parts.draw_panels([[panel]], title=title)
-    parts.write_numbers(image, "{:.1f}")
-    figure.description = f"{title}. " + " ".join(
-        f"{row['variant']}: {row['test_pronoun_accuracy']:.1%} on test, "
-        f"{row['test_unseen_pronoun_accuracy']:.1%} on unseen noun pairs."
-        for row in rows
-    )
-    return figure
-
-
 if __name__ == "__main__":
-    run(main, None, Options)
+    command_line.run(main, None, Options)

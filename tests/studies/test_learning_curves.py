@@ -2,9 +2,10 @@
 """Learning curves: their points, and what cannot be drawn."""
 
 import pytest
-from apps import run
 
+from experiments.studies import learning_curves
 from transformer.config import Config, DataConfig
+from transformer.errors import InputError
 
 LOG = """\
 {"step": 50, "split": "train", "loss": 5.5}
@@ -21,40 +22,29 @@ def workdir(tmp_path):
     return tmp_path
 
 
-def draw(*flags):
-    return run("experiments.studies.learning_curves", *flags)
+def draw(workdir, number=1, **options):
+    given = {"workdirs": (str(workdir),) * number, "output": str(workdir / "curves.svg")} | options
+    return learning_curves.run(learning_curves.Options(**given))
 
 
-@pytest.mark.parametrize(
-    ("score", "curve"),
-    [
-        ("nll", "NLL, nats per token over millions of target tokens, padding included. a: from 3"),
-        ("bleu", "b: from 20 at 0.2 to 25 at 0.4"),
-    ],
-)
-def test_a_point_is_a_validation_after_so_many_million_tokens(workdir, score, curve):
+def test_a_point_is_a_validation_after_so_many_million_tokens(workdir):
     picture = workdir / "curves.svg"
-    flags = [f"--workdirs={workdir},{workdir}", "--names=a,b", f"--score={score}"]
-    assert draw(*flags, f"--output={picture}").out == f"{picture}\n"
-    assert curve in picture.read_text()
+    curves = {
+        "nll": "NLL, nats per token over millions of target tokens, padding included. a: from 3",
+        "bleu": "b: from 20 at 0.2 to 25 at 0.4",
+    }
+    for score, curve in curves.items():
+        assert draw(workdir, 2, names=("a", "b"), score=score) == str(picture)
+        assert curve in picture.read_text()
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("--workdirs={0},{0}", "must be 2 different names, one for each of --workdirs"),
-        ("--workdirs={0} --score=ter", "--score=ter must be a validation score of {0}: nll, bleu"),
-        ("--workdirs={0}/lost", "metrics.jsonl does not exist; --workdirs takes directories of"),
-    ],
-)
-def test_what_cannot_be_drawn_is_one_message(workdir, flags, message):
-    result = draw(*flags.format(workdir).split())
-    assert result.status == 1
-    assert message.format(workdir) in result.err
-
-
-def test_a_training_without_a_validation_is_refused(workdir):
+def test_curves_that_cannot_be_drawn_are_refused(workdir):
+    with pytest.raises(InputError, match="must be 2 different names, one for each of --workdirs"):
+        draw(workdir, 2)
+    with pytest.raises(InputError, match=r"--score=ter must be a validation score of .*: nll, bl"):
+        draw(workdir, score="ter")
+    with pytest.raises(InputError, match=r"metrics.jsonl does not exist; --workdirs takes dir"):
+        draw(workdir / "lost")
     (workdir / "metrics.jsonl").write_text(LOG.split("\n")[0])
-    result = draw(f"--workdirs={workdir}")
-    assert result.status == 1
-    assert "metrics.jsonl has no validation yet; wait for the first one" in result.err
+    with pytest.raises(InputError, match=r"has no validation yet; wait for the first one"):
+        draw(workdir)

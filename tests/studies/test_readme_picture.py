@@ -21,12 +21,8 @@ def test_the_head_is_the_one_whose_row_differs_most_between_the_twins():
     assert choose(first, second) == (0, 1), "the others read the same in both"
     first[0, 0] = [0.5, 0.0, 0.5]
     assert choose(first, second) == (0, 1), "distance 1 against 0.5"
-
-
-def test_a_head_that_reads_the_same_in_both_is_never_chosen():
-    rows = np.eye(3)[[[2, 2]]]
     with pytest.raises(InputError, match="every head reads the same in both sentences"):
-        choose(rows, rows)
+        choose(first, first)
 
 
 def test_the_picture_shows_both_rows_and_the_patch_map_and_describes_them():

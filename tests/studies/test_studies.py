@@ -2,15 +2,20 @@
 """Studies that train: their tables, what they refuse, and that nothing is trained twice."""
 
 import concurrent.futures
+import dataclasses
 import json
 import random
 import threading
 
 import pytest
-from apps import run
 from etils import epath
 
-from experiments.studies import study_runs
+from experiments import evaluate
+from experiments.cli.scored_pairs import ScoredPairs
+from experiments.data import registry
+from experiments.scoring.evaluation import Evaluation
+from experiments.studies import generalization, study_runs, study_tables, variants
+from experiments.studies.cache import cached
 from experiments.studies.study_tables import Column, checked_names, markdown, write_table
 from transformer.checkpoints.workdir_files import load_config
 from transformer.errors import InputError
@@ -23,17 +28,19 @@ def test_a_table_has_a_line_for_each_row_and_keeps_all_numbers_in_json(tmp_path)
     assert text == "| model | accuracy |\n| --- | --- |\n| a | 12.3% |\n| b |  |\n"
     assert (tmp_path / "new" / "table.md").read_text() == text
     assert json.loads((tmp_path / "new" / "table.json").read_text()) == rows
-
-
-def test_a_bar_in_a_value_does_not_end_its_cell():
     signature = markdown([Column("signature", "of")], [{"of": "nrefs:1|case:mixed"}])
     assert signature.splitlines()[-1] == "| nrefs:1\\|case:mixed |"
-
-
-def test_a_table_that_cannot_be_written_is_refused_with_the_flag(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="--output=.*cannot be written.*name another directory"):
+    with pytest.raises(InputError, match=r"--output=.*cannot be written.*name another directory"):
         write_table(epath.Path(tmp_path) / "file", "table", [], [])
+
+
+def test_a_picture_describes_its_shares():
+    shares = {"test": [0.5, 1.0], "unseen": [0.25, 0.999]}
+    figure = study_tables.picture("Accuracy", ["a", "b"], shares, beside={"n": ["1", "2"]})
+    assert figure.description == (
+        "Accuracy. a: test 50.0%, unseen 25.0%; b: test 100.0%, unseen 99.9%."
+    )
 
 
 def test_all_names_are_the_default_and_an_unknown_one_is_refused_with_the_known():
@@ -54,7 +61,7 @@ def test_processes_that_share_tasks_do_each_once_and_all_get_every_outcome(tmp_p
                 both_busy.wait()  # each works on a task at the same time
             return {"is": name.upper()}
 
-        return study_runs.computed_once(folder / f"{name}.json", compute)
+        return cached(folder / f"{name}.json", name, compute)
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         outcomes = list(pool.map(lambda _: study_runs.share(task, "abcde", folder), range(2)))
@@ -63,75 +70,111 @@ def test_processes_that_share_tasks_do_each_once_and_all_get_every_outcome(tmp_p
     assert [*outcomes[0]] == [*outcomes[1]] == [*"abcde"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("study", "flags", "message"),
-    [
-        ("variants", ["--variants=spiral"], "--variants has 'spiral', but must be of paper, lea"),
-        ("variants", ["--seed=-1"], "--seed=-1, but it must be at least 0"),
-        ("antecedent", ["--quadruples=0"], "--quadruples=0, but it must be at least 1"),
-        ("generalization", ["--layers=0"], "--layers=0, but it must be at least 1"),
-        ("generalization", ["--train=a,b"], "--train and --test must both be given, each as"),
-        ("generalization", ["--models=x"], "--models has 'x', but must be of absolute, relative"),
-        ("generalization", ["--seeds=1,a"], "--seeds=1,a must be whole numbers"),
-    ],
-)
-def test_flags_that_cannot_be_are_refused_by_name(study, flags, message):
-    result = run(f"experiments.studies.{study}", *flags)
-    assert result.status == 1
-    assert message in result.err
+def test_scores_are_computed_again_when_anything_changes_that_they_depend_on(
+    tiny, tmp_path, monkeypatch
+):
+    calls = []
+
+    def run(options):
+        calls.append(options)
+        return Evaluation(options.load(options.config.data), [], {"call": len(calls)}, [])
+
+    def words(evaluation, options):
+        return {"words": len(evaluation.split.sources)}
+
+    monkeypatch.setattr(evaluate, "run", run)
+    (tmp_path / "config.json").write_text(tiny().to_json())
+    (tmp_path / "result.json").write_text("1")
+    folder, validation = epath.Path(tmp_path), ScoredPairs("validation")
+    beams = tiny("decode.beams=3")
+    changes = [
+        lambda: study_runs.scored(folder, validation),
+        lambda: study_runs.scored(folder, ScoredPairs("test")),
+        lambda: study_runs.scored(folder, ScoredPairs("validation", bleu_lowercase=True)),
+        lambda: study_runs.scored(folder, validation, average=1),
+        lambda: study_runs.scored(folder, validation, config=beams),
+        lambda: study_runs.scored(folder, validation, words),
+    ]
+    for number, change in enumerate(changes, 1):
+        assert change()["call"] == change()["call"] == number == len(calls)
+    assert changes[-1]()["words"] == 10
+    (tmp_path / "result.json").write_text("2")  # another training in this workdir
+    assert changes[0]()["call"] == 7
+
+
+def test_options_that_cannot_be_are_refused_by_name():
+    refused = {
+        "--variants has 'spiral', but must be of paper, lea": variants.Options(
+            variants=("spiral",)
+        ),
+        "--seed=-1, but it must be at least 0": variants.Options(seed=-1),
+        "--layers=0, but it must be at least 1": generalization.Options(layers=0),
+        "--train and --test must both be given": generalization.Options(train=("a", "b")),
+        "--models has 'x', but must be of absolute": generalization.Options(models=("x",)),
+        "--seeds=1,a must be whole numbers": generalization.Options(seeds=("1", "a")),
+    }
+    for message, options in refused.items():
+        study = variants if isinstance(options, variants.Options) else generalization
+        with pytest.raises(InputError, match=message):
+            study.run(options)
 
 
 @pytest.fixture
 def files(tmp_path):
     """--train and --test of a task that copies letters in capitals."""
-    generator, given = random.Random(0), []
+    generator, given = random.Random(0), {}
     for name, number in (("train", 300), ("test", 10)):
         rows = [generator.choices("abc", k=generator.randint(1, 5)) for _ in range(number)]
         paths = [tmp_path / f"{name}.{side}" for side in ("in", "out")]
         paths[0].write_text("".join(" ".join(row) + "\n" for row in rows))
         paths[1].write_text("".join(" ".join(row).upper() + "\n" for row in rows))
-        given.append(f"--{name}={paths[0]},{paths[1]}")
+        given[name] = tuple(map(str, paths))
     return given
 
 
 @pytest.mark.slow
-def test_generalization_trains_each_combination_once_and_averages_over_seeds(files, tmp_path):
-    flags = [*files, "--steps=2", "--layers=1", "--max_length=5", f"--runs={tmp_path / 'runs'}"]
-    flags += [f"--output={tmp_path / 'table'}", "--models=rotary_universal", "--choices=unscaled"]
-    result = run("experiments.studies.generalization", *flags, "--seeds=0,1")
-    assert result.status == 0, result.err
-    assert result.out == (tmp_path / "table" / "generalization.md").read_text()
-    [row] = json.loads((tmp_path / "table" / "generalization.json").read_text())
-    assert (row["dataset"], row["model"], row["choice"]) == (
-        "files",
-        "rotary_universal",
-        "unscaled",
+def test_generalization_trains_each_combination_once(files, tmp_path, capsys):
+    options = generalization.Options(
+        **files,
+        models=("rotary_universal",),
+        choices=("unscaled",),
+        seeds=("0", "1"),
+        steps=2,
+        layers=1,
+        max_length=5,
+        runs=str(tmp_path / "runs"),
+        output=str(tmp_path / "table"),
     )
-    assert (row["trainings"], row["seeds"], row["steps"]) == (2, [0, 1], 2)
-    assert {"nll", "bleu", "last", "last_std", "validation"} <= row.keys()
+    rows = generalization.run(options)
+    for seed, row in enumerate(rows):
+        names = ("files", "rotary_universal", "unscaled", seed)
+        assert (row["dataset"], row["model"], row["choice"], row["seed"]) == names
+        assert row["steps"] == 2 and {"nll", "bleu", "last", "validation"} <= row.keys()
     assert (tmp_path / "table" / "generalization.png").stat().st_size > 5000
-    again = run("experiments.studies.generalization", *flags, "--seeds=0,1")
-    assert again.out == result.out
-    assert "step 2/2" in result.err
-    assert "step 2/2" not in again.err
-    assert "scoring" not in again.err
+    assert "step 2/2" in capsys.readouterr().err
+    assert generalization.run(options) == rows
+    log = capsys.readouterr().err
+    assert "step 2/2" not in log and "scoring" not in log
     for training in (tmp_path / "runs").glob("files.*"):
         assert load_config(training).decode.max_length == 6, "five letters and EOS"
+    # Another test set is scored, and nothing is trained.
+    generalization.run(dataclasses.replace(options, test=files["train"]))
+    log = capsys.readouterr().err
+    assert "step 2/2" not in log and log.count("scoring") == 6
 
 
 @pytest.mark.slow
-def test_variants_are_trained_once_and_compared(tmp_path):
-    flags = [f"--runs={tmp_path / 'runs'}", f"--output={tmp_path / 'table'}", "--steps=2"]
-    flags += ["--variants=rotary", "--sentences=4"]
-    result = run("experiments.studies.variants", *flags)
-    assert result.status == 0, result.err
-    [row] = json.loads((tmp_path / "table" / "variants.json").read_text())
-    assert (row["variant"], row["fields"], row["parameters"]) == (
-        *("rotary", "positions=rotary"),
-        864_256,
-    )
-    assert (tmp_path / "table" / "variants.png").stat().st_size > 5000
-    again = run("experiments.studies.variants", *flags)
-    assert again.out == result.out
-    assert "scoring" not in again.err
+def test_variants_are_trained_once_and_compared(tmp_path, monkeypatch, capsys):
+    load = registry.load
+    monkeypatch.setattr(registry, "load", lambda data, split: load(data, split).first(4))
+    runs, output = tmp_path / "runs", tmp_path / "table"
+    options = variants.Options(variants=("rotary",), steps=2, runs=str(runs), output=str(output))
+    [row] = variants.run(options)
+    assert (row["variant"], row["fields"]) == ("rotary", "positions=rotary")
+    assert row["parameters"] == 864_256
+    assert (output / "variants.png").stat().st_size > 5000
+    capsys.readouterr()
+    variants.main(options)
+    printed = capsys.readouterr()
+    assert printed.out == (output / "variants.md").read_text()
+    assert "scoring" not in printed.err

@@ -11,14 +11,15 @@ held-out tokens. Prints a table; the last line is one JSON object.
 import dataclasses
 import json
 import math
+from typing import Any
 
 import numpy as np
 
-from experiments.cli.command_line import run
+from experiments.cli import command_line
 from experiments.cli.options import require_at_least
 from experiments.cli.weights import Weights
 from experiments.data import registry
-from experiments.studies.kneser_ney import KneserNey
+from experiments.studies.ngram_baseline.kneser_ney import KneserNey
 from transformer.errors import InputError
 
 
@@ -32,41 +33,47 @@ class Options(Weights):
     """n of the n-gram model."""
 
 
-def main(options: Options) -> None:
-    """Count, score and print."""
-    config, order = options.config, options.order
-    require_at_least(1, order=order)
+def run(options: Options) -> dict[str, Any]:
+    """Count and score; returns the numbers of both models."""
+    config = options.config
+    require_at_least(1, order=options.order)
     if config.model.reads_source:
         raise InputError(
             f"model.family is {config.model.family!r}, which predicts a target from a source; give "
             "the workdir of a language model"
         )
     translator = options.translator()
-    encode, ids = translator.vocabularies.target.encode, config.model.special_ids
-    train = encode(registry.load(config.data, "train").targets)
+    encode = translator.vocabularies.target.encode
     held_out = registry.load(config.data, options.split)
     tokens = encode(held_out.targets)
     number = sum(map(len, tokens))
+    train = encode(registry.load(config.data, "train").targets)
     # Padding and BOS are never predicted.
-    model = KneserNey(train, order, ids.bos, config.model.vocab_size - 2)
+    bos, predicted = config.model.special_ids.bos, config.model.vocab_size - 2
+    model = KneserNey(train, options.order, bos, predicted)
     ngram = np.array([model.log_prob(sentence) for sentence in tokens])
     neural = np.array([log for log, _ in translator.score(held_out.sources, held_out.targets)])
-    rows = {f"Kneser-Ney {order}-gram": ngram, config.model.family: neural}
-    print("| model | bits per token | perplexity |\n|---|---|---|")
-    for name, log_probs in rows.items():
-        nll = -log_probs.sum() / number
-        print(f"| {name} | {nll / math.log(2):.3f} | {math.exp(nll):.3f} |")
-    result = {
+    return {
         "split": options.split,
         "sentences": len(tokens),
         "tokens": number,
-        "order": order,
+        "order": options.order,
         "ngram_perplexity": math.exp(-ngram.sum() / number),
         "perplexity": math.exp(-neural.sum() / number),
         "sentences_more_probable": float((neural > ngram).mean()),
     }
+
+
+def main(options: Options) -> None:
+    """Print a table and the numbers."""
+    result = run(options)
+    names = {"ngram_perplexity": f"Kneser-Ney {options.order}-gram"}
+    names["perplexity"] = options.config.model.family
+    print("| model | bits per token | perplexity |\n|---|---|---|")
+    for key, name in names.items():
+        print(f"| {name} | {math.log2(result[key]):.3f} | {result[key]:.3f} |")
     print(json.dumps(result))
 
 
 if __name__ == "__main__":
-    run(main, "workdir", Options)
+    command_line.run(main, "workdir", Options)

@@ -7,34 +7,25 @@ their translations, and the translated targets with the targets. Nothing but the
 """
 
 import os
-import pathlib
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from etils import epath
 
+from experiments import back_translate
 from experiments.data import registry
 from experiments.studies import study_runs
+from experiments.studies.cache import cached
 from experiments.training import synthetic_pairs
-from experiments.training.synthetic_pairs import PairOptions
 from transformer.checkpoints import workdir_files
 from transformer.config import Config
 from transformer.errors import InputError
-from transformer.translator import Translator
 
 
-class Diversified(NamedTuple):
-    """The config of a student, and the time of its preparation."""
-
-    config: Config
-    """With the mixture and the vocabulary that the student learns from."""
-    seconds: float
-    """Of the teachers' trainings and of their translations."""
-
-
-def diversify(config: Config, folder: epath.Path, *, teachers: int, steps: int) -> Diversified:
+def diversify(
+    config: Config, folder: epath.Path, *, teachers: int, steps: int
+) -> tuple[Config, float]:
     """Train the teachers and translate the training text, unless that is done.
 
     The teachers have the config of the student but for their number of steps. Their workdirs are
@@ -43,14 +34,18 @@ def diversify(config: Config, folder: epath.Path, *, teachers: int, steps: int) 
     what it learns from.
 
     Args:
-      config: of a training on one corpus.
-      folder: on this machine.
+      config: config of a training on one corpus.
+      folder: local directory.
       teachers: number of models that translate the sources.
-      steps: of each teacher.
+      steps: training steps of each teacher.
+
+    Returns:
+      The config of the student, with its mixture and vocabulary, and the seconds of the teachers'
+      trainings and translations.
 
     Raises:
       InputError: when `config` has a mixture, or a workdir is of another config.
-      study_runs.Stopped: by a signal; what was done is kept.
+      Stopped: by a signal; what was done is kept.
     """
     if config.data.mixture:
         raise InputError(
@@ -60,59 +55,60 @@ def diversify(config: Config, folder: epath.Path, *, teachers: int, steps: int) 
     other_direction, _, _ = synthetic_pairs.direction(config.data)
     differences = {f"teacher-{seed}": {"training.seed": seed} for seed in range(teachers)}
     differences["reverse"] = {"data.direction": other_direction}
-    *forward, reverse = (folder / name for name in differences)
+    *forward, reverse = (os.fspath(folder / name) for name in differences)
 
     def train(name: str) -> dict[str, Any]:
-        of_teacher = {"training.steps": steps, **differences[name]}
-        return study_runs.trained(study_runs.with_fields(config, of_teacher), folder / name)
+        fields = {"training.steps": steps, **differences[name]}
+        return study_runs.trained(study_runs.with_fields(config, fields), folder / name)
 
     results = study_runs.share(train, differences, folder)
     written = study_runs.share(lambda _: _write_text(config, folder), ["text"], folder)
     sources, targets = written["text"]
     translations = {
-        f"forward-{teachers}-{steps}": (forward, sources, PairOptions(forward=True)),
-        f"back-{steps}": ([reverse], targets, PairOptions()),
+        f"forward-{teachers}-{steps}": {
+            "workdir": forward[0],
+            "ensemble": tuple(forward[1:]),
+            "input": sources,
+            "forward": True,
+        },
+        f"back-{steps}": {"workdir": reverse, "input": targets},
     }
     translated = study_runs.share(
-        lambda name: _translate(*translations[name], folder / name), translations, folder
+        lambda name: _translate(folder / name, **translations[name]), translations, folder
     )
     (mixture, _), ([*_, back], _) = translated.values()
     learned_from = {
         "data.mixture": (*mixture, back),
-        "data.tokenizer_model": os.fspath(forward[0] / workdir_files.TOKENIZER),
+        "data.tokenizer_model": os.path.join(forward[0], workdir_files.TOKENIZER),
     }
     if config.data.vocabulary == "separate":
-        source_tokenizer = forward[0] / workdir_files.SOURCE_TOKENIZER
-        learned_from["data.source_tokenizer_model"] = os.fspath(source_tokenizer)
+        source_tokenizer = os.path.join(forward[0], workdir_files.SOURCE_TOKENIZER)
+        learned_from["data.source_tokenizer_model"] = source_tokenizer
     seconds = sum(result["seconds"] for result in results.values())
-    seconds += sum(took for _, took in translated.values())
-    return Diversified(study_runs.with_fields(config, learned_from), seconds)
+    seconds += sum(spent for _, spent in translated.values())
+    return study_runs.with_fields(config, learned_from), seconds
 
 
-def _write_text(config: Config, folder: epath.Path) -> tuple[epath.Path, epath.Path]:
+def _write_text(config: Config, folder: epath.Path) -> tuple[str, str]:
     """Write the sources and the targets of the training text, a sentence a line."""
     pairs = registry.load(config.data, "train")
     files = folder / "text.source", folder / "text.target"
     for file, sentences in zip(files, (pairs.sources, pairs.targets), strict=True):
         lines = (sentence.replace("\n", " ") for sentence in sentences)
         workdir_files.write_text(file, "".join(f"{line}\n" for line in lines))
-    return files
+    return tuple(map(os.fspath, files))
 
 
-def _translate(
-    workdirs: Sequence[epath.Path], text: epath.Path, options: PairOptions, output: epath.Path
-) -> tuple[tuple[str, ...], float]:
-    """Make pairs of a text; returns the corpora of a training on them, and the seconds it took.
+def _translate(output: epath.Path, **options: Any) -> tuple[tuple[str, ...], float]:
+    """Make pairs of a text; returns the corpora of a training on them, and the seconds spent.
 
     The seconds are those of the last uninterrupted part.
     """
-    print(f"translating {text} to {output}", file=sys.stderr, flush=True)
+    print(f"translating {options['input']} to {output}", file=sys.stderr, flush=True)
     began = time.monotonic()
-    first, *others = workdirs
-    translator = Translator.from_workdir(first, ensemble=others)
-    folder = pathlib.Path(output)
-    report = synthetic_pairs.make(translator, os.fspath(text), folder, options, resume=True)
-    took = {"seconds": time.monotonic() - began}
-    file = output / f"seconds-{report['identity'][:8]}.json"
-    kept = study_runs.computed_once(file, lambda: took)
+    report = back_translate.run(
+        back_translate.Options(output=os.fspath(output), resume=True, **options)
+    )
+    spent = {"seconds": time.monotonic() - began}
+    kept = cached(output / "seconds.json", report["identity"], lambda: spent)
     return report["mixture"], kept["seconds"]

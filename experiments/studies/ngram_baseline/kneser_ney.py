@@ -28,7 +28,7 @@ def discounts(counts: Iterable[int]) -> tuple[float, float, float]:
 
 @dataclasses.dataclass(frozen=True)
 class _History:
-    """What follows one history."""
+    """Counts of the tokens that follow one history."""
 
     counts: dict[int, int]
     total: int
@@ -45,13 +45,13 @@ class KneserNey:
     """
 
     def __init__(self, sentences: Iterable[Sequence[int]], order: int, bos: int, num_tokens: int):
-        """Count.
+        """Count the n-grams of sentences.
 
         Args:
-          sentences: token ids, EOS last.
+          sentences: token IDs, EOS last.
           order: n.
-          bos: id that fills the history before a sentence; it never follows.
-          num_tokens: size of the vocabulary that may follow.
+          bos: ID that fills the history before a sentence; it is never predicted.
+          num_tokens: number of tokens that may be predicted.
         """
         self.order, self.bos, self.num_tokens = order, bos, num_tokens
         counts: Counter[Ngram] = Counter()
@@ -73,9 +73,12 @@ class KneserNey:
         for ngram, count in counts.items():
             followers[ngram[:-1]][ngram[-1]] = count
         self._discounts.append(discount)
-        self._histories.append(
-            {history: _history(after, discount) for history, after in followers.items()}
-        )
+        histories = {}
+        for history, after in followers.items():
+            total = sum(after.values())
+            left = sum(discount[min(count, 3) - 1] for count in after.values())
+            histories[history] = _History(after, total, left / total)
+        self._histories.append(histories)
 
     def probability(self, token: int, history: Sequence[int]) -> float:
         """p(token | history); only the last n - 1 tokens of the history count."""
@@ -103,9 +106,3 @@ class KneserNey:
             math.log(self.probability(token, padded[i : i + start]))
             for i, token in enumerate(sentence)
         )
-
-
-def _history(counts: dict[int, int], discount: tuple[float, float, float]) -> _History:
-    total = sum(counts.values())
-    left = sum(discount[min(count, 3) - 1] for count in counts.values())
-    return _History(counts, total, left / total)

@@ -2,17 +2,12 @@
 """The rows of the paper's table 3: fields, published numbers, and the same rows at other sizes."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
-import scipy.stats
 
 from experiments.studies import study_runs
 from transformer.config import Config, TransformerConfig
 from transformer.errors import InputError
-from transformer.inspection import figures
-from transformer.inspection.figures import parts, style
 
 SMALLEST_WIDTH = 16
 """The narrowest d_k of the table; a scale divides it."""
@@ -25,10 +20,10 @@ VOCABULARY, VOCABULARY_OF_BIG = 41_100, 36_000
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One row: what it changes of base, and what the paper reports."""
+    """One row: its changes to base, and the published scores."""
 
     group: str
-    """The letter of the table; empty for base and big."""
+    """Letter of the table; empty for base and big."""
     name: str
     fields: Mapping[str, Any]
     """Changed fields of `Config`, such as ``model.num_heads``."""
@@ -115,7 +110,7 @@ def config_of(row: Row, config: Config, scale: int, steps: int) -> Config:
       row: the row.
       config: data, vocabulary, optimizer and decoding.
       scale: divides the widths.
-      steps: of base; big takes three times as many, as in the paper.
+      steps: training steps of base; big takes three times as many, as in the paper.
 
     Raises:
       InputError: for another family, or a scale that does not fit.
@@ -136,75 +131,13 @@ def config_of(row: Row, config: Config, scale: int, steps: int) -> Config:
     return study_runs.with_fields(config, fields)
 
 
-def parameters(row: Row, vocab_size: int) -> int:
-    """Number of parameters of a row at the paper's size."""
+def parameters(row: Row, vocab_size: int | None = None) -> int:
+    """Number of parameters of a row at the paper's size; by default with the row's vocabulary."""
+    if vocab_size is None:
+        vocab_size = VOCABULARY_OF_BIG if row.name == "big" else VOCABULARY
     model = {
         path.removeprefix("model."): value
         for path, value in scaled_fields(row, 1).items()
         if path.startswith("model.")
     }
     return study_runs.number_of_parameters(TransformerConfig(vocab_size=vocab_size, **model))
-
-
-def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Spearman's rank correlation; None if all values of one side are equal."""
-    if np.ptp(one) == 0 or np.ptp(other) == 0:
-        return None
-    return float(scipy.stats.spearmanr(one, other).statistic)
-
-
-# The picture.
-
-_LINE, _LEFT, _PANEL = 0.24, 1.5, 3.6
-
-
-@style.styled
-def draw(rows: Sequence[Mapping[str, Any]]) -> figures.DescribedFigure:
-    """Change against base of every trained row, beside the paper's: perplexity and BLEU.
-
-    Args:
-      rows: of the study's table, base among them, with the measured scores.
-    """
-    [base_row] = [row for row in rows if row["row"] == "base"]
-    figure = parts.sheet(
-        _LEFT + 2 * _PANEL + 0.4,
-        _LINE * len(rows) + 0.75,
-        "Table 3: change against base, measured here and in the paper",
-        "Filled: measured here, at another size, on another corpus, for fewer steps; bars are 95% "
-        "bootstrap intervals of BLEU. Hollow: the paper's, on newstest2013. Perplexity is the "
-        "ratio to base's in percent; lower is better. The scales of the two differ.",
-    )
-    for index, row in enumerate(rows):
-        y = 0.4 + _LINE * (index + 0.5)
-        parts.put_text(figure.content, _LEFT - 0.1, y, row["row"], ha="right")
-    for panel, (title, key) in enumerate((("perplexity, %", "perplexity"), ("BLEU", "bleu"))):
-        left = _LEFT + panel * (_PANEL + 0.3)
-        parts.put_text(figure.content, left + _PANEL / 2, 0.2, title, fontsize=style.HEADING)
-        ax = parts.axes(figure, left, 0.4, _PANEL, _LINE * len(rows), key)
-        ax.axvline(0, color=style.FAINT, linewidth=0.8)
-        for index, row in enumerate(rows):
-            ours, paper = (_change(name, row, base_row) for name in (key, f"paper_{key}"))
-            if key == "bleu" and row.get("bleu_ci"):
-                ends = [end - base_row[key] for end in row["bleu_ci"]]
-                ax.plot(ends, [index, index], color=style.BLUE, linewidth=1.0)
-            ax.plot([ours], [index], "o", color=style.BLUE, markersize=4.5)
-            hollow = {"markerfacecolor": "none", "markersize": 5.5}
-            ax.plot([paper], [index], "o", color=style.VERMILION, **hollow)
-        ax.set_ylim(len(rows) - 0.5, -0.5)
-        ax.set_yticks([])
-        ax.grid(axis="x", color=style.FAINT, linewidth=0.5)
-        ax.spines[["top", "right", "left"]].set_visible(False)
-    changes = [
-        f"{row['row']}: perplexity {_change('perplexity', row, base_row):+.1f}% and "
-        f"{_change('bleu', row, base_row):+.1f} BLEU"
-        for row in rows
-    ]
-    figure.description = f"Change against base. {'; '.join(changes)}."
-    return figure
-
-
-def _change(key: str, row: Mapping[str, Any], base_row: Mapping[str, Any]) -> float:
-    """Of a perplexity in percent of base's, of a BLEU the difference."""
-    if key.endswith("perplexity"):
-        return 100 * (row[key] / base_row[key] - 1)
-    return row[key] - base_row[key]

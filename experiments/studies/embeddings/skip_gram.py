@@ -10,7 +10,7 @@ by pair with gradient descent.
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,9 @@ import optax
 from transformer.arrays import Array, Float, Int, Key
 from transformer.errors import InputError
 
+CHUNK = 256
+"""Batches of one compiled program."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -28,7 +31,7 @@ class Settings:
     width: int = 64
     """D."""
     window: int = 5
-    """Largest distance of a context word; each center draws its own from 1 to this."""
+    """Largest distance of a context word; drawn from 1 to this for each center."""
     negatives: int = 5
     """Sampled words for each context word."""
     min_count: int = 5
@@ -103,18 +106,22 @@ def train(sentences: Sequence[Sequence[str]], settings: Settings = Settings()) -
     """Train on sentences of words; the vectors are those of the center words.
 
     Raises:
-      InputError: if fewer than two words are frequent enough.
+      InputError: if fewer than two words are frequent enough, or none are neighbors.
     """
     counts = vocabulary(sentences, settings.min_count)
     if len(counts) < 2:
         raise InputError(
             f"{len(counts)} words occur at least {settings.min_count} times; give more text"
         )
+    ids = {word: index for index, word in enumerate(counts)}
+    known = [[ids[word] for word in sentence if word in ids] for sentence in sentences]
+    words = np.array([word for each in known for word in each], np.int32)
+    sentence = np.repeat(np.arange(len(known), dtype=np.int32), [*map(len, known)])
     frequencies = np.array([*counts.values()], np.float64)
     noise = np.cumsum(frequencies**0.75)  # the unigram distribution raised to 3/4 (section 2.2)
     share = frequencies / frequencies.sum()
     keep = np.minimum(np.sqrt(settings.subsampling / share), 1.0)
-    shape = (len(counts), settings.width)
+    shape, batch_size = (len(counts), settings.width), settings.batch_size
     rng = np.random.default_rng(settings.seed)
     params = {
         "center": jnp.asarray((rng.random(shape) - 0.5) / settings.width, jnp.float32),
@@ -122,56 +129,24 @@ def train(sentences: Sequence[Sequence[str]], settings: Settings = Settings()) -
     }
     optimizer = optax.adam(settings.learning_rate)
     state = (params, optimizer.init(params))
-    text = _as_arrays(sentences, {word: index for index, word in enumerate(counts)})
-    step = functools.partial(_epoch, optimizer=optimizer, negatives=settings.negatives)
+    step = functools.partial(_train_batches, optimizer=optimizer, negatives=settings.negatives)
     step = jax.jit(step, donate_argnums=0)
     noise = jnp.asarray(noise / noise[-1], jnp.float32)
     for _ in range(settings.epochs):
-        pairs = pairs_of_epoch(*text, keep, settings.window, rng)
-        for chunk in _chunks(pairs, settings.batch_size):
+        pairs = pairs_of_epoch(words, sentence, keep, settings.window, rng)
+        if not len(pairs):
+            raise InputError("no two neighboring words are left to train on; give more text")
+        # Chunks have one static shape; the last one is filled from the start of the epoch.
+        batches = -(-len(pairs) // batch_size)
+        size = min(CHUNK, batches)
+        total = -(-batches // size) * size * batch_size
+        for chunk in np.resize(pairs, (total, 2)).reshape(-1, size, batch_size, 2):
             key = jax.random.fold_in(jax.random.key(settings.seed), rng.integers(2**31))
             state = step(state, jnp.asarray(chunk), noise, key)
     return WordVectors(tuple(counts), np.asarray(state[0]["center"]))
 
 
-def _as_arrays(
-    sentences: Sequence[Sequence[str]], ids: dict[str, int]
-) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"]]:
-    """The words of the vocabulary, and the index of the sentence of each."""
-    tokens = [
-        (ids[word], index)
-        for index, sentence in enumerate(sentences)
-        for word in sentence
-        if word in ids
-    ]
-    words, sentence = np.array(tokens, np.int32).T
-    return words, sentence
-
-
-CHUNK = 256
-"""Batches of one compiled program."""
-
-
-def _chunks(
-    pairs: Int[np.ndarray, "pairs 2"], batch_size: int
-) -> Iterator[Int[np.ndarray, "batches B 2"]]:
-    """The pairs in chunks of one static shape; the last, incomplete batch is filled from the start.
-
-    Few pairs make one chunk of fewer batches.
-
-    Raises:
-      InputError: if there are no pairs.
-    """
-    if not len(pairs):
-        raise InputError("no two neighboring words are left to train on; give more text")
-    batches = -(-len(pairs) // batch_size)
-    size = min(CHUNK, batches)
-    total = -(-batches // size) * size * batch_size
-    filled = np.resize(pairs, (total, 2)).reshape(-1, size, batch_size, 2)
-    yield from filled
-
-
-def _epoch(
+def _train_batches(
     state: tuple[dict[str, Array], optax.OptState],
     pairs: Int[Array, "batches B 2"],
     noise: Float[Array, " words"],

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Word vectors of trained models, compared with skip-gram vectors of the same text."""
