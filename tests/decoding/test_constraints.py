@@ -7,7 +7,7 @@ import numpy as np
 import oracle
 import pytest
 import search_oracle
-from test_decoding import EOS, A, B, C, assert_hypotheses, log_probs_of, random_tables, search
+from search_tables import EOS, A, B, C, assert_hypotheses, log_probs_of, random_tables, search
 
 from transformer.decoding.constraints import NEG_INF, Constraints, next_log_probs
 from transformer.decoding.sampling import sample

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import search_oracle
-from test_decoding import EOS, A, B, C, assert_hypotheses, log_probs_of, random_tables, search
+from search_tables import EOS, A, B, C, assert_hypotheses, log_probs_of, random_tables, search
 
 from transformer.decoding.constraints import Constraints
 

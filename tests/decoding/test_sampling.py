@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-from test_decoding import EOS, A, B, C, log_probs_of, random_tables
+from search_tables import EOS, A, B, C, log_probs_of, random_tables
 
 from transformer.config import DecodeConfig
 from transformer.cpu.most_probable import most_probable_by_bisection

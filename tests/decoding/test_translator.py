@@ -10,51 +10,18 @@ import numpy as np
 import oracle
 import pytest
 import sacrebleu
+from tiny_translator import CONFIG, LONGER, SENTENCES, TOKENIZER, close, translator_with
 
 from transformer import device_memory
 from transformer.arrays import SpecialIds
 from transformer.checkpoints.workdir_files import load_config
-from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from transformer.decoding import generate
 from transformer.errors import InputError
-from transformer.models import protocol
-from transformer.text.tokenizer import Tokenizer
 from transformer.trained_model import abstract_params
 from transformer.translator import NO_TRANSLATION, Translation, Translator
 
 EOS_ID, BOS_ID = SpecialIds().eos, SpecialIds().bos
-LETTERS = "a b c d e f g"
-CONFIG = Config(
-    model=TransformerConfig(
-        vocab_size=11, num_layers=1, d_model=12, d_ff=16, num_heads=2, dropout=0.0
-    ),
-    decode=DecodeConfig(beams=3, extra_length=4, batch_size=4),
-    data=DataConfig(max_length=10, bucket_lengths=(4, 10), tokens_per_batch=80),
-)
-SENTENCES = [
-    "a b c d e f g a",
-    "a",
-    "b c",
-    "g g g g",
-    "",
-    "f e d c b a",
-    "c",
-    "d a",
-    "a b c d e f g",
-    "e",
-]
-LONGER = [sentence for sentence in SENTENCES if len(sentence) > 6]
 TARGETS = ["a b", "", "c d e f g a b c d e f g a", "b", "g", "", "a a a", "f", "b a", "c"]
-
-
-def translator_with(**decode):
-    """The tiny model with some decode fields changed."""
-    config = CONFIG.replace(decode=CONFIG.decode.replace(**decode))
-    model = protocol.build(config.model)
-    return Translator(config, oracle.random_params(model, seed=3), TOKENIZER)
-
-
-TOKENIZER = Tokenizer.train([LETTERS], 11, "word")
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +34,6 @@ def translator():
 def translations(translator):
     """Translations of all sentences together."""
     return translator(SENTENCES)
-
-
-def close(a, b):
-    """Equal tokens and text, and scores equal but for rounding."""
-    assert (a.text, a.tokens) == (b.text, b.tokens)
-    np.testing.assert_allclose([a.score, a.log_prob], [b.score, b.log_prob], atol=1e-5)
 
 
 def log_prob(translator, source, target_ids):

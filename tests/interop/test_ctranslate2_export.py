@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import oracle
 import pytest
-from test_families import (
+from families import (
     BAHDANAU,
     CLASSIFIER,
     CONVOLUTIONAL,

@@ -8,7 +8,7 @@ import numpy as np
 import oracle
 import pytest
 import safetensors.numpy
-from test_families import BAHDANAU
+from families import BAHDANAU
 from test_huggingface_import import SENTENCES as SENTENCES_OF_CHECKPOINT
 from test_huggingface_import import trained_model
 

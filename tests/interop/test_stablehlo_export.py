@@ -11,8 +11,8 @@ import numpy as np
 import oracle
 import pytest
 import test_huggingface_import
+from families import BAHDANAU, CONVOLUTIONAL, LANGUAGE_MODEL
 from flax.traverse_util import flatten_dict, unflatten_dict
-from test_families import BAHDANAU, CONVOLUTIONAL, LANGUAGE_MODEL
 
 from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from transformer.decoding.generate import generate

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-import test_families as protocol
-from test_families import SOURCE, TARGET_IN, TINY, Calls
+from families import SOURCE, TARGET_IN, TINY, Calls
 
 from transformer.arrays import gather
 from transformer.batch import Batch, target_log_probs
@@ -237,10 +236,7 @@ def test_cached_steps_give_the_logits_of_teacher_forcing(model_class):
     """Also of beams that are reordered, in caches that grow, for some of the sentences."""
     model = model_class(TINY)
     calls = Calls(model, oracle.random_params(model, seed=0))
-    protocol.test_cached_steps_give_the_logits_of_teacher_forcing(calls)
-    protocol.test_reordered_beams_continue_their_parents(calls, groups=2)
-    protocol.test_a_cache_that_grows_gives_the_same_logits(calls)
-    protocol.test_taken_sentences_continue_as_if_they_were_alone(calls)
+    calls.check_steps(groups=2, grow=True)
 
 
 @pytest.mark.parametrize("model_class", [Normalized, TwoKinds])

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from test_families import ADDITIVE, SHAW, TINY, UNIVERSAL
+from families import ADDITIVE, SHAW, TINY, UNIVERSAL
 
 from transformer import sharding
 from transformer.config import ParallelConfig, TransformerConfig
