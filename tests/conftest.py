@@ -109,6 +109,14 @@ def forward(model):
 
 
 @pytest.fixture(scope="session")
+def torch():
+    """PyTorch in one thread."""
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
+    return torch
+
+
+@pytest.fixture(scope="session")
 def source():
     """Three source sentences, two of them padded."""
     return jnp.array([[4, 7, 5, 10, 2], [6, 9, 2, 0, 0], [8, 5, 4, 2, 0]])
