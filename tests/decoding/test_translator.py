@@ -5,7 +5,6 @@ import concurrent.futures
 import logging
 import threading
 
-import jax
 import numpy as np
 import oracle
 import pytest
@@ -17,7 +16,6 @@ from transformer.arrays import SpecialIds
 from transformer.checkpoints.workdir_files import load_config
 from transformer.decoding import generate
 from transformer.errors import InputError
-from transformer.trained_model import abstract_params
 from transformer.translator import NO_TRANSLATION, Translation, Translator
 
 EOS_ID, BOS_ID = SpecialIds().eos, SpecialIds().bos
@@ -55,12 +53,9 @@ def nbest(translator):
     return dict(zip(LONGER, translator.nbest(LONGER, 3), strict=True))
 
 
-def test_the_sentences_have_different_translations(translations):
-    distinct = {translation.text for translation in translations}
-    assert len(distinct) >= 5, "otherwise the tests below would show little"
-
-
 def test_a_sentence_is_translated_as_if_it_were_alone(translator, translations):
+    distinct = {translation.text for translation in translations}
+    assert len(distinct) >= 5, "otherwise the tests here would show little"
     assert len(translations) == len(SENTENCES)
     for sentence, together in zip(SENTENCES, translations, strict=True):
         [alone] = translator([sentence])
@@ -78,11 +73,6 @@ def test_translations_are_in_the_order_of_the_input(translator, translations):
     shuffled = translator([SENTENCES[index] for index in order])
     for index, translation in zip(order, shuffled, strict=True):
         close(translation, translations[index])
-
-
-def test_repeated_sentences_have_the_same_translation(translator, translations):
-    for translation in translator(["b c"] * 9):
-        close(translation, translations[2])
 
 
 def test_empty_lines_and_lines_of_spaces_have_the_empty_translation(translator):
@@ -105,12 +95,9 @@ def test_a_long_sentence_is_cut_to_its_first_tokens_with_a_warning(translator, c
     assert "line 8 has 12 tokens" in warning
     assert "first 9" in warning
     assert "data.max_length = 10" in warning
+    caplog.clear()
     close(cut[0], translator([kept])[0])
     close(first[0], translator(["a"])[0])
-
-
-def test_a_sentence_of_the_maximum_length_is_not_cut(translator, caplog):
-    translator(["a b c d e f g a b"])
     assert not caplog.records
 
 
@@ -149,12 +136,10 @@ def test_the_best_results_are_sorted_and_distinct_and_the_first_is_the_translati
         close(results[0], first[sentence])
 
 
-@pytest.mark.parametrize("results", [4, 0, -1])
-def test_more_results_than_beams_raise_an_error_with_both_numbers(translator, results):
-    with pytest.raises(InputError) as raised:
-        translator.nbest(["a"], results)
-    assert f"{results} translations" in str(raised.value)
-    assert "decode.beams is 3" in str(raised.value)
+def test_more_results_than_beams_raise_an_error_with_both_numbers(translator):
+    for results in (4, 0, -1):
+        with pytest.raises(InputError, match=rf"{results} translations.*decode\.beams is 3"):
+            translator.nbest(["a"], results)
 
 
 def test_scores_are_log_probabilities_of_the_model_and_include_eos(translator):
@@ -197,28 +182,10 @@ def test_search_and_scoring_agree_on_the_log_probability(translator, nbest):
         assert len(result.tokens) == tokens
 
 
-def test_the_score_is_the_log_probability_over_the_length_penalty(translations):
-    for translation in translations:
-        if translation.tokens:
-            penalty = ((5 + len(translation.tokens)) / 6) ** 0.6
-            assert translation.score == pytest.approx(translation.log_prob / penalty, rel=1e-5)
-
-
-@pytest.mark.parametrize(("sources", "targets"), [(1, 2), (2, 1), (0, 1)])
-def test_unequal_numbers_of_sources_and_targets_raise_an_error_with_both(
-    translator, sources, targets
-):
-    with pytest.raises(InputError, match=f"{sources} sources and {targets} targets"):
-        translator.score(["a"] * sources, ["a"] * targets)
-
-
-def test_abstract_parameters_have_the_shapes_of_the_parameters(translator):
-    abstract = abstract_params(CONFIG)
-    assert jax.tree.structure(abstract) == jax.tree.structure(translator.params)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_equal(a.shape, b.shape), abstract, translator.params
-    )
-    assert {leaf.dtype for leaf in jax.tree.leaves(abstract)} == {np.dtype("float32")}
+def test_unequal_numbers_of_sources_and_targets_raise_an_error_with_both(translator):
+    for sources, targets in ((1, 2), (2, 1), (0, 1)):
+        with pytest.raises(InputError, match=f"{sources} sources and {targets} targets"):
+            translator.score(["a"] * sources, ["a"] * targets)
 
 
 def test_a_missing_workdir_is_named(tmp_path):
@@ -415,16 +382,6 @@ def test_samples_depend_on_the_seed_and_on_the_line_number(samples):
     other = sampler(seed=8, batch_size=8).nbest(SHORT, 3)
     assert sum(a != b for a, b in zip(samples, other, strict=True)) > 3
     assert samples[1] != samples[6], "the same sentence twice"
-
-
-@pytest.mark.slow
-def test_samples_have_the_log_probability_of_the_model(samples):
-    for sentence, results in zip(SHORT, samples, strict=True):
-        for result in results:
-            expected = log_prob(translator_with(), sentence, result.tokens) if sentence else 0.0
-            assert result.log_prob == pytest.approx(expected, abs=1e-4)
-            penalty = ((5 + len(result.tokens)) / 6) ** 0.6
-            assert result.score == pytest.approx(result.log_prob / penalty, rel=1e-5)
 
 
 def test_minimum_bayes_risk_returns_the_sample_most_similar_to_the_others():

@@ -316,9 +316,9 @@ def abstract_state(model_config, optimizer_config, with_average=False, **fields)
     )
 
 
-@pytest.mark.parametrize("clip_norm", [None, 1.0])
 @pytest.mark.parametrize("name", ["adam", "adamw", "adafactor", "lion", "muon", "schedule_free"])
-def test_the_moments_and_the_average_of_a_parameter_are_sharded_as_the_parameter(name, clip_norm):
+def test_the_moments_and_the_average_of_a_parameter_are_sharded_as_the_parameter(name):
+    clip_norm = None if name == "adam" else 1.0
     config = OptimizerConfig(name=name, schedule="constant", clip_norm=clip_norm)
     state = abstract_state(CONFIG, config, with_average=True, data=2, model=4, preset="tensor")
     for leaf in jax.tree.leaves(state):
