@@ -25,7 +25,6 @@ from transformer.config import (
     TransformerConfig,
 )
 from transformer.decoding import generate
-from transformer.errors import InputError
 from transformer.models import ensemble, protocol
 from transformer.text.tokenizer import Tokenizer
 from transformer.trained_model import abstract_params
@@ -190,6 +189,7 @@ def test_every_family_decodes_the_same_on_eight_devices(family):
     assert len({first.text for first, _ in one}) >= 8
 
 
+@pytest.mark.slow
 def test_warnings_name_the_line_number_on_every_mesh(caplog):
     translator_on(MESHES["8"]).nbest(["h", LONG, "h"], 2, first_line=40)
     [warning] = [record.getMessage() for record in caplog.records]
@@ -208,11 +208,6 @@ def test_parameters_are_sharded_by_the_preset_and_used_as_they_are_if_already_on
     jax.tree.map(
         lambda a, b: np.testing.assert_equal(a.sharding, b.sharding), abstract, again.params
     )
-
-
-def test_a_mesh_larger_than_the_number_of_devices_raises_an_error():
-    with pytest.raises(InputError, match=r"9 x 1 needs 9 devices, but there are 8"):
-        translator_on(ParallelConfig(data=9))
 
 
 # Collectives of the compiled programs.

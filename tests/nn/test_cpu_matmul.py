@@ -43,6 +43,7 @@ def plain(spec, x, kernel):
     return jnp.einsum(spec, x, kernel)
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def gradients(matmul, spec, x, kernel, cotangent):
     """Output, and the gradients by x and kernel."""
     output, pull = jax.vjp(lambda *both: matmul(spec, *both), x, kernel)
