@@ -29,22 +29,13 @@ SEARCHES = {
 }
 
 
-@pytest.fixture(scope="module")
-def model(shallow):
-    """Its searches compile quickly."""
-    return shallow[0]
-
-
-@pytest.fixture(scope="module")
-def params(shallow):
-    """The parameters of this model."""
-    return shallow[1]
+QUICK = ("long",)
 
 
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(name, marks=() if name == "long" else pytest.mark.slow) for name in SEARCHES
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SEARCHES
     ],
 )
 def searched(request, model, params):
@@ -161,7 +152,7 @@ def test_a_model_with_a_kernel_without_weights_is_logged_too(model, params):
         search_log.record(each, params, SOURCE, decode=decode) for each in (chunked, model)
     )
     assert log.results == expected.results
-    assert log.steps[-1].cross_attention.shape == (len(log.steps[-1].tokens), 2, 2, 5)
+    assert log.steps[-1].cross_attention.shape == (len(log.steps[-1].tokens), 3, 3, 5)
 
 
 def test_a_forced_prefix_begins_every_hypothesis(model, params):
