@@ -6,7 +6,6 @@ import os
 import pathlib
 import signal
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import jaxtyping
@@ -42,24 +41,6 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
 
-
-_flax_dataclass = flax.struct.dataclass
-
-
-def _pytree(cls=None, **options):
-    """`flax.struct.dataclass`, without a check of `__init__`.
-
-    JAX rebuilds pytrees through `__init__` with shardings, shapes or batched arrays in place of the
-    arrays that the fields are annotated with. `test_trace` checks the annotations on real values.
-    """
-    if cls is None:
-        return lambda cls: _pytree(cls, **options)
-    cls = _flax_dataclass(cls, **options)
-    cls.__no_type_check__ = True
-    return cls
-
-
-flax.struct.dataclass = _pytree
 
 # `config` and `fields` are left out: their dataclasses check their own fields, which is tested.
 _UNCHECKED = {"__init__", "__pycache__", "config", "fields"}
@@ -125,6 +106,14 @@ def shallow():
 def forward(model):
     """The compiled forward pass: (params, source, target_in) -> logits."""
     return jax.jit(lambda params, *tokens: model.apply({"params": params}, *tokens))
+
+
+@pytest.fixture(scope="session")
+def torch():
+    """PyTorch in one thread."""
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
+    return torch
 
 
 @pytest.fixture(scope="session")

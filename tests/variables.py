@@ -7,17 +7,12 @@ of each operation. `USUAL` leaves out none of these, for what trains for minutes
 program one thread for its matmuls.
 """
 
-import mmap
 import os
-import pathlib
+import subprocess
+import sys
 
-import jaxlib
-
-ONE_THREAD = {"xla_cpu_multi_thread_eigen": "false"}
-COMPILER = {
-    "xla_cpu_use_fusion_emitters": "false",
-    "xla_cpu_parallel_codegen_split_count": "1",
-}
+ONE_THREAD = ("--xla_cpu_multi_thread_eigen=false",)
+COMPILER = ("--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1")
 MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": "1000000000",
     "MALLOC_TRIM_THRESHOLD_": "4000000000",
@@ -28,28 +23,26 @@ MEMORY = {
 """
 
 
-def _with(flags: dict[str, str]) -> str:
-    """XLA_FLAGS: what was given, and of these what this jaxlib has.
+def _with(*flags: str) -> str:
+    """XLA_FLAGS: those given and these, or those given alone if this jaxlib does not know these.
 
-    XLA ends a process at a flag that it does not know. The text of one that it knows ends with a
-    zero byte; the name of one that was removed is still in a description of all options.
+    XLA ends a process at a flag that it does not know.
     """
-    binary = pathlib.Path(jaxlib.__file__).parent / "libjax_common.so"
-    if not binary.exists():
-        return " ".join(_given)
-    with binary.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as code:
-        known = [name for name in flags if code.find(b"\0%b\0" % name.encode()) >= 0]
-    return " ".join([*_given, *(f"--{name}={flags[name]}" for name in known)])
+    given = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if flag not in _OURS]
+    program = "from jaxlib import xla_client; xla_client.CompileOptions()"
+    both = " ".join([*given, *flags])
+    if both != os.environ.get("XLA_FLAGS"):
+        environment = os.environ | {"XLA_FLAGS": both}
+        command = [sys.executable, "-c", program]
+        if subprocess.run(command, env=environment, capture_output=True).returncode:
+            return " ".join(given)
+    return both
 
 
-_given = [
-    flag
-    for flag in os.environ.get("XLA_FLAGS", "").split()
-    if flag.strip("-").partition("=")[0] not in ONE_THREAD | COMPILER
-]
-USUAL = MEMORY | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": _with(ONE_THREAD)}
+_OURS = ONE_THREAD + COMPILER
 QUICK = MEMORY | {
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",
-    "XLA_FLAGS": _with(ONE_THREAD | COMPILER),
+    "XLA_FLAGS": _with(*ONE_THREAD, *COMPILER),
 }
+USUAL = MEMORY | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": _with(*ONE_THREAD)}

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import search_oracle
-from test_decoding import EOS, A, B, C, assert_hypotheses, log_probs_of, random_tables, search
+from search_tables import EOS, A, B, C, assert_hypotheses, log_probs_of, random_tables, search
 
 from transformer.decoding.constraints import Constraints
 
@@ -16,7 +16,6 @@ from transformer.decoding.constraints import Constraints
 @pytest.mark.parametrize(
     ("beams", "groups", "diversity", "results", "penalty", "alpha"),
     [
-        (2, 2, 0.5, 2, "gnmt", 0.6),
         (4, 2, 0.7, 1, "length", 1.0),
         (6, 3, 2.0, 3, "none", 0.6),
     ],

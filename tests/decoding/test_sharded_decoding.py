@@ -25,8 +25,6 @@ from transformer.config import (
     TransformerConfig,
 )
 from transformer.decoding import generate
-from transformer.decoding.decode_loop import MIN_BATCH_TO_SHRINK
-from transformer.errors import InputError
 from transformer.models import ensemble, protocol
 from transformer.text.tokenizer import Tokenizer
 from transformer.trained_model import abstract_params
@@ -121,29 +119,11 @@ def test_the_translations_are_diverse_and_without_ties():
         assert first == EMPTY_TRANSLATION or first.score > second.score + 0.01
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "method", ["diverse beams and constraints", pytest.param("samples", marks=SLOW)]
-)
-def test_dropping_finished_sentences_changes_no_translation(method):
-    """In batches of six, as in the other tests here, none is dropped."""
-    together = translator_on(
-        ParallelConfig(), **METHODS[method], batch_size=MIN_BATCH_TO_SHRINK + 2
-    )
-    assert_same(together.nbest(SENTENCES, 2, prefixes=PREFIXES), translated(method, True))
-
-
 @pytest.mark.parametrize(
     "mesh", [*(pytest.param(mesh, marks=SLOW) for mesh in ("3", "8")), "fsdp and tensor 4 x 2"]
 )
 def test_beam_search_is_the_same_on_every_mesh(mesh):
     assert_same(translated("beam search", mesh=mesh), translated("beam search"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["diverse beams and constraints", "minimum Bayes risk"])
-def test_every_decoding_method_is_the_same_on_eight_devices(method):
-    assert_same(translated(method, True, "8"), translated(method, True))
 
 
 @SLOW
@@ -209,6 +189,7 @@ def test_every_family_decodes_the_same_on_eight_devices(family):
     assert len({first.text for first, _ in one}) >= 8
 
 
+@pytest.mark.slow
 def test_warnings_name_the_line_number_on_every_mesh(caplog):
     translator_on(MESHES["8"]).nbest(["h", LONG, "h"], 2, first_line=40)
     [warning] = [record.getMessage() for record in caplog.records]
@@ -227,11 +208,6 @@ def test_parameters_are_sharded_by_the_preset_and_used_as_they_are_if_already_on
     jax.tree.map(
         lambda a, b: np.testing.assert_equal(a.sharding, b.sharding), abstract, again.params
     )
-
-
-def test_a_mesh_larger_than_the_number_of_devices_raises_an_error():
-    with pytest.raises(InputError, match=r"9 x 1 needs 9 devices, but there are 8"):
-        translator_on(ParallelConfig(data=9))
 
 
 # Collectives of the compiled programs.

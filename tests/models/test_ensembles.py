@@ -6,7 +6,7 @@ import numpy as np
 import oracle
 import pytest
 import search_oracle
-from test_translator import CONFIG, LONGER, TOKENIZER, close, translator_with
+from tiny_translator import CONFIG, LONGER, TOKENIZER, close, translator_with
 
 from transformer.models import ensemble as ensembles
 from transformer.models import protocol

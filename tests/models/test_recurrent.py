@@ -38,6 +38,7 @@ MODELS = {
     "input feeding": FEEDING,
     "local-p": LOCAL,
 }
+SLOW = pytest.mark.slow
 SOURCE = jnp.array([[4, 7, 5, 10, 2], [6, 9, 2, 0, 0]])
 TARGET_IN = jnp.array([[1, 5, 9, 4], [1, 10, 7, 0]])
 
@@ -173,14 +174,6 @@ def test_the_model_is_the_oracles(name):
 # PyTorch, in float64.
 
 
-@pytest.fixture(scope="module")
-def torch():
-    """PyTorch in one thread."""
-    torch = pytest.importorskip("torch")
-    torch.set_num_threads(1)
-    return torch
-
-
 def copy_layers(torch, cell, ours, theirs):
     """Put the parameters of our encoder into PyTorch's LSTM or GRU; returns the names.
 
@@ -273,13 +266,14 @@ def test_a_sum_of_tanh_has_the_gradients_of_the_formula():
             hidden = jnp.tanh(query[:, :, None] + key[:, None])
             return jnp.einsum("BTSD,D->BTS", hidden, vector)
 
-        for one, other in zip(
-            *(
-                jax.vjp(scores, query, key, vector)[1](cotangent)
-                for scores in (attention.additive_scores, formula)
-            ),
-            strict=True,
-        ):
+        @functools.partial(jax.jit, static_argnums=0)
+        def gradients(scores, *inputs):
+            return jax.vjp(scores, *inputs)[1](cotangent)
+
+        ours, expected = (
+            gradients(scores, query, key, vector) for scores in (attention.additive_scores, formula)
+        )
+        for one, other in zip(ours, expected, strict=True):
             np.testing.assert_allclose(one, other, **CLOSE)
 
 
@@ -287,7 +281,7 @@ def test_local_attention_is_within_the_window_of_the_predicted_position():
     # v . tanh(0) = 0, so p is half the length of the sentence: 4 of 8 tokens, 2 of 4.
     mask = jnp.arange(8) < jnp.array([8, 4])[:, None, None]  # [B, 1, S]
     hidden, vector = jnp.zeros((2, 1, 3)), jnp.ones(3)
-    bias, window = attention.local_window(hidden, vector, mask, 2)
+    bias, window = jax.jit(attention.local_window, static_argnums=3)(hidden, vector, mask, 2)
     assert [np.flatnonzero(row).tolist() for row in window[:, 0]] == [[2, 3, 4, 5, 6], [0, 1, 2, 3]]
     np.testing.assert_allclose(bias[0, 0, 2:7], [-2, -0.5, 0, -0.5, -2], atol=1e-6)
 
@@ -295,80 +289,53 @@ def test_local_attention_is_within_the_window_of_the_predicted_position():
 @pytest.mark.parametrize(
     "name",
     [
-        *("Bahdanau", "local-p"),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("Luong", "input feeding")),
+        "Bahdanau",
+        *(pytest.param(name, marks=SLOW) for name in ("local-p", "Luong", "input feeding")),
     ],
 )
-def test_the_trace_has_one_distribution_over_the_source_for_each_target(name):
+def test_attention_is_captured_gated_and_patched_within_the_loop_over_time(name):
+    """A patch has the axis T, as everywhere; that of one position changes later ones too."""
     model, params = built(name)
-    logits, captured = trace.run(model, params, SOURCE[1], TARGET_IN[0], capture="full")
+    pair, nothing = (SOURCE[1], TARGET_IN[0]), no_interventions(model, 5, 4)
+
+    @jax.jit
+    def run(params, interventions):
+        return trace.run(model, params, *pair, capture="full", interventions=interventions)
+
+    logits, captured = run(params, nothing)
+    plain, _ = jax.jit(lambda: trace.run(model, params, *pair))()
+    np.testing.assert_allclose(logits, plain, rtol=1e-5, atol=1e-6)
     attention = captured.attention("cross")
     assert attention.weights.shape == (1, 1, 4, 5)
     np.testing.assert_array_equal(attention.weights[..., 3:], 0)
     np.testing.assert_allclose(attention.weights.sum(-1), 1, rtol=1e-6)
     assert attention.z.shape == (1, 1, 4, model.config.memory_width)
     assert captured.attention("encoder") is captured.attention("decoder") is None
-    plain, _ = trace.run(model, params, SOURCE[1], TARGET_IN[0])
-    np.testing.assert_allclose(logits, plain, rtol=1e-5, atol=1e-6)
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["Luong", "input feeding"])
-def test_a_gate_of_0_removes_the_context(name):
-    model, params = built(name)
-    pair = (model, params, SOURCE[0], TARGET_IN[0])
-    interventions = no_interventions(model, 5, 4)
-    same, _ = trace.run(*pair, interventions=interventions)
-    removed, _ = trace.run(
-        *pair,
-        interventions=interventions.with_gates(jax.tree.map(jnp.zeros_like, interventions.gates)),
-    )
-    np.testing.assert_array_equal(same, trace.run(*pair)[0])
-    kernel = params["decoder"]["combine"]
-    memory = model.config.memory_width
-    decoder = params["decoder"] | {"combine": kernel.at[:memory].set(0)}
-    expected, _ = trace.run(model, params | {"decoder": decoder}, *pair[2:])
-    np.testing.assert_allclose(removed, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "Bahdanau",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("Luong", "input feeding")),
-    ],
-)
-def test_a_patch_of_one_position_changes_that_prediction_and_later_ones(name):
-    """Within the loop over time a patch has the axis T, as everywhere."""
-    model, params = built(name)
-    pair = (model, params, SOURCE[0], TARGET_IN[0])
-    plain, captured = trace.run(*pair, capture="full")
-    z = captured.attention("cross").z  # [1, 1, T, A]
-    nothing, at_2 = no_interventions(model, 5, 4), jnp.arange(4)[:, None] == 2
+    z, at_2 = attention.z, jnp.arange(4)[:, None] == 2  # [1, 1, T, A]
     same = nothing.patch_heads("cross", "z", jnp.ones_like(z, bool), z)
-    np.testing.assert_allclose(trace.run(*pair, interventions=same)[0], plain, rtol=1e-5, atol=1e-6)
-    zero = nothing.patch_heads("cross", "z", at_2[None, None], jnp.zeros_like(z))
-    changed, patched = trace.run(*pair, capture="full", interventions=zero)
+    np.testing.assert_allclose(run(params, same)[0], plain, rtol=1e-5, atol=1e-6)
+    mask = jnp.broadcast_to(at_2, z.shape)
+    changed, patched = run(params, nothing.patch_heads("cross", "z", mask, jnp.zeros_like(z)))
     np.testing.assert_allclose(changed[:2], plain[:2], rtol=1e-5, atol=1e-6)
     assert not np.allclose(changed[2], plain[2], atol=1e-4)
     assert not patched.attention("cross").z[:, :, 2].any()
+
+    if "combine" in params["decoder"]:  # a gate of 0 removes the context
+        gates = jax.tree.map(jnp.zeros_like, nothing.gates)
+        kernel = params["decoder"]["combine"].at[: model.config.memory_width].set(0)
+        without = params | {"decoder": params["decoder"] | {"combine": kernel}}
+        removed, _ = run(params, nothing.with_gates(gates))
+        np.testing.assert_allclose(removed, run(without, nothing)[0], rtol=1e-5, atol=1e-6)
 
 
 # Options.
 
 
-def test_the_backward_encoder_is_the_forward_encoder_of_the_reversed_source():
-    model, params = built("Sutskever")
-    encoder = params["encoder"]
-    forward = protocol.build(SUTSKEVER.replace(encoder_direction="forward"))
-    renamed = {name.replace("backward", "forward"): p for name, p in encoder.items()}
-    reversed_source = jnp.array([[2, 10, 5, 7, 4], [2, 9, 6, 0, 0]])
-    ours = model.apply({"params": params}, SOURCE, TARGET_IN)
-    expected = forward.apply({"params": params | {"encoder": renamed}}, reversed_source, TARGET_IN)
-    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["Sutskever", "Bahdanau", "input feeding"])
+@pytest.mark.parametrize(
+    "name",
+    ["input feeding", *(pytest.param(name, marks=SLOW) for name in ("Sutskever", "Bahdanau"))],
+)
 def test_dropout_of_an_example_depends_on_its_number_alone(name):
     model = protocol.build(MODELS[name].replace(dropout=0.4, num_layers=2))
     params = oracle.random_params(model, seed=4)
@@ -419,7 +386,7 @@ def test_packed_rows_are_refused_by_the_model_too():
 
 def test_an_lstm_first_remembers():
     model = protocol.build(SUTSKEVER)
-    params = model.init(jax.random.key(0), SOURCE, TARGET_IN)["params"]
+    params = jax.jit(model.init)(jax.random.key(0), SOURCE, TARGET_IN)["params"]
     bias = params["encoder"]["backward_0"]["bias"]
     np.testing.assert_array_equal(bias, np.repeat([0, 1, 0, 0], 4))
     recurrent = params["encoder"]["backward_0"]["recurrent"]

@@ -41,13 +41,17 @@ FAMILIES = {
 }
 
 
-def logits_in_float64(config, source, target_in, seed=1):
-    """The model's logits and the parameters that the oracle reads."""
+def in_float64(config, seed=1):
+    """The compiled model, of tokens, and the parameters that the oracle reads."""
     model = protocol.build(config)
     params = oracle.random_params(model, seed)
-    with jax.enable_x64(True):
-        logits = jax.jit(model.apply)({"params": oracle.float64(params)}, source, target_in)
-        return np.asarray(logits), oracle.arrays(params)
+    apply = jax.jit(model.apply)
+
+    def logits(*tokens):
+        with jax.enable_x64(True):
+            return np.asarray(apply({"params": oracle.float64(params)}, *tokens))
+
+    return logits, oracle.arrays(params)
 
 
 # The language model.
@@ -56,24 +60,17 @@ def logits_in_float64(config, source, target_in, seed=1):
 @pytest.mark.parametrize(
     "fields",
     [
-        {},
         {"norm": "pre", "positions": "t5", "position_buckets": 4, "output_bias": True},
         {"positions": "learned", "max_positions": 9, "attention_bias": True, "d_k": 5, "d_v": 2},
     ],
 )
-def test_the_language_model_is_the_oracles_decoder_without_cross_attention(fields):
+def test_the_language_model_is_the_oracles_decoder_and_does_not_read_the_source(fields):
     config = LANGUAGE_MODEL.replace(**fields)
     target_in = np.array([[1, 5, 8, 4], [1, 7, 10, 2]])
-    logits, p = logits_in_float64(config, SOURCE[:2], target_in)
+    logits, p = in_float64(config)
     expected = [oracle.decode(p, config, None, [], row) for row in target_in]
-    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-9)
-
-
-def test_a_language_model_does_not_read_the_source():
-    target_in = jnp.array([[1, 5, 8, 4]])
-    first, _ = logits_in_float64(LANGUAGE_MODEL, SOURCE[:1], target_in)
-    other, _ = logits_in_float64(LANGUAGE_MODEL, jnp.array([[2]]), target_in)
-    np.testing.assert_array_equal(first, other)
+    np.testing.assert_allclose(logits(SOURCE[:2], target_in), expected, rtol=0, atol=1e-9)
+    np.testing.assert_array_equal(logits(SOURCE[:2], target_in), logits(SOURCE[1:], target_in))
 
 
 @pytest.mark.slow
@@ -93,8 +90,8 @@ def test_packed_sentences_have_the_logits_of_single_ones():
     np.testing.assert_allclose(packed[0, 3:], alone[1], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("beams", [1, 3])
-def test_search_in_a_language_model_is_the_oracles_search_from_scratch(beams):
+def test_search_in_a_language_model_is_the_oracles_search_from_scratch():
+    beams = 3
     model = protocol.build(LANGUAGE_MODEL)
     params = oracle.random_params(model, seed=4)
     with jax.enable_x64(True):
@@ -111,12 +108,8 @@ def test_search_in_a_language_model_is_the_oracles_search_from_scratch(beams):
     def log_probs(prefix):
         return oracle.log_softmax(oracle.decode(p, LANGUAGE_MODEL, None, [], [1, *prefix])[-1])
 
-    if beams == 1:
-        expected = [search_oracle.greedy(log_probs, 7)]
-    else:
-        results, _ = search_oracle.beam(log_probs, 7, beams, beams, "gnmt", 0.6)
-        expected = [(tokens, log_prob) for _, log_prob, tokens in results]
-    for k, (tokens, log_prob) in enumerate(expected):
+    expected, _ = search_oracle.beam(log_probs, 7, beams, beams, "gnmt", 0.6)
+    for k, (_, log_prob, tokens) in enumerate(expected):
         assert tuple(np.asarray(found.tokens[0, k, : len(tokens)])) == tokens
         np.testing.assert_allclose(found.log_probs[0, k], log_prob, rtol=1e-6)
 
@@ -131,11 +124,11 @@ def test_a_classifier_refuses_packed_rows():
         model.apply(variables, SOURCE, SOURCE, source_segments=jnp.ones_like(SOURCE))
 
 
-@pytest.mark.parametrize("pooling", ["mean", "first"])
-@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize(("pooling", "norm"), [("mean", "post"), ("first", "pre")])
 def test_the_label_logits_are_those_of_the_oracles_pooled_encoder(pooling, norm):
     config = CLASSIFIER.replace(pooling=pooling, norm=norm, output_bias=norm == "pre")
-    logits, p = logits_in_float64(config, SOURCE, jnp.ones((3, 1), jnp.int32))
+    logits, p = in_float64(config)
+    logits = logits(SOURCE, jnp.ones((3, 1), jnp.int32))
     for row, source in zip(logits, np.asarray(SOURCE), strict=True):
         memory = oracle.encode(p, config, source)
         real = [x for x, token in zip(memory, source, strict=True) if token != oracle.PAD]
@@ -151,30 +144,34 @@ def test_with_a_shared_vocabulary_the_linear_layer_is_the_embedding():
     assert {name: leaf.shape for name, leaf in params["embedding"].items()} == {"table": (9, 12)}
 
 
-def test_eos_is_certain_after_the_label():
-    model = protocol.build(CLASSIFIER)
-    variables = {"params": oracle.random_params(model, 0)}
-    log_probs = target_log_probs(model, variables["params"], Batch(SOURCE, LABELS))
-    logits = model.apply(variables, SOURCE, jnp.ones((3, 1), jnp.int32))
-    labels = jax.nn.log_softmax(logits[:, 0])[jnp.arange(3), LABELS[:, 0]]
-    np.testing.assert_allclose(log_probs[:, 0], labels, rtol=1e-6)
-    np.testing.assert_array_equal(log_probs[:, 1], 0)
-
-
-def test_the_loss_is_that_of_the_label_alone():
-    """EOS counts as no token, and label smoothing does not touch it."""
+@pytest.fixture(scope="module")
+def classifier():
+    """(model, params, the logits of the label [B,V])."""
     model = protocol.build(CLASSIFIER)
     params = oracle.random_params(model, 0)
-    sums = loss(model, params, Batch(SOURCE, LABELS))
-    logits = model.apply({"params": params}, SOURCE, jnp.ones((3, 1), jnp.int32))
-    expected = smoothed_cross_entropy(logits, LABELS[:, :1])
+    logits = jax.jit(model.apply)({"params": params}, SOURCE, jnp.ones((3, 1), jnp.int32))
+    return model, params, logits[:, 0]
+
+
+def test_the_loss_and_the_score_are_those_of_the_label_alone(classifier):
+    """EOS is certain after it, counts as no token, and label smoothing does not touch it."""
+    model, params, logits = classifier
+    log_probs, sums = jax.jit(
+        lambda *batch: (
+            target_log_probs(model, params, Batch(*batch)),
+            loss(model, params, Batch(*batch)),
+        )
+    )(SOURCE, LABELS)
+    labels = jax.nn.log_softmax(logits)[jnp.arange(3), LABELS[:, 0]]
+    np.testing.assert_allclose(log_probs[:, 0], labels, rtol=1e-6)
+    np.testing.assert_array_equal(log_probs[:, 1], 0)
+    expected = smoothed_cross_entropy(logits[:, None], LABELS[:, :1])
     assert sums.tokens == 3
     np.testing.assert_allclose(sums.loss, expected.loss, rtol=1e-6)
 
 
-def test_a_search_returns_the_most_probable_labels():
-    model = protocol.build(CLASSIFIER)
-    params = oracle.random_params(model, 0)
+def test_a_search_returns_the_most_probable_labels(classifier):
+    model, params, logits = classifier
     search = functools.partial(
         generate.generate,
         model,
@@ -183,8 +180,7 @@ def test_a_search_returns_the_most_probable_labels():
         max_length=8,
     )
     found = jax.jit(search)(params, SOURCE)
-    logits = model.apply({"params": params}, SOURCE, jnp.ones((3, 1), jnp.int32))
-    log_probs = np.asarray(jax.nn.log_softmax(logits[:, 0])).copy()
+    log_probs = np.asarray(jax.nn.log_softmax(logits)).copy()
     # An empty output is EOS at position 0; padding and BOS never follow.
     log_probs[:, :2] = -np.inf
     for row in range(3):
@@ -227,16 +223,19 @@ def test_inspection_captures_one_stack_and_removes_its_heads(name, missing):
     model = protocol.build(config)
     params = oracle.random_params(model, 0)
     [kind] = model.describe().attention
-    tokens = ([4, 7, 5, 2], [1, 5, 8])
-    logits, captured = trace.run(model, params, *tokens, capture="full")
+    neutral = no_interventions(model, 4, 3)
+
+    @jax.jit
+    def run(interventions):
+        options = {"capture": "full", "interventions": interventions}
+        return trace.run(model, params, [4, 7, 5, 2], [1, 5, 8], **options)
+
+    logits, captured = run(neutral)
     assert captured.attention(missing) is None
     rows = captured.attention(kind).weights.sum(-1)  # [L, N, T]
     np.testing.assert_allclose(rows, 1, rtol=1e-5)
-    neutral = no_interventions(model, 4, 3)
-    same, _ = trace.run(model, params, *tokens, interventions=neutral)
-    np.testing.assert_array_equal(same, logits)
     gates = neutral.gates.replace(**{kind: jnp.ones((2, 3)).at[1, 0].set(0.0)})
-    without, _ = trace.run(model, params, *tokens, interventions=neutral.with_gates(gates))
+    without, _ = run(neutral.with_gates(gates))
     assert not np.allclose(without[0], logits[0], atol=1e-3)
 
 

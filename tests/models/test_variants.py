@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from test_families import ADDITIVE, SHAW, TINY, UNIVERSAL
+from families import ADDITIVE, SHAW, TINY, UNIVERSAL
 
 from transformer import sharding
 from transformer.config import ParallelConfig, TransformerConfig
@@ -59,17 +59,14 @@ def test_alibi_slopes_are_the_published_ones():
     np.testing.assert_allclose(alibi_slopes(3), [2**-4, 2**-8, 2**-2])
 
 
-@pytest.mark.parametrize("heads", [1, 2, 3, 6, 12, 16])
-def test_alibi_slopes_are_the_oracles(heads):
-    expected = [oracle.alibi_slope(head, heads) for head in range(heads)]
-    np.testing.assert_allclose(alibi_slopes(heads), expected, rtol=1e-12)
-
-
-@pytest.mark.parametrize("side", ["encoder", "decoder"])
-def test_the_alibi_bias_falls_with_the_distance_in_both_directions(side):
-    scheme = SCHEMES["alibi"](TransformerConfig(num_heads=2, d_model=4), side)
-    bias = scheme(jnp.array([1]), jnp.arange(4)).bias
-    np.testing.assert_array_equal(bias[0, :, 0] * -256, [[16, 0, 16, 32], [1, 0, 1, 2]])
+def test_alibi_slopes_are_the_oracles_and_the_bias_falls_in_both_directions():
+    for heads in (1, 2, 3, 6, 12, 16):
+        expected = [oracle.alibi_slope(head, heads) for head in range(heads)]
+        np.testing.assert_allclose(alibi_slopes(heads), expected, rtol=1e-12)
+    for side in ("encoder", "decoder"):
+        scheme = SCHEMES["alibi"](TransformerConfig(num_heads=2, d_model=4), side)
+        bias = scheme(jnp.array([1]), jnp.arange(4)).bias
+        np.testing.assert_array_equal(bias[0, :, 0] * -256, [[16, 0, 16, 32], [1, 0, 1, 2]])
 
 
 def test_a_rotation_by_hand():
@@ -144,8 +141,7 @@ def test_an_additive_score_by_hand():
     assert float(scores[0, 0, 0, 0]) == pytest.approx(-9 * np.tanh(1), rel=1e-6)
 
 
-@pytest.mark.parametrize("kv_heads", [1, 2])
-@pytest.mark.parametrize("additive", [False, True])
+@pytest.mark.parametrize(("kv_heads", "additive"), [(1, True), (2, False)])
 def test_grouped_attention_over_a_cache_is_that_with_repeated_heads(kv_heads, additive):
     query = random(2, 4, 3, 5)  # [B, N, K, H]
     key, value = random(2, kv_heads, 5, 7, seed=1), random(2, kv_heads, 7, 6, seed=2)

@@ -4,7 +4,6 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import pytest
 
 from transformer.config import TransformerConfig
 from transformer.models import protocol
@@ -57,12 +56,6 @@ def test_metadata_holds_shapes_and_no_arrays():
     assert isinstance(table, Parameter)
     assert (table.value.shape, table.value.dtype) == ((9, 8), jnp.float32)
     assert isinstance(table.value, jax.ShapeDtypeStruct)
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "t5"])
-def test_every_axis_of_every_parameter_has_a_logical_name(positions):
-    for path, parameter in declarations(SMALL.replace(positions=positions)).items():
-        assert len(parameter.names) == parameter.value.ndim, path
 
 
 def test_every_parameter_of_the_transformer_has_the_kind_of_its_formula():

@@ -36,12 +36,6 @@ def test_tensor2tensors_table_by_hand():
     np.testing.assert_allclose(sinusoids(8, 6, "halves")[7], expected, atol=1e-15)
 
 
-def test_the_layouts_differ_in_their_slowest_wave():
-    """The paper's exponent stays below 1; the halves' last one is exactly 1."""
-    assert sinusoids(2, 4)[1, 2] == pytest.approx(math.sin(10000**-0.5))
-    assert sinusoids(2, 4, "halves")[1, 1] == pytest.approx(math.sin(1 / 10000))
-
-
 def test_the_table_of_hugging_faces_marian_by_hand():
     """d_model 4: the rates 1 and 0.01 of the paper, all sines, then all cosines."""
     expected = [math.sin(3), math.sin(0.03), math.cos(3), math.cos(0.03)]
@@ -49,10 +43,10 @@ def test_the_table_of_hugging_faces_marian_by_hand():
 
 
 @pytest.mark.parametrize("layout", ["interleaved", "halves", "halves_paper"])
-@pytest.mark.parametrize("d_model", [1, 2, 7, 16])
-def test_every_entry_is_the_oracles(layout, d_model):
-    expected = oracle.sinusoids(9, d_model, layout)
-    np.testing.assert_allclose(sinusoids(9, d_model, layout), expected, atol=1e-13)
+def test_every_entry_is_the_oracles(layout):
+    for d_model in (1, 2, 7, 16):
+        expected = oracle.sinusoids(9, d_model, layout)
+        np.testing.assert_allclose(sinusoids(9, d_model, layout), expected, atol=1e-13)
 
 
 def test_a_shift_by_k_is_one_rotation_of_every_position():
@@ -64,19 +58,6 @@ def test_a_shift_by_k_is_one_rotation_of_every_position():
         cosine, sine = math.cos(angle), math.sin(angle)
         rotation[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = [[cosine, sine], [-sine, cosine]]
     np.testing.assert_allclose(table[:-k] @ rotation.T, table[k:], atol=1e-12)
-
-
-@pytest.mark.parametrize("layout", ["interleaved", "halves", "halves_paper"])
-def test_the_product_of_two_positions_depends_on_their_distance_alone(layout):
-    table = sinusoids(40, 12, layout)
-    products = table @ table.T
-    for distance in (0, 1, 17):
-        assert np.ptp(np.diagonal(products, distance)) < 1e-12
-    assert products[0, 0] == pytest.approx(6.0)
-
-
-def test_a_longer_table_begins_with_the_shorter_one():
-    np.testing.assert_array_equal(sinusoids(50, 6)[:20], sinusoids(20, 6))
 
 
 @pytest.mark.parametrize("layout", ["interleaved", "halves", "halves_paper"])
@@ -95,9 +76,6 @@ def test_an_unknown_layout_is_refused_with_the_known_ones():
 def test_shift_right_begins_with_the_start_token_and_drops_the_last():
     shifted = shift_right(jnp.array([[5, 6, 2, 0], [7, 8, 9, 2]]))
     np.testing.assert_array_equal(shifted, [[1, 5, 6, 2], [1, 7, 8, 9]])
-
-
-def test_shift_right_of_a_single_token_is_the_start_token():
     np.testing.assert_array_equal(shift_right(jnp.array([[2]])), [[1]])
 
 
@@ -131,9 +109,11 @@ def test_t5_buckets_by_hand():
     assert both.tolist() == [[0, 1, 2, 2, 3, 3, 5, 6, 6, 7, 7]]
 
 
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize(("buckets", "far"), [(32, 128), (4, 7), (9, 10), (20, 33)])
-def test_every_t5_bucket_is_the_oracles(bidirectional, buckets, far):
+@pytest.mark.parametrize(
+    ("buckets", "far", "bidirectional"),
+    [(32, 128, False), (32, 128, True), (4, 7, True), (9, 10, False), (20, 33, True)],
+)
+def test_every_t5_bucket_is_the_oracles(buckets, far, bidirectional):
     distance = np.arange(-150, 151)
     options = {"num_buckets": buckets, "max_distance": far, "bidirectional": bidirectional}
     found = relative_buckets(jnp.asarray(distance)[None], **options)[0]

@@ -26,20 +26,23 @@ def random_values(seed, length, distinct):
     return rng.integers(0, distinct, (5, 4, length)).astype(np.float32)
 
 
+two_levels = jax.jit(two_level_top_k, static_argnums=1)
+
+
 def assert_same_as_jax(values, k):
-    actual = jax.jit(two_level_top_k, static_argnums=1)(values, k)
+    actual = two_levels(values, k)
     expected = jax.lax.top_k(values.reshape(len(values), -1), k)
     np.testing.assert_array_equal(actual[0], expected[0])
     np.testing.assert_array_equal(actual[1], expected[1])
 
 
-@pytest.mark.parametrize("distinct", [2, 40, 5000], ids="{} values".format)
-@pytest.mark.parametrize("k", [1, 2, 8])
+@pytest.mark.parametrize("k", [1, 8])
 @pytest.mark.parametrize("name", LENGTHS)
-def test_values_and_indices_are_those_of_jax(name, k, distinct):
+def test_values_and_indices_are_those_of_jax(name, k):
     length, size = LENGTHS[name]
     assert chunk_size(length) == size
-    assert_same_as_jax(random_values(k, length, distinct), k)
+    for distinct in (1, 2, 40, 5000):
+        assert_same_as_jax(random_values(k, length, distinct), k)
 
 
 def test_values_and_indices_are_those_of_a_stable_sort_in_numpy():
@@ -47,16 +50,9 @@ def test_values_and_indices_are_those_of_a_stable_sort_in_numpy():
     rows = values.reshape(len(values), -1)
     order = np.argsort(-rows, axis=-1, kind="stable")[:, :5]
     for form in (top_k, two_level_top_k):
-        largest, indices = form(jnp.asarray(values), 5)
+        largest, indices = jax.jit(form, static_argnums=1)(jnp.asarray(values), 5)
         np.testing.assert_array_equal(indices, order)
         np.testing.assert_array_equal(largest, np.take_along_axis(rows, order, -1))
-
-
-def test_of_equal_values_the_first_are_returned():
-    values = jnp.full((2, 1, 6400), -1e30)
-    largest, indices = two_level_top_k(values, 8)
-    np.testing.assert_array_equal(indices, [range(8)] * 2)
-    np.testing.assert_array_equal(largest, values[:, 0, :8])
 
 
 def test_the_largest_values_may_be_in_one_chunk_or_in_different_chunks():
@@ -64,7 +60,7 @@ def test_the_largest_values_may_be_in_one_chunk_or_in_different_chunks():
     together[0, 0, 6400 - 8 :] = np.arange(8) + 1
     apart[0, 0, ::800] = np.arange(8) + 1
     for values, expected in ((together, range(6399, 6391, -1)), (apart, range(5600, -1, -800))):
-        largest, indices = two_level_top_k(jnp.asarray(values), 8)
+        largest, indices = two_levels(jnp.asarray(values), 8)
         np.testing.assert_array_equal(indices[0], expected)
         np.testing.assert_array_equal(largest[0], range(8, 0, -1))
 

@@ -9,7 +9,7 @@ import numpy as np
 import oracle
 import pytest
 from marian import CHECKPOINT
-from test_translator import SENTENCES, close
+from tiny_translator import SENTENCES, close
 
 from experiments.serving.engine import Engine
 from experiments.serving.languages import Languages, target_codes

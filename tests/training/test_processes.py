@@ -212,14 +212,11 @@ def test_two_processes_restore_a_save_of_one(both):
     assert all(process["of_one"] for process in found)
 
 
-def test_an_error_in_process_0_stops_both(both):
+@pytest.mark.slow
+def test_an_error_in_process_0_stops_both_and_one_of_any_process_is_reported_in_all(both):
     _, (first, second), _ = both
     assert first["error"] == ["OSError", "only process 0 knows"]
     assert second["error"] == ["InputError", "only process 0 knows"]
-
-
-def test_an_error_of_any_process_is_reported_in_all(both):
-    _, (first, second), _ = both
     assert first["problem"] == "process 1 cannot read it"
     assert second["problem"] == "my own"
 

@@ -48,15 +48,12 @@ def specs(metadata, preset):
     }
 
 
-@pytest.mark.parametrize(("data", "model"), [(1, 1), (8, 1), (2, 4), (1, 3)])
-def test_a_mesh_always_has_both_axes_and_uses_the_first_devices(data, model):
-    mesh = sharding.make_mesh(ParallelConfig(data=data, model=model))
-    assert dict(mesh.shape) == {"data": data, "model": model}
-    assert mesh.axis_types == (AxisType.Auto, AxisType.Auto)
-    assert sorted(device.id for device in mesh.devices.flat) == list(range(data * model))
-
-
-def test_too_few_devices_are_refused_with_both_numbers():
+def test_a_mesh_always_has_both_axes_and_uses_the_first_devices():
+    for data, model in ((1, 1), (8, 1), (2, 4), (1, 3)):
+        mesh = sharding.make_mesh(ParallelConfig(data=data, model=model))
+        assert dict(mesh.shape) == {"data": data, "model": model}
+        assert mesh.axis_types == (AxisType.Auto, AxisType.Auto)
+        assert sorted(device.id for device in mesh.devices.flat) == list(range(data * model))
     with pytest.raises(InputError, match=r"3 x 4 needs 12 devices, but there are 8 \(cpu\); lower"):
         sharding.make_mesh(ParallelConfig(data=3, model=4))
 
@@ -64,11 +61,9 @@ def test_too_few_devices_are_refused_with_both_numbers():
 # Presets.
 
 
-def test_replicated_divides_nothing(metadata):
-    assert all(axis is None for spec in specs(metadata, "replicated").values() for axis in spec)
-
-
 def test_fsdp_divides_every_matrix_along_data_and_nothing_along_model(metadata):
+    replicated = specs(metadata, "replicated").values()
+    assert all(axis is None for spec in replicated for axis in spec)
     by_name = specs(metadata, "fsdp")
     assert by_name["embedding/table"] == PartitionSpec(None, "data")
     assert by_name["encoder/layer_0/self_attention/query"] == PartitionSpec("data", None, None)
@@ -91,10 +86,13 @@ def test_tensor_divides_heads_d_ff_and_vocabulary_along_model(metadata):
     assert not any("model" in spec for name, spec in by_name.items() if "norm" in name)
 
 
-def test_the_rules_are_those_of_the_preset():
+def test_the_rules_are_those_of_the_preset_and_those_of_the_config_replace_them():
     for preset, divided in sharding.PRESETS.items():
         assert sharding.rules_of(ParallelConfig(preset=preset)) == divided
         assert {*divided.values()} <= {*MESH_AXES}
+    rules = sharding.rules_of(ParallelConfig(preset="tensor", rules=("vocab=", "kv=data")))
+    kept = dict.fromkeys(["source_vocab", "heads", "kv_heads", "mlp"], "model")
+    assert rules == {**kept, "kv": "data"}
 
 
 def test_rows_of_a_batch_are_divided_along_data_and_scalars_are_replicated():
@@ -143,45 +141,19 @@ def refused(metadata, **fields):
     return str(error.value)
 
 
-def test_rules_of_the_config_replace_those_of_the_preset():
-    rules = sharding.rules_of(ParallelConfig(preset="tensor", rules=("vocab=", "kv=data")))
-    assert rules == {
-        "source_vocab": "model",
-        "heads": "model",
-        "kv_heads": "model",
-        "kv": "data",
-        "mlp": "model",
-    }
-
-
-@pytest.mark.parametrize(
-    ("rules", "message"),
-    [
-        (
-            ("vocab=", "heads=modle"),
-            "parallel.rules has 'heads=modle', but there is no mesh axis 'modle'; did you mean "
-            "'model'? (mesh axes: data, model)",
+def test_rules_with_unknown_axes_are_refused():
+    unknown = "there is no mesh axis {0!r}; did you mean 'model'? (mesh axes: data, model)"
+    for rules, message in {
+        ("vocab=", "heads=modle"): "has 'heads=modle', but " + unknown.format("modle"),
+        ("heads=model=data",): "has 'heads=model=data', but " + unknown.format("model=data"),
+        ("heads",): "is ('heads',), but must be LOGICAL=MESH each, or LOGICAL= for unsharded",
+        ("heads=model", "heads="): (
+            "is ('heads=model', 'heads='), but must be rules of different axes"
         ),
-        (
-            ("heads=model=data",),
-            "parallel.rules has 'heads=model=data', but there is no mesh axis 'model=data'; did "
-            "you mean 'model'? (mesh axes: data, model)",
-        ),
-        (
-            ("heads",),
-            "parallel.rules is ('heads',), but must be LOGICAL=MESH each, or LOGICAL= for "
-            "unsharded",
-        ),
-        (
-            ("heads=model", "heads="),
-            "parallel.rules is ('heads=model', 'heads='), but must be rules of different axes",
-        ),
-    ],
-)
-def test_rules_with_unknown_axes_are_refused(rules, message):
-    with pytest.raises(InputError) as error:
-        ParallelConfig(rules=rules)
-    assert str(error.value) == message
+    }.items():
+        with pytest.raises(InputError) as error:
+            ParallelConfig(rules=rules)
+        assert str(error.value) == f"parallel.rules {message}"
 
 
 def test_indivisible_heads_are_refused_with_parameter_shape_rule_and_remedy(metadata):
@@ -201,9 +173,8 @@ def test_every_rule_that_fails_is_reported_at_once_with_one_remedy_that_works(me
     param_shardings(metadata, model=8, preset="tensor", rules=("heads=", "vocab="))
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
+def test_every_kind_of_indivisible_axis_is_refused(metadata):
+    for fields, message in (
         (
             {"data": 3, "preset": "fsdp"},
             "parallel.data = 3 does not divide embed = 16 of parameter",
@@ -213,37 +184,22 @@ def test_every_rule_that_fails_is_reported_at_once_with_one_remedy_that_works(me
             "mlp = 32 of parameter decoder/layer_0/feed_forward/bias_in [32] (mlp), as required "
             "by the rule mlp=model (parallel.preset='tensor')",
         ),
-        (
-            {"data": 8, "rules": ("kv=data",)},
-            "as required by the rule kv=data (parallel.rules)",
-        ),
-    ],
-)
-def test_every_kind_of_indivisible_axis_is_refused(metadata, fields, message):
-    assert message in refused(metadata, **fields)
+        ({"data": 8, "rules": ("kv=data",)}, "as required by the rule kv=data (parallel.rules)"),
+    ):
+        assert message in refused(metadata, **fields)
 
 
-@pytest.mark.parametrize(
-    ("rule", "rules", "remedy"),
-    [
-        (
-            "embed=model",
-            "embed=model (parallel.rules) and heads=model (parallel.preset='tensor')",
-            "('embed=',)",
-        ),
-        (
-            "kv=model",
-            "heads=model (parallel.preset='tensor') and kv=model (parallel.rules)",
-            "('kv=model', 'heads=')",
-        ),
-    ],
-)
-def test_two_axes_of_a_parameter_along_one_mesh_axis_are_refused(metadata, rule, rules, remedy):
-    assert refused(metadata, model=2, preset="tensor", rules=(rule,)) == (
-        f"the rules {rules} both divide {KEY} along the mesh axis model, which can divide only one "
-        "of them; leave one axis unsharded, for example with "
-        f'--config.parallel.rules="{remedy}"'
-    )
+def test_two_axes_of_a_parameter_along_one_mesh_axis_are_refused(metadata):
+    of_heads = "heads=model (parallel.preset='tensor')"
+    for rule, rules, remedy in (
+        ("embed=model", f"embed=model (parallel.rules) and {of_heads}", "('embed=',)"),
+        ("kv=model", f"{of_heads} and kv=model (parallel.rules)", "('kv=model', 'heads=')"),
+    ):
+        assert refused(metadata, model=2, preset="tensor", rules=(rule,)) == (
+            f"the rules {rules} both divide {KEY} along the mesh axis model, which can divide only "
+            "one of them; leave one axis unsharded, for example with "
+            f'--config.parallel.rules="{remedy}"'
+        )
 
 
 def test_an_axis_of_any_name_is_divided_if_a_rule_names_it():
@@ -265,34 +221,28 @@ def test_a_rule_of_an_axis_that_the_model_lacks_is_refused_with_its_axes(metadat
     )
 
 
-@pytest.mark.parametrize(
-    ("shapes", "micro_batches", "message"),
-    [
-        ([(8, 16), (4, 32)], 1, None),
-        ([(8, 16), (16, 8)], 2, None),
+def test_rows_must_divide_over_devices_and_micro_batches():
+    mesh = sharding.make_mesh(ParallelConfig(data=4, model=2))
+    sharding.require_divisible_rows([(8, 16), (4, 32)], mesh, 1)
+    sharding.require_divisible_rows([(8, 16), (16, 8)], mesh, 2)
+    remedy = (
+        "set data.row_multiple to a multiple of it (data.tokens_per_batch must be at least "
+        "data.max_length times data.row_multiple), or lower parallel.data"
+    )
+    for shapes, micro_batches, message in (
         (
             [(8, 16), (6, 32)],
             1,
             "batches of 6 x 32 tokens cannot be divided over parallel.data = 4 devices: 6 rows are "
-            "not a multiple of 4; set data.row_multiple to a multiple of it "
-            "(data.tokens_per_batch must be at least data.max_length times data.row_multiple), or "
-            "lower parallel.data",
+            f"not a multiple of 4; {remedy}",
         ),
         (
             [(8, 16)],
             4,
             "batches of 8 x 16 tokens cannot be divided over parallel.data = 4 devices in 4 "
-            "micro-batches: 8 rows are not a multiple of 16; set data.row_multiple to a multiple "
-            "of it (data.tokens_per_batch must be at least data.max_length times "
-            "data.row_multiple), or lower parallel.data or training.micro_batches",
+            f"micro-batches: 8 rows are not a multiple of 16; {remedy} or training.micro_batches",
         ),
-    ],
-)
-def test_rows_must_divide_over_devices_and_micro_batches(shapes, micro_batches, message):
-    mesh = sharding.make_mesh(ParallelConfig(data=4, model=2))
-    if message is None:
-        sharding.require_divisible_rows(shapes, mesh, micro_batches)
-    else:
+    ):
         with pytest.raises(InputError) as error:
             sharding.require_divisible_rows(shapes, mesh, micro_batches)
         assert str(error.value) == message
@@ -316,9 +266,9 @@ def abstract_state(model_config, optimizer_config, with_average=False, **fields)
     )
 
 
-@pytest.mark.parametrize("clip_norm", [None, 1.0])
 @pytest.mark.parametrize("name", ["adam", "adamw", "adafactor", "lion", "muon", "schedule_free"])
-def test_the_moments_and_the_average_of_a_parameter_are_sharded_as_the_parameter(name, clip_norm):
+def test_the_moments_and_the_average_of_a_parameter_are_sharded_as_the_parameter(name):
+    clip_norm = None if name == "adam" else 1.0
     config = OptimizerConfig(name=name, schedule="constant", clip_norm=clip_norm)
     state = abstract_state(CONFIG, config, with_average=True, data=2, model=4, preset="tensor")
     for leaf in jax.tree.leaves(state):

@@ -7,6 +7,7 @@ import json
 import pytest
 from apps import CONFIGS, parameters, run
 
+from experiments import train as app
 from experiments.cli.config_flags import load_config_file
 from experiments.training import compose
 from experiments.training.profiling import WARM_UP
@@ -50,10 +51,6 @@ def test_a_run_with_every_option_that_stops_half_way_ends_bit_for_bit_the_same(
         finished = run("experiments.train", *train(tmp_path / "run", *flags))
         assert finished.status == 0, finished.err
     assert parameters(tmp_path / "run") == parameters(straight[0])
-
-
-@pytest.mark.slow
-def test_the_compiled_shape_and_its_micro_batches_are_reported(straight):
     assert "compiling the step for batches of 8 x 16 tokens, in 2 micro-batches" in straight[1].err
 
 
@@ -109,12 +106,11 @@ def test_a_trace_of_some_steps_is_written_also_if_the_training_ends_within_it(
 # Memory.
 
 
-def test_a_model_beyond_the_memory_is_refused_before_it_is_compiled(train, tmp_path):
-    flags = "--config.model.d_model=65536", "--config.model.d_ff=262144"
-    finished = run("experiments.train", *train(tmp_path / "run", *flags))
-    assert finished.status == 1
-    assert "error: the training step needs at least" in finished.err
-    assert "GiB on each device, which has" in finished.err
+def test_a_model_beyond_the_memory_is_refused_before_it_is_compiled(config, tmp_path):
+    config = config.replace(model=config.model.replace(d_model=65536, d_ff=262144))
+    message = "the training step needs at least .* GiB on each device, which has"
+    with pytest.raises(InputError, match=message):
+        app.run(app.Options(config=config, workdir=str(tmp_path / "run")))
 
 
 @pytest.mark.slow
@@ -191,14 +187,11 @@ def costs(monkeypatch):
     monkeypatch.setattr(device_memory, "peak_bytes", lambda parts: 50 + 50 // parts)
 
 
-@pytest.mark.parametrize(("limit", "parts"), [(100, 1), (99, 2), (75, 2), (74, 4), (62, 4)])
-def test_auto_takes_the_fewest_micro_batches_that_fit(costs, config, tmp_path, limit, parts):
-    experiment = fitted(config, tmp_path, limit / 2**30)
-    assert experiment.config.training.micro_batches == parts
-    assert experiment.data.train.shapes() == [(4, 8)], "the batch itself stays"
-
-
-def test_auto_reports_needed_and_available_memory_when_nothing_fits(costs, config, tmp_path):
+def test_auto_takes_the_fewest_micro_batches_that_fit(costs, config, tmp_path):
+    for limit, parts in ((100, 1), (99, 2), (75, 2), (74, 4), (62, 4)):
+        experiment = fitted(config, tmp_path, limit / 2**30)
+        assert experiment.config.training.micro_batches == parts
+        assert experiment.data.train.shapes() == [(4, 8)], "the batch itself stays"
     with pytest.raises(InputError, match="even in 4 micro-batches, but there are .* GiB; lower"):
         fitted(config, tmp_path, 61 / 2**30)
 

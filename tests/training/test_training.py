@@ -15,11 +15,10 @@ from transformer.batch import Batch, target_log_probs
 from transformer.config import Config, OptimizerConfig, TrainingConfig, TransformerConfig
 from transformer.errors import InputError
 from transformer.models import protocol
-from transformer.models.transformer import Encoder, EncoderLayer, Transformer
+from transformer.models.transformer import Transformer
 from transformer.nn.embedding import ZEROED
-from transformer.nn.feed_forward import FeedForward
-from transformer.nn.parameters import declare, glorot_uniform
-from transformer.training import consistency, losses, optimizers
+from transformer.nn.parameters import declare
+from transformer.training import consistency, optimizers
 from transformer.training import step as training
 from transformer.training.step import TrainState
 
@@ -146,17 +145,11 @@ def test_two_steps_are_adam_on_the_gradient_of_the_mean_loss(state_0):
         params = flat(state.params)
 
 
-def test_the_sums_are_those_before_the_update_and_count_real_tokens(state_0):
-    batch = copy_batch()
-    _, sums = compiled(DRY)(state_0, batch)
-    expected = evaluation(DRY)(state_0.params, batch).replace(gradient_norm=sums.gradient_norm)
-    np.testing.assert_allclose(jax.tree.leaves(sums), jax.tree.leaves(expected), rtol=1e-5)
-    assert float(sums.tokens) == float((batch.target != 0).sum())
-    assert float(sums.loss) > 0
-
-
 @pytest.mark.parametrize("micro_batches", [None, pytest.param(4, marks=pytest.mark.slow)])
-def test_a_step_returns_the_norm_of_the_gradient_of_the_mean_loss(state_0, micro_batches):
+def test_a_step_returns_the_sums_and_the_norm_of_the_gradient_before_the_update(
+    state_0, micro_batches
+):
+    """Of the mean loss; padding is not counted."""
     batch = copy_batch()
 
     def loss(params):
@@ -168,6 +161,10 @@ def test_a_step_returns_the_norm_of_the_gradient_of_the_mean_loss(state_0, micro
     config = DRY.replace(training=DRY.training.replace(micro_batches=micro_batches))
     _, sums = compiled(config)(state_0, batch)
     assert float(sums.gradient_norm) == pytest.approx(expected, rel=1e-5)
+    evaluated = evaluation(DRY)(state_0.params, batch).replace(gradient_norm=sums.gradient_norm)
+    np.testing.assert_allclose(jax.tree.leaves(sums), jax.tree.leaves(evaluated), rtol=1e-5)
+    assert float(sums.tokens) == float((batch.target != 0).sum())
+    assert float(sums.loss) > 0
 
 
 def test_rows_of_padding_have_no_weight(state_0):
@@ -273,10 +270,9 @@ def uneven_batch():
     return Batch(tokens, tokens)
 
 
-@pytest.mark.parametrize("micro_batches", [2, 8])
-def test_micro_batches_give_the_gradient_of_one_pass(state_0, micro_batches):
+def test_micro_batches_give_the_gradient_of_one_pass(state_0):
     """Also with unequal numbers of tokens, where a mean of means would be wrong."""
-    batch = uneven_batch()
+    batch, micro_batches = uneven_batch(), 4
     apart = DRY.replace(training=DRY.training.replace(micro_batches=micro_batches))
     whole, sums = summed(DRY)(state_0.params, batch, state_0.rng)
     added, sums_apart = summed(apart)(state_0.params, batch, state_0.rng)
@@ -288,10 +284,9 @@ def test_micro_batches_give_the_gradient_of_one_pass(state_0, micro_batches):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("generator", ["threefry", "hash"])
-@pytest.mark.parametrize("micro_batches", [2, 4])
-def test_micro_batches_have_the_dropout_of_one_pass(state_0, generator, micro_batches):
+def test_micro_batches_have_the_dropout_of_one_pass(state_0, generator):
     """At every site of the model, on rows with unequal numbers of tokens."""
-    batch = uneven_batch()
+    batch, micro_batches = uneven_batch(), 4
     rates = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.2}
     wet = CONFIG.replace(model=CONFIG.model.replace(dropout_generator=generator, **rates))
     apart = wet.replace(training=wet.training.replace(micro_batches=micro_batches))
@@ -434,8 +429,7 @@ def test_the_vector_of_a_cut_token_is_zero(state_0):
     model, _ = parts(CONFIG)
     tokens = jnp.array([[5, ZEROED, 6]])
     vectors = model.bind({"params": state_0.params}).embedding.tokens(tokens)
-    assert not np.asarray(vectors[0, 1]).any()
-    assert np.asarray(vectors[0, [0, 2]]).any(-1).all()
+    assert np.asarray(vectors[0]).any(-1).tolist() == [True, False, True]
 
 
 @pytest.mark.slow
@@ -585,49 +579,6 @@ def test_an_infinite_gradient_of_a_finite_loss_is_skipped():
 # Losses that modules sow.
 
 
-class Experts(FeedForward):
-    """A mixture of two experts, with the load-balancing loss of its router."""
-
-    def setup(self):
-        self.experts = [FeedForward(self.config) for _ in range(2)]
-        axes, shape = ("embed", "expert"), (self.config.d_model, 2)
-        self.router = declare(self, "router", "kernel", axes, glorot_uniform(0, 1), shape)
-
-    def __call__(self, x, dropout=None):
-        shares = jax.nn.softmax(x @ self.router)  # [B, T, 2]
-        self.sow("losses", "load_balancing", 2 * (shares.mean((0, 1)) ** 2).sum())
-        outputs = jnp.stack([expert(x, dropout) for expert in self.experts], -1)
-        return (outputs * shares[..., None, :]).sum(-1)
-
-
-class ExpertsLayer(EncoderLayer):
-    feed_forward_class = Experts
-
-
-class ExpertsEncoder(Encoder):
-    layer_class = ExpertsLayer
-
-
-class MixtureOfExperts(Transformer):
-    encoder_class = ExpertsEncoder
-
-
-@pytest.mark.parametrize("remat", ["none", "full"])
-def test_a_mixture_of_experts_has_its_load_balancing_loss_in_training_and_evaluation(remat):
-    """Its largest value, 2, is that of a router that always takes one expert; the least is 1."""
-    model, batch = MixtureOfExperts(DRY.model.replace(remat=remat)), copy_batch()
-    state = jax.jit(functools.partial(TrainState.create, model, RECORDER))(jax.random.key(0))
-    after, sums = jax.jit(training.train_step, static_argnums=(0, 1))(model, RECORDER, state, batch)
-    evaluated = jax.jit(training.eval_step, static_argnums=0)(model, state.params, batch)
-    logits = jax.jit(model.apply)({"params": state.params}, **batch.inputs(1))
-    plain = losses.smoothed_cross_entropy(logits, batch.target)
-    auxiliary = (float(sums.loss) - float(plain.loss)) / float(plain.tokens)
-    assert 1 <= auxiliary <= 2
-    assert float(evaluated.loss) == pytest.approx(float(sums.loss), rel=1e-5)
-    assert float(evaluated.nll) == pytest.approx(float(plain.nll), rel=1e-5)
-    assert jnp.abs(after.opt_state["encoder"]["layer_0"]["feed_forward"]["router"]).max() > 1e-3
-
-
 class Sowing(Transformer):
     """Sows the square of a parameter, 3, and half of it."""
 
@@ -641,16 +592,21 @@ class Sowing(Transformer):
         return super().__call__(*tokens, **options)
 
 
-@pytest.mark.parametrize("micro_batches", [None, 2])
-def test_a_loss_that_a_module_sows_is_in_the_mean_loss_once(micro_batches):
+@pytest.fixture(scope="module")
+def sowing_state():
+    """The state of a model that sows, before the first step."""
+    create = functools.partial(TrainState.create, Sowing(DRY.model), RECORDER)
+    return jax.jit(create)(jax.random.key(0))
+
+
+@pytest.mark.parametrize("micro_batches", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_a_loss_that_a_module_sows_is_in_the_mean_loss_once(sowing_state, micro_batches):
     """9 + 1.5, whose derivative at 3 is 6.5; with rows of padding, and not in the NLL."""
-    batch = uneven_batch()
-    sowing, plain = Sowing(DRY.model), parts(DRY)[0]
-    state = jax.jit(functools.partial(TrainState.create, sowing, RECORDER))(jax.random.key(0))
+    batch, sowing, state = uneven_batch(), Sowing(DRY.model), sowing_state
     step = jax.jit(training.train_step, static_argnums=(0, 1), static_argnames="micro_batches")
-    after, sums = step(sowing, RECORDER, state, batch, micro_batches=micro_batches or 1)
+    after, sums = step(sowing, RECORDER, state, batch, micro_batches=micro_batches)
     params = {name: leaf for name, leaf in state.params.items() if name != "weight"}
-    without = jax.jit(training.eval_step, static_argnums=0)(plain, params, batch)
+    without = evaluation(DRY)(params, batch)
     assert mean(sums) == pytest.approx(mean(without) + 10.5, rel=1e-5)
     assert float(sums.nll) == pytest.approx(float(without.nll), rel=1e-5)
     assert after.opt_state["weight"][0] == pytest.approx(6.5, rel=1e-5)
@@ -659,10 +615,9 @@ def test_a_loss_that_a_module_sows_is_in_the_mean_loss_once(micro_batches):
 
 
 @pytest.mark.parametrize("fields", [{"r_drop": 1.0}, {"cutoff": 0.3, "cutoff_weight": 0.0}])
-def test_a_loss_that_is_sown_in_two_passes_is_in_the_mean_loss_once(fields):
+def test_a_loss_that_is_sown_in_two_passes_is_in_the_mean_loss_once(sowing_state, fields):
     config = CONFIG.replace(training=CONFIG.training.replace(**fields))
-    batch, sowing = copy_batch(), Sowing(config.model)
-    state = jax.jit(functools.partial(TrainState.create, sowing, RECORDER))(jax.random.key(0))
+    batch, sowing, state = copy_batch(), Sowing(config.model), sowing_state
     params = {name: leaf for name, leaf in state.params.items() if name != "weight"}
     loss, key = consistency.loss_of(config.training), jax.random.key(1)
     sown, plain = (
