@@ -15,7 +15,7 @@ from apps import REPOSITORY, environment, lines_of, run
 from etils.epath import backend
 from fsspec.registry import _registry
 from tensorboard.backend.event_processing import event_file_loader
-from test_bad_input import contents, given, given_copy, training  # noqa: F401 - fixtures
+from workdirs import training
 
 from experiments.data.text_files import TwoFiles, lines
 from experiments.storage import user_cache
@@ -271,7 +271,7 @@ def test_only_process_0_logs_and_shows_progress(tmp_path, capfd):
     ],
     ids=["workdir", "workdir to read", "input", "output", "page"],
 )
-def test_every_app_refuses_an_unusable_path_with_one_message(given, command):  # noqa: F811
+def test_every_app_refuses_an_unusable_path_with_one_message(given, command):
     program, *arguments = (word.replace("{run}", str(given / "run")) for word in command)
     finished = run(f"experiments.{program}", *arguments)
     assert finished.status == 1

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from apps import run
-from test_bad_input import WORDS, given, given_copy  # noqa: F401 - fixtures
+from workdirs import WORDS
 
 from transformer.checkpoints.workdir_files import load_config, load_inference_config, load_runs
 from transformer.errors import InputError
@@ -19,7 +19,7 @@ TEXT = "".join(f"{line}\n" for line in WORDS[:4]).encode()
 
 
 @pytest.fixture(scope="module")
-def bundle(given, tmp_path_factory):  # noqa: F811
+def bundle(given, tmp_path_factory):
     """Path of a bundle of the workdir `given`/run, and the finished command."""
     path = tmp_path_factory.mktemp("bundle") / "model.zip"
     finished = run("experiments.bundle", f"--workdir={given / 'run'}", f"--output={path}")
@@ -27,7 +27,7 @@ def bundle(given, tmp_path_factory):  # noqa: F811
     return path, finished
 
 
-def test_fields_on_the_command_line_are_in_the_bundle(given, tmp_path):  # noqa: F811
+def test_fields_on_the_command_line_are_in_the_bundle(given, tmp_path):
     path = tmp_path / "model.zip"
     fields = "--config.decode.beams=3", "--config.model.compute_dtype=bfloat16"
     finished = run("experiments.bundle", f"--workdir={given / 'run'}", f"--output={path}", *fields)
@@ -52,7 +52,7 @@ def test_a_bundle_has_no_training_state(bundle):
     assert names == {"README.md", "config.json", "params.msgpack", "tokenizer.model"}
 
 
-def test_the_model_card_describes_the_model(bundle, given):  # noqa: F811
+def test_the_model_card_describes_the_model(bundle, given):
     card = (zipfile.Path(bundle[0]) / "README.md").read_text(encoding="utf-8")
     assert card.startswith("# run\n")
     count = sum(leaf.size for leaf in jax.tree.leaves(Translator.from_workdir(bundle[0]).params))
@@ -64,7 +64,7 @@ def test_the_model_card_describes_the_model(bundle, given):  # noqa: F811
     assert '"norm": "post"' in card
 
 
-def test_the_model_card_has_the_last_validation_of_a_result(given_copy, tmp_path):  # noqa: F811
+def test_the_model_card_has_the_last_validation_of_a_result(given_copy, tmp_path):
     workdir, cards = given_copy / "run", []
     for result in ('{"validation": {"nll": 1.2345, "bleu": 50.0}}', "{"):
         (workdir / "result.json").write_text(result)
@@ -84,7 +84,7 @@ def test_the_model_card_has_the_last_validation_of_a_result(given_copy, tmp_path
     ],
     ids=["translate", "score"],
 )
-def test_apps_read_a_bundle_like_the_workdir(bundle, given, arguments):  # noqa: F811
+def test_apps_read_a_bundle_like_the_workdir(bundle, given, arguments):
     app, *flags = (one.replace("{words}", str(given / "words")) for one in arguments)
     outputs = []
     for workdir in (given / "run", bundle[0]):
@@ -94,7 +94,7 @@ def test_apps_read_a_bundle_like_the_workdir(bundle, given, arguments):  # noqa:
     assert outputs[0] == outputs[1] != ""
 
 
-def test_bfloat16_takes_half_the_space_and_rounds(bundle, given, tmp_path):  # noqa: F811
+def test_bfloat16_takes_half_the_space_and_rounds(bundle, given, tmp_path):
     half = tmp_path / "half.zip"
     arguments = f"--workdir={given / 'run'}", f"--output={half}", "--dtype=bfloat16"
     assert run("experiments.bundle", *arguments).status == 0
@@ -153,7 +153,7 @@ def test_what_a_bundle_cannot_do_is_refused(bundle, tmp_path, app, flags, messag
     assert "Traceback" not in finished.err
 
 
-def test_the_model_of_a_workdir_and_of_a_bundle_cannot_be_changed(bundle, given):  # noqa: F811
+def test_the_model_of_a_workdir_and_of_a_bundle_cannot_be_changed(bundle, given):
     for path in (bundle[0], given / "run"):
         config = load_inference_config(path)
         other = config.replace(model=config.model.replace(norm="pre"))

@@ -6,7 +6,6 @@ import json
 
 import pytest
 from apps import run
-from test_bad_input import given, given_copy  # noqa: F401 - fixtures
 
 from transformer.errors import InputError
 from transformer.interop.new_directory import new_directory
@@ -16,7 +15,7 @@ def convert(*flags):
     return run("experiments.convert", *flags)
 
 
-def test_an_export_has_a_model_card_that_says_what_made_it(given_copy, tmp_path):  # noqa: F811
+def test_an_export_has_a_model_card_that_says_what_made_it(given_copy, tmp_path):
     workdir, output = given_copy / "run", tmp_path / "out"
     (workdir / "evaluations").mkdir()
     score = {
@@ -90,7 +89,7 @@ def test_an_export_has_a_model_card_that_says_what_made_it(given_copy, tmp_path)
         ),
     ],
 )
-def test_bad_flags_are_refused_and_nothing_is_written(given, tmp_path, flags, message):  # noqa: F811
+def test_bad_flags_are_refused_and_nothing_is_written(given, tmp_path, flags, message):
     (tmp_path / "file").touch()
     flags = [flag.replace("{folder}", str(tmp_path)) for flag in flags]
     finished = convert(f"--workdir={given / 'run'}", *flags)
@@ -100,7 +99,7 @@ def test_bad_flags_are_refused_and_nothing_is_written(given, tmp_path, flags, me
 
 
 @pytest.mark.slow
-def test_a_bundle_is_exported_like_the_workdir_that_it_was_made_from(given, tmp_path):  # noqa: F811
+def test_a_bundle_is_exported_like_the_workdir_that_it_was_made_from(given, tmp_path):
     bundle, contents = tmp_path / "model.zip", []
     run("experiments.bundle", f"--workdir={given / 'run'}", f"--output={bundle}")
     for workdir in (given / "run", bundle):

@@ -10,7 +10,7 @@ import pytest
 from apps import run
 from exhibits import data_of, pair
 from test_html import Reader
-from test_translate import make_workdir
+from workdirs import make_workdir
 
 from experiments.pages.sentence import sentence_page
 from transformer.config import ConvolutionalConfig

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from apps import REPOSITORY, environment
-from test_translate import make_workdir
+from workdirs import make_workdir
 
 from transformer import compile_cache
 from transformer.errors import InputError

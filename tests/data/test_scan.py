@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 import tensorflow_datasets as tfds
-from test_configs import load
 
+from experiments.cli.config_flags import load_config_file as load
 from experiments.data import registry
 from experiments.data.grammars.scan import (
     CONFIGS,

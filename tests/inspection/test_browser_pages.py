@@ -8,7 +8,7 @@ from apps import run
 from browsing import announced, cells, isolated, press
 from exhibits import EXHIBITS, exhibit, pair
 from test_html import AWKWARD
-from test_translate import make_workdir
+from workdirs import make_workdir
 
 from transformer.inspection.views.head_overview import head_overview
 from transformer.inspection.views.head_view import head_view

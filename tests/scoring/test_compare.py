@@ -9,8 +9,8 @@ import sys
 
 import pytest
 from apps import REPOSITORY, run
-from test_bad_input import WORDS, given  # noqa: F401 - a fixture
 from test_html import Reader
+from workdirs import WORDS
 
 from experiments.pages import comparison_report
 from experiments.pages.comparison_report import differing_words
@@ -367,7 +367,7 @@ def test_a_system_is_named_by_what_the_names_of_its_runs_have_in_common(systems,
     assert default_names(systems) == names
 
 
-def test_two_workdirs_are_compared_each_with_its_config(given, tmp_path):  # noqa: F811
+def test_two_workdirs_are_compared_each_with_its_config(given, tmp_path):
     first, second = given / "run", shutil.copytree(given / "run", tmp_path / "second")
     config = json.loads((second / "config.json").read_text())
     config["decode"]["max_length"] = 1
@@ -429,7 +429,7 @@ def test_invalid_input_is_rejected_with_the_reason(files, name):
         assert word.format(here=files) in finished.err
 
 
-def test_workdirs_with_different_test_sets_are_rejected_with_the_difference(given, tmp_path):  # noqa: F811
+def test_workdirs_with_different_test_sets_are_rejected_with_the_difference(given, tmp_path):
     first, second = given / "run", shutil.copytree(given / "run", tmp_path / "second")
     config = json.loads((second / "config.json").read_text())
     for lines, words in (

@@ -8,16 +8,14 @@ import math
 import os
 import pathlib
 import re
-import runpy
 import shutil
-import sys
 import threading
 
 import jax
 import pytest
 from apps import run
-from test_bad_input import WORDS, given  # noqa: F401 - a fixture
 from test_html import Reader
+from workdirs import WORDS
 
 from experiments.data.registry import Split
 from experiments.pages.evaluation_report import Evaluation, evaluation_page, read_metrics
@@ -219,7 +217,7 @@ def test_a_directory_instead_of_metrics_jsonl_has_no_measurements(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def evaluated(given, tmp_path_factory):  # noqa: F811
+def evaluated(given, tmp_path_factory):
     """A workdir whose learning rate was changed at step 2, and the finished evaluation of it."""
     workdir = shutil.copytree(given / "run", tmp_path_factory.mktemp("evaluated") / "run")
     config = json.loads((workdir / "config.json").read_text())
@@ -323,7 +321,7 @@ def test_pipes_are_read_once_as_source_and_target(evaluated, tmp_path, app):
         assert piped.result | {"origin": None} == files.result | {"origin": None}
 
 
-def test_scores_are_printed_where_the_workdir_cannot_be_written(given, tmp_path):  # noqa: F811
+def test_scores_are_printed_where_the_workdir_cannot_be_written(given, tmp_path):
     workdir = shutil.copytree(given / "run", tmp_path / "run")
     (workdir / "evaluations").write_text("")
     finished = run("experiments.evaluate", f"--workdir={workdir}", "--split=validation")
@@ -394,7 +392,7 @@ def test_an_evaluation_may_be_divided_over_eight_devices(from_many_devices, eval
     arguments = [f"--workdir={from_many_devices}", "--split=validation"]
     divided = ["--config.parallel.data=4", "--config.parallel.model=2"]
     preset = "--config.parallel.preset=fsdp_tensor"
-    finished = run("test_evaluate", "experiments.evaluate", *arguments, *divided, preset)
+    finished = run("experiments.evaluate", *arguments, *divided, preset)
     assert_the_same_scores(finished, evaluated)
 
 
@@ -406,10 +404,10 @@ def test_help_states_the_number_of_devices():
 
 def test_more_devices_than_exist_are_rejected(from_many_devices):
     refused = run(
-        "experiments.translate", f"--workdir={from_many_devices}", "--config.parallel.data=8"
+        "experiments.translate", f"--workdir={from_many_devices}", "--config.parallel.data=16"
     )
     assert (refused.status, refused.out) == (1, "")
-    assert "needs 8 devices, but there are 1 (cpu)" in refused.err
+    assert "needs 16 devices, but there are 8 (cpu)" in refused.err
 
 
 def test_python_reads_a_workdir_on_one_device_unless_told_otherwise(from_many_devices):
@@ -443,8 +441,3 @@ def test_python_takes_decoding_options_and_a_dtype_and_keeps_compiled_programs(
     assert translator.model.config.compute_dtype == "bfloat16"
     with pytest.raises(InputError, match=r"'decode\.beam'; did you mean 'decode\.beams'"):
         Translator.from_workdir(from_many_devices, beam=2)
-
-
-if __name__ == "__main__":  # an app, by its name, on eight simulated devices
-    jax.config.update("jax_num_cpu_devices", 8)
-    runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 from apps import REPOSITORY, memory_falls_below, run, start, users_environment
-from test_translate import make_workdir
+from workdirs import make_workdir
 
 from experiments.benchmarks.load_clients import address_of, metrics, send
 from transformer.translator import Translator
