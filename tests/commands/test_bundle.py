@@ -76,22 +76,18 @@ def test_the_model_card_has_the_last_validation_of_a_result(given_copy, tmp_path
     assert "validation" not in cards[1].replace("best checkpoint by validation", "")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_apps_read_a_bundle_like_the_workdir(bundle, given):
+    words = given / "words"
+    for app, *flags in (
         ("translate", "--nbest=2", "--scores"),
-        ("score", "--source={words}", "--target={words}"),
-    ],
-    ids=["translate", "score"],
-)
-def test_apps_read_a_bundle_like_the_workdir(bundle, given, arguments):
-    app, *flags = (one.replace("{words}", str(given / "words")) for one in arguments)
-    outputs = []
-    for workdir in (given / "run", bundle[0]):
-        finished = run(f"experiments.{app}", f"--workdir={workdir}", *flags, stdin=TEXT)
-        assert finished.status == 0, finished.err
-        outputs.append(finished.out)
-    assert outputs[0] == outputs[1] != ""
+        ("score", f"--source={words}", f"--target={words}"),
+    ):
+        outputs = []
+        for workdir in (given / "run", bundle[0]):
+            finished = run(f"experiments.{app}", f"--workdir={workdir}", *flags, stdin=TEXT)
+            assert finished.status == 0, finished.err
+            outputs.append(finished.out)
+        assert outputs[0] == outputs[1] != ""
 
 
 def test_bfloat16_takes_half_the_space_and_rounds(bundle, given, tmp_path):
@@ -112,45 +108,38 @@ def test_bfloat16_takes_half_the_space_and_rounds(bundle, given, tmp_path):
     jax.tree.map(check, exact, rounded)
 
 
-@pytest.mark.parametrize("name", ["params.msgpack", "config.json", "tokenizer.model"])
-def test_a_flipped_bit_of_a_bundle_is_refused_with_one_line(bundle, tmp_path, name):
-    data = bytearray(bundle[0].read_bytes())
-    with zipfile.ZipFile(bundle[0]) as archive:
-        info = archive.getinfo(name)
-    middle = info.header_offset + 30 + len(name) + info.compress_size // 2
-    data[middle] ^= 1
-    (tmp_path / "flipped.zip").write_bytes(bytes(data))
-    finished = run("experiments.translate", f"--workdir={tmp_path / 'flipped.zip'}", stdin=TEXT)
-    assert (finished.status, finished.out) == (1, "")
-    assert str(tmp_path / "flipped.zip") in finished.err
-    assert finished.err.startswith("error: ") and finished.err.count("\n") == 1, finished.err
+def test_a_damaged_bundle_is_refused_with_one_line(bundle, tmp_path):
+    intact, path = bundle[0].read_bytes(), tmp_path / "damaged.zip"
+    for name in ("params.msgpack", "config.json", "tokenizer.model"):
+        data = bytearray(intact)
+        with zipfile.ZipFile(bundle[0]) as archive:
+            info = archive.getinfo(name)
+        data[info.header_offset + 30 + len(name) + info.compress_size // 2] ^= 1
+        path.write_bytes(bytes(data))
+        finished = run("experiments.translate", f"--workdir={path}", stdin=TEXT)
+        assert (finished.status, finished.out) == (1, "")
+        assert str(path) in finished.err
+        assert finished.err.startswith("error: ") and finished.err.count("\n") == 1, finished.err
+    for length in (0, 10, 1000, -30):
+        path.write_bytes(intact[:length])
+        with pytest.raises(InputError, match="damaged.zip is not a workdir, and cannot be read as"):
+            Translator.from_workdir(path)
 
 
-@pytest.mark.parametrize("length", [0, 10, 1000, -30])
-def test_a_bundle_that_was_cut_short_is_refused(bundle, tmp_path, length):
-    path = tmp_path / "short.zip"
-    path.write_bytes(bundle[0].read_bytes()[:length])
-    with pytest.raises(InputError, match="short.zip is not a workdir, and cannot be read as a"):
-        Translator.from_workdir(path)
-
-
-@pytest.mark.parametrize(
-    ("app", "flags", "message"),
-    [
-        ("evaluate", (), "is a bundle, which keeps no evaluations"),
-        ("translate", ("--average=2",), "--average=2, but the bundle"),
-        ("translate", ("--config.model.norm=pre",), "model.norm"),
-        ("bundle", (), "missing --output=FILE"),
-        ("bundle", ("--output={folder}",), "is a directory; name a file"),
-        ("bundle", ("--output={folder}/x", "--ensemble=a"), "a bundle holds one model"),
-    ],
-)
-def test_what_a_bundle_cannot_do_is_refused(bundle, tmp_path, app, flags, message):
-    flags = [flag.replace("{folder}", str(tmp_path)) for flag in flags]
-    finished = run(f"experiments.{app}", f"--workdir={bundle[0]}", *flags, stdin=TEXT)
-    assert (finished.status, finished.out) == (1, "")
-    assert message in finished.err
-    assert "Traceback" not in finished.err
+def test_what_a_bundle_cannot_do_is_refused(bundle, tmp_path):
+    for command, message in (
+        ("evaluate", "is a bundle, which keeps no evaluations"),
+        ("translate --average=2", "--average=2, but the bundle"),
+        ("translate --config.model.norm=pre", "model.norm"),
+        ("bundle", "missing --output=FILE"),
+        ("bundle --output={folder}", "is a directory; name a file"),
+        ("bundle --output={folder}/x --ensemble=a", "a bundle holds one model"),
+    ):
+        app, *flags = command.format(folder=tmp_path).split()
+        finished = run(f"experiments.{app}", f"--workdir={bundle[0]}", *flags, stdin=TEXT)
+        assert (finished.status, finished.out) == (1, ""), command
+        assert message in finished.err
+        assert "Traceback" not in finished.err
 
 
 def test_the_model_of_a_workdir_and_of_a_bundle_cannot_be_changed(bundle, given):
