@@ -20,12 +20,16 @@ import traceback
 from unittest import mock
 
 import jax
+import numpy as np
 import pytest
 import variables
 from absl import logging as absl_logging
 from absl.testing import flagsaver
 
 from experiments.cli import command_line, process  # noqa: F401 - defines a flag
+from transformer.checkpoints.manager import Checkpoints
+from transformer.checkpoints.workdir_files import load_config
+from transformer.trained_model import abstract_params
 
 REPOSITORY = pathlib.Path(__file__).parent.parent
 CONFIGS = REPOSITORY / "experiments" / "configs"
@@ -100,8 +104,8 @@ def run(module, *arguments, stdin=b""):
 def call(program, *arguments, stdin=b""):
     """Call a function that reads its arguments from the command line, and return its output.
 
-    Signals, loggers, flags, JAX's config and the environment are afterwards as they were. A test
-    of them, or of anything else that a process has one of, uses `start`.
+    Signal handlers, loggers, flags, JAX's config and the environment are restored. Tests about the
+    process itself, such as its signals and closed streams, use `start` or `subprocess`.
     """
     root = logging.getLogger()
     out, err = io.BytesIO(), io.BytesIO()
@@ -202,13 +206,6 @@ def lines_of(path):
 
 def parameters(workdir):
     """The last step, and the bytes of its parameters."""
-    import jax
-    import numpy as np
-
-    from transformer.checkpoints.manager import Checkpoints
-    from transformer.checkpoints.workdir_files import load_config
-    from transformer.trained_model import abstract_params
-
     config = load_config(workdir)
     with Checkpoints(workdir, config.training) as checkpoints:
         params = checkpoints.restore_params(abstract_params(config), average=1)

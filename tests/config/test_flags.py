@@ -69,9 +69,8 @@ def test_every_field_of_every_config_can_be_written_on_the_command_line():
         assert config_flags.override(config, written) == (config, []), path
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "value"),
-    [
+def test_values_have_the_type_of_their_field_or_stay_text_for_the_error():
+    for text, kind, value in (
         ("32", int | None, 32),
         ("None", int | None, None),
         ("None", int, "None"),
@@ -91,11 +90,9 @@ def test_every_field_of_every_config_can_be_written_on_the_command_line():
         ("8, 16)", tuple[int, ...], "8, 16)"),
         ("1", str | None, "1"),
         ("post", Literal["post", "pre"], "post"),
-    ],
-)
-def test_values_have_the_type_of_their_field_or_stay_text_for_the_error(text, kind, value):
-    parsed = config_flags.parse_value(text, kind)
-    assert (parsed, type(parsed)) == (value, type(value))
+    ):
+        parsed = config_flags.parse_value(text, kind)
+        assert (parsed, type(parsed)) == (value, type(value))
 
 
 def test_none_unsets_an_optional_field():

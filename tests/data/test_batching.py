@@ -90,8 +90,16 @@ def test_an_epoch_holds_every_pair_that_fits_exactly_once_and_complete(batches, 
 
 
 def test_pairs_that_are_left_out_are_counted(batches, corpus):
+    with pytest.raises(
+        InputError, match="of 2 training pairs 0 have an empty side and 2 are longer than"
+    ):
+        batches_of(numbered([(21, 3), (3, 30)]))
     assert batches.too_long == sum(longer > 20 for longer in corpus.max_lengths) > 0
     assert batches_of(numbered([(2, 20), (21, 3), (20, 2), (3, 21)])).too_long == 2
+    # So is a pair with an empty side.
+    batches = batches_of(numbered([(3, 4), (4, 1), (5, 1), (21, 1), (30, 5), (2, 2)]))
+    assert counted(batches, 0).tolist() == [1, 0, 0, 0, 0, 1]
+    assert (batches.empty, batches.too_long) == (3, 1)
 
 
 def test_a_pair_is_in_the_shortest_bucket_that_holds_both_sides(batches, corpus):
@@ -116,16 +124,14 @@ def test_batches_have_only_the_shapes_that_are_announced(batches):
         indices = range(start, start + min(count, batches.per_epoch))
         seen = [batches[index].source.shape for index in indices]
         assert batches.shapes_between(start, start + count) == list(dict.fromkeys(seen))
-    # A bucket without pairs makes no shape.
-    assert batches_of(numbered([(4, 4), (3, 20)])).shapes() == [(16, 5), (4, 20)]
-
-
-def test_rows_after_the_last_pair_of_a_bucket_are_padding():
+    # Rows after the last pair of a bucket are padding.
     [batch] = epoch_of(batches_of(numbered([(3, 4)] * 3)), 0)
     assert batch.source.shape == (16, 5)
     assert (batch.source[3:] == PAD_ID).all()
     assert (batch.target[3:] == PAD_ID).all()
     assert (batch.target[:3, 0] >= 10).all()
+    # A bucket without pairs makes no shape.
+    assert batches_of(numbered([(4, 4), (3, 20)])).shapes() == [(16, 5), (4, 20)]
 
 
 def test_another_pad_id_changes_the_padding_only(corpus):
@@ -189,13 +195,6 @@ def test_the_padding_share_by_hand_and_of_the_batches(batches):
     # Buckets: 16 x 5 positions with target lengths 2 and 4; 4 x 20 positions with one of 9.
     batches = batches_of(numbered([(3, 2), (2, 4), (20, 9), (21, 5)]))
     assert batches.padding_share() == pytest.approx(1 - (2 + 4 + 9) / (80 + 80))
-
-
-def test_a_corpus_of_too_long_pairs_only_is_refused():
-    with pytest.raises(
-        InputError, match="of 2 training pairs 0 have an empty side and 2 are longer than"
-    ):
-        batches_of(numbered([(21, 3), (3, 30)]))
 
 
 def test_evaluation_batches_have_every_pair_once_whatever_its_length():
@@ -278,12 +277,6 @@ def test_pairs_of_several_corpora_keep_their_tokens():
     }
     corpora = [(corpus, pair) for corpus in (first, second) for pair in range(len(corpus))]
     assert rows == {(tuple(c.source[pair]), tuple(c.target[pair])) for c, pair in corpora}
-
-
-def test_a_pair_with_an_empty_side_is_left_out_and_counted():
-    batches = batches_of(numbered([(3, 4), (4, 1), (5, 1), (21, 1), (30, 5), (2, 2)]))
-    assert counted(batches, 0).tolist() == [1, 0, 0, 0, 0, 1]
-    assert (batches.empty, batches.too_long) == (3, 1)
 
 
 # Packed rows.

@@ -242,21 +242,18 @@ def test_systems_of_several_runs_are_compared_by_welchs_t_test(seeds):
 # Marks inside sentences.
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "marked"),
-    [
-        ("the cat sat", "the dog sat", (["cat"], ["dog"])),
-        ("weil es müde war.", "weil sie müde war!", (["es", "."], ["sie", "!"])),
-        ("a b", "a b c", ([], [" c"])),
-        ("他在睡觉", "她在睡觉", (["他"], ["她"])),
-        ("", "yes", ([], ["yes"])),
-        ("same", "same", ([], [])),
-    ],
-)
-def test_the_words_that_the_other_translation_lacks_are_marked(first, second, marked):
-    pieces = differing_words(first, second)
-    assert tuple([text for text, differs in each if differs] for each in pieces) == marked
-    assert ["".join(text for text, _ in each) for each in pieces] == [first, second]
+def test_the_words_that_the_other_translation_lacks_are_marked():
+    for first, second, *marked in (
+        ("the cat sat", "the dog sat", ["cat"], ["dog"]),
+        ("weil es müde war.", "weil sie müde war!", ["es", "."], ["sie", "!"]),
+        ("a b", "a b c", [], [" c"]),
+        ("他在睡觉", "她在睡觉", ["他"], ["她"]),
+        ("", "yes", [], ["yes"]),
+        ("same", "same", [], []),
+    ):
+        pieces = differing_words(first, second)
+        assert [[text for text, differs in each if differs] for each in pieces] == marked
+        assert ["".join(text for text, _ in each) for each in pieces] == [first, second]
 
 
 # The command.
@@ -277,13 +274,9 @@ def outputs(files, *names):
 
 
 def test_two_files_are_compared_and_the_last_line_is_json(files, comparison):
-    finished = run(
-        "experiments.compare",
-        outputs(files, "a.txt", "b.txt"),
-        f"--target={files / 'ref'}",
-        f"--source={files / 'src'}",
-        f"--output={files / 'page.html'}",
-    )
+    page, target = f"--output={files / 'page.html'}", f"--target={files / 'ref'}"
+    flags = (outputs(files, "a.txt", "b.txt"), target, f"--source={files / 'src'}", page)
+    finished = run("experiments.compare", *flags)
     assert finished.status == 0, finished.err
     expected = as_json(comparison)
     for system, name in zip(expected["systems"], ("a.txt", "b.txt"), strict=True):
@@ -311,11 +304,8 @@ def test_the_page_is_written_where_nobody_reads_the_scores(files):
 def test_a_repeated_flag_names_the_runs_of_one_system(files):
     for name in ("c.txt", "d.txt"):
         shutil.copy(files / "b.txt", files / name)
-    arguments = (
-        outputs(files, "a.txt", "b.txt"),
-        outputs(files, "c.txt", "d.txt"),
-        f"--target={files / 'ref'}",
-    )
+    systems = outputs(files, "a.txt", "b.txt"), outputs(files, "c.txt", "d.txt")
+    arguments = (*systems, f"--target={files / 'ref'}")
     finished = run("experiments.compare", *arguments, "--names=old,new")
     assert finished.status == 0, finished.err
     old, new = finished.result["systems"]
