@@ -1,22 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the apps as users do, each in a separate process, and a tiny training for them."""
+"""Run the apps as users do, in this process or another, and a tiny training for them."""
 
+import contextlib
 import dataclasses
 import functools
+import importlib.util
+import io
 import json
+import logging
 import os
 import pathlib
 import random
 import runpy
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
+from unittest import mock
 
+import jax
+import numpy as np
 import pytest
 import variables
+from absl import logging as absl_logging
+from absl.testing import flagsaver
+
+from experiments.cli import command_line, process  # noqa: F401 - defines a flag
+from transformer.checkpoints.manager import Checkpoints
+from transformer.checkpoints.workdir_files import load_config
+from transformer.trained_model import abstract_params
 
 REPOSITORY = pathlib.Path(__file__).parent.parent
 CONFIGS = REPOSITORY / "experiments" / "configs"
@@ -82,63 +95,53 @@ def memory_falls_below(share, pid):
 
 
 def run(module, *arguments, stdin=b""):
-    """Run a module to its end, in a process forked from one that has imported the libraries."""
-    with tempfile.TemporaryDirectory() as folder:
-        files = {name: pathlib.Path(folder) / name for name in ("stdin", "stdout", "stderr")}
-        files["stdin"].write_bytes(stdin)
-        request = [module, [*map(str, arguments)], [*map(str, files.values())]]
-        server = _server()
-        server.stdin.write(json.dumps(request) + "\n")
-        server.stdin.flush()
-        status = int(server.stdout.readline())
-        out, err = (files[name].read_bytes().decode() for name in ("stdout", "stderr"))
-        return Finished(status, out, err)
+    """Run a module as a program in this process; see `call`."""
+    importlib.import_module(module)  # libraries define flags when they are imported
+    file = importlib.util.find_spec(module).origin
+    return call(lambda: runpy.run_path(file, run_name="__main__"), *arguments, stdin=stdin)
 
 
-@functools.cache
-def _server():
-    return subprocess.Popen(
-        [sys.executable, __file__],
-        cwd=REPOSITORY,
-        env=environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def call(program, *arguments, stdin=b""):
+    """Call a function that reads its arguments from the command line, and return its output.
+
+    Signal handlers, loggers, flags, JAX's config and the environment are restored. Tests about the
+    process itself, such as its signals and closed streams, use `start` or `subprocess`.
+    """
+    root = logging.getLogger()
+    out, err = io.BytesIO(), io.BytesIO()
+    given = io.BufferedReader(io.BytesIO(stdin))
+    streams = [io.TextIOWrapper(stream, encoding="utf-8") for stream in (given, out, err)]
+    with contextlib.ExitStack() as changes:
+        for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
+            changes.enter_context(mock.patch.object(sys, name, stream))
+        changes.enter_context(mock.patch.object(sys, "argv", ["app", *map(str, arguments)]))
+        changes.enter_context(mock.patch.object(root, "handlers", []))
+        changes.enter_context(mock.patch.object(process, "prepare"))
+        changes.enter_context(mock.patch.dict(os.environ, XDG_CACHE_HOME=scratch().name))
+        changes.enter_context(flagsaver.flagsaver())
+        changes.callback(absl_logging.set_verbosity, absl_logging.get_verbosity())
+        changes.callback(_restore_jax, dict(jax.config.values))
+        status = _status_of(program)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return Finished(status, out.getvalue().decode(), err.getvalue().decode())
 
 
-def serve():
-    """Run each request from standard input in a fork, and print its exit status."""
-    import sacrebleu  # noqa: F401
-    import sentencepiece  # noqa: F401
-
-    from experiments.training import workdir  # noqa: F401
-
-    for line in sys.stdin:
-        module, arguments, files = json.loads(line)
-        child = os.fork()
-        if not child:
-            signal.alarm(300)  # a hang, however busy the machine
-            for number, name in enumerate(files):
-                os.dup2(os.open(name, os.O_RDWR | os.O_CREAT), number)
-            sys.stdin = os.fdopen(0)
-            status = _status_of(module, arguments)
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)  # skip the teardown of all libraries
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+def _restore_jax(values):
+    for name, value in jax.config.values.items():
+        if value != values[name]:
+            jax.config.update(name, values[name])
 
 
-def _status_of(module, arguments):
-    """Run a module as a program and return its exit status."""
-    sys.argv = [module, *arguments]
+def _status_of(program):
+    """Call a program and return its exit status."""
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        program()
     except SystemExit as stop:
         if isinstance(stop.code, str):
             print(stop.code, file=sys.stderr)
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except BaseException:
+    except Exception:
         traceback.print_exc()
         return 1
     return 0
@@ -203,18 +206,7 @@ def lines_of(path):
 
 def parameters(workdir):
     """The last step, and the bytes of its parameters."""
-    import jax
-    import numpy as np
-
-    from transformer.checkpoints.manager import Checkpoints
-    from transformer.checkpoints.workdir_files import load_config
-    from transformer.trained_model import abstract_params
-
     config = load_config(workdir)
     with Checkpoints(workdir, config.training) as checkpoints:
         params = checkpoints.restore_params(abstract_params(config), average=1)
         return checkpoints.steps()[-1], [np.asarray(p).tobytes() for p in jax.tree.leaves(params)]
-
-
-if __name__ == "__main__":
-    serve()

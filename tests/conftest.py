@@ -54,6 +54,7 @@ import oracle  # noqa: E402 (nothing of the package may be imported before the h
 from apps import texts, train  # noqa: E402, F401 - fixtures of several files, and so are these:
 from browsing import browser, show  # noqa: E402, F401
 from saving import abstract, saved_three, three  # noqa: E402, F401
+from workdirs import given, given_copy  # noqa: E402, F401
 
 from transformer.config import TransformerConfig  # noqa: E402
 from transformer.models import protocol  # noqa: E402

@@ -71,21 +71,16 @@ def test_every_field_of_the_state_is_restored(tmp_path, name):
     assert bits(found) == bits(state)
 
 
-def test_the_newest_state_is_restored_even_if_another_is_the_best(three, abstract):
+def test_the_newest_state_is_restored_and_the_best_parameters_are_loaded(three, abstract):
     state, meta = restored(three, abstract)
     assert bits(state) == bits(state_at(30))
     assert meta == meta_at(30)
-
-
-def test_an_empty_workdir_restores_none(tmp_path, abstract):
-    assert restored(tmp_path, abstract) is None
-
-
-def test_the_parameters_of_the_best_validation_are_loaded(three, abstract):
-    assert bits(best_params(three, abstract)) == bits(state_at(10).params)
+    for workdir in (three, str(three)):
+        assert bits(best_params(workdir, abstract)) == bits(state_at(10).params)
 
 
 def test_without_validation_the_newest_parameters_are_the_best(tmp_path, abstract):
+    assert restored(tmp_path, abstract) is None, "an empty workdir"
     save(tmp_path, [1, 2])
     assert bits(best_params(tmp_path, abstract)) == bits(state_at(2).params)
 
@@ -134,10 +129,6 @@ def test_checkpoints_are_read_while_a_training_saves_and_deletes_them(tmp_path, 
     gc.collect()  # Else another test has what the reads left.
 
 
-def test_of_no_checkpoints_none_is_kept():
-    assert selection.retained([], KEEP_ALL) == []
-
-
 def test_a_better_checkpoint_replaces_the_best(tmp_path):
     save(tmp_path, [1, 2, 3, 4], keep_last=1, nll={1: 2.0, 2: 1.0, 3: 3.0, 4: 3.0})
     assert steps_in(tmp_path) == [2, 4]
@@ -172,22 +163,17 @@ def test_averaging_by_hand():
     assert averaged["b"] == 3.0
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_the_last_checkpoints_are_averaged(three, abstract, count):
-    averaged = best_params(three, abstract, average=count)
-    params = [state_at(step).params for step in (30, 20, 10)[:count]]
-    expected = jax.tree.map(lambda *leaves: np.mean(np.stack(leaves), axis=0), *params)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), averaged, expected)
-
-
-@pytest.mark.parametrize("count", [0, -1, 4])
-def test_averaging_an_impossible_number_names_both_numbers(three, abstract, count):
-    with pytest.raises(InputError) as raised:
-        best_params(three, abstract, average=count)
-    message = str(raised.value)
-    assert f"--average={count}" in message
-    assert "holds 3 checkpoints" in message
-    assert "training.keep_last" in message
+def test_the_last_checkpoints_are_averaged(three, abstract):
+    for count in (1, 2, 3):
+        averaged = best_params(three, abstract, average=count)
+        params = [state_at(step).params for step in (30, 20, 10)[:count]]
+        expected = jax.tree.map(lambda *leaves: np.mean(np.stack(leaves), axis=0), *params)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), averaged, expected)
+    for count in (0, -1, 4):
+        with pytest.raises(InputError) as raised:
+            best_params(three, abstract, average=count)
+        words = f"--average={count}", "holds 3 checkpoints", "training.keep_last"
+        assert all(word in str(raised.value) for word in words)
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf")])
@@ -195,10 +181,6 @@ def test_a_score_that_is_not_finite_is_not_the_best(tmp_path, score):
     save(tmp_path, [1, 2, 3], nll={1: 5.0, 2: -score, 3: score})
     with Checkpoints(tmp_path, KEEP_ALL) as checkpoints:
         assert checkpoints.best() == 1
-
-
-def test_the_workdir_may_be_a_string(three, abstract):
-    assert bits(best_params(str(three), abstract)) == bits(state_at(10).params)
 
 
 # The identity of the model and its vocabularies.
@@ -220,17 +202,16 @@ def identified(tmp_path):
     return tmp_path
 
 
-def test_a_state_is_restored_for_the_model_and_vocabularies_it_was_saved_with(identified, abstract):
+def test_a_state_is_restored_for_the_function_and_vocabularies_it_was_saved_with(
+    identified, abstract
+):
     with open_as(identified, writing=True) as checkpoints:
         state, meta = checkpoints.restore(abstract)
     assert bits(state) == bits(state_at(20))
     assert meta == meta_at(20)
-
-
-@pytest.mark.parametrize("field", ["compute_dtype", "attention_kernel", "dropout"])
-def test_fields_that_do_not_change_the_function_may_differ(identified, abstract, field):
-    value = {"compute_dtype": "bfloat16", "attention_kernel": "chunked", "dropout": 0.3}[field]
-    with open_as(identified, MODEL.replace(**{field: value})) as checkpoints:
+    # These fields do not change the function.
+    other = MODEL.replace(compute_dtype="bfloat16", attention_kernel="chunked", dropout=0.3)
+    with open_as(identified, other) as checkpoints:
         assert bits(checkpoints.restore_params(abstract.params)) == bits(state_at(20).params)
 
 
@@ -326,6 +307,7 @@ def test_the_config_names_the_score_that_ranks_checkpoints(tmp_path, best_by, be
 
 
 def test_neighbours_of_a_best_that_comes_later_are_there():
+    assert selection.retained([], KEEP_ALL) == []
     config = TrainingConfig(keep_last=1, keep_around_best=2)
     kept = []
     for step, nll in enumerate([5.0, 6.0, 6.0, 6.0, 6.0, 4.0, 6.0, 6.0, 6.0], start=1):

@@ -112,16 +112,6 @@ DAMAGES = (
 )
 
 
-CASES = [
-    pytest.param(
-        number,
-        id=f"{number}-{DAMAGES[number % len(DAMAGES)].__name__}",
-        marks=() if number < DEFAULT else pytest.mark.slow,
-    )
-    for number in range(ALL)
-]
-
-
 def damage(workdir, number):
     """Apply the damage of this number to a file that it changes, half of the time to arrays."""
     generator = random.Random(number)
@@ -134,24 +124,27 @@ def damage(workdir, number):
             return
 
 
-@pytest.mark.parametrize("number", CASES)
-def test_damage_is_reported_or_harmless(number, saved, as_saved, abstract, tmp_path, caplog):
-    workdir = shutil.copytree(saved, tmp_path / "run")
-    damage(workdir, number)
-    with caplog.at_level(logging.WARNING):
+@pytest.mark.parametrize(
+    "numbers",
+    [range(DEFAULT), pytest.param(range(DEFAULT, ALL), marks=pytest.mark.slow)],
+    ids=["a few", "many"],
+)
+def test_damage_is_reported_or_harmless(numbers, saved, as_saved, abstract, tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+    for number in numbers:
+        workdir = shutil.copytree(saved, tmp_path / "run")
+        damage(workdir, number)
+        caplog.clear()
         params = bits(best_params(workdir, abstract))
-    [used] = [step for step in STEPS if params == as_saved[step].params]
-    assert used == BEST or f"step {BEST}" in caplog.text
-    caplog.clear()
-    config = TrainingConfig(keep_last=2)
-    with (
-        caplog.at_level(logging.WARNING),
-        Checkpoints(workdir, config, writing=True) as checkpoints,
-    ):
-        state, meta = checkpoints.restore(abstract)
-        checkpoints.save(state_at(40), meta_at(40), {"nll": 9.0})
-    [used] = [step for step in STEPS if bits(state) == as_saved[step]]
-    assert meta == meta_at(used)
-    assert used == NEWEST or f"step {NEWEST}" in caplog.text
-    state, _ = restored(workdir, abstract)
-    assert bits(state) == bits(state_at(40)), "the training continues"
+        [used] = [step for step in STEPS if params == as_saved[step].params]
+        assert used == BEST or f"step {BEST}" in caplog.text, number
+        caplog.clear()
+        with Checkpoints(workdir, TrainingConfig(keep_last=2), writing=True) as checkpoints:
+            state, meta = checkpoints.restore(abstract)
+            checkpoints.save(state_at(40), meta_at(40), {"nll": 9.0})
+        [used] = [step for step in STEPS if bits(state) == as_saved[step]]
+        assert meta == meta_at(used)
+        assert used == NEWEST or f"step {NEWEST}" in caplog.text, number
+        state, _ = restored(workdir, abstract)
+        assert bits(state) == bits(state_at(40)), f"{number}: the training continues"
+        shutil.rmtree(workdir)

@@ -41,6 +41,12 @@ def truncate(workdir, step):
     return "does not match its digest"
 
 
+def remove(workdir, step):
+    """Remove the checkpoint."""
+    shutil.rmtree(workdir / "checkpoints" / str(step))
+    return "missing"
+
+
 def lose(workdir, step):
     """Remove the meta file."""
     (workdir / "checkpoints" / str(step) / "meta" / "metadata").unlink()
@@ -57,6 +63,7 @@ DAMAGES = {
     "a flipped bit": flip,
     "a file cut short": truncate,
     "a file missing": lose,
+    "a checkpoint missing": remove,
     "a FIFO beside the arrays": fifo,
 }
 
@@ -78,42 +85,30 @@ def test_a_damaged_newest_is_reported_set_aside_and_the_previous_one_used(
     assert str(three / "checkpoints") in warning
     assert problem in warning
     assert steps_in(three) == [10, 20]
-    assert (three / "checkpoints" / "damaged-30").is_dir()
+    assert (three / "checkpoints" / "damaged-30").is_dir() == (damage is not remove)
 
 
 def test_the_step_of_a_damaged_checkpoint_can_be_saved_again(three, abstract):
-    flip(three, 30)
-    with Checkpoints(three, KEEP_ALL, writing=True) as checkpoints:
-        checkpoints.restore(abstract)
-        checkpoints.save(state_at(30), meta_at(30), {"nll": 0.5})
-    state, _ = restored(three, abstract)
-    assert bits(state) == bits(state_at(30))
-    assert bits(best_params(three, abstract)) == bits(state_at(30).params)
-
-
-def test_a_step_may_be_damaged_twice(three, abstract):
+    """It may be damaged twice."""
     for _ in range(2):
         flip(three, 30)
         with Checkpoints(three, KEEP_ALL, writing=True) as checkpoints:
             state, _ = checkpoints.restore(abstract)
             assert bits(state) == bits(state_at(20))
-            checkpoints.save(state_at(30), meta_at(30))
+            checkpoints.save(state_at(30), meta_at(30), {"nll": 0.5})
     state, _ = restored(three, abstract)
     assert bits(state) == bits(state_at(30))
+    assert bits(best_params(three, abstract)) == bits(state_at(30).params)
 
 
-def test_several_damaged_ones_are_all_set_aside(three, abstract):
-    flip(three, 30)
+def test_several_damaged_ones_are_all_set_aside_and_an_extra_file_is_damage(three, abstract):
+    (three / "checkpoints" / "30" / "params" / "stray").write_text("?")
+    state, _ = restored(three, abstract)
+    assert bits(state) == bits(state_at(20))
     truncate(three, 20)
     state, _ = restored(three, abstract)
     assert bits(state) == bits(state_at(10))
     assert steps_in(three) == [10]
-
-
-def test_an_extra_file_is_damage(three, abstract):
-    (three / "checkpoints" / "30" / "params" / "stray").write_text("?")
-    state, _ = restored(three, abstract)
-    assert bits(state) == bits(state_at(20))
 
 
 def test_without_digests_a_readable_checkpoint_is_used_with_a_warning(three, abstract, caplog):
@@ -127,14 +122,15 @@ def test_without_digests_a_readable_checkpoint_is_used_with_a_warning(three, abs
     assert bits(averaged) == bits(state_at(30).params)
 
 
-@pytest.mark.parametrize("text", [b"", b'{"files": {"params/_METADATA": "ab', b"\xff\xfe{}", None])
-def test_damaged_digests_alone_do_not_make_a_run_unusable(three, abstract, caplog, text):
+def test_damaged_digests_alone_do_not_make_a_run_unusable(three, abstract, caplog):
     path = three / "checkpoints" / "digests" / "30.json"
-    path.unlink()
-    os.mkfifo(path) if text is None else path.write_bytes(text)
-    state, _ = restored(three, abstract)
-    assert bits(state) == bits(state_at(30))
-    assert "step 30: used although it cannot be verified: digests/30.json is" in caplog.text
+    for text in (b"", b'{"files": {"params/_METADATA": "ab', b"\xff\xfe{}", None):
+        path.unlink()
+        os.mkfifo(path) if text is None else path.write_bytes(text)
+        caplog.clear()
+        state, _ = restored(three, abstract)
+        assert bits(state) == bits(state_at(30))
+        assert "step 30: used although it cannot be verified: digests/30.json is" in caplog.text
 
 
 def test_a_damaged_checkpoint_is_not_used_even_if_it_is_the_only_one(tmp_path, abstract):
@@ -170,7 +166,13 @@ def no_metrics(three):
     shutil.rmtree(three / "checkpoints" / "10" / "metrics")
 
 
-@pytest.mark.parametrize("harm", [worse_metrics, broken_metrics, no_metrics])
+def fifo_for_metrics(three):
+    """Put a FIFO in place of the score of the best checkpoint."""
+    (three / "checkpoints" / "10" / "metrics" / "metrics").unlink()
+    os.mkfifo(three / "checkpoints" / "10" / "metrics" / "metrics")
+
+
+@pytest.mark.parametrize("harm", [worse_metrics, broken_metrics, no_metrics, fifo_for_metrics])
 def test_the_best_never_changes_without_a_warning(three, abstract, caplog, harm):
     harm(three)
     with Checkpoints(three, KEEP_ALL) as checkpoints:
@@ -187,21 +189,14 @@ def test_damaged_metrics_do_not_make_another_checkpoint_the_best(three):
         assert checkpoints.best() == 10
 
 
-@pytest.mark.parametrize("text", ["{}", "7", "[" * 100_000, '{"nll": "low"}', '{"nll": [1]}'])
-def test_metrics_that_are_not_scores_rank_nothing(three, abstract, text):
-    for step in (10, 20, 30):
-        (three / "checkpoints" / str(step) / "metrics" / "metrics").write_text(text)
+def test_metrics_that_are_not_scores_rank_nothing(three, abstract):
     shutil.rmtree(three / "checkpoints" / "digests")
-    with Checkpoints(three, KEEP_ALL) as checkpoints:
-        assert checkpoints.best() == 30
-    assert bits(best_params(three, abstract)) == bits(state_at(30).params)
-
-
-def test_a_fifo_for_metrics_is_damage(three, abstract):
-    path = three / "checkpoints" / "10" / "metrics" / "metrics"
-    path.unlink()
-    os.mkfifo(path)
-    assert bits(best_params(three, abstract)) == bits(state_at(30).params)
+    for text in ("{}", "7", "[" * 100_000, '{"nll": "low"}', '{"nll": [1]}'):
+        for step in (10, 20, 30):
+            (three / "checkpoints" / str(step) / "metrics" / "metrics").write_text(text)
+        with Checkpoints(three, KEEP_ALL) as checkpoints:
+            assert checkpoints.best() == 30
+        assert bits(best_params(three, abstract)) == bits(state_at(30).params)
 
 
 def test_parameters_are_read_from_a_copy_without_training_progress(three, abstract, caplog):
@@ -227,13 +222,6 @@ def test_a_checkpoint_that_a_training_completes_or_deletes_is_not_reported(
     assert ("step 30: missing" in caplog.text) == (moved != "deleted/30")
 
 
-def test_a_removed_checkpoint_is_reported(three, abstract, caplog):
-    shutil.rmtree(three / "checkpoints" / "30")
-    state, _ = restored(three, abstract)
-    assert bits(state) == bits(state_at(20))
-    assert "step 30: missing" in caplog.text
-
-
 # TensorStore's threads report reads that fail after the first one to a closed event loop.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_without_digests_an_unreadable_checkpoint_is_not_used(three, abstract, caplog):
@@ -252,11 +240,6 @@ def test_a_damaged_best_checkpoint_is_skipped(three, abstract, damage, caplog):
     assert bits(best_params(three, abstract)) == bits(state_at(30).params)
     assert "step 10" in caplog.text
     assert problem in caplog.text
-
-
-def test_parameters_beside_damaged_progress_are_not_used(three, abstract):
-    truncate(three, 10)
-    assert bits(best_params(three, abstract)) == bits(state_at(30).params)
 
 
 def test_without_an_intact_checkpoint_the_error_names_every_problem(three, abstract):

@@ -22,44 +22,32 @@ def folder(tmp_path):
     return epath.Path(tmp_path)
 
 
-@pytest.mark.parametrize("chunk", [7, 999_999, 2**20])
-def test_digests_are_those_of_the_standard_for_any_chunk_size(folder, chunk, monkeypatch):
-    monkeypatch.setattr(integrity, "_CHUNK_BYTES", chunk)
-    expected = {"a/.hidden": EMPTY, "a/b/abc": ABC, "million": MILLION}
-    assert integrity.directory_digests(folder) == expected
-
-
-def test_files_are_excluded_by_their_relative_path(folder):
+def test_digests_are_those_of_the_standard_for_any_chunk_size(folder, monkeypatch):
+    for chunk in (7, 999_999, 2**20):
+        monkeypatch.setattr(integrity, "_CHUNK_BYTES", chunk)
+        expected = {"a/.hidden": EMPTY, "a/b/abc": ABC, "million": MILLION}
+        assert integrity.directory_digests(folder) == expected
+    # Files are excluded by their relative path.
     digests = integrity.directory_digests(folder, ("million", "abc"))
     assert digests.keys() == {"a/.hidden", "a/b/abc"}
 
 
-@pytest.mark.parametrize(
-    ("actual", "difference"),
-    [
+def test_the_first_difference_is_named():
+    for actual, difference in (
         ({"a": "1", "b": "2"}, None),
         ({"b": "2"}, "file a is missing"),
         ({"a": "1", "b": "3"}, "file b does not match its digest"),
         ({"a": "1", "b": "2", "c": "3"}, "file c does not match its digest"),
-    ],
-)
-def test_the_first_difference_is_named(actual, difference):
-    assert integrity.first_difference({"a": "1", "b": "2"}, actual) == difference
+    ):
+        assert integrity.first_difference({"a": "1", "b": "2"}, actual) == difference
 
 
-def test_a_record_is_read_as_it_was_written(tmp_path):
+def test_a_record_is_read_as_it_was_written_and_other_text_is_none(tmp_path):
     path = epath.Path(tmp_path) / "7.json"
+    assert integrity.read_record(path) is None
     integrity.write_record(path, {"a": ABC, "b": EMPTY})
     assert integrity.read_record(path) == {"a": ABC, "b": EMPTY}
     assert [path.name for path in tmp_path.iterdir()] == ["7.json"]
-
-
-def test_a_missing_record_has_no_digests(tmp_path):
-    assert integrity.read_record(epath.Path(tmp_path) / "8.json") is None
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", "null", '"x"', "{}", '{"files": 7}', "[" * 10**5])
-def test_other_text_is_no_record(tmp_path, text):
-    path = epath.Path(tmp_path) / "7.json"
-    path.write_text(text)
-    assert integrity.read_record(path) is None
+    for text in ("", "[]", "{", "null", '"x"', "{}", '{"files": 7}', "[" * 10**5):
+        path.write_text(text)
+        assert integrity.read_record(path) is None

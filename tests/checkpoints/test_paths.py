@@ -15,7 +15,7 @@ from apps import REPOSITORY, environment, lines_of, run
 from etils.epath import backend
 from fsspec.registry import _registry
 from tensorboard.backend.event_processing import event_file_loader
-from test_bad_input import contents, given, given_copy, training  # noqa: F401 - fixtures
+from workdirs import training
 
 from experiments.console.progress import TrainingProgress
 from experiments.data.text_files import TwoFiles, lines
@@ -57,15 +57,12 @@ def remote(store):
 # Paths.
 
 
-def test_a_path_in_a_store_keeps_both_slashes(remote):
+def test_a_path_in_a_store_keeps_both_slashes(remote, tmp_path, monkeypatch):
     workdir, _ = remote
     assert str(workdir / "checkpoints" / "3") == "gs://bucket/run/checkpoints/3"
     assert paths.is_remote(workdir) and paths.is_remote("s3://bucket")
     assert not paths.is_remote(pathlib.Path("gs://bucket")), "pathlib has dropped one"
     assert str(paths.reachable("runs/de")) == "runs/de"
-
-
-def test_absolute_paths_of_both_kinds(remote, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert str(paths.absolute("runs/de")) == f"{tmp_path}/runs/de"
     assert str(paths.absolute("gs://bucket/run")) == "gs://bucket/run"
@@ -83,21 +80,20 @@ def test_a_missing_directory_has_no_children(remote):
     ]
 
 
-def test_a_path_with_a_lost_slash_is_refused():
-    with pytest.raises(InputError, match="gs:/bucket/run has one slash instead of two"):
-        paths.reachable(pathlib.Path("gs://bucket/run"))
-
-
-@pytest.mark.parametrize("path", ["ftp://host/run", "file:///run"])
-def test_an_unknown_scheme_is_refused_with_the_known_ones(path):
-    with pytest.raises(InputError, match=f"{path}: the scheme .*gs://, s3://"):
-        paths.reachable(path)
-
-
-def test_a_missing_package_for_a_scheme_is_named(monkeypatch):
+def test_a_path_that_cannot_be_used_is_refused_with_the_reason(monkeypatch):
     monkeypatch.setitem(sys.modules, "adlfs", None)
-    with pytest.raises(InputError, match="az:// needs the package adlfs.*pip install adlfs"):
-        paths.reachable("az://bucket/run")
+    lost = pathlib.Path("gs://bucket/run")
+    for path, words in (
+        (lost, "gs:/bucket/run has one slash instead of two"),
+        ("ftp://host/run", "ftp://host/run: the scheme .*gs://, s3://"),
+        ("file:///run", "file:///run: the scheme .*gs://, s3://"),
+        ("az://bucket/run", "az:// needs the package adlfs.*pip install adlfs"),
+    ):
+        with pytest.raises(InputError, match=words):
+            paths.reachable(path)
+    assert paths.local("tokens", "data.token_cache") == "tokens"
+    with pytest.raises(InputError, match="data.token_cache is gs://b/tokens.*name a local folder"):
+        paths.local("gs://b/tokens", "data.token_cache")
 
 
 def test_an_unreachable_store_is_one_message(remote, monkeypatch):
@@ -107,12 +103,6 @@ def test_an_unreachable_store_is_one_message(remote, monkeypatch):
     monkeypatch.setattr(sys.modules["gcsfs"].GCSFileSystem, "exists", forbidden)
     with pytest.raises(InputError, match="gs://bucket/run cannot be reached: Invalid .*, 401; che"):
         load_config("gs://bucket/run")
-
-
-def test_files_mapped_into_memory_must_be_local():
-    assert paths.local("tokens", "data.token_cache") == "tokens"
-    with pytest.raises(InputError, match="data.token_cache is gs://b/tokens.*name a local folder"):
-        paths.local("gs://b/tokens", "data.token_cache")
 
 
 # Text files.
@@ -261,23 +251,19 @@ def test_only_process_0_logs_and_shows_progress(tmp_path, capfd):
 # Every app.
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("train", "--workdir=ftp://host/run", "--config=copy"),
-        ("evaluate", "--workdir=ftp://host/run"),
-        ("translate", "--workdir={run}", "--input=ftp://host/text"),
-        ("translate", "--workdir={run}", "--input={run}/config.json", "--output=ftp://host/text"),
-        ("compare", "--outputs=a,b", "--target=c", "--output=ftp://host/page.html"),
-    ],
-    ids=["workdir", "workdir to read", "input", "output", "page"],
-)
-def test_every_app_refuses_an_unusable_path_with_one_message(given, command):  # noqa: F811
-    program, *arguments = (word.replace("{run}", str(given / "run")) for word in command)
-    finished = run(f"experiments.{program}", *arguments)
-    assert finished.status == 1
-    assert "the scheme ftp:// is unknown" in finished.err
-    assert "Traceback" not in finished.err
+def test_every_app_refuses_an_unusable_path_with_one_message(given):
+    for command in (
+        "train --workdir=ftp://host/run --config=copy",
+        "evaluate --workdir=ftp://host/run",
+        "translate --workdir={run} --input=ftp://host/text",
+        "translate --workdir={run} --input={run}/config.json --output=ftp://host/text",
+        "compare --outputs=a,b --target=c --output=ftp://host/page.html",
+    ):
+        program, *arguments = command.format(run=given / "run").split()
+        finished = run(f"experiments.{program}", *arguments)
+        assert finished.status == 1
+        assert "the scheme ftp:// is unknown" in finished.err
+        assert "Traceback" not in finished.err
 
 
 # A whole training.

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line end to end: train, stop, resume, evaluate, translate, score."""
 
-import contextlib
 import json
 import shutil
 import signal
@@ -20,6 +19,11 @@ from apps import (
     run,
     start,
 )
+from etils import epath
+from tensorboard.backend.event_processing import event_file_loader
+
+from experiments.training.workdir import open_for_training
+from transformer.checkpoints.workdir_files import load_config
 
 
 @pytest.fixture(scope="session")
@@ -37,33 +41,14 @@ def workdir(trained, tmp_path):
     return shutil.copytree(trained[0], tmp_path / "copy")
 
 
-@pytest.fixture(scope="session")
-def copied(tmp_path_factory):
-    """Workdir, arguments and output of `transformer train` with the config `copy.py`."""
-    workdir = tmp_path_factory.mktemp("symbols") / "run"
-    arguments = (
-        "--config=copy",
-        f"--workdir={workdir}",
-        *TINY,
-        "--config.data.tokens_per_batch=192",
-        "--config.training.steps=12",
-        "--config.training.validate_every=6",
-        "--verbose",
-    )
-    process = start("experiments.train", *arguments)
-    out, err = process.communicate(timeout=300)
-    return workdir, arguments, Finished(process.returncode, out, err)
-
-
 # Training.
 
 
-def test_the_last_line_of_training_is_one_json_object_with_the_result(copied):
-    _, _, finished = copied
-    assert finished.status == 0, finished.err
+def test_the_last_line_of_training_is_one_json_object_with_the_result(trained):
+    workdir, finished = trained
     [line] = finished.out.splitlines()
     result = json.loads(line)
-    assert result["step"] == 12
+    assert result["step"] == STEPS
     assert 0 < result["train_loss"] < 10
     assert {"nll", "perplexity", "bleu"} <= result["validation"].keys()
     assert result["validation"]["perplexity"] == pytest.approx(
@@ -71,42 +56,9 @@ def test_the_last_line_of_training_is_one_json_object_with_the_result(copied):
     )
     assert result["seconds"] > 0
     assert result["tokens_per_second"] > 0
-    # 30 x 16 embeddings; per layer 4 D^2 an attention, 2 D F + F + D feed-forward, 2 D a norm.
-    assert result["parameters"] == 480 + 3 * 1024 + 2 * (1024 + 32 + 16) + 5 * 32
-
-
-@pytest.mark.slow
-def test_the_table_of_parameters_is_printed_on_request(trained, copied):
-    assert "divided along" in copied[2].err
-    assert "divided along" not in trained[1].err
-
-
-def test_result_json_is_the_printed_result(copied):
-    workdir, _, finished = copied
-    assert json.loads((workdir / "result.json").read_text()) == finished.result
-
-
-def test_a_workdir_holds_the_files_of_the_contract(copied):
-    workdir, _, _ = copied
-    for name in ("config.json", "tokenizer.model", "metrics.jsonl", "result.json"):
-        assert (workdir / name).is_file()
-    assert (workdir / "checkpoints" / "6").is_dir()
-    assert (workdir / "checkpoints" / "12").is_dir()
-    assert list(workdir.glob("events.out.tfevents.*"))
-    assert not list(workdir.rglob("*.partial"))
-    config = json.loads((workdir / "config.json").read_text())
-    assert (config["model"]["d_model"], config["data"]["dataset"]) == (16, "symbols_grammar/copy")
-
-
-def test_metrics_are_one_json_object_a_line_with_step_and_split(copied):
-    workdir, _, finished = copied
-    metrics = lines_of(workdir / "metrics.jsonl")
-    steps = {split: [m["step"] for m in metrics if m["split"] == split] for split in MEASURED}
-    assert steps == {"train": list(range(1, 13)), "validation": [6, 12]}
-    for line in metrics:
-        assert MEASURED[line["split"]] <= line.keys()
-    assert metrics[-1] == {"step": 12, "split": "validation", **finished.result["validation"]}
-    assert metrics[-2]["loss"] == finished.result["train_loss"]
+    # 20 x 16 embeddings; per layer 4 D^2 an attention, 2 D F + F + D feed-forward, 2 D a norm.
+    assert result["parameters"] == 320 + 3 * 1024 + 2 * (1024 + 32 + 16) + 5 * 32
+    assert json.loads((workdir / "result.json").read_text()) == result
 
 
 MEASURED = {
@@ -115,40 +67,57 @@ MEASURED = {
 }
 
 
-def test_tensorboard_reads_the_same_numbers(copied):
-    from tensorboard.backend.event_processing import event_file_loader
+def test_a_workdir_holds_the_files_of_the_contract(trained):
+    workdir, finished = trained
+    assert (workdir / "tokenizer.model").is_file()
+    assert {f"{STEPS // 2}", f"{STEPS}"} < {
+        path.name for path in (workdir / "checkpoints").iterdir()
+    }
+    assert not list(workdir.rglob("*.partial"))
+    config = json.loads((workdir / "config.json").read_text())
+    assert (config["model"]["d_model"], config["data"]["dataset"]) == (16, "text_files")
 
-    workdir, _, _ = copied
+    # Each line of the metrics is one JSON object with step and split.
+    metrics = lines_of(workdir / "metrics.jsonl")
+    steps = {split: [m["step"] for m in metrics if m["split"] == split] for split in MEASURED}
+    assert steps["train"] == [*range(1, STEPS + 1)]
+    assert steps["validation"] == [*range(STEPS // 4, STEPS + 1, STEPS // 4)]
+    for line in metrics:
+        assert MEASURED[line["split"]] <= line.keys()
+    assert metrics[-1] == {"step": STEPS, "split": "validation", **finished.result["validation"]}
+    assert metrics[-2]["loss"] == finished.result["train_loss"]
+
+    # TensorBoard reads the same numbers.
     [path] = workdir.glob("events.out.tfevents.*")
     found = {
         (event.step, value.tag): value.tensor.float_val[0]
         for event in event_file_loader.EventFileLoader(str(path)).Load()
         for value in event.summary.value
     }
-    for line in lines_of(workdir / "metrics.jsonl"):
-        for name, value in line.items():
-            if name not in ("step", "split"):
-                expected = pytest.approx(value, rel=1e-5, abs=1e-12)
-                assert found[line["step"], f"{line['split']}/{name}"] == expected
+    for line in metrics:
+        for name in line.keys() - {"step", "split"}:
+            expected = pytest.approx(line[name], rel=1e-5, abs=1e-12)
+            assert found[line["step"], f"{line['split']}/{name}"] == expected
 
 
-def test_every_report_is_one_line_on_standard_error(copied):
-    _, _, finished = copied
-    reports = [line for line in finished.err.splitlines() if line.startswith("step 3/12")]
-    assert len(reports) == 1
-    for word in ("loss", "tokens/s", "lr", "left"):
-        assert word in reports[0]
-    assert "padding" in finished.err
-    assert "warning" not in finished.err.lower()
+def test_every_report_is_one_line_on_standard_error(trained):
+    err = trained[1].err
+    [report] = [line for line in err.splitlines() if line.startswith(f"step 3/{STEPS}")]
+    assert all(word in report for word in ("loss", "tokens/s", "lr", "left"))
+    assert "padding" in err
+    [warning] = [line for line in err.splitlines() if "warning" in line.lower()]
+    assert "duplicate pairs: 4" in warning
+    assert "divided along" not in err, "the table of parameters is printed on request"
 
 
-def test_a_finished_run_is_reported_and_prints_the_same_last_line(copied):
-    workdir, arguments, finished = copied
+def test_a_finished_run_is_reported_and_prints_the_same_last_line(trained, train, workdir):
+    """Fields of parallelism and logging are not compared."""
     before = (workdir / "metrics.jsonl").read_bytes()
-    again = run("experiments.train", *arguments)
-    assert (again.status, again.out) == (0, finished.out)
-    assert "finished" in again.err
-    assert "--config.training.steps" in again.err
+    for flags in ((), ("--config.logging.log_every=7", "--config.parallel.preset=fsdp")):
+        again = run("experiments.train", *train(workdir, *flags))
+        assert (again.status, again.out) == (0, trained[1].out)
+        assert "finished" in again.err
+        assert "--config.training.steps" in again.err
     assert (workdir / "metrics.jsonl").read_bytes() == before
 
 
@@ -165,35 +134,21 @@ def test_a_larger_number_of_steps_continues_the_training(trained, train, workdir
     assert [m["step"] for m in metrics if m["split"] == "train"] == list(range(1, STEPS + 5))
 
 
-@pytest.mark.parametrize(
-    ("flag", "words"),
-    [
+def test_another_config_is_refused_with_the_difference(train, workdir):
+    before = (workdir / "config.json").read_bytes()
+    for flag, words in (
         ("--config.optimizer.warmup_steps=61", "optimizer.warmup_steps: 60 there, 61 now"),
         (f"--config.training.steps={STEPS - 1}", f"training.steps: {STEPS} there, {STEPS - 1} now"),
         ("--config.training.seed=1", "training.seed: 0 there, 1 now"),
-    ],
-)
-def test_another_config_is_refused_with_the_difference(train, workdir, flag, words):
-    before = (workdir / "config.json").read_bytes()
-    finished = run("experiments.train", *train(workdir, flag))
-    assert (finished.status, finished.out) == (1, "")
-    assert words in finished.err
-    assert finished.err.count(" there, ") == 1, "the one difference"
+    ):
+        finished = run("experiments.train", *train(workdir, flag))
+        assert (finished.status, finished.out) == (1, "")
+        assert words in finished.err
+        assert finished.err.count(" there, ") == 1, "the one difference"
     assert (workdir / "config.json").read_bytes() == before
 
 
-def test_parallel_and_logging_fields_are_not_compared(train, trained, workdir):
-    flags = ("--config.logging.log_every=7", "--config.parallel.preset=fsdp")
-    finished = run("experiments.train", *train(workdir, *flags))
-    assert (finished.status, finished.out) == (0, trained[1].out)
-
-
 def test_a_second_training_in_the_same_workdir_is_refused(train, workdir):
-    from etils import epath
-
-    from experiments.training.workdir import open_for_training
-    from transformer.checkpoints.workdir_files import load_config
-
     with open_for_training(epath.Path(workdir), load_config(workdir)):
         finished = run("experiments.train", *train(workdir))
     assert (finished.status, finished.out) == (1, "")
@@ -244,14 +199,8 @@ def test_a_training_stopped_three_times_ends_bit_for_bit_like_a_straight_one(
 # Evaluation.
 
 EVALUATED = {
-    "bleu",
-    "bleu_signature",
-    "bleu_ci",
-    "chrf",
-    "exact_match",
-    "nll",
-    "perplexity",
-    "sentences",
+    *("bleu", "bleu_signature", "bleu_ci", "chrf", "exact_match"),
+    *("nll", "perplexity", "sentences"),
 }
 
 
@@ -281,8 +230,13 @@ def kept_evaluations(workdir, name):
 
 
 @pytest.mark.slow
-def test_an_embedded_corpus_is_evaluated_by_split_name(copied):
-    workdir, _, finished = copied
+def test_an_embedded_corpus_is_evaluated_by_split_name(tmp_path):
+    workdir = tmp_path / "run"
+    small = ("--config.data.tokens_per_batch=192", "--config.training.validate_every=6")
+    flags = (*TINY, *small, "--config.training.steps=12", "--verbose")
+    finished = run("experiments.train", "--config=copy", f"--workdir={workdir}", *flags)
+    assert finished.status == 0, finished.err
+    assert "divided along" in finished.err, "the table of parameters"
     evaluated = run("experiments.evaluate", f"--workdir={workdir}", "--split=validation")
     assert evaluated.status == 0, evaluated.err
     scores = json.loads(evaluated.out)
@@ -357,41 +311,39 @@ def translated(trained):
     return process.stdout.decode()
 
 
+def translate(workdir, *flags, text=INPUT):
+    """Run the app on the input."""
+    return run("experiments.translate", f"--workdir={workdir}", *flags, stdin=text.encode())
+
+
 def test_every_input_line_has_one_output_line_and_empty_lines_stay_empty(trained, translated):
     lines = translated.split("\n")
     assert len(lines) == 7
     assert not (lines[1] or lines[4] or lines[6])
     assert any(lines)
     for index in (1, 2, 3):
-        line = (INPUT.splitlines()[index] + "\n").encode()
-        alone = run("experiments.translate", f"--workdir={trained[0]}", stdin=line)
+        alone = translate(trained[0], text=INPUT.splitlines()[index] + "\n")
         assert alone.out == lines[index] + "\n", "the order is that of the input"
+    empty = translate(trained[0], text="")
+    assert (empty.status, empty.out, empty.err) == (0, "", "")
 
 
 def test_files_are_translated_like_standard_input(trained, translated, tmp_path):
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_text(INPUT, encoding="utf-8")
-    finished = run(
-        "experiments.translate",
-        f"--workdir={trained[0]}",
-        f"--input={source}",
-        f"--output={target}",
-    )
+    finished = translate(trained[0], f"--input={source}", f"--output={target}", text="")
     assert (finished.status, finished.out) == (0, "")
     assert target.read_text(encoding="utf-8") == translated
 
 
-def test_empty_input_gives_empty_output(trained):
-    finished = run("experiments.translate", f"--workdir={trained[0]}")
-    assert (finished.status, finished.out, finished.err) == (0, "", "")
+def rows_of(finished):
+    """The columns of each line that an app has printed."""
+    assert finished.status == 0, finished.err
+    return [line.split("\t") for line in finished.out.removesuffix("\n").split("\n")]
 
 
 def test_an_nbest_list_has_index_score_and_text(trained, translated):
-    finished = run(
-        "experiments.translate", f"--workdir={trained[0]}", "--nbest=2", stdin=INPUT.encode()
-    )
-    assert finished.status == 0, finished.err
-    rows = [line.split("\t") for line in finished.out.removesuffix("\n").split("\n")]
+    rows = rows_of(translate(trained[0], "--nbest=2"))
     assert [int(index) for index, _, _ in rows] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     assert [text for _, _, text in rows[::2]] == translated.splitlines()
     for (_, better, _), (_, worse, _) in zip(rows[::2], rows[1::2], strict=True):
@@ -400,53 +352,35 @@ def test_an_nbest_list_has_index_score_and_text(trained, translated):
 
 @pytest.mark.slow
 def test_scores_precede_the_translations(trained, translated):
-    arguments = ("experiments.translate", f"--workdir={trained[0]}")
-    scored = run(*arguments, "--scores", stdin=INPUT.encode())
-    nbest = run(*arguments, "--nbest=1", stdin=INPUT.encode())
-    rows = [line.split("\t") for line in scored.out.removesuffix("\n").split("\n")]
+    rows = rows_of(translate(trained[0], "--scores"))
     assert [text for _, text in rows] == translated.splitlines()
-    assert [[str(i), *row] for i, row in enumerate(rows)] == [
-        line.split("\t") for line in nbest.out.removesuffix("\n").split("\n")
-    ]
+    numbered = [[str(index), *row] for index, row in enumerate(rows)]
+    assert numbered == rows_of(translate(trained[0], "--nbest=1"))
 
 
 @pytest.mark.slow
 def test_decode_fields_are_overridden(trained, translated):
-    arguments = ("experiments.translate", f"--workdir={trained[0]}", "--nbest=3")
-    refused = run(*arguments, stdin=INPUT.encode())
-    assert (refused.status, refused.out) == (1, "")
-    allowed = run(*arguments, "--config.decode.beams=3", stdin=INPUT.encode())
-    assert allowed.status == 0, allowed.err
-    assert len(allowed.out.splitlines()) == 18
-    short = run(*arguments[:2], "--config.decode.max_length=1", stdin=INPUT.encode())
+    allowed = translate(trained[0], "--nbest=3", "--config.decode.beams=3")
+    assert len(rows_of(allowed)) == 18
+    short = translate(trained[0], "--config.decode.max_length=1")
     assert short.out == "\n" * 6, "only EOS fits"
 
 
 def test_a_line_that_is_too_long_is_reported_by_number_and_translated(trained):
-    long = " ".join("abcdefgh")
-    finished = run(
-        "experiments.translate", f"--workdir={trained[0]}", stdin=f"a\n{long}\nb\n".encode()
-    )
-    assert finished.status == 0
-    assert len(finished.out.splitlines()) == 3
+    finished = translate(trained[0], text=f"a\n{' '.join('abcdefgh')}\nb\n")
+    assert len(rows_of(finished)) == 3
     [warning] = finished.err.splitlines()
     assert "line 2 has 9 tokens" in warning
 
 
 def test_a_copied_and_renamed_workdir_translates_the_same(trained, translated, tmp_path):
     moved = shutil.copytree(trained[0], tmp_path / "elsewhere" / "renamed")
-    with _hidden(trained[0]):
-        finished = run("experiments.translate", f"--workdir={moved}", stdin=INPUT.encode())
-    assert (finished.status, finished.out) == (0, translated)
-
-
-@contextlib.contextmanager
-def _hidden(path):
-    path.rename(path.with_name("hidden"))
+    hidden = trained[0].rename(trained[0].with_name("hidden"))
     try:
-        yield
+        finished = translate(moved)
     finally:
-        path.with_name("hidden").rename(path)
+        hidden.rename(trained[0])
+    assert (finished.status, finished.out) == (0, translated)
 
 
 @pytest.mark.slow
@@ -456,6 +390,6 @@ def test_apps_that_read_a_workdir_do_not_change_the_model(trained, workdir):
         return {path: path.read_bytes() for path in paths}
 
     before = contents()
-    run("experiments.translate", f"--workdir={workdir}", stdin=b"a b\n")
+    translate(workdir)
     run("experiments.evaluate", f"--workdir={workdir}")
     assert contents() == before

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from apps import run
-from test_bad_input import WORDS, given, given_copy  # noqa: F401 - fixtures
+from workdirs import WORDS
 
 from transformer.checkpoints.workdir_files import load_config, load_inference_config, load_runs
 from transformer.errors import InputError
@@ -19,7 +19,7 @@ TEXT = "".join(f"{line}\n" for line in WORDS[:4]).encode()
 
 
 @pytest.fixture(scope="module")
-def bundle(given, tmp_path_factory):  # noqa: F811
+def bundle(given, tmp_path_factory):
     """Path of a bundle of the workdir `given`/run, and the finished command."""
     path = tmp_path_factory.mktemp("bundle") / "model.zip"
     finished = run("experiments.bundle", f"--workdir={given / 'run'}", f"--output={path}")
@@ -27,7 +27,7 @@ def bundle(given, tmp_path_factory):  # noqa: F811
     return path, finished
 
 
-def test_fields_on_the_command_line_are_in_the_bundle(given, tmp_path):  # noqa: F811
+def test_fields_on_the_command_line_are_in_the_bundle(given, tmp_path):
     path = tmp_path / "model.zip"
     fields = "--config.decode.beams=3", "--config.model.compute_dtype=bfloat16"
     finished = run("experiments.bundle", f"--workdir={given / 'run'}", f"--output={path}", *fields)
@@ -52,7 +52,7 @@ def test_a_bundle_has_no_training_state(bundle):
     assert names == {"README.md", "config.json", "params.msgpack", "tokenizer.model"}
 
 
-def test_the_model_card_describes_the_model(bundle, given):  # noqa: F811
+def test_the_model_card_describes_the_model(bundle, given):
     card = (zipfile.Path(bundle[0]) / "README.md").read_text(encoding="utf-8")
     assert card.startswith("# run\n")
     count = sum(leaf.size for leaf in jax.tree.leaves(Translator.from_workdir(bundle[0]).params))
@@ -64,7 +64,7 @@ def test_the_model_card_describes_the_model(bundle, given):  # noqa: F811
     assert '"norm": "post"' in card
 
 
-def test_the_model_card_has_the_last_validation_of_a_result(given_copy, tmp_path):  # noqa: F811
+def test_the_model_card_has_the_last_validation_of_a_result(given_copy, tmp_path):
     workdir, cards = given_copy / "run", []
     for result in ('{"validation": {"nll": 1.2345, "bleu": 50.0}}', "{"):
         (workdir / "result.json").write_text(result)
@@ -76,25 +76,21 @@ def test_the_model_card_has_the_last_validation_of_a_result(given_copy, tmp_path
     assert "validation" not in cards[1].replace("best checkpoint by validation", "")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_apps_read_a_bundle_like_the_workdir(bundle, given):
+    words = given / "words"
+    for app, *flags in (
         ("translate", "--nbest=2", "--scores"),
-        ("score", "--source={words}", "--target={words}"),
-    ],
-    ids=["translate", "score"],
-)
-def test_apps_read_a_bundle_like_the_workdir(bundle, given, arguments):  # noqa: F811
-    app, *flags = (one.replace("{words}", str(given / "words")) for one in arguments)
-    outputs = []
-    for workdir in (given / "run", bundle[0]):
-        finished = run(f"experiments.{app}", f"--workdir={workdir}", *flags, stdin=TEXT)
-        assert finished.status == 0, finished.err
-        outputs.append(finished.out)
-    assert outputs[0] == outputs[1] != ""
+        ("score", f"--source={words}", f"--target={words}"),
+    ):
+        outputs = []
+        for workdir in (given / "run", bundle[0]):
+            finished = run(f"experiments.{app}", f"--workdir={workdir}", *flags, stdin=TEXT)
+            assert finished.status == 0, finished.err
+            outputs.append(finished.out)
+        assert outputs[0] == outputs[1] != ""
 
 
-def test_bfloat16_takes_half_the_space_and_rounds(bundle, given, tmp_path):  # noqa: F811
+def test_bfloat16_takes_half_the_space_and_rounds(bundle, given, tmp_path):
     half = tmp_path / "half.zip"
     arguments = f"--workdir={given / 'run'}", f"--output={half}", "--dtype=bfloat16"
     assert run("experiments.bundle", *arguments).status == 0
@@ -112,48 +108,41 @@ def test_bfloat16_takes_half_the_space_and_rounds(bundle, given, tmp_path):  # n
     jax.tree.map(check, exact, rounded)
 
 
-@pytest.mark.parametrize("name", ["params.msgpack", "config.json", "tokenizer.model"])
-def test_a_flipped_bit_of_a_bundle_is_refused_with_one_line(bundle, tmp_path, name):
-    data = bytearray(bundle[0].read_bytes())
-    with zipfile.ZipFile(bundle[0]) as archive:
-        info = archive.getinfo(name)
-    middle = info.header_offset + 30 + len(name) + info.compress_size // 2
-    data[middle] ^= 1
-    (tmp_path / "flipped.zip").write_bytes(bytes(data))
-    finished = run("experiments.translate", f"--workdir={tmp_path / 'flipped.zip'}", stdin=TEXT)
-    assert (finished.status, finished.out) == (1, "")
-    assert str(tmp_path / "flipped.zip") in finished.err
-    assert finished.err.startswith("error: ") and finished.err.count("\n") == 1, finished.err
+def test_a_damaged_bundle_is_refused_with_one_line(bundle, tmp_path):
+    intact, path = bundle[0].read_bytes(), tmp_path / "damaged.zip"
+    for name in ("params.msgpack", "config.json", "tokenizer.model"):
+        data = bytearray(intact)
+        with zipfile.ZipFile(bundle[0]) as archive:
+            info = archive.getinfo(name)
+        data[info.header_offset + 30 + len(name) + info.compress_size // 2] ^= 1
+        path.write_bytes(bytes(data))
+        finished = run("experiments.translate", f"--workdir={path}", stdin=TEXT)
+        assert (finished.status, finished.out) == (1, "")
+        assert str(path) in finished.err
+        assert finished.err.startswith("error: ") and finished.err.count("\n") == 1, finished.err
+    for length in (0, 10, 1000, -30):
+        path.write_bytes(intact[:length])
+        with pytest.raises(InputError, match="damaged.zip is not a workdir, and cannot be read as"):
+            Translator.from_workdir(path)
 
 
-@pytest.mark.parametrize("length", [0, 10, 1000, -30])
-def test_a_bundle_that_was_cut_short_is_refused(bundle, tmp_path, length):
-    path = tmp_path / "short.zip"
-    path.write_bytes(bundle[0].read_bytes()[:length])
-    with pytest.raises(InputError, match="short.zip is not a workdir, and cannot be read as a"):
-        Translator.from_workdir(path)
+def test_what_a_bundle_cannot_do_is_refused(bundle, tmp_path):
+    for command, message in (
+        ("evaluate", "is a bundle, which keeps no evaluations"),
+        ("translate --average=2", "--average=2, but the bundle"),
+        ("translate --config.model.norm=pre", "model.norm"),
+        ("bundle", "missing --output=FILE"),
+        ("bundle --output={folder}", "is a directory; name a file"),
+        ("bundle --output={folder}/x --ensemble=a", "a bundle holds one model"),
+    ):
+        app, *flags = command.format(folder=tmp_path).split()
+        finished = run(f"experiments.{app}", f"--workdir={bundle[0]}", *flags, stdin=TEXT)
+        assert (finished.status, finished.out) == (1, ""), command
+        assert message in finished.err
+        assert "Traceback" not in finished.err
 
 
-@pytest.mark.parametrize(
-    ("app", "flags", "message"),
-    [
-        ("evaluate", (), "is a bundle, which keeps no evaluations"),
-        ("translate", ("--average=2",), "--average=2, but the bundle"),
-        ("translate", ("--config.model.norm=pre",), "model.norm"),
-        ("bundle", (), "missing --output=FILE"),
-        ("bundle", ("--output={folder}",), "is a directory; name a file"),
-        ("bundle", ("--output={folder}/x", "--ensemble=a"), "a bundle holds one model"),
-    ],
-)
-def test_what_a_bundle_cannot_do_is_refused(bundle, tmp_path, app, flags, message):
-    flags = [flag.replace("{folder}", str(tmp_path)) for flag in flags]
-    finished = run(f"experiments.{app}", f"--workdir={bundle[0]}", *flags, stdin=TEXT)
-    assert (finished.status, finished.out) == (1, "")
-    assert message in finished.err
-    assert "Traceback" not in finished.err
-
-
-def test_the_model_of_a_workdir_and_of_a_bundle_cannot_be_changed(bundle, given):  # noqa: F811
+def test_the_model_of_a_workdir_and_of_a_bundle_cannot_be_changed(bundle, given):
     for path in (bundle[0], given / "run"):
         config = load_inference_config(path)
         other = config.replace(model=config.model.replace(norm="pre"))

@@ -2,7 +2,6 @@
 """The command that writes a page about one sentence in a trained model."""
 
 import re
-import resource
 import types
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from apps import run
 from exhibits import data_of, pair
 from html_reader import Reader
-from test_translate import make_workdir
+from workdirs import make_workdir
 
 from experiments.pages.sentence import sentence_page
 from transformer.config import ConvolutionalConfig
@@ -43,11 +42,12 @@ def result(folder, look):
     return finished, (folder / "page.html").read_text(encoding="utf-8")
 
 
-def page_of(folder, look, *flags):
-    """The page that the command writes with these flags."""
-    finished = look(*flags, f"--output={folder / 'other.html'}")
+def page_of(folder, *flags):
+    """The page that the command writes with these flags, of the workdir in this folder."""
+    page = folder / "other.html"
+    finished = run("experiments.look", f"--workdir={folder / 'run'}", *flags, f"--output={page}")
     assert finished.status == 0, finished.err
-    return (folder / "other.html").read_text(encoding="utf-8")
+    return page.read_text(encoding="utf-8")
 
 
 def scripts(text):
@@ -60,11 +60,8 @@ def options_of(text, script):
     return [view for view in data_of(text)["views"] if view["script"] == script][-1]["options"]
 
 
-def test_it_prints_only_the_path_of_the_page(folder, result):
-    assert result[0].out == f"{folder / 'page.html'}\n"
-
-
-def test_the_page_shows_every_layer_and_head_of_both_stacks(result):
+def test_the_page_shows_every_layer_and_head_of_both_stacks(folder, result):
+    assert result[0].out == f"{folder / 'page.html'}\n", "its path, and nothing else"
     data = data_of(result[1])
     pair = data["pairs"][0]
     assert [np.shape(kind["weights"])[:2] for kind in pair] == [(1, 4), (2, 2), (2, 2)]
@@ -79,6 +76,7 @@ def test_the_decoder_reads_the_result_of_the_search(result):
     read, predicted = zip(*data["pairs"][0][1]["rows"], strict=True)
     assert list(read) == ["<s>", *translation[:-1]]
     assert list(predicted) == translation
+    assert "while the decoder reads the model's own translation" in Reader(result[1]).text
 
 
 def test_every_head_has_its_measures_and_every_layer_its_prediction(result):
@@ -112,6 +110,9 @@ def test_contributions_and_the_gap_add_up_to_the_difference_from_the_baseline(re
     for values, (value, baseline, total, gap) in zip(contributions[2:], sums, strict=True):
         assert total == pytest.approx(sum(values), abs=0.01)
         assert abs(total - (value - baseline)) == pytest.approx(gap, abs=0.003)
+    # Tokens of the prefix that cannot count have no contribution.
+    source, length = 4, len(contributions) - 2
+    assert [len(row) for row in contributions[2:]] == [source + t + 1 for t in range(length)]
 
 
 def numbers_of(text, caption):
@@ -121,12 +122,6 @@ def numbers_of(text, caption):
         re.findall(r'<td class="number[^>]*>([-0-9.]+)</td>', row) for row in table.split("<tr")
     ]
     return [list(map(float, row)) for row in rows if row]
-
-
-def test_tokens_of_the_prefix_that_cannot_count_have_no_contribution(result):
-    contributions = numbers_of(result[1], "Contribution of each token")
-    source, length = 4, len(contributions) - 2
-    assert [len(row) for row in contributions[2:]] == [source + t + 1 for t in range(length)]
 
 
 def test_the_page_opens_with_an_answer_that_is_true_of_its_numbers(result):
@@ -170,10 +165,6 @@ def test_every_view_opens_on_the_head_and_the_words_of_the_answer(result):
     assert options_of(result[1], "searchReplay")["first"] == overview["rows"][1]
 
 
-def test_the_page_says_what_the_decoder_reads_while_heads_are_removed(result):
-    assert "while the decoder reads the model's own translation" in Reader(result[1]).text
-
-
 def test_two_sentences_of_equal_length_have_a_difference_and_a_patch_map(result):
     comparison = data_of(result[1])["views"][1]
     assert "Second sentencea d c" in Reader(result[1]).text
@@ -205,23 +196,19 @@ def test_a_large_comparison_has_the_layer_of_the_answer_and_says_which_layers_it
 
 
 @pytest.mark.slow
-def test_sentences_of_different_lengths_have_no_patch_map_and_the_page_says_why(folder, look):
-    text = page_of(folder, look, "--sentence=a b c", "--compare=a b")
+def test_different_lengths_and_equal_sentences_have_no_patch_map_and_the_page_says_why(folder):
+    text = page_of(folder, "--sentence=a b c", "--compare=a b")
     assert "The first sentence has 4 tokens and the second 3, so positions" in Reader(text).text
     assert scripts(text) == ["headView", *ONE_SENTENCE]
     assert data_of(text)["pairs"][0][0]["columns"] == [["a"], ["b"], ["</s>"]]
-
-
-@pytest.mark.slow
-def test_a_sentence_compared_with_itself_has_no_patch_map(folder, look):
-    text = page_of(folder, look, "--sentence=a b", "--compare=a b", "--target=g")
+    text = page_of(folder, "--sentence=a b", "--compare=a b", "--target=g")
     assert "There is no patch map: the sentences are the same." in Reader(text).text
     assert "restored" not in text
 
 
 @pytest.mark.slow
-def test_a_given_target_is_read_instead_of_the_translation(folder, look):
-    text = page_of(folder, look, "--sentence=a b", "--target=g d")
+def test_a_given_target_is_read_instead_of_the_translation(folder):
+    text = page_of(folder, "--sentence=a b", "--target=g d")
     rows = data_of(text)["pairs"][0][1]["rows"]
     assert rows == [["<s>", "g"], ["g", "d"], ["d", "</s>"]]
     read = Reader(text).text
@@ -243,43 +230,26 @@ def test_a_given_target_is_read_instead_of_the_translation(folder, look):
 )
 def test_a_model_with_any_options_has_a_page(tmp_path, sizes):
     make_workdir(tmp_path / "run", 1, **sizes)
-    workdir = f"--workdir={tmp_path / 'run'}"
-    text = page_of(
-        tmp_path, lambda *flags: run("experiments.look", workdir, *flags), "--sentence=a b c"
-    )
-    assert scripts(text) == ONE_SENTENCE
-
-
-FAMILIES = {
-    "convolutional": ConvolutionalConfig(vocab_size=11, num_layers=2, d_model=8, dropout=0.0),
-}
+    assert scripts(page_of(tmp_path, "--sentence=a b c")) == ONE_SENTENCE
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_with_cross_attention_alone_has_a_page_that_names_what_it_lacks(tmp_path, family):
-    make_workdir(tmp_path / "run", 1, family=FAMILIES[family])
-    workdir = f"--workdir={tmp_path / 'run'}"
-    text = page_of(
-        tmp_path,
-        lambda *flags: run("experiments.look", workdir, *flags),
-        *("--sentence=a b c", "--compare=a d c"),
-    )
+def test_a_family_with_cross_attention_alone_has_a_page_that_names_what_it_lacks(tmp_path):
+    family = ConvolutionalConfig(vocab_size=11, num_layers=2, d_model=8, dropout=0.0)
+    make_workdir(tmp_path / "run", 1, family=family)
+    text = page_of(tmp_path, "--sentence=a b c", "--compare=a d c")
     views = ["sentenceComparison", "headView", "headOverview", "searchReplay"]
     assert scripts(text) == views
     assert [len(pair) for pair in data_of(text)["pairs"]] == [1, 1]
     read = Reader(text).text
-    assert f"The model family '{family}' captures no residual streams, so this page has no" in read
+    assert "The model family 'convolutional' captures no residual streams, so this page has" in read
     assert "There is no patch map: the model captures no residual stream." in read
 
 
 @pytest.mark.slow
 def test_a_page_says_that_the_six_steps_do_not_show_an_additive_score(tmp_path):
     make_workdir(tmp_path / "run", 1, attention_score="additive", tied_embeddings="none")
-    workdir = f"--workdir={tmp_path / 'run'}"
-    text = page_of(
-        tmp_path, lambda *flags: run("experiments.look", workdir, *flags), "--sentence=a b c"
-    )
+    text = page_of(tmp_path, "--sentence=a b c")
     assert scripts(text) == [name for name in ONE_SENTENCE if name != "attentionSteps"]
     assert "no kind of attention has plain dot products as scores" in Reader(text).text
 
@@ -294,7 +264,6 @@ def test_a_page_of_6_layers_8_heads_and_30_tokens_is_under_2_megabytes(tmp_path)
     sentences = [" ".join(words[(index + first) % 7] for index in range(29)) for first in (0, 1)]
     text = page_of(
         tmp_path,
-        lambda *flags: run("experiments.look", f"--workdir={tmp_path / 'run'}", *flags),
         f"--sentence={sentences[0]}",
         f"--target={sentences[1]}",
         "--config.data.max_length=30",
@@ -307,31 +276,8 @@ def test_a_page_of_6_layers_8_heads_and_30_tokens_is_under_2_megabytes(tmp_path)
 
 
 @pytest.mark.slow
-def test_a_page_of_two_sentences_takes_less_than_20_seconds_of_processor_time(tmp_path):
-    """Of a model of the size of the README's, which is compiled for this page."""
-    words = [f"word{number}" for number in range(7)]
-    sizes = {"num_layers": 2, "num_heads": 4, "d_model": 128, "d_ff": 256}
-    make_workdir(tmp_path / "run", 1, words=" ".join(words), **sizes)
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    finished = run(
-        "experiments.look",
-        f"--workdir={tmp_path / 'run'}",
-        f"--sentence={' '.join(words * 2)}",
-        f"--compare={' '.join([*words, *reversed(words)])}",
-        f"--output={tmp_path / 'page.html'}",
-        "--config.data.max_length=30",
-        "--config.data.bucket_lengths=(30,)",
-        "--config.data.tokens_per_batch=240",
-        "--config.decode.extra_length=1",
-    )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert finished.status == 0, finished.err
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 20
-
-
-@pytest.mark.slow
-def test_the_same_command_writes_the_same_bytes(folder, look, result):
-    again = page_of(folder, look, "--sentence=a b c", "--compare=a d c")
+def test_the_same_command_writes_the_same_bytes(folder, result):
+    again = page_of(folder, "--sentence=a b c", "--compare=a d c")
     assert again == result[1]
 
 
@@ -340,30 +286,28 @@ def test_the_page_names_its_limits_and_has_no_address(result):
     assert "://" not in result[1].replace("http://www.w3.org/2000/svg", "the namespace")
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--sentence=a"], "missing --output=FILE.html"),
-        (["--output=x.html"], "missing --sentence=TEXT"),
-        (["--output=x.html", "--sentence= "], "--sentence is empty"),
-        (["--output=x.html", "--sentence=a\nb"], "--sentence has several lines"),
-        (["--output=x.html", "--sentence=a \udcff"], "--sentence has the byte 0xFF as character 3"),
-        (["--output=x.html", "--sentence=a", "--target="], "--target is empty"),
-        (["--output=x.html", "--sentence=a", "--compare= "], "--compare is empty"),
-        (["--output=x.html", "--sentence=a", "--workdir=no"], "no"),
-        (
-            ["--output=x.html", "--sentence=a b c d e f g"],
-            "8 tokens, more than data.max_length = 6",
-        ),
-        (["--output=x.html", "--sentence=a", "--ensemble=other"], "a page shows one model"),
-        (["--output=x.html", "--sentence=a", "--config.decode.method=sample"], "decode.method"),
-        (["--output=no/x.html", "--sentence=a"], "--output=no/x.html: its folder does not exist"),
-        (["--output=.", "--sentence=a"], "--output=. is a directory"),
-    ],
-)
-def test_invalid_input_is_rejected_in_one_line(look, flags, message):
-    finished = look(*flags)
-    assert (finished.status, finished.out) == (1, "")
-    [line] = finished.err.splitlines()
-    assert line.startswith("error: ")
-    assert message in line
+PAGE = "--output=x.html"
+INVALID = [
+    (["--sentence=a"], "missing --output=FILE.html"),
+    ([PAGE], "missing --sentence=TEXT"),
+    ([PAGE, "--sentence= "], "--sentence is empty"),
+    ([PAGE, "--sentence=a\nb"], "--sentence has several lines"),
+    ([PAGE, "--sentence=a \udcff"], "--sentence has the byte 0xFF as character 3"),
+    ([PAGE, "--sentence=a", "--target="], "--target is empty"),
+    ([PAGE, "--sentence=a", "--compare= "], "--compare is empty"),
+    ([PAGE, "--sentence=a", "--workdir=no"], "no"),
+    ([PAGE, "--sentence=a b c d e f g"], "8 tokens, more than data.max_length = 6"),
+    ([PAGE, "--sentence=a", "--ensemble=other"], "a page shows one model"),
+    ([PAGE, "--sentence=a", "--config.decode.method=sample"], "decode.method"),
+    (["--output=no/x.html", "--sentence=a"], "--output=no/x.html: its folder does not exist"),
+    (["--output=.", "--sentence=a"], "--output=. is a directory"),
+]
+
+
+def test_invalid_input_is_rejected_in_one_line(look):
+    for flags, message in INVALID:
+        finished = look(*flags)
+        assert (finished.status, finished.out) == (1, ""), flags
+        [line] = finished.err.splitlines()
+        assert line.startswith("error: ")
+        assert message in line

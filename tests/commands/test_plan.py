@@ -65,32 +65,24 @@ def on_mesh(config):
 # The mesh.
 
 
-@pytest.mark.parametrize(
-    ("text", "sizes"),
-    [("data:64,model:4", (64, 4)), ("model:2", (1, 2)), (" data:8 , model:1 ", (8, 1))],
-)
-def test_a_mesh_is_parsed(text, sizes):
-    mesh = plan.parse_mesh(text)
-    assert (mesh.data, mesh.model) == sizes
-
-
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("data:8,modle:2", "modle:2"),
-        ("8", "8"),
-        ("", ""),
-        ("data:0", "data:0"),
-        ("data:-2", "data:-2"),
-        ("data:two", "data:two"),
-        ("data:2,data:4", "data:4"),
-        ("data:\u0664", "data:\u0664"),  # a digit, but not of ASCII
-    ],
-)
-def test_an_invalid_mesh_is_rejected(text, part):
-    message = f"--mesh={text}: {part!r} is not the size of one more mesh axis; write for example"
-    with pytest.raises(InputError, match=re.escape(message)):
-        plan.parse_mesh(text)
+def test_a_mesh_is_parsed_or_rejected_with_the_part_that_is_wrong():
+    for text, *sizes in (
+        ("data:64,model:4", 64, 4),
+        ("model:2", 1, 2),
+        (" data:8 , model:1 ", 8, 1),
+    ):
+        mesh = plan.parse_mesh(text)
+        assert [mesh.data, mesh.model] == sizes
+    wrong = {"data:8,modle:2": "modle:2", "data:2,data:4": "data:4"}
+    # The last is a digit, but not of ASCII.
+    for part in ("8", "", "data:0", "data:-2", "data:two", "data:\u0664"):
+        wrong[part] = part
+    for text, part in wrong.items():
+        message = (
+            f"--mesh={text}: {part!r} is not the size of one more mesh axis; write for example"
+        )
+        with pytest.raises(InputError, match=re.escape(message)):
+            plan.parse_mesh(text)
 
 
 # The figures are those of the compiled step.
@@ -146,21 +138,13 @@ def test_the_batch_shape_with_the_most_flops_is_compiled(config, on_mesh):
 # What must hold of any plan.
 
 
-def test_one_device_computes_all_flops(on_mesh):
+@pytest.mark.slow
+def test_flops_are_divided_and_fsdp_and_micro_batches_save_memory(on_mesh):
     one, eight = on_mesh("data:1"), on_mesh("data:8")
     assert eight["flops"] * 8 == one["flops"]
-
-
-@pytest.mark.slow
-def test_fsdp_shards_the_state(on_mesh):
-    replicated, sharded = on_mesh("data:8"), on_mesh("data:8", "fsdp")
     # Scales of layer norms and biases of d_ff stay replicated.
-    assert sharded["argument_bytes"] < replicated["argument_bytes"] / 5
-
-
-@pytest.mark.slow
-def test_micro_batches_save_memory(on_mesh):
-    one, four = on_mesh("data:1"), on_mesh("data:1", micro_batches=4)
+    assert on_mesh("data:8", "fsdp")["argument_bytes"] < eight["argument_bytes"] / 5
+    four = on_mesh("data:1", micro_batches=4)
     assert four["flops"] == one["flops"]
     assert four["peak_bytes"] < one["peak_bytes"]
 
@@ -183,26 +167,17 @@ def command(*arguments):
     )
 
 
-@pytest.fixture(scope="module")
-def compared():
-    """Output of the command for two meshes."""
-    return command(
+@pytest.mark.slow
+def test_the_report_has_memory_times_and_assumptions(on_mesh):
+    compared = command(
         *("--mesh=data:2,model:4", "--mesh=data:1", "--config.parallel.preset=tensor"),
         "--utilization=0.5",
     )
-
-
-@pytest.mark.slow
-def test_a_fresh_process_simulates_the_devices_and_reports_the_same(compared, on_mesh):
     assert compared.status == 0, compared.err
     assert "compiling the step for batches of 16 x 8 tokens on 8 devices" in compared.err
-    first, second = compared.result["plans"]
-    assert first == json.loads(json.dumps(on_mesh("data:2,model:4", "tensor")))
+    step, second = compared.result["plans"]
+    assert step == json.loads(json.dumps(on_mesh("data:2,model:4", "tensor")))
     assert second["mesh"] == {"data": 1, "model": 1}
-
-
-@pytest.mark.slow
-def test_the_report_has_memory_times_and_assumptions(compared):
     for text in (
         "One step on one device, preset tensor",
         "TPU v5p",
@@ -211,26 +186,22 @@ def test_the_report_has_memory_times_and_assumptions(compared):
         "not measurements",
     ):
         assert text in compared.out, text
-    step = compared.result["plans"][0]
     chip = step["chips"]["H200"]
     seconds = step["flops"] / 0.5 / CHIPS[1].peak_flops["float32"]
     assert (chip["step_seconds"], chip["training_seconds"]) == (seconds, 1000 * seconds)
     assert chip["memory_share"] == step["peak_bytes"] / 141e9
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
+def test_what_train_rejects_is_rejected_before_anything_is_compiled():
+    for flags, message in (
         (["--mesh=data:8,modle:2"], "'modle:2' is not the size of one more mesh axis"),
         (["--mesh=data:64,model:64"], "4,096 devices are more than the 2,048"),
         (["--utilization=40"], "--utilization=40.0, but it must be a fraction"),
         (["--config.training.batch_fitting=auto"], "give --config.training.memory_limit_gib=GIB"),
         (["--mesh=model:3", "--config.parallel.preset=tensor"], "parallel.model = 3 does not"),
         (["--mesh=data:5"], "rows"),
-    ],
-)
-def test_what_train_rejects_is_rejected_before_anything_is_compiled(flags, message):
-    refused = command("--mesh=data:1", *flags)
-    assert refused.status == 1
-    assert message in refused.err
-    assert refused.err.count("\n") == 1, refused.err
+    ):
+        refused = command("--mesh=data:1", *flags)
+        assert refused.status == 1, flags
+        assert message in refused.err
+        assert refused.err.count("\n") == 1, refused.err

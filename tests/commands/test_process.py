@@ -8,10 +8,12 @@ import sys
 
 import pytest
 from apps import REPOSITORY, environment
-from test_translate import make_workdir
+from workdirs import make_workdir
 
 from transformer import compile_cache
 from transformer.errors import InputError
+
+SLOW = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -22,26 +24,26 @@ def workdir(tmp_path_factory):
     return folder
 
 
-def start(app, *arguments, **options):
-    """Start an app as users do."""
-    variables = options.pop("variables", {})
-    return subprocess.Popen(
-        [sys.executable, "-m", f"experiments.{app}", *arguments],
-        cwd=REPOSITORY,
-        env=environment() | variables,
-        text=True,
-        **options,
-    )
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, *(pytest.param(n, marks=SLOW) for n in (signal.SIGINT, signal.SIGHUP))],
+)
 def test_a_signal_while_an_app_runs_ends_with_one_line(workdir, number):
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with start("translate", f"--workdir={workdir}", "--interactive", **pipes) as process:
+    command = [sys.executable, "-m", "experiments.translate", f"--workdir={workdir}"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    options = {"cwd": REPOSITORY, "env": environment(), "text": True}
+    with subprocess.Popen([*command, "--interactive"], **pipes, **options) as process:
         assert "hint" in process.stderr.readline()
         process.send_signal(number)
         assert process.communicate(timeout=60) == ("", f"stopped by {number.name}\n")
     assert process.returncode == 128 + number
+
+
+def program(text, *words, **options):
+    """Run a Python program to its end."""
+    options = {"cwd": REPOSITORY, "env": environment(), "timeout": 50} | options
+    command = [*words, sys.executable, "-c", text]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
 STOPPED = """
@@ -67,13 +69,7 @@ except process.Stopped as stopped:
     ],
 )
 def test_the_first_signal_unwinds_and_the_second_does_not_wait(during_cleanup, status, message):
-    finished = subprocess.run(
-        [sys.executable, "-c", STOPPED.format(during_cleanup=during_cleanup)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    finished = program(STOPPED.format(during_cleanup=during_cleanup))
     assert (finished.returncode, finished.stdout) == (status, "cleanup\n")
     assert finished.stderr == message
 
@@ -99,28 +95,19 @@ if __name__ == "__main__":
 
 def test_a_signal_is_not_lost_in_another_exception(tmp_path):
     (tmp_path / "app.py").write_text(APP)
-    finished = subprocess.run(
-        [sys.executable, "-m", "app"],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
+    finished = program(
+        "import runpy; runpy.run_module('app', None, '__main__', True)", cwd=tmp_path
     )
     assert (finished.returncode, finished.stderr) == (143, "stopped by SIGTERM\n")
 
 
 def test_an_ignored_signal_stays_ignored():
     """`nohup` starts programs so that they outlive their terminal."""
-    program = (
+    survives = (
         "import os, signal; from experiments.cli import process; process.prepare();"
         "os.kill(os.getpid(), signal.SIGHUP); print('alive')"
     )
-    command = f'trap "" HUP; exec {sys.executable} -c "{program}"'
-    finished = subprocess.run(
-        ["bash", "-c", command], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
+    finished = program(survives, "bash", "-c", 'trap "" HUP; exec "$@"', "bash")
     assert (finished.stdout, finished.stderr) == ("alive\n", "")
 
 
@@ -142,9 +129,7 @@ def shell(redirection, app, *arguments, **variables):
     ("redirection", "message"),
     [
         ("<&-", "error: standard input is closed; give --input=FILE\n"),
-        pytest.param(
-            "<<< a >/dev/full", "error: No space left on device\n", marks=pytest.mark.slow
-        ),
+        pytest.param("<<< a >/dev/full", "error: No space left on device\n", marks=SLOW),
     ],
 )
 def test_a_stream_that_does_not_work_is_named(workdir, redirection, message):
@@ -160,20 +145,13 @@ def test_messages_to_a_closed_stream_are_not_results(workdir):
     assert finished.stdout.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "words"),
-    [
-        ("JAX_PLATFORMS", "cuda", "=cuda;"),
-        ("JAX_PLATFORMS", "cpuu", "=cpuu;"),
-    ],
-)
-def test_an_environment_variable_that_jax_cannot_use_is_named(workdir, variable, value, words):
-    finished = shell("", "translate", f"--workdir={workdir}", **{variable: value})
+@pytest.mark.parametrize("value", ["cuda", pytest.param("cpuu", marks=SLOW)])
+def test_a_platform_that_jax_cannot_use_is_named(workdir, value):
+    finished = shell("", "translate", f"--workdir={workdir}", JAX_PLATFORMS=value)
     assert (finished.returncode, finished.stdout) == (1, "")
     [message] = finished.stderr.splitlines()
     assert message.startswith("error: ")
-    assert variable in message
-    assert words in message
+    assert f"JAX_PLATFORMS={value};" in message
 
 
 def test_without_a_home_directory_the_remedy_is_a_cache_folder(monkeypatch):

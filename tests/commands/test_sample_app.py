@@ -87,10 +87,7 @@ def test_samples_begin_with_the_prompt_and_depend_on_the_seed_alone(workdir):
     assert len(set(first)) > 1
     assert sample(workdir, "--num_samples=2", "--prompt=A B") == first[:2]
     assert sample(workdir, *flags, "--config.decode.seed=1") != first
-
-
-@pytest.mark.slow
-def test_the_best_texts_come_first_with_their_scores(workdir):
+    # The best texts come with their scores.
     rows = [row.split("\t") for row in sample(workdir, "--best", "--num_samples=3", "--scores")]
     assert len({text for _, text in rows}) == 3
     assert all(float(score) < 0 for score, _ in rows)
@@ -98,24 +95,22 @@ def test_the_best_texts_come_first_with_their_scores(workdir):
 
 @pytest.mark.slow
 def test_bad_input_is_refused_with_one_message(workdir):
-    for flag, message in (
-        ("--num_samples=0", "--num_samples=0"),
-        ("--prompt=a\udcff", "--prompt has the byte 0xFF as character 2"),
+    for app, flag, message in (
+        ("sample", "--num_samples=0", "--num_samples=0"),
+        ("sample", "--prompt=a\udcff", "--prompt has the byte 0xFF as character 2"),
+        (
+            "translate",
+            "--scores",
+            "'language_model' reads no source, so it does not translate",
+        ),
     ):
-        refused = run("experiments.sample", f"--workdir={workdir}", flag)
+        refused = run(f"experiments.{app}", f"--workdir={workdir}", flag, stdin=b"a b\n")
         assert refused.status == 1 and message in refused.err
         assert "Traceback" not in refused.err
 
 
 @pytest.mark.slow
-def test_translate_and_encoder_decoders_are_told_apart(workdir):
-    refused = run("experiments.translate", f"--workdir={workdir}", stdin=b"a b\n")
-    assert refused.status == 1
-    assert "'language_model' reads no source" in refused.err and "experiments.sample" in refused.err
-
-
-@pytest.mark.slow
-def test_look_shows_the_one_stack(workdir, tmp_path):
+def test_look_shows_the_one_stack_and_evaluate_the_perplexity(workdir, tmp_path):
     page = tmp_path / "page.html"
     flags = (f"--workdir={workdir}", "--sentence=ignored", "--target=A B C", f"--output={page}")
     finished = run("experiments.look", *flags, "--config.decode.method=beam")
@@ -124,10 +119,6 @@ def test_look_shows_the_one_stack(workdir, tmp_path):
     assert (
         "decoder self-attention in 1 layers" in text and "cross" not in text.partition("<script")[0]
     )
-
-
-@pytest.mark.slow
-def test_evaluate_has_the_perplexity_of_the_targets(workdir):
     finished = run("experiments.evaluate", f"--workdir={workdir}", "--split=validation")
     assert finished.status == 0, finished.err
     assert 1 < finished.result["perplexity"] < 12
@@ -184,11 +175,8 @@ def test_samples_do_not_depend_on_the_mesh():
     assert texts[0] == texts[1]
 
 
-def test_a_model_that_reads_a_source_does_not_continue_text():
+def test_translation_models_and_minimum_bayes_risk_are_refused():
     with pytest.raises(InputError, match="'transformer' translates a source.*method=sample"):
         translator(TransformerConfig).continuations(["a"])
-
-
-def test_minimum_bayes_risk_is_refused():
     with pytest.raises(InputError, match="decode.method is 'mbr'"):
         translator(LanguageModelConfig).continuations(["a"], method="mbr")

@@ -7,40 +7,34 @@ import sys
 import pytest
 from apps import REPOSITORY, environment
 
-PROGRAM = """
-import contextlib, io, runpy, sys
-{statements}
-print(*sorted({{name.partition(".")[0] for name in sys.modules}}))
-"""
 
-HELP = """
-sys.argv = ["app", "--help"]
-with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-    runpy.run_module("experiments.{app}", run_name="__main__")
-"""
-
-
-def loaded(statements):
-    """The top-level modules that a fresh interpreter has loaded after these statements."""
+def printed(program, **variables):
+    """What a program prints in a fresh interpreter."""
     finished = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(statements=statements)],
+        [sys.executable, "-c", program],
         cwd=REPOSITORY,
-        env=environment(),
+        env=environment() | variables,
         capture_output=True,
         text=True,
         check=False,
     )
     assert finished.returncode == 0, finished.stderr
-    return set(finished.stdout.split())
+    return finished.stdout
 
 
-def test_import_transformer_loads_no_library():
-    libraries = {"jax", "flax", "optax", "orbax", "tensorstore", "numpy", "matplotlib"}
-    assert not loaded("import transformer") & (libraries | {"sentencepiece", "sacrebleu"})
+HELP = """
+import contextlib, io, runpy, sys
+sys.argv = ["app", "--help"]
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    runpy.run_module("experiments.{app}", run_name="__main__")
+print(*sorted({{name.partition(".")[0] for name in sys.modules}}))
+"""
+IMPORTS = """
+import gc, logging, os, signal, sys, warnings
+import transformer
 
-
-UNCHANGED = """
-import gc, logging, os, signal, warnings
+libraries = {"jax", "flax", "optax", "orbax", "tensorstore", "numpy", "matplotlib"}
+assert not (libraries | {"sentencepiece", "sacrebleu"}) & {*sys.modules}
 
 def state():
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
@@ -51,32 +45,31 @@ before = state()
 import experiments.train, experiments.translate, experiments.serve, transformer.translator
 assert state() == before
 """
+UNNEEDED = {"matplotlib", "sacrebleu", "sentencepiece", "tensorboard", "tensorflow", "torch"}
 
 
-def test_importing_the_apps_changes_nothing_in_the_process():
-    assert "experiments" in loaded(UNCHANGED)
+def test_imports_change_nothing_in_the_process_and_help_loads_no_library_that_only_running_needs():
+    again = "sys.modules.pop('experiments.train')"  # else runpy warns
+    found = {*printed(IMPORTS + again + HELP.format(app="train")).split()}
+    assert "experiments" in found
+    assert not found & UNNEEDED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("app", ["translate", "score"])
+def test_help_of_apps_that_read_a_workdir_loads_nothing_for_training(app):
+    found = {*printed(HELP.format(app=app)).split()}
+    assert "experiments" in found
+    assert not found & (UNNEEDED | {"grain", "tensorflow_datasets"})
 
 
 def test_the_public_names_are_loaded_when_they_are_used():
     import transformer
 
-    assert "jax" in loaded("import transformer; transformer.build")
     assert set(transformer.__all__) <= set(dir(transformer))
     assert all(getattr(transformer, name) for name in transformer.__all__)
     with pytest.raises(AttributeError, match="'transformer' has no attribute 'Transformers'"):
         transformer.Transformers  # noqa: B018
-
-
-@pytest.mark.parametrize(
-    "app", ["train", *(pytest.param(app, marks=pytest.mark.slow) for app in ("translate", "score"))]
-)
-def test_help_loads_no_library_that_only_running_needs(app):
-    unneeded = {"matplotlib", "sacrebleu", "sentencepiece", "tensorboard", "tensorflow", "torch"}
-    if app != "train":
-        unneeded |= {"grain", "tensorflow_datasets"}
-    found = loaded(HELP.format(app=app))
-    assert "experiments" in found
-    assert not found & unneeded
 
 
 WITHOUT_FCNTL = """
@@ -93,15 +86,7 @@ print(jax.config.jax_compilation_cache_dir)
 """
 
 
-def test_a_translator_needs_no_fcntl_and_changes_jax_only_when_asked(tmp_path):
-    variables = environment() | {"XDG_CACHE_HOME": str(tmp_path)}
-    variables.pop("JAX_COMPILATION_CACHE_DIR", None)
-    finished = subprocess.run(
-        [sys.executable, "-c", WITHOUT_FCNTL],
-        cwd=REPOSITORY,
-        env=variables,
-        capture_output=True,
-        text=True,
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert finished.stdout == f"{tmp_path}/attention-transformer/compiled\n"
+def test_a_translator_needs_no_fcntl_and_changes_jax_only_when_asked(tmp_path, monkeypatch):
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    folder = printed(WITHOUT_FCNTL, XDG_CACHE_HOME=str(tmp_path))
+    assert folder == f"{tmp_path}/attention-transformer/compiled\n"

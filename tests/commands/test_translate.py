@@ -11,39 +11,15 @@ import subprocess
 import sys
 import time
 
-import jax
-import jax.numpy as jnp
-import oracle
 import pytest
 from apps import REPOSITORY, environment, memory_falls_below, run, users_environment
+from workdirs import make_workdir
 
 from experiments.console import progress
 from experiments.storage.line_output import ResumableFile
-from transformer.checkpoints.manager import Checkpoints
-from transformer.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from transformer.errors import InputError
-from transformer.models import protocol
-from transformer.text.tokenizer import Tokenizer
-from transformer.training.step import TrainState
 
 SENTENCES = "b c\na\n\ng d\n"
-CONFIG = Config(
-    model=TransformerConfig(vocab_size=11, num_layers=1, d_model=8, d_ff=8, num_heads=2),
-    decode=DecodeConfig(beams=2, extra_length=4),
-    data=DataConfig(max_length=6, bucket_lengths=(6,), tokens_per_batch=48),
-)
-
-
-def make_workdir(folder, seed, words="a b c d e f g", family=CONFIG.model, **model):
-    """The workdir of a run: a config, a tokenizer and a checkpoint with random parameters."""
-    folder.mkdir()
-    config = CONFIG.replace(model=family.replace(**model))
-    (folder / "config.json").write_text(config.to_json(), encoding="utf-8")
-    (folder / "tokenizer.model").write_bytes(Tokenizer.train([words], 11, "word").model)
-    params = oracle.random_params(protocol.build(config.model), seed=seed)
-    with Checkpoints(folder, config.training, writing=True) as checkpoints:
-        state = TrainState(jnp.asarray(1), params, jnp.zeros(()), jax.random.key(0))
-        checkpoints.save(state, {}, {"nll": 1.0})
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +43,13 @@ def translate(folder):
         )
 
     return translate
+
+
+def started(folder, *flags, **options):
+    """Start the command as users do."""
+    command = [sys.executable, "-m", "experiments.translate", f"--workdir={folder / 'one'}"]
+    options = {"cwd": REPOSITORY, "env": environment()} | options
+    return subprocess.Popen([*command, *flags], **options)
 
 
 @pytest.fixture(scope="module")
@@ -110,19 +93,16 @@ def test_an_ensemble_translates_and_scores_and_of_one_model_twice_equals_the_mod
             assert float(log_prob) / penalty == pytest.approx(float(score), abs=1e-4)
 
 
-@pytest.mark.parametrize("app", ["translate", "score"])
-def test_an_ensemble_with_different_vocabularies_raises_an_error_with_both_workdirs(folder, app):
+def test_an_ensemble_with_different_vocabularies_raises_an_error_with_both_workdirs(folder):
+    workdirs = f"--workdir={folder / 'one'}", f"--ensemble={folder / 'two'},{folder / 'other'}"
     files = [f"--{side}={folder / 'sentences'}" for side in ("source", "target")]
-    finished = run(
-        f"experiments.{app}",
-        f"--workdir={folder / 'one'}",
-        f"--ensemble={folder / 'two'},{folder / 'other'}",
-        *(files if app == "score" else ()),
-    )
-    assert (finished.status, finished.out) == (1, "")
-    [message] = finished.err.splitlines()
-    assert message.startswith(f"error: {folder / 'one'} and {folder / 'other'} have different voc")
-    assert "--config.data.tokenizer_model" in message
+    for app, *flags in (("translate",), ("score", *files)):
+        finished = run(f"experiments.{app}", *workdirs, *flags)
+        assert (finished.status, finished.out) == (1, "")
+        [message] = finished.err.splitlines()
+        both = f"{folder / 'one'} and {folder / 'other'}"
+        assert message.startswith(f"error: {both} have different vocabularies")
+        assert "--config.data.tokenizer_model" in message
 
 
 def test_translations_begin_with_the_lines_of_the_prefix_file(folder, translate, plain):
@@ -178,15 +158,9 @@ def test_piped_interactive_input_is_translated_up_to_an_empty_line(translate, pl
 
 def test_a_terminal_has_a_prompt_and_ctrl_c_ends_the_interactive_mode(folder, plain):
     master, terminal = pty.openpty()
-    command = [sys.executable, "-m", "experiments.translate", f"--workdir={folder / 'one'}"]
-    process = subprocess.Popen(
-        [*command, "--interactive", "--scores"],
-        cwd=REPOSITORY,
-        env=environment() | {"TERM": "dumb"},
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-    )
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
+    variables = environment() | {"TERM": "dumb"}
+    process = started(folder, "--interactive", "--scores", env=variables, **streams)
     os.close(terminal)
     shown = ""
 
@@ -219,34 +193,39 @@ def test_a_terminal_has_a_prompt_and_ctrl_c_ends_the_interactive_mode(folder, pl
     assert "Traceback" not in shown
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--prefix={here}/no"], ["--prefix={here}/no cannot be read"]),
-        (["--prefix={here}/three"], ["standard input has 4 lines but {here}/three has 3"]),
-        (["--prefix={here}/long"], ["line 2: the prefix has 6 tokens", "has 6 including EOS"]),
-        (["--output="], ["--output= is empty; name a file"]),
-        (["--interactive", "--input={here}/three"], ["--input and --interactive"]),
-        (["--interactive", "--prefix={here}/three"], ["--prefix and --interactive"]),
-        (["--ensemble={here}/no"], ["{here}/no does not exist"]),
-        (["--ensemble={here}/sentences"], ["{here}/sentences is not a workdir"]),
-        (
-            ["--config.decode.method=mbr", "--nbest=33"],
-            ["--nbest=33, but decode.mbr_samples is 32", "--config.decode.mbr_samples"],
-        ),
-        (["--config.decode.top_k=3"], ["decode.top_k is 3", "decode.method='beam'"]),
-        (["--config.decode.groups=3"], ["decode.groups is 3", "decode.beams = 2"]),
-    ],
-)
-def test_misuse_is_reported_in_one_message(folder, translate, flags, words):
+RESUME = "error: --resume needs local files as --input and --output"
+MISUSE = [
+    ("--prefix={here}/no", ["--prefix={here}/no cannot be read"]),
+    ("--prefix={here}/three", ["standard input has 4 lines but {here}/three has 3"]),
+    ("--prefix={here}/long", ["line 2: the prefix has 6 tokens", "has 6 including EOS"]),
+    ("--output=", ["--output= is empty; name a file"]),
+    ("--interactive --input={here}/three", ["--input and --interactive"]),
+    ("--interactive --prefix={here}/three", ["--prefix and --interactive"]),
+    ("--ensemble={here}/no", ["{here}/no does not exist"]),
+    ("--ensemble={here}/sentences", ["{here}/sentences is not a workdir"]),
+    (
+        "--config.decode.method=mbr --nbest=33",
+        ["--nbest=33, but decode.mbr_samples is 32", "--config.decode.mbr_samples"],
+    ),
+    ("--config.decode.top_k=3", ["decode.top_k is 3", "decode.method='beam'"]),
+    ("--config.decode.groups=3", ["decode.groups is 3", "decode.beams = 2"]),
+    ("--resume", [RESUME]),
+    ("--resume --output=out", [RESUME]),
+    ("--resume --input=/dev/null --output=out", [RESUME]),
+    ("--resume --input={here}/sentences", [RESUME]),
+]
+
+
+def test_misuse_is_reported_in_one_message(folder, translate):
     (folder / "three").write_text("a\nb\nc\n")
     (folder / "long").write_text("a\na a a a a a\n\nb\n")
-    finished = translate(*(flag.replace("{here}", str(folder)) for flag in flags))
-    assert (finished.status, finished.out) == (1, "")
-    [message] = finished.err.splitlines()
-    assert message.startswith("error: ")
-    for word in words:
-        assert word.replace("{here}", str(folder)) in message
+    for flags, words in MISUSE:
+        finished = translate(*flags.format(here=folder).split())
+        assert (finished.status, finished.out) == (1, ""), flags
+        [message] = finished.err.splitlines()
+        assert message.startswith("error: ")
+        for word in words:
+            assert word.format(here=folder) in message
 
 
 def test_an_invalid_byte_in_interactive_input_is_reported_with_its_sentence(folder):
@@ -266,14 +245,8 @@ BATCHES = 64
 
 
 def test_lines_are_translated_before_the_input_ends(folder):
-    command = [sys.executable, "-m", "experiments.translate", f"--workdir={folder / 'one'}"]
-    with subprocess.Popen(
-        [*command, "--config.decode.batch_size=1"],
-        cwd=REPOSITORY,
-        env=environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with started(folder, "--config.decode.batch_size=1", **pipes) as process:
         process.stdin.write(b"a\n" * BATCHES)
         process.stdin.flush()
         lines = [process.stdout.readline() for _ in range(BATCHES)]
@@ -283,18 +256,17 @@ def test_lines_are_translated_before_the_input_ends(folder):
 
 @pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-@pytest.mark.parametrize(("flags", "lines"), [((), BATCHES), (("--interactive",), 1)])
-def test_the_memory_of_compilations_is_returned(flags, lines, tmp_path):
+def test_the_memory_of_compilations_is_returned(tmp_path):
     bundle = REPOSITORY / "docs" / "pronouns_de.zip"
     command = [sys.executable, "-m", "experiments.translate", f"--workdir={bundle}"]
     with subprocess.Popen(
-        [*command, "--config.decode.batch_size=1", *flags],
+        [*command, "--config.decode.batch_size=1"],
         cwd=REPOSITORY,
         env=users_environment(tmp_path),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as process:
-        process.stdin.write(b"It was late.\n" * lines)
+        process.stdin.write(b"It was late.\n" * BATCHES)
         process.stdin.flush()
         process.stdout.readline()
         returned = memory_falls_below(0.85, process.pid)
@@ -308,13 +280,7 @@ def test_an_interrupted_translation_keeps_the_old_file_and_is_resumed(folder, tr
     source.write_text(SENTENCES * 1024)
     target.write_text("old\n")
     files = [f"--input={source}", f"--output={target}", "--config.decode.batch_size=4"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "experiments.translate", f"--workdir={folder / 'one'}", *files],
-        cwd=REPOSITORY,
-        env=environment(),
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with started(folder, *files, stderr=subprocess.PIPE, text=True) as process:
         while not sum(path.stat().st_size for path in tmp_path.glob("*.partial")):
             time.sleep(0.01)
             assert process.poll() is None
@@ -343,16 +309,6 @@ def test_an_interrupted_translation_keeps_the_old_file_and_is_resumed(folder, tr
     assert sorted(tmp_path.iterdir()) == [source, target]
 
 
-@pytest.mark.parametrize(
-    "flags", [[], ["--output=out"], ["--input=/dev/null", "--output=out"], ["--input={file}"]]
-)
-def test_resuming_needs_files_that_can_be_read_and_written_again(translate, folder, flags):
-    flags = [flag.replace("{file}", str(folder / "sentences")) for flag in flags]
-    finished = translate("--resume", *flags)
-    assert (finished.status, finished.out) == (1, "")
-    assert finished.err == "error: --resume needs local files as --input and --output\n"
-
-
 def test_a_resumed_file_has_complete_groups_of_lines(tmp_path):
     def lines_kept(text, multiple):
         with pytest.raises(ZeroDivisionError), ResumableFile(path, "same", True, multiple) as out:
@@ -370,7 +326,7 @@ def test_a_resumed_file_has_complete_groups_of_lines(tmp_path):
     assert (tmp_path / "out").read_text() == "1\n2\n3\n4\n5\n6\nlast\n"
 
 
-def test_lines_that_cannot_be_put_in_place_are_named(tmp_path):
+def test_lines_that_cannot_be_put_in_place_are_named_and_a_link_is_kept(tmp_path):
     with (
         pytest.raises(InputError, match="out cannot be written: Is a directory; its lines are in"),
         ResumableFile(str(tmp_path / "out"), "identity", False, 1) as file,
@@ -378,9 +334,6 @@ def test_lines_that_cannot_be_put_in_place_are_named(tmp_path):
         file.writelines(["a\n"])
         (tmp_path / "out").mkdir()
     assert [path.read_text() for path in tmp_path.glob("*.partial")] == ["a\n"]
-
-
-def test_a_link_is_kept_and_its_file_written(tmp_path):
     (tmp_path / "link").symlink_to("file")
     with ResumableFile(str(tmp_path / "link"), "x", False, 1) as out:
         out.writelines(["a\n"])

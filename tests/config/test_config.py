@@ -59,159 +59,157 @@ def test_depth_and_heads_of_a_side_are_the_common_ones_unless_given():
 
 # Invalid values.
 
-REFUSED = [
-    (TransformerConfig, {"d_model": "512"}, "model.d_model is '512', but must be a whole number"),
-    (TransformerConfig, {"d_model": 512.0}, "model.d_model is 512.0, but must be a whole number"),
-    (TransformerConfig, {"d_model": True}, "model.d_model is True, but must be a whole number"),
-    (TransformerConfig, {"d_model": 0}, "model.d_model is 0, but must be at least 1"),
-    (TransformerConfig, {"d_k": 1.5}, "model.d_k is 1.5, but must be a whole number or left out"),
-    (TransformerConfig, {"d_v": -1}, "model.d_v is -1, but must be at least 1"),
-    (TransformerConfig, {"num_layers": 0}, "model.num_layers is 0, but must be at least 1"),
-    (TransformerConfig, {"encoder_layers": 0}, "model.encoder_layers is 0"),
-    (TransformerConfig, {"max_positions": 0}, "model.max_positions is 0"),
-    (TransformerConfig, {"attention_bias": 1}, "model.attention_bias is 1, but must be true or f"),
-    (TransformerConfig, {"vocab_size": 4}, "model.vocab_size is 4, but must be more than the 4 sp"),
-    (TransformerConfig, {"dropout": 1.0}, "model.dropout is 1.0, but must be at least 0 and below"),
-    (TransformerConfig, {"dropout": -0.1}, "model.dropout is -0.1"),
-    (TransformerConfig, {"attention_dropout": 2}, "model.attention_dropout is 2.0"),
-    (TransformerConfig, {"activation_dropout": float("nan")}, "model.activation_dropout is nan"),
-    (
-        TransformerConfig,
-        {"norm": "sandwich"},
-        "model.norm is 'sandwich', but must be one of 'post', 'pre'",
-    ),
-    (
-        TransformerConfig,
-        {"activation": None},
-        "model.activation is None, but must be one of 'relu', 'gelu', 'gelu_tanh', 'swish'",
-    ),
-    (
-        TransformerConfig,
-        {"num_heads": 7},
-        "model.num_heads is 7, which does not divide model.d_model = 512; change one of them, or "
-        "give model.d_k and model.d_v",
-    ),
-    (
-        TransformerConfig,
-        {"decoder_heads": 5, "d_k": 64},
-        "model.decoder_heads is 5, which does not divide model.d_model = 512",
-    ),
-    (
-        TransformerConfig,
-        {"attention_kernel": "fused", "attention_dropout": 0.1},
-        "model.attention_dropout is 0.1, but must be 0 with the fused kernel",
-    ),
-    (
-        TransformerConfig,
-        {"attention_kernel": "chunked", "attention_dropout": 0.1},
-        "model.attention_dropout is 0.1, but must be 0 with the chunked kernel",
-    ),
-    (
-        TransformerConfig,
-        {"attention_kernel": "fused", "d_k": 64, "d_v": 32},
-        "model.d_v is 32, but must be equal to model.d_k with the fused kernel",
-    ),
-    (OptimizerConfig, {"beta2": 1.0}, "optimizer.beta2 is 1.0, but must be at least 0 and below 1"),
-    (OptimizerConfig, {"beta1": "0.9"}, "optimizer.beta1 is '0.9', but must be a number"),
-    (OptimizerConfig, {"epsilon": 0.0}, "optimizer.epsilon is 0.0, but must be at least 1e-30"),
-    (OptimizerConfig, {"learning_rate": -1}, "optimizer.learning_rate is -1.0, but must be at lea"),
-    (OptimizerConfig, {"warmup_steps": 0}, "optimizer.warmup_steps is 0, but must be at least 1"),
-    (DecodeConfig, {"beams": 0}, "decode.beams is 0, but must be at least 1"),
-    (DecodeConfig, {"length_penalty": "wu"}, "decode.length_penalty is 'wu', but must be one of "),
-    (DecodeConfig, {"max_length": 0}, "decode.max_length is 0, but must be at least 1"),
-    (DecodeConfig, {"extra_length": 0}, "decode.extra_length is 0"),
-    (DecodeConfig, {"batch_size": -3}, "decode.batch_size is -3"),
-    (
-        DataConfig,
-        {"bucket_lengths": (32, 16, 100)},
-        "data.bucket_lengths is (32, 16, 100), but must be ascending lengths",
-    ),
-    (DataConfig, {"bucket_lengths": (50, 50, 100)}, "must be ascending lengths"),
-    (DataConfig, {"bucket_lengths": ()}, "data.bucket_lengths is (), but must be ascending"),
-    (
-        DataConfig,
-        {"bucket_lengths": (16, 32)},
-        "data.bucket_lengths is (16, 32), but must be such that the last equals data.max_length = "
-        "100",
-    ),
-    (
-        DataConfig,
-        {"bucket_lengths": [16, 100]},
-        "data.bucket_lengths is [16, 100], but must be a tuple of a whole number",
-    ),
-    (DataConfig, {"bucket_lengths": (16.5, 100)}, "data.bucket_lengths is (16.5, 100)"),
-    (
-        DataConfig,
-        {"tokens_per_batch": 799},
-        "data.tokens_per_batch is 799, but must be at least data.max_length x data.row_multiple =",
-    ),
-    (DataConfig, {"train_source": 3}, "data.train_source is 3, but must be a text or left out"),
-    (DataConfig, {"tokenizer": "char"}, "data.tokenizer is 'char', but must be one of 'bpe', "),
-    (TrainingConfig, {"steps": 0}, "training.steps is 0, but must be at least 1"),
-    (TrainingConfig, {"seed": -1}, "training.seed is -1, but must be at least 0"),
-    (TrainingConfig, {"label_smoothing": 1.0}, "training.label_smoothing is 1.0"),
-    (TrainingConfig, {"label_smoothing_mass": "all"}, "training.label_smoothing_mass is 'all'"),
-    (TrainingConfig, {"keep_last": 0}, "training.keep_last is 0"),
-    (ParallelConfig, {"data": 0}, "parallel.data is 0, but must be at least 1"),
-    (ParallelConfig, {"preset": "zero"}, "parallel.preset is 'zero', but must be one of 'replica"),
-    (LoggingConfig, {"log_every": 0}, "logging.log_every is 0"),
-    (LoggingConfig, {"samples": -1}, "logging.samples is -1, but must be at least 0"),
-    (
-        TransformerConfig,
-        {"pad_id": 1},
-        "model.bos_id is 1, but must be different from model.pad_id",
-    ),
-    (
-        TransformerConfig,
-        {"eos_id": 37_000},
-        "model.eos_id is 37000, but must be at least 0 and bel",
-    ),
-    (
-        TransformerConfig,
-        {"position_offset": 2, "positions": "learned"},
-        "model.position_offset is 2, but must be 0 with model.positions='learned'",
-    ),
-    (TransformerConfig, {"source_vocab_size": 4}, "model.source_vocab_size is 4, but must be more"),
-    (TransformerConfig, {"position_buckets": 3}, "model.position_buckets is 3, but must be at lea"),
-    (
-        TransformerConfig,
-        {"position_max_distance": 32},
-        "model.position_max_distance is 32, but must be above model.position_buckets",
-    ),
-    (Config, {"model": 3}, "model is 3, but must be a group of fields"),
-    (
-        TransformerConfig,
-        {"num_layer": 2},
-        "unknown config field 'model.num_layer'; did you mean 'model.num_layers'?",
-    ),
-    (Config, {"modle": 2}, "unknown config field 'modle'; did you mean 'model'?"),
-]
-
-
-@pytest.mark.parametrize(("group", "values", "message"), REFUSED)
-def test_an_invalid_value_is_rejected_with_its_field_and_what_it_must_be(group, values, message):
-    with pytest.raises(InputError) as error:
-        group(**values)
-    assert message in str(error.value)
-
-
-NUMBERS = {
-    path: kind
-    for path, value in flat(Config()).items()
-    for kind in [field_types(type(getattr(Config(), path.partition(".")[0])))[path.split(".")[1]]]
-    if {int, float} & {kind, *typing.get_args(kind)} and not isinstance(value, bool | tuple)
+REFUSED = {
+    TransformerConfig: [
+        ({"d_model": "512"}, "model.d_model is '512', but must be a whole number"),
+        ({"d_model": 512.0}, "model.d_model is 512.0, but must be a whole number"),
+        ({"d_model": True}, "model.d_model is True, but must be a whole number"),
+        ({"d_model": 0}, "model.d_model is 0, but must be at least 1"),
+        ({"d_k": 1.5}, "model.d_k is 1.5, but must be a whole number or left out"),
+        ({"d_v": -1}, "model.d_v is -1, but must be at least 1"),
+        ({"num_layers": 0}, "model.num_layers is 0, but must be at least 1"),
+        ({"encoder_layers": 0}, "model.encoder_layers is 0"),
+        ({"max_positions": 0}, "model.max_positions is 0"),
+        ({"attention_bias": 1}, "model.attention_bias is 1, but must be true or f"),
+        ({"vocab_size": 4}, "model.vocab_size is 4, but must be more than the 4 sp"),
+        ({"dropout": 1.0}, "model.dropout is 1.0, but must be at least 0 and below"),
+        ({"dropout": -0.1}, "model.dropout is -0.1"),
+        ({"attention_dropout": 2}, "model.attention_dropout is 2.0"),
+        ({"activation_dropout": float("nan")}, "model.activation_dropout is nan"),
+        ({"norm": "sandwich"}, "model.norm is 'sandwich', but must be one of 'post', 'pre'"),
+        (
+            {"activation": None},
+            "model.activation is None, but must be one of 'relu', 'gelu', 'gelu_tanh', 'swish'",
+        ),
+        (
+            {"num_heads": 7},
+            "model.num_heads is 7, which does not divide model.d_model = 512; change one of them, "
+            "or give model.d_k and model.d_v",
+        ),
+        (
+            {"decoder_heads": 5, "d_k": 64},
+            "model.decoder_heads is 5, which does not divide model.d_model = 512",
+        ),
+        (
+            {"attention_kernel": "fused", "attention_dropout": 0.1},
+            "model.attention_dropout is 0.1, but must be 0 with the fused kernel",
+        ),
+        (
+            {"attention_kernel": "chunked", "attention_dropout": 0.1},
+            "model.attention_dropout is 0.1, but must be 0 with the chunked kernel",
+        ),
+        (
+            {"attention_kernel": "fused", "d_k": 64, "d_v": 32},
+            "model.d_v is 32, but must be equal to model.d_k with the fused kernel",
+        ),
+        ({"pad_id": 1}, "model.bos_id is 1, but must be different from model.pad_id"),
+        ({"eos_id": 37000}, "model.eos_id is 37000, but must be at least 0 and bel"),
+        (
+            {"position_offset": 2, "positions": "learned"},
+            "model.position_offset is 2, but must be 0 with model.positions='learned'",
+        ),
+        ({"source_vocab_size": 4}, "model.source_vocab_size is 4, but must be more"),
+        ({"position_buckets": 3}, "model.position_buckets is 3, but must be at lea"),
+        (
+            {"position_max_distance": 32},
+            "model.position_max_distance is 32, but must be above model.position_buckets",
+        ),
+        (
+            {"num_layer": 2},
+            "unknown config field 'model.num_layer'; did you mean 'model.num_layers'?",
+        ),
+    ],
+    OptimizerConfig: [
+        ({"beta2": 1.0}, "optimizer.beta2 is 1.0, but must be at least 0 and below 1"),
+        ({"beta1": "0.9"}, "optimizer.beta1 is '0.9', but must be a number"),
+        ({"epsilon": 0.0}, "optimizer.epsilon is 0.0, but must be at least 1e-30"),
+        ({"learning_rate": -1}, "optimizer.learning_rate is -1.0, but must be at lea"),
+        ({"warmup_steps": 0}, "optimizer.warmup_steps is 0, but must be at least 1"),
+    ],
+    DecodeConfig: [
+        ({"beams": 0}, "decode.beams is 0, but must be at least 1"),
+        ({"length_penalty": "wu"}, "decode.length_penalty is 'wu', but must be one of "),
+        ({"max_length": 0}, "decode.max_length is 0, but must be at least 1"),
+        ({"extra_length": 0}, "decode.extra_length is 0"),
+        ({"batch_size": -3}, "decode.batch_size is -3"),
+        ({"groups": 3}, "decode.groups is 3, but must be a divisor of decode.beams = 4"),
+        ({"diversity": -0.5}, "decode.diversity is -0.5, but must be at least 0"),
+        ({"min_length": -1}, "decode.min_length is -1, but must be at least 0"),
+        (
+            {"min_length": 7, "max_length": 7},
+            "decode.min_length is 7, but must be below decode.max_length = 7",
+        ),
+        ({"block_ngrams": 0}, "decode.block_ngrams is 0, but must be at least 1"),
+        ({"method": "sample", "temperature": 0.0}, "decode.temperature is 0.0, but must be at le"),
+        ({"method": "sample", "top_k": 0}, "decode.top_k is 0, but must be at least 1"),
+        ({"method": "sample", "top_p": 1.5}, "decode.top_p is 1.5, but must be above 0 and at"),
+        ({"method": "mbr", "min_p": -0.1}, "decode.min_p is -0.1, but must be at least 0 and"),
+        ({"method": "mbr", "mbr_samples": 0}, "decode.mbr_samples is 0, but must be at least 1"),
+        ({"seed": 4294967296}, "decode.seed is 4294967296, but must be at least 0 and below 2^32"),
+        (
+            {"method": "sample", "truncation": "typical"},
+            "decode.truncation is 'typical', but must be FILE.py:FUNCTION",
+        ),
+        ({"top_k": 5}, "decode.top_k is 5, but must be left out with decode.method='beam'"),
+        (
+            {"method": "sample", "groups": 2},
+            "decode.groups is 2, but must be left out with decode.method='sample'",
+        ),
+    ],
+    DataConfig: [
+        ({"bucket_lengths": (32, 16, 100)}, "is (32, 16, 100), but must be ascending lengths"),
+        ({"bucket_lengths": (50, 50, 100)}, "must be ascending lengths"),
+        ({"bucket_lengths": ()}, "data.bucket_lengths is (), but must be ascending"),
+        ({"bucket_lengths": (16, 32)}, "must be such that the last equals data.max_length = 100"),
+        ({"bucket_lengths": [16, 100]}, "is [16, 100], but must be a tuple of a whole number"),
+        ({"bucket_lengths": (16.5, 100)}, "data.bucket_lengths is (16.5, 100)"),
+        ({"tokens_per_batch": 799}, "is 799, but must be at least data.max_length x data.row_mul"),
+        ({"train_source": 3}, "data.train_source is 3, but must be a text or left out"),
+        ({"tokenizer": "char"}, "data.tokenizer is 'char', but must be one of 'bpe', "),
+    ],
+    TrainingConfig: [
+        ({"steps": 0}, "training.steps is 0, but must be at least 1"),
+        ({"seed": -1}, "training.seed is -1, but must be at least 0"),
+        ({"label_smoothing": 1.0}, "training.label_smoothing is 1.0"),
+        ({"label_smoothing_mass": "all"}, "training.label_smoothing_mass is 'all'"),
+        ({"keep_last": 0}, "training.keep_last is 0"),
+    ],
+    ParallelConfig: [
+        ({"data": 0}, "parallel.data is 0, but must be at least 1"),
+        ({"preset": "zero"}, "parallel.preset is 'zero', but must be one of 'replica"),
+    ],
+    LoggingConfig: [
+        ({"log_every": 0}, "logging.log_every is 0"),
+        ({"samples": -1}, "logging.samples is -1, but must be at least 0"),
+    ],
+    Config: [
+        ({"model": 3}, "model is 3, but must be a group of fields"),
+        ({"modle": 2}, "unknown config field 'modle'; did you mean 'model'?"),
+    ],
 }
 
 
-@pytest.mark.parametrize("path", NUMBERS)
-def test_every_number_has_an_upper_bound_and_its_refusal_names_the_field(path):
-    group, _, name = path.partition(".")
-    for huge in (10**29, 2**400):
-        with pytest.raises(InputError) as error:
-            getattr(Config(), group).replace(**{name: huge})
-        assert str(error.value).startswith(f"{path} is ")
-        # The bound, unless it is another field.
-        assert re.search(r"(below|at most) [\d,^e+]+$|decode.beams|vocabulary", str(error.value))
+@pytest.mark.parametrize("group", REFUSED)
+def test_an_invalid_value_is_rejected_with_its_field_and_what_it_must_be(group):
+    for values, message in REFUSED[group]:
+        with pytest.raises(InputError, match=re.escape(message)):
+            group(**values)
+
+
+def test_every_number_has_an_upper_bound_and_its_refusal_names_the_field():
+    for path, value in flat(Config()).items():
+        group, name = path.split(".")
+        kind = field_types(type(getattr(Config(), group)))[name]
+        if isinstance(value, bool | tuple) or not {int, float} & {kind, *typing.get_args(kind)}:
+            continue
+        for huge in (10**29, 2**400):
+            with pytest.raises(InputError) as error:
+                getattr(Config(), group).replace(**{name: huge})
+            assert str(error.value).startswith(f"{path} is ")
+            # The bound, unless it is another field.
+            assert re.search(
+                r"(below|at most) [\d,^e+]+$|decode.beams|vocabulary", str(error.value)
+            )
 
 
 def test_a_bound_is_given_as_it_is_written():
@@ -223,7 +221,10 @@ def test_a_bound_is_given_as_it_is_written():
     assert TrainingConfig(seed=2**32 - 1).seed == 2**32 - 1
 
 
-def test_the_kernel_auto_is_allowed_with_every_field():
+def test_what_is_not_refused():
+    assert TransformerConfig(num_heads=7, d_k=64, d_v=32).num_heads == 7
+    assert TransformerConfig(dropout=0).dropout == 0
+    assert TrainingConfig(label_smoothing=0).label_smoothing == 0
     for fields in (
         {"attention_dropout": 0.1},
         {"d_k": 64, "d_v": 32},
@@ -249,26 +250,18 @@ FUNCTION = {
 """Fields that change the function of trained parameters, by the class that adds them."""
 
 
-@pytest.mark.parametrize(
-    "group",
-    [
-        TransformerConfig,
-        LanguageModelConfig,
-        ClassifierConfig,
-        ConvolutionalConfig,
-        RecurrentConfig,
-    ],
+FAMILIES = (
+    *(TransformerConfig, LanguageModelConfig, ClassifierConfig, ConvolutionalConfig),
+    RecurrentConfig,
 )
-def test_every_field_of_a_family_is_free_after_training_or_not(group):
-    owners = [owner for owner in FUNCTION if issubclass(group, owner)]
-    fixed = [name for owner in owners for name in FUNCTION[owner].split()]
-    names = [field.name for field in dataclasses.fields(group)]
-    assert sorted([*fixed, *group.free_after_training]) == sorted(names)
 
 
-def test_heads_need_not_divide_d_model_if_both_head_sizes_are_given():
-    config = TransformerConfig(num_heads=7, d_k=64, d_v=32)
-    assert (config.d_k, config.d_v) == (64, 32)
+def test_every_field_of_a_family_is_free_after_training_or_not():
+    for group in FAMILIES:
+        owners = [owner for owner in FUNCTION if issubclass(group, owner)]
+        fixed = [name for owner in owners for name in FUNCTION[owner].split()]
+        names = [field.name for field in dataclasses.fields(group)]
+        assert sorted([*fixed, *group.free_after_training]) == sorted(names)
 
 
 def test_an_int_is_accepted_for_a_float():
@@ -301,11 +294,6 @@ def test_a_class_whose_fields_would_be_ignored_is_refused():
         Forgotten()
 
 
-def test_zero_rates_are_allowed():
-    assert TransformerConfig(dropout=0).dropout == 0
-    assert TrainingConfig(label_smoothing=0).label_smoothing == 0
-
-
 @pytest.mark.parametrize(
     ("decode", "reach"),
     [
@@ -328,7 +316,7 @@ def test_learned_positions_must_reach_the_longest_input_and_output(decode, reach
 # To and from JSON.
 
 
-def test_to_json_and_back_is_the_same_config():
+def test_json_has_every_field_in_order_and_reads_back_as_the_same_config():
     config = Config(
         model=TransformerConfig(d_k=7, d_v=9, encoder_layers=2),
         data=DataConfig(max_length=40, bucket_lengths=(10, 40), train_source="a.txt"),
@@ -336,9 +324,7 @@ def test_to_json_and_back_is_the_same_config():
     )
     assert Config.from_json(config.to_json()) == config
     assert Config.from_json(Config().to_json()) == Config()
-
-
-def test_json_has_every_field_in_order_and_ends_its_last_line():
+    assert Config.from_json('{"model": {"d_ff": 7}}') == Config(model=TransformerConfig(d_ff=7))
     text = Config().to_json()
     values = json.loads(text)
     assert list(values) == [field.name for field in dataclasses.fields(Config)]
@@ -346,23 +332,16 @@ def test_json_has_every_field_in_order_and_ends_its_last_line():
     assert text.endswith("}\n")
 
 
-def test_a_field_of_json_under_its_former_name_is_read():
+def test_fields_of_json_that_were_renamed_or_removed_are_read():
     config = Config.from_json('{"data": {"tokenizing_processes": 3}}')
     assert config.data.tokenizing_threads == 3
     assert "tokenizing_processes" not in config.to_json()
-
-
-def test_removed_fields_are_read_only_with_their_default():
     config = Config.from_json('{"decode": {"shortlist": null, "beams": 3}}')
     assert config == Config(decode=DecodeConfig(beams=3))
     assert "shortlist" not in config.to_json()
     message = r"decode\.shortlist is 20, but this version no longer has the field; remove it"
     with pytest.raises(InputError, match=message):
         Config.from_json('{"decode": {"shortlist": 20}}')
-
-
-def test_fields_left_out_of_json_are_the_defaults():
-    assert Config.from_json('{"model": {"d_ff": 7}}') == Config(model=TransformerConfig(d_ff=7))
 
 
 @pytest.mark.parametrize(
@@ -372,15 +351,8 @@ def test_fields_left_out_of_json_are_the_defaults():
         ("[]", "here.json: the file must hold one JSON object"),
         ('{"model": 3}', "here.json: model is 3, but must be a group of fields"),
         ('{"model": {"d_model": -4}}', "here.json: model.d_model is -4, but must be at least 1"),
-        (
-            '{"model": {"num_layer": 2}}',
-            "here.json: unknown config field 'model.num_layer'; did you mean 'model.num_layers'?",
-        ),
         ('{"modle": {}}', "here.json: unknown config field 'modle'; did you mean 'model'?"),
-        (
-            '{"optimizer": {"warmup": 2}}',
-            "unknown config field 'optimizer.warmup'; did you mean 'optimizer.warmup_steps'?",
-        ),
+        ('{"optimizer": {"warmup": 2}}', "did you mean 'optimizer.warmup_steps'?"),
     ],
 )
 def test_json_that_is_not_a_config_is_rejected_with_file_and_field(text, message):
@@ -410,8 +382,6 @@ def test_difference_names_what_differs_with_both_values():
     assert difference(config, other) == {"model.d_ff": (2048, 1024), "training.seed": (0, 3)}
     assert difference(other, other) == {}
 
-
-def test_difference_of_groups_with_other_fields_shows_none_where_one_is_missing():
     @dataclasses.dataclass(frozen=True)
     class Other(FieldGroup):
         group = "decode"
@@ -421,15 +391,12 @@ def test_difference_of_groups_with_other_fields_shows_none_where_one_is_missing(
     assert difference(DecodeConfig(), Other())["decode.beams"] == (4, None)
 
 
-def test_replace_gives_a_checked_copy_and_leaves_the_first_alone():
+def test_a_config_is_a_key_that_does_not_change_and_its_copy_is_checked():
     model = TransformerConfig()
     assert model.replace(d_ff=7).d_ff == 7
     assert model.d_ff == 2048
     with pytest.raises(InputError, match=r"model\.d_ff is 0"):
         model.replace(d_ff=0)
-
-
-def test_a_config_cannot_be_changed_and_can_be_a_key():
     config = Config()
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.model.d_model = 3
@@ -439,37 +406,3 @@ def test_a_config_cannot_be_changed_and_can_be_a_key():
 def test_lists_become_tuples_when_read_from_a_dict():
     data = DataConfig.from_dict({"max_length": 20, "bucket_lengths": [10, 20]})
     assert data.bucket_lengths == (10, 20)
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"groups": 3}, "decode.groups is 3, but must be a divisor of decode.beams = 4"),
-        ({"diversity": -0.5}, "decode.diversity is -0.5, but must be at least 0"),
-        ({"min_length": -1}, "decode.min_length is -1, but must be at least 0"),
-        (
-            {"min_length": 7, "max_length": 7},
-            "decode.min_length is 7, but must be below decode.max_length = 7",
-        ),
-        ({"block_ngrams": 0}, "decode.block_ngrams is 0, but must be at least 1"),
-        ({"method": "sample", "temperature": 0.0}, "decode.temperature is 0.0, but must be at le"),
-        ({"method": "sample", "top_k": 0}, "decode.top_k is 0, but must be at least 1"),
-        ({"method": "sample", "top_p": 1.5}, "decode.top_p is 1.5, but must be above 0 and at"),
-        ({"method": "mbr", "min_p": -0.1}, "decode.min_p is -0.1, but must be at least 0 and"),
-        ({"method": "mbr", "mbr_samples": 0}, "decode.mbr_samples is 0, but must be at least 1"),
-        ({"seed": 2**32}, r"decode.seed is 4294967296, but must be at least 0 and below 2\^32"),
-        (
-            {"method": "sample", "truncation": "typical"},
-            "decode.truncation is 'typical', but must be FILE.py:FUNCTION",
-        ),
-        # What would do nothing.
-        ({"top_k": 5}, "decode.top_k is 5, but must be left out with decode.method='beam'"),
-        (
-            {"method": "sample", "groups": 2},
-            "decode.groups is 2, but must be left out with decode.method='sample'",
-        ),
-    ],
-)
-def test_fields_of_decoding_that_cannot_be_are_refused(fields, words):
-    with pytest.raises(InputError, match=words):
-        DecodeConfig(**fields)

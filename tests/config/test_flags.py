@@ -6,18 +6,19 @@ import importlib
 import inspect
 import json
 import re
+import subprocess
+import sys
 from typing import Literal
 
 import pytest
-from apps import REPOSITORY, run
+from apps import CONFIGS, call, environment, run
 
 from experiments.cli import command_line, config_flags, usage
 from transformer.config import Config, DataConfig, DecodeConfig, ParallelConfig
 from transformer.errors import InputError
 from transformer.fields import flat
 
-CONFIGS = sorted((REPOSITORY / "experiments" / "configs").glob("*.py"))
-BASE = REPOSITORY / "experiments" / "configs" / "base.py"
+BASE = CONFIGS / "base.py"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,22 +31,21 @@ class Options:
     """A folder."""
 
 
-def show(options):
+def app():
     """An app that prints its config."""
-    print(options.config.to_json())
+    command_line.run(lambda options: print(options.config.to_json()), "config", Options)
 
 
-def shown(*arguments, config=BASE):
+def shown(*arguments):
     """The flat config that the app gets from a command line."""
-    finished = run("test_flags", f"--config={config}", *arguments)
-    assert finished.status == 0, finished.err
-    assert finished.err == ""
+    finished = call(app, *arguments)
+    assert (finished.status, finished.err) == (0, "")
     return flat(Config.from_json(finished.out))
 
 
 def error_of(*arguments, config=BASE):
     """The one message with which a command line is refused."""
-    finished = run("test_flags", *([f"--config={config}"] if config else []), *arguments)
+    finished = call(app, *([f"--config={config}"] if config else []), *arguments)
     assert (finished.status, finished.out) == (1, "")
     assert finished.err.startswith("error: ")
     assert "Traceback" not in finished.err
@@ -55,19 +55,22 @@ def error_of(*arguments, config=BASE):
 def changed(*arguments):
     """The fields of the base config that flags change."""
     base = flat(config_flags.load_config_file(str(BASE)))
-    return {path: value for path, value in shown(*arguments).items() if value != base[path]}
+    values = shown(f"--config={BASE}", *arguments)
+    return {path: value for path, value in values.items() if value != base[path]}
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_field_of_every_config_can_be_written_on_the_command_line(path):
-    config = config_flags.load_config_file(str(path))
-    written = [f"--config.{name}={value}" for name, value in flat(config).items()]
-    assert config_flags.override(config, written) == (config, [])
+# The values.
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "value"),
-    [
+def test_every_field_of_every_config_can_be_written_on_the_command_line():
+    for path in CONFIGS.glob("*.py"):
+        config = config_flags.load_config_file(str(path))
+        written = [f"--config.{name}={value}" for name, value in flat(config).items()]
+        assert config_flags.override(config, written) == (config, []), path
+
+
+def test_values_have_the_type_of_their_field_or_stay_text_for_the_error():
+    for text, kind, value in (
         ("32", int | None, 32),
         ("None", int | None, None),
         ("None", int, "None"),
@@ -87,15 +90,9 @@ def test_every_field_of_every_config_can_be_written_on_the_command_line(path):
         ("8, 16)", tuple[int, ...], "8, 16)"),
         ("1", str | None, "1"),
         ("post", Literal["post", "pre"], "post"),
-    ],
-)
-def test_values_have_the_type_of_their_field_or_stay_text_for_the_error(text, kind, value):
-    parsed = config_flags.parse_value(text, kind)
-    assert (parsed, type(parsed)) == (value, type(value))
-
-
-def test_without_overrides_the_app_gets_the_config_of_the_file():
-    assert changed() == {}
+    ):
+        parsed = config_flags.parse_value(text, kind)
+        assert (parsed, type(parsed)) == (value, type(value))
 
 
 def test_none_unsets_an_optional_field():
@@ -107,7 +104,8 @@ def test_none_unsets_an_optional_field():
         config_flags.override(config, ["--config.decode.beams=None"])
 
 
-def test_fields_of_every_type_are_overridden():
+def test_fields_of_every_type_are_overridden_and_no_other():
+    assert changed() == {}
     assert changed(
         "--config.model.num_layers=2",
         "--config.model.d_k=16",
@@ -117,7 +115,6 @@ def test_fields_of_every_type_are_overridden():
         "--config.data.bucket_lengths=(8, 256)",
         "--config.data.train_source=a=b.en",
         "--config.model.norm=pre",
-        "--config.decode.max_length=40",
         "--config.optimizer.epsilon=1e-8",
     ) == {
         "model.num_layers": 2,
@@ -128,14 +125,12 @@ def test_fields_of_every_type_are_overridden():
         "data.bucket_lengths": (8, 256),
         "data.train_source": "a=b.en",
         "model.norm": "pre",
-        "decode.max_length": 40,
         "optimizer.epsilon": 1e-8,
     }
 
 
-@pytest.mark.parametrize(
-    ("arguments", "change"),
-    [
+def test_flags_are_written_in_the_usual_ways():
+    for arguments, change in (
         (["--noconfig.logging.tensorboard"], {"logging.tensorboard": False}),
         (["--config.data.packing"], {"data.packing": True}),
         (["--config.training.steps", "7"], {"training.steps": 7}),
@@ -145,11 +140,45 @@ def test_fields_of_every_type_are_overridden():
             ["--config.data.max_length=16", "--config.data.bucket_lengths=(16,)"],
             {"data.max_length": 16, "data.bucket_lengths": (16,)},
         ),
+    ):
+        assert changed(*arguments) == change
+    assert shown("--config.training.steps=3", "--config", BASE)["training.steps"] == 3
+    arguments = ["--config=a", "--x", "-config", "b", "y"]
+    assert config_flags.take_flag(arguments, "config") == ("b", ["--x", "y"])
+    with pytest.raises(InputError, match="missing --config=NAME"):
+        config_flags.take_flag(["--config=a", "--config="], "config")
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--config.model.num_layer=2", ["'model.num_layer'", "did you mean 'model.num_layers'?"]),
+        ("--config.modle.d_ff=2", ["'modle.d_ff'", "did you mean 'model.d_ff'?"]),
+        ("--config.d_model=64", ["'d_model'", "did you mean 'model.d_model'?"]),
+        ("--config.model=2", ["'model'"]),
+        ("--config.model.num_layers=two", ["model.num_layers", "two"]),
+        ("--config.model.num_layers=1.5", ["model.num_layers", "1.5"]),
+        ("--config.model.dropout=much", ["model.dropout", "much"]),
+        ("--config.logging.tensorboard=perhaps", ["logging.tensorboard", "perhaps"]),
+        ("--config.data.bucket_lengths=16", ["data.bucket_lengths"]),
+        ("--config.data.bucket_lengths[0]=8", ["bucket_lengths[0]: give all elements"]),
+        ("--config.data.bucket_lengths=(16,'x')", ["data.bucket_lengths"]),
+        ("--config.data.bucket_lengths=(32,16,256)", ["data.bucket_lengths", "ascending"]),
+        ("--config.model.norm=middle", ["model.norm is 'middle'", "'post', 'pre'"]),
+        ("--config.model.num_heads=7", ["model.num_heads is 7", "model.d_model = 5", "model.d_k"]),
+        ("--config.model.num_layers", ["model.num_layers"]),
+        ("--confg.model.num_layers=2", ["confg"]),
+        ("--jax_debug_nanz", ["jax_debug_nan"]),
+        ("stray", ["'stray'"]),
     ],
-    ids=["no", "boolean", "space", "one dash", "the last counts", "one-element tuple"],
 )
-def test_flags_are_written_in_the_usual_ways(arguments, change):
-    assert changed(*arguments) == change
+def test_an_invalid_value_is_refused_with_its_field(flag, words):
+    message = error_of(flag)
+    assert all(word in message for word in words), message
+    assert len(message.splitlines()) <= 3
+
+
+# The config.
 
 
 def test_a_config_file_takes_an_argument_and_overrides(tmp_path):
@@ -159,8 +188,8 @@ def test_a_config_file_takes_an_argument_and_overrides(tmp_path):
         "def get_config(seed='1'):\n"
         "    return Config(training=TrainingConfig(seed=int(seed)))\n"
     )
-    assert shown(config=path)["training.seed"] == 1
-    both = shown("--config.training.steps=3", config=f"{path}:41")
+    assert shown(f"--config={path}")["training.seed"] == 1
+    both = shown("--config.training.steps=3", f"--config={path}:41")
     assert (both["training.seed"], both["training.steps"]) == (41, 3)
 
 
@@ -185,10 +214,7 @@ def get_config():
 def test_the_flags_of_another_family_are_the_fields_of_its_config(tmp_path):
     path = tmp_path / "bag.py"
     path.write_text(FAMILY)
-    flag = f"--config={path}"
-    finished = run("test_flags", flag, "--config.model.width=8")
-    assert finished.status == 0, finished.err
-    model = json.loads(finished.out)["model"]
+    model = json.loads(call(app, f"--config={path}", "--config.model.width=8").out)["model"]
     assert (model["family"], model["width"]) == ("bag", 8)
     assert "num_layers" not in model
     assert "did you mean 'model.width'" in error_of("--config.model.widht=8", config=path)
@@ -198,65 +224,27 @@ def test_the_flags_of_another_family_are_the_fields_of_its_config(tmp_path):
 def test_another_family_keeps_the_fields_that_both_have():
     assert changed("--config.model.family=transformer") == {}
     given = ["--config.model.family=recurrent", "--config.model.num_layers=3"]
-    model = shown(*given, "--config.model.cell=gru")
+    model = shown(f"--config={BASE}", *given, "--config.model.cell=gru")
     assert (model["model.family"], model["model.cell"]) == ("recurrent", "gru")
     assert (model["model.num_layers"], model["model.d_model"]) == (3, 512)
     assert "model.num_heads" in error_of(*given, "--config.model.num_heads=2")
-    assert "model.family is 'bag', but must be one of" in error_of("--config.model.family=bag")
-
-
-def test_the_config_flag_may_come_last_and_without_an_equals_sign():
-    finished = run("test_flags", "--config.training.steps=3", "--config", BASE)
-    assert json.loads(finished.out)["training"]["steps"] == 3
+    assert "model.family is 'cnn', but must be one of" in error_of("--config.model.family=cnn")
 
 
 @pytest.mark.parametrize(
-    ("flag", "words"),
+    ("text", "words"),
     [
-        ("--config.model.num_layer=2", ["'model.num_layer'", "did you mean 'model.num_layers'?"]),
-        ("--config.modle.d_ff=2", ["'modle.d_ff'", "did you mean 'model.d_ff'?"]),
-        ("--config.d_model=64", ["'d_model'", "did you mean 'model.d_model'?"]),
-        ("--config.model=2", ["'model'"]),
-        ("--config.model.num_layers=two", ["model.num_layers", "two"]),
-        ("--config.model.num_layers=1.5", ["model.num_layers", "1.5"]),
-        ("--config.model.dropout=much", ["model.dropout", "much"]),
-        ("--config.logging.tensorboard=perhaps", ["logging.tensorboard", "perhaps"]),
-        ("--config.data.bucket_lengths=16", ["data.bucket_lengths"]),
-        ("--config.data.bucket_lengths[0]=8", ["bucket_lengths[0]: give all elements"]),
-        ("--config.data.bucket_lengths=(16,'x')", ["data.bucket_lengths"]),
-        ("--config.data.bucket_lengths=(32,16,256)", ["data.bucket_lengths", "ascending"]),
-        ("--config.model.norm=middle", ["model.norm is 'middle'", "'post', 'pre'"]),
-        ("--config.model.dropout=1", ["model.dropout is 1.0", "below 1"]),
-        ("--config.decode.beams=0", ["decode.beams is 0", "at least 1"]),
-        (
-            "--config.model.num_heads=7",
-            ["model.num_heads is 7", "model.d_model = 5", "model.d_k"],
-        ),
-        ("--config.model.num_layers", ["model.num_layers"]),
-        ("--confg.model.num_layers=2", ["confg"]),
+        (None, ["no file", "one of the configs"]),
+        ("def get_config(:\n", [":1:", "invalid syntax"]),
+        ("x = 1\n", ["does not define get_config()"]),
+        ("def get_config():\n    return {}\n", ["returned dict, not a Config"]),
+        ("import no_such_module\n", [":1", "no_such_module"]),
+        ("def get_config():\n    return 1 / 0\n", [":2", "division by zero"]),
+        ("def get_config(which):\n    return which\n", ["argument"]),
     ],
 )
-def test_an_invalid_value_is_refused_with_its_field(flag, words):
-    message = error_of(flag)
-    assert all(word in message for word in words), message
-    assert len(message.splitlines()) <= 3
-
-
-FILES = {
-    "missing": (None, ["no file", "one of the configs"]),
-    "syntax": ("def get_config(:\n", [":1:", "invalid syntax"]),
-    "without": ("x = 1\n", ["does not define get_config()"]),
-    "other": ("def get_config():\n    return {}\n", ["returned dict, not a Config"]),
-    "broken": ("import no_such_module\n", [":1", "no_such_module"]),
-    "raises": ("def get_config():\n    return 1 / 0\n", [":2", "division by zero"]),
-    "needs": ("def get_config(which):\n    return which\n", ["argument"]),
-}
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_without_a_config_is_refused_with_its_path(tmp_path, name):
-    text, words = FILES[name]
-    path = tmp_path / f"{name}.py"
+def test_a_file_without_a_config_is_refused_with_its_path(tmp_path, text, words):
+    path = tmp_path / "mine.py"
     if text is not None:
         path.write_text(text)
     message = error_of(config=path)
@@ -264,80 +252,58 @@ def test_a_file_without_a_config_is_refused_with_its_path(tmp_path, name):
     assert all(word in message for word in words), message
 
 
-def test_a_file_that_is_not_python_is_refused(tmp_path):
-    path = tmp_path / "config.yaml"
-    path.write_text("model: {}\n")
-    assert f"{path} is not a Python file" in error_of(config=path)
-
-
-def test_an_argument_that_the_file_does_not_take_is_refused():
+def test_a_config_that_is_no_file_or_missing_is_refused(tmp_path, monkeypatch):
     assert "takes no argument" in error_of(config=f"{BASE}:de")
+    message = error_of(config="pronuons:de")
+    assert "--config=pronuons:de: no file pronuons" in message
+    assert "base, big, copy" in message
+    for arguments in ([], ["--config="], ["--config"]):
+        assert "--config=NAME or --config=FILE.py" in error_of(*arguments, config=None)
+    # A file comes before a shipped config of the same name.
+    (tmp_path / "base").write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert "base is not a Python file" in error_of(config="base")
 
 
-def test_a_saved_config_is_named_as_a_file_or_by_its_workdir(tmp_path):
-    saved = Config.from_json(run("test_flags", f"--config={BASE}").out).replace(
-        decode=DecodeConfig(beams=7)
-    )
+def test_a_config_is_named_as_a_file_by_its_name_or_by_its_workdir(tmp_path):
+    base = shown(f"--config={BASE}")
+    assert shown("--config=base") == base
+    assert shown("--config=pronouns:fr")["data.dataset"].endswith("fr")
+    saved = config_flags.load_config_file("base").replace(decode=DecodeConfig(beams=7))
     (tmp_path / "config.json").write_text(saved.to_json())
-    assert shown(config=tmp_path / "config.json")["decode.beams"] == 7
-    finished = run("test_flags", f"--workdir={tmp_path}", "--config.training.steps=3")
-    config = flat(Config.from_json(finished.out))
+    assert shown(f"--config={tmp_path / 'config.json'}")["decode.beams"] == 7
+    config = shown(f"--workdir={tmp_path}", "--config.training.steps=3")
     assert (config["decode.beams"], config["training.steps"]) == (7, 3)
     (tmp_path / "config.json").write_text("{")
     assert "config.json:1: not JSON" in error_of(f"--workdir={tmp_path}", config=None)
 
 
+PRINTS_A_JAX_OPTION = """
+import jax
+from experiments.cli import cluster, command_line
+command_line.run(lambda _: print(jax.config.jax_debug_nans), None, cluster.Cluster)
+"""
+
+
 def test_flags_of_absl_and_of_jax_are_read(tmp_path):
     file = tmp_path / "flags"
     file.write_text(f"--config={BASE}\n--config.training.steps=3\n")
-    finished = run("test_flags", f"--flagfile={file}")
-    assert json.loads(finished.out)["training"]["steps"] == 3
+    assert shown(f"--flagfile={file}")["training.steps"] == 3
     printed = run("experiments.train", f"--config={BASE}", "--config.training.steps=3", "--dry_run")
     assert json.loads(printed.out)["training"]["steps"] == 3
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", run("experiments.train", "--version").out)
-    assert run("test_flags", f"--config={BASE}", "--jax_debug_nans").status == 0
-    assert "jax_debug_nan" in error_of("--jax_debug_nanz")
+    command = [sys.executable, "-c", PRINTS_A_JAX_OPTION, "--jax_debug_nans"]
+    assert subprocess.run(command, capture_output=True, env=environment()).stdout == b"True\n"
 
 
-@pytest.mark.parametrize("argument", ["", "--config=", "--config"])
-def test_a_missing_config_is_refused_with_an_example(argument):
-    arguments = [argument] if argument else []
-    assert "--config=NAME or --config=FILE.py" in error_of(*arguments, config=None)
+# The help.
 
 
-def test_a_shipped_config_is_chosen_by_name():
-    assert shown(config="base") == shown()
-    assert shown(config="pronouns:fr")["data.dataset"].endswith("fr")
-
-
-def test_a_file_comes_before_a_shipped_config_of_the_same_name(tmp_path, monkeypatch):
-    (tmp_path / "base").write_text("")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="base is not a Python file"):
-        config_flags.load_config_file("base")
-
-
-def test_a_name_that_is_neither_a_file_nor_a_config_is_refused_with_the_names():
-    message = error_of(config="pronuons:de")
-    assert "--config=pronuons:de: no file pronuons" in message
-    assert "base, big, copy" in message
-
-
-def test_a_positional_argument_is_refused():
-    assert "'stray'" in error_of("stray")
-
-
-def test_config_files_are_loaded_without_a_command_line(tmp_path):
-    assert config_flags.load_config_file(str(BASE)).data.dataset == "text_files"
-    with pytest.raises(InputError, match="no file"):
-        config_flags.load_config_file(str(tmp_path / "none.py"))
-
-
-def test_of_a_repeated_flag_the_last_counts():
-    arguments = ["--config=a", "--x", "-config", "b", "y"]
-    assert config_flags.take_flag(arguments, "config") == ("b", ["--x", "y"])
-    with pytest.raises(InputError, match="missing --config=NAME"):
-        config_flags.take_flag(["--config=a", "--config="], "config")
+def help_of(name, *arguments):
+    """What an app prints."""
+    finished = run(f"experiments.{name}", *arguments)
+    assert (finished.status, finished.err) == (0, "")
+    return finished.out
 
 
 def fields_in(text):
@@ -345,69 +311,56 @@ def fields_in(text):
     return dict(re.findall(r"^ +([a-z_]+\.[a-z_0-9]+): (.*)$", text, re.MULTILINE))
 
 
-@pytest.mark.parametrize("app", ["train", "evaluate", "translate", "score"])
-def test_help_exits_with_0_and_lists_every_flag(app):
-    finished = run(f"experiments.{app}", "--help")
-    assert (finished.status, finished.err) == (0, "")
-    options = importlib.import_module(f"experiments.{app}").Options
+@pytest.mark.parametrize("name", ["train", "evaluate", "translate", "score", "compare"])
+def test_help_lists_every_flag(name):
+    out = help_of(name, "--help")
+    options = importlib.import_module(f"experiments.{name}").Options
     texts = usage.meanings(options)
     for field in dataclasses.fields(options):
         assert texts[field.name], field.name
-        assert field.name == "config" or f"--{field.name}:" in finished.out
-    assert ("--bleu_tokenize" in finished.out) == (app == "evaluate")
-    assert max(map(len, finished.out.splitlines())) <= 140
+        assert field.name == "config" or f"--{field.name}:" in out
+    assert ("--bleu_tokenize" in out) == (name in ("evaluate", "compare"))
+    assert max(map(len, out.splitlines())) <= 140
+    if name == "compare":  # it has no config
+        assert fields_in(out) == fields_in(help_of(name, "--helpfull")) == {}
 
 
-def test_help_of_train_lists_every_field():
-    listed = fields_in(run("experiments.train", "--helpfull").out)
+def test_help_of_train_lists_and_explains_every_field():
+    """The texts are those of the classes, including fields inherited from a base class."""
+    full, short = help_of("train", "--helpfull"), help_of("train", "--help")
+    listed, often = fields_in(full), fields_in(short)
     assert listed.keys() == flat(Config()).keys()
-    often = fields_in(run("experiments.train", "--help").out)
     assert often.keys() == set(usage.OFTEN_CHANGED) < listed.keys()
     assert listed["model.num_layers"] == "int = 6"
     assert listed["model.encoder_layers"] == "int | None = None"
     assert "'post', 'pre'" in listed["model.norm"]
-    chosen = fields_in(run("experiments.train", "--config=big", "--helpfull").out)
+    chosen = fields_in(help_of("train", "--config=big", "--helpfull"))
     assert (listed["model.d_model"], chosen["model.d_model"]) == ("int = 512", "int = 1024")
+    words = " ".join(full.split())
+    for group in (DecodeConfig, DataConfig, ParallelConfig):
+        assert inspect.getdoc(group).splitlines()[0] in words
+    for group, field in (("decode", "beams"), ("model", "vocab_size"), ("model", "d_k")):
+        assert usage.meanings(type(getattr(Config(), group)))[field] in words
 
 
 def test_help_of_translate_has_the_values_of_the_workdir_and_no_training_fields(tmp_path):
     decode = DecodeConfig(beams=7)
     (tmp_path / "config.json").write_text(Config(decode=decode).to_json())
-    listed = fields_in(run("experiments.translate", f"--workdir={tmp_path}", "--helpfull").out)
+    listed = fields_in(help_of("translate", f"--workdir={tmp_path}", "--helpfull"))
     assert listed["decode.beams"] == "int = 7"
     assert "model.compute_dtype" in listed
     assert not listed.keys() & {"model.d_model", "training.steps", "optimizer.name"}
     # Without a workdir, or with one that cannot be read, the defaults are shown.
     (tmp_path / "config.json").write_text("{")
     for arguments in ([], [f"--workdir={tmp_path}"]):
-        other = fields_in(run("experiments.translate", *arguments, "--helpfull").out)
+        other = fields_in(help_of("translate", *arguments, "--helpfull"))
         assert other["decode.beams"] == f"int = {DecodeConfig().beams}"
         assert other.keys() == listed.keys()
 
 
-@pytest.mark.parametrize(
-    ("flag", "message"),
-    [
-        (
-            "--config.model.sinusoid_layout=halves",
-            "model.sinusoid_layout is 'interleaved' in the training of this model, and cannot be "
-            "'halves' after it; leave --config.model.sinusoid_layout out",
-        ),
-        ("--config.training.steps=7", "training.steps is 100000 in the training of this model"),
-    ],
-)
-def test_what_training_has_fixed_is_not_overridden(tmp_path, flag, message):
-    (tmp_path / "config.json").write_text(Config().to_json())
-    finished = run("experiments.translate", f"--workdir={tmp_path}", flag)
-    assert (finished.status, finished.out) == (1, "")
-    assert message in finished.err
-
-
-def test_an_app_without_a_config_lists_no_fields():
-    finished = run("experiments.compare", "--help")
-    assert (finished.status, finished.err) == (0, "")
-    assert "--workdirs:" in finished.out
-    assert "model.num_layers" not in finished.out
+def test_help_needs_no_config_and_writes_nothing(tmp_path):
+    assert "transformer train --config=" in help_of("train", f"--workdir={tmp_path / 'run'}", "-h")
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_app_without_a_config_refuses_overrides_and_unknown_flags():
@@ -420,24 +373,3 @@ def test_an_app_without_a_config_refuses_overrides_and_unknown_flags():
         assert (finished.status, finished.out) == (1, "")
         assert finished.err.startswith("error: ")
         assert words in finished.err
-
-
-def test_help_explains_groups_and_fields():
-    """The texts are those of the classes, including fields inherited from a base class."""
-    out = " ".join(run("experiments.train", "--helpfull").out.split())
-    for group in (DecodeConfig, DataConfig, ParallelConfig):
-        assert inspect.getdoc(group).splitlines()[0] in out
-    for group, field in (("decode", "beams"), ("model", "vocab_size"), ("model", "d_k")):
-        meaning = usage.meanings(type(getattr(Config(), group)))[field]
-        assert meaning in out
-
-
-def test_help_needs_no_config_and_writes_nothing(tmp_path):
-    finished = run("experiments.train", f"--workdir={tmp_path / 'run'}", "-h")
-    assert finished.status == 0
-    assert "transformer train --config=" in finished.out
-    assert not list(tmp_path.iterdir())
-
-
-if __name__ == "__main__":
-    command_line.run(show, "config", Options)

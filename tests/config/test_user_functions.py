@@ -85,42 +85,32 @@ def test_the_pairs_of_a_function_are_read_in_both_directions(mine):
     backward = registry.sentence_pairs(data.replace(direction="backward"), "train")
     assert backward.read() == pairs.read()[::-1]
     assert pairs.location(3)[0] == f"{mine}:squares train pair 3"
-
-
-def test_the_identity_of_a_function_is_that_of_its_pairs(mine):
-    pairs = registry.sentence_pairs(DataConfig(dataset=f"{mine}:squares"), "train")
+    # The identity of a function is that of its pairs.
     before = pairs.identity()
     assert pairs.identity() == before
     mine.write_text(MINE.replace("64", "65"))
     assert pairs.identity() != before
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_an_error_in_the_users_function_is_one_message_with_its_line(mine):
+    for text, message in (
         ("", "does not define a function squares"),
         ("def squares(split):\n    return [('a', 'b'), ('c', 1)]\n", r"pair 1 is \('c', 1\), not"),
         ("def squares(split):\n    yield 'a', 'b'\n    1 / 0\n", "mine.py:3: ZeroDivisionError"),
         ("def squares(split):\n    return {}[split]\n", "mine.py:2: KeyError: 'train'"),
         ("def squares(", "mine.py:1: "),
-    ],
-)
-def test_an_error_in_the_users_function_is_one_message_with_its_line(mine, text, message):
-    mine.write_text(text)
-    with pytest.raises(InputError, match=message):
-        registry.load(DataConfig(dataset=f"{mine}:squares"), "train")
-
-
-def test_a_metric_must_be_a_number(mine):
+    ):
+        mine.write_text(text)
+        with pytest.raises(InputError, match=message):
+            registry.load(DataConfig(dataset=f"{mine}:squares"), "train")
     mine.write_text("def words(sources, translations, references):\n    return 'many'\n")
     split = registry.Split("text_files", ["a"], ["b"])
     with pytest.raises(InputError, match="words returned 'many', not a number"):
         split.corpus_metrics(["b"], [f"{mine}:words"])
-
-
-def test_a_metric_is_named_as_file_and_function():
     with pytest.raises(InputError, match="evaluation.metrics is .'bleu',.*functions, each as FILE"):
         EvaluationConfig(metrics=("bleu",))
+    with pytest.raises(InputError, match="'sgd', but must be one of adam, .*, or FILE.py:FUNC"):
+        OptimizerConfig(name="sgd")
 
 
 def test_an_optimizer_gets_the_schedule_and_is_optax_s(mine):
@@ -134,11 +124,6 @@ def test_an_optimizer_gets_the_schedule_and_is_optax_s(mine):
     mine.write_text("def plain(learning_rate):\n    return learning_rate\n")
     with pytest.raises(InputError, match="must return an optax.Grad"):
         optimizers.optimizer(model, config, 10)
-
-
-def test_an_unknown_optimizer_is_refused_with_the_known_ones():
-    with pytest.raises(InputError, match="'sgd', but must be one of adam, .*, or FILE.py:FUNC"):
-        OptimizerConfig(name="sgd")
 
 
 def test_functions_survive_a_json_round_trip(mine):

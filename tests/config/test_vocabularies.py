@@ -15,13 +15,14 @@ SEPARATE = (
     "--config.model.vocab_size=12",
 )
 """Eight letters in the source, their capitals in the target, and four special ids."""
+SHORT = ("--config.training.steps=40", "--config.training.validate_every=40")
 
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory, train):
     """A workdir with separate vocabularies."""
     directory = tmp_path_factory.mktemp("separate") / "run"
-    finished = run("experiments.train", *train(directory, *SEPARATE))
+    finished = run("experiments.train", *train(directory, *SEPARATE, *SHORT))
     assert finished.status == 0, finished.err
     assert finished.result["validation"]["nll"] < 2.4, "below the uniform distribution"
     return directory
@@ -68,17 +69,11 @@ def test_a_workdir_without_its_source_tokenizer_raises_an_error(workdir, tmp_pat
         Translator.from_workdir(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("data", "model", "words"),
-    [
+def test_inconsistent_configs_raise_an_error():
+    for data, model, words in (
         ({"vocabulary": "separate"}, {}, "model.source_vocab_size is None"),
         ({}, {"source_vocab_size": 9}, "data.vocabulary is 'shared', but model.source_vocab"),
         ({"source_tokenizer_model": "x"}, {}, "left out with a shared vocabulary"),
-    ],
-)
-def test_inconsistent_configs_raise_an_error(data, model, words):
-    with pytest.raises(InputError, match=words):
-        Config(
-            model=TransformerConfig(**model),
-            data=DataConfig(**data),
-        )
+    ):
+        with pytest.raises(InputError, match=words):
+            Config(model=TransformerConfig(**model), data=DataConfig(**data))

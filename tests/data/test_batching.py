@@ -24,6 +24,7 @@ CONFIG = DataConfig(
     tokens_per_batch=90,
     row_multiple=4,
 )
+PACKED = CONFIG.replace(packing=True)
 
 
 def numbered(lengths):
@@ -76,14 +77,11 @@ def epoch_of(batches, epoch):
     return [batches[epoch * batches.per_epoch + index] for index in range(batches.per_epoch)]
 
 
-@pytest.mark.parametrize("epoch", [0, 1, 5])
-def test_an_epoch_holds_every_pair_that_fits_exactly_once(batches, corpus, epoch):
-    seen = sorted(itertools.chain.from_iterable(map(pairs_in, epoch_of(batches, epoch))))
-    assert seen == np.flatnonzero(corpus.max_lengths <= CONFIG.max_length).tolist()
-    assert 0 < len(seen) < len(corpus.max_lengths), "some must be left out, or this shows nothing"
-
-
-def test_both_sides_of_a_pair_share_a_row_and_are_complete(batches, corpus):
+def test_an_epoch_holds_every_pair_that_fits_exactly_once_and_complete(batches, corpus):
+    for epoch in (0, 1, 5):
+        seen = sorted(itertools.chain.from_iterable(map(pairs_in, epoch_of(batches, epoch))))
+        assert seen == np.flatnonzero(corpus.max_lengths <= CONFIG.max_length).tolist()
+        assert 0 < len(seen) < len(corpus.max_lengths), "otherwise this shows nothing"
     for batch in epoch_of(batches, 0):
         for row, pair in enumerate(pairs_in(batch)):
             for side, padded in ((corpus.source, batch.source), (corpus.target, batch.target)):
@@ -92,8 +90,16 @@ def test_both_sides_of_a_pair_share_a_row_and_are_complete(batches, corpus):
 
 
 def test_pairs_that_are_left_out_are_counted(batches, corpus):
+    with pytest.raises(
+        InputError, match="of 2 training pairs 0 have an empty side and 2 are longer than"
+    ):
+        batches_of(numbered([(21, 3), (3, 30)]))
     assert batches.too_long == sum(longer > 20 for longer in corpus.max_lengths) > 0
     assert batches_of(numbered([(2, 20), (21, 3), (20, 2), (3, 21)])).too_long == 2
+    # So is a pair with an empty side.
+    batches = batches_of(numbered([(3, 4), (4, 1), (5, 1), (21, 1), (30, 5), (2, 2)]))
+    assert counted(batches, 0).tolist() == [1, 0, 0, 0, 0, 1]
+    assert (batches.empty, batches.too_long) == (3, 1)
 
 
 def test_a_pair_is_in_the_shortest_bucket_that_holds_both_sides(batches, corpus):
@@ -114,32 +120,26 @@ def test_rows_are_a_multiple_and_fill_the_token_budget(batches):
 def test_batches_have_only_the_shapes_that_are_announced(batches):
     shapes = {batch.source.shape for epoch in range(3) for batch in epoch_of(batches, epoch)}
     assert shapes == set(batches.shapes())
-
-
-@pytest.mark.parametrize(("start", "count"), [(0, 1), (3, 4), (5, 1000)])
-def test_shapes_are_known_before_their_batches_come(batches, start, count):
-    seen = [batches[start + index].source.shape for index in range(min(count, batches.per_epoch))]
-    assert batches.shapes_between(start, start + count) == list(dict.fromkeys(seen))
-
-
-def test_a_bucket_without_pairs_makes_no_shape():
-    assert batches_of(numbered([(4, 4), (3, 20)])).shapes() == [(16, 5), (4, 20)]
-
-
-def test_rows_after_the_last_pair_of_a_bucket_are_padding():
+    for start, count in ((0, 1), (3, 4), (5, 1000)):
+        indices = range(start, start + min(count, batches.per_epoch))
+        seen = [batches[index].source.shape for index in indices]
+        assert batches.shapes_between(start, start + count) == list(dict.fromkeys(seen))
+    # Rows after the last pair of a bucket are padding.
     [batch] = epoch_of(batches_of(numbered([(3, 4)] * 3)), 0)
     assert batch.source.shape == (16, 5)
     assert (batch.source[3:] == PAD_ID).all()
     assert (batch.target[3:] == PAD_ID).all()
     assert (batch.target[:3, 0] >= 10).all()
+    # A bucket without pairs makes no shape.
+    assert batches_of(numbered([(4, 4), (3, 20)])).shapes() == [(16, 5), (4, 20)]
 
 
-@pytest.mark.parametrize("packing", [False, True])
-def test_another_pad_id_changes_the_padding_only(corpus, packing):
-    config = CONFIG.replace(packing=packing)
-    usual = Batches([(1.0, corpus)], config, 0)
-    other = Batches([(1.0, corpus)], config, 0, pad_id=9)
-    pairs = [(usual[index], other[index]) for index in range(5)]
+def test_another_pad_id_changes_the_padding_only(corpus):
+    pairs = []
+    for config in (CONFIG, PACKED):
+        usual = Batches([(1.0, corpus)], config, 0)
+        other = Batches([(1.0, corpus)], config, 0, pad_id=9)
+        pairs += [(usual[index], other[index]) for index in range(5)]
     pairs += zip(
         evaluation_batches(corpus, CONFIG),
         evaluation_batches(corpus, CONFIG, pad_id=9),
@@ -151,19 +151,14 @@ def test_another_pad_id_changes_the_padding_only(corpus, packing):
             assert np.array_equal(nines, np.where(zeros == PAD_ID, 9, zeros))
 
 
-def test_the_number_of_batches_does_not_depend_on_the_epoch(batches):
-    assert {len(batches.plan(epoch)) for epoch in range(20)} == {batches.per_epoch}
-
-
 def test_a_plan_is_a_function_of_seed_and_epoch(batches, corpus):
+    assert {len(batches.plan(epoch)) for epoch in range(20)} == {batches.per_epoch}
     again = batches_of(corpus, seed=7)
     again.plan(0), again[3 * again.per_epoch]  # earlier requests must not matter
     for epoch in (0, 1, 4):
         pairs = zip(batches.plan(epoch), again.plan(epoch), strict=True)
         assert all(same_plan(a, b) for a, b in pairs)
-
-
-def test_batches_are_the_same_in_any_order_of_access(batches, corpus):
+    # Batches are the same in any order of access.
     count = 3 * batches.per_epoch
     forward = [batches[index] for index in range(count)]
     fresh = batches_of(corpus, seed=7)
@@ -180,74 +175,53 @@ def test_epochs_and_seeds_differ(batches, corpus):
     assert all(a != b for a, b in itertools.combinations(plans, 2))
     company = [{frozenset(pairs) for pairs in plan} for plan in plans]
     assert all(a != b for a, b in itertools.combinations(company, 2)), "not only their order"
-
-
-def test_short_and_long_batches_are_mixed(batches):
+    # Short and long batches are mixed.
     lengths = [planned.length for planned in batches.plan(0)]
     assert lengths != sorted(lengths)
 
 
-@pytest.mark.parametrize("start", [0, 1, 5, 31])
-def test_starting_at_an_index_equals_skipping_to_it(batches, start):
-    with contextlib.closing(batches.iterate(start)) as iterator:
-        taken = list(itertools.islice(iterator, 6))
-    assert len(taken) == 6
-    for index, batch in enumerate(taken, start):
-        assert same(batch, batches[index])
+def test_starting_at_an_index_equals_skipping_to_it(batches):
+    """In the next epoch too."""
+    for start in (0, 1, 5, 31, batches.per_epoch - 1):
+        with contextlib.closing(batches.iterate(start)) as iterator:
+            taken = list(itertools.islice(iterator, 6))
+        assert len(taken) == 6
+        assert all(same(batch, batches[index]) for index, batch in enumerate(taken, start))
 
 
-def test_iteration_continues_in_the_next_epoch(batches):
-    with contextlib.closing(batches.iterate(batches.per_epoch - 1)) as iterator:
-        last, first = itertools.islice(iterator, 2)
-    assert same(last, batches[batches.per_epoch - 1])
-    assert same(first, batches[batches.per_epoch])
-
-
-def test_the_padding_share_by_hand():
+def test_the_padding_share_by_hand_and_of_the_batches(batches):
+    targets = np.concatenate([batch.target.ravel() for batch in epoch_of(batches, 2)])
+    assert batches.padding_share() == pytest.approx((targets == PAD_ID).mean())
     # Buckets: 16 x 5 positions with target lengths 2 and 4; 4 x 20 positions with one of 9.
     batches = batches_of(numbered([(3, 2), (2, 4), (20, 9), (21, 5)]))
     assert batches.padding_share() == pytest.approx(1 - (2 + 4 + 9) / (80 + 80))
 
 
-def test_the_padding_share_is_that_of_the_batches(batches):
-    targets = np.concatenate([batch.target.ravel() for batch in epoch_of(batches, 2)])
-    assert batches.padding_share() == pytest.approx((targets == PAD_ID).mean())
-
-
-def test_a_corpus_of_too_long_pairs_only_is_refused():
-    with pytest.raises(
-        InputError, match="of 2 training pairs 0 have an empty side and 2 are longer than"
-    ):
-        batches_of(numbered([(21, 3), (3, 30)]))
-
-
-@pytest.mark.parametrize("row_multiple", [1, 4, 8])
-def test_evaluation_batches_have_every_pair_once_whatever_its_length(row_multiple):
+def test_evaluation_batches_have_every_pair_once_whatever_its_length():
     corpus = numbered([*lengths_of(60, 20), (21, 2), (2, 40), (41, 41), (130, 2), (20, 20)])
-    config = CONFIG.replace(row_multiple=row_multiple, tokens_per_batch=160)
-    seen = []
-    for batch in evaluation_batches(corpus, config):
-        rows, length = batch.source.shape
-        assert batch.target.shape == (rows, length)
-        for row, pair in enumerate(pairs_in(batch)):
-            seen.append(pair)
-            assert corpus.max_lengths[pair] <= length
-            assert (batch.source[row] != PAD_ID).sum() == corpus.source.lengths[pair]
-            assert (batch.target[row] != PAD_ID).sum() == corpus.target.lengths[pair]
-        assert rows * length <= config.tokens_per_batch or rows == 1
-        assert rows % row_multiple == 0 or rows < row_multiple
-    assert sorted(seen) == list(range(len(corpus.max_lengths)))
+    for row_multiple in (1, 4, 8):
+        config = CONFIG.replace(row_multiple=row_multiple, tokens_per_batch=160)
+        seen = []
+        for batch in evaluation_batches(corpus, config):
+            rows, length = batch.source.shape
+            assert batch.target.shape == (rows, length)
+            for row, pair in enumerate(pairs_in(batch)):
+                seen.append(pair)
+                assert corpus.max_lengths[pair] <= length
+                assert (batch.source[row] != PAD_ID).sum() == corpus.source.lengths[pair]
+                assert (batch.target[row] != PAD_ID).sum() == corpus.target.lengths[pair]
+            assert rows * length <= config.tokens_per_batch or rows == 1
+            assert rows % row_multiple == 0 or rows < row_multiple
+        assert sorted(seen) == list(range(len(corpus.max_lengths)))
 
 
-def test_evaluation_lengths_beyond_the_longest_bucket_are_its_multiples():
+def test_evaluation_batches_are_deterministic_and_few_in_shape(corpus):
+    """Lengths beyond the longest bucket are its multiples."""
+    first, second = (list(evaluation_batches(corpus, CONFIG)) for _ in range(2))
+    assert all(same(a, b) for a, b in zip(first, second, strict=True))
     corpus = numbered([(length, 2) for length in range(2, 62)])
     shapes = {batch.source.shape for batch in evaluation_batches(corpus, CONFIG)}
     assert shapes == {(16, 5), (8, 8), (4, 20), (2, 40), (1, 60), (1, 80)}
-
-
-def test_evaluation_batches_are_deterministic(corpus):
-    first, second = (list(evaluation_batches(corpus, CONFIG)) for _ in range(2))
-    assert all(same(a, b) for a, b in zip(first, second, strict=True))
 
 
 def test_sentence_i_is_between_its_offsets():
@@ -305,15 +279,7 @@ def test_pairs_of_several_corpora_keep_their_tokens():
     assert rows == {(tuple(c.source[pair]), tuple(c.target[pair])) for c, pair in corpora}
 
 
-def test_a_pair_with_an_empty_side_is_left_out_and_counted():
-    batches = batches_of(numbered([(3, 4), (4, 1), (5, 1), (21, 1), (30, 5), (2, 2)]))
-    assert counted(batches, 0).tolist() == [1, 0, 0, 0, 0, 1]
-    assert (batches.empty, batches.too_long) == (3, 1)
-
-
 # Packed rows.
-
-PACKED = CONFIG.replace(packing=True)
 
 
 def test_packed_rows_have_every_pair_once_and_complete(corpus):
@@ -370,18 +336,16 @@ def test_a_packed_mixture_reads_each_pair_as_its_weight_says():
         assert sorted(counts[9:].tolist()) == [0] * 4 + [1] * 4
 
 
-@pytest.mark.parametrize("packing", [False, True])
-@pytest.mark.parametrize("weight", [0.1, 0.5, 1.7])
-def test_a_fraction_is_the_same_for_pairs_of_all_lengths(weight, packing):
+def test_a_fraction_is_the_same_for_pairs_of_all_lengths():
     """600 pairs, many of which are alone with their lengths."""
     corpus = numbered(lengths_of(600, 20, 3))
-    batches = Batches([(weight, corpus)], PACKED if packing else CONFIG, 0)
-    epochs = [counted(batches, epoch) for epoch in range(100)]
-    mean = np.mean(epochs, axis=0)
-    assert mean.sum() == pytest.approx(weight * 600, rel=0.01)
-    assert (mean > 0).all(), "every pair is read at some time"
-    long = np.argsort(corpus.max_lengths)[-60:]
-    assert mean[long].mean() == pytest.approx(weight, rel=0.05)
+    for weight, config in itertools.product((0.1, 0.5, 1.7), (CONFIG, PACKED)):
+        batches = Batches([(weight, corpus)], config, 0)
+        mean = np.mean([counted(batches, epoch) for epoch in range(100)], axis=0)
+        assert mean.sum() == pytest.approx(weight * 600, rel=0.01)
+        assert (mean > 0).all(), "every pair is read at some time"
+        long = np.argsort(corpus.max_lengths)[-60:]
+        assert mean[long].mean() == pytest.approx(weight, rel=0.05)
 
 
 def test_no_batch_is_empty_where_each_has_one_packed_row():
@@ -390,9 +354,7 @@ def test_no_batch_is_empty_where_each_has_one_packed_row():
     plans = [batches.plan(epoch) for epoch in range(50)]
     assert {len(plan) for plan in plans} == {batches.per_epoch}
     assert min(planned.pairs.size for plan in plans for planned in plan) > 0
-
-
-def test_a_weight_that_takes_less_than_a_pair_takes_one():
+    # A weight that takes less than a pair takes one.
     batches = Batches([(0.01, numbered([(3, 3)] * 5))], CONFIG, 0)
     assert counted(batches, 0).sum() == batches.per_epoch == 1
 

@@ -2,6 +2,7 @@
 """Every source of sentence pairs is read in chunks, in order, in the configured direction."""
 
 import gzip
+import itertools
 import os
 
 import pytest
@@ -70,23 +71,17 @@ def test_two_files_are_read_in_chunks(english, german):
     assert pairs.location(1) == (f"{english}:2", f"{german}:2")
 
 
-@pytest.mark.parametrize("split", registry.SPLITS)
-@pytest.mark.parametrize("zipped", [False, True])
-def test_a_tsv_file_holds_both_sides_of_any_split(tsv, tmp_path, split, zipped):
-    if zipped:
-        data = (tmp_path / "few.tsv").read_bytes()
-        (tmp_path / "few.TSV.gz").write_bytes(gzip.compress(data))
-        tsv = str(tmp_path / "few.TSV.gz")
-    data = text_data(tsv_columns=(2, 4), **{f"{split}_source": tsv})
-    pairs = registry.sentence_pairs(data, split)
-    assert read_all(pairs) == (["one", '"two', "three"], ["eins", "zwei", "drei"])
-    assert pairs.count() == 3
-    assert pairs.location(2) == (f"{tsv}:3", f"{tsv}:3")
-    assert registry.load(data, split).sources == ["one", '"two', "three"]
-
-
-def test_a_tsv_file_beside_a_target_file_is_a_text_file(tsv, english):
-    data = text_data(train_source=tsv, train_target=english)
+def test_a_tsv_file_holds_both_sides_of_any_split(tsv, tmp_path):
+    (tmp_path / "few.TSV.gz").write_bytes(gzip.compress((tmp_path / "few.tsv").read_bytes()))
+    for path, split in itertools.product((tsv, str(tmp_path / "few.TSV.gz")), registry.SPLITS):
+        data = text_data(tsv_columns=(2, 4), **{f"{split}_source": path})
+        pairs = registry.sentence_pairs(data, split)
+        assert read_all(pairs) == (["one", '"two', "three"], ["eins", "zwei", "drei"])
+        assert pairs.count() == 3
+        assert pairs.location(2) == (f"{path}:3", f"{path}:3")
+        assert registry.load(data, split).sources == ["one", '"two', "three"]
+    # Beside a target file it is a text file.
+    data = text_data(train_source=tsv, train_target=tsv)
     assert registry.load(data, "train").sources[0] == "1\tone\tx\teins"
 
 
@@ -98,25 +93,22 @@ def test_a_line_that_lacks_a_configured_column_is_named(write):
     assert "data.tsv_columns names those of both sides, here [1, 2]" in str(raised.value)
 
 
-def test_a_source_that_is_no_tsv_file_needs_a_target(english):
+def test_a_source_that_is_no_tsv_file_and_a_target_need_each_other(english):
     with pytest.raises(InputError, match="--config.data.validation_target=FILE"):
         registry.load(text_data(validation_source=english), "validation")
-
-
-@pytest.mark.parametrize("split", registry.SPLITS)
-def test_a_pipe_is_refused_by_name_before_it_is_read(tmp_path, english, split):
-    pipe = str(tmp_path / "pipe.de")
-    os.mkfifo(pipe)
-    data = text_data(**{f"{split}_source": english, f"{split}_target": pipe})
-    with pytest.raises(InputError, match=f"{pipe}', which is a pipe or a device"):
-        registry.sentence_pairs(data, split)
-    with pytest.raises(InputError, match=f"{pipe}', which is a pipe or a device"):
-        registry.training_corpora(text_data(mixture=(f"2*{english},{pipe}",)))
-
-
-def test_a_target_needs_a_source(english):
     with pytest.raises(InputError, match="--config.data.validation_source=FILE"):
         registry.load(text_data(validation_target=english), "validation")
+
+
+def test_a_pipe_is_refused_by_name_before_it_is_read(tmp_path, english):
+    pipe = str(tmp_path / "pipe.de")
+    os.mkfifo(pipe)
+    for split in registry.SPLITS:
+        data = text_data(**{f"{split}_source": english, f"{split}_target": pipe})
+        with pytest.raises(InputError, match=f"{pipe}', which is a pipe or a device"):
+            registry.sentence_pairs(data, split)
+    with pytest.raises(InputError, match=f"{pipe}', which is a pipe or a device"):
+        registry.training_corpora(text_data(mixture=(f"2*{english},{pipe}",)))
 
 
 def test_text_files_have_three_splits(english, german):
@@ -132,6 +124,9 @@ def test_a_split_of_text_files_is_all_pairs_without_corpus_metrics(english, germ
     assert split.first(1).sources == ["one"]
     assert split.corpus_metrics(["eins", "zwei", "drei"]) == {}
     assert registry.from_files(english, german) == split
+    # Without a mixture, training reads the training split.
+    data = text_data(train_source=english, train_target=german)
+    assert registry.training_corpora(data) == [(1.0, TwoFiles(english, german))]
 
 
 def test_empty_lines_are_kept(write):
@@ -140,12 +135,12 @@ def test_empty_lines_are_kept(write):
 
 
 @pytest.mark.parametrize("longer", ["source", "target"])
-@pytest.mark.parametrize("size", [1, 2, 3, 10])
-def test_unequal_numbers_of_lines_are_both_named_for_any_chunk_size(write, longer, size):
+def test_unequal_numbers_of_lines_are_both_named_for_any_chunk_size(write, longer):
     lines = {side: "x\n" * (5 if side == longer else 3) for side in ("source", "target")}
     pairs = TwoFiles(*(write(side, text) for side, text in lines.items()))
     named = " lines but .*".join(f"{side} has {text.count('x')}" for side, text in lines.items())
-    for reading in (lambda: list(pairs.chunks(size)), pairs.count):
+    chunked = [lambda size=size: list(pairs.chunks(size)) for size in (1, 2, 3, 10)]
+    for reading in (pairs.count, *chunked):
         with pytest.raises(InputError, match=named):
             reading()
 
@@ -160,28 +155,25 @@ def test_backward_makes_the_target_the_source(english, german, tsv):
     assert registry.load(one, "train").sources == registry.load(two, "train").sources
 
 
-@pytest.mark.parametrize(("direction", "first"), [("en-de", "one"), ("de-en", "eins")])
-def test_files_name_their_languages_by_their_endings(english, german, direction, first):
-    data = text_data(train_source=english, train_target=german, direction=direction)
-    assert registry.load(data, "train").sources[0] == first
-    # The order of the two files does not matter.
-    data = data.replace(train_source=german, train_target=english)
-    assert registry.load(data, "train").sources[0] == first
-
-
-def test_languages_that_the_corpus_lacks_are_refused_with_the_known_ones(english, german):
-    data = text_data(train_source=english, train_target=german, direction="en-fr")
-    with pytest.raises(InputError, match="are en and de; use 'en-de' or 'de-en'"):
-        registry.sentence_pairs(data, "train")
-
-
-def test_a_corpus_without_languages_has_only_forward_and_backward(tsv):
+def test_files_name_their_languages_by_their_endings(english, german, tsv):
+    for direction, first in (("en-de", "one"), ("de-en", "eins")):
+        data = text_data(train_source=english, train_target=german, direction=direction)
+        assert registry.load(data, "train").sources[0] == first
+        # The order of the two files does not matter.
+        data = data.replace(train_source=german, train_target=english)
+        assert registry.load(data, "train").sources[0] == first
+    with pytest.raises(InputError, match="are de and en; use 'de-en' or 'en-de'"):
+        registry.sentence_pairs(data.replace(direction="en-fr"), "train")
     with pytest.raises(InputError, match="does not name its languages; use 'forward' or 'backward"):
         registry.sentence_pairs(text_data(train_source=tsv, direction="en-de"), "train")
 
 
-def test_an_embedded_corpus_backward_has_no_corpus_metrics():
+def test_an_embedded_corpus_is_the_same_in_chunks_and_at_once_and_backward():
     data = DataConfig(dataset="symbols_grammar/sort")
+    pairs, split = registry.sentence_pairs(data, "validation"), registry.load(data, "validation")
+    assert read_all(pairs, 150) == (split.sources, split.targets)
+    assert pairs.count() == len(split) == 500
+    assert pairs.location(7) == ("symbols_grammar/sort validation record 7",) * 2
     forward = registry.load(data, "test")
     backward = registry.load(data.replace(direction="backward"), "test")
     assert (backward.sources, backward.targets) == (forward.targets, forward.sources)
@@ -189,31 +181,17 @@ def test_an_embedded_corpus_backward_has_no_corpus_metrics():
     assert backward.corpus_metrics(backward.targets) == {}
 
 
-def test_an_embedded_corpus_is_the_same_in_chunks_and_at_once():
-    data = DataConfig(dataset="symbols_grammar/sort")
-    pairs, split = registry.sentence_pairs(data, "validation"), registry.load(data, "validation")
-    assert read_all(pairs, 150) == (split.sources, split.targets)
-    assert pairs.count() == len(split) == 500
-    assert pairs.location(7) == ("symbols_grammar/sort validation record 7",) * 2
-
-
 @pytest.mark.parametrize("reading", [registry.load, registry.sentence_pairs])
-def test_a_split_that_an_embedded_corpus_lacks_is_refused_with_the_known_ones(reading):
-    with pytest.raises(InputError, match="no split 'dev'; it has train, validation, test"):
-        reading(DataConfig(dataset="symbols_grammar/sort"), "dev")
-
-
-def test_an_unknown_name_is_refused_with_the_nearest():
+def test_a_split_or_config_that_is_unknown_is_refused_with_the_known_ones(reading):
     assert "symbols_grammar/sort" in registry.embedded_datasets()
-    with pytest.raises(InputError, match="did you mean 'symbols_grammar/sort'"):
-        registry.sentence_pairs(DataConfig(dataset="symbols_gramar/sort"), "train")
-
-
-@pytest.mark.parametrize("reading", [registry.load, registry.sentence_pairs])
-def test_an_unknown_config_of_an_embedded_corpus_is_refused_with_the_known_ones(reading):
     known = "symbols_grammar/copy, symbols_grammar/reverse, symbols_grammar/sort"
-    with pytest.raises(InputError, match=f"'symbols_grammar/sorted'.*choose one of {known}"):
-        reading(DataConfig(dataset="symbols_grammar/sorted"), "train")
+    for dataset, split, words in (
+        ("symbols_grammar/sort", "dev", "no split 'dev'; it has train, validation, test"),
+        ("symbols_gramar/sort", "train", "did you mean 'symbols_grammar/sort'"),
+        ("symbols_grammar/sorted", "train", f"'symbols_grammar/sorted'.*choose one of {known}"),
+    ):
+        with pytest.raises(InputError, match=words):
+            reading(DataConfig(dataset=dataset), split)
 
 
 def test_the_identity_changes_with_the_text_the_columns_and_the_direction(write, english, german):
@@ -275,13 +253,6 @@ def test_a_record_that_is_not_utf8_is_named():
         list(pairs.chunks())
 
 
-def test_without_a_mixture_training_reads_the_training_split(english, german):
-    [(weight, pairs)] = registry.training_corpora(
-        text_data(train_source=english, train_target=german)
-    )
-    assert (weight, pairs) == (1.0, TwoFiles(english, german))
-
-
 def test_a_mixture_is_corpora_of_every_kind_with_weights(english, german, tsv):
     data = text_data(
         tsv_columns=(2, 4),
@@ -300,13 +271,10 @@ def test_the_direction_is_that_of_every_corpus_of_the_mixture(english, german):
         assert read_all(pairs)[0] == ["eins", "zwei", "drei"]
 
 
-@pytest.mark.parametrize("weight", ["0", "-1", "nan", "inf", "two", ""])
-def test_a_weight_is_a_number_above_0(weight):
-    with pytest.raises(InputError, match=f"whose weight '{weight}' is not a number above 0"):
-        registry.training_corpora(text_data(mixture=(f"{weight}*a,b",)))
-
-
-@pytest.mark.parametrize("corpus", ["a,b,c", "a,", ",b"])
-def test_a_malformed_corpus_of_a_mixture_is_refused(corpus):
-    with pytest.raises(InputError, match="'SOURCE,TARGET'.*or 'FILE.tsv'"):
-        registry.training_corpora(text_data(mixture=(f"2*{corpus}",)))
+def test_a_malformed_corpus_of_a_mixture_is_refused():
+    for weight in ("0", "-1", "nan", "inf", "two", ""):
+        with pytest.raises(InputError, match=f"whose weight '{weight}' is not a number above 0"):
+            registry.training_corpora(text_data(mixture=(f"{weight}*a,b",)))
+    for corpus in ("a,b,c", "a,", ",b"):
+        with pytest.raises(InputError, match="'SOURCE,TARGET'.*or 'FILE.tsv'"):
+            registry.training_corpora(text_data(mixture=(f"2*{corpus}",)))

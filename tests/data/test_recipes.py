@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`text_files.py` fits texts of any size and script without an override."""
 
+import itertools
 import json
 import random
 
@@ -69,41 +70,41 @@ def batches_of(config):
     return vocabularies, Batches(tokens, config.data, seed=0)
 
 
-@pytest.mark.parametrize("script", ALPHABETS)
-@pytest.mark.parametrize("count", [2, 20, 200, 3000])
-def test_a_recipe_fits_a_text_of_any_size_and_script(write, script, count):
-    config = recipes.fit("auto", write(sentences("Latin", count), sentences(script, count)))
-    vocabularies, batches = batches_of(config)
-    assert vocabularies.target.vocab_size == config.model.vocab_size
-    assert batches.too_long <= 0.01 * count
-    assert len(batches.shapes()) <= 5
+@pytest.mark.parametrize(
+    "counts", [(2, 20, 200), pytest.param((3000,), marks=pytest.mark.slow)], ids=str
+)
+def test_a_recipe_fits_a_text_of_any_size_and_script(write, counts):
+    for script, count in itertools.product(ALPHABETS, counts):
+        config = recipes.fit("auto", write(sentences("Latin", count), sentences(script, count)))
+        vocabularies, batches = batches_of(config)
+        assert vocabularies.target.vocab_size == config.model.vocab_size
+        assert batches.too_long <= 0.01 * count
+        assert len(batches.shapes()) <= 5
 
 
-@pytest.mark.parametrize(("count", "padding"), [(200, 0.35), (5000, 0.28)])
-def test_the_batches_of_ordinary_text_are_full_and_its_epochs_few(write, count, padding):
+def test_the_batches_of_ordinary_text_are_full_and_its_epochs_few(write):
     text = registry.sentence_pairs(DataConfig(dataset="pronouns_grammar/de"), "train")
-    config = recipes.fit("auto", write(*next(text.chunks(count))))
-    _, batches = batches_of(config)
-    assert batches.too_long == 0
-    assert batches.padding_share() < padding
-    assert batches.per_epoch >= 8
-    assert 20 <= config.training.steps / batches.per_epoch <= 45
-
-
-def test_a_text_of_5000_pairs_gets_enough_updates_for_attention_to_form(write):
-    text = registry.sentence_pairs(DataConfig(dataset="pronouns_grammar/de"), "train")
-    config = recipes.fit("auto", write(*next(text.chunks(5000))))
-    assert batches_of(config)[1].per_epoch >= 60
+    for count, padding in ((200, 0.35), (5000, 0.28)):
+        config = recipes.fit("auto", write(*next(text.chunks(count))))
+        _, batches = batches_of(config)
+        assert batches.too_long == 0
+        assert batches.padding_share() < padding
+        assert batches.per_epoch >= 8
+        assert 20 <= config.training.steps / batches.per_epoch <= 45
+    # A text of 5000 pairs gets enough updates for attention to form.
+    assert batches.per_epoch >= 60
     # A quarter of the recipe's batch takes steps half as large: 0.004 sqrt(1 / 4).
     assert config.data.tokens_per_batch == pytest.approx(4096 / 4, rel=0.01)
     assert config.optimizer.learning_rate == 0.002
 
 
-@pytest.mark.parametrize("name", recipes.RECIPES)
-def test_a_recipe_fits_one_pair(write, name):
-    config = recipes.fit(name, write(["a b"], ["x"]))
-    assert batches_of(config)[1].per_epoch == 1
-    assert config.optimizer.learning_rate > 0
+def test_every_recipe_fits_one_pair_and_an_unknown_one_is_refused(write):
+    for name in recipes.RECIPES:
+        config = recipes.fit(name, write(["a b"], ["x"]))
+        assert batches_of(config)[1].per_epoch == 1
+        assert config.optimizer.learning_rate > 0
+    with pytest.raises(InputError, match="'tiny' is unknown; choose one of auto, small, medium"):
+        recipes.fit("tiny", DataConfig(dataset="text_files"))
 
 
 def test_one_line_of_10000_tokens_does_not_lengthen_the_batches(write):

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 import tensorflow_datasets as tfds
-from test_configs import load
 
+from experiments.cli.config_flags import load_config_file as load
 from experiments.data import registry
 from experiments.data.grammars.scan import (
     CONFIGS,
@@ -78,6 +78,7 @@ def size(chosen):
 
 
 def test_the_grammar_has_20910_commands_each_with_one_derivation():
+    assert size(COMMANDS) == ALL_PUBLISHED
     assert len(COMMANDS) == len(set(COMMANDS)) == 20_910
     assert max(len(command.split()) for command in COMMANDS) == 9
     words = Counter(word for command in COMMANDS for word in command.split())
@@ -91,10 +92,10 @@ def test_outputs_have_1_to_48_actions_of_6_kinds():
     assert {action for output in outputs for action in output} == set(SHORT.values())
 
 
-@pytest.mark.parametrize("command", WORKED)
-def test_actions_worked_by_hand(command):
-    assert command in COMMANDS
-    assert actions(command) == [SHORT[each] for each in WORKED[command].split()]
+def test_actions_worked_by_hand():
+    for command, short in WORKED.items():
+        assert command in COMMANDS
+        assert actions(command) == [SHORT[each] for each in short.split()], command
 
 
 def test_and_keeps_the_order_of_its_parts_and_after_reverses_it():
@@ -103,10 +104,6 @@ def test_and_keeps_the_order_of_its_parts_and_after_reverses_it():
             first, second = command.split(" and ")
             assert actions(command) == actions(first) + actions(second)
             assert actions(f"{first} after {second}") == actions(second) + actions(first)
-
-
-def test_all_pairs_have_the_size_of_the_published_file():
-    assert size(COMMANDS) == ALL_PUBLISHED
 
 
 # ------------------------------------------------------------------------------------- splits
@@ -124,19 +121,11 @@ def test_train_and_test_are_disjoint_and_cover_all_commands(config):
     assert not set(parts["train"]) & set(parts["test"])
     assert set(parts["train"]) | set(parts["test"]) == set(COMMANDS)
     assert len(set(parts["test"])) == len(parts["test"])
-
-
-@pytest.mark.parametrize("config", CONFIGS)
-def test_every_word_and_every_action_of_the_test_occurs_in_training(config):
-    parts = splits(config)
+    # Every word and every action of the test occurs in training.
     for words in (str.split, actions):
         seen = {word for command in parts["train"] for word in words(command)}
         assert {word for command in parts["test"] for word in words(command)} <= seen
-
-
-@pytest.mark.parametrize("config", CONFIGS)
-def test_validation_is_a_part_of_train_without_repetitions(config):
-    parts = splits(config)
+    # The validation is a part of train without repetitions.
     assert len(set(parts["validation"])) == len(parts["validation"]) == VALIDATION_SIZE
     assert set(parts["validation"]) <= set(parts["train"])
 
@@ -149,18 +138,13 @@ def test_simple_has_the_published_sizes_and_is_the_same_everywhere():
     assert hashlib.sha256(text).hexdigest() == SIMPLE_TEST_DIGEST
 
 
-def test_length_trains_on_up_to_22_actions_and_tests_from_24():
-    parts = splits("length")
-    assert max(len(actions(command)) for command in parts["train"]) == 22
-    assert min(len(actions(command)) for command in parts["test"]) == 24
-    assert len(set(parts["train"])) == len(parts["train"])
-
-
-def test_length26_trains_on_up_to_26_actions_and_tests_from_27():
-    parts = splits("length26")
+def test_the_lengths_of_the_length_splits():
+    for config, longest, shortest in (("length", 22, 24), ("length26", 26, 27)):
+        parts = splits(config)
+        assert max(len(actions(command)) for command in parts["train"]) == longest
+        assert min(len(actions(command)) for command in parts["test"]) == shortest
+        assert len(set(parts["train"])) == len(parts["train"])
     assert (len(parts["train"]), len(parts["test"])) == (18_286, 2_624)
-    assert max(len(actions(command)) for command in parts["train"]) == 26
-    assert min(len(actions(command)) for command in parts["test"]) == 27
 
 
 @pytest.mark.parametrize(
@@ -196,22 +180,16 @@ def test_the_builder_writes_the_splits_in_order(config, tmp_path):
 # ------------------------------------------------------------------------------------ configs
 
 
-@pytest.mark.parametrize("config", CONFIGS[1:])
-def test_the_configs_differ_only_in_the_split(config):
-    assert difference(load("scan"), load(f"scan:{config}")) == {
-        "data.dataset": ("scan_grammar/simple", f"scan_grammar/{config}")
-    }
-
-
-def test_the_config_fits_every_pair_and_every_word():
+def test_the_configs_differ_only_in_the_split_and_fit_every_pair_and_word():
+    for config in CONFIGS[1:]:
+        assert difference(load("scan"), load(f"scan:{config}")) == {
+            "data.dataset": ("scan_grammar/simple", f"scan_grammar/{config}")
+        }
     data, model = load("scan").data, load("scan").model
     outputs = {action for command in COMMANDS for action in actions(command)}
     words = {word for command in COMMANDS for word in command.split()}
     assert data.max_length == max(len(actions(command)) for command in COMMANDS) + 1
     assert model.vocab_size == len(words) + len(outputs) + 4
-
-
-def test_an_unknown_split_is_refused_with_the_known_ones():
     with pytest.raises(
         InputError, match="'scan_grammar/jump'.*scan_grammar/simple, scan_grammar/len"
     ):

@@ -80,10 +80,6 @@ def clean(count):
     return [(f"source {number:04}", f"target {number:04}") for number in range(count)]
 
 
-def test_a_clean_corpus_has_no_findings():
-    assert rules_of(check(clean(50))) == {}
-
-
 DEFECTS = {
     "empty": ("", "leer"),
     "too_long": ("x" * LONGEST, "y" * 20),
@@ -98,25 +94,22 @@ DEFECTS = {
 """For each rule a pair whose source violates it, and that violates no other but ``unknown``."""
 
 
-@pytest.mark.parametrize("rule", DEFECTS)
-def test_each_defect_is_counted_and_its_first_locations_are_listed(rule):
-    corpus = clean(20)
-    source, target = DEFECTS[rule]
-    for index in (3, 8, 11, 15):
-        # No two alike, so that there are no duplicates; the same addition on both sides.
-        mark = "" if rule == "empty" else f"{index:x}"
-        if rule in ("length_ratio", "too_long"):
-            corpus[index] = (source[:-1] + mark, target)
-        else:
-            corpus[index] = (source + mark, target + (mark or f"{index:x}"))
-    findings = rules_of(check(corpus))
-    findings.pop("unknown", None)
-    assert findings == {rule: (4, ("s:4", "s:9", "s:12"))}
-
-
-def test_every_rule_of_one_split_is_tested():
+def test_each_defect_is_counted_and_its_first_locations_are_listed():
     tested = {*DEFECTS, "unreadable", "duplicates", "unknown"}
     assert tested == {rule for rule in RULES if not rule.endswith("in_training")}
+    assert rules_of(check(clean(50))) == {}
+    for rule, (source, target) in DEFECTS.items():
+        corpus = clean(20)
+        for index in (3, 8, 11, 15):
+            # No two alike, so that there are no duplicates; the same addition on both sides.
+            mark = "" if rule == "empty" else f"{index:x}"
+            if rule in ("length_ratio", "too_long"):
+                corpus[index] = (source[:-1] + mark, target)
+            else:
+                corpus[index] = (source + mark, target + (mark or f"{index:x}"))
+        findings = rules_of(check(corpus))
+        findings.pop("unknown", None)
+        assert findings == {rule: (4, ("s:4", "s:9", "s:12"))}
 
 
 def test_both_sides_are_checked_in_corpus_order():
@@ -128,22 +121,16 @@ def test_both_sides_are_checked_in_corpus_order():
     assert finding.detail == "U+0007 (2), U+0001 (1)"
 
 
-@pytest.mark.parametrize(
-    "character",
-    [
-        chr(code)
-        for code in range(0x3000)
-        if chr(code) != "\n" and len(f"a{chr(code)}b".splitlines()) == 2
-    ],
-    ids=lambda character: f"U+{ord(character):04X}",
-)
-def test_every_character_that_str_splitlines_splits_at_is_named(character):
-    assert dict(anomalies(f"a{character}b")) == {"line_separators": {character}}
+def test_every_character_that_str_splitlines_splits_at_is_named():
+    splitting = [c for c in map(chr, range(0x3000)) if len(f"a{c}b".splitlines()) == 2]
+    assert len(splitting) > 5
+    for character in splitting:
+        if character != "\n":
+            assert dict(anomalies(f"a{character}b")) == {"line_separators": {character}}
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_ordinary_text_of_many_languages_has_no_anomalies():
+    for line in (
         "naïve façade",
         "São João, não! Câmara Âncora",
         "« Bonjour »",
@@ -152,24 +139,19 @@ def test_every_character_that_str_splitlines_splits_at_is_named(character):
         "👩\u200d🚀",
         "a\u00a0b",
         "",
-    ],
-)
-def test_ordinary_text_of_many_languages_has_no_anomalies(line):
-    assert list(anomalies(line)) == []
+    ):
+        assert list(anomalies(line)) == []
 
 
-@pytest.mark.parametrize(
-    ("line", "rule", "characters"),
-    [
+def test_anomalies_name_their_characters():
+    for line, rule, characters in (
         ("zero\u200bwidth", "control_characters", {"\u200b"}),
         ("bell\x07", "control_characters", {"\x07"}),
         ("lost \ufffd", "damaged_characters", {"\ufffd"}),
         ("schÃ¶n", "damaged_characters", {"Ã¶"}),
         ("donâ\u20ac\u2122t", "damaged_characters", {"â\u20ac"}),
-    ],
-)
-def test_anomalies_name_their_characters(line, rule, characters):
-    assert dict(anomalies(line)) == {rule: characters}
+    ):
+        assert dict(anomalies(line)) == {rule: characters}
 
 
 def test_white_space_alone_is_an_empty_side_and_no_identical_pair():
@@ -187,27 +169,20 @@ def test_max_length_counts_eos_and_the_lost_share_of_the_text_is_reported():
     assert finding.detail == f"longer than {LONGEST} tokens; 60.0% of the text"
 
 
-@pytest.mark.parametrize("name", ["validation", "test"])
-def test_only_training_drops_pairs(name):
+def test_only_training_drops_pairs():
     corpus = [("", "empty"), ("c" * LONGEST, "d" * 28), ("plain", "text")]
-    findings = {one.rule: one for one in check(corpus, name).findings()}
-    assert findings.keys() == {"empty", "too_long"}
-    assert {one.severity for one in findings.values()} == {"warning"}
-    assert findings["too_long"].treatment.endswith(f"it is cut to {LONGEST - 1} tokens")
+    for name in ("validation", "test"):
+        findings = {one.rule: one for one in check(corpus, name).findings()}
+        assert findings.keys() == {"empty", "too_long"}
+        assert {one.severity for one in findings.values()} == {"warning"}
+        assert findings["too_long"].treatment.endswith(f"it is cut to {LONGEST - 1} tokens")
 
 
-@pytest.mark.parametrize(
-    ("name", "app"), [("train", "train"), ("validation", "train"), ("test", "evaluate")]
-)
-def test_an_unreadable_corpus_is_an_error_of_the_app_that_reads_it(name, app):
-    [finding] = check(clean(3), name, error="x:4: bad").findings()
-    assert finding.severity == "error"
-    assert finding.treatment.startswith(f"{app} refuses the corpus")
-
-
-def test_the_tokenizer_strips_and_joins_spaces_as_the_rule_says():
-    tokenizer = Tokenizer.train(["a b c d", "b c d a"] * 5, 12)
-    assert tokenizer.encode(["  a  b   c "]) == tokenizer.encode(["a b c"])
+def test_an_unreadable_corpus_is_an_error_of_the_app_that_reads_it():
+    for name, app in (("train", "train"), ("validation", "train"), ("test", "evaluate")):
+        [finding] = check(clean(3), name, error="x:4: bad").findings()
+        assert finding.severity == "error"
+        assert finding.treatment.startswith(f"{app} refuses the corpus")
 
 
 def test_nine_tokens_for_one_are_allowed_and_ten_are_not():
@@ -235,13 +210,10 @@ def test_overlap_with_training_is_counted_by_side_and_by_pair():
     assert check(clean(3), "test").in_training(train) == []
 
 
-def test_characters_outside_the_vocabulary_are_named():
+def test_characters_and_words_outside_the_vocabulary_are_named():
     [finding] = check([("plain", "grün"), ("süß", "sweet")]).findings()
     assert (finding.rule, finding.count, finding.locations) == ("unknown", 2, ("t:1", "s:2"))
     assert finding.detail == "ü U+00FC (2), ß U+00DF (1)"
-
-
-def test_unknown_words_of_a_word_vocabulary_are_named():
     tokenizer = Tokenizer.train(["a b c d", "b c d a"] * 5, 8, "word")
     split = check([("a b", "c d"), ("a ab", "d")], tokenizer=tokenizer)
     [finding] = split.findings()
@@ -323,10 +295,7 @@ def test_duplicates_and_matches_agree_with_python_on_random_keys():
 
 
 def test_a_pair_is_not_its_reverse_nor_another_pair_of_the_same_sentences():
-    left, right = (
-        duplicates.hash_sentences(["a", "b", "c"]),
-        duplicates.hash_sentences(["b", "a", "c"]),
-    )
+    left, right = (duplicates.hash_sentences([*letters]) for letters in ("abc", "bac"))
     several = [duplicates.hash_pairs(left, right), duplicates.hash_pairs(right, left)]
     keys = np.concatenate([*several, duplicates.hash_pairs(left, left)])
     # (a b) (b a) (c c), (b a) (a b) (c c), (a a) (b b) (c c)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A corpus is tokenized once, completely or not at all, and reads back as if tokenized again."""
 
+import itertools
 import json
 import logging
 import pathlib
@@ -80,20 +81,34 @@ def contents(folder):
     return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
 
 
-def test_the_cache_equals_tokenizing_all_at_once(files, pairs, vocabularies, tmp_path):
+def test_the_cache_equals_tokenizing_all_at_once(files, pairs, vocabularies, tmp_path, capsys):
     corpus = load_or_tokenize(pairs, vocabularies, tmp_path)
     assert arrays(corpus) == expected(files, vocabularies)
     assert corpus.source.ids.dtype == np.uint16
     assert corpus.source.offsets.dtype == np.int64
     assert corpus.source.lengths.dtype == np.int32
+    assert token_cache.id_dtype(65_536) == np.uint16
+    assert token_cache.id_dtype(65_537) == np.int32
+    batch = fill_rows([corpus.source[3], corpus.source[8]], np.arange(2), (8, 12), pad_id=0)[0]
+    assert batch.dtype == np.int32
+    assert (batch != 0).sum(axis=1).tolist() == [5, 10, 0, 0, 0, 0, 0, 0]
+    # A pair with a side of white space keeps its index and counts as empty.
+    assert np.flatnonzero(~corpus.nonempty).tolist() == [17, 400]
+    start, end = corpus.source.offsets[400:402]
+    assert corpus.source.ids[start:end].tolist() == [EOS_ID]
+    assert pairs.location(400)[0].endswith("source:401")
+    [meta] = tmp_path.glob("*/meta.json")
+    values = json.loads(meta.read_text())
+    assert (values["corpus"], values["pairs"]) == (pairs.name, LINES)
+    assert capsys.readouterr() == ("", ""), "a small corpus is tokenized without a word"
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
 def test_threads_and_chunks_do_not_change_the_result(
-    files, pairs, vocabularies, tmp_path, small_chunks, threads
+    files, pairs, vocabularies, tmp_path, small_chunks
 ):
-    corpus = load_or_tokenize(pairs, vocabularies, tmp_path, threads)
-    assert arrays(corpus) == expected(files, vocabularies)
+    for threads in (1, 2, 5):
+        corpus = load_or_tokenize(pairs, vocabularies, tmp_path / str(threads), threads)
+        assert arrays(corpus) == expected(files, vocabularies)
 
 
 def test_each_side_has_its_tokenizer(files, pairs, vocabularies, tmp_path):
@@ -104,28 +119,6 @@ def test_each_side_has_its_tokenizer(files, pairs, vocabularies, tmp_path):
     assert arrays(corpus) != expected(files, vocabularies)
     load_or_tokenize(pairs, vocabularies, tmp_path)
     assert len(contents(tmp_path)) == 2
-
-
-def test_a_padded_batch_of_uint16_ids_is_int32(pairs, vocabularies, tmp_path):
-    source = load_or_tokenize(pairs, vocabularies, tmp_path).source
-    batch = fill_rows([source[3], source[8]], np.arange(2), (8, 12), pad_id=0)[0]
-    assert batch.dtype == np.int32
-    assert (batch != 0).sum(axis=1).tolist() == [5, 10, 0, 0, 0, 0, 0, 0]
-
-
-def test_ids_are_uint16_up_to_a_vocabulary_of_65536():
-    assert token_cache.id_dtype(65_536) == np.uint16
-    assert token_cache.id_dtype(65_537) == np.int32
-
-
-def test_a_pair_with_a_side_of_white_space_keeps_its_index_and_counts_as_empty(
-    pairs, vocabularies, tmp_path
-):
-    corpus = load_or_tokenize(pairs, vocabularies, tmp_path)
-    assert np.flatnonzero(~corpus.nonempty).tolist() == [17, 400]
-    start, end = corpus.source.offsets[400:402]
-    assert corpus.source.ids[start:end].tolist() == [EOS_ID]
-    assert pairs.location(400)[0].endswith("source:401")
 
 
 def test_a_second_start_reads_no_text(pairs, vocabularies, tmp_path, monkeypatch):
@@ -166,33 +159,22 @@ def test_a_cache_of_an_earlier_version_is_found_under_its_digest():
     assert digest == "86e9b6a04fb19a9bff5a5369ea05084c"
 
 
-@pytest.mark.parametrize("name", ["source.ids", "target.offsets", "meta.json"])
-@pytest.mark.parametrize("damage", ["truncated", "missing", "null"])
-def test_a_damaged_cache_is_detected_and_written_again(
-    pairs, vocabularies, tmp_path, caplog, name, damage
-):
+def test_a_damaged_cache_is_detected_and_written_again(pairs, vocabularies, tmp_path, caplog):
     first = arrays(load_or_tokenize(pairs, vocabularies, tmp_path))
     [home] = [tmp_path / folder for folder in contents(tmp_path)]
-    if damage == "truncated":
-        (home / name).write_bytes((home / name).read_bytes()[:-5])
-    elif damage == "null":
-        (home / name).write_bytes(b"null")
-    else:
-        (home / name).unlink()
-    with caplog.at_level(logging.WARNING):
+    damages = (
+        lambda path: path.write_bytes(path.read_bytes()[:-5]),
+        lambda path: path.write_bytes(b"null"),
+        lambda path: path.unlink(),
+    )
+    for damage, name in itertools.product(damages, ("source.ids", "target.offsets", "meta.json")):
+        damage(home / name)
+        with caplog.at_level(logging.WARNING):
+            assert arrays(load_or_tokenize(pairs, vocabularies, tmp_path)) == first
+        assert f"{home} is damaged" in caplog.text
+        caplog.clear()
         assert arrays(load_or_tokenize(pairs, vocabularies, tmp_path)) == first
-    assert f"{home} is damaged" in caplog.text
-    caplog.clear()
-    assert arrays(load_or_tokenize(pairs, vocabularies, tmp_path)) == first
-    assert caplog.text == ""
-
-
-def test_the_metadata_of_a_cache_names_its_corpus(pairs, vocabularies, tmp_path):
-    load_or_tokenize(pairs, vocabularies, tmp_path)
-    [meta] = tmp_path.glob("*/meta.json")
-    values = json.loads(meta.read_text())
-    assert values["corpus"] == pairs.name
-    assert values["pairs"] == LINES
+        assert caplog.text == ""
 
 
 def test_an_error_in_the_text_names_its_line_and_leaves_no_files(
@@ -265,11 +247,6 @@ def test_slow_tokenizing_prints_progress_on_stderr(
     assert out == ""
     shown = [line.rpartition(": ")[2].partition(" pairs")[0] for line in err.splitlines()]
     assert shown == ["400 of 1,000", "800 of 1,000"]
-
-
-def test_tokenizing_a_small_corpus_prints_nothing(pairs, vocabularies, tmp_path, capsys):
-    load_or_tokenize(pairs, vocabularies, tmp_path)
-    assert capsys.readouterr() == ("", "")
 
 
 ENDLESS = """

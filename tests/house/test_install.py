@@ -9,10 +9,10 @@ import sys
 import tomllib
 
 import pytest
-from apps import REPOSITORY, environment
+from apps import REPOSITORY, call, environment
 from packaging.requirements import Requirement
 
-from experiments.__main__ import APPS
+from experiments.__main__ import APPS, main
 
 BUILD = "from setuptools import build_meta; build_meta.build_sdist('dist')"
 
@@ -24,17 +24,14 @@ def apps_of_the_repository():
 
 
 def test_every_app_is_listed_with_one_line():
-    finished = subprocess.run(
-        [sys.executable, "-m", "experiments"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    listed = dict(re.findall(r"^  (\w+) +(\S.*)$", finished.stdout, re.MULTILINE))
+    finished = call(main)
+    listed = dict(re.findall(r"^  (\w+) +(\S.*)$", finished.out, re.MULTILINE))
     assert listed.keys() == apps_of_the_repository() == set(APPS)
     assert listed["score"] == "Score given translations"
-    assert finished.stderr == ""
+    assert (finished.status, finished.err) == (0, "")
+    refused = call(main, "trian")
+    assert (refused.status, refused.out) == (1, "")
+    assert refused.err.startswith("error: there is no app 'trian'; choose from train, ")
 
 
 def test_every_dependency_is_pinned_within_its_bounds():
@@ -50,38 +47,13 @@ def test_every_dependency_is_pinned_within_its_bounds():
             assert requirement.specifier.contains(pin), line
 
 
-def test_an_unknown_app_is_refused_with_the_names():
-    finished = subprocess.run(
-        [sys.executable, "-m", "experiments", "trian"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (finished.returncode, finished.stdout) == (1, "")
-    assert finished.stderr.startswith("error: there is no app 'trian'; choose from train, ")
-
-
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     """The folder into which pip installed the source distribution."""
     folder = tmp_path_factory.mktemp("install")
-    tracked = subprocess.run(
-        [
-            "git",
-            "ls-files",
-            "setup.py",
-            "pyproject.toml",
-            "README.md",
-            "LICENSE",
-            "transformer",
-            "experiments",
-        ],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    parts = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "transformer", "experiments")
+    listing = {"cwd": REPOSITORY, "capture_output": True, "text": True, "check": True}
+    tracked = subprocess.run(["git", "ls-files", *parts], **listing)
     for name in tracked.stdout.splitlines():
         if (REPOSITORY / name).exists():
             (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ import pytest
 from browsing import announced, cells, isolated, press
 from exhibits import EXHIBITS, exhibit, pair
 from html_reader import AWKWARD
-from test_translate import make_workdir
+from workdirs import make_workdir
 
 from experiments import look
 from transformer.inspection.views.head_overview import head_overview

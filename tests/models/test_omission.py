@@ -8,7 +8,7 @@ import oracle
 import pytest
 from apps import run
 from bag_of_words import BagOfWordsConfig
-from test_translate import make_workdir
+from workdirs import make_workdir
 
 from transformer.config import TransformerConfig
 from transformer.errors import InputError

@@ -10,7 +10,7 @@ import sys
 import pytest
 from apps import REPOSITORY, run
 from html_reader import Reader
-from test_bad_input import WORDS, given  # noqa: F401 - a fixture
+from workdirs import WORDS
 
 from experiments.pages import comparison as comparison_page
 from experiments.pages.comparison import differing_words
@@ -42,12 +42,6 @@ def single(**translations):
 def comparison():
     """The comparison of the two systems."""
     return compare(SOURCES, REFERENCES, single(first=FIRST, second=SECOND))
-
-
-@pytest.fixture(scope="module")
-def three():
-    """The comparison of three systems."""
-    return compare(SOURCES, REFERENCES, single(first=FIRST, second=SECOND, right=REFERENCES))
 
 
 @pytest.fixture(scope="module")
@@ -96,25 +90,23 @@ def test_the_scores_by_length_are_those_of_the_sentences_counted_by_hand(compari
     assert short["chrf"][0] < 100
 
 
-def test_equal_sentences_are_counted(comparison):
+def test_at_most_five_sentences_that_differ_most_are_listed_for_each_system(comparison):
     assert [pair["equal"] for pair in as_json(comparison)["pairs"]] == [1]
-
-
-def test_sentences_that_differ_most_are_listed_for_each_system_largest_difference_first(comparison):
     first, second = comparison.systems
     assert comparison.largest_gains(worse=second, better=first) == [0, 4]
     assert comparison.largest_gains(worse=first, better=second) == [3, 2], (
         "100 against 0 comes before 100 against some"
     )
-
-
-def test_at_most_five_sentences_are_shown_for_each_system():
     references = [f"sentence number {n}" for n in range(20)]
     worse = [reference[: n + 1] for n, reference in enumerate(references)]
     comparison = compare(None, references, single(a=references, b=worse))
     a, b = comparison.systems
     assert comparison.largest_gains(worse=b, better=a) == [0, 1, 2, 3, 4]
     assert comparison.largest_gains(worse=a, better=b) == []
+    Reader(comparison_page.as_page(compare(None, [""], single(a=[""], b=[""]))))
+    comparison = compare(None, ["a b"], single(a=[""], b=["a b"]))
+    assert comparison.largest_gains(*comparison.systems) == [0]
+    Reader(comparison_page.as_page(comparison))
 
 
 def test_the_text_shows_scores_intervals_p_values_and_sentences(comparison):
@@ -144,6 +136,12 @@ def test_the_page_shows_the_same_and_is_well_formed(comparison):
     [chart] = read.all("img")
     assert "BLEU by length" in chart["alt"]
     assert "first: from" in chart["alt"] and "second: from" in chart["alt"], "curves have names"
+    # The words that the other lacks are in brackets in the text, and marked on the page.
+    assert "first      [no]" in comparison_page.as_text(comparison)
+    assert "second     [yes]" in comparison_page.as_text(comparison)
+    page = comparison_page.as_page(comparison)
+    assert "<mark> on the mat</mark>" in page
+    assert '<bdi dir="auto">the cat sat<mark>' in page
 
 
 def test_identical_outputs_leave_nothing_to_test():
@@ -154,13 +152,6 @@ def test_identical_outputs_leave_nothing_to_test():
     assert not any(examples for _, examples in comparison_page._examples(comparison))
     for shown in (comparison_page.as_text(comparison), comparison_page.as_page(comparison)):
         assert "all of them the same: there is no difference to test" in shown
-
-
-def test_one_sentence_and_empty_translations_are_compared():
-    Reader(comparison_page.as_page(compare(None, [""], single(a=[""], b=[""]))))
-    comparison = compare(None, ["a b"], single(a=[""], b=["a b"]))
-    assert comparison.largest_gains(*comparison.systems) == [0]
-    Reader(comparison_page.as_page(comparison))
 
 
 def test_the_variant_of_bleu_is_in_both_signatures():
@@ -194,7 +185,8 @@ def test_holms_correction_of_hand_worked_p_values():
 
 
 @pytest.mark.slow
-def test_every_two_of_three_systems_are_tested_and_corrected_for_their_number(three):
+def test_every_two_of_three_systems_are_tested_and_corrected_for_their_number():
+    three = compare(SOURCES, REFERENCES, single(first=FIRST, second=SECOND, right=REFERENCES))
     result = as_json(three)
     pairs = result["pairs"]
     names = [["first", "second"], ["first", "right"], ["second", "right"]]
@@ -227,6 +219,11 @@ def test_the_score_of_a_system_is_the_mean_of_its_runs_with_their_deviation(seed
     assert large["pronoun_accuracy"] == pytest.approx(0.8)
     assert large["pronoun_accuracy_std"] == pytest.approx(0.1)
     assert "0.8000 ± 0.1000" in comparison_page.as_text(seeds)
+    # The most frequent translation of the runs is shown.
+    small, large = seeds.systems
+    assert small.translations == FIRST
+    assert large.translations[3] == "yes"
+    assert small.chrf[3] == pytest.approx(100 / 3), "no, no and yes"
 
 
 def test_systems_of_several_runs_are_compared_by_welchs_t_test(seeds):
@@ -238,52 +235,25 @@ def test_systems_of_several_runs_are_compared_by_welchs_t_test(seeds):
     expected = 1 - 1.5 * s + s**3 / 2
     assert pair["p_values"]["pronoun_accuracy"] == pytest.approx({"welch": expected}, rel=1e-4)
     assert pair["p_values"].keys() == {*MEASURES, "exact_match", "pronoun_accuracy"}
-
-
-def test_equal_scores_of_all_runs_leave_nothing_to_test():
     assert significance.welch_test([0.5, 0.5], [0.5, 0.5]) is None
     assert significance.welch_test([0.5, 0.5], [0.4, 0.5]) == pytest.approx(0.5)
-
-
-def test_the_most_frequent_translation_of_the_runs_is_shown(seeds):
-    small, large = seeds.systems
-    assert small.translations == FIRST
-    assert large.translations[3] == "yes"
-    assert small.chrf[3] == pytest.approx(100 / 3), "no, no and yes"
-
-
-def test_a_system_of_one_run_is_not_compared_with_one_of_several():
-    runs = {"a": [Run("a", FIRST)], "b": [Run("b0", FIRST), Run("b1", SECOND)]}
-    with pytest.raises(InputError, match="'a' has one run, but another system has 2"):
-        compare(None, REFERENCES, runs)
 
 
 # Marks inside sentences.
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "marked"),
-    [
-        ("the cat sat", "the dog sat", (["cat"], ["dog"])),
-        ("weil es müde war.", "weil sie müde war!", (["es", "."], ["sie", "!"])),
-        ("a b", "a b c", ([], [" c"])),
-        ("他在睡觉", "她在睡觉", (["他"], ["她"])),
-        ("", "yes", ([], ["yes"])),
-        ("same", "same", ([], [])),
-    ],
-)
-def test_the_words_that_the_other_translation_lacks_are_marked(first, second, marked):
-    pieces = differing_words(first, second)
-    assert tuple([text for text, differs in each if differs] for each in pieces) == marked
-    assert ["".join(text for text, _ in each) for each in pieces] == [first, second]
-
-
-def test_marks_are_brackets_in_the_text_and_marks_on_the_page(comparison):
-    assert "first      [no]" in comparison_page.as_text(comparison)
-    assert "second     [yes]" in comparison_page.as_text(comparison)
-    page = comparison_page.as_page(comparison)
-    assert "<mark> on the mat</mark>" in page
-    assert '<bdi dir="auto">the cat sat<mark>' in page
+def test_the_words_that_the_other_translation_lacks_are_marked():
+    for first, second, *marked in (
+        ("the cat sat", "the dog sat", ["cat"], ["dog"]),
+        ("weil es müde war.", "weil sie müde war!", ["es", "."], ["sie", "!"]),
+        ("a b", "a b c", [], [" c"]),
+        ("他在睡觉", "她在睡觉", ["他"], ["她"]),
+        ("", "yes", [], ["yes"]),
+        ("same", "same", [], []),
+    ):
+        pieces = differing_words(first, second)
+        assert [[text for text, differs in each if differs] for each in pieces] == marked
+        assert ["".join(text for text, _ in each) for each in pieces] == [first, second]
 
 
 # The command.
@@ -304,13 +274,9 @@ def outputs(files, *names):
 
 
 def test_two_files_are_compared_and_the_last_line_is_json(files, comparison):
-    finished = run(
-        "experiments.compare",
-        outputs(files, "a.txt", "b.txt"),
-        f"--target={files / 'ref'}",
-        f"--source={files / 'src'}",
-        f"--output={files / 'page.html'}",
-    )
+    page, target = f"--output={files / 'page.html'}", f"--target={files / 'ref'}"
+    flags = (outputs(files, "a.txt", "b.txt"), target, f"--source={files / 'src'}", page)
+    finished = run("experiments.compare", *flags)
     assert finished.status == 0, finished.err
     expected = as_json(comparison)
     for system, name in zip(expected["systems"], ("a.txt", "b.txt"), strict=True):
@@ -338,11 +304,8 @@ def test_the_page_is_written_where_nobody_reads_the_scores(files):
 def test_a_repeated_flag_names_the_runs_of_one_system(files):
     for name in ("c.txt", "d.txt"):
         shutil.copy(files / "b.txt", files / name)
-    arguments = (
-        outputs(files, "a.txt", "b.txt"),
-        outputs(files, "c.txt", "d.txt"),
-        f"--target={files / 'ref'}",
-    )
+    systems = outputs(files, "a.txt", "b.txt"), outputs(files, "c.txt", "d.txt")
+    arguments = (*systems, f"--target={files / 'ref'}")
     finished = run("experiments.compare", *arguments, "--names=old,new")
     assert finished.status == 0, finished.err
     old, new = finished.result["systems"]
@@ -354,20 +317,17 @@ def test_a_repeated_flag_names_the_runs_of_one_system(files):
     assert "--names=same,same gives 1 different names, but there are 2 systems" in finished.err
 
 
-@pytest.mark.parametrize(
-    ("systems", "names"),
-    [
+def test_a_system_is_named_by_what_the_names_of_its_runs_have_in_common():
+    for systems, names in (
         ([["runs/de"], ["runs/fr/"]], ["de", "fr"]),
         ([["a/run"], ["b/run"]], ["a/run", "b/run"]),
         ([["small_0", "small_1"], ["big_0", "big_1"]], ["small", "big"]),
         ([["x0", "y1"], ["z0", "z1"]], ["x0", "z"]),
-    ],
-)
-def test_a_system_is_named_by_what_the_names_of_its_runs_have_in_common(systems, names):
-    assert default_names(systems) == names
+    ):
+        assert default_names(systems) == names
 
 
-def test_two_workdirs_are_compared_each_with_its_config(given, tmp_path):  # noqa: F811
+def test_two_workdirs_are_compared_each_with_its_config(given, tmp_path):
     first, second = given / "run", shutil.copytree(given / "run", tmp_path / "second")
     config = json.loads((second / "config.json").read_text())
     config["decode"]["max_length"] = 1
@@ -381,55 +341,41 @@ def test_two_workdirs_are_compared_each_with_its_config(given, tmp_path):  # noq
     assert result["systems"][1]["bleu"] == 0, "the only token is EOS: the translations are empty"
 
 
-BAD = {
-    "neither": ([], ["--workdirs=A,B or --outputs=A.txt,B.txt"]),
-    "both": (["--outputs=a,b", "--workdirs=a,b"], ["exclude each other"]),
-    "one file": (["--outputs={here}/a.txt", "--target={here}/ref"], ["names 1", "two or more"]),
-    "a file twice": (["--outputs=a,a", "--target={here}/ref"], ["names a run twice"]),
-    "one seed and two": (
-        ["--outputs={here}/a.txt,{here}/b.txt", "--outputs={here}/ref", "--target={here}/ref"],
-        ["'ref' has one run, but another system has 2"],
-    ),
-    "one workdir": (["--workdirs={here}"], ["names 1", "two"]),
-    "no references": (["--outputs=a,b"], ["missing --target=FILE"]),
-    "fewer lines": (
-        ["--outputs={here}/a.txt,{here}/short", "--target={here}/ref"],
+AB, REF = "--outputs={here}/a.txt,{here}/b.txt", "--target={here}/ref"
+BAD = [
+    ("", ["--workdirs=A,B or --outputs=A.txt,B.txt"]),
+    ("--outputs=a,b --workdirs=a,b", ["exclude each other"]),
+    ("--outputs={here}/a.txt " + REF, ["names 1", "two or more"]),
+    ("--outputs=a,a " + REF, ["names a run twice"]),
+    (f"{AB} --outputs={{here}}/ref {REF}", ["'ref' has one run, but another system has 2"]),
+    ("--workdirs={here}", ["names 1", "two"]),
+    ("--outputs=a,b", ["missing --target=FILE"]),
+    (
+        "--outputs={here}/a.txt,{here}/short " + REF,
         ["{here}/short has 2 lines", "{here}/ref has 5"],
     ),
-    "no such file": (
-        ["--outputs={here}/a.txt,{here}/none", "--target={here}/ref"],
-        ["{here}/none"],
-    ),
-    "fewer sources": (
-        ["--outputs={here}/a.txt,{here}/b.txt", "--target={here}/ref", "--source={here}/short"],
-        ["{here}/short has 2 lines", "{here}/ref has 5"],
-    ),
-    "no such workdir": (["--workdirs={here}/x,{here}/y"], ["{here}/x does not exist"]),
-    "source alone": (["--workdirs=a,b", "--source=x"], ["--source and --target go together"]),
-    "a config field": (
-        ["--workdirs=a,b", "--config.decode.beams=2"],
-        ["--config.decode.beams=2", "no config"],
-    ),
-    "no folder": (["--outputs=a,b", "--output={here}/x/y.html"], ["{here}/x/y.html", "folder"]),
-    "a folder as page": (["--outputs=a,b", "--output={here}"], ["{here} is a directory; name a"]),
-    "tokenization": (
-        ["--workdirs=a,b", "--bleu_tokenize=13b"],
-        ["'13b' is unknown"],
-    ),
-}
+    ("--outputs={here}/a.txt,{here}/none " + REF, ["{here}/none"]),
+    (f"{AB} {REF} --source={{here}}/short", ["{here}/short has 2 lines", "{here}/ref has 5"]),
+    ("--workdirs={here}/x,{here}/y", ["{here}/x does not exist"]),
+    ("--workdirs=a,b --source=x", ["--source and --target go together"]),
+    ("--outputs=a,b --output={here}/x/y.html", ["{here}/x/y.html", "folder"]),
+    ("--outputs=a,b --output={here}", ["{here} is a directory; name a"]),
+    ("--workdirs=a,b --bleu_tokenize=13b", ["'13b' is unknown"]),
+]
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_invalid_input_is_rejected_with_the_reason(files, name):
-    arguments, words = BAD[name]
-    finished = run("experiments.compare", *(a.format(here=files) for a in arguments))
-    assert (finished.status, finished.out) == (1, "")
-    assert "Traceback" not in finished.err
-    for word in words:
-        assert word.format(here=files) in finished.err
+def test_invalid_input_is_rejected_with_the_reason(files):
+    for flags, words in BAD:
+        finished = run("experiments.compare", *flags.format(here=files).split())
+        assert (finished.status, finished.out) == (1, ""), flags
+        assert "Traceback" not in finished.err
+        for word in words:
+            assert word.format(here=files) in finished.err
+    with pytest.raises(InputError, match="2 translations and 5 references"):
+        compare(None, REFERENCES, single(a=FIRST, b=["x", "y"]))
 
 
-def test_workdirs_with_different_test_sets_are_rejected_with_the_difference(given, tmp_path):  # noqa: F811
+def test_workdirs_with_different_test_sets_are_rejected_with_the_difference(given, tmp_path):
     first, second = given / "run", shutil.copytree(given / "run", tmp_path / "second")
     config = json.loads((second / "config.json").read_text())
     for lines, words in (
@@ -444,8 +390,3 @@ def test_workdirs_with_different_test_sets_are_rejected_with_the_difference(give
         assert (finished.status, finished.out) == (1, "")
         for word in [*words, str(second), "--source=FILE --target=FILE"]:
             assert word in finished.err
-
-
-def test_different_numbers_of_lines_are_an_error_from_python_too():
-    with pytest.raises(InputError, match="2 translations and 5 references"):
-        compare(None, REFERENCES, single(a=FIRST, b=["x", "y"]))

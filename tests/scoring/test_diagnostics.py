@@ -3,8 +3,6 @@
 
 import math
 
-import pytest
-
 from experiments.scoring import diagnostics
 
 
@@ -22,9 +20,7 @@ def test_sentences_are_grouped_by_the_words_of_their_reference():
         ("41 to 60", [4], 60.0),
         ("over 60", [1, 5], 130.5),
     ]
-
-
-def test_every_sentence_is_in_one_bucket():
+    # Every sentence is in one.
     references = [words(count) for count in range(80)]
     rows = [row for bucket in diagnostics.length_buckets(references) for row in bucket.rows]
     assert sorted(rows) == list(range(80))
@@ -36,18 +32,14 @@ def test_the_length_ratio_counts_all_words():
     assert math.isnan(diagnostics.length_ratio(["a"], [""]))
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_words_are_separated_by_spaces_or_are_characters_of_scripts_without_spaces():
+    for text, expected in (
         ("The cat, which sat: a cat's-paw\u00a0...", "The|cat,|which|sat:|a|cat's-paw|..."),
         ("高い3階。 ok", "高|い|3|階|。|ok"),
         ("แมว", "แ|ม|ว"),
         ("고양이가 잔다.", "고양이가|잔다."),
-    ],
-    ids=["English", "Japanese", "Thai", "Korean"],
-)
-def test_words_are_separated_by_spaces_or_are_characters_of_scripts_without_spaces(text, expected):
-    assert diagnostics.words(text) == expected.split("|")
+    ):
+        assert diagnostics.words(text) == expected.split("|")
 
 
 def test_texts_without_spaces_have_lengths_and_repetitions():
@@ -57,9 +49,8 @@ def test_texts_without_spaces_have_lengths_and_repetitions():
     assert diagnostics.extra_repeats("是是是是", reference, 2) == 2
 
 
-@pytest.mark.parametrize(
-    ("translation", "reference", "n", "extra"),
-    [
+def test_only_repetition_beyond_the_reference_counts():
+    for translation, reference, n, extra in (
         ("the cat the cat", "the cat", 1, 1),
         ("the cat the cat", "the cat", 2, 1),
         ("the cat the cat", "the cat", 3, 0),
@@ -70,10 +61,8 @@ def test_texts_without_spaces_have_lengths_and_repetitions():
         ("a b c", "x", 1, 0),
         ("", "a", 1, 0),
         ("a", "", 2, 0),
-    ],
-)
-def test_only_repetition_beyond_the_reference_counts(translation, reference, n, extra):
-    assert diagnostics.extra_repeats(translation, reference, n) == extra
+    ):
+        assert diagnostics.extra_repeats(translation, reference, n) == extra
 
 
 def test_an_empty_translation_counts_only_if_its_source_is_not_empty():

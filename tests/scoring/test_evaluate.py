@@ -8,16 +8,14 @@ import math
 import os
 import pathlib
 import re
-import runpy
 import shutil
-import sys
 import threading
 
 import jax
 import pytest
 from apps import run
 from html_reader import Reader
-from test_bad_input import WORDS, given  # noqa: F401 - a fixture
+from workdirs import WORDS
 
 from experiments.data.registry import Split
 from experiments.pages.evaluation import Evaluation, evaluation_page, read_metrics
@@ -68,8 +66,8 @@ def evaluation():
     return evaluation_of(SOURCES, REFERENCES, TRANSLATIONS)
 
 
-@pytest.fixture
-def metrics(tmp_path):
+@pytest.fixture(scope="module")
+def metrics(tmp_path_factory):
     """Metrics of a run that was measured at five steps and validated at two."""
     lines = [
         {"step": step, "split": "train", "loss": 4 / step, "nll": 3 / step, "learning_rate": 0.1}
@@ -77,13 +75,18 @@ def metrics(tmp_path):
         for step in range(1, 6)
     ]
     lines += [{"step": step, "split": "validation", "nll": 1.0, "bleu": 20.0} for step in (2, 4)]
-    path = tmp_path / "metrics.jsonl"
+    path = tmp_path_factory.mktemp("metrics") / "metrics.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
 
-def test_the_report_shows_every_score_with_its_interval_and_signature(evaluation, metrics):
-    page = page_of(evaluation, metrics)
+@pytest.fixture(scope="module")
+def page(evaluation, metrics):
+    """The report of both."""
+    return page_of(evaluation, metrics)
+
+
+def test_the_report_shows_every_score_with_its_interval_and_signature(evaluation, page):
     text, scores = page.text, evaluation.scores
     assert "<code>" not in text, "signatures are elements, not escaped markup"
     for name in ("bleu", "chrf"):
@@ -94,10 +97,14 @@ def test_the_report_shows_every_score_with_its_interval_and_signature(evaluation
     assert "perplexity4.482" in text
     assert "1,234,567 parameters: the best checkpoint" in text
     assert "beam search with 5 beams, length penalty gnmt with alpha 0.6" in text
+    for sentence in (SOURCES[0], REFERENCES[3], TRANSLATIONS[3], TRANSLATIONS[4]):
+        assert sentence in text, "every sentence is shown as it is"
+    assert "שלוםU+2028world" in text
+    assert "(empty)" in text
 
 
-def test_the_report_draws_the_curves_of_the_training(evaluation, metrics):
-    curves = curves_of(page_of(evaluation, metrics))
+def test_the_report_draws_the_curves_of_the_training(page):
+    curves = curves_of(page)
     assert "training loss, as optimized: from 4 at 1 to 0.8 at 5" in curves
     assert "training NLL: from 3 at 1 to 0.6 at 5" in curves
     assert "validation NLL: from 1 at 2 to 1 at 4" in curves
@@ -106,27 +113,23 @@ def test_the_report_draws_the_curves_of_the_training(evaluation, metrics):
     assert "gradient norm: from 2 at 1 to 0.4 at 5" in curves
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_report_says_that_the_loss_cannot_reach_0_only_with_label_smoothing(
-    evaluation, metrics, smoothing
+def test_the_report_explains_the_loss_and_shows_the_changes_of_the_config(
+    evaluation, metrics, page
 ):
-    config = Config(training=TrainingConfig(label_smoothing=smoothing))
-    text = page_of(evaluation, metrics, config).text
-    assert "Training is measured with dropout while the weights change, validation without" in text
-    assert ("includes label smoothing and cannot reach 0" in text) == (smoothing > 0)
-
-
-def test_the_report_shows_the_changes_of_a_training_that_went_on_with_another_config(
-    evaluation, metrics
-):
+    """The loss cannot reach 0 with label smoothing only."""
     changes = [
         {"step": 2_000, "changes": {"optimizer.learning_rate": [0.1, 0.05]}},
         {"step": 3_000, "changes": {"training.patience": [None, 3], "data.dataset": ["a", "b"]}},
     ]
-    text = page_of(evaluation, metrics, changes=changes).text
-    assert "2,000optimizer.learning_rate0.10.05" in text
-    assert '3,000training.patiencenull33,000data.dataset"a""b"' in text
-    assert "Changes of the config" not in page_of(evaluation, metrics).text
+    plain = Config(training=TrainingConfig(label_smoothing=0.0))
+    text, changed = page.text, page_of(evaluation, metrics, plain, changes).text
+    assert "2,000optimizer.learning_rate0.10.05" in changed
+    assert '3,000training.patiencenull33,000data.dataset"a""b"' in changed
+    assert "Changes of the config" not in text
+    for shown in (text, changed):
+        assert "Training is measured with dropout while the weights change, validation" in shown
+    smoothed = "includes label smoothing and cannot reach 0"
+    assert (smoothed in text, smoothed in changed) == (True, False)
 
 
 def curves_of(page):
@@ -134,18 +137,10 @@ def curves_of(page):
     return " ".join(image["alt"] for image in page.all("img"))
 
 
-def test_the_report_shows_every_sentence_as_it_is(evaluation, metrics):
-    text = page_of(evaluation, metrics).text
-    for shown in (SOURCES[0], REFERENCES[3], TRANSLATIONS[3], "שלוםU+2028world", TRANSLATIONS[4]):
-        assert shown in text
-    assert "(empty)" in text
-
-
-def test_the_worst_sentences_come_first_and_exact_ones_are_left_out(evaluation, metrics):
-    text = page_of(evaluation, metrics).text
+def test_the_worst_sentences_come_first_and_exact_ones_are_left_out(page):
     # The table of contents names the sections too.
-    start = text.rindex("Worst sentences")
-    worst = text[start : text.index("Length", start)]
+    start = page.text.rindex("Worst sentences")
+    worst = page.text[start : page.text.index("Length", start)]
     assert "line 2 " not in worst, "Paris is correct"
     # Both score 0; the model finds the later one less likely.
     positions = [worst.index(f"line {line} ") for line in (4, 3, 1)]
@@ -153,37 +148,24 @@ def test_the_worst_sentences_come_first_and_exact_ones_are_left_out(evaluation, 
     assert "NLL of the reference 2.50 nats per token" in worst
 
 
-def test_the_diagnostics_agree_with_counts_by_hand(evaluation, metrics):
-    text = page_of(evaluation, metrics).text
-    for row in (
-        "repetition, 1-gram120.00%",
-        "repetition, 2-gram120.00%",
-        "repetition, 3-gram120.00%",
-        "repetition, 4-gram120.00%",
-        "empty120.00%",
-        "copied120.00%",
-    ):
-        assert row in text
+def test_the_diagnostics_agree_with_counts_by_hand(page):
+    rows = (*(f"repetition, {n}-gram" for n in (1, 2, 3, 4)), "empty", "copied")
+    assert all(f"{row}120.00%" in page.text for row in rows)
     # 6 + 1 + 0 + 1 + 2 words for 6 + 1 + 3 + 3 + 1.
-    assert f"words in all references: {10 / 14:.3f}." in text
+    assert f"words in all references: {10 / 14:.3f}." in page.text
 
 
-@pytest.mark.parametrize(
-    ("sources", "references", "translations"),
-    [
+def test_any_translations_have_a_report(tmp_path):
+    for sources, references, translations in (
         (["a"], ["b"], ["b"]),
         (["a"], ["b"], [""]),
         (["a", "b"], ["c d", "e f"], ["", ""]),
         ([""], [""], [""]),
         (["a"] * 3, ["same"] * 3, ["same"] * 3),
-    ],
-    ids=["one sentence", "one empty", "all empty", "no words", "all correct"],
-)
-def test_any_translations_have_a_report(tmp_path, sources, references, translations):
-    page = page_of(evaluation_of(sources, references, translations), tmp_path / "metrics.jsonl")
-    assert "There are no curves: metrics.jsonl has no measurements." in page.text
-    assert "nan" not in page.text
-    assert "nan" not in curves_of(page)
+    ):
+        page = page_of(evaluation_of(sources, references, translations), tmp_path / "metrics.jsonl")
+        assert "There are no curves: metrics.jsonl has no measurements." in page.text
+        assert "nan" not in page.text + curves_of(page)
 
 
 BROKEN = (
@@ -201,7 +183,8 @@ BROKEN = (
 )
 
 
-def test_unreadable_measurements_are_left_out_and_counted(evaluation, metrics):
+def test_unreadable_measurements_are_left_out_and_counted(evaluation, tmp_path):
+    metrics = tmp_path / "metrics.jsonl"
     metrics.write_bytes(BROKEN)
     by_split, unreadable = read_metrics(metrics)
     assert [line["step"] for line in by_split["train"]] == [1, 2, 3, 6]
@@ -209,26 +192,10 @@ def test_unreadable_measurements_are_left_out_and_counted(evaluation, metrics):
     page = page_of(evaluation, metrics)
     assert "training loss, as optimized: from 2 at 1 to 1 at 6" in curves_of(page)
     assert "6 lines of metrics.jsonl could not be read" in page.text
-
-
-def test_a_directory_instead_of_metrics_jsonl_has_no_measurements(tmp_path):
-    assert read_metrics(tmp_path) == ({}, 0)
+    assert read_metrics(metrics.parent) == ({}, 0), "a directory"
 
 
 # The command.
-
-
-@pytest.fixture(scope="module")
-def evaluated(given, tmp_path_factory):  # noqa: F811
-    """A workdir whose learning rate was changed at step 2, and the finished evaluation of it."""
-    workdir = shutil.copytree(given / "run", tmp_path_factory.mktemp("evaluated") / "run")
-    config = json.loads((workdir / "config.json").read_text())
-    change = {"optimizer.learning_rate": [0.25, 0.125]}
-    config[RUNS] = [{"step": 2, "time": "", "provenance": {}, "changes": change}]
-    (workdir / "config.json").write_text(json.dumps(config))
-    finished = run("experiments.evaluate", f"--workdir={workdir}", "--split=validation")
-    assert finished.status == 0, finished.err
-    return workdir, finished
 
 
 def evaluate(workdir, *arguments):
@@ -243,6 +210,20 @@ def report_of(finished):
     return pathlib.Path(finished.err.partition("report: ")[2].rstrip())
 
 
+@pytest.fixture(scope="module")
+def evaluated(given, tmp_path_factory):
+    """A workdir whose learning rate was changed at step 2, and the finished evaluation of it."""
+    workdir = shutil.copytree(given / "run", tmp_path_factory.mktemp("evaluated") / "run")
+    config = json.loads((workdir / "config.json").read_text())
+    change = {"optimizer.learning_rate": [0.25, 0.125]}
+    config[RUNS] = [{"step": 2, "time": "", "provenance": {}, "changes": change}]
+    (workdir / "config.json").write_text(json.dumps(config))
+    first, again = (evaluate(workdir, "--split=validation") for _ in range(2))
+    assert report_of(again) == report_of(first), "the same evaluation replaces its files"
+    assert again.result | {"origin": None} == first.result | {"origin": None}
+    return workdir, again
+
+
 def test_scores_translations_and_report_are_kept_side_by_side(evaluated):
     _, finished = evaluated
     report = report_of(finished)
@@ -251,49 +232,29 @@ def test_scores_translations_and_report_are_kept_side_by_side(evaluated):
         report.with_suffix(suffix) for suffix in (".html", ".json", ".txt")
     ]
     assert json.loads(report.with_suffix(".json").read_text()) == finished.result
-    Reader(report.read_text(encoding="utf-8"))
-
-
-def test_the_report_of_a_workdir_shows_the_changes_of_its_training(evaluated):
-    text = Reader(report_of(evaluated[1]).read_text(encoding="utf-8")).text
-    assert "2optimizer.learning_rate0.250.125" in text
-
-
-def test_the_kept_translations_are_those_that_were_scored(evaluated):
-    _, finished = evaluated
-    kept = report_of(finished).with_suffix(".txt").read_text(encoding="utf-8").split("\n")
+    text = Reader(report.read_text(encoding="utf-8")).text
+    assert "2optimizer.learning_rate0.250.125" in text, "the changes of its training"
+    # The kept translations are those that were scored.
+    kept = report.with_suffix(".txt").read_text(encoding="utf-8").split("\n")
     assert kept.pop() == ""
     assert len(kept) == len(WORDS)
     assert finished.result.items() >= corpus_scores(kept, WORDS).items()
 
 
-def test_a_variant_of_bleu_is_kept_in_separate_files(evaluated):
-    workdir, finished = evaluated
-    other = run(
-        "experiments.evaluate",
-        f"--workdir={workdir}",
-        "--split=validation",
-        "--bleu_tokenize=none",
-        "--bleu_lowercase",
-    )
-    assert other.status == 0, other.err
-    assert {"tok:none", "case:lc"} <= set(other.result["bleu_signature"].split("|"))
-    for one in (finished, other):
-        assert json.loads(report_of(one).with_suffix(".json").read_text()) == one.result
-
-
 @pytest.mark.slow
 def test_evaluations_that_differ_in_anything_are_kept_apart(evaluated, tmp_path):
-    """Decoding options, text of the same name in another folder, text that has changed."""
+    """BLEU, decoding options, text of the same name in another folder, text that has changed."""
     workdir, finished = evaluated
-    runs = [finished]
+    flags = "--split=validation", "--bleu_tokenize=none", "--bleu_lowercase"
+    runs = [finished, evaluate(workdir, *flags)]
+    assert {"tok:none", "case:lc"} <= set(runs[1].result["bleu_signature"].split("|"))
     runs.append(evaluate(workdir, "--split=validation", "--config.decode.beams=1"))
     for folder, words in (("one", "a b\n"), ("other", "a b\n"), ("other", "b a\n")):
         path = tmp_path / folder / "test.en"
         path.parent.mkdir(exist_ok=True)
         path.write_text(words)
         runs.append(evaluate(workdir, f"--source={path}", f"--target={path}"))
-    assert len({report_of(one) for one in runs}) == 5
+    assert len({report_of(one) for one in runs}) == 6
     for one in runs:
         assert json.loads(report_of(one).with_suffix(".json").read_text()) == one.result
 
@@ -323,20 +284,13 @@ def test_pipes_are_read_once_as_source_and_target(evaluated, tmp_path, app):
         assert piped.result | {"origin": None} == files.result | {"origin": None}
 
 
-def test_scores_are_printed_where_the_workdir_cannot_be_written(given, tmp_path):  # noqa: F811
+def test_scores_are_printed_where_the_workdir_cannot_be_written(given, tmp_path):
     workdir = shutil.copytree(given / "run", tmp_path / "run")
     (workdir / "evaluations").write_text("")
     finished = run("experiments.evaluate", f"--workdir={workdir}", "--split=validation")
     assert finished.status == 1
     assert str(workdir / "evaluations") in finished.err and "Traceback" not in finished.err
     assert finished.result["sentences"] == len(WORDS)
-
-
-def test_the_same_evaluation_replaces_its_files(evaluated):
-    workdir, finished = evaluated
-    again = evaluate(workdir, "--split=validation")
-    assert report_of(again) == report_of(finished)
-    assert again.result | {"origin": None} == finished.result | {"origin": None}
 
 
 def test_an_evaluation_names_what_it_was_made_with(evaluated):
@@ -349,13 +303,6 @@ def test_an_evaluation_names_what_it_was_made_with(evaluated):
     assert origin.items() >= provenance().items()
     assert origin["jax"] == jax.__version__
     assert origin["sacrebleu"] in finished.result["bleu_signature"]
-
-
-def test_an_unknown_tokenization_is_rejected_before_translating(evaluated):
-    workdir, _ = evaluated
-    refused = run("experiments.evaluate", f"--workdir={workdir}", "--bleu_tokenize=13b")
-    assert (refused.status, refused.out) == (1, "")
-    assert "'13b' is unknown; sacreBLEU has" in refused.err
 
 
 # Devices other than those of training.
@@ -371,45 +318,28 @@ def from_many_devices(evaluated, tmp_path_factory):
     return workdir
 
 
-def assert_the_same_scores(finished, evaluated):
-    """Equal except for rounding."""
-    assert finished.status == 0, finished.err
-    expected = evaluated[1].result
-    assert finished.result.keys() == expected.keys()
-    for name, value in expected.items():
-        if name == "origin":
-            continue
-        same = value if isinstance(value, str | list) else pytest.approx(value, rel=1e-5)
-        assert finished.result[name] == same
-
-
 @pytest.mark.slow
-def test_a_workdir_of_many_devices_is_evaluated_on_one(from_many_devices, evaluated):
-    arguments = [f"--workdir={from_many_devices}", "--split=validation"]
-    assert_the_same_scores(run("experiments.evaluate", *arguments), evaluated)
-
-
-@pytest.mark.slow
-def test_an_evaluation_may_be_divided_over_eight_devices(from_many_devices, evaluated):
-    arguments = [f"--workdir={from_many_devices}", "--split=validation"]
+def test_a_workdir_of_many_devices_is_evaluated_on_one_or_on_eight(from_many_devices, evaluated):
     divided = ["--config.parallel.data=4", "--config.parallel.model=2"]
-    preset = "--config.parallel.preset=fsdp_tensor"
-    finished = run("test_evaluate", "experiments.evaluate", *arguments, *divided, preset)
-    assert_the_same_scores(finished, evaluated)
-
-
-def test_help_states_the_number_of_devices():
-    out = " ".join(run("experiments.evaluate", "--help").out.split())
-    several = "however many trained; --config.parallel.data=8 divides the sentences over 8"
-    assert f"One device decodes, {several}" in out
+    for flags in ((), (*divided, "--config.parallel.preset=fsdp_tensor")):
+        found = evaluate(from_many_devices, "--split=validation", *flags).result
+        expected = evaluated[1].result
+        assert found.keys() == expected.keys()
+        for name in expected.keys() - {"origin"}:
+            value = expected[name]
+            same = value if isinstance(value, str | list) else pytest.approx(value, rel=1e-5)
+            assert found[name] == same
 
 
 def test_more_devices_than_exist_are_rejected(from_many_devices):
     refused = run(
-        "experiments.translate", f"--workdir={from_many_devices}", "--config.parallel.data=8"
+        "experiments.translate", f"--workdir={from_many_devices}", "--config.parallel.data=16"
     )
     assert (refused.status, refused.out) == (1, "")
-    assert "needs 8 devices, but there are 1 (cpu)" in refused.err
+    assert "needs 16 devices, but there are 8 (cpu)" in refused.err
+    several = "however many trained; --config.parallel.data=8 divides the sentences over 8"
+    printed = " ".join(run("experiments.evaluate", "--help").out.split())
+    assert f"One device decodes, {several}" in printed
 
 
 def test_python_reads_a_workdir_on_one_device_unless_told_otherwise(from_many_devices):
@@ -443,8 +373,3 @@ def test_python_takes_decoding_options_and_a_dtype_and_keeps_compiled_programs(
     assert translator.model.config.compute_dtype == "bfloat16"
     with pytest.raises(InputError, match=r"'decode\.beam'; did you mean 'decode\.beams'"):
         Translator.from_workdir(from_many_devices, beam=2)
-
-
-if __name__ == "__main__":  # an app, by its name, on eight simulated devices
-    jax.config.update("jax_num_cpu_devices", 8)
-    runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)

@@ -8,7 +8,7 @@ import types
 
 import pytest
 from apps import start
-from test_translate import make_workdir
+from workdirs import make_workdir
 
 from experiments import serve
 from experiments.benchmarks.service_load import address_of, metrics, send

@@ -9,21 +9,15 @@ from transformer.errors import InputError
 from transformer.inspection.words import NO_WORD, display_tokens, merge, words_of_pieces
 
 
-@pytest.mark.parametrize(
-    ("pieces", "labels"),
-    [
+def test_words_are_labels_and_their_further_parts_are_marked():
+    for pieces, labels in (
         ("▁the ▁Schm etter ling . </s>", "the Schm ·etter ·ling . </s>"),
         ("▁didn ' t <s> <0x0A>", "didn ' ·t <s> <0x0A>"),
         ("▁New▁York s", "New-York ·s"),
         ("##ing Ġthe word", "##ing Ġthe word"),
-    ],
-)
-def test_words_are_labels_and_their_further_parts_are_marked(pieces, labels):
-    expected = [label.replace("-", " ") for label in labels.split()]
-    assert display_tokens(pieces.split()) == expected
-
-
-def test_a_token_that_is_only_a_space_stays_one():
+    ):
+        expected = [label.replace("-", " ") for label in labels.split()]
+        assert display_tokens(pieces.split()) == expected
     assert display_tokens(["▁", "▁a"]) == [" ", "a"]
 
 
@@ -31,26 +25,17 @@ def test_a_token_belongs_to_the_word_in_which_it_begins():
     pieces = ["▁The", "▁ani", "mal", "▁didn", "'", "t", "▁", "cross", ".", "</s>", "<pad>"]
     words = ["The", "animal", "didn't", "cross", "."]
     assert words_of_pieces(pieces, words) == [0, 1, 1, 2, 2, 2, NO_WORD, 3, 4, NO_WORD, NO_WORD]
-
-
-def test_a_token_across_two_words_belongs_to_the_first():
     assert words_of_pieces(["▁it", "is", ".</"], ["it", "is.", "</"]) == [0, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("pieces", "message"),
-    [
-        (
-            ["▁The", "▁bird"],
-            "the token '▁bird' does not match the words 'The cat' at 'cat'",
-        ),
+def test_tokens_of_another_sentence_are_rejected():
+    for pieces, message in (
+        (["▁The", "▁bird"], "the token '▁bird' does not match the words 'The cat' at 'cat'"),
         (["▁The"], "the tokens end before 'cat'"),
         (["▁The", "▁cat", "s"], "the token 's' does not match"),
-    ],
-)
-def test_tokens_of_another_sentence_are_rejected(pieces, message):
-    with pytest.raises(InputError, match=message):
-        words_of_pieces(pieces, ["The", "cat"])
+    ):
+        with pytest.raises(InputError, match=message):
+            words_of_pieces(pieces, ["The", "cat"])
 
 
 def test_merged_weights_are_sums_over_keys_and_means_over_queries():
