@@ -7,7 +7,7 @@ import pytest
 from apps import lines_of, run
 from etils import epath
 
-from experiments.cli import config_flags
+from experiments.data import recipes
 from experiments.training import workdir
 from transformer.checkpoints import workdir_files
 from transformer.config import Config, TransformerConfig
@@ -31,8 +31,9 @@ def test_fields_that_are_listed_by_name_exist():
     config = Config()
     data = {f"data.{name}" for name in workdir_files._OF_TRAINING_DATA}
     model = {f"model.{name}" for name in config.model.free_after_training}
+    text = {f"data.{name}" for name in recipes.TEXT_FIELDS}
     single = [name for name in workdir._NOT_COMPARED if not name.endswith(".")]
-    listed = {*workdir._OF_THE_STATE, *single, *config_flags._TEXT_FIELDS} | data | model
+    listed = {*workdir._OF_THE_STATE, *single} | text | data | model
     assert listed <= flat(config).keys()
     groups = {name for name in workdir._NOT_COMPARED if name.endswith(".")}
     assert all(any(field.startswith(group) for field in flat(config)) for group in groups)

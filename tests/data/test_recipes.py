@@ -98,13 +98,11 @@ def test_the_batches_of_ordinary_text_are_full_and_its_epochs_few(write):
     assert config.optimizer.learning_rate == 0.002
 
 
-def test_every_recipe_fits_one_pair_and_an_unknown_one_is_refused(write):
+def test_every_recipe_fits_one_pair(write):
     for name in recipes.RECIPES:
         config = recipes.fit(name, write(["a b"], ["x"]))
         assert batches_of(config)[1].per_epoch == 1
         assert config.optimizer.learning_rate > 0
-    with pytest.raises(InputError, match="'tiny' is unknown; choose one of auto, small, medium"):
-        recipes.fit("tiny", DataConfig(dataset="text_files"))
 
 
 def test_one_line_of_10000_tokens_does_not_lengthen_the_batches(write):

@@ -57,7 +57,9 @@ def calls(request):
 
 
 def test_every_config_builds_the_model_of_its_family_and_json_keeps_it():
-    assert set(ModelConfig.families.values()) == set(protocol.FAMILIES)
+    shipped = {each for each in protocol.FAMILIES if each.__module__.startswith("transformer.")}
+    assert shipped <= {*ModelConfig.families.values()}
+    assert shipped <= {type(model) for model in (REPRESENTATIVE | OTHERS).values()}
     for model in (REPRESENTATIVE | OTHERS).values():
         built = protocol.build(model)
         assert type(built) is protocol.FAMILIES[type(model)]
