@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trainings of a study: named configs, each trained once and scored once.
+"""The trainings of a study: named configs, each trained once and scored once, a row for each.
 
 Everything is kept in the workdir of its training, so a study that was stopped continues, and a
-study with more trainings runs only those that are new.
+study with more trainings runs only those that are new. The rows have the form of
+``docs/results/*.json``, from which ``scripts/results_tables.py`` makes tables.
 """
 
 import contextlib
 import dataclasses
 import json
+import pathlib
+import platform
+import re
+import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -26,6 +31,8 @@ from experiments.studies.cache import cached, digest_of
 from experiments.training import compose
 from transformer.checkpoints import workdir_files
 from transformer.config import Config, ModelConfig
+from transformer.cores import num_cores
+from transformer.errors import InputError
 from transformer.models import protocol
 
 Outcome = TypeVar("Outcome")
@@ -169,3 +176,97 @@ def with_fields(config: Config, fields: Mapping[str, Any]) -> Config:
         groups.setdefault(group, {})[name] = value
     changed = {group: getattr(config, group).replace(**groups[group]) for group in groups}
     return config.replace(**changed)
+
+
+# The rows of a study.
+
+
+def row_of(result: Mapping[str, Any], scores: Mapping[str, Any], **about: Any) -> dict[str, Any]:
+    """The row of one training.
+
+    Args:
+      result: contents of its result.json.
+      scores: rounded, see `rounded`.
+      **about: what distinguishes it from the others.
+    """
+    size = {"parameters": result["parameters"], "steps": result["step"]}
+    return {**about, **size, "minutes": round(result["seconds"] / 60, 1), "scores": scores}
+
+
+def rounded(scores: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Scores as a row has them: a list with the interval if there is one, and shares in percent."""
+    values: dict[str, Any] = {}
+    for name in names:
+        if f"{name}_ci" in scores:
+            values[name] = [round(each, 1) for each in (scores[name], *scores[f"{name}_ci"])]
+        elif name in ("nll", "bleu"):
+            values[name] = round(scores[name], 4)
+        else:
+            values[name] = round(100 * scores[name], 2)
+    return values
+
+
+def write_rows(output: epath.Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write ``NAME.json``: the rows, and the circumstances that they share.
+
+    Raises:
+      InputError: if it cannot be written.
+    """
+    about = {
+        "machine": machine(),
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+    }
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        workdir_files.write_json(output / f"{name}.json", {"circumstances": about, "runs": rows})
+    except OSError as error:
+        raise InputError(
+            f"--output={output} cannot be written ({error.strerror}); name another directory"
+        ) from None
+
+
+def print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print a JSON object for each row."""
+    print(*map(json.dumps, rows), sep="\n")
+
+
+def machine() -> str:
+    """The devices that this process computes on, for example ``2 cores of AMD EPYC``."""
+    device = jax.devices()[0]
+    if device.platform != "cpu":
+        return f"{jax.device_count()} x {device.device_kind}"
+    name = platform.processor() or platform.machine()
+    information = pathlib.Path("/proc/cpuinfo")  # not on every system
+    if information.exists():
+        found = re.search(r"^model name\s*:\s*(.+)$", information.read_text(), re.MULTILINE)
+        name = found[1] if found else name
+    cores = num_cores()
+    return f"{cores} {'core' if cores == 1 else 'cores'} of {name}"
+
+
+# The flags of a study.
+
+
+def checked_names(flag: str, names: Sequence[str], known: Sequence[str]) -> list[str]:
+    """The names of a list flag; all known ones if none is given.
+
+    Raises:
+      InputError: for an unknown name, with the known ones.
+    """
+    for name in names or ():
+        if name not in known:
+            raise InputError(f"--{flag} has {name!r}, but must be of {', '.join(known)}")
+    return list(names or known)
+
+
+def checked_seeds(texts: Sequence[str]) -> list[int]:
+    """The seeds of ``--seeds``.
+
+    Raises:
+      InputError: for a value that is not a whole number, and for no value.
+    """
+    if not texts or not all(text.isdecimal() for text in texts):
+        raise InputError(f"--seeds={','.join(texts)} must be whole numbers: 0,1,2")
+    return [*map(int, texts)]

@@ -27,7 +27,6 @@ from experiments.studies import study_runs
 from experiments.studies.antecedent import measures, sentences
 from experiments.studies.antecedent.models import StudyModel, models
 from experiments.studies.cache import cached, digest_of
-from experiments.studies.study_tables import checked_names
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.translator import Translator
@@ -66,7 +65,7 @@ def main(options: Options) -> int:
         if not options.train_only:
             measure(runs / name, output / f"{name}.json", options.quadruples, known[name])
 
-    names = checked_names("models", options.models, list(known))
+    names = study_runs.checked_names("models", options.models, list(known))
     try:
         study_runs.share(train_and_measure, names, runs)
     except study_runs.Stopped as stopped:

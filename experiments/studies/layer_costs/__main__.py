@@ -12,25 +12,19 @@ For the project's attention, LSTM and convolution over n positions of width d:
   last output by the first input is not zero;
 - seconds of a forward pass.
 
-Exponents are fitted to each in n and in d, beside the theory. The table is written to
-``layer_costs.md``, the table and all measurements to ``layer_costs.json``, a figure of the
-floating-point operations to ``layer_costs.png``. It takes a minute.
+Exponents are fitted to each in n and in d, beside the theory in parentheses. A row a layer, with
+all measurements, is printed and written to OUTPUT/layer_costs.json. It takes a minute.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy as np
-
 from experiments.cli import command_line
-from experiments.studies import study_tables
+from experiments.studies import study_runs
 from experiments.studies.layer_costs.layers import LAYERS, Layer
 from experiments.studies.layer_costs.measurements import MEASURES, Quantity, exponent
-from experiments.studies.study_tables import Column
 from transformer import paths
 from transformer.errors import InputError
-from transformer.inspection import figures
 
 Along = Literal["n", "d"]
 SWEEPS: tuple[tuple[Quantity, Along], ...] = (
@@ -39,17 +33,6 @@ SWEEPS: tuple[tuple[Quantity, Along], ...] = (
 )
 PATH_WIDTH = 4
 """Width of the layers whose Jacobians are computed."""
-COLUMNS = (
-    Column("layer", "layer"),
-    Column("complexity", "complexity"),
-    Column("FLOPs: exponent of n", "flops_n"),
-    Column("of d", "flops_d"),
-    Column("sequential: exponent of n", "sequential_n"),
-    Column("longest path at the largest n", "longest_path"),
-    Column("its formula", "path_formula"),
-    Column("time: exponent of n", "seconds_n"),
-    Column("of d", "seconds_d"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +40,7 @@ class Options:
     """The sizes of the layers, and where the results go."""
 
     output: str | None = None
-    """Directory of the table, the figure and the data."""
+    """Directory of the rows."""
     n: tuple[int, ...] = (64, 128, 256, 512, 1024)
     """Numbers of positions, ascending."""
     d: tuple[int, ...] = (64, 128, 256, 512)
@@ -75,24 +58,21 @@ class Options:
 
 
 def run(options: Options) -> list[dict[str, Any]]:
-    """Measure every layer, and write the table and the figure; returns the rows."""
+    """Measure every layer, and write the rows; returns them."""
     if not options.output:
         raise InputError("missing --output=DIRECTORY")
-    output = paths.absolute(options.output)
     rows = [measure(layer, options) for layer in LAYERS]
-    study_tables.write_table(output, "layer_costs", COLUMNS, rows)
-    figures.save(draw(rows, options), output / "layer_costs.png")
+    study_runs.write_rows(paths.absolute(options.output), "layer_costs", rows)
     return rows
 
 
 def main(options: Options) -> None:
-    """Print the table."""
-    print(study_tables.markdown(COLUMNS, run(options)), end="")
-    print("\nFitted to measurements; in parentheses the theory.")
+    """Print the rows."""
+    study_runs.print_rows(run(options))
 
 
 def measure(layer: Layer, options: Options) -> dict[str, Any]:
-    """Measure all sweeps of a layer; returns the row of the table and the measurements."""
+    """Measure all sweeps of a layer; returns its row."""
     measured, exponents = {}, {}
     for quantity, along in SWEEPS:
         sizes = options.sizes(quantity, along)
@@ -117,19 +97,6 @@ def measure(layer: Layer, options: Options) -> dict[str, Any]:
         "exponents": exponents,
         "path_theory": path_theory,
     }
-
-
-def draw(rows: Sequence[dict[str, Any]], options: Options) -> figures.DescribedFigure:
-    """Floating-point operations by n; on logarithmic scales their slopes are the exponents."""
-    curves = {
-        row["layer"]: (np.log2(options.n), np.log2(row["measured"]["flops_n"])) for row in rows
-    }
-    return figures.plot_curves(
-        curves,
-        x_label=f"log2 of the number of positions n, for d = {options.d[0]}",
-        y_label="log2 of the floating-point operations",
-        title="What a layer costs",
-    )
 
 
 if __name__ == "__main__":
