@@ -4,9 +4,9 @@
 python -m experiments.benchmarks.export_costs --workdir=runs/m30k --source=val.en --target=val.de
 
 Every system translates the same sentences, in turns, so that what slows the machine down affects
-all. The time is the median of the turns, without loading and compiling. The table is printed as
-Markdown; the last line on standard output is one JSON object with all figures, the signature of
-BLEU, and for every system the share of sentences that float32 here translates in the same way.
+all. The time is the median of the turns, without loading and compiling. Standard output has one
+JSON object per system and number of beams, with the signature of BLEU and the share of sentences
+that float32 here translates in the same way.
 """
 
 import dataclasses
@@ -26,7 +26,6 @@ from experiments.benchmarks.worker import fastest
 from experiments.cli import command_line
 from experiments.cli.scored_pairs import ScoredPairs
 from experiments.cli.weights import Weights
-from experiments.console.formatting import byte_size
 from transformer import trained_model
 from transformer.cores import num_cores
 from transformer.interop import ctranslate2_export, export_limits
@@ -53,26 +52,16 @@ class Options(ScoredPairs, Weights):
 
 
 def run(options: Options) -> None:
-    """Load every system, let them translate in turns, and print the table."""
+    """Load every system, let them translate in turns, and print the figures."""
     bleu = options.bleu_options(options.config)
     split = options.load(options.config.data).first(options.sentences or sys.maxsize)
     sources, references = split.sources, split.targets
-    results = []
+    about = {"sentences": len(sources), "cores": num_cores(), "rounds": options.rounds}
     with tempfile.TemporaryDirectory() as folder:
         systems = load_systems(options, pathlib.Path(folder), sources[:SAMPLE])
         for beams in options.beams:
-            results += measure(systems, sources, references, beams, options.rounds, bleu)
-    print("| system | size | beams | sentences/s | BLEU [95%] | as float32 here |")
-    print("|---|---|---|---|---|---|")
-    for result in results:
-        low, high = result["bleu_ci"]
-        print(
-            f"| {result['system']} | {byte_size(result['bytes'])} | {result['beams']} "
-            f"| {result['sentences_per_second']:.0f} "
-            f"| {result['bleu']:.1f} [{low:.1f}, {high:.1f}] | {result['equal']:.1%} |"
-        )
-    about = {"sentences": len(sources), "cores": num_cores(), "rounds": options.rounds}
-    print(json.dumps(about | {"results": results}))
+            for result in measure(systems, sources, references, beams, options.rounds, bleu):
+                print(json.dumps(about | result), flush=True)
 
 
 def load_systems(

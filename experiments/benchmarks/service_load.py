@@ -50,15 +50,12 @@ class Options(Weights):
     """Send requests for this time, at --per_second."""
     per_second: float = 20.0
     """Requests per second, with --seconds."""
-    server_flags: tuple[str, ...] = ()
-    """Flags of the service, without '--'."""
 
 
 def run(options: Options) -> None:
     """Measure and print."""
     sentences = _sentences(options)
-    flags = [f"--{flag}" for flag in options.server_flags]
-    with _service(f"--workdir={options.workdir}", *flags) as address:
+    with _service(f"--workdir={options.workdir}") as address:
         if options.seconds:
             _soak(address, sentences, options)
         else:

@@ -12,16 +12,21 @@ import numpy as np
 import pytest
 
 from experiments.benchmarks import (
-    alternating,
-    attention_memory,
     comparison,
     decoding_speed,
     start,
     training_speed,
     workloads,
 )
-from experiments.benchmarks.alternating import Sample, Subject, alternate, quartiles, summarize
-from experiments.benchmarks.comparison import config_of, parse_overrides
+from experiments.benchmarks.comparison import (
+    Sample,
+    Subject,
+    alternate,
+    config_of,
+    parse_overrides,
+    quartiles,
+    summarize,
+)
 from experiments.benchmarks.programs import this_project
 from experiments.benchmarks.workloads import WORKLOADS, Workload
 from experiments.planning import costs
@@ -65,7 +70,7 @@ def test_the_paper_has_no_dropout_inside_sublayers():
 
 
 def test_both_are_measured_in_turns_and_either_is_first_equally_often(monkeypatch):
-    monkeypatch.setattr(alternating.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(comparison.time, "sleep", lambda seconds: None)
     order = []
 
     def ours():
@@ -127,7 +132,6 @@ def test_overrides_are_config_fields():
         (decoding_speed, {"workloads": ["R1"]}, "its peer does not decode; choose from W1, W2"),
         (decoding_speed, {"against": ["a"], "only": ["Sockeye*"]}, "checkout a"),
         (decoding_speed, {"lines": "a"}, "--train_source=FILE is missing"),
-        (attention_memory, {"kernels": ["no"]}, "--kernels=no: choose from einsum, "),
     ],
 )
 def test_invalid_options_are_rejected_with_the_remedy(module, options, message):
@@ -171,7 +175,7 @@ def test_a_result_is_one_line_of_json(capsys, monkeypatch):
     assert (result["batch_size"], result["source_length"], result["target_length"]) == (8, 8, 8)
     assert [each.name for each in chosen[:-1]] == [peer.name, "PyTorch eager bfloat16"]
     assert chosen[-1].batch_size == 8
-    assert "1.90..2.10" in err
+    assert "2.00 (1.90..2.10) times as fast as PyTorch eager float32" in err
 
 
 # Programs.
