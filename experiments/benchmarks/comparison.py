@@ -151,9 +151,6 @@ def compare(
 
     Yields:
       each measured peer and its figures.
-
-    Raises:
-      InputError: if this project cannot be measured.
     """
     log(f"preparing {ours.name}")
     try:
@@ -226,11 +223,7 @@ class Options:
 
 
 def workloads(options: Options, **changes: Any) -> dict[str, Workload]:
-    """Return the chosen workloads by name, with changed fields.
-
-    Raises:
-      InputError: for an unknown name.
-    """
+    """Return the chosen workloads by name, with changed fields."""
     for name in options.workloads:
         if name not in WORKLOADS:
             raise InputError(f"--workloads={name}: choose from {', '.join(WORKLOADS)}")
@@ -282,11 +275,7 @@ def config_of(workload: Workload, overrides: Mapping[str, Any] | None = None) ->
 
 
 def parse_overrides(flag: str, text: str) -> dict[str, Any]:
-    """Parse ``FIELD=VALUE,FIELD=VALUE``; values are Python literals or else text.
-
-    Raises:
-      InputError: if the text has another form.
-    """
+    """Parse ``FIELD=VALUE,FIELD=VALUE``; values are Python literals or else text."""
     overrides: dict[str, Any] = {}
     # A tuple has commas too, but no field name after them.
     for pair in re.split(r",\s*(?=[\w.]*=)", text) if text else ():
@@ -322,11 +311,7 @@ def this_project(options: Options, function: str, workload: Workload, **argument
 def choose(
     options: Options, ours: Subject, peers: Sequence[Subject], workload: Workload
 ) -> list[Subject]:
-    """Return the peers, variants and other checkouts that --only matches.
-
-    Raises:
-      InputError: for a pattern that matches none, or an invalid variant.
-    """
+    """Return the peers, variants and other checkouts that --only matches."""
     every = list(peers)
     for text in options.variant:
         name, _, fields = text.partition(":")

@@ -77,9 +77,6 @@ def seconds_until(stream: str, prefix: str, cache: str, app: str, *arguments: st
       cache: the user's cache folder.
       app: module of `experiments`.
       *arguments: arguments of the app.
-
-    Raises:
-      InputError: if the app fails or never prints such a line.
     """
     began, seconds = time.perf_counter(), None
     with subprocess.Popen(

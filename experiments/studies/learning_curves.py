@@ -63,11 +63,7 @@ def main(options: Options) -> None:
 
 
 def learning_curve(workdir: epath.Path, score: str) -> tuple[list[float], list[float]]:
-    """Millions of tokens before each validation of a training, and the scores; NaN if missing.
-
-    Raises:
-      InputError: when nothing was validated there yet, or not with this score.
-    """
+    """Millions of tokens before each validation of a training, and the scores; NaN if missing."""
     metrics = workdir / workdir_files.METRICS
     if not metrics.exists():
         raise InputError(f"{metrics} does not exist; --workdirs takes directories of `train`")

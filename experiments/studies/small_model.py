@@ -27,9 +27,6 @@ def load(seed: int = 0, folder: str | os.PathLike = "runs") -> Translator:
     Args:
       seed: seed of the parameters, of dropout and of the order of the sentences.
       folder: folder on this machine; created if missing.
-
-    Raises:
-      InputError: when the workdir cannot be written, is damaged, or holds another config's model.
     """
     config = pronouns_small.get_config()
     config = config.replace(training=config.training.replace(seed=seed))

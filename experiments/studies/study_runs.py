@@ -207,11 +207,7 @@ def rounded(scores: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def write_rows(output: epath.Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write ``NAME.json``: the rows, and the circumstances that they share.
-
-    Raises:
-      InputError: if it cannot be written.
-    """
+    """Write ``NAME.json``: the rows, and the circumstances that they share."""
     about = {
         "machine": machine(),
         "python": platform.python_version(),
@@ -250,11 +246,7 @@ def machine() -> str:
 
 
 def checked_names(flag: str, names: Sequence[str], known: Sequence[str]) -> list[str]:
-    """The names of a list flag; all known ones if none is given.
-
-    Raises:
-      InputError: for an unknown name, with the known ones.
-    """
+    """The names of a list flag; all known ones if none is given."""
     for name in names or ():
         if name not in known:
             raise InputError(f"--{flag} has {name!r}, but must be of {', '.join(known)}")
@@ -262,11 +254,7 @@ def checked_names(flag: str, names: Sequence[str], known: Sequence[str]) -> list
 
 
 def checked_seeds(texts: Sequence[str]) -> list[int]:
-    """The seeds of ``--seeds``.
-
-    Raises:
-      InputError: for a value that is not a whole number, and for no value.
-    """
+    """The seeds of ``--seeds``."""
     if not texts or not all(text.isdecimal() for text in texts):
         raise InputError(f"--seeds={','.join(texts)} must be whole numbers: 0,1,2")
     return [*map(int, texts)]

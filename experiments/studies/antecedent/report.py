@@ -101,11 +101,7 @@ def main(options: Options) -> None:
 
 
 def read(folder: epath.Path) -> list[Numbers]:
-    """The measured files of a directory: those of the design, then those of other workdirs.
-
-    Raises:
-      InputError: when there are none.
-    """
+    """The measured files of a directory: those of the design, then those of other workdirs."""
     files = sorted(folder.glob("*.json"), key=lambda file: (file.name.startswith("w"), file.name))
     if not files:
         raise InputError(
