@@ -73,7 +73,7 @@ def run(options: Options) -> None:
 
 
 def prepare_text(options: Options, workload: Workload, folder: pathlib.Path) -> str:
-    """Write the vocabulary and the lines to translate into a folder; returns the path of a `Text`."""
+    """Write vocabulary and lines to translate into a folder; returns the path of a `Text`."""
     for name in ("train_source", "train_target"):
         if not getattr(options, name):
             raise InputError(f"--{name}=FILE is missing")

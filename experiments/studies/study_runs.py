@@ -34,6 +34,7 @@ from transformer.config import Config, ModelConfig
 from transformer.cores import num_cores
 from transformer.errors import InputError
 from transformer.models import protocol
+from transformer.provenance import provenance
 
 Outcome = TypeVar("Outcome")
 
@@ -208,12 +209,8 @@ def rounded(scores: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 def write_rows(output: epath.Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write ``NAME.json``: the rows, and the circumstances that they share."""
-    about = {
-        "machine": machine(),
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-        "command": shlex.join(["python", *sys.orig_argv[1:]]),
-    }
+    command = shlex.join(["python", *sys.orig_argv[1:]])
+    about = {"machine": machine(), "command": command, "provenance": provenance()}
     try:
         output.mkdir(parents=True, exist_ok=True)
         workdir_files.write_json(output / f"{name}.json", {"circumstances": about, "runs": rows})

@@ -4,7 +4,6 @@
 import dataclasses
 import importlib.util
 import json
-import time
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,6 @@ import pytest
 from experiments.benchmarks import (
     comparison,
     decoding_speed,
-    start,
     training_speed,
     workloads,
 )
@@ -243,32 +241,3 @@ def test_the_models_of_pytorch_have_the_parameters_of_this_project(changes, extr
     ours = sum(leaf.size for leaf in jax.tree.leaves(shapes))
     assert sum(parameter.numel() for parameter in peer.parameters()) == ours + extra
     assert peer(*(pytorch.torch.from_numpy(ids.astype(np.int64)) for ids in TINY.token_ids()))
-
-
-# Start-up time.
-
-
-def seconds_of_app(tmp_path, monkeypatch, program, *arguments):
-    """`start.seconds_until` for an app of another package `experiments`."""
-    (tmp_path / "experiments").mkdir()
-    (tmp_path / "experiments" / "app.py").write_text(f"import sys, time\n{program}")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    return start.seconds_until(*arguments, str(tmp_path), "app")
-
-
-def test_the_time_to_a_line_ends_with_the_line(tmp_path, monkeypatch):
-    program = "print('other'); print('step 1/9', input(), flush=True); time.sleep(1)"
-    began = time.perf_counter()
-    seconds = seconds_of_app(tmp_path, monkeypatch, program, "stdout", "step 1/9 The book")
-    assert time.perf_counter() - began > seconds + 0.9, "the command ran to its end"
-
-
-@pytest.mark.parametrize(("program", "status"), [("exit('error: no')", 1), ("print('no')", 0)])
-def test_a_command_that_never_prints_the_line_is_an_error(
-    tmp_path, monkeypatch, capfd, program, status
-):
-    program = f"sys.stdout = sys.stderr; {program}"
-    with pytest.raises(InputError, match=f"app ended with status {status} and without a line"):
-        seconds_of_app(tmp_path, monkeypatch, program, "stderr", "step 1/")
-    assert "no" in capfd.readouterr().err

@@ -44,8 +44,6 @@ class Options:
     """Names of models: A,B,...; all by default."""
     workdirs: tuple[str, ...] | None = None
     """Trained models to measure instead: A,B,..."""
-    train_only: bool = False
-    """Train the models, and measure nothing."""
     quadruples: int = 24
     """Quadruples of sentences to measure."""
 
@@ -62,8 +60,7 @@ def main(options: Options) -> int:
 
     def train_and_measure(name: str) -> None:
         train(known[name], runs / name)
-        if not options.train_only:
-            measure(runs / name, output / f"{name}.json", options.quadruples, known[name])
+        measure(runs / name, output / f"{name}.json", options.quadruples, known[name])
 
     names = study_runs.checked_names("models", options.models, list(known))
     try:

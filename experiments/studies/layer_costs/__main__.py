@@ -26,42 +26,33 @@ from experiments.studies.layer_costs.measurements import MEASURES, Quantity, exp
 from transformer import paths
 from transformer.errors import InputError
 
-Along = Literal["n", "d"]
-SWEEPS: tuple[tuple[Quantity, Along], ...] = (
-    *(("flops", "n"), ("flops", "d"), ("sequential", "n")),
-    *(("path", "n"), ("seconds", "n"), ("seconds", "d")),
-)
-PATH_WIDTH = 4
-"""Width of the layers whose Jacobians are computed."""
+ALONG_N = [(n, 64) for n in (64, 128, 256, 512, 1024)]
+ALONG_D = [(256, d) for d in (64, 128, 256, 512)]
+PATH_N = (3, 9, 27, 81, 243)
+SWEEPS: dict[tuple[Quantity, Literal["n", "d"]], list[tuple[int, int]]] = {
+    ("flops", "n"): ALONG_N,
+    ("flops", "d"): ALONG_D,
+    ("sequential", "n"): ALONG_N,
+    ("path", "n"): [(n, 4) for n in PATH_N],
+    ("seconds", "n"): ALONG_N,
+    ("seconds", "d"): ALONG_D,
+}
+"""The (n, d) of each quantity along n or d."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The sizes of the layers, and where the results go."""
+    """Where the results go."""
 
     output: str | None = None
     """Directory of the rows."""
-    n: tuple[int, ...] = (64, 128, 256, 512, 1024)
-    """Numbers of positions, ascending."""
-    d: tuple[int, ...] = (64, 128, 256, 512)
-    """Widths, ascending."""
-    path_n: tuple[int, ...] = (3, 9, 27, 81, 243)
-    """Numbers of positions for path lengths, ascending."""
-
-    def sizes(self, quantity: Quantity, along: Along) -> list[tuple[int, int]]:
-        """The (n, d) of a sweep; the size that is fixed is the smallest d or a middle n."""
-        if along == "d":
-            return [(self.n[len(self.n) // 2], d) for d in self.d]
-        if quantity == "path":
-            return [(n, PATH_WIDTH) for n in self.path_n]
-        return [(n, self.d[0]) for n in self.n]
 
 
 def run(options: Options) -> list[dict[str, Any]]:
     """Measure every layer, and write the rows; returns them."""
     if not options.output:
         raise InputError("missing --output=DIRECTORY")
-    rows = [measure(layer, options) for layer in LAYERS]
+    rows = [measure(layer) for layer in LAYERS]
     study_runs.write_rows(paths.absolute(options.output), "layer_costs", rows)
     return rows
 
@@ -71,11 +62,10 @@ def main(options: Options) -> None:
     study_runs.print_rows(run(options))
 
 
-def measure(layer: Layer, options: Options) -> dict[str, Any]:
+def measure(layer: Layer) -> dict[str, Any]:
     """Measure all sweeps of a layer; returns its row."""
     measured, exponents = {}, {}
-    for quantity, along in SWEEPS:
-        sizes = options.sizes(quantity, along)
+    for (quantity, along), sizes in SWEEPS.items():
         values = [MEASURES[quantity](layer, n, d) for n, d in sizes]
         name = f"{quantity}_{along}"
         measured[name] = values
@@ -86,7 +76,7 @@ def measure(layer: Layer, options: Options) -> dict[str, Any]:
         name: f"{value:.2f}" + ("" if theory.get(name) is None else f" ({theory[name]})")
         for name, value in exponents.items()
     }
-    path_theory = [layer.path(n) for n in options.path_n]
+    path_theory = [layer.path(n) for n in PATH_N]
     return {
         "layer": layer.name,
         "complexity": layer.complexity,
