@@ -69,12 +69,8 @@ def share(
 ) -> dict[str, Outcome]:
     """Call a function for each name; processes that do this at the same time divide the names.
 
-    Names that another process works on come last, and this process waits for them.
-
-    Args:
-      task: keeps its result, so another call with the same name only returns it.
-      names: arguments of the calls.
-      folder: local directory, which gets a directory of locks.
+    The function keeps its results, so that another call with the same name only returns one. Names
+    that another process works on, by the locks in `folder`, come last, and this process waits.
     """
     names, outcomes = list(names), {}
     for waiting in (False, True):
@@ -101,11 +97,7 @@ def scored(
 ) -> dict[str, Any]:
     """The scores of a trained workdir, computed once for these weights, options and texts.
 
-    Args:
-      directory: the workdir, which keeps the scores.
-      test_set: sentence pairs and variant of BLEU.
-      measures: returns further scores.
-      **weights: fields of `Weights`, such as ``average``.
+    Further scores are those of `measures`; `weights` are fields of `Weights`, such as ``average``.
     """
     fields = {each.name: getattr(test_set, each.name) for each in dataclasses.fields(ScoredPairs)}
     options = evaluate.Options(workdir=str(directory), **fields, **weights)
@@ -136,12 +128,7 @@ class StepMeasurement(NamedTuple):
 
 
 def measure_step(config: Config, folder: epath.Path) -> StepMeasurement:
-    """Time the first training steps of a config on this machine, once for each config.
-
-    Args:
-      config: config of the training.
-      folder: directory that keeps the measurements.
-    """
+    """Time the first training steps of a config on this machine, once for each config."""
     key = digest_of(config, WARMUP_STEPS, TIMED_STEPS)
 
     def compute() -> dict[str, float]:
@@ -183,13 +170,7 @@ def with_fields(config: Config, fields: Mapping[str, Any]) -> Config:
 
 
 def row_of(result: Mapping[str, Any], scores: Mapping[str, Any], **about: Any) -> dict[str, Any]:
-    """The row of one training.
-
-    Args:
-      result: contents of its result.json.
-      scores: rounded, see `rounded`.
-      **about: what distinguishes it from the others.
-    """
+    """The row of one training: what distinguishes it, and its size, time and `rounded` scores."""
     size = {"parameters": result["parameters"], "steps": result["step"]}
     return {**about, **size, "minutes": round(result["seconds"] / 60, 1), "scores": scores}
 
