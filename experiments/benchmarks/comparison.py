@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from experiments.benchmarks.workloads import DROPOUT, WORKLOADS, Workload
 from experiments.cli.options import require_at_least
@@ -44,8 +44,7 @@ class Sample:
     """Peak memory on an accelerator so far."""
 
 
-Round = tuple[Sample, Sample]
-"""A sample of this project and one of a peer, one right after the other."""
+Measured = TypeVar("Measured")
 
 
 class Unavailable(Exception):
@@ -132,15 +131,15 @@ class Worker:
         return answer
 
 
-def alternate(ours: Callable[[], Sample], peer: Callable[[], Sample], rounds: int) -> list[Round]:
-    """Measure both in turns; which of the two is first alternates."""
+def alternate(programs: Sequence[Callable[[], Measured]], rounds: int) -> list[list[Measured]]:
+    """Measure programs in turns, whose order alternates; returns the samples of each round."""
     measured = []
     for number in range(rounds):
-        samples = {}
-        for sample in (ours, peer) if number % 2 == 0 else (peer, ours):
+        samples = []
+        for program in programs if number % 2 == 0 else reversed(programs):
             time.sleep(PAUSE_SECONDS)
-            samples[sample] = sample()
-        measured.append((samples[ours], samples[peer]))
+            samples.append(program())
+        measured.append(samples if number % 2 == 0 else samples[::-1])
     return measured
 
 
@@ -159,7 +158,7 @@ def compare(
                 log(f"measuring {peer.name}")
                 try:
                     with Worker(peer, workload) as worker:
-                        measured = alternate(our_worker.sample, worker.sample, rounds)
+                        measured = alternate([our_worker.sample, worker.sample], rounds)
                 except Unavailable as reason:
                     log(f"{peer.name} is skipped: {reason}")
                     continue
@@ -169,16 +168,16 @@ def compare(
         raise InputError(f"{ours.name} cannot be measured: {reason}") from None
 
 
-def summarize(rounds: Sequence[Round]) -> dict[str, Any]:
-    """Return medians and quartiles: milliseconds, and the speedup within each round."""
-    figures: dict[str, Any] = {}
-    for name, values in {
-        "speedup": [peer.seconds / ours.seconds for ours, peer in rounds],
-        "ms": [ours.seconds * 1e3 for ours, _ in rounds],
-        "peer_ms": [peer.seconds * 1e3 for _, peer in rounds],
-    }.items():
-        low, median, high = quartiles(values)
-        figures |= {name: median, f"{name}_quartiles": [low, high]}
+def summarize(rounds: Sequence[Sequence[Sample]]) -> dict[str, Any]:
+    """Return medians and quartiles: milliseconds, and the speedup within each round.
+
+    A round is a sample of this project and one of a peer, one right after the other.
+    """
+    figures: dict[str, Any] = {
+        **spread("speedup", [peer.seconds / ours.seconds for ours, peer in rounds]),
+        **spread("ms", [ours.seconds * 1e3 for ours, _ in rounds]),
+        **spread("peer_ms", [peer.seconds * 1e3 for _, peer in rounds]),
+    }
     for prefix, samples in zip(("", "peer_"), zip(*rounds, strict=True), strict=True):
         for name in ("peak_mib", "device_peak_mib"):
             figures[prefix + name] = max(getattr(sample, name) for sample in samples)
@@ -186,10 +185,11 @@ def summarize(rounds: Sequence[Round]) -> dict[str, Any]:
     return figures | {"rounds": len(rounds), "other_load": round(statistics.median(loads), 3)}
 
 
-def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return lower quartile, median and upper quartile to four digits, interpolated."""
+def spread(name: str, values: Sequence[float]) -> dict[str, Any]:
+    """Return the median, and the quartiles, to four digits, interpolated."""
     three = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
-    return tuple(float(f"{value:.4g}") for value in three)
+    low, median, high = (float(f"{value:.4g}") for value in three)
+    return {name: median, f"{name}_quartiles": [low, high]}
 
 
 # Options and results.

@@ -16,13 +16,13 @@ import pathlib
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
-from experiments.benchmarks.worker import fastest
+from experiments.benchmarks.comparison import alternate
+from experiments.benchmarks.worker import fastest, seconds_of
 from experiments.cli import command_line
 from experiments.cli.scored_pairs import ScoredPairs
 from experiments.cli.weights import Weights
@@ -141,21 +141,19 @@ def measure(
     for name, (_, translate) in systems.items():
         print(f"preparing {name}, {beams} beams", file=sys.stderr)
         texts[name] = translate(sources, beams)  # compiles
-    seconds: dict[str, list[float]] = {name: [] for name in systems}
-    for turn in range(rounds):
-        order = list(systems)
-        for name in order if turn % 2 == 0 else reversed(order):
-            began = time.perf_counter()
-            systems[name][1](sources, beams)
-            seconds[name].append(time.perf_counter() - began)
+    searches = [
+        functools.partial(seconds_of, functools.partial(translate, sources, beams))
+        for _, translate in systems.values()
+    ]
+    seconds = zip(*alternate(searches, rounds), strict=True)
     first = texts[next(iter(systems))]
     results = []
-    for name, (size, _) in systems.items():
+    for (name, (size, _)), times in zip(systems.items(), seconds, strict=True):
         scores = corpus_scores(texts[name], references, **bleu_options)
         equal = sum(one == other for one, other in zip(texts[name], first, strict=True))
         result = {"system": name, "bytes": size, "beams": beams, "equal": equal / len(first)}
-        result["sentences_per_second"] = len(sources) / statistics.median(seconds[name])
-        result["seconds"] = seconds[name]
+        result["sentences_per_second"] = len(sources) / statistics.median(times)
+        result["seconds"] = times
         names = ("bleu", "bleu_ci", "bleu_signature")
         results.append(result | {key: scores[key] for key in names})
     return results

@@ -22,7 +22,7 @@ from experiments.benchmarks.comparison import (
     alternate,
     config_of,
     parse_overrides,
-    quartiles,
+    spread,
     summarize,
 )
 from experiments.benchmarks.programs import this_project
@@ -79,8 +79,8 @@ def test_both_are_measured_in_turns_and_either_is_first_equally_often(monkeypatc
         order.append("peer")
         return Sample(2.0, 0.0)
 
-    rounds = alternate(ours, peer, 4)
-    assert rounds == [(Sample(1.0, 0.0), Sample(2.0, 0.0))] * 4
+    rounds = alternate([ours, peer], 4)
+    assert rounds == [[Sample(1.0, 0.0), Sample(2.0, 0.0)]] * 4
     assert order == ["ours", "peer", "peer", "ours"] * 2
 
 
@@ -96,8 +96,8 @@ def test_the_speedup_is_the_median_over_rounds_and_not_the_ratio_of_medians():
 
 
 def test_quartiles_are_interpolated():
-    assert quartiles([4.0, 1.0, 3.0, 2.0]) == (1.75, 2.5, 3.25)
-    assert quartiles([7.0]) == (7.0, 7.0, 7.0)
+    assert spread("ms", [4.0, 1.0, 3.0, 2.0]) == {"ms": 2.5, "ms_quartiles": [1.75, 3.25]}
+    assert spread("ms", [7.0]) == {"ms": 7.0, "ms_quartiles": [7.0, 7.0]}
 
 
 # Options and results.
